@@ -103,6 +103,9 @@ bench-fit: $(VENV)/.dev  ## error and time of the throughput fit: make bench-fit
 rooms: $(VENV)/.dev  ## who imports whom, room by room, lowest first
 	PYTHONPATH=.:agent $(BIN)/python benchmarks/rooms.py
 
+measure-code: $(VENV)/.dev  ## how dense the code is, beside other projects
+	$(BIN)/python benchmarks/code.py
+
 bench-solver: $(VENV)/.dev  ## whole rounds at four sizes, against the genetic search and HiGHS
 	$(BIN)/python benchmarks/solver.py
 
