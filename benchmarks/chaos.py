@@ -3,7 +3,8 @@
     python benchmarks/chaos.py [NAME ...] [--times N] [--seed 0] [--out benchmarks/results/chaos.md]
     python benchmarks/chaos.py --list
 
-Each run's figures are printed beside what is asked, and its section of the results file is written anew (not with --times).
+Each run's figures are printed beside what is asked, and its section of the results file is written
+anew (not with --times).
 """
 
 from __future__ import annotations
@@ -25,17 +26,22 @@ from tests.chaos.runs import Measured, Run, load, number  # noqa: E402
 HEAD = """\
 # Faults at full size
 
-By `make chaos`, one section a run, each written by its last complete run. Rows are those of the table of faults that the
-tests are marked with. A file that the jobs themselves write is the judge, not gpq.
+By `make chaos`, one section a run, each written by its last complete run. Rows are those of the \
+table of faults that the tests are marked with. \
+A file that the jobs themselves write is the judge, not gpq.
 """
 
 
 def main() -> int:
     runs = load()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="all without one")
     parser.add_argument("--list", action="store_true", help="what there is, and end")
-    parser.add_argument("--times", type=int, help="instead of the full size; nothing is written then without --out")
+    parser.add_argument(
+        "--times", type=int, help="instead of the full size; nothing is written then without --out"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="results file")
     options = parser.parse_args()
@@ -44,10 +50,16 @@ def main() -> int:
         parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(runs)}")
     if options.list:
         for each in runs.values():
-            print(f"{each.name:<16} row {each.row:<8} {number(each.times):>6} x {each.unit}: {each.about}")
+            print(
+                f"{each.name:<16} row {each.row:<8} {number(each.times):>6} x {each.unit}:"
+                f" {each.about}"
+            )
         return 0
     out = options.out or (None if options.times else ROOT / "benchmarks" / "results" / "chaos.md")
-    good = [_one(runs[name], options.times or runs[name].times, options.seed, out) for name in options.names or runs]
+    good = [
+        _one(runs[name], options.times or runs[name].times, options.seed, out)
+        for name in options.names or runs
+    ]
     return 0 if all(good) else 1
 
 
@@ -62,7 +74,10 @@ def _one(run: Run, times: int, seed: int, out: Path | None) -> bool:
         return False
     seconds = time.monotonic() - began
     for each in figures:
-        print(f"  {each.what:<44}{number(each.reached):>10} {each.unit:<3} {_verdict(each)}", flush=True)
+        print(
+            f"  {each.what:<44}{number(each.reached):>10} {each.unit:<3} {_verdict(each)}",
+            flush=True,
+        )
     print(f"  {seconds:.0f} s in all", flush=True)
     if out is not None:
         _write(out, run, _section(run, times, seed, seconds, figures))
@@ -84,7 +99,8 @@ def _section(run: Run, times: int, seed: int, seconds: float, figures: Sequence[
     return "\n".join([
         f"## {run.name}: row {run.row}",
         "",
-        f"{run.about} {number(times)} x {run.unit}, seed {seed}, {seconds:.0f} s on {os.cpu_count()} cores, {when}.",
+        f"{run.about} {number(times)} x {run.unit}, seed {seed}, "
+        f"{seconds:.0f} s on {os.cpu_count()} cores, {when}.",
         "",
         "| | reached | asked |",
         "|---|---|---|",

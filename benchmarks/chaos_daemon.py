@@ -1,4 +1,5 @@
-"""kill -9 of the daemon under a load of short jobs, judged by a file that the jobs write; exits 1 if anything is wrong.
+"""kill -9 of the daemon under a load of short jobs, judged by a file that the jobs write; exits 1
+if anything is wrong.
 
     python benchmarks/chaos_daemon.py [--kills 100] [--jobs 300] [--seed 0] [--policy goodput]
 
@@ -18,19 +19,27 @@ from tests.e2e.chaos import chaos  # noqa: E402
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100, help="at least so many; some more come while it recovers")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--kills", type=int, default=100, help="at least so many; some more come while it recovers"
+    )
     parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--slots", type=int, default=8)
-    parser.add_argument("--longest", type=float, default=2.0, help="seconds that a job takes at most")
+    parser.add_argument(
+        "--longest", type=float, default=2.0, help="seconds that a job takes at most"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--policy", default="goodput")
     options = parser.parse_args()
     verdict = chaos(**vars(options))
     print(verdict.table())
     if not verdict.good:
-        print(f"\nFAILED: lost {verdict.lost}, started twice {verdict.doubled}, wrong exit code {verdict.wrong}, "
-              f"not ended {verdict.unfinished}")  # fmt: skip
+        print(
+            f"\nFAILED: lost {verdict.lost}, started twice {verdict.doubled}, wrong exit code"
+            f" {verdict.wrong}, not ended {verdict.unfinished}"
+        )
     return 0 if verdict.good else 1
 
 

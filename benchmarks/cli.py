@@ -1,12 +1,15 @@
-"""CPU time of the commands asked for most, over that of `python -c pass`: what a person and a script pay for each.
+"""CPU time of the commands asked for most, over that of `python -c pass`: what a person and a
+script pay for each.
 
-Whole processes, user + system, interleaved; medians of --runs. `gpq status` is measured twice with 1,000 jobs: on a real
-daemon's queue, and on made rows in which every column is filled. Bars: status and completion 4, submit 15. Exit 1 when missed.
+Whole processes, user + system, interleaved; medians of --runs. `gpq status` is measured twice with
+1,000 jobs: on a real daemon's queue, and on made rows in which every column is filled. Bars: status
+and completion 4, submit 15. Exit 1 when missed.
 
     python benchmarks/cli.py [--runs 20] [--jobs 1000]
     python benchmarks/cli.py --beside [--only gpq,tsp,slurm] [--sizes 1000,10000] [--out FILE]
 
---beside: the same of task-spooler and Slurm (Debian's packages, as root), each with so many jobs known, in one run.
+--beside: the same of task-spooler and Slurm (Debian's packages, as root), each with so many jobs
+known, in one run.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ def environ(home: Path) -> dict[str, str]:
 
 
 def cpu_seconds(argv: Sequence[str], env: Mapping[str, str]) -> float:
-    """User and system time of one process and those that it waited for, its output read by nobody. Raises RuntimeError."""
+    """User and system time of one process and those that it waited for, its output read by nobody.
+    Raises RuntimeError."""
     process = subprocess.Popen(
         argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
@@ -48,7 +52,10 @@ def cpu_seconds(argv: Sequence[str], env: Mapping[str, str]) -> float:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise RuntimeError(f"{shlex.join(argv)}: exit code {process.returncode}: {complaint.decode(errors='replace')}")
+        raise RuntimeError(
+            f"{shlex.join(argv)}: exit code {process.returncode}:"
+            f" {complaint.decode(errors='replace')}"
+        )
     return usage.ru_utime + usage.ru_stime
 
 
@@ -67,7 +74,11 @@ def real_queue(home: Path, jobs: int) -> Iterator[None]:
         with connect(start=False) as connection:
             for number in range(jobs):
                 spec = SpecMessage(
-                    argv=["sleep", "3600"], cwd="/", level="black-box", name=f"train-{number}", max_gpus=1
+                    argv=["sleep", "3600"],
+                    cwd="/",
+                    level="black-box",
+                    name=f"train-{number}",
+                    max_gpus=1,
                 )
                 connection.call(Submit(spec), Submitted)
         yield
@@ -78,14 +89,17 @@ def real_queue(home: Path, jobs: int) -> Iterator[None]:
 
 @contextmanager
 def made_queue(home: Path, jobs: int) -> Iterator[None]:
-    """The socket's server with made rows, in a process of its own: its time is not the command's."""
+    """The socket's server with made rows, in a process of its own: its time is not the
+    command's."""
     program = (
         "import sys; from pathlib import Path; from tests.cli.served import job, serving\n"
         f"with serving(Path(sys.argv[1]), [job(number) for number in range(1, {jobs} + 1)]):\n"
         "    print('serves', flush=True); sys.stdin.read()"
     )
     argv = [sys.executable, "-c", program, str(home)]
-    server = subprocess.Popen(argv, env=environ(home), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    server = subprocess.Popen(
+        argv, env=environ(home), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert server.stdin is not None
     assert server.stdout is not None
     server.stdout.readline()
@@ -123,11 +137,15 @@ def measure(runs: int, jobs: int) -> dict[str, float]:
 
 
 def beside(names: Sequence[str], jobs: int, runs: int) -> list[list[str]]:
-    """Rows of a table, the head first: CPU milliseconds, and what they are over `python -c pass`, of the same minutes."""
+    """Rows of a table, the head first: CPU milliseconds, and what they are over `python -c pass`,
+    of the same minutes."""
     from benchmarks import queues
 
     makers = {
-        "gpq": [lambda: queues.with_gpq(jobs, ended=False), lambda: queues.with_gpq(jobs, ended=True)],
+        "gpq": [
+            lambda: queues.with_gpq(jobs, ended=False),
+            lambda: queues.with_gpq(jobs, ended=True),
+        ],
         "tsp": [lambda: queues.with_spooler(jobs)],
         "slurm": [lambda: queues.with_slurm(jobs)],
     }
@@ -136,7 +154,9 @@ def beside(names: Sequence[str], jobs: int, runs: int) -> list[list[str]]:
         asked = [undo.enter_context(make()) for name in names for make in makers[name]]
         commands = {(name, ""): (argv, dict(os.environ)) for name, argv in bases.items()}
         for place, one in enumerate(asked):
-            commands |= {(str(place), what): (argv, dict(one.env)) for what, argv in one.commands.items()}
+            commands |= {
+                (str(place), what): (argv, dict(one.env)) for what, argv in one.commands.items()
+            }
         times: dict[tuple[str, str], list[float]] = {key: [] for key in commands}
         for argv, env in commands.values():  # once unmeasured: byte code, caches
             cpu_seconds(argv, env)
@@ -151,26 +171,40 @@ def beside(names: Sequence[str], jobs: int, runs: int) -> list[list[str]]:
         return "-" if seconds is None else f"{1000 * seconds:.1f} ms ({seconds / base:.1f}x)"
 
     rows = [["", "jobs", *queues.KINDS]]
-    rows += [[one.system, one.known, *(cell(place, what) for what in queues.KINDS)] for place, one in enumerate(asked)]
+    rows += [
+        [one.system, one.known, *(cell(place, what) for what in queues.KINDS)]
+        for place, one in enumerate(asked)
+    ]
     rows.append(["`python -c pass`", "", f"{1000 * base:.1f} ms", *[""] * (len(queues.KINDS) - 1)])
-    rows.append(["`bash -c :`, part of each TAB", *[""] * len(queues.KINDS), f"{1000 * found['bash', '']:.1f} ms"])
+    rows.append(
+        [
+            "`bash -c :`, part of each TAB",
+            *[""] * len(queues.KINDS),
+            f"{1000 * found['bash', '']:.1f} ms",
+        ]
+    )
     return rows
 
 
 def side_by_side(options: argparse.Namespace) -> int:
-    """Print the tables, and keep them in --out. Exit code 1 where gpq's status with 1,000 jobs is over its bar, 2 where
-    something is missing here."""
+    """Print the tables, and keep them in --out. Exit code 1 where gpq's status with 1,000 jobs is
+    over its bar, 2 where something is missing here."""
     from benchmarks import queues
     from benchmarks.recovery.report import table
 
     known = {"gpq", *queues.PACKAGES}
     names = [name for name in options.only.split(",") if name]
     if unknown := sorted(set(names) - known):
-        print(f"--only: there is no {', '.join(unknown)}\nhint: there are {', '.join(sorted(known))}", file=sys.stderr)
+        print(
+            f"--only: there is no {', '.join(unknown)}\nhint: there are {', '.join(sorted(known))}",
+            file=sys.stderr,
+        )
         return 2
     if lacking := queues.lacking(names):
         print(
-            f"not here: {', '.join(lacking)}\nhint: apt-get install them, run as root, or --only gpq", file=sys.stderr
+            f"not here: {', '.join(lacking)}\nhint: apt-get install them, run as root, or"
+            " --only gpq",
+            file=sys.stderr,
         )
         return 2
     parts = ["# Commands, side by side", "", "By `make bench-beside`. " + queues.ABOUT, ""]
@@ -178,7 +212,10 @@ def side_by_side(options: argparse.Namespace) -> int:
     for jobs in map(int, options.sizes.split(",")):
         before = os.getloadavg()[0]
         rows = beside(names, jobs, options.runs)
-        load = f"load of the machine {before:.1f} before, {os.getloadavg()[0]:.1f} after, on {os.cpu_count()} cores"
+        load = (
+            f"load of the machine {before:.1f} before, {os.getloadavg()[0]:.1f} after, on"
+            f" {os.cpu_count()} cores"
+        )
         about = f"{time.strftime('%Y-%m-%d')}, medians of {options.runs}; {load}."
         section = [f"## {jobs:,} jobs known", "", about, "", table(rows), ""]
         parts += section
@@ -193,10 +230,14 @@ def side_by_side(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=1000, help="known, without --beside")
-    parser.add_argument("--beside", action="store_true", help="task-spooler, Slurm and HyperQueue as well")
+    parser.add_argument(
+        "--beside", action="store_true", help="task-spooler, Slurm and HyperQueue as well"
+    )
     parser.add_argument("--only", default="gpq,tsp,slurm", help="with --beside: which of them")
     parser.add_argument("--sizes", default="1000,10000", help="with --beside: jobs known")
     parser.add_argument("--out", type=Path, help="with --beside: also write the tables there")
@@ -205,13 +246,16 @@ def main() -> int:
         return side_by_side(options)
     found = measure(options.runs, options.jobs)
     base = found.pop("pass")
-    print(f"python -c pass: {1000 * base:.1f} ms CPU; {options.jobs} jobs, medians of {options.runs}")
+    print(
+        f"python -c pass: {1000 * base:.1f} ms CPU; {options.jobs} jobs, medians of {options.runs}"
+    )
     missed = False
     for name, seconds in found.items():
         ratio = seconds / base
         missed |= ratio > BARS[name]
         print(
-            f"{name:20} {1000 * seconds:6.1f} ms  {ratio:5.2f}x  bar {BARS[name]:g}x  {'ok' if ratio <= BARS[name] else 'MISSED'}"
+            f"{name:20} {1000 * seconds:6.1f} ms  {ratio:5.2f}x  bar {BARS[name]:g}x "
+            f" {'ok' if ratio <= BARS[name] else 'MISSED'}"
         )
     return int(missed)
 

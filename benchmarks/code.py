@@ -1,7 +1,8 @@
 """Prints how dense the code of gpq and its agent is, beside what well-kept Python projects have.
 
-By `make measure-code`. Cyclomatic complexity is McCabe's, where each `and` or `or`, each part of a comprehension, each
-conditional expression and each `assert` counts as a branch. Closures count in the function around them.
+By `make measure-code`. Cyclomatic complexity is McCabe's, where each `and` or `or`, each part of a
+comprehension, each conditional expression and each `assert` counts as a branch. Closures count in
+the function around them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,52 @@ COMPLEX = 10
 COLUMNS = 100
 # Names that say nothing of what they hold. Peers bind 0 to 0.9 of them in 1,000 lines.
 VAGUE = {
-    *("each", "one", "ones", "other", "others", "this", "that", "these", "those", "it", "who", "some", "such", "rest"),
-    *("found", "said", "told", "known", "wanted", "held", "made", "given", "asked", "taken", "seen", "kept", "left"),
-    *("named", "shown", "sent", "got", "had", "done", "gone", "meant", "used", "noted", "thought", "lost", "chosen"),
+    *(
+        "each",
+        "one",
+        "ones",
+        "other",
+        "others",
+        "this",
+        "that",
+        "these",
+        "those",
+        "it",
+        "who",
+        "some",
+        "such",
+        "rest",
+    ),
+    *(
+        "found",
+        "said",
+        "told",
+        "known",
+        "wanted",
+        "held",
+        "made",
+        "given",
+        "asked",
+        "taken",
+        "seen",
+        "kept",
+        "left",
+    ),
+    *(
+        "named",
+        "shown",
+        "sent",
+        "got",
+        "had",
+        "done",
+        "gone",
+        "meant",
+        "used",
+        "noted",
+        "thought",
+        "lost",
+        "chosen",
+    ),
 }
 # httpx, h11, import-linter, sqlite-utils, pluggy, distributed, dstack: the range of their figures.
 PEERS = {
@@ -34,7 +78,14 @@ PEERS = {
 def branches(node: ast.AST) -> int:
     """How many ways `node` adds, without those of its children."""
     match node:
-        case ast.If() | ast.IfExp() | ast.Assert() | ast.Lambda() | ast.ExceptHandler() | ast.match_case():
+        case (
+            ast.If()
+            | ast.IfExp()
+            | ast.Assert()
+            | ast.Lambda()
+            | ast.ExceptHandler()
+            | ast.match_case()
+        ):
             return 1
         case ast.For() | ast.AsyncFor() | ast.While():
             return 1 + bool(node.orelse)
@@ -81,7 +132,9 @@ def main() -> None:
     complexity, body = (sum(column) for column in zip(*sizes, strict=True))
     figures = {
         "complexity per 100 lines of function": f"{100 * complexity / body:.1f}",
-        "functions over complexity 10, %": f"{100 * sum(c > COMPLEX for c, _ in sizes) / len(sizes):.1f}",
+        "functions over complexity 10, %": (
+            f"{100 * sum(c > COMPLEX for c, _ in sizes) / len(sizes):.1f}"
+        ),
         "conditional expressions per 1,000 lines": f"{1000 * ternaries / lines:.1f}",
         "lines over 100 columns": f"{long} ({100 * long / lines:.1f}%)",
         "vague names per 1,000 lines": f"{1000 * vague / lines:.1f}",

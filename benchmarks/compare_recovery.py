@@ -1,9 +1,12 @@
-"""Slurm, task-spooler and gpq on this machine, side by side: what is lost when the controller is killed with kill -9, and
-what runs twice when a server is cut off. Needs root and Debian's packages; makes servers in network namespaces; about 15 minutes.
+"""Slurm, task-spooler and gpq on this machine, side by side: what is lost when the controller is
+killed with kill -9, and what runs twice when a server is cut off. Needs root and Debian's packages;
+makes servers in network namespaces; about 15 minutes.
 
-    python benchmarks/compare_recovery.py [--install] [--only gpq,slurm,tsp] [--runs 1] [--json] [--out FILE]
+    python benchmarks/compare_recovery.py [--install] [--only gpq,slurm,tsp] [--runs 1] [--json]
+    [--out FILE]
 
-Jobs write when they lived, and only that is believed. Exits 1 if gpq loses or doubles anything, 2 if something is missing here.
+Jobs write when they lived, and only that is believed. Exits 1 if gpq loses or doubles anything, 2
+if something is missing here.
 """
 
 from __future__ import annotations
@@ -47,19 +50,27 @@ POLICY = Path("/usr/sbin/policy-rc.d")
 def main() -> int:
     options = _options()
     if os.geteuid() != 0:
-        print("needs root: it makes network namespaces\nhint: sudo make compare-recovery", file=sys.stderr)
+        print(
+            "needs root: it makes network namespaces\nhint: sudo make compare-recovery",
+            file=sys.stderr,
+        )
         return 2
     missing = lacking(options.only, search_path())
     if missing and options.install:
         _install(missing)
     elif missing:
-        print(f"not installed: {', '.join(missing)}\nhint: {how_to_install(missing)}", file=sys.stderr)
+        print(
+            f"not installed: {', '.join(missing)}\nhint: {how_to_install(missing)}", file=sys.stderr
+        )
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     runs: list[list[Findings]] = []
     text = ""
     for number in range(options.runs):
-        how = f"{options.rounds} kills with {options.burst} jobs each, {options.tries} of each kind while a job runs"
+        how = (
+            f"{options.rounds} kills with {options.burst} jobs each, {options.tries} of each kind"
+            " while a job runs"
+        )
         about = f"{time.strftime('%Y-%m-%d')}, {_machine()}, seed {options.seed + number}: {how}."
         runs.append([])
         earlier = text
@@ -69,7 +80,13 @@ def main() -> int:
             if options.out:  # after each of them: it takes long, and may be ended
                 options.out.write_text("# Recovery, side by side\n\n" + text)
     answers = [[dataclasses.asdict(one) for one in found] for found in runs]
-    bad = [line for found in runs for one in found if one.system.startswith("gpq") for line in failures(one)]
+    bad = [
+        line
+        for found in runs
+        for one in found
+        if one.system.startswith("gpq")
+        for line in failures(one)
+    ]
     print(json.dumps({"schema": 1, "runs": answers}, indent=2) if options.json else text)
     if bad:
         print(f"FAILED: {'; '.join(bad)}", file=sys.stderr)
@@ -77,22 +94,36 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--install", action="store_true", help="install the packages that are missing; starts none of them"
+        "--install",
+        action="store_true",
+        help="install the packages that are missing; starts none of them",
     )
     parser.add_argument("--only", default=",".join(PACKAGES), help="which of gpq, slurm, tsp")
     parser.add_argument("--runs", type=int, default=1, help="all of it so many times")
     parser.add_argument("--rounds", type=int, default=12, help="kills while jobs wait")
-    parser.add_argument("--burst", type=int, default=5, help="jobs submitted right before each of them")
+    parser.add_argument(
+        "--burst", type=int, default=5, help="jobs submitted right before each of them"
+    )
     parser.add_argument("--tries", type=int, default=3, help="kills while a job runs, of each kind")
     parser.add_argument(
-        "--silence", type=float, default=60.0, help="seconds: SlurmdTimeout, and gpq's --requeue-on-lost"
+        "--silence",
+        type=float,
+        default=60.0,
+        help="seconds: SlurmdTimeout, and gpq's --requeue-on-lost",
     )
     parser.add_argument(
-        "--together", type=float, default=20.0, help="seconds that a cut lasts once a job runs elsewhere"
+        "--together",
+        type=float,
+        default=20.0,
+        help="seconds that a cut lasts once a job runs elsewhere",
     )
-    parser.add_argument("--longest", type=float, default=420.0, help="seconds that a cut lasts at most")
+    parser.add_argument(
+        "--longest", type=float, default=420.0, help="seconds that a cut lasts at most"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path, help="also write the tables there")
@@ -121,7 +152,11 @@ def _compare(options: argparse.Namespace, seed: int) -> Iterator[Findings]:
 def _examine(system: System, options: argparse.Namespace, seed: int) -> Findings:
     queued = burst(system, options.rounds, options.burst, seed)
     ran = tuple(running(system, moment, options.tries, seed) for moment in MOMENTS)
-    cuts = tuple(partition(system, options.longest, options.together)) if isinstance(system, Networked) else None
+    cuts = (
+        tuple(partition(system, options.longest, options.together))
+        if isinstance(system, Networked)
+        else None
+    )
     return Findings(system.name, tuple(system.settings), tuple(system.better), queued, ran, cuts)
 
 
@@ -135,8 +170,12 @@ def _machine() -> str:
 
 def lacking(names: Sequence[str], path: str) -> list[str]:
     """Packages whose commands are not in PATH; the laboratory's are always wanted."""
-    wanted = {command: package for name in ("gpq", *names) for command, package in PACKAGES[name].items()}
-    return sorted({package for command, package in wanted.items() if not shutil.which(command, path=path)})
+    wanted = {
+        command: package for name in ("gpq", *names) for command, package in PACKAGES[name].items()
+    }
+    return sorted(
+        {package for command, package in wanted.items() if not shutil.which(command, path=path)}
+    )
 
 
 def how_to_install(packages: Sequence[str]) -> str:
@@ -145,7 +184,8 @@ def how_to_install(packages: Sequence[str]) -> str:
 
 
 def _install(packages: Sequence[str]) -> None:
-    """Nothing that they bring is started, also where init is systemd, which heeds policy-rc.d alone."""
+    """Nothing that they bring is started, also where init is systemd, which heeds policy-rc.d
+    alone."""
     own = not POLICY.exists()
     if own:
         POLICY.write_text("#!/bin/sh\nexit 101\n")

@@ -1,10 +1,10 @@
-"""200 clients at once submit 10,000 jobs, then one submission of an array of as many: times, the look at the queue meanwhile,
-what outlives kill -9 of the daemon, its memory.
+"""200 clients at once submit 10,000 jobs, then one submission of an array of as many: times, the
+look at the queue meanwhile, what outlives kill -9 of the daemon, its memory.
 
     python benchmarks/crowd.py [--jobs 10000] [--clients 200] [--policy goodput] [--out FILE]
 
-Exit code 1 over a bar. The clients are threads of this process with a connection for each submission, as `gpq submit` makes
-it: 10,000 processes of Python would measure their own start.
+Exit code 1 over a bar. The clients are threads of this process with a connection for each
+submission, as `gpq submit` makes it: 10,000 processes of Python would measure their own start.
 """
 
 from __future__ import annotations
@@ -32,9 +32,19 @@ def of_array(found: Crowd, jobs: int) -> list[Measured]:
         Measured("of them there after kill -9 and a restart", len(found.durable), at_least=jobs),
         Measured("the submission", found.seconds, unit="s"),
         Measured("daemon, processor time for it", found.busy_seconds, unit="s"),
-        Measured("gpq status afterwards, median", statistics.median(found.status_seconds), at_most=0.3, unit="s"),
+        Measured(
+            "gpq status afterwards, median",
+            statistics.median(found.status_seconds),
+            at_most=0.3,
+            unit="s",
+        ),
         Measured("daemon, memory at most", found.memory, at_most=200.0, unit="MB"),
-        Measured("daemon after the restart, memory at most", found.restarted_memory, at_most=200.0, unit="MB"),
+        Measured(
+            "daemon after the restart, memory at most",
+            found.restarted_memory,
+            at_most=200.0,
+            unit="MB",
+        ),
         Measured("start to serving", found.restart_seconds, at_most=2.0, unit="s"),
     ]
 
@@ -45,11 +55,15 @@ def table(title: str, about: str, figures: Sequence[Measured]) -> str:
         + f" | {each.asked}{'' if each.good else ' MISSED'} |"
         for each in figures
     ]
-    return "\n".join([f"## {title}", "", about, "", "| | reached | asked |", "|---|---|---|", *rows, ""])
+    return "\n".join(
+        [f"## {title}", "", about, "", "| | reached | asked |", "|---|---|---|", *rows, ""]
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=200, help="that submit at once")
     parser.add_argument("--policy", default="goodput", help="of the daemon")
@@ -59,7 +73,10 @@ def main() -> int:
         parser.error("--jobs and --clients are 1 at least")
     parts, good = [], True
     for title, run in (
-        (f"{options.clients} clients, {number(options.jobs)} jobs", lambda: crowded(_crowd(options), options.jobs)),
+        (
+            f"{options.clients} clients, {number(options.jobs)} jobs",
+            lambda: crowded(_crowd(options), options.jobs),
+        ),
         (
             f"One array of {number(options.jobs)} jobs",
             lambda: of_array(array(options.jobs, options.policy), options.jobs),
@@ -69,11 +86,15 @@ def main() -> int:
         figures = run()
         good &= all(each.good for each in figures)
         load = f"load of the machine {before:.1f} before and {os.getloadavg()[0]:.1f} after"
-        about = f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, policy {options.policy}; {load}."
+        about = (
+            f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, policy {options.policy}; {load}."
+        )
         parts.append(table(title, about, figures))
         print(parts[-1], flush=True)
     if options.out:
-        options.out.write_text("# A crowd of submissions\n\nBy `make bench-crowd`.\n\n" + "\n".join(parts))
+        options.out.write_text(
+            "# A crowd of submissions\n\nBy `make bench-crowd`.\n\n" + "\n".join(parts)
+        )
     return 0 if good else 1
 
 

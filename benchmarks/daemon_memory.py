@@ -37,14 +37,23 @@ DECLARED = Declared(True, 128, 4096, 8, 256, 50_000, 90, True, "adascale", 10_00
 
 
 def fill(path: str, jobs: int) -> None:
-    """A database as a long-used daemon leaves it: every job with its environment, profile and five events."""
+    """A database as a long-used daemon leaves it: every job with its environment, profile and five
+    events."""
     place = Placement(((NodeId("local"), (DeviceId("slot-0"),)),))
     with closing(SqliteStore(path)) as store:
         for first in range(1, jobs + 1, 500):
             events: list[Event] = []
             for number in range(first, min(first + 500, jobs + 1)):
                 job, at = JobId(number), float(number)
-                spec = JobSpec(("train.py",), "/home/ada", "ada", 1000, Level.SCRIPT, f"job-{number}", ENVIRONMENT)
+                spec = JobSpec(
+                    ("train.py",),
+                    "/home/ada",
+                    "ada",
+                    1000,
+                    Level.SCRIPT,
+                    f"job-{number}",
+                    ENVIRONMENT,
+                )
                 events += [
                     Submitted(at, job, spec),
                     Launched(at + 1, job, 1, place, BatchOrder(), "starts with 1 GPU"),
@@ -53,7 +62,11 @@ def fill(path: str, jobs: int) -> None:
                 ]
             folded = fold(store.load(), events)
             profile = Profile(declared=DECLARED, rows=ROWS)
-            store.commit(folded.journal, folded.snapshot, [replace(job, profile=profile) for job in folded.ended])
+            store.commit(
+                folded.journal,
+                folded.snapshot,
+                [replace(job, profile=profile) for job in folded.ended],
+            )
 
 
 def start(home: str) -> tuple[subprocess.Popen[bytes], float]:
@@ -91,9 +104,13 @@ def main() -> None:
             process.wait()
         size = os.path.getsize(os.path.join(home, "gpq.db")) / 2**20
     print(f"finished jobs {options.jobs}, database {size:.0f} MiB, {options.starts} starts")
-    print(f"start to serving: median {statistics.median(seconds):.2f} s, worst {max(seconds):.2f} s (bar 2 s)")
     print(
-        f"resident after listing 1000: median {statistics.median(memory):.0f} MiB, worst {max(memory):.0f} MiB (bar 114)"
+        f"start to serving: median {statistics.median(seconds):.2f} s, worst {max(seconds):.2f} s"
+        " (bar 2 s)"
+    )
+    print(
+        f"resident after listing 1000: median {statistics.median(memory):.0f} MiB, worst"
+        f" {max(memory):.0f} MiB (bar 114)"
     )
 
 

@@ -1,9 +1,12 @@
-"""Ten forced resizes and live batch changes: samples visited per epoch, and the loss curve against the undisturbed run's.
+"""Ten forced resizes and live batch changes: samples visited per epoch, and the loss curve against
+the undisturbed run's.
 
-    python benchmarks/exactness.py           # exits 1 if a sample is lost or repeated, or a loss is off by over 1e-4
+    python benchmarks/exactness.py           # exits 1 if a sample is lost or repeated, or a loss is
+                                             off by over 1e-4
 
-Two jobs are moved: one with a fixed total batch, whose curve is compared, and one whose batch grows as well. Both scale
-their loss by torch's GradScaler, unscale, clip by torch's own clip_grad_norm_, and accumulate in some of their attempts.
+Two jobs are moved: one with a fixed total batch, whose curve is compared, and one whose batch grows
+as well. Both scale their loss by torch's GradScaler, unscale, clip by torch's own clip_grad_norm_,
+and accumulate in some of their attempts.
 """
 
 from __future__ import annotations
@@ -25,8 +28,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from tests.agent.train.driver import Attempt, TrainingJob, wait_until  # noqa: E402
 
 BAR = 1e-4
-HABITS: dict[str, Any] = {"clip": 0.2, "scaled": True}  # that norm is about a median one: half of the steps are clipped
-FIXED: dict[str, Any] = {"size": 1003, "epochs": 8, "batch": 12, "max_local": 12, "fixed": True, **HABITS}
+# that norm is about a median one: half of the steps are clipped
+HABITS: dict[str, Any] = {"clip": 0.2, "scaled": True}
+FIXED: dict[str, Any] = {
+    "size": 1003,
+    "epochs": 8,
+    "batch": 12,
+    "max_local": 12,
+    "fixed": True,
+    **HABITS,
+}
 GROWING: dict[str, Any] = {
     "size": 2003,
     "epochs": 4,
@@ -42,7 +53,8 @@ GROWING_ORDERS = ((7, 1), (13, 0), (4, 1))
 
 
 def disturb(job: TrainingJob, resizes: int, orders: tuple[tuple[int, int], ...]) -> int:
-    """Move the job between one and two replicas so often, with a live change in each attempt; how many took effect."""
+    """Move the job between one and two replicas so often, with a live change in each attempt; how
+    many took effect."""
     changes = 0
     for number in range(resizes):
         attempt: Attempt = job.start(replicas=1 + number % 2)
@@ -68,7 +80,8 @@ def visits(job: TrainingJob) -> list[tuple[int, int]]:
 
 
 def deviation(job: TrainingJob, undisturbed: TrainingJob) -> float:
-    """Largest relative difference of the mean loss of a step; infinite when the steps are not the same ones."""
+    """Largest relative difference of the mean loss of a step; infinite when the steps are not the
+    same ones."""
     losses, expected = job.losses(), undisturbed.losses()
     if list(losses) != list(expected):
         return float("inf")
@@ -76,7 +89,9 @@ def deviation(job: TrainingJob, undisturbed: TrainingJob) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--resizes", type=int, default=10)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -86,7 +101,10 @@ def main() -> int:
         moved = TrainingJob(Path(folder, "moved"), pace=0.004, **FIXED)
         growing = TrainingJob(Path(folder, "growing"), pace=0.01, **GROWING)
         try:
-            changes = disturb(moved, options.resizes, FIXED_ORDERS), disturb(growing, options.resizes, GROWING_ORDERS)
+            changes = (
+                disturb(moved, options.resizes, FIXED_ORDERS),
+                disturb(growing, options.resizes, GROWING_ORDERS),
+            )
             exact = visits(moved), visits(growing)
             worst = deviation(moved, calm)
             steps = len(calm.losses())
@@ -95,13 +113,23 @@ def main() -> int:
                 job.close()
     good = worst <= BAR and not any(missed or repeated for job in exact for missed, repeated in job)
     if options.json:
-        print(json.dumps({"changes": changes, "visits": exact, "deviation": worst, "bar": BAR, "good": good}))
+        print(
+            json.dumps(
+                {"changes": changes, "visits": exact, "deviation": worst, "bar": BAR, "good": good}
+            )
+        )
         return 0 if good else 1
-    for name, settings, count, epochs in zip(("fixed", "growing"), (FIXED, GROWING), changes, exact, strict=True):
+    for name, settings, count, epochs in zip(
+        ("fixed", "growing"), (FIXED, GROWING), changes, exact, strict=True
+    ):
         print(f"{name} batch: {options.resizes} resizes, {count} live batch changes")
         for epoch, (missed, repeated) in enumerate(epochs):
-            print(f"  epoch {epoch}: {settings['size']} samples, {missed} missed, {repeated} repeated")
-    print(f"largest relative deviation of a loss over {steps} steps: {worst:.1e}, at most {BAR:.0e}")
+            print(
+                f"  epoch {epoch}: {settings['size']} samples, {missed} missed, {repeated} repeated"
+            )
+    print(
+        f"largest relative deviation of a loss over {steps} steps: {worst:.1e}, at most {BAR:.0e}"
+    )
     return 0 if good else 1
 
 

@@ -1,9 +1,11 @@
-"""A checkpoint on its way between two servers of this machine, as the daemon sends it: many small files, and a few large ones.
+"""A checkpoint on its way between two servers of this machine, as the daemon sends it: many small
+files, and a few large ones.
 
     python benchmarks/files.py [--files 10000] [--megabytes 400] [--times 3]
 
-Exit code 1 below a bar. Median over the times; `cp -a` of the same folder, in the same run, is the scale of this disk.
-ext4 makes files slowly for some minutes after many were deleted: wait six minutes between two runs.
+Exit code 1 below a bar. Median over the times; `cp -a` of the same folder, in the same run, is the
+scale of this disk. ext4 makes files slowly for some minutes after many were deleted: wait six
+minutes between two runs.
 """
 
 from __future__ import annotations
@@ -50,10 +52,12 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def measure(home: Path, source: NodeAgent, target: NodeAgent, times: int) -> tuple[float, float]:
-    """Median seconds of a transfer to an empty folder, and of a copy by `cp -a` with a `sync` of it."""
+    """Median seconds of a transfer to an empty folder, and of a copy by `cp -a` with a `sync` of
+    it."""
     here, there = home / "here" / str(JOB), home / "there" / str(JOB)
     transfers, copies = [], []
-    past = Path(tempfile.mkdtemp(dir=home))  # nothing is deleted meanwhile: ext4 is slow to make files right after that
+    # nothing is deleted meanwhile: ext4 is slow to make files right after that
+    past = Path(tempfile.mkdtemp(dir=home))
     for number in range(times):
         transfers.append(timed(lambda: bring(source, target)))
         assert seen(there) == seen(here)
@@ -65,7 +69,9 @@ def measure(home: Path, source: NodeAgent, target: NodeAgent, times: int) -> tup
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--files", type=int, default=10_000, help="small ones")
     parser.add_argument("--megabytes", type=int, default=400, help="of large ones")
     parser.add_argument("--times", type=int, default=3)
@@ -81,7 +87,10 @@ def main() -> int:
         ]
         for what, make in (
             (f"{options.files} files of 1 KB", lambda place: small(place, options.files)),
-            (f"{options.megabytes} MB in large files", lambda place: large(place, options.megabytes * 1_000_000)),
+            (
+                f"{options.megabytes} MB in large files",
+                lambda place: large(place, options.megabytes * 1_000_000),
+            ),
         ):
             place = home / "here" / str(JOB)
             place.mkdir()
@@ -90,10 +99,17 @@ def main() -> int:
             size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
             files, rate = options.files / seconds, size / seconds
             is_small = what.startswith(str(options.files))
-            is_good = files >= FILES_A_SECOND or rate >= BYTES_A_SECOND if is_small else rate >= BYTES_A_SECOND
+            is_good = (
+                files >= FILES_A_SECOND or rate >= BYTES_A_SECOND
+                if is_small
+                else rate >= BYTES_A_SECOND
+            )
             good = good and is_good
             each = f"{files:,.0f} files/s" if is_small else f"{rate / 1e6:,.0f} MB/s"
-            print(f"{what}: {seconds:.2f} s, {each}, {seconds / copied:.1f} x cp -a{'' if is_good else '  MISSED'}")
+            print(
+                f"{what}: {seconds:.2f} s, {each}, {seconds / copied:.1f} x cp"
+                f" -a{'' if is_good else '  MISSED'}"
+            )
             shutil.rmtree(place)
         for one in agents:
             one.close()

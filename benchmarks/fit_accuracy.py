@@ -1,9 +1,11 @@
-"""How well the throughput fit predicts step times that it has not seen, on public measurements; exits 1 below the bar.
+"""How well the throughput fit predicts step times that it has not seen, on public measurements;
+exits 1 below the bar.
 
     python benchmarks/fit_accuracy.py --traces DIR [--draws 20] [--seed 0] [--out FILE]
 
-DIR holds one folder per application with `placements.csv` and `scalability.csv` of the Pollux (OSDI'21) artifact. Each
-draw fits eight configurations, one of each shape in SHAPES with a random atomic batch, and is tested on all others.
+DIR holds one folder per application with `placements.csv` and `scalability.csv` of the Pollux
+(OSDI'21) artifact. Each draw fits eight configurations, one of each shape in SHAPES with a random
+atomic batch, and is tested on all others.
 """
 
 from __future__ import annotations
@@ -24,21 +26,33 @@ from gpq.core.goodput.goodput import step_time
 from gpq.core.model.profile import ProfileRow
 
 SHAPES = ((1, 1), (1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (4, 16), (8, 8))
-# Median relative error of the original's fit under the same protocol; the bars are: lower on each, <= 10% on four, 5 ms.
-ORIGINAL = {"cifar10": 0.15, "bert": 0.17, "deepspeech2": 0.11, "yolov3": 0.19, "ncf": 0.24, "imagenet": 0.10}
+# Median relative error of the original's fit under the same protocol; the bars are: lower on each,
+# <= 10% on four, 5 ms.
+ORIGINAL = {
+    "cifar10": 0.15,
+    "bert": 0.17,
+    "deepspeech2": 0.11,
+    "yolov3": 0.19,
+    "ncf": 0.24,
+    "imagenet": 0.10,
+}
 GOOD_ERROR, GOOD_APPLICATIONS, MAX_FIT_SECONDS = 0.10, 4, 5e-3
 
 Configuration = tuple[int, int, int]  # nodes, replicas, atomic batch
 
 
 def load(folder: Path) -> dict[Configuration, tuple[float, float]]:
-    """(gradient time, step time) of each measured configuration, means over placements; gradient = step - sync."""
+    """(gradient time, step time) of each measured configuration, means over placements; gradient =
+    step - sync."""
     found: defaultdict[Configuration, list[tuple[float, float]]] = defaultdict(list)
     for name in ("placements.csv", "scalability.csv"):
         with open(folder / name, newline="", encoding="utf-8") as stream:
             for row in csv.DictReader(stream):
                 if "placement" in row:
-                    nodes, replicas = len(row["placement"]), sum(int(digit) for digit in row["placement"])
+                    nodes, replicas = (
+                        len(row["placement"]),
+                        sum(int(digit) for digit in row["placement"]),
+                    )
                 else:
                     nodes, replicas = int(row["num_nodes"]), int(row["num_replicas"])
                 step, sync = float(row["step_time"]), float(row["sync_time"])
@@ -47,7 +61,9 @@ def load(folder: Path) -> dict[Configuration, tuple[float, float]]:
     return {key: (float(grad), float(step)) for key, (grad, step) in means.items()}
 
 
-def draw(times: dict[Configuration, tuple[float, float]], rng: np.random.Generator) -> list[Configuration]:
+def draw(
+    times: dict[Configuration, tuple[float, float]], rng: np.random.Generator
+) -> list[Configuration]:
     """One configuration of each shape, none twice."""
     chosen: list[Configuration] = []
     for shape in SHAPES:
@@ -56,9 +72,14 @@ def draw(times: dict[Configuration, tuple[float, float]], rng: np.random.Generat
     return chosen
 
 
-def measure(times: dict[Configuration, tuple[float, float]], chosen: list[Configuration]) -> tuple[float, float]:
+def measure(
+    times: dict[Configuration, tuple[float, float]], chosen: list[Configuration]
+) -> tuple[float, float]:
     """(median relative error of the step times that were not chosen, seconds of the fit)."""
-    rows = [ProfileRow(*key, grad_time=times[key][0], step_time=times[key][1], weight=100.0) for key in chosen]
+    rows = [
+        ProfileRow(*key, grad_time=times[key][0], step_time=times[key][1], weight=100.0)
+        for key in chosen
+    ]
     begin = time.perf_counter()
     params = fit(rows)
     seconds = time.perf_counter() - begin
@@ -66,11 +87,16 @@ def measure(times: dict[Configuration, tuple[float, float]], chosen: list[Config
     others = [key for key in times if key not in set(chosen)]
     nodes, replicas, atomic = np.array(others).T
     true = np.array([times[key][1] for key in others])
-    return float(np.median(np.abs(step_time(params, nodes, replicas, atomic) / true - 1.0))), seconds
+    return (
+        float(np.median(np.abs(step_time(params, nodes, replicas, atomic) / true - 1.0))),
+        seconds,
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--traces", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
@@ -92,10 +118,20 @@ def main() -> int:
     lower = all(errors[name] < original for name, original in ORIGINAL.items())
     good = sum(error <= GOOD_ERROR for error in errors.values())
     passed = lower and good >= GOOD_APPLICATIONS and took <= MAX_FIT_SECONDS
-    print(f"lower than the original on each: {lower}; at most {GOOD_ERROR:.0%} on {good} of {len(errors)}: ", end="")
+    print(
+        f"lower than the original on each: {lower}; at most {GOOD_ERROR:.0%} on {good} of"
+        f" {len(errors)}: ",
+        end="",
+    )
     print("pass" if passed else "FAIL")
     if options.out:
-        figures = {"error": errors, "fit_seconds": took, "draws": options.draws, "seed": options.seed, "passed": passed}
+        figures = {
+            "error": errors,
+            "fit_seconds": took,
+            "draws": options.draws,
+            "seed": options.seed,
+            "passed": passed,
+        }
         options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return 0 if passed else 1
 

@@ -1,7 +1,9 @@
-"""Instructions of Python's interpreter in a step under the training library, against the same step in plain PyTorch.
+"""Instructions of Python's interpreter in a step under the training library, against the same step
+in plain PyTorch.
 
-The loops are those of overhead.py. Unlike times, the counts do not depend on the machine or its day, only on the versions of
-Python and torch; what C code does meanwhile is not in them. The median over some steps of one replica of two.
+The loops are those of overhead.py. Unlike times, the counts do not depend on the machine or its
+day, only on the versions of Python and torch; what C code does meanwhile is not in them. The median
+over some steps of one replica of two.
 
     python benchmarks/instructions.py [--functions 20]
 """
@@ -53,7 +55,9 @@ class Counter:
         return within
 
 
-def process(index: int, options: argparse.Namespace, folder: str, ports: list[int], micro: int, clip: str) -> None:
+def process(
+    index: int, options: argparse.Namespace, folder: str, ports: list[int], micro: int, clip: str
+) -> None:
     """Replica index % 2 of the plain loop or, beyond that, of gpq's."""
     way, rank = divmod(index, overhead.REPLICAS)
     torch.set_num_threads(1)
@@ -68,8 +72,12 @@ def process(index: int, options: argparse.Namespace, folder: str, ports: list[in
     example = overhead.chargpt()
     data, _ = example.load(64, 400_000)
     if WAYS[way] == "gpq":
-        os.environ.update(GPQ_JOB_ID="1", GPQ_ATTEMPT="1", GPQ_RUN_DIR=folder, GPQ_CHECKPOINT_DIR=folder)
-        os.environ.update(GPQ_CORES=";".join(str(core) for core in sorted(os.sched_getaffinity(0))[:1] * 2))
+        os.environ.update(
+            GPQ_JOB_ID="1", GPQ_ATTEMPT="1", GPQ_RUN_DIR=folder, GPQ_CHECKPOINT_DIR=folder
+        )
+        os.environ.update(
+            GPQ_CORES=";".join(str(core) for core in sorted(os.sched_getaffinity(0))[:1] * 2)
+        )
         import gpq_agent.train as gpq
 
         steps = overhead.adaptive(gpq.init(), example, data, options, micro, clip)
@@ -101,25 +109,37 @@ def count(options: argparse.Namespace, micro: int, clip: str) -> list[Counts]:
             for free in (first, second):
                 free.bind(("127.0.0.1", 0))
             ports = [free.getsockname()[1] for free in (first, second)]
-        torch.multiprocessing.spawn(process, (options, folder, ports, micro, clip), nprocs=2 * overhead.REPLICAS)
+        torch.multiprocessing.spawn(
+            process, (options, folder, ports, micro, clip), nprocs=2 * overhead.REPLICAS
+        )
         every = [json.loads(Path(folder, f"{way}.json").read_text()) for way in WAYS]
-    return [sorted(steps, key=lambda counts: sum(counts.values()))[len(steps) // 2] for steps in every]
+    return [
+        sorted(steps, key=lambda counts: sum(counts.values()))[len(steps) // 2] for steps in every
+    ]
 
 
 def show(plain: Counts, other: Counts, functions: int) -> None:
     """For a reader: the sums, and the functions that differ most."""
     sums = [sum(counts.values()) for counts in (plain, other)]
-    print(f"  plain {sums[0]:,}, gpq {sums[1]:,}: {sums[1] - sums[0]:+,} ({sums[1] / sums[0] - 1:+.1%})", flush=True)
+    print(
+        f"  plain {sums[0]:,}, gpq {sums[1]:,}: {sums[1] - sums[0]:+,}"
+        f" ({sums[1] / sums[0] - 1:+.1%})",
+        flush=True,
+    )
     differences = {name: other.get(name, 0) - plain.get(name, 0) for name in {*plain, *other}}
     for name in sorted(differences, key=lambda each: -differences[each])[:functions]:
         print(f"    {differences[name]:+6,}  {name}")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--warmup", type=int, default=150, help="steps that do not count")
-    parser.add_argument("--functions", type=int, default=0, help="show so many functions that differ most")
+    parser.add_argument(
+        "--functions", type=int, default=0, help="show so many functions that differ most"
+    )
     parser.set_defaults(batch_size=32, layers=2, width=64)
     options = parser.parse_args()
     for micro, clip in itertools.product((1, 2), overhead.CLIPS):

@@ -1,9 +1,12 @@
-"""Noise scale: what the probe measures over 2,000 steps at frozen weights, over exact per-sample statistics.
+"""Noise scale: what the probe measures over 2,000 steps at frozen weights, over exact per-sample
+statistics.
 
-    python benchmarks/noise_scale.py         # exits 1 where a trace is off by over 5 % or a squared gradient by over 10 %
+    python benchmarks/noise_scale.py         # exits 1 where a trace is off by over 5 % or a squared
+                                             gradient by over 10 %
 
-One replica, two and four (processes that talk over gloo); SGD and AdamW; with and without accumulation; a bare loop, and one
-that scales its loss by torch's GradScaler, unscales, and clips every step by torch's own clip_grad_norm_.
+One replica, two and four (processes that talk over gloo); SGD and AdamW; with and without
+accumulation; a bare loop, and one that scales its loss by torch's GradScaler, unscales, and clips
+every step by torch's own clip_grad_norm_.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ def measure(replicas: int) -> dict[str, dict[str, float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--replicas", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -51,19 +56,27 @@ def main() -> int:
             good = all(abs(result[key] - 1.0) <= bar for key, bar in BARS.items())
             # Every step of the second kind is clipped, and the gate finds nothing to tell.
             good = good and not result["told"] and result["clipped"] == float(loop == "habits")
-            names = {"replicas": replicas, "optimizer": optimizer, "accumulated": int(micro), "loop": loop}
+            names = {
+                "replicas": replicas,
+                "optimizer": optimizer,
+                "accumulated": int(micro),
+                "loop": loop,
+            }
             rows.append({**names, **result, "good": good})
     if options.json:
         print(json.dumps(rows))
     else:
-        print(f"estimated over exact, {probe_runs.STEPS} steps at frozen weights, {probe_runs.EXAMPLES} samples")
+        print(
+            f"estimated over exact, {probe_runs.STEPS} steps at frozen weights,"
+            f" {probe_runs.EXAMPLES} samples"
+        )
         print("K  optimizer  accumulated  loop              trace  squared gradient")
         for row in rows:
             mark = "" if row["good"] else "  MISSED"
             loop = "scaled, clipped" if row["loop"] == "habits" else "bare"
             print(
-                f"{row['replicas']:<2} {row['optimizer']:<10} {row['accumulated']:<12} {loop:<17} {row['var']:.3f}"
-                f"  {row['sqr']:.3f}{mark}"
+                f"{row['replicas']:<2} {row['optimizer']:<10} {row['accumulated']:<12} {loop:<17}"
+                f" {row['var']:.3f}  {row['sqr']:.3f}{mark}"
             )
     return 0 if all(row["good"] for row in rows) else 1
 

@@ -1,18 +1,21 @@
-"""Overhead of the training library: the chargpt example's step in plain DistributedDataParallel against the same under gpq.
+"""Overhead of the training library: the chargpt example's step in plain DistributedDataParallel
+against the same under gpq.
 
-Two replicas on the CPU of each, which take turns of a few steps, so that whatever else the machine does hits both, and a
-training finds the processor's caches as it has left them. They are processes of their own: the library would take another
-training in its process for a part of the loop. The answer is the median ratio of paired steps. Sampled steps, agreements
-and reports come only now and then; the ratios over blocks of steps, which hold them all, are printed too, of wall time and
-of the CPU time of a replica. All figures are over several launches: where a process happens to lie in memory moves its ratio
-by half a per cent either way.
+Two replicas on the CPU of each, which take turns of a few steps, so that whatever else the machine
+does hits both, and a training finds the processor's caches as it has left them. They are processes
+of their own: the library would take another training in its process for a part of the loop. The
+answer is the median ratio of paired steps. Sampled steps, agreements and reports come only now and
+then; the ratios over blocks of steps, which hold them all, are printed too, of wall time and of the
+CPU time of a replica. All figures are over several launches: where a process happens to lie in
+memory moves its ratio by half a per cent either way.
 
-Steps in one piece, and steps that accumulate over micro-batches: by hand, with no_sync(), in the plain loop, and by gpq in
-the other, whose body is the same for both. Clipping as the example has it, with job.clip_grad_norm_, which does nothing in
-micro-batches that only accumulate; and with torch's own, which a script brings along, and which runs in each of them.
+Steps in one piece, and steps that accumulate over micro-batches: by hand, with no_sync(), in the
+plain loop, and by gpq in the other, whose body is the same for both. Clipping as the example has
+it, with job.clip_grad_norm_, which does nothing in micro-batches that only accumulate; and with
+torch's own, which a script brings along, and which runs in each of them.
 
     python benchmarks/overhead.py                            # exits 1 above the bar in any row
-    python benchmarks/overhead.py --warmup 0 --steps 500     # with the first steps of an attempt: "all steps"
+    python benchmarks/overhead.py --warmup 0 --steps 500     # with the first steps of an attempt
 """
 
 import argparse
@@ -47,7 +50,9 @@ TURN_SECONDS = 300.0  # after which whoever waits for another takes it for dead
 
 def chargpt() -> ModuleType:
     """The example, as a module."""
-    spec = importlib.util.spec_from_file_location("chargpt", ROOT / "examples" / "chargpt" / "train.py")
+    spec = importlib.util.spec_from_file_location(
+        "chargpt", ROOT / "examples" / "chargpt" / "train.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -55,11 +60,16 @@ def chargpt() -> ModuleType:
     return module
 
 
-def plain(example: ModuleType, data: Any, options: argparse.Namespace, rank: int, micro: int) -> Iterator[None]:
-    """One optimiser step of `micro` micro-batches a turn, as one would write it without gpq. First all is made ready."""
+def plain(
+    example: ModuleType, data: Any, options: argparse.Namespace, rank: int, micro: int
+) -> Iterator[None]:
+    """One optimiser step of `micro` micro-batches a turn, as one would write it without gpq. First
+    all is made ready."""
     torch.manual_seed(0)
     sampler = DistributedSampler(data, REPLICAS, rank, shuffle=True, drop_last=True)
-    loader = DataLoader(data, options.batch_size // REPLICAS // micro, sampler=sampler, drop_last=True)
+    loader = DataLoader(
+        data, options.batch_size // REPLICAS // micro, sampler=sampler, drop_last=True
+    )
     model = DistributedDataParallel(example.CharGPT(options.layers, options.width, 4, 64))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
@@ -85,7 +95,8 @@ def plain(example: ModuleType, data: Any, options: argparse.Namespace, rank: int
 def adaptive(
     job: Any, example: ModuleType, data: Any, options: argparse.Namespace, micro: int, clip: str
 ) -> Iterator[None]:
-    """The same under gpq, with everything switched on: the noise scale, reports, orders, checkpoints."""
+    """The same under gpq, with everything switched on: the noise scale, reports, orders,
+    checkpoints."""
     torch.manual_seed(0)
     loader = job.loader(
         data,
@@ -120,13 +131,22 @@ def adaptive(
 def ratios(plain: list[float], other: list[float], block: int) -> list[float]:
     """Sorted ratios of the sums over blocks."""
     starts = range(0, len(plain), block)
-    return sorted(sum(other[start : start + block]) / sum(plain[start : start + block]) for start in starts)
+    return sorted(
+        sum(other[start : start + block]) / sum(plain[start : start + block]) for start in starts
+    )
 
 
 def process(
-    index: int, options: argparse.Namespace, folder: str, ports: list[int], turn: Any, micro: int, clip: str
+    index: int,
+    options: argparse.Namespace,
+    folder: str,
+    ports: list[int],
+    turn: Any,
+    micro: int,
+    clip: str,
 ) -> None:
-    """Replica index % REPLICAS of the plain loop or, beyond that, of gpq's. `turn`: a barrier for all of them."""
+    """Replica index % REPLICAS of the plain loop or, beyond that, of gpq's. `turn`: a barrier for
+    all of them."""
     torch.set_num_threads(1)
     under_gpq, rank = divmod(index, REPLICAS)
     cores = sorted(os.sched_getaffinity(0))
@@ -165,7 +185,8 @@ def process(
             turn.wait(TURN_SECONDS)
             if whose != under_gpq:
                 continue
-            next(steps)  # after the other's turn: what it has left in the caches is no part of either
+            # after the other's turn: what it has left in the caches is no part of either
+            next(steps)
             for _ in range(options.turn):
                 cpu, wall = time.process_time(), time.perf_counter()
                 next(steps)
@@ -193,8 +214,12 @@ def launch(options: argparse.Namespace, micro: int, clip: str) -> dict[str, Any]
             ports.append(free.getsockname()[1])
     turn = torch.multiprocessing.get_context("spawn").Barrier(2 * REPLICAS)
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(process, (options, folder, ports, turn, micro, clip), nprocs=2 * REPLICAS)
-        results = [json.loads(Path(folder, f"result.{which}.json").read_text()) for which in range(2)]
+        torch.multiprocessing.spawn(
+            process, (options, folder, ports, turn, micro, clip), nprocs=2 * REPLICAS
+        )
+        results = [
+            json.loads(Path(folder, f"result.{which}.json").read_text()) for which in range(2)
+        ]
     both: dict[str, Any] = {kind: [result[kind] for result in results] for kind in ("wall", "cpu")}
     return {**both, "noise_scale": results[1]["noise_scale"]}
 
@@ -202,7 +227,9 @@ def launch(options: argparse.Namespace, micro: int, clip: str) -> dict[str, Any]
 def measure(options: argparse.Namespace, micro: int, clip: str) -> dict[str, Any]:
     """All figures of steps of `micro` micro-batches."""
     runs = [launch(options, micro, clip) for _ in range(options.launches)]
-    wall, cpu = ([[t for run in runs for t in run[kind][way]] for way in (0, 1)] for kind in ("wall", "cpu"))
+    wall, cpu = (
+        [[t for run in runs for t in run[kind][way]] for way in (0, 1)] for kind in ("wall", "cpu")
+    )
     blocks = ratios(*wall, options.block)
     return {
         "micro_batches": micro,
@@ -213,7 +240,9 @@ def measure(options: argparse.Namespace, micro: int, clip: str) -> dict[str, Any
         "overhead_by_block": statistics.median(blocks) - 1,
         "overhead_by_block_quartiles": [blocks[len(blocks) * part // 4] - 1 for part in (1, 3)],
         "overhead_cpu_by_block": statistics.median(ratios(*cpu, options.block)) - 1,
-        "overhead_of_all": statistics.median(sum(run["wall"][1]) / sum(run["wall"][0]) for run in runs) - 1,
+        "overhead_of_all": (
+            statistics.median(sum(run["wall"][1]) / sum(run["wall"][0]) for run in runs) - 1
+        ),
         "overhead_by_launch": [statistics.median(ratios(*run["wall"], 1)) - 1 for run in runs],
         "noise_scale": runs[-1]["noise_scale"],
         "bar": BARS[micro > 1],
@@ -225,28 +254,45 @@ def show(figures: dict[str, Any], options: argparse.Namespace) -> None:
     micro = figures["micro_batches"]
     steps = f"steps of {micro} micro-batches, accumulated" if micro > 1 else "steps in one piece"
     print(f"{steps}, clipped with {CLIPS[figures['clip']]}")
-    print(f"  step, median: plain {1e3 * figures['plain_seconds']:.2f} ms, gpq {1e3 * figures['gpq_seconds']:.2f} ms")
+    print(
+        f"  step, median: plain {1e3 * figures['plain_seconds']:.2f} ms, gpq"
+        f" {1e3 * figures['gpq_seconds']:.2f} ms"
+    )
     quartiles = [f"{value:+.2%}" for value in figures["overhead_by_block_quartiles"]]
     middle = f"median {figures['overhead_by_block']:+.2%}, quartiles {' and '.join(quartiles)}"
     print(f"  blocks of {options.block}: {middle}")
     print(f"  CPU time, blocks of {options.block}: median {figures['overhead_cpu_by_block']:+.2%}")
     print("  by launch: " + ", ".join(f"{value:+.2%}" for value in figures["overhead_by_launch"]))
     print(f"  all steps, by launch: median {figures['overhead_of_all']:+.2%}")
-    print(f"  overhead, paired steps: median {figures['overhead']:+.2%}, at most {figures['bar']:.0%}", flush=True)
+    print(
+        f"  overhead, paired steps: median {figures['overhead']:+.2%}, at most"
+        f" {figures['bar']:.0%}",
+        flush=True,
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--launches", type=int, default=6, help="times that all processes are started anew")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--launches", type=int, default=6, help="times that all processes are started anew"
+    )
     parser.add_argument("--steps", type=int, default=400, help="steps of each kind in a launch")
     parser.add_argument("--warmup", type=int, default=100, help="steps that do not count")
     parser.add_argument("--turn", type=int, default=10, help="steps in a row")
     parser.add_argument("--block", type=int, default=50, help="steps of a block")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument(
-        "--micro-batches", type=int, nargs="+", default=[1, 2], help="of a step: one measurement for each"
+        "--micro-batches",
+        type=int,
+        nargs="+",
+        default=[1, 2],
+        help="of a step: one measurement for each",
     )
-    parser.add_argument("--clip", choices=CLIPS, nargs="+", default=list(CLIPS), help="one measurement for each")
+    parser.add_argument(
+        "--clip", choices=CLIPS, nargs="+", default=list(CLIPS), help="one measurement for each"
+    )
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--json", action="store_true")

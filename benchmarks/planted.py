@@ -1,9 +1,12 @@
-"""`gpq check` on scripts with one planted habit each: does every verdict name the shapes and the habit? About 20 minutes.
+"""`gpq check` on scripts with one planted habit each: does every verdict name the shapes and the
+habit? About 20 minutes.
 
-    python benchmarks/planted.py             # exits 1 if a verdict is wrong; `lbfgs gan` checks these only, `--out FILE` keeps
+    python benchmarks/planted.py             # exits 1 if a verdict is wrong; `lbfgs gan` checks
+                                             these only, `--out FILE` keeps
 
-A check runs a loop of tests/habits/ in nine shapes. Wrong is a shape that differs or fails in silence, that is told by
-another habit's name, or that is told where it needs no freedom which the habit takes; also a right loop that is told.
+A check runs a loop of tests/habits/ in nine shapes. Wrong is a shape that differs or fails in
+silence, that is told by another habit's name, or that is told where it needs no freedom which the
+habit takes; also a right loop that is told.
 """
 
 from __future__ import annotations
@@ -31,8 +34,19 @@ def checked(name: str, home: Path) -> dict[str, Any]:
     """The verdict on the script of that loop; {"error": line} where there is none."""
     environ = {**os.environ, "GPQ_HOME": str(home)}
     steps = str(STEPS.get(name, 8))
-    command = [sys.executable, "-m", "gpq", "check", "--json", "--steps", steps, str(write(name, home))]
-    said = subprocess.run(command, env=environ, cwd=home, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "gpq",
+        "check",
+        "--json",
+        "--steps",
+        steps,
+        str(write(name, home)),
+    ]
+    said = subprocess.run(
+        command, env=environ, cwd=home, capture_output=True, text=True, check=False
+    )
     try:
         found: dict[str, Any] = json.loads(said.stdout)
     except ValueError:
@@ -55,14 +69,21 @@ def row(name: str, verdict: dict[str, Any], seconds: float) -> tuple[str, bool]:
 
 def main() -> int:
     every = [*PLANTED, *GUESSED, *PROVEN]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("habits", nargs="*", metavar="HABIT", help="some only, of: " + ", ".join(every))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "habits", nargs="*", metavar="HABIT", help="some only, of: " + ", ".join(every)
+    )
     parser.add_argument("--out", type=Path, help="write the table there as well")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.habits if name not in every]
     if unknown:
         parser.error(f"no habit {unknown[0]} is planted: try --help")
-    lines = ["| loop | habit | told | shapes that are not `same` | verdict | seconds |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| loop | habit | told | shapes that are not `same` | verdict | seconds |",
+        "|---|---|---|---|---|---|",
+    ]
     sys.stdout.write("\n".join(lines) + "\n")
     wrongs = 0
     with tempfile.TemporaryDirectory(prefix="gpq-planted-") as folder:

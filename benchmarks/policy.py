@@ -1,9 +1,10 @@
-"""Policies on public workloads: the simulator against published figures, `goodput` against Pollux and Sia, what each
-part of it gives. Exits 1 when a bar is missed; all are printed.
+"""Policies on public workloads: the simulator against published figures, `goodput` against Pollux
+and Sia, what each part of it gives. Exits 1 when a bar is missed; all are printed.
 
     python benchmarks/policy.py --traces DIR [--only 1,2,3,4] [--jobs-parallel N] [--out FILE.md]
 
-DIR holds osdi21/ (artifact of Pollux, OSDI'21) and sia/ (artifact of Sia, SOSP'23), each with its applications and workloads.
+DIR holds osdi21/ (artifact of Pollux, OSDI'21) and sia/ (artifact of Sia, SOSP'23), each with its
+applications and workloads.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from gpq.core.model.snapshot import Config
 from gpq.sim.measurements.sources import Charges
 from gpq.sim.replay.rules import Rules
 
-# Mean completion times in seconds that the OSDI'21 artifact publishes: 16 nodes of 4 GPUs, rounds of 60 s, restarts of 30 s.
+# Mean completion times in seconds that the OSDI'21 artifact publishes: 16 nodes of 4 GPUs, rounds
+# of 60 s, restarts of 30 s.
 POLLUX = {1: 2089.0, 2: 3323.0, 3: 2188.0, 4: 2721.0}
 OPTIMUS = {1: 4087.0, 2: 6914.0, 3: 3944.0, 4: 5968.0}
 TIRESIAS = {1: 2474.0, 2: 5145.0, 3: 3876.0, 4: 3280.0}
@@ -40,7 +42,7 @@ POLLUX_SEEDS = (0, 1, 2)
 FAST_RESTART = Charges(restart=5.0)
 
 
-# -- sections ----------------------------------------------------------------------------------------------------------
+# -- sections --------------------------------------------------------------------------------------
 
 
 def pollux_of(bench: Bench) -> Case:
@@ -58,7 +60,9 @@ def simulator(bench: Bench) -> None:
     for (name, figures), simulated in zip(published, found, strict=True):
         for workload, value in figures.items():
             ours = simulated.of(str(workload), jct)
-            rows.append([name, str(workload), seconds(value), seconds(ours), f"{ours / value - 1:+.1%}"])
+            rows.append(
+                [name, str(workload), seconds(value), seconds(ours), f"{ours / value - 1:+.1%}"]
+            )
             errors.append((f"{name} on workload {workload}, relative error", abs(ours / value - 1)))
     report.table(["policy", "workload", "published, s", "simulated, s", "difference"], rows)
     for what, error in errors:
@@ -71,16 +75,28 @@ def same_rules(bench: Bench) -> None:
     report.say("## 2. The same rules: rounds of 60 s, restarts of 30 s, nothing known beforehand\n")
     cases = [pollux_of(bench), Case("goodput", "goodput", bench.osdi())]
     pollux, goodput = bench.measure(cases)
-    _homogeneous(report, [(case.label, found) for case, found in zip(cases, (pollux, goodput), strict=True)])
+    _homogeneous(
+        report, [(case.label, found) for case, found in zip(cases, (pollux, goodput), strict=True)]
+    )
     report.bar("goodput over published Pollux", goodput.over(jct) / mean(POLLUX.values()), 0.93)
-    report.bar("rho_p95 over that of pollux simulated", goodput.over(rho_p95) / pollux.over(rho_p95), 1.0)
-    report.bar("rho_max over that of pollux simulated", goodput.over(rho_max) / pollux.over(rho_max), 1.0)
+    report.bar(
+        "rho_p95 over that of pollux simulated", goodput.over(rho_p95) / pollux.over(rho_p95), 1.0
+    )
+    report.bar(
+        "rho_max over that of pollux simulated", goodput.over(rho_max) / pollux.over(rho_max), 1.0
+    )
     loads = [
         (load, Case(f"{policy} at {load}", policy, bench.osdi(f"workloads-{load}")))
         for load in AT_LOAD
         for policy in ("pollux", "goodput")
     ]
-    found = dict(zip([case.label for _, case in loads], bench.measure([case for _, case in loads]), strict=True))
+    found = dict(
+        zip(
+            [case.label for _, case in loads],
+            bench.measure([case for _, case in loads]),
+            strict=True,
+        )
+    )
     rows, bars = [], []
     for load, published in AT_LOAD.items():
         theirs, ours = found[f"pollux at {load}"], found[f"goodput at {load}"]
@@ -88,13 +104,36 @@ def same_rules(bench: Bench) -> None:
             said = published.get(int(workload))
             simulated, value = theirs.of(workload, jct), ours.of(workload, jct)
             worst = [f"{figures.of(workload, rho_max):.2f}" for figures in (theirs, ours)]
-            rows.append([load, workload, seconds(said) if said else "-", seconds(simulated), seconds(value), *worst])
+            rows.append(
+                [
+                    load,
+                    workload,
+                    seconds(said) if said else "-",
+                    seconds(simulated),
+                    seconds(value),
+                    *worst,
+                ]
+            )
             least = min(simulated, said) if said else simulated
             bars.append(
-                (f"load {load}, workload {workload}: goodput over pollux, published or simulated", value / least)
+                (
+                    (
+                        f"load {load}, workload {workload}: goodput over pollux, published or"
+                        " simulated"
+                    ),
+                    value / least,
+                )
             )
     report.say()
-    head = ["load", "workload", "pollux published, s", "pollux, s", "goodput, s", "rho_max pollux", "rho_max goodput"]
+    head = [
+        "load",
+        "workload",
+        "pollux published, s",
+        "pollux, s",
+        "goodput, s",
+        "rho_max pollux",
+        "rho_max goodput",
+    ]
     report.table(head, rows)
     for what, ratio in bars:
         report.bar(what, ratio, 1.0)
@@ -113,7 +152,12 @@ def with_more(bench: Bench) -> None:
         Case("+ restarts of 5 s", "goodput", fast, rules=informed),
     ]
     without = [
-        Case(f"without {name}", "goodput", fast, rules=replace(informed, config=replace(Config(), **{name: False})))
+        Case(
+            f"without {name}",
+            "goodput",
+            fast,
+            rules=replace(informed, config=replace(Config(), **{name: False})),
+        )
         for name in SWITCHES
     ]
     without.append(Case("without events", "goodput", fast, rules=replace(informed, events=False)))
@@ -130,10 +174,15 @@ def with_more(bench: Bench) -> None:
     report.say("\n### What each part gives: the last row above, with one of them off\n")
     base = all_of_it.over(jct)
     rows = [
-        [case.label, seconds(found.over(jct)), f"{found.over(jct) / base - 1:+.1%}", f"{found.over(rho_p95):.2f}",
-         f"{found.over(rho_max):.2f}"]
+        [
+            case.label,
+            seconds(found.over(jct)),
+            f"{found.over(jct) / base - 1:+.1%}",
+            f"{found.over(rho_p95):.2f}",
+            f"{found.over(rho_max):.2f}",
+        ]
         for case, found in zip(without, figures[len(cases) :], strict=True)
-    ]  # fmt: skip
+    ]
     report.table(["", "mean, s", "longer by", "rho_p95", "rho_max"], rows)
 
 
@@ -141,12 +190,25 @@ def _homogeneous(report: Report, rows: Sequence[tuple[str, Figures]]) -> None:
     published = mean(POLLUX.values())
     names = rows[0][1].names
     cells = [
-        [label, *(seconds(found.of(name, jct)) for name in names), seconds(found.over(jct)),
-         f"{found.over(jct) / published:.3f}", f"{found.over(rho_p95):.2f}", f"{found.over(rho_max):.2f}",
-         f"{found.over(lambda row: row.restarts_per_job):.1f}", f"{found.over(lambda row: row.gpu_hours):.0f}"]
+        [
+            label,
+            *(seconds(found.of(name, jct)) for name in names),
+            seconds(found.over(jct)),
+            f"{found.over(jct) / published:.3f}",
+            f"{found.over(rho_p95):.2f}",
+            f"{found.over(rho_max):.2f}",
+            f"{found.over(lambda row: row.restarts_per_job):.1f}",
+            f"{found.over(lambda row: row.gpu_hours):.0f}",
+        ]
         for label, found in rows
-    ]  # fmt: skip
-    head = [*(f"workload {name}, s" for name in names), "mean, s", "over published Pollux", "rho_p95", "rho_max"]
+    ]
+    head = [
+        *(f"workload {name}, s" for name in names),
+        "mean, s",
+        "over published Pollux",
+        "rho_p95",
+        "rho_max",
+    ]
     report.table(["", *head, "restarts a job", "GPU hours"], cells)
 
 
@@ -166,11 +228,19 @@ def heterogeneous(bench: Bench) -> None:
     for name in goodput.names:
         theirs, ours = sia.of(name, jct) / 3600, goodput.of(name, jct) / 3600
         rows.append(
-            [name, f"{SIA_HOURS[name]:.3f}" if name in SIA_HOURS else "-", f"{theirs:.3f}",
-             f"{GAVEL_HOURS[name]:.2f}" if name in GAVEL_HOURS else "-",
-             f"{gavel.of(name, jct) / 3600:.2f}" if name in gavel.names else "-", f"{ours:.3f}", f"{ours / theirs:.3f}",
-             f"{sia.of(name, rho_max):.2f}", f"{goodput.of(name, rho_max):.2f}", f"{goodput.of(name, above_1):.1%}"]
-        )  # fmt: skip
+            [
+                name,
+                f"{SIA_HOURS[name]:.3f}" if name in SIA_HOURS else "-",
+                f"{theirs:.3f}",
+                f"{GAVEL_HOURS[name]:.2f}" if name in GAVEL_HOURS else "-",
+                f"{gavel.of(name, jct) / 3600:.2f}" if name in gavel.names else "-",
+                f"{ours:.3f}",
+                f"{ours / theirs:.3f}",
+                f"{sia.of(name, rho_max):.2f}",
+                f"{goodput.of(name, rho_max):.2f}",
+                f"{goodput.of(name, above_1):.1%}",
+            ]
+        )
     head = [
         "workload",
         "sia published, h",
@@ -182,14 +252,22 @@ def heterogeneous(bench: Bench) -> None:
     ]
     report.table([*head, "rho_max sia", "rho_max goodput", "goodput above 1"], rows)
     for name, hours in SIA_HOURS.items():
-        report.bar(f"sia on {name}, relative error", abs(sia.of(name, jct) / 3600 / hours - 1), 0.10)
+        report.bar(
+            f"sia on {name}, relative error", abs(sia.of(name, jct) / 3600 / hours - 1), 0.10
+        )
     for name, hours in GAVEL_HOURS.items():
-        report.bar(f"gavel on {name}, relative error", abs(gavel.of(name, jct) / 3600 / hours - 1), 0.15)
+        report.bar(
+            f"gavel on {name}, relative error", abs(gavel.of(name, jct) / 3600 / hours - 1), 0.15
+        )
     for name in goodput.names:
         report.bar(f"goodput over sia on {name}", goodput.of(name, jct) / sia.of(name, jct), 0.95)
     report.bar("goodput, worst rho", max(map(rho_max, goodput.rows)), 1.2)
     jobs = sum(row.jobs for row in goodput.rows)
-    report.bar("goodput, share of jobs above 1", sum(above_1(row) * row.jobs for row in goodput.rows) / jobs, 0.01)
+    report.bar(
+        "goodput, share of jobs above 1",
+        sum(above_1(row) * row.jobs for row in goodput.rows) / jobs,
+        0.01,
+    )
 
 
 SECTIONS: dict[str, Callable[[Bench], None]] = {
@@ -201,7 +279,9 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--traces", type=Path, required=True)
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, as 2,3")
     parser.add_argument("--jobs-parallel", type=int, default=1)

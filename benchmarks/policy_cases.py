@@ -1,4 +1,5 @@
-"""What the sections of `policy.py` share: cases and their runs, means over seeds and workloads, the report with its bars."""
+"""What the sections of `policy.py` share: cases and their runs, means over seeds and workloads, the
+report with its bars."""
 
 from __future__ import annotations
 
@@ -96,16 +97,25 @@ class Bench:
         self.traces, self.processes, self.report = traces, processes, report
         self._known: dict[Case, Figures] = {}
 
-    def osdi(self, folder: str = "workloads", charges: Charges | None = None) -> tuple[Published, ...]:
+    def osdi(
+        self, folder: str = "workloads", charges: Charges | None = None
+    ) -> tuple[Published, ...]:
         return self._sources("osdi21", folder, charges)
 
-    def _sources(self, artifact: str, folder: str, charges: Charges | None, prefix: str = "") -> tuple[Published, ...]:
+    def _sources(
+        self, artifact: str, folder: str, charges: Charges | None, prefix: str = ""
+    ) -> tuple[Published, ...]:
         root = self.traces / artifact
-        files = sorted((root / folder).glob("workload-*.csv"), key=lambda path: int(path.stem.split("-")[1]))
+        files = sorted(
+            (root / folder).glob("workload-*.csv"), key=lambda path: int(path.stem.split("-")[1])
+        )
         if not files:
-            raise SystemExit(f"there are no workloads in {root / folder}: name the folder above osdi21/ and sia/")
+            raise SystemExit(
+                f"there are no workloads in {root / folder}: name the folder above osdi21/ and sia/"
+            )
         return tuple(
-            Published(prefix + path.stem.split("-")[1], str(path), str(root), charges or Charges()) for path in files
+            Published(prefix + path.stem.split("-")[1], str(path), str(root), charges or Charges())
+            for path in files
         )
 
     def sia(self) -> tuple[Published, ...]:
@@ -119,7 +129,9 @@ class Bench:
         new = [case for case in dict.fromkeys(cases) if case not in self._known]
         plans = [case.runs() for case in new]
         runs = [run for plan in plans for run in plan]
-        outcomes = iter(compare.run_all(runs, self.processes, progress_of(len(runs))) if runs else [])
+        outcomes = iter(
+            compare.run_all(runs, self.processes, progress_of(len(runs))) if runs else []
+        )
         for case, plan in zip(new, plans, strict=True):
             self._known[case] = Figures([summary(next(outcomes)) for _ in plan])
         return [self._known[case] for case in cases]

@@ -1,4 +1,5 @@
-"""gpq, task-spooler and Slurm with so many jobs known, and what a person types there: for `benchmarks/cli.py --beside`."""
+"""gpq, task-spooler and Slurm with so many jobs known, and what a person types there: for
+`benchmarks/cli.py --beside`."""
 
 from __future__ import annotations
 
@@ -23,23 +24,24 @@ SLURM_COMPLETION = Path("/usr/share/bash-completion/completions/slurm-wlm")
 PACKAGES = {"tsp": spooler.PACKAGES, "slurm": slurm.PACKAGES}
 KINDS = ("status", "all rows", "submit", "one TAB")
 ABOUT = (
-    "User and system time of whole processes, children included: `gpq status`, `tsp`, `squeue`; `gpq submit --hold`,"
-    " `tsp sleep`, `sbatch --hold`; one TAB after `gpq cancel` and `scancel` in a bash that reads the completion first"
-    " (task-spooler has none)."
-    " Beside each figure: over `python -c pass`. gpq lists all jobs with GPUs, up to 200 that wait and the latest 20 that ended;"
-    ' `squeue` and `tsp` list all, as `gpq status --all` does ("all rows").'
+    "User and system time of whole processes, children included: `gpq status`, `tsp`, `squeue`;"
+    " `gpq submit --hold`, `tsp sleep`, `sbatch --hold`; one TAB after `gpq cancel` and `scancel`"
+    " in a bash that reads the completion first (task-spooler has none). Beside each figure: over"
+    " `python -c pass`. gpq lists all jobs with GPUs, up to 200 that wait and the latest 20 that"
+    ' ended; `squeue` and `tsp` list all, as `gpq status --all` does ("all rows").'
 )
 CLIENTS = 4  # that fill a queue at once
 # What the package bash-completion brings, as far as Slurm's completion uses it.
 WORDS = (
-    "function _get_comp_words_by_ref { cur=${COMP_WORDS[COMP_CWORD]}; prev=${COMP_WORDS[COMP_CWORD-1]};"
-    ' cword=$COMP_CWORD; words=("${COMP_WORDS[@]}"); }'
+    "function _get_comp_words_by_ref { cur=${COMP_WORDS[COMP_CWORD]};"
+    ' prev=${COMP_WORDS[COMP_CWORD-1]}; cword=$COMP_CWORD; words=("${COMP_WORDS[@]}"); }'
 )
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Commands by what they are for ("status", "submit", "one TAB"); `known`: in which state the jobs are."""
+    """Commands by what they are for ("status", "submit", "one TAB"); `known`: in which state the
+    jobs are."""
 
     system: str
     known: str
@@ -48,14 +50,17 @@ class Asked:
 
 
 def tab(completion: Path, function: str, *words: str) -> list[str]:
-    """A bash that reads a completion and asks it for the last word, as one TAB does in a new shell."""
+    """A bash that reads a completion and asks it for the last word, as one TAB does in a new
+    shell."""
     typed = " ".join(f"'{word}'" for word in words)
     return [
         "bash",
         "--norc",
         "-c",
-        f"{WORDS}; source {completion}; COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; {function}; "
-        '[ "${#COMPREPLY[@]}" -gt 0 ]',
+        (
+            f"{WORDS}; source {completion}; COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1};"
+            f' {function}; [ "${{#COMPREPLY[@]}}" -gt 0 ]'
+        ),
     ]
 
 
@@ -77,37 +82,51 @@ def with_gpq(jobs: int, *, ended: bool) -> Iterator[Asked]:
         else:
             daemon.until(daemon.shell("exec sleep 36000", name="train-0"), "running")
             with ThreadPoolExecutor(8 * CLIENTS) as pool:
-                list(pool.map(lambda n: daemon.submit("sleep", "3600", name=f"train-{n}"), range(1, jobs)))
+                list(
+                    pool.map(
+                        lambda n: daemon.submit("sleep", "3600", name=f"train-{n}"), range(1, jobs)
+                    )
+                )
         folder = daemon.home / "bin"
         folder.mkdir()
         command = folder / "gpq"  # as pip installs it
-        command.write_text(f"#!{sys.executable}\nimport sys\nfrom gpq.__main__ import main\nsys.exit(main())\n")
+        command.write_text(
+            f"#!{sys.executable}\nimport sys\nfrom gpq.__main__ import main\nsys.exit(main())\n"
+        )
         command.chmod(0o755)
         env = {**daemon.environment(), "PATH": f"{folder}:{os.environ['PATH']}"}
         yield Asked("gpq", "ended, 20 are listed" if ended else "waiting", env, {
-            "status": [str(command), "status"],
-            "all rows": [str(command), "status", "--all"],
-            "submit": [str(command), "submit", "--hold", "--gpus", "1", "--time", "2h", "--", "sleep", "3600"],
+            "status": [str(command), "status"], "all rows": [str(command), "status", "--all"],
+            "submit": [
+                str(command), "submit", "--hold", "--gpus", "1", "--time", "2h", "--",
+                "sleep", "3600",
+            ],
             "one TAB": tab(ROOT / "completions" / "gpq.bash", "_gpq", "gpq", "cancel", ""),
         })  # fmt: skip
 
 
 @contextmanager
 def with_spooler(jobs: int) -> Iterator[Asked]:
-    """It holds a process and a connection for each job that waits, which 10,000 are too many of: these have ended."""
+    """It holds a process and a connection for each job that waits, which 10,000 are too many of:
+    these have ended."""
     system = spooler.Spooler()
-    system.env |= {"TS_SLOTS": "8", "TS_MAXFINISHED": str(jobs + 10)}  # it forgets all but 1,000 else
+    # it forgets all but 1,000 else
+    system.env |= {"TS_SLOTS": "8", "TS_MAXFINISHED": str(jobs + 10)}
     with system:
         env = system.env
         with ThreadPoolExecutor(CLIENTS) as pool:
             list(
                 pool.map(
-                    lambda _: subprocess.run(["tsp", "-n", "true"], env=env, stdout=subprocess.DEVNULL, check=True),
+                    lambda _: subprocess.run(
+                        ["tsp", "-n", "true"], env=env, stdout=subprocess.DEVNULL, check=True
+                    ),
                     range(jobs),
                 )
             )
         wait_until(lambda: _ended(env) >= jobs, "task-spooler has run them", patience=300.0)
-        subprocess.run(["tsp", "-n", "sleep", "36000"], env=env, stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(
+            ["tsp", "-n", "sleep", "36000"], env=env, stdout=subprocess.DEVNULL, check=True
+        )
         yield Asked(system.name, "ended, all are listed", env, {
             "status": ["tsp"],
             "all rows": ["tsp"],
@@ -116,7 +135,9 @@ def with_spooler(jobs: int) -> Iterator[Asked]:
 
 
 def _ended(env: Mapping[str, str]) -> int:
-    listed = subprocess.run(["tsp", "-l"], env=env, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["tsp", "-l"], env=env, capture_output=True, text=True, check=True
+    ).stdout
     return sum(" finished " in line for line in listed.splitlines())
 
 
@@ -137,8 +158,17 @@ def with_slurm(jobs: int) -> Iterator[Asked]:
         script.write_text("#!/bin/sh\nexec sleep 36000\n")
         argv = ["sbatch", "--parsable", "--output=/dev/null", f"--chdir={system.home}"]
         with ThreadPoolExecutor(CLIENTS) as pool:
-            list(pool.map(lambda n: _sbatch([*argv, f"--job-name=train-{n}", str(script)], system.env), range(jobs)))
-        commands = {"status": ["squeue"], "all rows": ["squeue"], "submit": [*argv, "--hold", str(script)]}
+            list(
+                pool.map(
+                    lambda n: _sbatch([*argv, f"--job-name=train-{n}", str(script)], system.env),
+                    range(jobs),
+                )
+            )
+        commands = {
+            "status": ["squeue"],
+            "all rows": ["squeue"],
+            "submit": [*argv, "--hold", str(script)],
+        }
         if SLURM_COMPLETION.exists():
             commands["one TAB"] = tab(SLURM_COMPLETION, "_scancel", "scancel", "")
         yield Asked(system.name, "waiting", system.env, commands)
@@ -146,7 +176,12 @@ def with_slurm(jobs: int) -> Iterator[Asked]:
 
 def _sbatch(argv: Sequence[str], env: Mapping[str, str]) -> None:
     wait_until(
-        lambda: subprocess.run(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0,
+        lambda: (
+            subprocess.run(
+                argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ).returncode
+            == 0
+        ),
         "slurmctld takes a job",
     )
 
@@ -156,8 +191,8 @@ def hyperqueue() -> str:
     if found := shutil.which("hq"):
         return f"HyperQueue: {found} is here, and this benchmark does not set it up."
     return (
-        "HyperQueue: no `hq` here. Its Python package (hyperqueue 0.27.0) brings a library and no such command, and"
-        " Debian has none."
+        "HyperQueue: no `hq` here. Its Python package (hyperqueue 0.27.0) brings a library and no"
+        " such command, and Debian has none."
     )
 
 
@@ -169,4 +204,6 @@ def lacking(names: Sequence[str]) -> list[str]:
         for command, package in PACKAGES.get(name, {}).items()
         if not shutil.which(command, path=search_path())
     }
-    return sorted(missing | ({"root"} if os.geteuid() != 0 and {"slurm", "tsp"} & set(names) else set()))
+    return sorted(
+        missing | ({"root"} if os.geteuid() != 0 and {"slurm", "tsp"} & set(names) else set())
+    )

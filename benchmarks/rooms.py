@@ -1,5 +1,6 @@
-"""Prints the rooms of gpq and its agent, lowest first: files, lines, and which rooms each imports. Exits with 1 where two
-rooms import each other, directly or through others, or a room has more than MOST_FILES files.
+"""Prints the rooms of gpq and its agent, lowest first: files, lines, and which rooms each imports.
+Exits with 1 where two rooms import each other, directly or through others, or a room has more than
+MOST_FILES files.
 
 By `make rooms`. Imports for type checkers alone do not count, imports inside functions do.
 """
@@ -30,13 +31,16 @@ def is_package(module: str) -> bool:
 
 
 def rooms_of(graph: grimp.ImportGraph) -> dict[str, str]:
-    """Module -> its room, which is its package. A module of gpq itself is a room of its own, for each of them is a floor,
-    and so is an `__init__.py` that imports what it offers: it stands above its package."""
+    """Module -> its room, which is its package. A module of gpq itself is a room of its own, for
+    each of them is a floor, and so is an `__init__.py` that imports what it offers: it stands above
+    its package."""
     rooms = {}
     for module in graph.modules:
         package = module.rpartition(".")[0]
         if is_package(module):
-            rooms[module] = f"{module} (face)" if graph.find_modules_directly_imported_by(module) else module
+            rooms[module] = (
+                f"{module} (face)" if graph.find_modules_directly_imported_by(module) else module
+            )
         else:
             rooms[module] = module if package in FOLDERS else package
     return rooms
@@ -46,12 +50,15 @@ def rooms_below(graph: grimp.ImportGraph, rooms: Mapping[str, str]) -> dict[str,
     """Room -> the rooms that it imports."""
     below: dict[str, set[str]] = {room: set() for room in rooms.values()}
     for module, room in rooms.items():
-        below[room] |= {rooms[other] for other in graph.find_modules_directly_imported_by(module)} - {room}
+        below[room] |= {
+            rooms[other] for other in graph.find_modules_directly_imported_by(module)
+        } - {room}
     return below
 
 
 def levels(below: Mapping[str, Iterable[str]]) -> dict[str, int]:
-    """0 for a room that imports none, else one more than the highest that it imports. Raises CycleError."""
+    """0 for a room that imports none, else one more than the highest that it imports. Raises
+    CycleError."""
     level: dict[str, int] = {}
     for room in TopologicalSorter(below).static_order():
         level[room] = max((level[other] + 1 for other in below[room]), default=0)
@@ -74,11 +81,18 @@ def main() -> int:
         files = [module for module in graph.modules if rooms[module] == room]
         crowded += [room] if len(files) > MOST_FILES else []
         total = sum(lines[module] for module in files)
-        print(f"{level[room]:>5} {len(files):>5} {total:>6}  {room}: {' '.join(sorted(below[room]))}")
-    long = sorted((module for module in lines if lines[module] > LONG), key=lambda module: -lines[module])
+        print(
+            f"{level[room]:>5} {len(files):>5} {total:>6}  {room}: {' '.join(sorted(below[room]))}"
+        )
+    long = sorted(
+        (module for module in lines if lines[module] > LONG), key=lambda module: -lines[module]
+    )
     edges = sum(map(len, below.values()))
     print(f"\n{len(level)} rooms, {edges} edges between them, none upward, no cycle")
-    print(f"{len(long)} files over {LONG} lines: " + ", ".join(f"{module} {lines[module]}" for module in long))
+    print(
+        f"{len(long)} files over {LONG} lines: "
+        + ", ".join(f"{module} {lines[module]}" for module in long)
+    )
     print(f"{len(crowded)} rooms of more than {MOST_FILES} files: " + ", ".join(crowded))
     return 1 if crowded else 0
 

@@ -1,9 +1,11 @@
-"""How long one allocation round takes, fit and placement included; exits 1 when the median is over the bar.
+"""How long one allocation round takes, fit and placement included; exits 1 when the median is over
+the bar.
 
     python benchmarks/round.py [--jobs 30] [--nodes 16] [--gpus 4] [--rounds 40] [--out FILE]
 
-A synthetic lab: adaptive training jobs of four users in every stage (new, profiled, running, waiting), a few black boxes.
-Between two rounds every job reports new step times and noise, so that nothing can be answered from memory.
+A synthetic lab: adaptive training jobs of four users in every stage (new, profiled, running,
+waiting), a few black boxes. Between two rounds every job reports new step times and noise, so that
+nothing can be answered from memory.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def cluster(nodes: int, gpus: int) -> dict[NodeId, Node]:
         NodeId(f"n{i:02d}"): Node(
             NodeId(f"n{i:02d}"),
             NodeState.UP,
-            devices=tuple(Device(DeviceId(f"GPU-{i}-{k}"), k, "cuda", "T4", 16_000) for k in range(gpus)),
+            devices=tuple(
+                Device(DeviceId(f"GPU-{i}-{k}"), k, "cuda", "T4", 16_000) for k in range(gpus)
+            ),
         )
         for i in range(nodes)
     }
@@ -47,11 +51,20 @@ def cluster(nodes: int, gpus: int) -> dict[NodeId, Node]:
 def truth(rng: Rng) -> gp.ThroughputParams:
     compute = float(rng.uniform(0.02, 0.4))
     return gp.ThroughputParams(
-        compute / 3, compute / 100, compute * 0.8, compute * 0.1, compute * 0.1, compute * 0.03, 1.8, compute * 0.1
+        compute / 3,
+        compute / 100,
+        compute * 0.8,
+        compute * 0.1,
+        compute * 0.1,
+        compute * 0.03,
+        1.8,
+        compute * 0.1,
     )
 
 
-def measured(params: gp.ThroughputParams, shapes: Sequence[tuple[int, int]], rng: Rng) -> tuple[ProfileRow, ...]:
+def measured(
+    params: gp.ThroughputParams, shapes: Sequence[tuple[int, int]], rng: Rng
+) -> tuple[ProfileRow, ...]:
     """Rows of a few percent error at several atomic batches."""
     rows = []
     for nodes, replicas in shapes:
@@ -59,7 +72,11 @@ def measured(params: gp.ThroughputParams, shapes: Sequence[tuple[int, int]], rng
             off = np.exp(0.03 * rng.standard_normal(2))
             grad = float(gp.grad_time(params, atomic) * off[0])
             step = float(gp.step_time(params, nodes, replicas, atomic) * off[1])
-            rows.append(ProfileRow(nodes, replicas, atomic, grad, max(step, grad), float(rng.integers(5, 500))))
+            rows.append(
+                ProfileRow(
+                    nodes, replicas, atomic, grad, max(step, grad), float(rng.integers(5, 500))
+                )
+            )
     return tuple(rows)
 
 
@@ -67,14 +84,18 @@ def profile(params: gp.ThroughputParams, most: int, rng: Rng) -> Profile:
     """Of a job that has been on 1, 2, 4, ... up to `most` GPUs."""
     shapes = [(max(1, k // 4), k) for k in (1, 2, 4, 8, 16) if k <= most]
     return Profile(
-        declared=Declared(True, 64, 4096, 8, 256, dataset_size=50_000, epochs=int(rng.integers(2, 90))),
+        declared=Declared(
+            True, 64, 4096, 8, 256, dataset_size=50_000, epochs=int(rng.integers(2, 90))
+        ),
         rows=measured(params, shapes, rng),
         noise=Noise(1.0, float(rng.uniform(100, 5000)), 10_000),
         progress=Progress(1, 10, 0, 100, 100.0, float(rng.uniform(0.01, 0.95))),
     )
 
 
-def lab(jobs: int, nodes: int, gpus: int, rng: Rng) -> tuple[Snapshot, dict[JobId, gp.ThroughputParams]]:
+def lab(
+    jobs: int, nodes: int, gpus: int, rng: Rng
+) -> tuple[Snapshot, dict[JobId, gp.ThroughputParams]]:
     """A snapshot in which everybody waits, but knows how far each job had come."""
     live, params = {}, {}
     for number in range(1, jobs + 1):
@@ -82,15 +103,23 @@ def lab(jobs: int, nodes: int, gpus: int, rng: Rng) -> tuple[Snapshot, dict[JobI
         params[name] = truth(rng)
         black_box = number % 10 == 0
         level = Level.BLACK_BOX if black_box else Level.SCRIPT
-        spec = JobSpec(("train.py",), "/", f"user{number % 4}", 1000, level, max_gpus=1 if black_box else 0)
+        spec = JobSpec(
+            ("train.py",), "/", f"user{number % 4}", 1000, level, max_gpus=1 if black_box else 0
+        )
         known = not black_box and number % 5 != 1
         seen = profile(params[name], int(rng.choice([1, 4, 8, 16])), rng) if known else Profile()
-        live[name] = Job(name, spec, submitted_at=-3600.0, profile=seen, service=float(rng.uniform(0, 1e5)))
+        live[name] = Job(
+            name, spec, submitted_at=-3600.0, profile=seen, service=float(rng.uniform(0, 1e5))
+        )
     return Snapshot(now=0.0, nodes=cluster(nodes, gpus), jobs=live), params
 
 
-def later(snapshot: Snapshot, placements: dict[JobId, Placement], params: dict[JobId, gp.ThroughputParams],
-          rng: Rng) -> Snapshot:  # fmt: skip
+def later(
+    snapshot: Snapshot,
+    placements: dict[JobId, Placement],
+    params: dict[JobId, gp.ThroughputParams],
+    rng: Rng,
+) -> Snapshot:
     """A minute on: what was placed runs, and every profile has changed."""
     jobs = {}
     for name, job in snapshot.jobs.items():
@@ -100,7 +129,12 @@ def later(snapshot: Snapshot, placements: dict[JobId, Placement], params: dict[J
             most = max(seen.max_replicas, placement.replicas if placement else 0)
             seen = replace(profile(params[name], most, rng), progress=seen.progress)
         began = snapshot.now - 600.0
-        running = {"state": JobState.RUNNING, "launched_at": began, "started_at": began, "attempt": 1}
+        running = {
+            "state": JobState.RUNNING,
+            "launched_at": began,
+            "started_at": began,
+            "attempt": 1,
+        }
         waiting = {"state": JobState.PENDING, "launched_at": None, "started_at": None}
         fields = running if placement else waiting
         jobs[name] = replace(job, placement=placement, profile=seen, **fields)
@@ -108,7 +142,9 @@ def later(snapshot: Snapshot, placements: dict[JobId, Placement], params: dict[J
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--jobs", type=int, default=30)
     parser.add_argument("--nodes", type=int, default=16)
     parser.add_argument("--gpus", type=int, default=4, help="of each node")
@@ -129,16 +165,25 @@ def main() -> int:
         assert decision.round is not None
         placements = dict(decision.round.placements)
         used.append(sum(placement.replicas for placement in placements.values()))
-        moved += sum(placements.get(name) != job.placement for name, job in snapshot.jobs.items() if job.placement)
+        moved += sum(
+            placements.get(name) != job.placement
+            for name, job in snapshot.jobs.items()
+            if job.placement
+        )
         snapshot = later(snapshot, placements, params, rng)
     took = median(seconds)
     devices = options.nodes * options.gpus
-    print(f"{options.policy}: {options.jobs} jobs, {options.nodes} x {options.gpus} GPUs, {options.rounds} rounds")
     print(
-        f"one round: median {took * 1e3:.1f} ms, slowest {max(seconds) * 1e3:.1f} ms (bar: {MAX_SECONDS * 1e3:.0f} ms)"
+        f"{options.policy}: {options.jobs} jobs, {options.nodes} x {options.gpus} GPUs,"
+        f" {options.rounds} rounds"
     )
     print(
-        f"devices in use: {np.mean(used):.1f} of {devices}; running jobs changed: {moved / options.rounds:.1f} a round"
+        f"one round: median {took * 1e3:.1f} ms, slowest {max(seconds) * 1e3:.1f} ms (bar:"
+        f" {MAX_SECONDS * 1e3:.0f} ms)"
+    )
+    print(
+        f"devices in use: {np.mean(used):.1f} of {devices}; running jobs changed:"
+        f" {moved / options.rounds:.1f} a round"
     )
     print(f"processor time of one round: median {median(busy) * 1e3:.1f} ms")
     passed = took <= MAX_SECONDS

@@ -1,14 +1,18 @@
-"""How long a whole round takes, from reports to plan, at four sizes; against the genetic search and HiGHS. Exits 1 over a bar.
+"""How long a whole round takes, from reports to plan, at four sizes; against the genetic search and
+HiGHS. Exits 1 over a bar.
 
-    python benchmarks/solver.py [--sizes 64x30,256x100,1024x1000,10000x10000] [--rounds 9] [--no-rivals] [--out FILE]
+    python benchmarks/solver.py [--sizes 64x30,256x100,1024x1000,10000x10000] [--rounds 9]
+    [--no-rivals] [--out FILE]
 
-A synthetic lab in the middle of its day: adaptive training jobs of four users, some new, some waiting, a few commands. In
-every round each running job has reported another 30 steps where it is (step times 3% off) and a new noise scale; one in
-twenty runs in a configuration that it never ran in before. `cold` is the first round: nothing is known from before.
+A synthetic lab in the middle of its day: adaptive training jobs of four users, some new, some
+waiting, a few commands. In every round each running job has reported another 30 steps where it is
+(step times 3% off) and a new noise scale; one in twenty runs in a configuration that it never ran
+in before. `cold` is the first round: nothing is known from before.
 
-A round is fold, allocate, place and plan (`core.rounds.decide`), in CPU milliseconds of one core, the median of the rounds.
-Objective: Pollux's (the mean of speedups bent by p = -1), of the plan of `goodput` with Pollux's power and of the genetic
-search on the same snapshots. HiGHS solves the very programme that `goodput` solved in that round (same values, same sizes).
+A round is fold, allocate, place and plan (`core.rounds.decide`), in CPU milliseconds of one core,
+the median of the rounds. Objective: Pollux's (the mean of speedups bent by p = -1), of the plan of
+`goodput` with Pollux's power and of the genetic search on the same snapshots. HiGHS solves the very
+programme that `goodput` solved in that round (same values, same sizes).
 """
 
 from __future__ import annotations
@@ -67,8 +71,14 @@ def lab(gpus: int, jobs: int, rng: Rng) -> tuple[Snapshot, dict[JobId, gp.Throug
             max_gpus=1 if command else 0,
         )
         known = not command and number % 10 != 1
-        seen = rested(profile(params[name], int(rng.choice([1, 4, 8, 16])), rng)) if known else Profile()
-        live[name] = Job(name, spec, submitted_at=-3600.0, profile=seen, service=float(rng.uniform(0, 1e5)))
+        seen = (
+            rested(profile(params[name], int(rng.choice([1, 4, 8, 16])), rng))
+            if known
+            else Profile()
+        )
+        live[name] = Job(
+            name, spec, submitted_at=-3600.0, profile=seen, service=float(rng.uniform(0, 1e5))
+        )
     return Snapshot(now=0.0, nodes=cluster(gpus // NODE, NODE), jobs=live), params
 
 
@@ -84,9 +94,15 @@ def later(
     for name, job in snapshot.jobs.items():
         placement = placements.get(name)
         if placement is None:
-            jobs[name] = replace(job, placement=None, state=JobState.PENDING, launched_at=None, started_at=None)
+            jobs[name] = replace(
+                job, placement=None, state=JobState.PENDING, launched_at=None, started_at=None
+            )
             continue
-        began = job.launched_at if job.placement == placement and job.launched_at is not None else snapshot.now - 30.0
+        began = (
+            job.launched_at
+            if job.placement == placement and job.launched_at is not None
+            else snapshot.now - 30.0
+        )
         jobs[name] = replace(
             job,
             placement=placement,
@@ -101,7 +117,9 @@ def later(
     return replace(snapshot, now=snapshot.now + 60.0, jobs=jobs)
 
 
-def reported(seen: Profile, params: gp.ThroughputParams, placement: Any, order: BatchOrder, rng: Rng) -> Profile:
+def reported(
+    seen: Profile, params: gp.ThroughputParams, placement: Any, order: BatchOrder, rng: Rng
+) -> Profile:
     if not seen.rows:
         return seen
     nodes, replicas = len(placement.parts), placement.replicas
@@ -140,7 +158,11 @@ def measure(gpus: int, jobs: int, rounds: int, rivals: bool) -> dict[str, Any]:
         assert decision.round is not None
         placements = dict(decision.round.placements)
         used.append(sum(placement.replicas for placement in placements.values()))
-        moved += sum(placements.get(name) != job.placement for name, job in snapshot.jobs.items() if job.placement)
+        moved += sum(
+            placements.get(name) != job.placement
+            for name, job in snapshot.jobs.items()
+            if job.placement
+        )
         last, snapshot = snapshot, later(snapshot, decision.snapshot, placements, params, rng)
     items, capacities = chooser.programme(last)  # type: ignore[attr-defined]
     found = solve(items, capacities)
@@ -176,7 +198,9 @@ def against_highs(items: Sequence[Item], capacity: int, value: float) -> dict[st
     values = np.concatenate([each.values for each in items])
     sizes = np.concatenate([each.sizes for each in items])
     rows = np.repeat(np.arange(len(items)), [len(each.sizes) for each in items])
-    one = csr_array((np.ones(len(values)), (rows, np.arange(len(values)))), shape=(len(items), len(values)))
+    one = csr_array(
+        (np.ones(len(values)), (rows, np.arange(len(values)))), shape=(len(items), len(values))
+    )
     constraints = [LinearConstraint(one, 1, 1), LinearConstraint(sizes[None, :], 0, capacity)]
     began = time.process_time()
     answer = milp(
@@ -188,7 +212,8 @@ def against_highs(items: Sequence[Item], capacity: int, value: float) -> dict[st
 
 
 def against_search(snapshot: Snapshot) -> dict[str, Any]:
-    """Pollux's objective as the solver and as the genetic search find it in the same round, and the time of the search."""
+    """Pollux's objective as the solver and as the genetic search find it in the same round, and the
+    time of the search."""
 
     mine = problem.objective(snapshot, by_solver(snapshot))
     spent, ratios = [], []
@@ -203,7 +228,8 @@ def against_search(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
-    """What `goodput`'s solver and repair choose when a shape is worth to each job what it is worth to Pollux's search."""
+    """What `goodput`'s solver and repair choose when a shape is worth to each job what it is worth
+    to Pollux's search."""
     entrants = sizing.entrants(snapshot)
     share = problem.shares(snapshot, entrants)[""]
     rivals = {contender.job.id: contender for contender in entrants.contenders}
@@ -214,16 +240,24 @@ def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
         most = max(problem.growth_cap(rival), each.current.replicas if each.current else 0)
         held = each.current if job.placement is not None else None
         known = [
-            (s, t) for s, t in zip(each.options.shapes, each.options.tidy.tolist(), strict=True) if s.replicas <= most
+            (s, t)
+            for s, t in zip(each.options.shapes, each.options.tidy.tolist(), strict=True)
+            if s.replicas <= most
         ]
         known = [(shape, tidy) for shape, tidy in known if shape != held]
         always = [None, *(shape for shape, tidy in known if tidy)]
         shapes = [*always, *(shape for shape, tidy in known if not tidy)]
         table = problem.speedups(job, "", share, most) * share.scale
         left = problem.restart_factor(job, snapshot.now, snapshot.config)
-        worth = [left * float(table[int(s.nodes > 1), s.replicas]) if s is not None else 0.0 for s in shapes]
+        worth = [
+            left * float(table[int(s.nodes > 1), s.replicas]) if s is not None else 0.0
+            for s in shapes
+        ]
         if held is not None:
-            shapes, worth = [held, *shapes], [float(table[int(held.nodes > 1), held.replicas]), *worth]
+            shapes, worth = (
+                [held, *shapes],
+                [float(table[int(held.nodes > 1), held.replicas]), *worth],
+            )
         tidy_ones = len(always) + (held is not None)
         menu = candidates.menu_of(tuple(shapes), tidy_ones)
         valued.append(Valued(job.id, menu, -1.0 / (np.array(worth) + problem.FLOOR)))
@@ -231,10 +265,16 @@ def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default=",".join(f"{gpus}x{jobs}" for gpus, jobs in BARS), help="GPUSxJOBS,...")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sizes", default=",".join(f"{gpus}x{jobs}" for gpus, jobs in BARS), help="GPUSxJOBS,..."
+    )
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--no-rivals", action="store_true", help="leave out the genetic search and HiGHS")
+    parser.add_argument(
+        "--no-rivals", action="store_true", help="leave out the genetic search and HiGHS"
+    )
     parser.add_argument("--out", type=Path, help="write the figures there as JSON")
     options = parser.parse_args()
     passed, results = True, []
@@ -243,11 +283,17 @@ def main() -> int:
         figures = measure(gpus, jobs, options.rounds, not options.no_rivals)
         results.append(figures)
         bar = figures["bar_ms"]
-        good = (bar is None or figures["median_ms"] <= bar) and figures.get("objective_over_search", 1.0) >= 1.0 - 1e-9
+        good = (bar is None or figures["median_ms"] <= bar) and figures.get(
+            "objective_over_search", 1.0
+        ) >= 1.0 - 1e-9
         passed = passed and good
         print(f"{gpus} GPUs, {jobs} jobs: {'' if good else 'MISSED '}")
         for name, figure in figures.items():
-            print(f"  {name:22} {figure:.6g}" if isinstance(figure, float | int) else f"  {name:22} {figure}")
+            print(
+                f"  {name:22} {figure:.6g}"
+                if isinstance(figure, float | int)
+                else f"  {name:22} {figure}"
+            )
         sys.stdout.flush()
     if options.out:
         options.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")

@@ -51,7 +51,9 @@ def main() -> None:
             daemon_control.stop(jobs=True)
     base, mine = statistics.median(bare), statistics.median(ours)
     print(f"python -c pass   {base * 1000:6.1f} ms CPU, median of {runs}")
-    print(f"gpq submit       {mine * 1000:6.1f} ms CPU, {statistics.median(wall) * 1000:.1f} ms wall")
+    print(
+        f"gpq submit       {mine * 1000:6.1f} ms CPU, {statistics.median(wall) * 1000:.1f} ms wall"
+    )
     print(f"ratio            {mine / base:6.1f} (bar 15)")
 
 

@@ -6,7 +6,8 @@ _gpq() {
     COMPREPLY=()
     [[ ${1-} == */* ]] && gpq=${1/#\~\//$HOME/}
     case ${COMP_TYPE-} in
-        33 | 63 | 64) how=bash:${COLUMNS:-80} ;; # several candidates are shown, and none is inserted
+        # several candidates are shown, and none is inserted
+        33 | 63 | 64) how=bash:${COLUMNS:-80} ;;
     esac
     row=$(command "$gpq" __complete "$how" "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
     status=$?

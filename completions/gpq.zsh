@@ -1,7 +1,9 @@
 #compdef gpq
-# zsh completion of gpq, in every new shell (it must stay behind any other line with compinit, which forgets it):
+# zsh completion of gpq, in every new shell (it must stay behind any other line with compinit,
+# which forgets it):
 #   echo 'source <(gpq completion zsh 2>/dev/null)' >> ~/.zshrc
-# In this shell only: source <(gpq completion zsh). As a file: gpq completion zsh > _gpq, in a folder of $fpath.
+# In this shell only: source <(gpq completion zsh). As a file: gpq completion zsh > _gpq, in a
+# folder of $fpath.
 _gpq() {
     local answer gpq=gpq
     local -a found shown expl

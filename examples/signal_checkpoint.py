@@ -2,7 +2,8 @@
 
     gpq submit --preemptible --signal USR1 --grace 120 -- python signal_checkpoint.py
 
-On SIGUSR1 it writes its state into $GPQ_CHECKPOINT_DIR and exits with 75, "preempted"; started again, it goes on there.
+On SIGUSR1 it writes its state into $GPQ_CHECKPOINT_DIR and exits with 75, "preempted"; started
+again, it goes on there.
 """
 
 import argparse
@@ -65,7 +66,8 @@ def main() -> int:
             print(f"stopped at {state['next']}", flush=True)
             return PREEMPTED
 
-    save(path, state)  # who is asked to stop now is started once more, and then has nothing left to do
+    # who is asked to stop now is started once more, and then has nothing left to do
+    save(path, state)
     print(f"{state['primes']} primes below {options.below}", flush=True)
     return 0
 

@@ -1,7 +1,7 @@
 """gpq: a job manager for shared GPU servers that allocates by goodput.
 
-From Python: ``job = gpq.submit("train.py", gpus=(1, 8)); job.wait()``; `gpq.api` has all of it, and is imported once it is
-used: the door imports this module, so it imports nothing by itself.
+From Python: ``job = gpq.submit("train.py", gpus=(1, 8)); job.wait()``; `gpq.api` has all of it, and
+is imported once it is used: the door imports this module, so it imports nothing by itself.
 """
 
 TYPE_CHECKING = False  # typing's own would have to be imported
@@ -61,11 +61,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Array", "CancelResult", "DaemonInfo", "Drained", "DryRun", "Duration", "Explanation", "Gpus", "HistoryList",
-    "Job", "JobDetail", "JobList", "JobView", "LogPiece", "Moment", "NodeList", "NodeView", "Options", "ReportView",
-    "Reserved", "Selector", "TopView", "Word", "Yielded", "add_node", "cancel", "daemon_log", "daemon_status",
-    "drain", "errors", "history", "job", "jobs", "nodes", "notify_targets", "notify_test", "remove_node", "report",
-    "reserve", "settings", "start_daemon", "status", "stop_daemon", "submit", "submit_array", "top", "undrain",
+    "Array", "CancelResult", "DaemonInfo", "Drained", "DryRun", "Duration", "Explanation", "Gpus",
+    "HistoryList", "Job", "JobDetail", "JobList", "JobView", "LogPiece", "Moment", "NodeList",
+    "NodeView", "Options", "ReportView", "Reserved", "Selector", "TopView", "Word", "Yielded",
+    "add_node", "cancel", "daemon_log", "daemon_status", "drain", "errors", "history", "job",
+    "jobs", "nodes", "notify_targets", "notify_test", "remove_node", "report", "reserve",
+    "settings", "start_daemon", "status", "stop_daemon", "submit", "submit_array", "top", "undrain",
     "unreserve", "wait", "yield_node",
 ]  # fmt: skip
 
@@ -74,10 +75,16 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
     def __getattr__(name):
         """One of `__all__`, the first time that it is asked for."""
         if name not in __all__:
-            raise AttributeError(f"module 'gpq' has no attribute {name!r}", name=name, obj=__import__("gpq"))
+            raise AttributeError(
+                f"module 'gpq' has no attribute {name!r}", name=name, obj=__import__("gpq")
+            )
         from importlib import import_module
 
-        found = import_module("gpq.errors") if name == "errors" else getattr(import_module("gpq.api"), name)
+        found = (
+            import_module("gpq.errors")
+            if name == "errors"
+            else getattr(import_module("gpq.api"), name)
+        )
         globals()[name] = found
         return found
 

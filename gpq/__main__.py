@@ -1,6 +1,8 @@
-"""The door of the command line: `gpq status` and shell completion are answered here, all else goes to `gpq.cli.app`.
+"""The door of the command line: `gpq status` and shell completion are answered here, all else goes
+to `gpq.cli.app`.
 
-Imports neither typer nor rich nor msgspec nor re: those two commands are asked for more often than all others together.
+Imports neither typer nor rich nor msgspec nor re: those two commands are asked for more often than
+all others together.
 """
 
 import os
@@ -19,13 +21,18 @@ def main() -> int:
 
 
 def own_packages_first() -> None:
-    """PYTHONPATH is for scripts: a module's, of another Python perhaps, must not hide what gpq was installed with."""
+    """PYTHONPATH is for scripts: a module's, of another Python perhaps, must not hide what gpq was
+    installed with."""
     path = os.environ.get("PYTHONPATH")
     if not path:
         return
     folders = {os.path.abspath(entry) for entry in path.split(os.pathsep)}
     folders.discard(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    foreign = [each for each in sys.path if each in folders and not os.path.isdir(os.path.join(each, "gpq_agent"))]
+    foreign = [
+        each
+        for each in sys.path
+        if each in folders and not os.path.isdir(os.path.join(each, "gpq_agent"))
+    ]
     sys.path[:] = [each for each in sys.path if each not in foreign] + foreign
 
 
@@ -34,11 +41,14 @@ def _not_importable(error: "ImportError | SyntaxError") -> int:
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
-    place = getattr(error, "filename", None) or (at.tb_frame.f_code.co_filename if at is not None else "")
+    place = getattr(error, "filename", None) or (
+        at.tb_frame.f_code.co_filename if at is not None else ""
+    )
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     sys.stderr.write(f"gpq: what gpq stands on cannot be imported: {text} ({place})\n")
     sys.stderr.write(
-        "hint: install gpq again, in an environment of its own; or unset PYTHONPATH, where it leads there\n"
+        "hint: install gpq again, in an environment of its own; or unset PYTHONPATH, where it leads"
+        " there\n"
     )
     return 1
 
@@ -59,7 +69,8 @@ def _through_the_door(argv: list[str]) -> int:
 
 
 def leave(code: int) -> int:
-    """End at once, without taking apart what was built: for a thousand jobs that is a tenth of the time."""
+    """End at once, without taking apart what was built: for a thousand jobs that is a tenth of the
+    time."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()

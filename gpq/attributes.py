@@ -1,4 +1,5 @@
-"""What this process has beside its variables, of the shell that started it: umask, niceness, limits, cores."""
+"""What this process has beside its variables, of the shell that started it: umask, niceness,
+limits, cores."""
 
 import contextlib
 import os
@@ -35,7 +36,8 @@ def own() -> Attributes:
 
 
 def widen() -> None:
-    """Let this process have all that it may: soft limits as high as the hard ones, all cores, no niceness."""
+    """Let this process have all that it may: soft limits as high as the hard ones, all cores, no
+    niceness."""
     for name, number in RESOURCES.items():
         if name not in NOT_RAISED:
             hard = resource.getrlimit(number)[1]
@@ -48,7 +50,8 @@ def widen() -> None:
 
 
 def _umask() -> int:
-    """Not by `os.umask`, which would change it under other threads, where the kernel (4.7) tells it."""
+    """Not by `os.umask`, which would change it under other threads, where the kernel (4.7) tells
+    it."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as stream:
         for line in stream:
             if line.startswith("Umask:"):

@@ -1,4 +1,5 @@
-"""config.toml, checked: what may be in it, its defaults, and errors with line and column. Reads; never writes.
+"""config.toml, checked: what may be in it, its defaults, and errors with line and column. Reads;
+never writes.
 
 Flag > environment > file > default. The daemon reads the file at its start.
 """
@@ -26,7 +27,8 @@ else:
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")  # a name, an IPv4 or an IPv6 address
 INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
-HOST = re.compile(rf"(?:[A-Za-z0-9_][A-Za-z0-9._-]{{0,63}}@)?(?:{ADDRESS.pattern})")  # never begins with a dash
+# never begins with a dash
+HOST = re.compile(rf"(?:[A-Za-z0-9_][A-Za-z0-9._-]{{0,63}}@)?(?:{ADDRESS.pattern})")
 CODE_OF_HABIT = re.compile(r"[a-z]+(-[a-z]+)*")
 CHECK = "correct it; `gpq config check` tries again"
 KINDS = {
@@ -41,7 +43,8 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """`[nodes.NAME]`. A local node without `slots` offers its GPUs, or, where it has none, one CPU slot per core."""
+    """`[nodes.NAME]`. A local node without `slots` offers its GPUs, or, where it has none, one CPU
+    slot per core."""
 
     connector: str = "local"
     slots: int | None = None  # CPU slots; 0 = none, even without GPUs
@@ -50,8 +53,10 @@ class NodeConfig:
     python: str = ""  # that runs gpq's agent there
     script_python: str = ""  # that runs scripts there, unless they were submitted with --python
     address: str = ""  # where other servers reach it; found by trying when empty
-    interface: str = ""  # of the network to train over; the one on which the servers reach each other when empty
-    host: str = ""  # this and what follows: of connector = "ssh". user@host, or a name of ~/.ssh/config
+    # of the network to train over; the one on which the servers reach each other when empty
+    interface: str = ""
+    # this and what follows: of connector = "ssh". user@host, or a name of ~/.ssh/config
+    host: str = ""
     port: int = 0  # 0 = as ~/.ssh/config says
     identity: str = ""  # key file; as ~/.ssh/config says when empty
     spool: str = ""  # folder there; ~/.gpq/nodes/... when empty
@@ -72,30 +77,38 @@ class FileConfig:
     grace: float = 120.0  # default of `gpq submit --grace`
     requeue_on_lost: float = 0.0  # default of `gpq submit --requeue-on-lost`, seconds; 0 = off
     idle_after: float = (
-        1800.0  # seconds that a job may not use a GPU of its until it is named, twice that to lose it; 0 = off
+        # seconds that a job may not use a GPU of its until it is named, twice that to lose it; 0 =
+        # off
+        1800.0
     )
     setup_limit: float = 600.0  # seconds that a `gpq submit --setup` may take on a server
     settle_seconds: float = 15.0
     log_limit: float = 1024.0  # MiB of each attempt's log that are kept: head and end; 0 = all
-    note_env: bool = True  # `gpq submit` names variables that stay behind though the job seems to use them
+    # `gpq submit` names variables that stay behind though the job seems to use them
+    note_env: bool = True
     seed: int = 0  # of policies that search at random
     metrics: str = ""  # [ADDR:]PORT to serve Prometheus metrics on; "" = none are served
     events: bool = True  # a round also when something happens; off: by the timer alone
-    by_user: bool = True  # this and what follows: what `goodput` uses beyond Pollux (gpq.core.model.snapshot.Config)
+    # this and what follows: what `goodput` uses beyond Pollux (gpq.core.model.snapshot.Config)
+    by_user: bool = True
     use_length: bool = True
     fairness_floor: bool = True
     use_priors: bool = True
     measured_restart: bool = True
     nodes: dict[str, NodeConfig] = field(default_factory=lambda: {"local": NodeConfig()})
     notify: dict[str, object] = field(default_factory=dict, repr=False)  # URLs may hold secrets
-    accept: dict[str, list[str]] = field(default_factory=dict)  # suspicions by script, as `gpq submit --accept`
+    # suspicions by script, as `gpq submit --accept`
+    accept: dict[str, list[str]] = field(default_factory=dict)
 
 
-def load(path: str | None = None, *, policies: Collection[str] = (), cores: Collection[int] = ()) -> FileConfig:
-    """The checked configuration; the defaults when there is no file. Raises UsageError naming line and column.
+def load(
+    path: str | None = None, *, policies: Collection[str] = (), cores: Collection[int] = ()
+) -> FileConfig:
+    """The checked configuration; the defaults when there is no file. Raises UsageError naming line
+    and column.
 
-    `policies` are those that there are, `cores` those of this machine; without them neither is checked (this floor knows
-    no policy, and what is submitted from inside a job may use few cores).
+    `policies` are those that there are, `cores` those of this machine; without them neither is
+    checked (this floor knows no policy, and what is submitted from inside a job may use few cores).
     """
     path = path or paths.config()
     try:
@@ -103,7 +116,9 @@ def load(path: str | None = None, *, policies: Collection[str] = (), cores: Coll
             text = stream.read()
     except FileNotFoundError:
         if os.environ.get("GPQ_CONFIG"):
-            raise UsageError(f"no configuration file at {path}", "GPQ_CONFIG names it: correct or unset it") from None
+            raise UsageError(
+                f"no configuration file at {path}", "GPQ_CONFIG names it: correct or unset it"
+            ) from None
         return FileConfig()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
@@ -112,7 +127,8 @@ def load(path: str | None = None, *, policies: Collection[str] = (), cores: Coll
 
 
 def fingerprint() -> str:
-    """Of the file in use: another one once its content is another; "" where there is none that can be read."""
+    """Of the file in use: another one once its content is another; "" where there is none that can
+    be read."""
     try:
         with open(paths.config(), "rb") as stream:
             return hashlib.sha256(stream.read()).hexdigest()
@@ -121,7 +137,11 @@ def fingerprint() -> str:
 
 
 def parse(
-    text: str, path: str = "config.toml", *, policies: Collection[str] = (), cores: Collection[int] = ()
+    text: str,
+    path: str = "config.toml",
+    *,
+    policies: Collection[str] = (),
+    cores: Collection[int] = (),
 ) -> FileConfig:
     """As `load`, from the text. Raises UsageError."""
     try:
@@ -165,11 +185,13 @@ def _is_wrong(node: object) -> bool:
 
 
 def _error(problem: str, keys: list[str], text: str, path: str, hint: str = "") -> UsageError:
-    """`keys` lead to the value: the place is that of the last one, looked for behind those before it."""
+    """`keys` lead to the value: the place is that of the last one, looked for behind those before
+    it."""
     lines = text.splitlines()
     number, column, found = 0, 0, False
     for key in keys:
-        word = re.compile(rf"(?<![\w-]){re.escape(key)}(?=[\"']?\s*[=.\]])")  # a key, not a value that says the same
+        # a key, not a value that says the same
+        word = re.compile(rf"(?<![\w-]){re.escape(key)}(?=[\"']?\s*[=.\]])")
         for index in range(number, len(lines)):
             at = word.search(lines[index], column if index == number else 0)
             if at and not lines[index].lstrip().startswith("#"):
@@ -198,7 +220,11 @@ def _check_keys(tree: dict[str, Any], text: str, path: str) -> None:
         for key in node:
             if key not in known:
                 raise _error(
-                    f"unknown key `{key}` in nodes.{name}", ["nodes", name, key], text, path, _near(key, known)
+                    f"unknown key `{key}` in nodes.{name}",
+                    ["nodes", name, key],
+                    text,
+                    path,
+                    _near(key, known),
                 )
 
 
@@ -207,7 +233,9 @@ def _near(key: str, known: Collection[str]) -> str:
     import difflib  # only mistakes pay for it
 
     close = difflib.get_close_matches(key, sorted(known), n=2, cutoff=0.6)
-    return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(sorted(known))}"
+    return (
+        f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(sorted(known))}"
+    )
 
 
 def _check_values(config: FileConfig, text: str, path: str) -> None:
@@ -218,12 +246,20 @@ def _check_values(config: FileConfig, text: str, path: str) -> None:
     if config.requeue_on_lost and not 60 <= config.requeue_on_lost <= 30 * 86400:
         hint = "a shorter silence is often a slow network alone"
         raise _error(
-            "requeue_on_lost must be 0 (off) or lie between 60 and 2592000 s", ["requeue_on_lost"], text, path, hint
+            "requeue_on_lost must be 0 (off) or lie between 60 and 2592000 s",
+            ["requeue_on_lost"],
+            text,
+            path,
+            hint,
         )
     if config.log_limit and not 1 <= config.log_limit <= 1 << 20:
-        raise _error("log_limit must be 0 (off) or lie between 1 and 1048576 MiB", ["log_limit"], text, path)
+        raise _error(
+            "log_limit must be 0 (off) or lie between 1 and 1048576 MiB", ["log_limit"], text, path
+        )
     if config.idle_after and not 10 <= config.idle_after <= 30 * 86400:
-        raise _error("idle_after must be 0 (off) or lie between 10 and 2592000 s", ["idle_after"], text, path)
+        raise _error(
+            "idle_after must be 0 (off) or lie between 10 and 2592000 s", ["idle_after"], text, path
+        )
     if not -10 <= config.fairness_power <= 1:
         raise _error("fairness_power must lie between -10 and 1", ["fairness_power"], text, path)
     if config.seed < 0:
@@ -236,45 +272,90 @@ def _check_values(config: FileConfig, text: str, path: str) -> None:
     for program, codes in config.accept.items():
         if any(not CODE_OF_HABIT.fullmatch(code) for code in codes):
             hint = "`gpq show` has the codes, such as own-next"
-            raise _error(f"accept.{program} names no habit's code", ["accept", program], text, path, hint)
+            raise _error(
+                f"accept.{program} names no habit's code", ["accept", program], text, path, hint
+            )
     for key, problem, hint in outward.notify_problems(config.notify):
         raise _error(problem, ["notify", key], text, path, hint)
     if not config.nodes:
-        raise _error("no node is configured", ["nodes"], text, path, "add a table such as [nodes.local]")
+        raise _error(
+            "no node is configured", ["nodes"], text, path, "add a table such as [nodes.local]"
+        )
     for name, node in config.nodes.items():
         if not NODE_NAME.fullmatch(name):
-            raise _error(f"`{name}` is no node name", [name], text, path, "letters, digits, dot, dash and underscore")
+            raise _error(
+                f"`{name}` is no node name",
+                [name],
+                text,
+                path,
+                "letters, digits, dot, dash and underscore",
+            )
         if node.connector not in ("local", "ssh"):
             hint = "known are local, ssh"
-            raise _error(f"unknown connector `{node.connector}`", ["nodes", name, "connector"], text, path, hint)
-        if node.script_python and not (node.script_python.startswith("/") and node.script_python.isprintable()):
+            raise _error(
+                f"unknown connector `{node.connector}`",
+                ["nodes", name, "connector"],
+                text,
+                path,
+                hint,
+            )
+        if node.script_python and not (
+            node.script_python.startswith("/") and node.script_python.isprintable()
+        ):
             hint = "the whole path of a Python interpreter on that server"
             raise _error(
-                f"nodes.{name}.script_python must begin with /", ["nodes", name, "script_python"], text, path, hint
+                f"nodes.{name}.script_python must begin with /",
+                ["nodes", name, "script_python"],
+                text,
+                path,
+                hint,
             )
         for key, problem, hint in (*_network_problems(node), *_ssh_problems(node)):
             raise _error(f"nodes.{name}.{key} {problem}", ["nodes", name, key], text, path, hint)
-        if node.owner and not (re.fullmatch(r"[^\s/:]{1,64}", node.owner) and node.owner.isprintable()):
+        if node.owner and not (
+            re.fullmatch(r"[^\s/:]{1,64}", node.owner) and node.owner.isprintable()
+        ):
             raise _error(
-                f"nodes.{name}.owner is no user name", ["nodes", name, "owner"], text, path, "as `id -un` says there"
+                f"nodes.{name}.owner is no user name",
+                ["nodes", name, "owner"],
+                text,
+                path,
+                "as `id -un` says there",
             )
         if node.visible not in ("uuid", "index"):
-            raise _error(f"nodes.{name}.visible is `uuid` or `index`", ["nodes", name, "visible"], text, path)
+            raise _error(
+                f"nodes.{name}.visible is `uuid` or `index`", ["nodes", name, "visible"], text, path
+            )
         if node.slots is not None and not 0 <= node.slots <= 1024:
-            raise _error(f"nodes.{name}.slots must lie between 0 and 1024", ["nodes", name, "slots"], text, path)
+            raise _error(
+                f"nodes.{name}.slots must lie between 0 and 1024",
+                ["nodes", name, "slots"],
+                text,
+                path,
+            )
 
 
 def _network_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     """As `_ssh_problems`."""
     if node.address and not ADDRESS.fullmatch(node.address):
-        yield "address", f"`{node.address}` is no address", "a name or a number that other servers reach it by"
+        yield (
+            "address",
+            f"`{node.address}` is no address",
+            "a name or a number that other servers reach it by",
+        )
     if node.interface and not INTERFACE.fullmatch(node.interface):
-        yield "interface", f"`{node.interface}` is no interface", "a name as `ip link` shows it, such as eth0"
+        yield (
+            "interface",
+            f"`{node.interface}` is no interface",
+            "a name as `ip link` shows it, such as eth0",
+        )
 
 
 def _ssh_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     """(key, what is wrong with it, what to do)."""
-    if node.checkpoints and not (node.checkpoints.startswith(("/", "~/")) and node.checkpoints.isprintable()):
+    if node.checkpoints and not (
+        node.checkpoints.startswith(("/", "~/")) and node.checkpoints.isprintable()
+    ):
         yield "checkpoints", "must begin with / or ~/", "it is a folder on the server"
     if node.connector != "ssh":
         for key in ("host", "port", "identity", "spool", "ssh"):
@@ -282,7 +363,11 @@ def _ssh_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
                 yield key, 'is only for connector = "ssh"', 'add connector = "ssh", or remove it'
         return
     if not node.host:
-        yield "connector", 'is "ssh", and there is no host', 'add host = "user@server", or a name of ~/.ssh/config'
+        yield (
+            "connector",
+            'is "ssh", and there is no host',
+            'add host = "user@server", or a name of ~/.ssh/config',
+        )
     elif not HOST.fullmatch(node.host):
         yield "host", f"`{node.host}` is no host", "user@server, or a name of ~/.ssh/config"
     if not 0 <= node.port <= 65535:
@@ -294,13 +379,19 @@ def _ssh_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     if node.spool and not node.spool.startswith(("/", "~/")):
         yield "spool", "must begin with / or ~/", "it is a folder on the server"
     if node.ssh and not all(each and each.isprintable() for each in node.ssh):
-        yield "ssh", "must be a command and its options", 'e.g. ssh = ["ssh", "-F", "/path/to/a/config"]'
+        yield (
+            "ssh",
+            "must be a command and its options",
+            'e.g. ssh = ["ssh", "-F", "/path/to/a/config"]',
+        )
 
 
 def _check_cores(config: FileConfig, cores: Collection[int], text: str, path: str) -> None:
     for name, node in config.nodes.items():
         if len(set(node.cores)) < len(node.cores):
-            raise _error(f"nodes.{name}.cores names a core twice", ["nodes", name, "cores"], text, path)
+            raise _error(
+                f"nodes.{name}.cores names a core twice", ["nodes", name, "cores"], text, path
+            )
         if node.connector != "local":
             continue  # its cores are not ours
         missing = [str(core) for core in node.cores if core not in cores]

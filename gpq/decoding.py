@@ -1,7 +1,8 @@
 """JSON and trees of plain values as the types that gpq knows. Safe from many threads at once.
 
-msgspec works out a type at its first use, running Python as it goes, and another thread that uses the type meanwhile
-meets it half worked out: the process ends by a segmentation fault. So one thread at a time works types out.
+msgspec works out a type at its first use, running Python as it goes, and another thread that uses
+the type meanwhile meets it half worked out: the process ends by a segmentation fault. So one thread
+at a time works types out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def decode(text: str | bytes | msgspec.Raw, kind: type[T]) -> T:
-    """JSON as `kind`. Raises msgspec.DecodeError (a ValueError), of which a ValidationError is one."""
+    """JSON as `kind`. Raises msgspec.DecodeError (a ValueError), of which a ValidationError is
+    one."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
         with _WORKING_OUT:
@@ -27,6 +29,7 @@ def decode(text: str | bytes | msgspec.Raw, kind: type[T]) -> T:
 
 
 def convert(tree: object, kind: Any) -> Any:
-    """Plain values (from json or tomllib) as `kind`. Raises msgspec.ValidationError (a ValueError)."""
+    """Plain values (from json or tomllib) as `kind`. Raises msgspec.ValidationError (a
+    ValueError)."""
     with _WORKING_OUT:
         return msgspec.convert(tree, kind)

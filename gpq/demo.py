@@ -1,6 +1,8 @@
-"""The demonstration: a private daemon with two embedded CPU servers, and three real training jobs to the end.
+"""The demonstration: a private daemon with two embedded CPU servers, and three real training jobs
+to the end.
 
-Plays the users (who submits what, when) and the judge (what must have happened). Draws nothing: `cli/lab/demo.py` does.
+Plays the users (who submits what, when) and the judge (what must have happened). Draws nothing:
+`cli/lab/demo.py` does.
 """
 
 from __future__ import annotations
@@ -27,14 +29,16 @@ from gpq.rpc.requests import Show, SpecMessage, Status, Submit, Top
 
 SERVERS = ("alpha", "beta")
 CONFIG = """\
-# Of `gpq demo`: two embedded servers with one CPU slot each, and short intervals, so that there is something to see.
+# Of `gpq demo`: two embedded servers with one CPU slot each, and short intervals, so that there is
+# something to see.
 policy = "{policy}"
 interval = 4.0
 settle_seconds = 4.0
 restart_seconds = 6.0
 grace = 60.0
 """
-ALONE_SECONDS = 90.0  # at most this long the first job has both servers to itself, where it may grow
+# at most this long the first job has both servers to itself, where it may grow
+ALONE_SECONDS = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,14 @@ SMALL_BATCH = ("--epochs", "25", "--batch-size", "8", "--lr", "0.02")
 CAST = (
     Part("chargpt", "chargpt/train.py", ("--epochs", "14"), "held_out_loss", 2.0, higher=False),
     Part("digits", "digits/train.py", SMALL_BATCH, "accuracy", 0.97, higher=True),
-    Part("digits-small", "digits/train.py", (*SMALL_BATCH, "--width", "24"), "accuracy", 0.97, higher=True),
+    Part(
+        "digits-small",
+        "digits/train.py",
+        (*SMALL_BATCH, "--width", "24"),
+        "accuracy",
+        0.97,
+        higher=True,
+    ),
 )
 
 
@@ -97,18 +108,23 @@ class Stage:
     examples: Path
     policy: str
     failed: bool = False
-    temporary: bool = False  # nobody named the folder: it goes once there is nothing to be looked up in it
+    # nobody named the folder: it goes once there is nothing to be looked up in it
+    temporary: bool = False
     ids: dict[str, int] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
 
 def examples_folder() -> Path:
-    """The example scripts: shipped inside the package, or beside it in a checkout. Raises Refused."""
+    """The example scripts: shipped inside the package, or beside it in a checkout. Raises
+    Refused."""
     inside = Path(str(resources.files("gpq"))) / "examples"
     for folder in (inside, Path(__file__).resolve().parents[1] / "examples"):
         if (folder / "digits" / "train.py").is_file():
             return folder
-    raise Refused("the example scripts are missing from this installation", "install gpq again, or run a checkout")
+    raise Refused(
+        "the example scripts are missing from this installation",
+        "install gpq again, or run a checkout",
+    )
 
 
 def check_training() -> None:
@@ -125,20 +141,25 @@ def check_training() -> None:
 
 @contextlib.contextmanager
 def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
-    """A daemon of its own in `home` (default: a new temporary folder); it and its jobs are gone afterwards, and so is the
-    temporary folder unless something failed. Raises UsageError for an unknown policy, and for a `home` that takes nothing."""
+    """A daemon of its own in `home` (default: a new temporary folder); it and its jobs are gone
+    afterwards, and so is the temporary folder unless something failed. Raises UsageError for an
+    unknown policy, and for a `home` that takes nothing."""
     entry(policy)
     check_training()
     folder = Path(home or tempfile.mkdtemp(prefix="gpq-demo-")).resolve()
     config = folder / "config.toml"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        config.write_text(CONFIG.format(policy=policy) + "".join(_server(index) for index in range(len(SERVERS))))
+        config.write_text(
+            CONFIG.format(policy=policy) + "".join(_server(index) for index in range(len(SERVERS)))
+        )
     except OSError as error:
         raise UsageError(
-            f"--home {home}: cannot write there: {error.strerror}"
-            if home
-            else f"cannot write in {folder}: {error.strerror}",
+            (
+                f"--home {home}: cannot write there: {error.strerror}"
+                if home
+                else f"cannot write in {folder}: {error.strerror}"
+            ),
             "name a folder with --home that is there or can be made, and is writable",
         ) from None
     kept = {name: os.environ.get(name) for name in ("GPQ_HOME", "GPQ_CONFIG")}
@@ -184,8 +205,11 @@ def submit(here: Stage, part: Part) -> int:
     return here.ids[part.name]
 
 
-def play(here: Stage, draw: Callable[[TopView, str], None], *, timeout: float, pause: float = 0.5) -> DemoResult:
-    """Submit the cast, watch it to the end, judge. `draw` is called with each frame. Raises TimedOut at `timeout`."""
+def play(
+    here: Stage, draw: Callable[[TopView, str], None], *, timeout: float, pause: float = 0.5
+) -> DemoResult:
+    """Submit the cast, watch it to the end, judge. `draw` is called with each frame. Raises
+    TimedOut at `timeout`."""
     first, *others = CAST
     submit(here, first)
     waiting = list(others)
@@ -201,12 +225,15 @@ def play(here: Stage, draw: Callable[[TopView, str], None], *, timeout: float, p
             return judge(here)
         if alone > timeout:
             kept = "--home DIR keeps its logs" if here.temporary else f"its logs are in {here.home}"
-            raise TimedOut(f"the demo did not end within {timeout:.0f} s", f"give it longer: --timeout; {kept}")
+            raise TimedOut(
+                f"the demo did not end within {timeout:.0f} s", f"give it longer: --timeout; {kept}"
+            )
         time.sleep(pause)
 
 
 def _is_grown(here: Stage, part: Part) -> bool:
-    """Has it got what it came for, so that the others may come? A growth that is only ordered may yet be taken back."""
+    """Has it got what it came for, so that the others may come? A growth that is only ordered may
+    yet be taken back."""
     [job] = connection.call(Status([str(here.ids[part.name])]), JobList).jobs
     if job.ended_at is not None:
         return True
@@ -242,8 +269,8 @@ def judge(here: Stage) -> DemoResult:
 
 
 def passed(policy: str, jobs: Sequence[JobResult]) -> bool:
-    """Did every job do what it came for? A resize is asked of policies that resize jobs alone, a new batch of those that
-    know what one is worth."""
+    """Did every job do what it came for? A resize is asked of policies that resize jobs alone, a
+    new batch of those that know what one is worth."""
     traits = entry(policy)
     done = all(job.state == "completed" and job.reached and job.samples_exact for job in jobs)
     resized = traits.gang or any(job.resizes > 0 for job in jobs)

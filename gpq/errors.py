@@ -1,9 +1,9 @@
-"""Every error that a user can meet. What is so goes in `message` (one line), what to do about it in `hint`, and lines of
-another program's that explain it in `quoted`.
+"""Every error that a user can meet. What is so goes in `message` (one line), what to do about it in
+`hint`, and lines of another program's that explain it in `quoted`.
 
     GpqError              1   something failed
     |-- NodeSilent        1   a server cannot be asked now; asked later it may answer
-    |-- StoreFailed       1   the state can no longer be kept: the daemon ends, and has acknowledged nothing more
+    |-- StoreFailed       1   the state can no longer be kept: the daemon ends
     |-- UsageError        2   the command line or the configuration is wrong
     |-- DaemonUnreachable 3   no daemon answers, or one of another version
     |-- NotFound          4   no such job, node or user
@@ -11,7 +11,8 @@ another program's that explain it in `quoted`.
     |-- TimedOut        124   `--timeout` of `gpq wait` or `gpq demo` ran out
     `-- Interrupted     130   Ctrl-C; 143 SIGTERM
 
-Anything else that escapes is a bug and shows its traceback. Whatever is raised here changed nothing.
+Anything else that escapes is a bug and shows its traceback. Whatever is raised here changed
+nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from collections.abc import Sequence
 
 
 class GpqError(Exception):
-    """`message` says what is so, `hint` what to do; `code` is the exit status of the command. `quoted`: what another program
-    printed, a line each, to be shown as lines."""
+    """`message` says what is so, `hint` what to do; `code` is the exit status of the command.
+    `quoted`: what another program printed, a line each, to be shown as lines."""
 
     code = 1
 
@@ -73,5 +74,6 @@ class Interrupted(GpqError):
 
 
 BY_CODE: dict[int, type[GpqError]] = {
-    kind.code: kind for kind in (GpqError, UsageError, DaemonUnreachable, NotFound, Refused, TimedOut)
+    kind.code: kind
+    for kind in (GpqError, UsageError, DaemonUnreachable, NotFound, Refused, TimedOut)
 }

@@ -1,7 +1,9 @@
-"""Hints from the source of a script: what a loop over job.epochs() may end by, or keeps as its best, and
-forgets when gpq restarts it. Pure: text in, lines out. A hint takes nothing away from a job.
+"""Hints from the source of a script: what a loop over job.epochs() may end by, or keeps as its
+best, and forgets when gpq restarts it. Pure: text in, lines out. A hint takes nothing away from a
+job.
 
-Reads the one file, and follows no calls: what a function counts in a variable of its own is not seen.
+Reads the one file, and follows no calls: what a function counts in a variable of its own is not
+seen.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ MOST = 5  # hints
 MOST_READ = 1 << 20  # characters
 EPOCHS = "epochs"  # of a job
 NUMBERS = ("float", "int", "list", "dict", "set", "deque")  # what makes a plain value
-ASKS = ("step", "progress", "should_stop", "done", "epoch", "samples")  # of a job: these outlive a restart
+# of a job: these outlive a restart
+ASKS = ("step", "progress", "should_stop", "done", "epoch", "samples")
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 Loop = ast.For | ast.AsyncFor
@@ -22,8 +25,9 @@ Loop = ast.For | ast.AsyncFor
 
 @dataclass
 class Source:
-    """What the whole file says. `plain`: lines in which a name is made a number or a collection; `objects`:
-    names of instances of classes; `kept`: names that job.state() or job.prepare() was given."""
+    """What the whole file says. `plain`: lines in which a name is made a number or a collection;
+    `objects`: names of instances of classes; `kept`: names that job.state() or job.prepare() was
+    given."""
 
     plain: dict[str, int] = field(default_factory=dict)
     objects: dict[str, int] = field(default_factory=dict)
@@ -60,7 +64,9 @@ def _read(tree: ast.Module) -> Source:
             given = [*node.args, *(keyword.value for keyword in node.keywords)]
             source.kept.update(name for each in given for name in _names(each))
             source.kept.update(
-                each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                each.value
+                for each in given
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
             )
         for target, value in _assignments(node):
             name = _name(target)
@@ -84,7 +90,10 @@ def _hints(loop: Loop, source: Source) -> Iterator[tuple[str, str]]:
         if any("." in name and name.split(".")[-1] in ASKS for name in read):
             continue
         leaving |= read
-        end = f"line {line}: the loop may end by `{{}}`, which begins anew when gpq restarts the job: "
+        end = (
+            f"line {line}: the loop may end by `{{}}`, which begins anew when gpq restarts the"
+            " job: "
+        )
         for name in sorted(read & carried):
             yield name, end.format(name) + _cure(name)
         for name in sorted(read & numbers):
@@ -93,29 +102,46 @@ def _hints(loop: Loop, source: Source) -> Iterator[tuple[str, str]]:
             yield name, end.format(name) + f"{name} = job.state({name}) before the loop"
     for node in _inside(loop.body):
         if isinstance(node, ast.If):
-            made = {name for each in node.body for inner in _inside([each]) for name, _ in _moves(inner)}
+            made = {
+                name for each in node.body for inner in _inside([each]) for name, _ in _moves(inner)
+            }
             for name in sorted(_names(node.test) & made & carried - leaving):
-                best = f"line {node.lineno}: `{name}`, the best so far, begins anew when gpq restarts the job: "
+                best = (
+                    f"line {node.lineno}: `{name}`, the best so far, begins anew when gpq restarts"
+                    " the job: "
+                )
                 yield name, best + _cure(name)
 
 
 def _cure(name: str) -> str:
     short = name.split(".")[-1]
-    return f"{name} = job.state({short!r}, {name}) before the loop, and job.state({short!r}, {name}) where it changes"
+    return (
+        f"{name} = job.state({short!r}, {name}) before the loop, and job.state({short!r}, {name})"
+        " where it changes"
+    )
 
 
 def _carried(loop: Loop, source: Source) -> set[str]:
     """Plain values from before the loop that it changes, and what it computes of these."""
     changes = [(name, value) for node in _inside(loop.body) for name, value in _moves(node)]
     names = {
-        name for name, _ in changes if source.plain.get(name, loop.lineno) < loop.lineno and name not in source.kept
+        name
+        for name, _ in changes
+        if source.plain.get(name, loop.lineno) < loop.lineno and name not in source.kept
     }
-    names |= {name for name in source.changed_by_methods if name in source.plain and name not in source.kept}
+    names |= {
+        name
+        for name in source.changed_by_methods
+        if name in source.plain and name not in source.kept
+    }
     grown = True
     while grown:
         more = {
             name for name, value in changes
-            if value is not None and name not in source.kept and not isinstance(value, ast.Constant) and _names(value) & names
+            if value is not None
+            and name not in source.kept
+            and not isinstance(value, ast.Constant)
+            and _names(value) & names
         }  # fmt: skip
         grown = not more <= names
         names |= more
@@ -132,7 +158,11 @@ def _instances(tests: list[ast.expr], source: Source, loop: Loop) -> set[str]:
                 base = base.value
             if isinstance(node, ast.Call | ast.Attribute) and isinstance(base, ast.Name):
                 asked.add(base.id)
-    return {name for name in asked if source.objects.get(name, loop.lineno) < loop.lineno and name not in source.kept}
+    return {
+        name
+        for name in asked
+        if source.objects.get(name, loop.lineno) < loop.lineno and name not in source.kept
+    }
 
 
 def _numbered(loop: Loop) -> set[str]:
@@ -145,8 +175,8 @@ def _numbered(loop: Loop) -> set[str]:
 
 
 def _leaves(body: list[ast.stmt], tests: list[ast.expr]) -> Iterator[tuple[int, list[ast.expr]]]:
-    """(line, the tests that lead there) of each way out of the loop; a break counts in loops within it too, since
-    those are of one epoch."""
+    """(line, the tests that lead there) of each way out of the loop; a break counts in loops within
+    it too, since those are of one epoch."""
     for statement in body:
         if isinstance(statement, ast.Break | ast.Return) and tests:
             yield statement.lineno, tests
@@ -190,11 +220,19 @@ def _moves(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
 
 
 def _is_epochs(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == EPOCHS
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == EPOCHS
+    )
 
 
 def _is_kept(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "state"
+    return (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr == "state"
+    )
 
 
 def _is_plain(value: ast.expr) -> bool:
@@ -202,13 +240,21 @@ def _is_plain(value: ast.expr) -> bool:
         return _is_plain(value.operand)
     if isinstance(value, ast.Call):
         return _name(value.func).split(".")[-1] in NUMBERS
-    return isinstance(value, ast.Constant | ast.List | ast.Dict | ast.Set) or _name(value).endswith(".inf")
+    return isinstance(value, ast.Constant | ast.List | ast.Dict | ast.Set) or _name(value).endswith(
+        ".inf"
+    )
 
 
 def _is_instance(value: ast.expr) -> bool:
     """Of a class that is called so, and is not torch's."""
     name = _name(value.func) if isinstance(value, ast.Call) else ""
-    return name.split(".")[-1][:1].isupper() and name.split(".")[0] not in ("torch", "nn", "optim", "np", "numpy")
+    return name.split(".")[-1][:1].isupper() and name.split(".")[0] not in (
+        "torch",
+        "nn",
+        "optim",
+        "np",
+        "numpy",
+    )
 
 
 def _name(node: ast.AST) -> str:

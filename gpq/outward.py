@@ -1,5 +1,5 @@
-"""What config.toml says of the world outside: where metrics are served, who is notified of what, and what looks like a
-secret and so stays inside. Checks the words; opens and sends nothing."""
+"""What config.toml says of the world outside: where metrics are served, who is notified of what,
+and what looks like a secret and so stays inside. Checks the words; opens and sends nothing."""
 
 from __future__ import annotations
 
@@ -47,13 +47,16 @@ def address(text: str) -> Address:
         raise UsageError(f"`{host}` is no IP address", ADDRESS_HINT) from None
 
 
-# -- notifications -----------------------------------------------------------------------------------------------------
+# -- notifications ---------------------------------------------------------------------------------
 
 PROXIES = frozenset(
-    made for name in ("http", "https", "ftp", "all", "no") for made in (f"{name}_proxy", f"{name}_proxy".upper())
+    made
+    for name in ("http", "https", "ftp", "all", "no")
+    for made in (f"{name}_proxy", f"{name}_proxy".upper())
 )
 CERTIFICATES = frozenset({"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"})
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE", re.IGNORECASE)  # in the name of a variable
+# in the name of a variable
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE", re.IGNORECASE)
 WORDS = {
     "start": "it runs for the first time",
     "restart": "it runs again",
@@ -63,7 +66,8 @@ WORDS = {
 }
 SETTINGS = ("default", "on", "lines")  # keys of [notify] that name no target
 NOBODY, DESKTOP = "none", "desktop"
-TARGET = r"[A-Za-z][A-Za-z0-9_-]{0,31}"  # these are compiled at their first use: every submission imports them
+# these are compiled at their first use: every submission imports them
+TARGET = r"[A-Za-z][A-Za-z0-9_-]{0,31}"
 URL = r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\x00-\x1f\x7f]+"
 MAIL = r"mailto:([A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9][A-Za-z0-9.-]{0,252})"
 MOST_LINES = 100
@@ -74,7 +78,8 @@ Table = Mapping[str, object]
 
 
 class Notify(NamedTuple):
-    """`[notify]`: URLs of services by name, and what holds for jobs that ask for nothing else. Never shows the URLs."""
+    """`[notify]`: URLs of services by name, and what holds for jobs that ask for nothing else.
+    Never shows the URLs."""
 
     targets: Mapping[str, str]
     default: tuple[str, ...] = ()
@@ -106,9 +111,17 @@ def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:
         if name in SETTINGS:
             continue
         if not re.fullmatch(TARGET, name) or name in (NOBODY, DESKTOP):
-            yield name, f"`{name}` cannot be the name of a target", f"{NAME_HINT}; not {NOBODY}, not {DESKTOP}"
+            yield (
+                name,
+                f"`{name}` cannot be the name of a target",
+                f"{NAME_HINT}; not {NOBODY}, not {DESKTOP}",
+            )
         elif not isinstance(url, str) or not re.fullmatch(URL, url):
-            yield name, f"notify.{name} is no URL of apprise's", 'a text such as "slack://..."; `gpq notify --help`'
+            yield (
+                name,
+                f"notify.{name} is no URL of apprise's",
+                'a text such as "slack://..."; `gpq notify --help`',
+            )
     for name in ("default", "on"):
         if not isinstance(table.get(name, []), (list, str)):
             yield name, f"notify.{name} must be a list in square brackets", ""
@@ -127,13 +140,15 @@ def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:
 
 
 def check_targets(names: Sequence[str], known: Notify) -> None:
-    """Raises UsageError for what is neither a target of config.toml nor needs to be. A URL is not repeated."""
+    """Raises UsageError for what is neither a target of config.toml nor needs to be. A URL is not
+    repeated."""
     for name in names:
         if name == DESKTOP or name in known.targets or re.fullmatch(MAIL, name):
             continue
         if not re.fullmatch(TARGET, name):
             raise UsageError(
-                "a URL or the like is no name of a target: others could read it on the command line and in the queue",
+                "a URL or the like is no name of a target: others could read it on the command line"
+                " and in the queue",
                 f'write [notify] NAME = "URL" in config.toml, then --notify NAME; {WITHOUT}',
             )
         there = f"there is {', '.join(sorted(known.targets))}; " if known.targets else ""
@@ -145,14 +160,17 @@ def events(words: Collection[str]) -> tuple[str, ...]:
     for word in words:
         if word not in WORDS:
             shown = word if re.fullmatch(TARGET, word) else "that"
-            raise UsageError(f"`{shown}` is nothing to be notified of", f"known are {', '.join(WORDS)}")
+            raise UsageError(
+                f"`{shown}` is nothing to be notified of", f"known are {', '.join(WORDS)}"
+            )
     return tuple(dict.fromkeys(words))
 
 
 def without_urls(table: Table) -> dict[str, object]:
     """`[notify]` to be shown: of each URL its kind alone."""
     return {
-        name: value if name in SETTINGS else f"{str(value).partition('://')[0]}://..." for name, value in table.items()
+        name: value if name in SETTINGS else f"{str(value).partition('://')[0]}://..."
+        for name, value in table.items()
     }
 
 

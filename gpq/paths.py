@@ -1,4 +1,5 @@
-"""Where things are: state, socket, configuration. The door imports this, so it imports nothing but os.
+"""Where things are: state, socket, configuration. The door imports this, so it imports nothing but
+os.
 
 `GPQ_HOME` moves everything (state and socket) into one folder; else the XDG base directories hold.
 """
@@ -13,14 +14,18 @@ def home() -> str:
     own = os.environ.get("GPQ_HOME")
     if own:
         return os.path.abspath(own)
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(
+        os.path.expanduser("~"), ".local", "state"
+    )
     return os.path.join(base, "gpq")
 
 
 def socket() -> str:
-    """The daemon's socket: $GPQ_HOME/gpq.sock, else $XDG_RUNTIME_DIR/gpq/gpq.sock, else beside the state.
+    """The daemon's socket: $GPQ_HOME/gpq.sock, else $XDG_RUNTIME_DIR/gpq/gpq.sock, else beside the
+    state.
 
-    A socket's path may have at most 107 bytes; a longer one is a mistake that the daemon names at its start.
+    A socket's path may have at most 107 bytes; a longer one is a mistake that the daemon names at
+    its start.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and not os.environ.get("GPQ_HOME"):
@@ -29,12 +34,14 @@ def socket() -> str:
 
 
 def signpost() -> str:
-    """In the state directory: the socket itself, or a link to it. Who knows the state directory alone finds it by this."""
+    """In the state directory: the socket itself, or a link to it. Who knows the state directory
+    alone finds it by this."""
     return os.path.join(home(), "gpq.sock")
 
 
 def config() -> str:
-    """The user's file: $GPQ_CONFIG, else $XDG_CONFIG_HOME/gpq/config.toml, else ~/.config/gpq/config.toml."""
+    """The user's file: $GPQ_CONFIG, else $XDG_CONFIG_HOME/gpq/config.toml, else
+    ~/.config/gpq/config.toml."""
     own = os.environ.get("GPQ_CONFIG")
     if own:
         return os.path.abspath(own)
@@ -43,8 +50,11 @@ def config() -> str:
 
 
 def of_jobs(home: str) -> dict[str, str]:
-    """What leads gpq inside a job of this machine to the queue of the state directory `home`, and to the file in use."""
-    is_other = os.environ.get("GPQ_CONFIG") or (os.environ.get("XDG_CONFIG_HOME") and os.path.exists(config()))
+    """What leads gpq inside a job of this machine to the queue of the state directory `home`, and
+    to the file in use."""
+    is_other = os.environ.get("GPQ_CONFIG") or (
+        os.environ.get("XDG_CONFIG_HOME") and os.path.exists(config())
+    )
     return {"GPQ_HOME": home, **({"GPQ_CONFIG": config()} if is_other else {})}
 
 
@@ -53,7 +63,8 @@ def database() -> str:
 
 
 def marks() -> str:
-    """Beside the database; named otherwise, since a damaged one is moved away with all that is named after it."""
+    """Beside the database; named otherwise, since a damaged one is moved away with all that is
+    named after it."""
     return os.path.join(home(), MARKS)
 
 
@@ -63,7 +74,8 @@ def notifications() -> str:
 
 
 def snapshots(state: str = "") -> str:
-    """Code that was frozen at a submission, by its SHA-256; of another state directory than the user's where one is given."""
+    """Code that was frozen at a submission, by its SHA-256; of another state directory than the
+    user's where one is given."""
     return os.path.join(state or home(), "snapshots")
 
 

@@ -20,7 +20,8 @@ class World(Protocol):
     def now(self) -> Seconds: ...
 
     def wait(self, until: Seconds) -> Sequence[Event] | None:
-        """Events since the last call; returns at the first one or at `until`. None: nothing will ever come again."""
+        """Events since the last call; returns at the first one or at `until`. None: nothing will
+        ever come again."""
 
     def perform(self, action: Action) -> None:
         """Never blocks, never raises: what comes of it comes back as events."""
@@ -29,20 +30,26 @@ class World(Protocol):
         """End the `wait` that is going on, or the next one, at once. From any thread."""
 
     def publish(self, snapshot: Snapshot) -> None:
-        """The newest committed snapshot: against it the world tells what a node lacks or has too much."""
+        """The newest committed snapshot: against it the world tells what a node lacks or has too
+        much."""
 
 
 class Store(Protocol):
     """Durable memory. One writer."""
 
     def load(self) -> Snapshot:
-        """The state as of the last commit: live jobs, priors and the next id; nodes and config are not remembered."""
+        """The state as of the last commit: live jobs, priors and the next id; nodes and config are
+        not remembered."""
 
-    def commit(self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()) -> None:
-        """All or nothing, durable on return. `ended` are the jobs that left `snapshot.jobs` with these events.
+    def commit(
+        self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()
+    ) -> None:
+        """All or nothing, durable on return. `ended` are the jobs that left `snapshot.jobs` with
+        these events.
 
-        Raises Refused when the disk is full: nothing was written, and the caller may try again later. Raises
-        StoreFailed when the state can no longer be kept: the caller must end without acknowledging anything.
+        Raises Refused when the disk is full: nothing was written, and the caller may try again
+        later. Raises StoreFailed when the state can no longer be kept: the caller must end without
+        acknowledging anything.
         """
 
 
@@ -73,7 +80,9 @@ class History(Protocol):
     ) -> list[Job]:
         """Jobs that ended and match all that is given, the latest to end first."""
 
-    def events(self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None) -> list[Event]:
+    def events(
+        self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None
+    ) -> list[Event]:
         """The journal, oldest first; with `limit` its latest ones only."""
 
     def records(self, wanted: Wanted) -> list[Record]:

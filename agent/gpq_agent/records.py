@@ -1,7 +1,8 @@
 """One reader for what others write: jobs, other users, servers, disks, other versions of gpq.
 
-Bounded in bytes and depth, and never waiting: no FIFO or device is opened, no link at the end of a path is followed. What
-cannot be taken is `Damaged`, which names the file and says why. A shortage of this process stays an OSError: it passes.
+Bounded in bytes and depth, and never waiting: no FIFO or device is opened, no link at the end of a
+path is followed. What cannot be taken is `Damaged`, which names the file and says why. A shortage
+of this process stays an OSError: it passes.
 """
 
 import errno
@@ -16,7 +17,15 @@ MOST_KEPT = 9  # damaged files of one name
 MOST_DIGITS = 400  # of a number: longer ones take Python long to read
 FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 # What lacks is ours, or passes by itself: descriptors, memory, a server of files that was away.
-SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ESTALE, errno.ETIMEDOUT)
+SHORTAGES = (
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+    errno.EINTR,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+)
 KINDS = (
     (stat.S_ISDIR, "it is a folder"),
     (stat.S_ISFIFO, "it is a FIFO"),
@@ -37,7 +46,8 @@ class Damaged(ValueError):
 
 
 def open_plain(path: str, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a plain file. Raises FileNotFoundError, Damaged, or OSError for a shortage."""
+    """A descriptor of a plain file. Raises FileNotFoundError, Damaged, or OSError for a
+    shortage."""
     try:
         mode = os.lstat(path).st_mode  # a device may act upon being opened
         if not stat.S_ISREG(mode):
@@ -75,12 +85,15 @@ def read_bytes(path: str, most: int = MOST_BYTES) -> Optional[bytes]:
                 raise
             raise Damaged(path, os.strerror(error.errno or 0)) from error
     if size > most or len(content) > most:
-        raise Damaged(path, "it has {} bytes, and {} are taken at most".format(max(size, len(content)), most))
+        raise Damaged(
+            path, "it has {} bytes, and {} are taken at most".format(max(size, len(content)), most)
+        )
     return content
 
 
 def read_object(path: str, most: int = MOST_BYTES) -> Optional[Dict[str, Any]]:
-    """The JSON object in a file, None where there is no file. Raises Damaged, or OSError for a shortage."""
+    """The JSON object in a file, None where there is no file. Raises Damaged, or OSError for a
+    shortage."""
     content = read_bytes(path, most)
     if content is None:
         return None
@@ -142,7 +155,8 @@ def _below(item: Any) -> Any:
 
 
 def set_aside(path: str) -> str:
-    """Give a damaged file another name, so that nobody meets it again. Returns that, or "" where it must stay."""
+    """Give a damaged file another name, so that nobody meets it again. Returns that, or "" where it
+    must stay."""
     for number in range(1, MOST_KEPT + 1):
         name = "{}.damaged{}".format(path, number if number > 1 else "")
         if not os.path.lexists(name):
@@ -162,8 +176,8 @@ def put_away(damage: Damaged) -> str:
 
 
 def check(kind: Type[Any], content: Dict[str, Any], path: str) -> Dict[str, Any]:
-    """`content` as it is, where all fields of the NamedTuple `kind` are in it, or have defaults, and are of their types. Others
-    are a newer version's. Raises Damaged."""
+    """`content` as it is, where all fields of the NamedTuple `kind` are in it, or have defaults,
+    and are of their types. Others are a newer version's. Raises Damaged."""
     for name, hint in get_type_hints(kind).items():
         if name not in content:
             if name in kind._field_defaults:
@@ -186,7 +200,9 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is dict:
         return isinstance(value, dict) and all(_fits(item, arguments[1]) for item in value.values())
     if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+        return (
+            isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+        )
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, hint)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Jobs that waited when the controller was killed. `lost`: acknowledged, neither run to their end nor known when
-    nothing was left to run. `oldest_ack`: seconds from the oldest acknowledgement to the kill, the longest of all rounds."""
+    """Jobs that waited when the controller was killed. `lost`: acknowledged, neither run to their
+    end nor known when nothing was left to run. `oldest_ack`: seconds from the oldest
+    acknowledgement to the kill, the longest of all rounds."""
 
     rounds: int
     acknowledged: int
@@ -33,7 +34,8 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A job whose server was cut off. `before`, `after`: words of the job manager until the link was whole, and since."""
+    """A job whose server was cut off. `before`, `after`: words of the job manager until the link
+    was whole, and since."""
 
     variant: str
     cut_seconds: float
@@ -71,7 +73,9 @@ def failures(found: Findings) -> list[str]:
         if each.lived_on < each.tries:
             bad.append(f"{each.tries - each.lived_on} jobs did not live on ({each.moment})")
         if each.code_known < each.tries:
-            bad.append(f"{each.tries - each.code_known} exit codes not known or wrong ({each.moment})")
+            bad.append(
+                f"{each.tries - each.code_known} exit codes not known or wrong ({each.moment})"
+            )
         if each.doubled:
             bad.append(f"{each.doubled} jobs run more than once ({each.moment})")
     for cut in found.partitions or ():

@@ -1,7 +1,9 @@
-"""What jobs write of themselves, and how it is read: the judge of the comparison. It asks no job manager. Pure.
+"""What jobs write of themselves, and how it is read: the judge of the comparison. It asks no job
+manager. Pure.
 
-Each run of a job has an id of its own and appends lines `WORD TOKEN RUN SECONDS SERVER` to one file: `start`, `beat` while it
-lives, `end` before it exits. SECONDS are those since the boot of the machine, the same for all servers of a laboratory.
+Each run of a job has an id of its own and appends lines `WORD TOKEN RUN SECONDS SERVER` to one
+file: `start`, `beat` while it lives, `end` before it exits. SECONDS are those since the boot of the
+machine, the same for all servers of a laboratory.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ say start
 """
 WAITS = """\
 beats=0
-while ! test -e {home}/go-{token} && test $beats -lt {longest}; do sleep {beat}; say beat; beats=$((beats+1)); done
+while ! test -e {home}/go-{token} && test $beats -lt {longest}
+do sleep {beat}; say beat; beats=$((beats+1)); done
 """
 ENDS = """\
 say end
@@ -29,14 +32,16 @@ exit {code}
 
 
 def script(token: str, home: str, node: str, *, waits: bool, code: int = 0) -> str:
-    """Of a shell. `home`: folder of its ledger; `node`: how a shell there names the server; `waits`: for `go-TOKEN`."""
+    """Of a shell. `home`: folder of its ledger; `node`: how a shell there names the server;
+    `waits`: for `go-TOKEN`."""
     text = SAYS + (WAITS if waits else "") + ENDS
     return text.format(token=token, home=home, node=node, code=code, longest=LONGEST, beat=BEAT)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One execution of a job, as far as it was heard of: alive from `first` to `last`, seconds since boot."""
+    """One execution of a job, as far as it was heard of: alive from `first` to `last`, seconds
+    since boot."""
 
     run: str
     node: str
@@ -46,7 +51,8 @@ class Run:
 
 
 def read(texts: Iterable[str]) -> dict[str, list[Run]]:
-    """Runs of each token, in the order of their beginnings. A last line without its newline is still being written."""
+    """Runs of each token, in the order of their beginnings. A last line without its newline is
+    still being written."""
     found: dict[tuple[str, str], Run] = {}
     for text in texts:
         for line in text.splitlines(keepends=True):

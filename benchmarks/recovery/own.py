@@ -30,8 +30,10 @@ class Gpq:
             Variant(f"--requeue-on-lost {silence:.0f}s", {"requeue_on_lost": silence}, moves=True),
         )
         self.settings: Sequence[str] = (
-            f"gpq: {len(lab.servers)} servers behind ssh with {SLOTS} CPU slots each, defaults; asked through its socket,"
-            " as its commands do",
+            (
+                f"gpq: {len(lab.servers)} servers behind ssh with {SLOTS} CPU slots each, defaults;"
+                " asked through its socket, as its commands do"
+            ),
         )
         self.daemon = LabDaemon(lab, {server.name: SLOTS for server in lab}, policy="goodput")
 
@@ -51,7 +53,9 @@ class Gpq:
 
     def jobs(self) -> dict[str, Told]:
         return {
-            row.name: Told("unknown" if row.unknown else row.state, row.state in ENDED, row.exit_status)
+            row.name: Told(
+                "unknown" if row.unknown else row.state, row.state in ENDED, row.exit_status
+            )
             for row in self.daemon.rows().jobs
         }
 

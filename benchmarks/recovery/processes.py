@@ -1,4 +1,5 @@
-"""Processes of a run of the comparison: commands that say why they failed, and the end of all that it started, by pid."""
+"""Processes of a run of the comparison: commands that say why they failed, and the end of all that
+it started, by pid."""
 
 from __future__ import annotations
 
@@ -13,20 +14,35 @@ from tests.lab.machine import search_path
 from tests.support.waiting import wait_until
 
 MARK = (
-    "RECOVERY_RUN"  # in the environment of every process of a run, but for slurmstepd, which writes its title over it
+    # in the environment of every process of a run, but for slurmstepd, which writes its title over
+    # it
+    "RECOVERY_RUN"
 )
 # Killed with whoever started it: so that a comparison that was killed leaves no server behind.
 WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 
 def environment(mark: str, more: Mapping[str, str]) -> dict[str, str]:
-    return {"PATH": search_path(), "LANG": "C.UTF-8", "HOME": "/root", "USER": "root", MARK: mark, **more}
+    return {
+        "PATH": search_path(),
+        "LANG": "C.UTF-8",
+        "HOME": "/root",
+        "USER": "root",
+        MARK: mark,
+        **more,
+    }
 
 
 def say(argv: Sequence[str], env: Mapping[str, str], *, patience: float = 30.0) -> str:
     """What a command answers on stdout. Raises with what it complained of."""
     done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, timeout=patience, check=False
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=patience,
+        check=False,
     )
     if done.returncode != 0:
         raise RuntimeError(f"{argv[0]}: exit code {done.returncode}: {done.stderr.strip()}")
@@ -34,7 +50,8 @@ def say(argv: Sequence[str], env: Mapping[str, str], *, patience: float = 30.0) 
 
 
 def start(argv: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """A server in the foreground, whose output goes to `log`; its folder, and that of those it starts, is the run's."""
+    """A server in the foreground, whose output goes to `log`; its folder, and that of those it
+    starts, is the run's."""
     with open(log, "ab") as output:
         return subprocess.Popen(
             [*WITH_PARENT, *argv],

@@ -9,8 +9,9 @@ from benchmarks.recovery.findings import Findings, Partition, Running, failures
 NO_NETWORK = "n/a: one machine, no network between controller and jobs"
 
 CUTS = (
-    "A cut ends 20 s after a second run was seen (`--together`), and jobs are told to end a minute after that; two that run at"
-    " once do so until then, or until the server that was cut off is asked again what it runs: a longer cut, a longer overlap."
+    "A cut ends 20 s after a second run was seen (`--together`), and jobs are told to end a minute"
+    " after that; two that run at once do so until then, or until the server that was cut off is"
+    " asked again what it runs: a longer cut, a longer overlap."
 )
 
 
@@ -18,9 +19,12 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     """Of Markdown, with columns that line up; the first row is the head."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in rows
     ]
-    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
+    return "\n".join(
+        [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]
+    )
 
 
 def kills(found: Sequence[Findings]) -> list[list[str]]:
@@ -34,7 +38,12 @@ def kills(found: Sequence[Findings]) -> list[list[str]]:
         ["... whose id was given to another", *(str(burst.reused_ids) for burst in bursts)],
     ]
     for each in zip(*(each.running for each in found), strict=True):
-        rows.append([f"a job {each[0].moment}: lives to its end", *(f"{one.lived_on} of {one.tries}" for one in each)])
+        rows.append(
+            [
+                f"a job {each[0].moment}: lives to its end",
+                *(f"{one.lived_on} of {one.tries}" for one in each),
+            ]
+        )
         rows.append(["... its exit code is known", *(_code(one) for one in each)])
         rows.append(["... it is run again", *(f"{one.doubled} of {one.tries}" for one in each)])
     return rows
@@ -48,7 +57,16 @@ def _code(one: Running) -> str:
 def partitions(found: Sequence[Findings]) -> list[list[str]]:
     """A row for each variant."""
     rows = [
-        ["server cut off", "for", "runs", "two at once", "first run lived", "said meanwhile", "said later", "exit code"]
+        [
+            "server cut off",
+            "for",
+            "runs",
+            "two at once",
+            "first run lived",
+            "said meanwhile",
+            "said later",
+            "exit code",
+        ]
     ]
     for each in found:
         if each.partitions is None:
@@ -59,7 +77,11 @@ def partitions(found: Sequence[Findings]) -> list[list[str]]:
 
 
 def _partition(system: str, cut: Partition) -> list[str]:
-    code = "not known" if cut.exit_code is None else f"{cut.exit_code}, {'right' if cut.code_right else 'wrong'}"
+    code = (
+        "not known"
+        if cut.exit_code is None
+        else f"{cut.exit_code}, {'right' if cut.code_right else 'wrong'}"
+    )
     lived = "through" if cut.first_lived > cut.cut_seconds + 1.0 else f"{cut.first_lived:.0f} s"
     return [
         f"{system}, {cut.variant}",
@@ -83,5 +105,8 @@ def page(found: Sequence[Findings], *about: str) -> str:
     for each in found:
         if each.system.startswith("gpq"):
             bad = failures(each)
-            parts.append("gpq: " + ("; ".join(bad) if bad else "nothing lost, nothing run twice, no exit code wrong"))
+            parts.append(
+                "gpq: "
+                + ("; ".join(bad) if bad else "nothing lost, nothing run twice, no exit code wrong")
+            )
     return "\n\n".join(parts) + "\n"

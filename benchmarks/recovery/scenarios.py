@@ -1,5 +1,5 @@
-"""The three things that are done to every job manager, the same way: its controller is killed while jobs wait, while one
-runs, and it is cut off from a server for longer than it is patient."""
+"""The three things that are done to every job manager, the same way: its controller is killed while
+jobs wait, while one runs, and it is cut off from a server for longer than it is patient."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from benchmarks.recovery.system import Networked, System, Told, Variant
 from tests.support.waiting import wait_until
 
 CODE = 7  # that running jobs end with
-SETTLED = 8.0  # seconds after which a job counts as one that runs for long; Slurm writes its state every 5 s
-LONGEST_PAUSE = 6.0  # seconds between two kills at most, so that they fall anywhere between two writes of the state
+# seconds after which a job counts as one that runs for long; Slurm writes its state every 5 s
+SETTLED = 8.0
+# seconds between two kills at most, so that they fall anywhere between two writes of the state
+LONGEST_PAUSE = 6.0
 DOWN = 3.0  # seconds that a controller is away while a job runs
 WATCHED = 12.0  # seconds that a job is watched after the controller is back
 HEALED = 60.0  # ... after the link is back
 ALIVE = 2.0  # seconds: whoever was heard of since then lives
-TOLD = 600.0  # seconds that a controller has to learn how all of them ended; Slurm may ask its servers minutes later
+# seconds that a controller has to learn how all of them ended; Slurm may ask its servers minutes
+# later
+TOLD = 600.0
 DRAINED = 600.0  # seconds that the rest of the queue may take to run
 FRESH, LONG, AWAY, JUST = MOMENTS = (
     "started less than 1 s before",
@@ -47,7 +51,9 @@ class Bench:
     system: System
     count: int = 0
 
-    def submit(self, kind: str, *, waits: bool, code: int = 0, **options: object) -> tuple[str, str]:
+    def submit(
+        self, kind: str, *, waits: bool, code: int = 0, **options: object
+    ) -> tuple[str, str]:
         """Token and id."""
         self.count += 1
         token = f"{kind}-{self.count}"
@@ -83,7 +89,8 @@ class Bench:
 
 
 def burst(system: System, rounds: int, size: int, seed: int) -> Burst:
-    """`size` submissions to a full cluster, and kill -9 of the controller at once; again and again. At last all run."""
+    """`size` submissions to a full cluster, and kill -9 of the controller at once; again and again.
+    At last all run."""
     bench, dice = Bench(system), random.Random(seed)
     ids: dict[str, str] = {}
     holders: list[str] = []
@@ -100,10 +107,15 @@ def burst(system: System, rounds: int, size: int, seed: int) -> Burst:
         oldest = max(oldest, time.monotonic() - began)
         system.restart()
         known = system.jobs()
-        progress(f"{system.name}: kill {number + 1}, {sum(token in known for token in ids)} of {len(ids)} known")
+        progress(
+            f"{system.name}: kill {number + 1}, {sum(token in known for token in ids)} of"
+            f" {len(ids)} known"
+        )
     for token in holders:
         bench.release(token)
-    wait_until(lambda: all(told.over for told in system.jobs().values()), "the queue is empty", DRAINED)
+    wait_until(
+        lambda: all(told.over for told in system.jobs().values()), "the queue is empty", DRAINED
+    )
     found = bench.ledger()
     ended = {token for token in ids if any(run.ended for run in found.get(token, []))}
     reused = sum(count - 1 for count in Counter(ids.values()).values())
@@ -112,9 +124,12 @@ def burst(system: System, rounds: int, size: int, seed: int) -> Burst:
 
 
 def _fill(bench: Bench, holders: list[str]) -> None:
-    """Jobs that run until they are released, on every slot; none of them is younger than the state on the disk."""
+    """Jobs that run until they are released, on every slot; none of them is younger than the state
+    on the disk."""
     known = bench.system.jobs()
-    missing = bench.system.slots - sum(token in known and not known[token].over for token in holders)
+    missing = bench.system.slots - sum(
+        token in known and not known[token].over for token in holders
+    )
     fresh = [bench.submit("holder", waits=True)[0] for _ in range(missing)]
     for token in fresh:
         bench.started(token)
@@ -124,7 +139,8 @@ def _fill(bench: Bench, holders: list[str]) -> None:
 
 
 def running(system: System, moment: str, tries: int, seed: int) -> Running:
-    """kill -9 of the controller while a job runs: does it live to its end, and is its exit code known?"""
+    """kill -9 of the controller while a job runs: does it live to its end, and is its exit code
+    known?"""
     bench, dice = Bench(system), random.Random(seed)
     tokens = []
     for _ in range(tries):
@@ -166,16 +182,16 @@ def running(system: System, moment: str, tries: int, seed: int) -> Running:
 
 
 def _somebody_else(bench: Bench, dice: random.Random) -> None:
-    """What ended before is on the disk; then another user submits a job, so that the next one comes anywhere between two
-    writes of the state, as on a cluster in use."""
+    """What ended before is on the disk; then another user submits a job, so that the next one comes
+    anywhere between two writes of the state, as on a cluster in use."""
     time.sleep(SETTLED)
     bench.submit("other", waits=False)
     time.sleep(dice.uniform(0.0, LONGEST_PAUSE))
 
 
 def partition(system: Networked, longest: float, together: float) -> list[Partition]:
-    """A job of each variant; their servers are cut off until a second run was seen for `together` seconds, for `longest`
-    at most. What runs there lives on, for all that its server knows."""
+    """A job of each variant; their servers are cut off until a second run was seen for `together`
+    seconds, for `longest` at most. What runs there lives on, for all that its server knows."""
     bench = Bench(system)
     jobs: list[tuple[Variant, str]] = []
     for place, variant in enumerate(system.variants):

@@ -1,4 +1,5 @@
-"""Slurm of Debian's packages on one machine: slurmctld here, a slurmd in the network of each server of a laboratory."""
+"""Slurm of Debian's packages on one machine: slurmctld here, a slurmd in the network of each server
+of a laboratory."""
 
 from __future__ import annotations
 
@@ -28,8 +29,15 @@ OVER = (
     "DEADLINE",
     "PREEMPTED",
 )
-JOB = re.compile(r"JobId=(\d+) JobName=(\S+).*? JobState=(\w+) .*?Restarts=(\d+) .*?ExitCode=(\d+):(\d+)")
-PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge"}
+JOB = re.compile(
+    r"JobId=(\d+) JobName=(\S+).*? JobState=(\w+) .*?Restarts=(\d+) .*?ExitCode=(\d+):(\d+)"
+)
+PACKAGES = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sbatch": "slurm-client",
+    "munged": "munge",
+}
 
 CONFIGURATION = """\
 ClusterName=recovery
@@ -57,7 +65,8 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def told(listed: str) -> dict[str, Told]:
-    """What `scontrol --oneliner show jobs` says, by the jobs' names. A job that was ended from outside has no exit code."""
+    """What `scontrol --oneliner show jobs` says, by the jobs' names. A job that was ended from
+    outside has no exit code."""
     found = {}
     for line in listed.splitlines():
         if match := JOB.match(line):
@@ -69,7 +78,8 @@ def told(listed: str) -> dict[str, Told]:
 
 
 class Slurm:
-    """`silence`: seconds after which a server that does not answer counts as down (Slurm's default is 300)."""
+    """`silence`: seconds after which a server that does not answer counts as down (Slurm's default
+    is 300)."""
 
     node = "$SLURMD_NODENAME"
     variants: Sequence[Variant] = (
@@ -77,13 +87,20 @@ class Slurm:
         Variant("sbatch --no-requeue", {"requeue": False}),
     )
     better: Sequence[str] = (
-        "Slurm writes new jobs to StateSaveLocation some seconds after it acknowledged them. No setting for that is in"
-        " slurm.conf(5); `systemctl stop slurmctld` writes all of it first, kill -9, out of memory or a power cut do not.",
-        "`sbatch --no-requeue` or JobRequeue=0: no second run; SlurmdTimeout=0: no server is given up for its silence."
-        " Both leave it to people to start again what really was lost. A longer SlurmdTimeout (300 is the default) only"
-        " makes it rarer.",
-        "A requeued job waits for cred_expire (AuthInfo, 120 s) after its server was given up: part of the time until its"
-        " second run.",
+        (
+            "Slurm writes new jobs to StateSaveLocation some seconds after it acknowledged them. No"
+            " setting for that is in slurm.conf(5); `systemctl stop slurmctld` writes all of it"
+            " first, kill -9, out of memory or a power cut do not."
+        ),
+        (
+            "`sbatch --no-requeue` or JobRequeue=0: no second run; SlurmdTimeout=0: no server is"
+            " given up for its silence. Both leave it to people to start again what really was"
+            " lost. A longer SlurmdTimeout (300 is the default) only makes it rarer."
+        ),
+        (
+            "A requeued job waits for cred_expire (AuthInfo, 120 s) after its server was given up:"
+            " part of the time until its second run."
+        ),
     )
 
     def __init__(self, lab: Lab, silence: float) -> None:
@@ -95,20 +112,33 @@ class Slurm:
         self.env = processes.environment(self.home, {"SLURM_CONF": f"{self.home}/slurm.conf"})
         self.name = f"Slurm {processes.say(['slurmctld', '-V'], self.env).split()[-1]}"
         self.settings: Sequence[str] = (
-            f"Slurm: Debian's packages, {len(lab.servers)} slurmd with {SLOTS} CPUs each, SlurmdTimeout={silence:.0f}"
-            " (default: 300), JobRequeue=1, ReturnToService=2, no slurmdbd; else its defaults; asked with sbatch and scontrol",
+            (
+                f"Slurm: Debian's packages, {len(lab.servers)} slurmd with {SLOTS} CPUs each,"
+                f" SlurmdTimeout={silence:.0f} (default: 300), JobRequeue=1, ReturnToService=2, no"
+                " slurmdbd; else its defaults; asked with sbatch and scontrol"
+            ),
         )
         self._controller: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Slurm:
         try:
             self._configure()
-            self._start("munged", "--foreground", "--force", f"--key-file={self.home}/munge.key",
-                        f"--socket={self.home}/munge.socket", f"--pid-file={self.home}/munge.pid",
-                        f"--log-file={self.home}/munge.log", f"--seed-file={self.home}/munge.seed")  # fmt: skip
+            self._start(
+                "munged",
+                "--foreground",
+                "--force",
+                f"--key-file={self.home}/munge.key",
+                f"--socket={self.home}/munge.socket",
+                f"--pid-file={self.home}/munge.pid",
+                f"--log-file={self.home}/munge.log",
+                f"--seed-file={self.home}/munge.seed",
+            )
             wait_until((self.folder / "munge.socket").exists, "munged listens")
             for server in self.lab:
-                self._start(*server.network_argv("slurmd", "-D", "-N", server.name), called=f"slurmd-{server.name}")
+                self._start(
+                    *server.network_argv("slurmd", "-D", "-N", server.name),
+                    called=f"slurmd-{server.name}",
+                )
             self.restart()
         except BaseException:
             self.__exit__()
@@ -123,12 +153,16 @@ class Slurm:
         address = f"{next(iter(self.lab)).address.rpartition('.')[0]}.1"
         host = socket.gethostname().partition(".")[0]
         text = CONFIGURATION.format(
-            host=host, address=address, port=_free_port(address), folder=self.folder, silence=self.silence
+            host=host,
+            address=address,
+            port=_free_port(address),
+            folder=self.folder,
+            silence=self.silence,
         )
         for number, server in enumerate(self.lab):
             text += (
-                f"NodeName={server.name} NodeHostname={host} NodeAddr={server.address} Port={17000 + number}"
-                f" CPUs={SLOTS} State=UNKNOWN\n"
+                f"NodeName={server.name} NodeHostname={host} NodeAddr={server.address}"
+                f" Port={17000 + number} CPUs={SLOTS} State=UNKNOWN\n"
             )
         (self.folder / "slurm.conf").write_text(text)
         (self.folder / "state").mkdir()
@@ -146,7 +180,14 @@ class Slurm:
 
     def submit(self, token: str, script: str, **options: object) -> str:
         more = [] if options.get("requeue", True) else ["--no-requeue"]
-        argv = ["sbatch", "--parsable", f"--job-name={token}", "--output=/dev/null", f"--chdir={self.home}", *more]
+        argv = [
+            "sbatch",
+            "--parsable",
+            f"--job-name={token}",
+            "--output=/dev/null",
+            f"--chdir={self.home}",
+            *more,
+        ]
         return processes.say([*argv, f"--wrap={script}"], self.env).strip()
 
     def jobs(self) -> dict[str, Told]:
@@ -164,12 +205,19 @@ class Slurm:
         try:
             wait_until(self._serves, "slurmctld answers and has its servers")
         except AssertionError as error:
-            logs = {path.name: path.read_text(errors="replace")[-1500:] for path in sorted(self.folder.glob("*.log"))}
-            raise AssertionError(f"{error}\n" + "\n".join(f"{name}:\n{text}" for name, text in logs.items())) from None
+            logs = {
+                path.name: path.read_text(errors="replace")[-1500:]
+                for path in sorted(self.folder.glob("*.log"))
+            }
+            raise AssertionError(
+                f"{error}\n" + "\n".join(f"{name}:\n{text}" for name, text in logs.items())
+            ) from None
 
     def _serves(self) -> bool:
         argv = ["sinfo", "--noheader", "--Node", "--format=%T"]
-        done = subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=60.0, check=False)
+        done = subprocess.run(
+            argv, env=self.env, capture_output=True, text=True, timeout=60.0, check=False
+        )
         states = done.stdout.split()
         known = all(state in ("idle", "mixed", "allocated", "completing") for state in states)
         return done.returncode == 0 and len(states) == len(self.lab.servers) and known

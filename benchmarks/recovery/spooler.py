@@ -15,7 +15,9 @@ from benchmarks.recovery import processes
 from benchmarks.recovery.system import Told
 from tests.support.waiting import wait_until
 
-LINE = re.compile(r"(\d+)\s+(queued|running|finished|skipped|allocating)\s+\S+\s+(-?\d+)?.*?\[([\w.-]+)\]")
+LINE = re.compile(
+    r"(\d+)\s+(queued|running|finished|skipped|allocating)\s+\S+\s+(-?\d+)?.*?\[([\w.-]+)\]"
+)
 LISTENS = 0x10000  # of the flags in /proc/net/unix
 PACKAGES = {"tsp": "task-spooler"}
 
@@ -32,7 +34,8 @@ def told(listed: str) -> dict[str, Told]:
 
 
 def listener(table: str, socket: str) -> int:
-    """The inode of the socket that listens under this path, of the text of /proc/net/unix; 0 where none does."""
+    """The inode of the socket that listens under this path, of the text of /proc/net/unix; 0 where
+    none does."""
     for line in table.splitlines()[1:]:
         fields = line.split()
         if fields[7:] == [socket] and int(fields[3], 16) & LISTENS:
@@ -44,8 +47,10 @@ class Spooler:
     node = "$(uname -n)"
     slots = 1
     better: Sequence[str] = (
-        "task-spooler keeps its queue in memory. TS_SAVELIST, which was set, is written as a script for people to run when"
-        " the server is told to end (TERM), not on kill -9.",
+        (
+            "task-spooler keeps its queue in memory. TS_SAVELIST, which was set, is written as a"
+            " script for people to run when the server is told to end (TERM), not on kill -9."
+        ),
     )
     settings: Sequence[str] = (
         "task-spooler: Debian's package, one slot (its default), TS_SAVELIST set; asked with tsp",
@@ -54,7 +59,11 @@ class Spooler:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="gpq-tsp-"))
         self.home = str(self.folder)
-        paths = {"TS_SOCKET": f"{self.home}/socket", "TS_SAVELIST": f"{self.home}/saved", "TMPDIR": self.home}
+        paths = {
+            "TS_SOCKET": f"{self.home}/socket",
+            "TS_SAVELIST": f"{self.home}/saved",
+            "TMPDIR": self.home,
+        }
         self.env = processes.environment(self.home, paths)
         version = re.search(r"v(\S+)", processes.say(["tsp", "-V"], self.env))
         self.name = f"task-spooler {version[1] if version else '(unknown version)'}"

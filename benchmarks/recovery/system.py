@@ -10,7 +10,8 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a job manager says of a job: its own word, the exit code where it knows one, and whether that is its last word."""
+    """What a job manager says of a job: its own word, the exit code where it knows one, and whether
+    that is its last word."""
 
     state: str
     over: bool

@@ -1,4 +1,5 @@
-"""A character-level transformer on the source of Python's own standard library: the target loss, or exit code 1."""
+"""A character-level transformer on the source of Python's own standard library: the target loss, or
+exit code 1."""
 
 import argparse
 import math
@@ -14,9 +15,13 @@ from torch.utils.data import Dataset
 TARGET = 2.0  # nats per character on held-out text; even odds over 128 characters would be 4.85
 CHARACTERS = 128  # ASCII; what is beyond counts as "?"
 MODULES = (
-    "argparse ast bdb calendar codecs configparser csv datetime difflib doctest enum fractions ftplib inspect locale"
+    "argparse ast bdb calendar codecs configparser csv datetime difflib doctest enum fractions"
+    " ftplib inspect locale"
 )
-MODULES += " mailbox optparse pdb pickle platform random shutil socket statistics subprocess tarfile textwrap threading"
+MODULES += (
+    " mailbox optparse pdb pickle platform random shutil socket statistics subprocess tarfile"
+    " textwrap threading"
+)
 MODULES += " traceback turtle typing uuid zipfile"
 
 
@@ -36,9 +41,12 @@ class Windows(Dataset):
 
 
 def load(length: int, limit: int) -> tuple[Windows, Windows]:
-    """(training, held-out) windows: the first `limit` characters of the modules, every tenth block of them held out."""
+    """(training, held-out) windows: the first `limit` characters of the modules, every tenth block
+    of them held out."""
     folder = Path(sysconfig.get_path("stdlib"))
-    text = "\n".join((folder / f"{name}.py").read_text("utf-8") for name in MODULES.split() if has(folder, name))
+    text = "\n".join(
+        (folder / f"{name}.py").read_text("utf-8") for name in MODULES.split() if has(folder, name)
+    )
     codes = torch.tensor(bytearray(text.encode("ascii", "replace")), dtype=torch.long)[:limit]
     blocks = list(codes.split(64 * length))
     held_out = torch.cat(blocks[9::10] or blocks[-1:])
@@ -47,7 +55,8 @@ def load(length: int, limit: int) -> tuple[Windows, Windows]:
 
 
 def has(folder: Path, name: str) -> bool:
-    return (folder / f"{name}.py").is_file()  # a few modules have become folders in newer versions of Python
+    # a few modules have become folders in newer versions of Python
+    return (folder / f"{name}.py").is_file()
 
 
 class Block(nn.Module):
@@ -60,11 +69,15 @@ class Block(nn.Module):
         self.attention = nn.Linear(width, 3 * width)
         self.joined = nn.Linear(width, width)
         self.before_feed = nn.LayerNorm(width)
-        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
-        parts = self.attention(self.before_attention(x)).view(batch, length, 3, self.heads, width // self.heads)
+        parts = self.attention(self.before_attention(x)).view(
+            batch, length, 3, self.heads, width // self.heads
+        )
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.joined(mixed.transpose(1, 2).reshape(batch, length, width))
@@ -104,16 +117,24 @@ def evaluate(model: nn.Module, held_out: Windows, device: torch.device, most: in
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=16, help="total batch the learning rate is for")
+    parser.add_argument(
+        "--batch-size", type=int, default=16, help="total batch the learning rate is for"
+    )
     parser.add_argument("--max-batch-size", type=int, default=64, help="how far gpq may raise it")
-    parser.add_argument("--max-local-batch", type=int, default=32, help="most windows at once on one device")
+    parser.add_argument(
+        "--max-local-batch", type=int, default=32, help="most windows at once on one device"
+    )
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--length", type=int, default=64, help="characters that the model looks back")
+    parser.add_argument(
+        "--length", type=int, default=64, help="characters that the model looks back"
+    )
     parser.add_argument("--text", type=int, default=400_000, help="characters of text in all")
-    parser.add_argument("--target", type=float, default=TARGET, help="held-out loss to reach, nats per character")
+    parser.add_argument(
+        "--target", type=float, default=TARGET, help="held-out loss to reach, nats per character"
+    )
     options = parser.parse_args()
 
     job = gpq.init()
@@ -131,7 +152,9 @@ def main() -> int:
     warmup = min(50, steps)
 
     def rate(step: int) -> float:
-        return min(1.0, (step + 1) / warmup) * (0.55 + 0.45 * math.cos(math.pi * min(1.0, step / steps)))
+        return min(1.0, (step + 1) / warmup) * (
+            0.55 + 0.45 * math.cos(math.pi * min(1.0, step / steps))
+        )
 
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)
@@ -148,13 +171,21 @@ def main() -> int:
             if job.rank == 0:
                 score = evaluate(plain, held_out, job.device)
                 job.log(loss=loss.item(), held_out_loss=score)
-                print(f"epoch {epoch + 1}/{options.epochs}  loss {loss.item():.4f}  held out {score:.4f}", flush=True)
+                print(
+                    f"epoch {epoch + 1}/{options.epochs}  loss {loss.item():.4f}  held out"
+                    f" {score:.4f}",
+                    flush=True,
+                )
 
     score = evaluate(plain, held_out, job.device)  # the same on every replica
     reached = score <= options.target
     if job.rank == 0:
         job.log(held_out_loss=score)
-        print(f"held-out loss {score:.4f}, target {options.target}: {'reached' if reached else 'missed'}", flush=True)
+        print(
+            f"held-out loss {score:.4f}, target {options.target}:"
+            f" {'reached' if reached else 'missed'}",
+            flush=True,
+        )
     return 0 if reached else 1
 
 

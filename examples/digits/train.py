@@ -1,4 +1,5 @@
-"""A small convolutional network on scikit-learn's handwritten digits: 97 of 100 unseen digits right, or exit code 1."""
+"""A small convolutional network on scikit-learn's handwritten digits: 97 of 100 unseen digits
+right, or exit code 1."""
 
 import argparse
 import sys
@@ -14,7 +15,8 @@ HELD_OUT = 360
 
 
 class Net(nn.Module):
-    """Three convolutions and a linear layer; no batch norm, so that the batch size changes nothing but noise."""
+    """Three convolutions and a linear layer; no batch norm, so that the batch size changes nothing
+    but noise."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -53,9 +55,13 @@ def accuracy(model: nn.Module, held_out: TensorDataset, device: torch.device) ->
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--batch-size", type=int, default=32, help="total batch the learning rate is for")
+    parser.add_argument(
+        "--batch-size", type=int, default=32, help="total batch the learning rate is for"
+    )
     parser.add_argument("--max-batch-size", type=int, default=256, help="how far gpq may raise it")
-    parser.add_argument("--max-local-batch", type=int, default=64, help="most examples at once on one device")
+    parser.add_argument(
+        "--max-local-batch", type=int, default=64, help="most examples at once on one device"
+    )
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--width", type=int, default=48, help="channels of the first layer")
     options = parser.parse_args()
@@ -72,7 +78,9 @@ def main() -> int:
     plain = getattr(model, "module", model)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
     steps = options.epochs * len(loader)  # at the base batch, whatever gpq makes of it
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps, eta_min=options.lr / 20)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(
+        optimizer, T_max=steps, eta_min=options.lr / 20
+    )
     model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)
 
     for epoch in job.epochs(options.epochs):
@@ -86,12 +94,19 @@ def main() -> int:
             if job.rank == 0:
                 score = accuracy(plain, held_out, job.device)
                 job.log(loss=loss.item(), accuracy=score)
-                print(f"epoch {epoch + 1}/{options.epochs}  loss {loss.item():.4f}  accuracy {score:.4f}", flush=True)
+                print(
+                    f"epoch {epoch + 1}/{options.epochs}  loss {loss.item():.4f}  accuracy"
+                    f" {score:.4f}",
+                    flush=True,
+                )
 
     score = accuracy(plain, held_out, job.device)  # the same on every replica
     if job.rank == 0:
         job.log(accuracy=score)
-        print(f"accuracy {score:.4f}, target {TARGET}: {'reached' if score >= TARGET else 'missed'}", flush=True)
+        print(
+            f"accuracy {score:.4f}, target {TARGET}: {'reached' if score >= TARGET else 'missed'}",
+            flush=True,
+        )
     return 0 if score >= TARGET else 1
 
 

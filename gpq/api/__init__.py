@@ -1,4 +1,5 @@
-"""What `import gpq` offers: the queue from Python, the command line's equal. Builds what it asks by the same code."""
+"""What `import gpq` offers: the queue from Python, the command line's equal. Builds what it asks by
+the same code."""
 
 from __future__ import annotations
 
@@ -29,24 +30,31 @@ from gpq.rpc.job_answers import CancelResult, DryRun, Explanation, JobDetail, Jo
 from gpq.rpc.node_answers import Drained, NodeList, NodeView, Reserved, Yielded
 
 __all__ = [
-    "Array", "CancelResult", "DaemonInfo", "Drained", "DryRun", "Duration", "Explanation", "Gpus", "HistoryList",
-    "Job", "JobDetail", "JobList", "JobView", "LogPiece", "Moment", "NodeList", "NodeView", "Options", "ReportView",
-    "Reserved", "Selector", "TopView", "Word", "Yielded", "add_node", "cancel", "daemon_log", "daemon_status",
-    "drain", "history", "job", "jobs", "nodes", "notify_targets", "notify_test", "remove_node", "report", "reserve",
-    "settings", "start_daemon", "status", "stop_daemon", "submit", "submit_array", "top", "undrain", "unreserve",
-    "wait", "yield_node",
+    "Array", "CancelResult", "DaemonInfo", "Drained", "DryRun", "Duration", "Explanation", "Gpus",
+    "HistoryList", "Job", "JobDetail", "JobList", "JobView", "LogPiece", "Moment", "NodeList",
+    "NodeView", "Options", "ReportView", "Reserved", "Selector", "TopView", "Word", "Yielded",
+    "add_node", "cancel", "daemon_log", "daemon_status", "drain", "history", "job", "jobs", "nodes",
+    "notify_targets", "notify_test", "remove_node", "report", "reserve", "settings", "start_daemon",
+    "status", "stop_daemon", "submit", "submit_array", "top", "undrain", "unreserve", "wait",
+    "yield_node",
 ]  # fmt: skip
 
 EVERY = 1 << 40  # more than there can be
 
 
 def status(
-    *jobs: Selector, user: str = "", state: str | Sequence[str] = (), recent: int = 20, all: bool = False
+    *jobs: Selector,
+    user: str = "",
+    state: str | Sequence[str] = (),
+    recent: int = 20,
+    all: bool = False,
 ) -> JobList:
-    """The queue, as `gpq status --json`: live jobs and the `recent` latest that ended, or those that are named.
+    """The queue, as `gpq status --json`: live jobs and the `recent` latest that ended, or those
+    that are named.
 
-    Conditions as on the command line: gpq.status("user=ana tag~cifar sort=-goodput"). `user` and `state` leave only that
-    user's jobs and those in a state (or several); `all`: whatever there ever was.
+    Conditions as on the command line: gpq.status("user=ana tag~cifar sort=-goodput"). `user` and
+    `state` leave only that user's jobs and those in a state (or several); `all`: whatever there
+    ever was.
     """
     if recent < 0:
         raise UsageError(f"--recent {recent} is below 0", "write a whole number, 0 or above")
@@ -58,10 +66,16 @@ def status(
 
 
 def jobs(
-    *jobs: Selector, user: str = "", state: str | Sequence[str] = (), recent: int = 20, all: bool = False
+    *jobs: Selector,
+    user: str = "",
+    state: str | Sequence[str] = (),
+    recent: int = 20,
+    all: bool = False,
 ) -> list[Job]:
     """The jobs that `status` lists, as objects."""
-    return [Job(row.id) for row in status(*jobs, user=user, state=state, recent=recent, all=all).jobs]
+    return [
+        Job(row.id) for row in status(*jobs, user=user, state=state, recent=recent, all=all).jobs
+    ]
 
 
 def job(selector: Selector = "@") -> Job:
@@ -70,7 +84,8 @@ def job(selector: Selector = "@") -> Job:
 
 
 def nodes(*names: str) -> NodeList:
-    """The servers and their GPUs, as `gpq nodes --json`: the daemon's last knowledge and its age."""
+    """The servers and their GPUs, as `gpq nodes --json`: the daemon's last knowledge and its
+    age."""
     return ask(requests.Nodes(list(names)), NodeList)
 
 
@@ -82,10 +97,11 @@ def history(
     until: Moment = "",
     number: int = 0,
 ) -> HistoryList:
-    """The jobs that ended, the latest last, as `gpq history --json`: waits, GPU hours, what they were worth (hours, seconds).
+    """The jobs that ended, the latest last, as `gpq history --json`: waits, GPU hours, what they
+    were worth (hours, seconds).
 
-    `since`, `until`: when they ended, as "7d", "yesterday", a datetime, or a timedelta ago. `number`: the latest so many;
-    0 is all. Raises gpq.errors.UsageError for a moment that is none.
+    `since`, `until`: when they ended, as "7d", "yesterday", a datetime, or a timedelta ago.
+    `number`: the latest so many; 0 is all. Raises gpq.errors.UsageError for a moment that is none.
     """
     if number < 0:
         raise UsageError(f"--number {number} is below 0", "write a whole number, 0 for all")
@@ -97,23 +113,28 @@ def history(
 def report(
     *, since: Moment = "", until: Moment = "", by: Literal["user", "job", "server", "day"] = "user"
 ) -> ReportView:
-    """GPU hours, what they were worth, waits, restarts and fairness of a window, as `gpq report --json`. Raises as
-    `history`."""
+    """GPU hours, what they were worth, waits, restarts and fairness of a window, as `gpq report
+    --json`. Raises as `history`."""
     begin, end = datetimes.window(past(since, "--since"), past(until, "--until"))
     return ask(requests.Report(begin, end, by), ReportView)
 
 
 def wait(*jobs: Selector, timeout: Duration | None = None) -> int:
-    """Block until all have ended; the first exit status that is not 0, by number. Raises as `Job.wait`."""
+    """Block until all have ended; the first exit status that is not 0, by number. Raises as
+    `Job.wait`."""
     if not jobs:
-        raise UsageError("no job to wait for is named", 'gpq.wait(42), or gpq.wait("all") for every live one')
+        raise UsageError(
+            "no job to wait for is named", 'gpq.wait(42), or gpq.wait("all") for every live one'
+        )
     return waited(_named(jobs), timeout)
 
 
 def cancel(*jobs: Selector, timeout: Duration = "3m") -> CancelResult:
     """Stop jobs for good, as `Job.cancel`, several at once."""
     if not jobs:
-        raise UsageError("no job to cancel is named", 'gpq.cancel(42), or gpq.cancel("all") for every one')
+        raise UsageError(
+            "no job to cancel is named", 'gpq.cancel(42), or gpq.cancel("all") for every one'
+        )
     return cancelled(_named(jobs), timeout)
 
 

@@ -1,4 +1,5 @@
-"""A job of the queue as an object: what it is now, its end, its log, and what may be done with it."""
+"""A job of the queue as an object: what it is now, its end, its log, and what may be done with
+it."""
 
 from __future__ import annotations
 
@@ -56,15 +57,18 @@ class LogPiece:
     node: str
     data: bytes
     skipped: int = 0  # bytes before `data` that the log's limit left out
-    silent: str = ""  # why the rest of this attempt's log is not to be had now; then the next attempt follows
+    # why the rest of this attempt's log is not to be had now; then the next attempt follows
+    silent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job by its number. Holds no connection: it may be kept, sent to other threads, and made anew by `Job(42)`.
+    """A job by its number. Holds no connection: it may be kept, sent to other threads, and made
+    anew by `Job(42)`.
 
-    Every method raises gpq.errors.NotFound where there is no such job, and DaemonUnreachable where no daemon can be
-    started. Methods other than hold, release, requeue and edit go on with the next daemon when one goes away meanwhile.
+    Every method raises gpq.errors.NotFound where there is no such job, and DaemonUnreachable where
+    no daemon can be started. Methods other than hold, release, requeue and edit go on with the next
+    daemon when one goes away meanwhile.
     """
 
     id: int
@@ -74,7 +78,8 @@ class Job:
         return self.id
 
     def status(self) -> job_answers.JobView:
-        """Its row of `gpq status` now: state, GPUs, goodput, ... (seconds, and stamps in UTC as ISO 8601)."""
+        """Its row of `gpq status` now: state, GPUs, goodput, ... (seconds, and stamps in UTC as ISO
+        8601)."""
         with Lasting(Onlooker().note) as daemon:
             row = following.newest(daemon, str(self.id))
         if row is None:
@@ -90,42 +95,69 @@ class Job:
         return ask(requests.Why(str(self.id)), job_answers.Explanation)
 
     def wait(self, timeout: options.Duration | None = None) -> int:
-        """Block until it has ended; its exit status, 128 + n for signal n, 1 for one that was cancelled before it ran.
+        """Block until it has ended; its exit status, 128 + n for signal n, 1 for one that was
+        cancelled before it ran.
 
-        Raises gpq.errors.TimedOut, a TimeoutError, after `timeout` ("2h", a timedelta, or seconds); the job runs on.
+        Raises gpq.errors.TimedOut, a TimeoutError, after `timeout` ("2h", a timedelta, or seconds);
+        the job runs on.
         """
         return waited([str(self.id)], timeout)
 
     def log_pieces(
-        self, *, follow: bool = False, lines: int | None = None, attempt: int | None = None, node: str = ""
+        self,
+        *,
+        follow: bool = False,
+        lines: int | None = None,
+        attempt: int | None = None,
+        node: str = "",
     ) -> Iterator[LogPiece]:
-        """What it printed, as bytes, as they come; with `follow` until it ends. `lines`: the last so many; `node`: a name, or
-        a rank in the job.
+        """What it printed, as bytes, as they come; with `follow` until it ends. `lines`: the last
+        so many; `node`: a name, or a rank in the job.
 
-        Raises GpqError for a job that has no log (yet), and where no server of its last attempt answers.
+        Raises GpqError for a job that has no log (yet), and where no server of its last attempt
+        answers.
         """
         onlooker = Onlooker()
         if lines is not None and lines < 0:
             raise UsageError(f"--lines {lines} is below 0", "write a whole number, 0 or above")
         with Lasting(onlooker.note) as daemon:
-            asked = following.log(daemon, onlooker, str(self.id), attempt or 0, node, follow=follow, lines=lines)
+            asked = following.log(
+                daemon, onlooker, str(self.id), attempt or 0, node, follow=follow, lines=lines
+            )
             for piece in asked:
-                yield LogPiece(piece.attempt, piece.node, base64.b64decode(piece.data), piece.skipped, piece.silent)
+                yield LogPiece(
+                    piece.attempt,
+                    piece.node,
+                    base64.b64decode(piece.data),
+                    piece.skipped,
+                    piece.silent,
+                )
 
     def logs(
-        self, *, follow: bool = False, lines: int | None = None, attempt: int | None = None, node: str = ""
+        self,
+        *,
+        follow: bool = False,
+        lines: int | None = None,
+        attempt: int | None = None,
+        node: str = "",
     ) -> Iterator[str]:
-        """The lines that it printed, without their ends, all attempts joined, or the last `lines` of them; with `follow` as
-        they come, until it ends.
+        """The lines that it printed, without their ends, all attempts joined, or the last `lines`
+        of them; with `follow` as they come, until it ends.
 
         Bytes that are no UTF-8 become U+FFFD; escape codes are passed on. Raises as `log_pieces`.
         """
         decoder, rest, last = codecs.getincrementaldecoder("utf-8")("replace"), "", 0
         for piece in self.log_pieces(follow=follow, lines=lines, attempt=attempt, node=node):
-            if (piece.attempt != last or piece.skipped) and (rest := rest + decoder.decode(b"", True)):
+            if (piece.attempt != last or piece.skipped) and (
+                rest := rest + decoder.decode(b"", True)
+            ):
                 yield rest
                 rest = ""
-            decoder = decoder if piece.attempt == last else codecs.getincrementaldecoder("utf-8")("replace")
+            decoder = (
+                decoder
+                if piece.attempt == last
+                else codecs.getincrementaldecoder("utf-8")("replace")
+            )
             last = piece.attempt
             *whole, rest = (rest + decoder.decode(piece.data)).split("\n")
             yield from whole
@@ -133,14 +165,17 @@ class Job:
             yield rest
 
     def cancel(self, timeout: options.Duration = "3m") -> job_answers.CancelResult:
-        """Stop it for good. Returns when it is proven that no process of it is left: its number is in `cancelled` then.
+        """Stop it for good. Returns when it is proven that no process of it is left: its number is
+        in `cancelled` then.
 
-        After `timeout` its number is in `remaining`, and in `waiting` with the reason where its server does not answer.
+        After `timeout` its number is in `remaining`, and in `waiting` with the reason where its
+        server does not answer.
         """
         return cancelled([str(self.id)], timeout)
 
     def hold(self) -> None:
-        """Keep it from running until `release`; one that can checkpoint is stopped first. Raises Refused."""
+        """Keep it from running until `release`; one that can checkpoint is stopped first. Raises
+        Refused."""
         self._change(requests.Hold([str(self.id)]))
 
     def release(self) -> None:
@@ -148,9 +183,11 @@ class Job:
         self._change(requests.Release([str(self.id)]))
 
     def requeue(self) -> Job:
-        """Stop it and queue it again; it goes on from its checkpoint where it makes any. Raises Refused.
+        """Stop it and queue it again; it goes on from its checkpoint where it makes any. Raises
+        Refused.
 
-        Answers with the job that is queued now: this one, or, where it had ended, a new one like it.
+        Answers with the job that is queued now: this one, or, where it had ended, a new one like
+        it.
         """
         return Job(self._change(requests.Requeue([str(self.id)])))
 
@@ -175,18 +212,22 @@ class Job:
         notify_on: str | Sequence[str] = (),
         accept: str | Sequence[str] = (),
     ) -> list[str]:
-        """Change what was asked of it, as `gpq edit`: what is left out stays. One line for each change that was made.
+        """Change what was asked of it, as `gpq edit`: what is left out stays. One line for each
+        change that was made.
 
-        "none" lifts a limit or a condition (time, after, gpu_type, min_gpu_memory, array_limit), begin="now" a moment;
-        notify="none" tells nobody any more.
-        Raises gpq.errors.UsageError, and Refused for what cannot change any more.
+        "none" lifts a limit or a condition (time, after, gpu_type, min_gpu_memory, array_limit),
+        begin="now" a moment; notify="none" tells nobody any more. Raises gpq.errors.UsageError, and
+        Refused for what cannot change any more.
         """
         given: dict[str, Any] = dict(  # noqa: C408
-            name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag, untag=untag, after=after,
-            begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
-            array_limit=array_limit, background=background, notify=notify, notify_on=notify_on, accept=accept,
+            name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag,
+            untag=untag, after=after, begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory,
+            max_batch_size=max_batch_size, array_limit=array_limit, background=background,
+            notify=notify, notify_on=notify_on, accept=accept,
         )  # fmt: skip
-        answer = call(edit_request.request([str(self.id)], **options.read(given)), job_answers.Changed)
+        answer = call(
+            edit_request.request([str(self.id)], **options.read(given)), job_answers.Changed
+        )
         if answer.unchanged and not answer.jobs:
             raise Refused("; ".join(answer.unchanged), f"`gpq show {self.id}` tells how it is")
         return list(answer.said)
@@ -203,7 +244,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """The jobs of one submission, alike but for an index or the values of a sweep. `id` stands for all of them."""
+    """The jobs of one submission, alike but for an index or the values of a sweep. `id` stands for
+    all of them."""
 
     id: int
     jobs: tuple[Job, ...]

@@ -1,4 +1,5 @@
-"""Python values as the texts that the options of `gpq submit` are, so that one code checks both. Refuses other types only."""
+"""Python values as the texts that the options of `gpq submit` are, so that one code checks both.
+Refuses other types only."""
 
 from __future__ import annotations
 
@@ -19,20 +20,23 @@ if TYPE_CHECKING:
 
 Word = str | os.PathLike[str] | int | float  # of a command: numbers are written out
 Duration = str | timedelta | float  # "90m", "1h30m"; a timedelta; or a number, which is of seconds
-Gpus = str | int | tuple[int, int | None]  # "4", "1-8", "2-"; 4; (1, 8); (2, None): from 2 to whatever pays
+# "4", "1-8", "2-"; 4; (1, 8); (2, None): from 2 to whatever pays
+Gpus = str | int | tuple[int, int | None]
 
 
 Moment = (
     str | datetime | timedelta
 )  # "tomorrow 8am", "+2h"; a datetime, of this machine's zone unless it names one; from now
-Selector: TypeAlias = "Job | Array | int | str"  # or as on the command line: "3-7,9", a name, "@", "all"
+# or as on the command line: "3-7,9", a name, "@", "all"
+Selector: TypeAlias = "Job | Array | int | str"
 
 
 SIZES = ("batch_size", "max_batch_size")  # given unless None: 0 is a mistake to be named
 
 
 class Options(TypedDict, total=False):
-    """The options of `gpq.submit`, by the names that they have on the command line; what they mean is in its help."""
+    """The options of `gpq.submit`, by the names that they have on the command line; what they mean
+    is in its help."""
 
     gpus: Gpus
     gpu_type: str
@@ -65,10 +69,16 @@ class Options(TypedDict, total=False):
     accept: str | Sequence[str]
 
 
-def asked(script: Sequence[Word], command: Sequence[Word] | None, given: Mapping[str, Any]) -> submit_request.Settled:
-    """What the command line would have read, with what the lines of a script add. Raises UsageError."""
+def asked(
+    script: Sequence[Word], command: Sequence[Word] | None, given: Mapping[str, Any]
+) -> submit_request.Settled:
+    """What the command line would have read, with what the lines of a script add. Raises
+    UsageError."""
     if command is not None and script:
-        raise UsageError("both a script and a command", "gpq.submit('train.py', ...) or gpq.submit(command=[...])")
+        raise UsageError(
+            "both a script and a command",
+            "gpq.submit('train.py', ...) or gpq.submit(command=[...])",
+        )
     if isinstance(command, (str, os.PathLike)):
         raise UsageError(
             f"command={str(command)[:80]!r} is one text, not a list of words",
@@ -76,7 +86,9 @@ def asked(script: Sequence[Word], command: Sequence[Word] | None, given: Mapping
         )
     # What has its default is not given: a script's lines may say otherwise.
     texts = {
-        submit_request.LISTS.get(name, name): value for name, value in read(given).items() if value or name in SIZES
+        submit_request.LISTS.get(name, name): value
+        for name, value in read(given).items()
+        if value or name in SIZES
     }
     words = [word(each) for each in (script if command is None else command)]
     return submit_request.settle(submit_request.Parsed(texts, words, command is not None))
@@ -167,7 +179,9 @@ def _resume(name: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     if not isinstance(value, Sequence):
-        raise _not(_option(name), value, "a list of words", '"--resume auto" or ["--resume", "auto"]')
+        raise _not(
+            _option(name), value, "a list of words", '"--resume auto" or ["--resume", "auto"]'
+        )
     return shlex.join(word(each) for each in value)
 
 
@@ -184,7 +198,10 @@ def selector(value: Selector) -> str:
     """A job as it is named on the command line. Raises UsageError for what is neither."""
     number = getattr(value, "id", value)
     if isinstance(number, bool) or not isinstance(number, (str, int)):
-        raise UsageError(f"{_shown(value)} is no job", 'give 42, a Job, or as on the command line "3-7", "train", "@"')
+        raise UsageError(
+            f"{_shown(value)} is no job",
+            'give 42, a Job, or as on the command line "3-7", "train", "@"',
+        )
     return str(number)
 
 
@@ -194,7 +211,8 @@ def _jobs(name: str, value: Any) -> list[str]:
 
 
 def moment(value: Moment, option: str) -> str:
-    """As it is typed: a timedelta is so long from now. Raises UsageError for what is none of the three types."""
+    """As it is typed: a timedelta is so long from now. Raises UsageError for what is none of the
+    three types."""
     if isinstance(value, datetime):
         return value.isoformat()
     return f"+{seconds(value, option)}" if isinstance(value, timedelta) else _text(option, value)
@@ -223,13 +241,21 @@ def _indices(name: str, value: Any) -> str:
 
 
 def _sweeps(name: str, value: Any) -> list[str]:
-    """`["lr=\"0.1\",\"0.01\""]` of {"lr": [0.1, 0.01]}: in quotes each value is one, whatever it holds."""
+    """`["lr=\"0.1\",\"0.01\""]` of {"lr": [0.1, 0.01]}: in quotes each value is one, whatever it
+    holds."""
     if not isinstance(value, Mapping):
         return _tags(name, value)
     for key, points in value.items():
         if isinstance(points, (str, bytes)) or not isinstance(points, Iterable):
-            raise _not(f"--sweep {key}:", points, "a list of values", f'{{"{key}": [1, 2]}}, or sweep="{key}=0..9"')
-    return [f"{key}={','.join(_point(key, each) for each in points)}" for key, points in value.items()]
+            raise _not(
+                f"--sweep {key}:",
+                points,
+                "a list of values",
+                f'{{"{key}": [1, 2]}}, or sweep="{key}=0..9"',
+            )
+    return [
+        f"{key}={','.join(_point(key, each) for each in points)}" for key, points in value.items()
+    ]
 
 
 def _point(key: str, value: object) -> str:
@@ -237,7 +263,8 @@ def _point(key: str, value: object) -> str:
     quote = next((mark for mark in sweep_values.QUOTES if mark not in text), None)
     if quote is None:
         raise UsageError(
-            f"--sweep {key}: {_shown(value)} has quotes of both kinds", "put it into a CSV: sweep_file=..."
+            f"--sweep {key}: {_shown(value)} has quotes of both kinds",
+            "put it into a CSV: sweep_file=...",
         )
     return f"{quote}{text}{quote}"
 

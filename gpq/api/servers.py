@@ -1,4 +1,5 @@
-"""Servers from Python, by the code of `gpq nodes` and `gpq yield`: added, removed, drained, reserved, handed back to an owner."""
+"""Servers from Python, by the code of `gpq nodes` and `gpq yield`: added, removed, drained,
+reserved, handed back to an owner."""
 
 from __future__ import annotations
 
@@ -29,11 +30,13 @@ def add_node(
     ssh_config: str | os.PathLike[str] = "",
     yes: bool = False,
 ) -> NodesAdded:
-    """Add a server that ssh reaches without a question, as `gpq nodes add`: it is looked at and written to config.toml.
+    """Add a server that ssh reaches without a question, as `gpq nodes add`: it is looked at and
+    written to config.toml.
 
-    `host`: "user@host", or a name of ~/.ssh/config. `gpus`: those to use, by index or UUID; `slots`: CPU slots instead.
-    `yes`: accept a new host key, of which a remark is logged. Raises gpq.errors.Refused for a host key that is not known,
-    and GpqError for a server that cannot be reached or has nothing to run jobs on; then nothing was written.
+    `host`: "user@host", or a name of ~/.ssh/config. `gpus`: those to use, by index or UUID;
+    `slots`: CPU slots instead. `yes`: accept a new host key, of which a remark is logged. Raises
+    gpq.errors.Refused for a host key that is not known, and GpqError for a server that cannot be
+    reached or has nothing to run jobs on; then nothing was written.
     """
     from gpq.options import json_answers
     from gpq.servers import adding, changes
@@ -44,13 +47,16 @@ def add_node(
         raise UsageError(f"--port {port} is out of range", "from 1 to 65535; 0 is ssh's own")
     listed = [str(each) for each in ([gpus] if isinstance(gpus, str) else gpus)]
     wanted = adding.Wanted(host, name, listed, slots, python, port, address, os.fspath(ssh_config))
-    found = json_answers.AddedNode(**adding.add(wanted, Onlooker(), yes=yes, quiet=True, asks=False))
+    found = json_answers.AddedNode(
+        **adding.add(wanted, Onlooker(), yes=yes, quiet=True, asks=False)
+    )
     return json_answers.NodesAdded([found], changes.taken_in([found.name], _note))
 
 
 def remove_node(node: str, *, force: bool = False) -> NodeRemoved:
-    """Take a server out of config.toml, as `gpq nodes remove`. Raises Refused while jobs are on it, unless `force`: they run
-    on, and gpq hears no more of them. NotFound where config.toml has no such server."""
+    """Take a server out of config.toml, as `gpq nodes remove`. Raises Refused while jobs are on it,
+    unless `force`: they run on, and gpq hears no more of them. NotFound where config.toml has no
+    such server."""
     from gpq.options import json_answers
     from gpq.servers import changes
 
@@ -58,7 +64,8 @@ def remove_node(node: str, *, force: bool = False) -> NodeRemoved:
 
 
 def drain(node: str, reason: str = "") -> Drained:
-    """Place nothing new on a server until `undrain`: which jobs leave it, and which stay to their end. Raises NotFound."""
+    """Place nothing new on a server until `undrain`: which jobs leave it, and which stay to their
+    end. Raises NotFound."""
     return call(requests.Drain(node, reason), Drained)
 
 
@@ -70,12 +77,14 @@ def undrain(node: str) -> Drained:
 def reserve(
     node: str, *, user: str = "", start: Moment = "now", until: Moment = "", duration: Duration = ""
 ) -> Reserved:
-    """Keep a server, or some of its GPUs ("gpu1:0,1"), for one user's jobs, or out of gpq's hands, as `gpq nodes reserve`.
+    """Keep a server, or some of its GPUs ("gpu1:0,1"), for one user's jobs, or out of gpq's hands,
+    as `gpq nodes reserve`.
 
     gpq.reserve("gpu1:0-1", user="ana", start="fri 18:00", duration="2d")
 
-    It ends at `until` or after `duration`; a timedelta as `start` or `until` is from now. Raises gpq.errors.UsageError,
-    NotFound for a server or GPU that is none, Refused where somebody has it reserved then.
+    It ends at `until` or after `duration`; a timedelta as `start` or `until` is from now. Raises
+    gpq.errors.UsageError, NotFound for a server or GPU that is none, Refused where somebody has it
+    reserved then.
     """
     from gpq.servers import changes
 
@@ -91,8 +100,8 @@ def unreserve(reservation: int | Reserved) -> Reserved:
 
 
 def yield_node(node: str = "local", duration: Duration = "8h", *, end: bool = False) -> Yielded:
-    """Get your own server back from everybody's gpq for so long, or with `end` give it back, as `gpq yield`. Raises GpqError
-    where it cannot be asked, NotFound for no such server."""
+    """Get your own server back from everybody's gpq for so long, or with `end` give it back, as
+    `gpq yield`. Raises GpqError where it cannot be asked, NotFound for no such server."""
     from gpq.options.parsing import values
     from gpq.servers import changes
 

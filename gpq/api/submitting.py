@@ -1,4 +1,5 @@
-"""`gpq.submit` and `gpq.submit_array`: Python values -> the request that `gpq submit` would make of them."""
+"""`gpq.submit` and `gpq.submit_array`: Python values -> the request that `gpq submit` would make of
+them."""
 
 from __future__ import annotations
 
@@ -19,16 +20,20 @@ if TYPE_CHECKING:
 
 
 @overload
-def submit(
-    *script: Word, command: Sequence[Word] | None = None, hold: bool = False, dry_run: Literal[False] = False,
-    **options: Unpack[Options],
+def submit(*script: Word, command: Sequence[
+    Word
+] | None = None, hold: bool = False, dry_run: Literal[False] = False, **options: Unpack[
+    Options
+],
 ) -> Job: ...  # fmt: skip
 
 
 @overload
-def submit(
-    *script: Word, command: Sequence[Word] | None = None, hold: bool = False, dry_run: Literal[True],
-    **options: Unpack[Options],
+def submit(*script: Word, command: Sequence[
+    Word
+] | None = None, hold: bool = False, dry_run: Literal[True], **options: Unpack[
+    Options
+],
 ) -> DryRun: ...  # fmt: skip
 
 
@@ -67,27 +72,33 @@ def submit(
     hold: bool = False,
     dry_run: bool = False,
 ) -> Job | DryRun:
-    """Queue a script with its arguments, or with `command` a command as it is; durable when this returns.
+    """Queue a script with its arguments, or with `command` a command as it is; durable when this
+    returns.
 
     gpq.submit("train.py", "--epochs", 10, gpus=(1, 8), time="2h")
     gpq.submit(command=["./run.sh", "big"], gpus=2, env={"SEED": 1})
 
-    Options as `gpq submit --help` explains them. Durations: "90m", a timedelta, or a number of seconds. `gpus`: 4, (1, 8),
-    (2, None) for 2 to whatever pays, or "1-8". `min_gpu_memory`: "40G". `env`: {"A": "1", "B": None}; B goes along as it
-    is here. `dry_run=True` queues nothing and answers what would happen. Working directory, environment and interpreter
-    are this process's, chosen as for the command line. Raises gpq.errors.UsageError for what cannot be, Refused for what the
-    daemon will not do, DaemonUnreachable where none can be started.
+    Options as `gpq submit --help` explains them. Durations: "90m", a timedelta, or a number of
+    seconds. `gpus`: 4, (1, 8), (2, None) for 2 to whatever pays, or "1-8". `min_gpu_memory`: "40G".
+    `env`: {"A": "1", "B": None}; B goes along as it is here. `dry_run=True` queues nothing and
+    answers what would happen. Working directory, environment and interpreter are this process's,
+    chosen as for the command line. Raises gpq.errors.UsageError for what cannot be, Refused for
+    what the daemon will not do, DaemonUnreachable where none can be started.
     """
     given = Options(
-        gpus=gpus, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, name=name, tag=tag, priority=priority, time=time,
-        after=after, begin=begin, background=background, retries=retries, requeue_on_lost=requeue_on_lost, rigid=rigid,
-        preemptible=preemptible, signal=signal, grace=grace, resume_args=resume_args, done_file=done_file, batch_size=batch_size,
-        max_batch_size=max_batch_size, atomic_batch_size=atomic_batch_size, env=env, cwd=cwd, python=python, setup=setup,
-        snapshot=snapshot, notify=notify, notify_on=notify_on, accept=accept,
+        gpus=gpus, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, name=name, tag=tag,
+        priority=priority, time=time, after=after, begin=begin, background=background,
+        retries=retries, requeue_on_lost=requeue_on_lost, rigid=rigid, preemptible=preemptible,
+        signal=signal, grace=grace, resume_args=resume_args, done_file=done_file,
+        batch_size=batch_size, max_batch_size=max_batch_size, atomic_batch_size=atomic_batch_size,
+        env=env, cwd=cwd, python=python, setup=setup, snapshot=snapshot, notify=notify,
+        notify_on=notify_on, accept=accept,
     )  # fmt: skip
     settled = asked(script, command, given)
     if _several(settled):
-        raise UsageError(f"{script[0]} asks for an array by a line at its head", "gpq.submit_array queues it")
+        raise UsageError(
+            f"{script[0]} asks for an array by a line at its head", "gpq.submit_array queues it"
+        )
     if dry_run:
         return call(_request(settled, hold, dry_run=True), DryRun)
     answer = _submit(settled, hold)
@@ -103,18 +114,24 @@ def submit_array(
     hold: bool = False,
     **options: Unpack[Options],
 ) -> Array:
-    """Queue a job for each index or each point of a sweep; `{index}` and `{name}`s in words and environment are filled in.
+    """Queue a job for each index or each point of a sweep; `{index}` and `{name}`s in words and
+    environment are filled in.
 
-    gpq.submit_array(command=["./run.sh", "{index}"], array=range(100))
-    gpq.submit_array("train.py", "--lr", "{lr}", sweep={"lr": [1e-3, 1e-2], "seed": range(5)}, array="%4", gpus=1)
+    gpq.submit_array(command=["./run.sh", "{index}"], array=range(100)) gpq.submit_array("train.py",
+    "--lr", "{lr}", sweep={"lr": [1e-3, 1e-2], "seed": range(5)}, array="%4", gpus=1)
 
-    `array`: range(100), [1, 5], or "0-99%4" for at most 4 with GPUs at once; beside a sweep "%4". `sweep_file`: a CSV.
-    All else as `submit`, which raises the same.
+    `array`: range(100), [1, 5], or "0-99%4" for at most 4 with GPUs at once; beside a sweep "%4".
+    `sweep_file`: a CSV. All else as `submit`, which raises the same.
     """
     if not (array or sweep or sweep_file):
-        raise UsageError("which jobs? One of array, sweep and sweep_file", "gpq.submit queues a single one")
+        raise UsageError(
+            "which jobs? One of array, sweep and sweep_file", "gpq.submit queues a single one"
+        )
     answer = _submit(
-        asked(script, command, {**options, "array": array, "sweep": sweep, "sweep_file": sweep_file}), hold
+        asked(
+            script, command, {**options, "array": array, "sweep": sweep, "sweep_file": sweep_file}
+        ),
+        hold,
     )
     return Array(answer.id, tuple(Job(number) for number in answer.jobs), tuple(answer.warnings))
 
@@ -123,10 +140,13 @@ def _several(settled: submit_request.Settled) -> bool:
     return bool(settled.asked.array or settled.asked.sweep or settled.asked.sweep_file)
 
 
-def _request(settled: submit_request.Settled, hold: bool, *, dry_run: bool = False) -> requests.Submit:
+def _request(
+    settled: submit_request.Settled, hold: bool, *, dry_run: bool = False
+) -> requests.Submit:
     if settled.how["dry_run"] and not dry_run:
         raise UsageError(
-            "a line at the head of the script says --test-only, and sbatch would queue nothing", "take it out"
+            "a line at the head of the script says --test-only, and sbatch would queue nothing",
+            "take it out",
         )
     request, notes = submit_request.requested(settled, hold=hold, dry_run=dry_run)
     for note in [*settled.notes, *notes, *left_behind.notes(request.spec, os.environ)]:

@@ -1,4 +1,5 @@
-"""What is around the queue, from Python: the daemon itself, what config.toml says, whom jobs can tell, the live view's frame."""
+"""What is around the queue, from Python: the daemon itself, what config.toml says, whom jobs can
+tell, the live view's frame."""
 
 from __future__ import annotations
 
@@ -15,15 +16,16 @@ if TYPE_CHECKING:
 
 
 def top(*jobs: Selector) -> TopView:
-    """Servers, jobs, users and the last re-allocations in one answer, as `gpq top --json`. Selectors and conditions as
-    `gpq.status` takes them."""
+    """Servers, jobs, users and the last re-allocations in one answer, as `gpq top --json`.
+    Selectors and conditions as `gpq.status` takes them."""
     words = [selector(each) for each in jobs]
     query = [word for word in words if is_query(word)]
     return ask(requests.Top([word for word in words if word not in query], query), TopView)
 
 
 def daemon_status() -> DaemonInfo:
-    """The daemon's version, policy, rounds and memory, as `gpq daemon status --json`. Starts none: raises DaemonUnreachable."""
+    """The daemon's version, policy, rounds and memory, as `gpq daemon status --json`. Starts none:
+    raises DaemonUnreachable."""
     from gpq.client import daemon_control
 
     return daemon_control.status()
@@ -32,7 +34,8 @@ def daemon_status() -> DaemonInfo:
 def start_daemon(metrics: str = "") -> bool:
     """Start the daemon; whatever asks it does that by itself. False when one runs already.
 
-    `metrics`: "[ADDR:]PORT" where it is to serve Prometheus metrics. Raises Refused where one runs that serves others.
+    `metrics`: "[ADDR:]PORT" where it is to serve Prometheus metrics. Raises Refused where one runs
+    that serves others.
     """
     from gpq.client import daemon_control
 
@@ -54,8 +57,8 @@ def daemon_log(lines: int = 100) -> list[str]:
 
 
 def settings() -> Settings:
-    """All settings that hold, defaults included, by their names in config.toml; no URL is in it. Raises UsageError for a file
-    with a mistake."""
+    """All settings that hold, defaults included, by their names in config.toml; no URL is in it.
+    Raises UsageError for a file with a mistake."""
     from dataclasses import asdict
 
     from gpq import config, outward
@@ -74,7 +77,8 @@ def notify_targets() -> Targets:
 
 
 def notify_test(*names: str) -> Sent:
-    """Send a message to each of them now, and say which services took it. Raises UsageError for a name that is none."""
+    """Send a message to each of them now, and say which services took it. Raises UsageError for a
+    name that is none."""
     from gpq.options import json_answers, targets
 
     return json_answers.Sent(list(targets.tried(names)))

@@ -1,32 +1,38 @@
 """Holds a run against the reference: when do two tensors differ by more than rounding?
 
-The criterion. d is how far a tensor is from the reference's, n how far rounding alone takes it (the reference run again,
-with the examples of each batch in three other orders: the furthest), s its norm, m the distance that it has moved since the
-start. It differs where d is above both
+The criterion. d is how far a tensor is from the reference's, n how far rounding alone takes it (the
+reference run again, with the examples of each batch in three other orders: the furthest), s its
+norm, m the distance that it has moved since the start. It differs where d is above both
 
-    NOISE * n         rounding is not the same for all tensors: the gradient of an attention's key bias is zero but for
-                      rounding, and Adam makes whole steps of it. n shows that. By luck one tensor may come out too well
-                      in all, so at least the run's typical n / m is taken.
+    NOISE * n         rounding is not the same for all tensors: the gradient of an attention's key
+                      bias is zero but for rounding, and Adam makes whole steps of it. n shows that.
+                      By luck one tensor may come out too well in all, so at least the run's typical
+                      n / m is taken.
     the lesser of SIZE * s and MOVED * m, but not less than ULPS of its type
-                      1e-4 of the norm is what the promise says. In a few steps with a small rate a tensor moves less than
-                      that, and a gradient that is wrong by 14% would hide in it: so also 1e-3 of the way it went. A rate
-                      that is 1% off is 1e-2 of the way. Below some units in the last place nothing can be told of weights;
-                      so gradients, as the optimizer finds them, and the rates that it uses are compared by themselves.
+                      1e-4 of the norm is what the promise says. In a few steps with a small rate a
+                      tensor moves less than that, and a gradient that is wrong by 14% would hide in
+                      it: so also 1e-3 of the way it went. A rate that is 1% off is 1e-2 of the way.
+                      Below some units in the last place nothing can be told of weights; so
+                      gradients, as the optimizer finds them, and the rates that it uses are
+                      compared by themselves.
 
-An optimizer amplifies rounding: where a gradient is zero but for that, Adam's first steps depend on it, and another order of
-the same sums may show none of it. So a few tensors (FEW) that are off by no more than AMPLIFIED allowances, while every
-gradient and all others are right, are let pass: what a loop does wrongly shows in gradients, in rates, or in most tensors.
+An optimizer amplifies rounding: where a gradient is zero but for that, Adam's first steps depend on
+it, and another order of the same sums may show none of it. So a few tensors (FEW) that are off by
+no more than AMPLIFIED allowances, while every gradient and all others are right, are let pass: what
+a loop does wrongly shows in gradients, in rates, or in most tensors.
 
-Where another order alone takes most tensors far (MIXED), the examples of a batch are mixed with each other, or random
-numbers fall on them by their place: that is no rounding, and n counts for nothing.
+Where another order alone takes most tensors far (MIXED), the examples of a batch are mixed with
+each other, or random numbers fall on them by their place: that is no rounding, and n counts for
+nothing.
 
-Weights in half precision are rounded in each part of a batch by more than all this, and steps amplify it. So there the first
-step alone is judged that is not bit for bit the reference's, whose weights are still the same. It differs where d is above
-COARSE machine epsilons of half precision of s, and above COARSE * n: right runs lay at a third of
-that. A tensor that another order alone takes as far is rounding, and may differ by NOISE * n. A few
-gradients (FEW) may be off by CANCELLED allowances: examples nearly cancel there. Weights and states
-that follow from gradients rounded otherwise are let pass: the first step of Adam is made of signs.
-A script that only runs in half precision is judged in the same way.
+Weights in half precision are rounded in each part of a batch by more than all this, and steps
+amplify it. So there the first step alone is judged that is not bit for bit the reference's, whose
+weights are still the same. It differs where d is above COARSE machine epsilons of half precision of
+s, and above COARSE * n: right runs lay at a third of that. A tensor that another order alone takes
+as far is rounding, and may differ by NOISE * n. A few gradients (FEW) may be off by CANCELLED
+allowances: examples nearly cancel there. Weights and states that follow from gradients rounded
+otherwise are let pass: the first step of Adam is made of signs. A script that only runs in half
+precision is judged in the same way.
 """
 
 from __future__ import annotations
@@ -82,7 +88,8 @@ class Judge:
         """`turned`: the reference with its batches in other orders; `exact`: in full precision."""
         self.reference, self._turned = reference, turned
         self.mixed = False  # another order changes by more than rounding what is trained
-        self.ordered: int | None = None  # the first step, where it does so there: no part of a batch is as the whole
+        # the first step, where it does so there: no part of a batch is as the whole
+        self.ordered: int | None = None
         self.coarse = COARSE * _half_epsilon(reference, exact)  # relative; 0 in full precision
         self._typical: dict[int, float] = {}
         met = False
@@ -115,12 +122,16 @@ class Judge:
                     finding.tensors, finding.differences = number, found
                 if self.coarse and any(each.excess for each in every):
                     judged = number
-            finding.metrics += [name for name in self._metrics(number, other) if name not in finding.metrics]
+            finding.metrics += [
+                name for name in self._metrics(number, other) if name not in finding.metrics
+            ]
         last = self.reference.last if judged is None else judged
         if last in run.steps:
             largest = self._largest(last, run.steps[last])
             finding.largest = largest if math.isfinite(largest) else None
-        firsts = [each for each in (finding.samples, finding.rates, finding.tensors) if each is not None]
+        firsts = [
+            each for each in (finding.samples, finding.rates, finding.tensors) if each is not None
+        ]
         finding.step = min(firsts) if firsts else None
         return finding
 
@@ -136,12 +147,13 @@ class Judge:
             gaps = [gap for gap in gaps if gap.relative > SIGNS or _source(gap.what) not in sources]
         few = len(gaps) <= max(1, FEW * sum(gap.kind == "tensor" for gap in every))
         return few and all(
-            gap.kind == "tensor" and not gap.what.startswith(GRADIENT) and gap.excess <= AMPLIFIED for gap in gaps
+            gap.kind == "tensor" and not gap.what.startswith(GRADIENT) and gap.excess <= AMPLIFIED
+            for gap in gaps
         )
 
     def differences(self, number: int, step: Step) -> list[Difference]:
-        """All tensors and numbers of that step: first gradients, from which all else follows, last plain numbers; those that
-        differ most first."""
+        """All tensors and numbers of that step: first gradients, from which all else follows, last
+        plain numbers; those that differ most first."""
         mine = self.reference.steps[number]
         found = [
             self._tensor(name, sketch, step.tensors.get(name), number)
@@ -149,17 +161,35 @@ class Judge:
             if not _private(name)
         ]
         found += [
-            _number(name, value, step.numbers.get(name), self._number_turned(number, name, value), self.coarse)
+            _number(
+                name,
+                value,
+                step.numbers.get(name),
+                self._number_turned(number, name, value),
+                self.coarse,
+            )
             for name, value in mine.numbers.items()
             if not _private(name)
         ]
-        return sorted(found, key=lambda each: (each.kind == "number", not each.what.startswith(GRADIENT), -each.excess))
+        return sorted(
+            found,
+            key=lambda each: (
+                each.kind == "number",
+                not each.what.startswith(GRADIENT),
+                -each.excess,
+            ),
+        )
 
     def factor(self, number: int, step: Step) -> float | None:
-        """By which the gradients of step `number` are too large, if it is one factor for all of them."""
+        """By which the gradients of step `number` are too large, if it is one factor for all of
+        them."""
         mine = self.reference.steps[number].tensors
         names = [name for name in mine if name.startswith(GRADIENT) and name in step.tensors]
-        steady = [name for name in names if norm(mine[name]) and self._is_steady(name, mine[name], number, MOVED)]
+        steady = [
+            name
+            for name in names
+            if norm(mine[name]) and self._is_steady(name, mine[name], number, MOVED)
+        ]
         factors = [one_factor(mine[name], step.tensors[name]) for name in steady]
         found = [each for each in factors if each is not None]
         if not found or len(found) < len(factors):
@@ -186,7 +216,8 @@ class Judge:
         return max(way, ULPS * epsilon(mine) * size, noise)
 
     def _is_steady(self, name: str, mine: Sketch, number: int, share: float) -> bool:
-        """Is it by no more than this `share` rounding? In half precision: in the first step by no more than that allows."""
+        """Is it by no more than this `share` rounding? In half precision: in the first step by no
+        more than that allows."""
         if self.coarse:
             number = sorted(self.reference.steps)[:2][-1]
             mine, share = self.reference.steps[number].tensors.get(name, mine), NOISE * self.coarse
@@ -216,11 +247,14 @@ class Judge:
         return apart(start, mine) if start is not None else norm(mine)
 
     def _shares(self, number: int) -> dict[str, float]:
-        """Of each tensor that moved: how far another order takes it at most, as a part of the way it went."""
+        """Of each tensor that moved: how far another order takes it at most, as a part of the way
+        it went."""
         found: dict[str, float] = {}
         for name, sketch in self.reference.steps[number].tensors.items():
             way = self._moved(name, sketch)
-            others = [step.tensors[name] for step in self._steps_turned(number) if name in step.tensors]
+            others = [
+                step.tensors[name] for step in self._steps_turned(number) if name in step.tensors
+            ]
             if others and way > 0:
                 found[name] = min(1.0, max(apart(sketch, other) for other in others) / way)
         return found
@@ -270,16 +304,22 @@ def _number(
     name: str, mine: float | None, other: float | None, turned: float | None, coarse: float = 0.0
 ) -> Difference:
     if mine is None or other is None:
-        return Difference(name, "number", 0.0 if mine == other else math.inf, 0.0 if mine == other else math.inf)
+        return Difference(
+            name, "number", 0.0 if mine == other else math.inf, 0.0 if mine == other else math.inf
+        )
     distance = abs(mine - other)
     noise = abs(mine - turned) if turned is not None else 0.0
     allowed = max(NUMBER * abs(mine), coarse * abs(mine), NOISE * noise, 1e-12)
-    return Difference(name, "number", distance / allowed, distance / abs(mine) if mine else distance)
+    return Difference(
+        name, "number", distance / allowed, distance / abs(mine) if mine else distance
+    )
 
 
 def _same_rates(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
     flat = [rate for rates in one for rate in rates], [rate for rates in other for rate in rates]
-    return len(flat[0]) == len(flat[1]) and all(math.isclose(a, b, rel_tol=NUMBER) for a, b in zip(*flat, strict=True))
+    return len(flat[0]) == len(flat[1]) and all(
+        math.isclose(a, b, rel_tol=NUMBER) for a, b in zip(*flat, strict=True)
+    )
 
 
 def _mean(values: Sequence[tuple[float, int, int]]) -> float | None:

@@ -1,6 +1,8 @@
-"""The other end of `gpq_agent.train.prove.fork_server`: a replica that is forked costs no import of torch.
+"""The other end of `gpq_agent.train.prove.fork_server`: a replica that is forked costs no import of
+torch.
 
-Whatever goes wrong with the server is no error of the check: `lost` says what, and its replicas are void.
+Whatever goes wrong with the server is no error of the check: `lost` says what, and its replicas are
+void.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class Fork:
 
 
 class ForkServer:
-    """`ready`: its imports are done; `lost`: why it cannot be used, "" while it can; `codes`: how replicas ended, by id."""
+    """`ready`: its imports are done; `lost`: why it cannot be used, "" while it can; `codes`: how
+    replicas ended, by id."""
 
     def __init__(
         self,

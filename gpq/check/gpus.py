@@ -1,4 +1,5 @@
-"""How many GPUs a script would see here. Asks the torch that the script runs with; refuses where they are too few."""
+"""How many GPUs a script would see here. Asks the torch that the script runs with; refuses where
+they are too few."""
 
 from __future__ import annotations
 
@@ -12,30 +13,41 @@ PATIENCE = 120  # seconds: a first import of torch from a network drive takes it
 
 
 def need(count: int, python: str, environ: Mapping[str, str], cwd: str) -> None:
-    """Raises Refused where torch sees fewer: it would train on the CPU instead, without a word. Starts a process."""
+    """Raises Refused where torch sees fewer: it would train on the CPU instead, without a word.
+    Starts a process."""
     found = _seen(python, environ, cwd)
     if found < count:
         seen = f"{found} GPU" if found == 1 else f"{found} GPUs"
         raise Refused(
-            f"--gpu needs {count} GPUs, and torch sees {seen} here", "without --gpu the check runs on the CPUs"
+            f"--gpu needs {count} GPUs, and torch sees {seen} here",
+            "without --gpu the check runs on the CPUs",
         )
 
 
 def _seen(python: str, environ: Mapping[str, str], cwd: str) -> int:
     try:
         asked = subprocess.run(
-            [python, "-c", ASK], env=environ, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE
+            [python, "-c", ASK],
+            env=environ,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE,
         )
     except OSError as error:
         problem = f"{python} cannot be started here: {error.strerror}"
         raise GpqError(problem, "--python PATH names an interpreter of this machine") from None
     except subprocess.TimeoutExpired:
         raise GpqError(
-            f"torch did not say within {PATIENCE} s how many GPUs there are", "is the driver well? nvidia-smi"
+            f"torch did not say within {PATIENCE} s how many GPUs there are",
+            "is the driver well? nvidia-smi",
         ) from None
     last = asked.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2]
     if asked.returncode or not last.isdecimal():
         said = asked.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        problem = f"{python} cannot say how many GPUs there are: {said or f'exit code {asked.returncode}'}"
+        problem = (
+            f"{python} cannot say how many GPUs there are:"
+            f" {said or f'exit code {asked.returncode}'}"
+        )
         raise GpqError(problem[:500], "--python PATH names an interpreter that has torch")
     return int(last)

@@ -1,4 +1,5 @@
-"""The probable habit behind a difference: what the loop does, judged by what differs first, and by the script's own text.
+"""The probable habit behind a difference: what the loop does, judged by what differs first, and by
+the script's own text.
 
 A guess, and shown as one; what the library told is no guess and comes before it.
 """
@@ -14,18 +15,25 @@ from gpq.check.records import Run
 from gpq.check.shapes import Shape
 from gpq.check.verdict import FoundHabit
 
-# code -> what the loop does, what gives the freedom back. The library's words where it has the same habit.
+# code -> what the loop does, what gives the freedom back. The library's words where it has the same
+# habit.
 WORDS = {
     "not-reproducible": (
         "two runs in one and the same shape differ: something is not seeded",
         "seed what draws random numbers, and torch.use_deterministic_algorithms(True)",
     ),
     "own-loader": (
-        "optimizer.step() runs outside the loop over job.loader(): every replica trains on all of the data",
+        (
+            "optimizer.step() runs outside the loop over job.loader(): every replica trains on all"
+            " of the data"
+        ),
         "take the batches from job.loader()",
     ),
     "own-epochs": (
-        "the loop over the loader is outside job.epochs(), so it begins anew at epoch 0 after a restart",
+        (
+            "the loop over the loader is outside job.epochs(), so it begins anew at epoch 0 after a"
+            " restart"
+        ),
         "for epoch in job.epochs(count):",
     ),
     "samples": (
@@ -34,26 +42,41 @@ WORDS = {
     ),
     "hand-accumulation": (
         "a step of the loader ended without optimizer.step(): the loop accumulates by itself",
-        "call optimizer.step() in every pass of the loop; gpq accumulates where a batch does not fit",
+        (
+            "call optimizer.step() in every pass of the loop; gpq accumulates where a batch does"
+            " not fit"
+        ),
     ),
     "own-rate": (
         "the loop sets the learning rate by a count of its own",
         "compute it from job.step, or give a scheduler to job.prepare()",
     ),
     "forgotten-scheduler": (
-        "the learning rate begins anew after a restart: a scheduler, or a count, that no checkpoint has",
+        (
+            "the learning rate begins anew after a restart: a scheduler, or a count, that no"
+            " checkpoint has"
+        ),
         "job.prepare(model, optimizer, scheduler)",
     ),
     "random": (
         "the loop draws random numbers for a batch as a whole, so they fall otherwise in its parts",
-        "draw them in the data set, by example; where only their distribution counts, nothing is wrong",
+        (
+            "draw them in the data set, by example; where only their distribution counts, nothing"
+            " is wrong"
+        ),
     ),
     "mixed": (
         "the examples of a batch are mixed with each other, so a part of a batch has another loss",
-        "nothing is to be done if that is wanted (contrastive losses, mixup): keep to one replica and max_local_batch",
+        (
+            "nothing is to be done if that is wanted (contrastive losses, mixup): keep to one"
+            " replica and max_local_batch"
+        ),
     ),
     "scaled-loss": (
-        "the loop scales the loss by hand: the gradient of a step comes out as many times as large as it has parts",
+        (
+            "the loop scales the loss by hand: the gradient of a step comes out as many times as"
+            " large as it has parts"
+        ),
         "leave the loss a mean over the examples of the batch in hand: gpq weighs the parts",
     ),
     "batch-norm": (
@@ -70,14 +93,20 @@ WORDS = {
     ),
     "token-loss": (
         "the loss is no mean over examples (line {})",
-        "job.weigh(tokens) before backward(), or a mean over the examples of the batch in hand, padding included",
+        (
+            "job.weigh(tokens) before backward(), or a mean over the examples of the batch in hand,"
+            " padding included"
+        ),
     ),
     "not-kept": (
         "{} is not what it was after a restart",
         "job.state(thing) for what is to outlive a restart",
     ),
     "forgotten-copy": (
-        "a copy of the model's weights was not given to job.state(): it begins anew after a restart",
+        (
+            "a copy of the model's weights was not given to job.state(): it begins anew after a"
+            " restart"
+        ),
         "job.state(copy), and update it where job.at_step is true",
     ),
     "state-in-pieces": (
@@ -85,17 +114,32 @@ WORDS = {
         "update it where job.at_step is true",
     ),
     "replicas-apart": (
-        "replicas do not train alike: a scheduler ({}) is given something that this replica has computed of its own examples",
-        "a scheduler wants the same metric on all: one over all of the data, as a validation loss is",
+        (
+            "replicas do not train alike: a scheduler ({}) is given something that this replica has"
+            " computed of its own examples"
+        ),
+        (
+            "a scheduler wants the same metric on all: one over all of the data, as a validation"
+            " loss is"
+        ),
     ),
     "by-pass": (
-        "the loop does something once a pass of its body that belongs once to a step, or its loss is no mean over examples",
-        "do it where job.at_step is true; job.step counts the steps; where a loss is a mean over tokens, job.weigh(tokens)",
+        (
+            "the loop does something once a pass of its body that belongs once to a step, or its"
+            " loss is no mean over examples"
+        ),
+        (
+            "do it where job.at_step is true; job.step counts the steps; where a loss is a mean"
+            " over tokens, job.weigh(tokens)"
+        ),
     ),
 }
 LINES = (  # what stands in a script, in the order of suspicion
     ("token-loss", re.compile(r"ignore_index|reduction\s*=\s*[\"']sum[\"']|\.sum\(\)\s*/")),
-    ("hand-gradient", re.compile(r"\.grad\b\s*(?:[-+*/]?=|\.(?:data|add_|mul_|div_|clamp_|copy_|zero_))")),
+    (
+        "hand-gradient",
+        re.compile(r"\.grad\b\s*(?:[-+*/]?=|\.(?:data|add_|mul_|div_|clamp_|copy_|zero_))"),
+    ),
     ("own-clip", re.compile(r"(?<!job\.)\bclip_grad_(?:norm|value)_\(")),
 )
 
@@ -151,7 +195,11 @@ def _hand_accumulation(case: Case) -> str:
 
 
 def _samples(case: Case) -> str:
-    return "samples" if case.finding.samples is not None and case.finding.samples == case.finding.step else ""
+    return (
+        "samples"
+        if case.finding.samples is not None and case.finding.samples == case.finding.step
+        else ""
+    )
 
 
 def _random(case: Case) -> str:
@@ -159,7 +207,8 @@ def _random(case: Case) -> str:
 
 
 def _scaled(case: Case) -> str:
-    """Of the first step that differs, all by one factor that a number of micro-batches or replicas would give."""
+    """Of the first step that differs, all by one factor that a number of micro-batches or replicas
+    would give."""
     number = case.finding.tensors
     if number is None:
         return ""
@@ -167,9 +216,12 @@ def _scaled(case: Case) -> str:
     if factor is None:
         return ""
     shape = case.shape
-    parts = {shape.micros, shape.replicas, shape.replicas * shape.micros, 2 * shape.replicas if shape.sample else 1} - {
-        1
-    }
+    parts = {
+        shape.micros,
+        shape.replicas,
+        shape.replicas * shape.micros,
+        2 * shape.replicas if shape.sample else 1,
+    } - {1}
     near = any(abs(factor / each - 1) < NEAR or abs(factor * each - 1) < NEAR for each in parts)
     return "scaled-loss" if near else ""
 
@@ -221,9 +273,15 @@ def _by_pass(case: Case) -> str:
 
 
 def joined(guesses: list[FoundHabit | None]) -> list[FoundHabit | None]:
-    """One habit shows in several shapes, and more plainly in some: what those tell holds for the others, word for word."""
+    """One habit shows in several shapes, and more plainly in some: what those tell holds for the
+    others, word for word."""
     plainest = {each.code: each for each in reversed(guesses) if each}
-    plain = {weak: plainest[strong] for strong, weaker in PLAINER.items() if strong in plainest for weak in weaker}
+    plain = {
+        weak: plainest[strong]
+        for strong, weaker in PLAINER.items()
+        if strong in plainest
+        for weak in weaker
+    }
     return [plain.get(each.code, each) if each else each for each in guesses]
 
 
@@ -235,7 +293,9 @@ def drawn(run: Run) -> bool:
 def own_epochs(run: Run) -> bool:
     """Did the loop go on to another epoch without job.epochs()?"""
     later = [step for number, step in run.steps.items() if number and step.epoch > 0]
-    return bool(run.facts and run.facts.loader and later) and all(step.epochs == 0 for step in later)
+    return bool(run.facts and run.facts.loader and later) and all(
+        step.epochs == 0 for step in later
+    )
 
 
 def _owner(name: str) -> str:
@@ -243,8 +303,8 @@ def _owner(name: str) -> str:
 
 
 RULES: tuple[Callable[[Case], str], ...] = (
-    _unseeded, _hand_accumulation, _samples, _rates, _random, _scaled, _batch_norm, _kept, _scheduled, _restart, _mixed,
-    _lines, _by_pass,
+    _unseeded, _hand_accumulation, _samples, _rates, _random, _scaled, _batch_norm, _kept,
+    _scheduled, _restart, _mixed, _lines, _by_pass,
 )  # fmt: skip
 
 

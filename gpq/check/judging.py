@@ -1,4 +1,5 @@
-"""From runs to a verdict: a row for each shape, what was told, and what was taken out of the comparison."""
+"""From runs to a verdict: a row for each shape, what was told, and what was taken out of the
+comparison."""
 
 from __future__ import annotations
 
@@ -17,18 +18,25 @@ FREEDOMS = ("accumulate", "split", "resize", "retune")
 ORDER = "order of examples"  # in one replica alone: so a part of a batch is never as the whole
 
 
-def rows(judge: Judge, pairs: Sequence[tuple[Course, Run]], script: str, reproducible: bool | None) -> list[ShapeView]:
-    """The table. `script`: its text; `reproducible`: do two runs of the reference agree? None where nobody looked."""
+def rows(
+    judge: Judge, pairs: Sequence[tuple[Course, Run]], script: str, reproducible: bool | None
+) -> list[ShapeView]:
+    """The table. `script`: its text; `reproducible`: do two runs of the reference agree? None where
+    nobody looked."""
     found = [_row(judge, course, run, script, reproducible) for course, run in pairs]
     guesses = joined([each.habit if each.verdict == DIFFERS else None for each in found])
     return [
-        msgspec.structs.replace(each, habit=habit or each.habit) for each, habit in zip(found, guesses, strict=True)
+        msgspec.structs.replace(each, habit=habit or each.habit)
+        for each, habit in zip(found, guesses, strict=True)
     ]
 
 
-def _row(judge: Judge, course: Course, run: Run, script: str, reproducible: bool | None) -> ShapeView:
-    """One shape against the reference. What was told in the reference holds in all shapes: no job begins otherwise. What was
-    suspected is told where it shows: a job that it has been seen in is kept from such shapes."""
+def _row(
+    judge: Judge, course: Course, run: Run, script: str, reproducible: bool | None
+) -> ShapeView:
+    """One shape against the reference. What was told in the reference holds in all shapes: no job
+    begins otherwise. What was suspected is told where it shows: a job that it has been seen in is
+    kept from such shapes."""
     shape = course.shape
     told = _against(shape, {**judge.reference.told, **run.told})
     if told is not None:
@@ -40,7 +48,9 @@ def _row(judge: Judge, course: Course, run: Run, script: str, reproducible: bool
     return msgspec.structs.replace(row, verdict=TOLD, habit=suspected, problem="", log="")
 
 
-def _compared(judge: Judge, course: Course, run: Run, script: str, reproducible: bool | None) -> ShapeView:
+def _compared(
+    judge: Judge, course: Course, run: Run, script: str, reproducible: bool | None
+) -> ShapeView:
     shape = course.shape
     if course.failed:
         return _failed(judge, course, f"{course.failed}: {' '.join(last_lines(course.log)[-1:])}")
@@ -48,24 +58,53 @@ def _compared(judge: Judge, course: Course, run: Run, script: str, reproducible:
         return _outside(shape)
     finding = judge.judge(run)
     if finding.missing:
-        return _failed(judge, course, f"it made {run.last} steps, the reference {judge.reference.last}")
+        return _failed(
+            judge, course, f"it made {run.last} steps, the reference {judge.reference.last}"
+        )
     if finding.step is not None:
         cause = guess(Case(judge, shape, run, finding, script, reproducible))
         return ShapeView(
-            shape.name, DIFFERS, finding.largest, finding.step, _what(finding), cause, finding.metrics, "", ""
+            shape.name,
+            DIFFERS,
+            finding.largest,
+            finding.step,
+            _what(finding),
+            cause,
+            finding.metrics,
+            "",
+            "",
         )
     if judge.ordered is not None and reproducible and shape.cut:
         return ShapeView(
-            shape.name, DIFFERS, finding.largest, judge.ordered, ORDER, habit("mixed"), finding.metrics, "", ""
+            shape.name,
+            DIFFERS,
+            finding.largest,
+            judge.ordered,
+            ORDER,
+            habit("mixed"),
+            finding.metrics,
+            "",
+            "",
         )
     if len(shape.attempts) > 1 and own_epochs(run):
         step, cause = shape.attempts[1].begin, habit("own-epochs")
-        return ShapeView(shape.name, DIFFERS, finding.largest, step, "epochs left", cause, finding.metrics, "", "")
+        return ShapeView(
+            shape.name,
+            DIFFERS,
+            finding.largest,
+            step,
+            "epochs left",
+            cause,
+            finding.metrics,
+            "",
+            "",
+        )
     return ShapeView(shape.name, SAME, finding.largest, None, "", None, finding.metrics, "", "")
 
 
 def _outside(shape: Shape) -> ShapeView:
-    """Optimizer steps outside the loop over job.loader(): gpq has no part in them but to start several replicas, or anew."""
+    """Optimizer steps outside the loop over job.loader(): gpq has no part in them but to start
+    several replicas, or anew."""
     if shape.replicas == 1:
         return ShapeView(shape.name, SAME, None, None, "", None, [], "", "")
     return ShapeView(shape.name, DIFFERS, None, None, "samples", habit("own-loader"), [], "", "")
@@ -74,16 +113,21 @@ def _outside(shape: Shape) -> ShapeView:
 def habits(runs: Sequence[Run], rows: Sequence[ShapeView] = ()) -> list[FoundHabit]:
     """Everything that the library told, once, and what it suspected that shows in a row."""
     told = {code: _view(told) for run in runs for code, told in run.told.items()}
-    shown = {row.habit.code: row.habit for row in rows if row.verdict == TOLD and row.habit is not None}
+    shown = {
+        row.habit.code: row.habit for row in rows if row.verdict == TOLD and row.habit is not None
+    }
     return list({**told, **shown}.values())
 
 
 def doubts(runs: Sequence[Run], rows: Sequence[ShapeView]) -> list[str]:
     """A line for each suspicion of the library that shows in no row."""
     shown = {row.habit.code for row in rows if row.habit is not None}
-    suspected = {code: told for run in runs for code, told in run.suspected.items() if code not in shown}
+    suspected = {
+        code: told for run in runs for code, told in run.suspected.items() if code not in shown
+    }
     return [
-        f"a job would take this for granted, and so few steps cannot show it: {told.message[:300]} ({code})"
+        f"a job would take this for granted, and so few steps cannot show it: {told.message[:300]}"
+        f" ({code})"
         for code, told in suspected.items()
     ]
 

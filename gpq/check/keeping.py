@@ -1,7 +1,9 @@
-"""Verdicts that are kept: a file each in the state directory, by script and arguments. Needs no daemon.
+"""Verdicts that are kept: a file each in the state directory, by script and arguments. Needs no
+daemon.
 
-A verdict is of the script and its own modules as they were. Numbers among the arguments make no other
-program: `--lr 0.1` is `--lr 0.3`, and 0 and 1 alone are themselves, since they turn things off and on.
+A verdict is of the script and its own modules as they were. Numbers among the arguments make no
+other program: `--lr 0.1` is `--lr 0.3`, and 0 and 1 alone are themselves, since they turn things
+off and on.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ def keep(path: str, verdict: dict[str, object]) -> None:
 
 
 def kept(script: str, arguments: list[str]) -> dict[str, object] | None:
-    """The verdict on this script with such arguments, which may have changed since. None where there is none, or it
-    cannot be read."""
+    """The verdict on this script with such arguments, which may have changed since. None where
+    there is none, or it cannot be read."""
     try:
         verdict = wire.read_json(place(script, arguments))
     except (OSError, ValueError):
@@ -51,13 +53,17 @@ def kept(script: str, arguments: list[str]) -> dict[str, object] | None:
 
 def changed(verdict: dict[str, object]) -> str:
     """The path of a file that is not as it was when the verdict was found, "" where all are."""
-    return next((path for path, content in files_of(verdict).items() if _digest(path) != content), "")
+    return next(
+        (path for path, content in files_of(verdict).items() if _digest(path) != content), ""
+    )
 
 
 def files_of(verdict: dict[str, object]) -> dict[str, str]:
     """SHA-256 by path of what a verdict is of."""
     files = verdict.get("files")
-    if not isinstance(files, dict) or not all(isinstance(item, str) for pair in files.items() for item in pair):
+    if not isinstance(files, dict) or not all(
+        isinstance(item, str) for pair in files.items() for item in pair
+    ):
         return {}
     return files
 

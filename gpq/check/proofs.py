@@ -1,4 +1,5 @@
-"""From a kept verdict of `gpq check` to the proof that travels with a job: which freedoms it opens, and which it takes."""
+"""From a kept verdict of `gpq check` to the proof that travels with a job: which freedoms it opens,
+and which it takes."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ MOST_CHARACTERS = 300
 
 
 def proof(verdict: dict[str, object]) -> ProofMessage | None:
-    """None where it has no row that can be read. A shape of several freedoms takes them only where none of them is
-    lost already: two replicas that accumulate differ where accumulating does."""
+    """None where it has no row that can be read. A shape of several freedoms takes them only where
+    none of them is lost already: two replicas that accumulate differ where accumulating does."""
     rows = _rows(verdict)
     bad = [row for row in rows if row["verdict"] != SAME]
     lost: set[str] = set()
@@ -46,13 +47,21 @@ def _rows(verdict: dict[str, object]) -> list[dict[str, object]]:
     shapes = verdict.get("shapes")
     if not isinstance(shapes, list):
         return []
-    return [row for row in shapes if isinstance(row, dict) and row.get("shape") in NEEDED and "verdict" in row]
+    return [
+        row
+        for row in shapes
+        if isinstance(row, dict) and row.get("shape") in NEEDED and "verdict" in row
+    ]
 
 
 def _needed(row: dict[str, object]) -> tuple[str, ...]:
     """The freedoms of its shape, and where a habit was told, all that this takes."""
     habit = row.get("habit")
-    if row["verdict"] == TOLD and isinstance(habit, dict) and isinstance(habit.get("freedoms"), list):
+    if (
+        row["verdict"] == TOLD
+        and isinstance(habit, dict)
+        and isinstance(habit.get("freedoms"), list)
+    ):
         return tuple(freedom for freedom in FREEDOMS if freedom in habit["freedoms"])
     return NEEDED[str(row["shape"])]
 

@@ -1,4 +1,5 @@
-"""`gpq check` from the script to its verdict: runs all shapes, has them judged, keeps what was found."""
+"""`gpq check` from the script to its verdict: runs all shapes, has them judged, keeps what was
+found."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class Asked:
 
 
 def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
-    """Run it in every shape; `ended` hears the name of each that is over. Raises GpqError where the script fails alone."""
+    """Run it in every shape; `ended` hears the name of each that is over. Raises GpqError where the
+    script fails alone."""
     begun = time.monotonic()
     if asked.gpu:
         gpus.need(REPLICAS, asked.python, asked.environ, asked.cwd)
@@ -57,7 +59,9 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
             shapes = (REFERENCE, *ROUNDING, *compared(asked.steps))
             courses, failure = _courses(runner, shapes, deadline, ended)
             _whole(courses, asked)
-            reference, *others = [read(course.folder, len(course.shape.attempts)) for course in courses]
+            reference, *others = [
+                read(course.folder, len(course.shape.attempts)) for course in courses
+            ]
             turned, runs = others[: len(ROUNDING)], others[len(ROUNDING) :]
             _usable(reference, courses[0], asked)
             judge = Judge(reference, *turned, exact=runner.exact)
@@ -143,15 +147,20 @@ def _program(asked: Asked, home: Path) -> Program:
     environ.setdefault("PYTHONHASHSEED", wire.HASH_SEED)
     environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // THREADS)))
     environ |= scratch.variables(home)
-    return Program(asked.python, asked.script, asked.arguments, asked.cwd, environ, asked.gpu, asked.isolated)
+    return Program(
+        asked.python, asked.script, asked.arguments, asked.cwd, environ, asked.gpu, asked.isolated
+    )
 
 
 def _library(home: Path) -> str:
-    """A folder that holds gpq_agent and nothing else: one with more would hide packages of the script's own."""
+    """A folder that holds gpq_agent and nothing else: one with more would hide packages of the
+    script's own."""
     package = Path(gpq_agent.__file__).resolve().parent
     if os.listdir(package.parent) == [package.name]:
         return str(package.parent)
-    shutil.copytree(package, home / "library" / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        package, home / "library" / package.name, ignore=shutil.ignore_patterns("__pycache__")
+    )
     return str(home / "library")
 
 
@@ -170,11 +179,15 @@ def _whole(courses: list[Course], asked: Asked) -> None:
     if late:
         done = [course.shape.name for course in courses if course.over and not course.failed]
         failed = [
-            f"{course.shape.name} failed with {course.failed}: {course.log}" for course in courses if course.failed
+            f"{course.shape.name} failed with {course.failed}: {course.log}"
+            for course in courses
+            if course.failed
         ]
         raise TimedOut(
-            f"not done after {asked.seconds:.0f} s: {'; '.join(late)}; what they printed: {first.folder.parent}",
-            f"a longer --timeout, fewer --steps (now {asked.steps}), or arguments that make the script smaller",
+            f"not done after {asked.seconds:.0f} s: {'; '.join(late)}; what they printed:"
+            f" {first.folder.parent}",
+            f"a longer --timeout, fewer --steps (now {asked.steps}), or arguments that make the"
+            " script smaller",
             [*failed, *([f"done: {'; '.join(done)}"] if done else [])],
         )
 
@@ -198,17 +211,23 @@ def _notes(reference: Run, rows: list[ShapeView], judge: Judge, failure: str) ->
     facts = reference.facts
     if facts and facts.loader and not facts.compiled:
         notes.append(
-            "random numbers were drawn by example, dropout and augmentation alike: a job's shapes draw their own"
+            "random numbers were drawn by example, dropout and augmentation alike: a job's shapes"
+            " draw their own"
         )
     if drawn(reference):
         notes.append(
-            "some random numbers belong to no example, and were drawn alike in every part of a step: what they change could "
-            "not be told from rounding"
+            "some random numbers belong to no example, and were drawn alike in every part of a"
+            " step: what they change could not be told from rounding"
         )
     if facts and (facts.compiled or not facts.loader):
-        notes.append("dropout was off: what a compiled model draws, or a loop of its own, nobody sees")
+        notes.append(
+            "dropout was off: what a compiled model draws, or a loop of its own, nobody sees"
+        )
     elif facts and facts.recurrent:
-        notes.append("dropout between the layers of recurrent modules was off: no shape draws as another does")
+        notes.append(
+            "dropout between the layers of recurrent modules was off: no shape draws as another"
+            " does"
+        )
     if judge.coarse:
         where = f"not in full precision, where the script fails ({failure[:200]})"
         notes.append(
@@ -221,11 +240,15 @@ def _notes(reference: Run, rows: list[ShapeView], judge: Judge, failure: str) ->
         notes.append("the script has a loop of its own: gpq never accumulates or splits its steps")
     if judge.mixed and not drawn(reference):
         notes.append(
-            "the order of the examples in a batch changes what is trained, so rounding could not be told apart"
+            "the order of the examples in a batch changes what is trained, so rounding could not be"
+            " told apart"
         )
     logged = sorted({name for each in rows for name in each.metrics})
     if logged:
-        notes.append(f"logged otherwise: {', '.join(logged)[:200]} (a part of a batch has a value of its own)")
+        notes.append(
+            f"logged otherwise: {', '.join(logged)[:200]} (a part of a batch has a value of its"
+            " own)"
+        )
     if any(each.verdict == DIFFERS for each in rows):
         notes.append("a habit behind a difference is a guess, from what differs first")
     return notes

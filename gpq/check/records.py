@@ -1,6 +1,8 @@
-"""Reads what the processes of one shape wrote: steps of all ranks and attempts joined, facts, what the library told.
+"""Reads what the processes of one shape wrote: steps of all ranks and attempts joined, facts, what
+the library told.
 
-A line that is cut short or not as it should be is left out: its process was ended there, and its exit says so.
+A line that is cut short or not as it should be is left out: its process was ended there, and its
+exit says so.
 """
 
 from __future__ import annotations
@@ -72,7 +74,8 @@ class Step:
     epochs: int = 0
     indices: list[int] = field(default_factory=list)  # ascending
     random: bool = False
-    metrics: dict[str, list[tuple[float, int, int]]] = field(default_factory=dict)  # (value, examples, rank)
+    # (value, examples, rank)
+    metrics: dict[str, list[tuple[float, int, int]]] = field(default_factory=dict)
     rates: list[list[float]] = field(default_factory=list)
     tensors: dict[str, Sketch] = field(default_factory=dict)
     numbers: dict[str, float | None] = field(default_factory=dict)
@@ -80,7 +83,8 @@ class Step:
 
 @dataclass
 class Run:
-    """All of one shape. `steps[k]`: what the k-th step came to; of a step before a restart, what was restored of it."""
+    """All of one shape. `steps[k]`: what the k-th step came to; of a step before a restart, what
+    was restored of it."""
 
     steps: dict[int, Step] = field(default_factory=dict)
     facts: Facts | None = None
@@ -88,7 +92,8 @@ class Run:
     ended: bool = False  # as it was told, after the last step
     epsilon: float = 0.0  # of the coarsest half type that autocast computed in
     told: dict[str, Told] = field(default_factory=dict)
-    suspected: dict[str, Told] = field(default_factory=dict)  # what would be told in a job, and is tried here
+    # what would be told in a job, and is tried here
+    suspected: dict[str, Told] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
 
     @property
@@ -97,7 +102,8 @@ class Run:
 
 
 def read(folder: Path, attempts: int) -> Run:
-    """The run whose records lie in `folder`, with the reports of each attempt in a folder of its number."""
+    """The run whose records lie in `folder`, with the reports of each attempt in a folder of its
+    number."""
     run = Run()
     for attempt in range(1, attempts + 1):
         for path in sorted(folder.glob(f"{attempt}.*.jsonl")):
@@ -129,7 +135,9 @@ def _take(run: Run, line: Line, rank: int) -> None:
         step.attempt, step.epoch, step.epochs = line.attempt, line.epoch, line.epochs
         step.rates += line.rates
         # Of a step before a restart: what was restored, with the gradients that it was made with.
-        gradients = {name: sketch for name, sketch in step.tensors.items() if name.startswith(GRADIENT)}
+        gradients = {
+            name: sketch for name, sketch in step.tensors.items() if name.startswith(GRADIENT)
+        }
         step.tensors, step.numbers = {**gradients, **line.tensors}, line.numbers
 
 

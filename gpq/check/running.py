@@ -1,8 +1,10 @@
-"""Runs the script in its shapes, side by side as far as there are cores; no process of it outlives the command.
+"""Runs the script in its shapes, side by side as far as there are cores; no process of it outlives
+the command.
 
-Each replica is a session of its own, ended as a whole, and holds a line to this process: at its end it ends itself.
-The reference is an interpreter of its own. The others are forks of another one: what hangs on where objects lie in
-memory still differs from the reference, as it would from one attempt of a job to the next.
+Each replica is a session of its own, ended as a whole, and holds a line to this process: at its end
+it ends itself. The reference is an interpreter of its own. The others are forks of another one:
+what hangs on where objects lie in memory still differs from the reference, as it would from one
+attempt of a job to the next.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ Process = subprocess.Popen[bytes] | Fork
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is run. `environ`: all of its environment but the shape's; `isolated`: every replica in a fresh interpreter."""
+    """What is run. `environ`: all of its environment but the shape's; `isolated`: every replica in
+    a fresh interpreter."""
 
     python: str
     script: str
@@ -94,7 +97,13 @@ class Runner:
         if program.script.endswith(".py") and not program.isolated:
             log = self._folder / "fork-server.log"
             self._server = ForkServer(
-                program.python, program.script, program.cwd, self._environ, self._lifeline, log, self._head
+                program.python,
+                program.script,
+                program.cwd,
+                self._environ,
+                self._lifeline,
+                log,
+                self._head,
             )
         return self
 
@@ -105,19 +114,27 @@ class Runner:
         os.close(self._held)
         os.close(self._lifeline)
 
-    def run(self, shapes: Sequence[Shape], deadline: float, ended: Callable[[str], None]) -> list[Course]:
-        """All of them to their ends, or until the first of `shapes` fails, or `deadline` (monotonic seconds) is there:
-        then what still runs is stopped, and not over. `ended` hears of each."""
+    def run(
+        self, shapes: Sequence[Shape], deadline: float, ended: Callable[[str], None]
+    ) -> list[Course]:
+        """All of them to their ends, or until the first of `shapes` fails, or `deadline` (monotonic
+        seconds) is there: then what still runs is stopped, and not over. `ended` hears of each."""
         courses = [Course(shape, self._prepared(shape)) for shape in shapes]
         self._courses += courses
         cores = max(2, len(os.sched_getaffinity(0)))
         while not all(course.over for course in courses) and time.monotonic() < deadline:
             self._look_at_server()
-            busy = sum(len(course.processes) for course in courses if not course.over) + self._is_waiting()
-            for course in sorted(courses, key=lambda each: -len(each.shape.attempts)):  # the longest way first
+            busy = (
+                sum(len(course.processes) for course in courses if not course.over)
+                + self._is_waiting()
+            )
+            for course in sorted(courses, key=lambda each: -len(each.shape.attempts)):
+                # the longest way first
                 if not course.over and not course.processes:
                     needed = course.shape.attempts[course.attempt + 1].replicas
-                    if busy + needed <= cores and (course.shape is REFERENCE or not self._is_waiting()):
+                    if busy + needed <= cores and (
+                        course.shape is REFERENCE or not self._is_waiting()
+                    ):
                         busy += needed
                         self._start(course)
             for course in courses:
@@ -174,10 +191,14 @@ class Runner:
         for rank in range(attempt.replicas):
             own = self._own_environ(course, attempt, rank, port)
             if self._server is None or course.shape is REFERENCE:
-                course.processes.append(self._launched({**self._environ, **own}, course.log_of(rank)))
+                course.processes.append(
+                    self._launched({**self._environ, **own}, course.log_of(rank))
+                )
                 continue
             try:
-                course.processes.append(self._server.fork(self._program.arguments, own, course.log_of(rank)))
+                course.processes.append(
+                    self._server.fork(self._program.arguments, own, course.log_of(rank))
+                )
             except ServerLost:
                 self._begin_anew(course)
                 break
@@ -198,9 +219,13 @@ class Runner:
                 )
             except OSError as error:
                 problem = f"{program.python} cannot be started here: {error.strerror}"
-                raise GpqError(problem, "--python PATH names an interpreter of this machine") from None
+                raise GpqError(
+                    problem, "--python PATH names an interpreter of this machine"
+                ) from None
 
-    def _own_environ(self, course: Course, attempt: Attempt, rank: int, port: int) -> dict[str, str]:
+    def _own_environ(
+        self, course: Course, attempt: Attempt, rank: int, port: int
+    ) -> dict[str, str]:
         """What a replica has beyond the others."""
         folder = str(course.folder)
         order = course.shape.order(attempt, folder, self._steps, self._lifeline, self.exact)
@@ -233,7 +258,8 @@ class Runner:
             course.tries += 1
             course.attempt -= 1
         elif bad is not None:
-            how = f"signal {-codes[bad]}" if codes[bad] < 0 else f"exit code {codes[bad]}"  # type: ignore[operator]
+            code = codes[bad] or 0
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
             self._fail(course, how, bad)
         elif None not in codes:
             self._close(course)
@@ -257,7 +283,8 @@ def _end(process: Process) -> None:
 
 
 def _free_port() -> int:
-    """Not one that the system gives away by itself: it is taken seconds later, when the script has imported torch."""
+    """Not one that the system gives away by itself: it is taken seconds later, when the script has
+    imported torch."""
     while True:
         port = random.choice(PORTS)
         with socket.socket() as found:
@@ -286,7 +313,8 @@ def last_lines(path: str) -> list[str]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and a terminal that goes are errors here, as Ctrl-C is: contexts close, and their processes end."""
+    """SIGTERM and a terminal that goes are errors here, as Ctrl-C is: contexts close, and their
+    processes end."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def leave(number: int, _: object) -> None:

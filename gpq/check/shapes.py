@@ -1,4 +1,5 @@
-"""The shapes that a script is run in: which replicas and micro-batches, and which freedoms the allocator needs for each."""
+"""The shapes that a script is run in: which replicas and micro-batches, and which freedoms the
+allocator needs for each."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ LEAST_STEPS = 4  # an epoch's end, a stop and a restart are to be seen
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One start of the script. `stop`: steps after which it is stopped, 0 for the last one of its shape."""
+    """One start of the script. `stop`: steps after which it is stopped, 0 for the last one of its
+    shape."""
 
     replicas: int
     begin: int = 0
@@ -28,7 +30,8 @@ class Shape:
     sample: bool = False
     reverse: bool = False
     rotate: bool = False
-    freedoms: tuple[str, ...] = ()  # without any one of them the allocator never asks for this shape
+    # without any one of them the allocator never asks for this shape
+    freedoms: tuple[str, ...] = ()
 
     @property
     def cut(self) -> bool:
@@ -47,7 +50,8 @@ class Shape:
         lifeline: int,
         exact: bool = True,
     ) -> wire.CheckOrder:
-        """What a process of this attempt is told. An epoch is cut to half of the steps, so that its end is seen twice."""
+        """What a process of this attempt is told. An epoch is cut to half of the steps, so that its
+        end is seen twice."""
         return wire.CheckOrder(
             folder=folder,
             steps=steps,
@@ -74,7 +78,8 @@ AGAIN = Shape("one replica, again")
 
 
 def resumed(steps: int) -> Shape:
-    """Stopped in the midst of an epoch, on to two replicas, stopped in the midst of the next, and back to one."""
+    """Stopped in the midst of an epoch, on to two replicas, stopped in the midst of the next, and
+    back to one."""
     first, second = steps * 3 // 8 or 1, steps * 3 // 4
     attempts = (Attempt(1, 0, first), Attempt(REPLICAS, first, second), Attempt(1, second))
     return Shape("stopped and resumed on another number", attempts, freedoms=("resize",))
@@ -87,6 +92,12 @@ def compared(steps: int) -> tuple[Shape, ...]:
         Shape("accumulating", micros=MICROS, freedoms=("accumulate",)),
         Shape("split", sample=True, freedoms=("split",)),
         Shape("two replicas", two, sample=True, freedoms=("resize",)),
-        Shape("two replicas, accumulating", two, micros=MICROS, sample=True, freedoms=("resize", "accumulate")),
+        Shape(
+            "two replicas, accumulating",
+            two,
+            micros=MICROS,
+            sample=True,
+            freedoms=("resize", "accumulate"),
+        ),
         resumed(steps),
     )

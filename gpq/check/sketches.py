@@ -1,4 +1,5 @@
-"""What fingerprints of tensors tell of them (train/prove/sketch.py in the agent): how far apart two are, and by which factor."""
+"""What fingerprints of tensors tell of them (train/prove/sketch.py in the agent): how far apart two
+are, and by which factor."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ ONE_FACTOR = 0.25  # how far one factor may be from telling all: parts of a batc
 
 def apart(one: Sketch, other: Sketch) -> float:
     """|a - b| from the projections of a and b; infinite where one of them is not finite."""
-    pairs = [(a, b) for a, b in zip(one[2:], other[2:], strict=False) if a is not None and b is not None]
+    pairs = [
+        (a, b) for a, b in zip(one[2:], other[2:], strict=False) if a is not None and b is not None
+    ]
     if not pairs or len(one) != len(other):
         return 0.0 if one == other else math.inf
     return math.sqrt(sum((a - b) ** 2 for a, b in pairs) / len(pairs))
@@ -28,7 +31,9 @@ def epsilon(sketch: Sketch) -> float:
 
 def one_factor(one: Sketch, other: Sketch) -> float | None:
     """f with other = f * one, None where there is none."""
-    pairs = [(a, b) for a, b in zip(one[2:], other[2:], strict=False) if a is not None and b is not None]
+    pairs = [
+        (a, b) for a, b in zip(one[2:], other[2:], strict=False) if a is not None and b is not None
+    ]
     square = sum(a * a for a, _ in pairs)
     if not square:
         return None

@@ -11,7 +11,8 @@ class FoundHabit(msgspec.Struct, frozen=True):
     """Something that the loop does. Told by the library, or guessed from what differs."""
 
     code: str
-    freedoms: list[str]  # that it takes from the allocator, of accumulate, split, resize and retune; empty for a guess
+    # that it takes from the allocator, of accumulate, split, resize and retune; empty for a guess
+    freedoms: list[str]
     message: str
     cure: str
 
@@ -20,12 +21,14 @@ class ShapeView(msgspec.Struct, frozen=True):
     """One row: a shape, held against one replica alone."""
 
     shape: str
-    verdict: str  # "same" | "told" (gpq takes the freedom away from itself that it needs) | "differs" | "failed"
+    # "same" | "told" (gpq takes the freedom away from itself that it needs) | "differs" | "failed"
+    verdict: str
     largest: float | None  # relative difference after the last step (half precision: of a gradient)
     step: int | None  # the first that differs
     what: str  # differs first there: a tensor, a number, "samples", "learning rate"
     habit: FoundHabit | None  # the probable one, where it differs; what was told, where it is told
-    metrics: list[str]  # that were logged otherwise: no fault by itself, a part of a batch has another loss
+    # that were logged otherwise: no fault by itself, a part of a batch has another loss
+    metrics: list[str]
     problem: str  # why it failed
     log: str  # what the process that failed printed
 
@@ -43,9 +46,12 @@ class Verdict(msgspec.Struct, frozen=True):
     steps: int
     batch: int  # examples of a step, over all replicas; 0: the script has a loop of its own
     shapes: list[ShapeView]
-    habits: list[FoundHabit]  # that the library told, in any shape; those that it suspects where they show in one
+    # that the library told, in any shape; those that it suspects where they show in one
+    habits: list[FoundHabit]
     notes: list[str]
-    coarse: float  # relative difference that may be rounding, where weights are in half precision; 0.0: they are not
+    # relative difference that may be rounding, where weights are in half precision; 0.0: they are
+    # not
+    coarse: float
     seconds: float
     at: str  # when it was found, UTC
     schema: int = 2

@@ -1,4 +1,5 @@
-"""Finds the one module that a command needs and runs its typer app; turns typer's complaints into gpq's errors."""
+"""Finds the one module that a command needs and runs its typer app; turns typer's complaints into
+gpq's errors."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def dispatch(argv: list[str]) -> int:
         sys.stdout.write(f"gpq {gpq.__version__}\n")
         return 0
     if first not in COMMANDS:
-        raise UsageError(f"gpq has no {'option' if first.startswith('-') else 'command'} {first}", meant(first))
+        raise UsageError(
+            f"gpq has no {'option' if first.startswith('-') else 'command'} {first}", meant(first)
+        )
     return run(first, argv[1:])
 
 
@@ -34,7 +37,8 @@ def run(name: str, argv: list[str]) -> int:
     """Exit status of one command: what its function returns, 0 for None."""
     found = command(name)
     try:
-        # Not `main()`: it has its own mind about Ctrl-C and closed pipes, which are the door's to handle.
+        # Not `main()`: it has its own mind about Ctrl-C and closed pipes, which are the door's to
+        # handle.
         with found.make_context(f"gpq {name}", argv) as context:
             code = found.invoke(context)
     except Exception as error:
@@ -55,7 +59,8 @@ def command(name: str) -> Any:
 def complaint(error: Exception, name: str) -> Exception:
     """typer's own usage errors as UsageError; any other error as it is.
 
-    They are known by their method: whether click's classes or typer's own, depends on the version of typer.
+    They are known by their method: whether click's classes or typer's own, depends on the version
+    of typer.
     """
     if not hasattr(error, "format_message"):
         return error
@@ -67,9 +72,12 @@ def complaint(error: Exception, name: str) -> Exception:
         if instead := INSTEAD.get((name, option.partition("=")[0])):
             hint = f"`{instead}`"
         return UsageError(f"{path} has no option {option}", hint)
-    said = _own_words(" ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": "))
+    said = _own_words(
+        " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
+    )
     return UsageError(
-        f"{path}: {said if said[:2].isupper() else said[:1].lower() + said[1:]}", f"`{path} --help` has examples"
+        f"{path}: {said if said[:2].isupper() else said[:1].lower() + said[1:]}",
+        f"`{path} --help` has examples",
     )
 
 
@@ -116,10 +124,13 @@ VALIDATOR = (  # what the validator says a value should be, and how gpq says it
 
 
 def _own_words(said: str) -> str:
-    """A validator's sentence about a value as a person would say it; any other sentence as it is."""
+    """A validator's sentence about a value as a person would say it; any other sentence as it
+    is."""
     import re
 
-    found = re.fullmatch(r"Invalid value for '([^']+)'(?: / '[^']+')*: Input should be (.*)", said, re.IGNORECASE)
+    found = re.fullmatch(
+        r"Invalid value for '([^']+)'(?: / '[^']+')*: Input should be (.*)", said, re.IGNORECASE
+    )
     if found is None:
         return said
     wanted = found[2]
@@ -132,7 +143,8 @@ def near(word: str, known: object) -> str:
     """A hint with the names that look like `word`."""
     import difflib
 
-    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)  # type: ignore[call-overload]
+    words = list(known)  # type: ignore[call-overload]
+    close = difflib.get_close_matches(word, words, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(close)}?" if close else "`gpq --help` lists the commands"
 
 

@@ -1,5 +1,5 @@
-"""What every command passes through: status, submit and completion scripts without typer, errors as a line and a hint,
-Ctrl-C, and an output that takes no more (a closed pipe, a full disk)."""
+"""What every command passes through: status, submit and completion scripts without typer, errors as
+a line and a hint, Ctrl-C, and an output that takes no more (a closed pipe, a full disk)."""
 
 import io
 import os
@@ -12,14 +12,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 FLAGS = {"--json": "json", "--all": "all", "-a": "all"}
-VALUES = {"--color": "color", "--user": "user", "-u": "user", "--state": "states", "-s": "states", "--recent": "recent"}
-SCRIPTS = (".py", ".sh", ".bash", ".zsh", ".sbatch", ".slurm", ".job")  # what follows one is its own
+VALUES = {
+    "--color": "color",
+    "--user": "user",
+    "-u": "user",
+    "--state": "states",
+    "-s": "states",
+    "--recent": "recent",
+}
+# what follows one is its own
+SCRIPTS = (".py", ".sh", ".bash", ".zsh", ".sbatch", ".slurm", ".job")
 
 
 def run(argv: list[str]) -> int:
     """Exit status of `gpq ARGV...`."""
     _watch_output()
-    # Names outside the encoding of stdout (LANG=C, latin-1) are escaped instead of ending the program.
+    # Names outside the encoding of stdout (LANG=C, latin-1) are escaped instead of ending the
+    # program.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -111,7 +120,8 @@ def _answer(argv: list[str]) -> int:
 
 
 def parse(argv: list[str]) -> "dict[str, Any] | None":
-    """The options of `gpq status` when they are plain, None when typer has to look at them (help, mistakes)."""
+    """The options of `gpq status` when they are plain, None when typer has to look at them (help,
+    mistakes)."""
     options: dict[str, Any] = {}
     jobs: list[str] = []
     words = iter(argv)
@@ -127,7 +137,11 @@ def parse(argv: list[str]) -> "dict[str, Any] | None":
             return None
         else:
             jobs.append(word)
-    if options.get("color", "auto") not in ("auto", "always", "never") or "recent" in options or "states" in options:
+    if (
+        options.get("color", "auto") not in ("auto", "always", "never")
+        or "recent" in options
+        or "states" in options
+    ):
         return None
     options["jobs"] = jobs
     return options

@@ -1,4 +1,5 @@
-"""Start the daemon when none runs: one of many racing commands does it, and its error reaches the terminal."""
+"""Start the daemon when none runs: one of many racing commands does it, and its error reaches the
+terminal."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ QUIET_SECONDS = 2.0  # from which on a start is told of, where somebody watches
 
 
 def ensure_daemon(*options: str, quiet: bool = False) -> bool:
-    """Return once a daemon serves; True when this call started it, with `options`. `quiet`: write nothing to the terminal,
-    which shows a picture. Raises the daemon's own error, e.g. Refused."""
+    """Return once a daemon serves; True when this call started it, with `options`. `quiet`: write
+    nothing to the terminal, which shows a picture. Raises the daemon's own error, e.g. Refused."""
     with _starting():
         if serves():
             return False
@@ -45,11 +46,14 @@ def serves() -> bool:
 
 @contextlib.contextmanager
 def _starting() -> Iterator[None]:
-    """One starter at a time. The lock is not the daemon's own, which is held for the daemon's life."""
+    """One starter at a time. The lock is not the daemon's own, which is held for the daemon's
+    life."""
     home = paths.home()
     try:
         os.makedirs(home, mode=0o700, exist_ok=True)
-        descriptor = os.open(os.path.join(home, "start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            os.path.join(home, "start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
     except OSError as error:
         raise Refused(
             f"cannot write in the state directory {home}: {error.strerror}",
@@ -70,12 +74,23 @@ def _start(options: Sequence[str], quiet: bool) -> None:
     """Run the daemon in its own session; it says on a pipe that it serves, or why it cannot."""
     if os.environ.get("GPQ_MARK"):
         # It would belong to the job's process tree, and be ended with it.
-        raise Refused("no daemon runs, and a job cannot start one", "run `gpq daemon start` in a shell of yours")
+        raise Refused(
+            "no daemon runs, and a job cannot start one",
+            "run `gpq daemon start` in a shell of yours",
+        )
     ready, told = os.pipe()
     try:
         with open(paths.daemon_log(), "ab", opener=_not_through_links) as output:
             child = subprocess.Popen(
-                [*environment.interpreter(), "-m", "gpq.daemon.main", "--detached", "--ready-fd", str(told), *options],
+                [
+                    *environment.interpreter(),
+                    "-m",
+                    "gpq.daemon.main",
+                    "--detached",
+                    "--ready-fd",
+                    str(told),
+                    *options,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -86,7 +101,9 @@ def _start(options: Sequence[str], quiet: bool) -> None:
             )
     except OSError as error:
         os.close(ready)
-        raise DaemonUnreachable(f"the daemon could not be started: {error}", "see `gpq doctor`") from None
+        raise DaemonUnreachable(
+            f"the daemon could not be started: {error}", "see `gpq doctor`"
+        ) from None
     finally:
         os.close(told)
     telling = threading.Timer(QUIET_SECONDS, _tell)
@@ -114,7 +131,9 @@ def _read_all(descriptor: int, seconds: float) -> bytes:
     while True:
         readable, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0.0))
         if not readable:
-            raise DaemonUnreachable(f"the daemon does not serve after {seconds:.0f} s", "see `gpq daemon logs`")
+            raise DaemonUnreachable(
+                f"the daemon does not serve after {seconds:.0f} s", "see `gpq daemon logs`"
+            )
         piece = os.read(descriptor, 65536)
         if not piece:
             return b"".join(pieces)
@@ -128,4 +147,6 @@ def _judge(said: bytes) -> None:
     except ValueError:
         raise DaemonUnreachable("the daemon ended as it started", "see `gpq daemon logs`") from None
     if not verdict.get("ok"):
-        raise BY_CODE.get(verdict.get("code", 1), GpqError)(verdict.get("error", ""), verdict.get("hint", ""))
+        raise BY_CODE.get(verdict.get("code", 1), GpqError)(
+            verdict.get("error", ""), verdict.get("hint", "")
+        )

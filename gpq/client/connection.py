@@ -1,4 +1,5 @@
-"""The command's end of the socket: one request, one answer. Raises what the daemon says as the error it was there."""
+"""The command's end of the socket: one request, one answer. Raises what the daemon says as the
+error it was there."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Connection:
         self._rest = b""
 
     def call(self, request: Request, kind: type[R]) -> R:
-        """The result. Raises the daemon's GpqError, or DaemonUnreachable when it does not answer."""
+        """The result. Raises the daemon's GpqError, or DaemonUnreachable when it does not
+        answer."""
         line = codec.encode_request(request)
         self._socket.settimeout(ANSWER_SECONDS)
         try:
@@ -51,7 +53,9 @@ class Connection:
                 self._socket.sendall(line)
             answer = self._read_line(ANSWER_SECONDS + float(getattr(request, "wait", 0.0)))
         except TimeoutError:
-            raise DaemonUnreachable("the daemon does not answer", "`gpq daemon logs` may say why") from None
+            raise DaemonUnreachable(
+                "the daemon does not answer", "`gpq daemon logs` may say why"
+            ) from None
         except OSError as error:
             raise HungUp(f"the daemon hung up: {error.strerror or error}", "try again") from None
         return codec.decode_answer(answer, kind)
@@ -71,13 +75,16 @@ class Connection:
         while b"\n" not in pieces[-1]:
             piece = self._receive(until)
             if not piece:
-                raise HungUp("the daemon hung up before it answered", "try again; what it did is durable")
+                raise HungUp(
+                    "the daemon hung up before it answered", "try again; what it did is durable"
+                )
             pieces.append(piece)
         line, _, self._rest = b"".join(pieces).partition(b"\n")
         return line
 
     def _receive(self, until: float) -> bytes:
-        """The next piece. In slices: a Ctrl-C just before the system call is only noticed after it."""
+        """The next piece. In slices: a Ctrl-C just before the system call is only noticed after
+        it."""
         while True:
             self._socket.settimeout(SLICE_SECONDS)
             try:
@@ -88,7 +95,8 @@ class Connection:
 
 
 def connect(*, start: bool = True, quiet: bool = False) -> Connection:
-    """A connection to the daemon, which is started when none runs (and `start`). Raises DaemonUnreachable."""
+    """A connection to the daemon, which is started when none runs (and `start`). Raises
+    DaemonUnreachable."""
     until = time.monotonic() + RETRY_SECONDS
     late = False
     while True:
@@ -97,16 +105,19 @@ def connect(*, start: bool = True, quiet: bool = False) -> Connection:
             return refused
         if late:
             raise DaemonUnreachable(
-                f"the daemon's socket {paths.socket()} cannot be reached: {refused.strerror or refused}",
+                f"the daemon's socket {paths.socket()} cannot be reached:"
+                f" {refused.strerror or refused}",
                 "`gpq daemon status` and `gpq daemon logs` may say why",
             )
         if start:
-            from gpq.client.autostart import ensure_daemon  # its imports cost more than a whole request
+            # its imports cost more than a whole request
+            from gpq.client.autostart import ensure_daemon
 
             ensure_daemon(quiet=quiet)
         elif isinstance(refused, (FileNotFoundError, ConnectionRefusedError)):
             raise DaemonUnreachable("no daemon runs", "`gpq daemon start` starts one")
-        late = time.monotonic() > until  # one more look: a start that took longer may have come to its end
+        # one more look: a start that took longer may have come to its end
+        late = time.monotonic() > until
         time.sleep(0.02)
 
 
@@ -124,16 +135,18 @@ def call(request: Request, kind: type[R], *, start: bool = True) -> R:
 
 
 class Lasting:
-    """A connection that outlives daemons, for requests that may be asked twice: when one goes away, the next one is started
-    and asked the same, for what is left of the request's `wait`. `told` hears of it, once for each request. `quiet`: nothing else
-    is written, for the terminal shows a picture."""
+    """A connection that outlives daemons, for requests that may be asked twice: when one goes away,
+    the next one is started and asked the same, for what is left of the request's `wait`. `told`
+    hears of it, once for each request. `quiet`: nothing else is written, for the terminal shows a
+    picture."""
 
     def __init__(self, told: Callable[[str], None], *, quiet: bool = False) -> None:
         self._told, self._quiet = told, quiet
         self._connection: Connection | None = None
 
     def call(self, request: Request, kind: type[R]) -> R:
-        """As `Connection.call`. Raises what keeps a daemon from starting, and HungUp after `TRIES` times."""
+        """As `Connection.call`. Raises what keeps a daemon from starting, and HungUp after `TRIES`
+        times."""
         wait = float(getattr(request, "wait", 0.0))
         until = time.monotonic() + wait
         tries = 0

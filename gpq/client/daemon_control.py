@@ -24,7 +24,8 @@ RESTART = "`gpq daemon stop`, and the next command starts it with the new file; 
 
 
 def start(metrics: str = "") -> bool:
-    """True when it was started now, False when one ran already. `metrics`: [ADDR:]PORT where it is to serve them.
+    """True when it was started now, False when one ran already. `metrics`: [ADDR:]PORT where it is
+    to serve them.
 
     Raises the daemon's own error; Refused where one runs that serves metrics elsewhere, or none.
     """
@@ -32,7 +33,8 @@ def start(metrics: str = "") -> bool:
     begun = ensure_daemon(*(["--metrics", metrics] if metrics else []))
     if wanted and not begun and (found := status()).metrics != wanted:
         raise Refused(
-            f"the daemon runs already and serves {f'metrics at {found.metrics}' if found.metrics else 'no metrics'}",
+            "the daemon runs already and serves"
+            f" {f'metrics at {found.metrics}' if found.metrics else 'no metrics'}",
             "`gpq daemon stop`, then try again; jobs run on",
         )
     return begun
@@ -45,7 +47,8 @@ def status() -> DaemonInfo:
 
 
 def stop(*, jobs: bool = False) -> bool:
-    """End the daemon, of whatever version; jobs run on, unless `jobs`: then they are cancelled first, all of them.
+    """End the daemon, of whatever version; jobs run on, unless `jobs`: then they are cancelled
+    first, all of them.
 
     False when none ran. Raises GpqError when it will not end.
     """
@@ -89,21 +92,26 @@ def logs(lines: int = 100) -> list[str]:
         with open(paths.daemon_log(), encoding="utf-8", errors="replace") as stream:
             return [line.rstrip("\n") for line in deque(stream, maxlen=lines)]
     except OSError as error:
-        raise NotFound(f"no log at {paths.daemon_log()}: {error.strerror}", "no daemon ran here yet") from None
+        raise NotFound(
+            f"no log at {paths.daemon_log()}: {error.strerror}", "no daemon ran here yet"
+        ) from None
 
 
 def follow() -> Iterator[str]:
-    """Lines of the log as they are written, for ever; a log that was rotated is followed into the new file."""
+    """Lines of the log as they are written, for ever; a log that was rotated is followed into the
+    new file."""
     stream = None
     try:
         while True:
             with contextlib.suppress(OSError):
                 if stream is None:
-                    stream = open(paths.daemon_log(), encoding="utf-8", errors="replace")  # noqa: SIM115
+                    path = paths.daemon_log()
+                    stream = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115
                     stream.seek(0, os.SEEK_END)
                 elif os.stat(paths.daemon_log()).st_ino != os.fstat(stream.fileno()).st_ino:
                     stream.close()
-                    stream = open(paths.daemon_log(), encoding="utf-8", errors="replace")  # noqa: SIM115
+                    path = paths.daemon_log()
+                    stream = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115
             line = stream.readline() if stream is not None else ""
             if line:
                 yield line.rstrip("\n")

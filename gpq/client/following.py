@@ -1,6 +1,8 @@
-"""What takes longer than one request and may outlive daemons: waiting for jobs, reading their logs, cancelling them.
+"""What takes longer than one request and may outlive daemons: waiting for jobs, reading their logs,
+cancelling them.
 
-Prints nothing: the command line passes what draws and notes as a `Watcher`, gpq's Python interface one that draws nothing.
+Prints nothing: the command line passes what draws and notes as a `Watcher`, gpq's Python interface
+one that draws nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ def until_ended(
     longest: Callable[[], float] = lambda: SLICE,
     seen: Callable[[job_answers.JobList], None] | None = None,
 ) -> job_answers.JobList:
-    """The rows of the jobs once all have ended. Raises TimedOut after so many `seconds`, NotFound for no such job.
+    """The rows of the jobs once all have ended. Raises TimedOut after so many `seconds`, NotFound
+    for no such job.
 
     `longest`: seconds that the next request may block; `seen` hears every answer.
     """
@@ -79,10 +82,13 @@ def until_ended(
         if not open_jobs:
             return answer
         if until is not None and time.monotonic() >= until:
-            raise TimedOut(f"{named(open_jobs)} did not end within {seconds:g} s", "they run on: `gpq status`")
+            raise TimedOut(
+                f"{named(open_jobs)} did not end within {seconds:g} s", "they run on: `gpq status`"
+            )
         if seen is not None:
             seen(answer)
-        jobs = [str(job.id) for job in answer.jobs]  # a selector such as `all` means what it meant at first
+        # a selector such as `all` means what it meant at first
+        jobs = [str(job.id) for job in answer.jobs]
 
 
 def cancelled(
@@ -91,8 +97,9 @@ def cancelled(
     seconds: float,
     found: Callable[[list[job_answers.JobView]], None] = lambda rows: None,
 ) -> job_answers.CancelResult:
-    """Cancel, and wait for the proof at most so many `seconds`. A second daemon, asked the same once more, finds ended
-    what the first one has cancelled. `found` hears which jobs are meant before anything is done to them, and may raise."""
+    """Cancel, and wait for the proof at most so many `seconds`. A second daemon, asked the same
+    once more, finds ended what the first one has cancelled. `found` hears which jobs are meant
+    before anything is done to them, and may raise."""
     before = daemon.call(requests.Status(jobs), job_answers.JobList).jobs
     found(before)
     names = [str(job.id) for job in before]  # `all` means what it meant at first
@@ -100,18 +107,28 @@ def cancelled(
     ran = {job.id for job in before if job.state not in ENDED}
     if not ran.intersection(answer.ended):
         return answer
-    after = daemon.call(requests.Status([str(job) for job in answer.ended]), job_answers.JobList).jobs
+    after = daemon.call(
+        requests.Status([str(job) for job in answer.ended]), job_answers.JobList
+    ).jobs
     ours = [job.id for job in after if job.id in ran and job.state == "cancelled"]
     ended = [job for job in answer.ended if job not in ours]
     return msgspec.structs.replace(answer, cancelled=[*answer.cancelled, *ours], ended=ended)
 
 
 def log(
-    daemon: Lasting, watcher: Watcher, job: str, only: int, node: str, *, follow: bool, lines: int | None = None
+    daemon: Lasting,
+    watcher: Watcher,
+    job: str,
+    only: int,
+    node: str,
+    *,
+    follow: bool,
+    lines: int | None = None,
 ) -> Iterator[job_answers.LogChunk]:
-    """The pieces in order, empty ones left out but for the first of each attempt, and the last one of an attempt whose
-    server cannot be asked: then the next attempt follows. `lines`: from so many lines before the end on; None: all. Raises
-    GpqError for a job without a log, and where no server of the last attempt answers."""
+    """The pieces in order, empty ones left out but for the first of each attempt, and the last one
+    of an attempt whose server cannot be asked: then the next attempt follows. `lines`: from so many
+    lines before the end on; None: all. Raises GpqError for a job without a log, and where no server
+    of the last attempt answers."""
     row = newest(daemon, job, watcher)
     if row is not None:
         job = str(row.id)  # a selector such as `@` means what it meant at first
@@ -135,23 +152,36 @@ def _reader(daemon: Lasting, job: str, node: str) -> tailing.Read:
         if node.isdigit():
             first = daemon.call(requests.Logs(job, attempt, limit=1), job_answers.LogChunk)
             name = _ranked(first, int(node)) if first.attempt else ""
-        return daemon.call(requests.Logs(job, attempt, name, offset, tail=tail), job_answers.LogChunk)
+        return daemon.call(
+            requests.Logs(job, attempt, name, offset, tail=tail), job_answers.LogChunk
+        )
 
     return read
 
 
 def _pieces(
-    daemon: Lasting, watcher: Watcher, job: str, only: int, node: str, begin: tuple[int, int], *, follow: bool
+    daemon: Lasting,
+    watcher: Watcher,
+    job: str,
+    only: int,
+    node: str,
+    begin: tuple[int, int],
+    *,
+    follow: bool,
 ) -> Iterator[job_answers.LogChunk]:
     attempt, offset, told = *begin, ""
     begun = 0  # the attempt whose first piece was handed on
     name = "" if node.isdigit() else node
     while True:
-        request = requests.Logs(job, attempt, name, offset, wait=watcher.patience(LOG_SLICE) if follow else 0.0)
+        request = requests.Logs(
+            job, attempt, name, offset, wait=watcher.patience(LOG_SLICE) if follow else 0.0
+        )
         piece = daemon.call(request, job_answers.LogChunk)
         if follow and watcher.watched:
             starting = piece.state in BEGINNING and not piece.data
-            watcher.show(daemon.call(requests.Status([job]), job_answers.JobList).jobs if starting else ())
+            watcher.show(
+                daemon.call(requests.Status([job]), job_answers.JobList).jobs if starting else ()
+            )
         if node.isdigit() and not name:
             name = _ranked(piece, int(node))
             if name != piece.node:
@@ -184,7 +214,9 @@ def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> job_ans
     rows = daemon.call(requests.Status([job]), job_answers.JobList).jobs
     if len(rows) > 1 and job[0].isdigit():
         array = job.partition("_")[0]
-        raise UsageError(f"`{job}` is an array of {len(rows)} jobs", f"name one: {array}_0, or its id")
+        raise UsageError(
+            f"`{job}` is an array of {len(rows)} jobs", f"name one: {array}_0, or its id"
+        )
     row = max(rows, key=lambda row: row.id, default=None)
     if row is not None and len(rows) > 1 and watcher is not None:
         watcher.note(f"`{job}` stands for {len(rows)} jobs; this is the newest, job {row.id}")
@@ -193,7 +225,13 @@ def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> job_ans
 
 def _unstarted(row: job_answers.JobView) -> str:
     never = "never started" if row.state in ENDED else "has not started"
-    why = row.reason if row.reason.startswith(row.state) else f"{row.state}, {row.reason}" if row.reason else row.state
+    why = (
+        row.reason
+        if row.reason.startswith(row.state)
+        else f"{row.state}, {row.reason}"
+        if row.reason
+        else row.state
+    )
     return f"job {row.id} {never}: it is {why}"
 
 

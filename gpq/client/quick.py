@@ -1,7 +1,9 @@
-"""The light end of the socket: one request and its answer as plain dictionaries, without msgspec, for the door.
+"""The light end of the socket: one request and its answer as plain dictionaries, without msgspec,
+for the door.
 
-Starts no daemon: `gpq.client.autostart` does. The modules `json` and `socket` cost together as much as Python's own start,
-because of `re` and `selectors`; the accelerators beneath them do the same work.
+Starts no daemon: `gpq.client.autostart` does. The modules `json` and `socket` cost together as much
+as Python's own start, because of `re` and `selectors`; the accelerators beneath them do the same
+work.
 """
 
 from _json import encode_basestring_ascii, make_scanner
@@ -42,7 +44,8 @@ def decode(line: bytes) -> "Any":
 
 
 def encode(value: object) -> str:
-    """JSON of texts, whole numbers, truth values, lists of such, and dictionaries: all that requests are made of."""
+    """JSON of texts, whole numbers, truth values, lists of such, and dictionaries: all that
+    requests are made of."""
     if isinstance(value, str):
         return encode_basestring_ascii(value)
     if isinstance(value, bool):
@@ -57,7 +60,8 @@ def encode(value: object) -> str:
 
 
 def ask(op: str, fields: dict[str, object], timeout: float = 30.0) -> "dict[str, Any]":
-    """The `result` of one request, waiting at most so many seconds. Raises DaemonUnreachable, or what was refused."""
+    """The `result` of one request, waiting at most so many seconds. Raises DaemonUnreachable, or
+    what was refused."""
     return result(ask_raw(op, fields, timeout))
 
 
@@ -67,7 +71,8 @@ def ask_raw(op: str, fields: dict[str, object], timeout: float = 30.0) -> bytes:
 
 
 def exchange(line: bytes, timeout: float) -> bytes:
-    """One line there, one line back. Raises DaemonUnreachable; NobodyListens when there is no daemon at all."""
+    """One line there, one line back. Raises DaemonUnreachable; NobodyListens when there is no
+    daemon at all."""
     path = paths.socket()
     chunks = []
     stream = Socket(AF_UNIX, SOCK_STREAM)
@@ -87,33 +92,45 @@ def exchange(line: bytes, timeout: float) -> bytes:
                 if not chunk or chunk.endswith(b"\n"):
                     break
         except TimeoutError:
-            raise DaemonUnreachable(f"the daemon did not answer within {timeout:g} s", "`gpq daemon logs`") from None
+            raise DaemonUnreachable(
+                f"the daemon did not answer within {timeout:g} s", "`gpq daemon logs`"
+            ) from None
         except OSError as error:
-            raise DaemonUnreachable(f"the daemon hung up: {error.strerror or error}", "`gpq daemon logs`") from None
+            raise DaemonUnreachable(
+                f"the daemon hung up: {error.strerror or error}", "`gpq daemon logs`"
+            ) from None
     finally:
         stream.close()
     answer = b"".join(chunks)
     if not answer.endswith(b"\n"):
-        raise DaemonUnreachable("the daemon hung up in the middle of its answer", "`gpq daemon logs`")
+        raise DaemonUnreachable(
+            "the daemon hung up in the middle of its answer", "`gpq daemon logs`"
+        )
     return answer
 
 
 def result(line: bytes) -> "dict[str, Any]":
-    """The result in an answer. Raises what the daemon refused, and DaemonUnreachable for another version's answer."""
+    """The result in an answer. Raises what the daemon refused, and DaemonUnreachable for another
+    version's answer."""
     try:
         answer = decode(line)
     except ValueError:
-        raise DaemonUnreachable(f"what listens at {paths.socket()} is no gpq daemon", RESTART) from None
+        raise DaemonUnreachable(
+            f"what listens at {paths.socket()} is no gpq daemon", RESTART
+        ) from None
     if not isinstance(answer, dict) or answer.get("v") != VERSION:
         program = answer.get("program", "unknown") if isinstance(answer, dict) else "unknown"
         spoken = answer.get("v", "?") if isinstance(answer, dict) else "?"
         raise DaemonUnreachable(
-            f"the daemon is of another version ({program}, protocol {spoken}); this gpq speaks protocol {VERSION}",
+            f"the daemon is of another version ({program}, protocol {spoken}); this gpq speaks"
+            f" protocol {VERSION}",
             RESTART,
         )
     if not answer.get("ok"):
         kind = BY_CODE.get(answer.get("code", 1), GpqError)
-        raise kind(str(answer.get("error", "the daemon gave no reason")), str(answer.get("hint", "")))
+        raise kind(
+            str(answer.get("error", "the daemon gave no reason")), str(answer.get("hint", ""))
+        )
     found = answer.get("result")
     return found if isinstance(found, dict) else {}
 

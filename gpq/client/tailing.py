@@ -1,4 +1,5 @@
-"""Where the last lines of a job's log begin, over all of its attempts. Reads no more of it than it has to."""
+"""Where the last lines of a job's log begin, over all of its attempts. Reads no more of it than it
+has to."""
 
 from __future__ import annotations
 
@@ -9,15 +10,18 @@ from collections.abc import Callable
 
 from gpq.rpc.job_answers import LogChunk
 
-Read = Callable[[int, int, int], LogChunk]  # (attempt, offset, bytes before the end instead of it): what is there now
-FIRST_WINDOW, GROWTH = 64 << 10, 8  # bytes before an attempt's end that are looked at first; then so many times as many
+# (attempt, offset, bytes before the end instead of it): what is there now
+Read = Callable[[int, int, int], LogChunk]
+# bytes before an attempt's end that are looked at first; then so many times as many
+FIRST_WINDOW, GROWTH = 64 << 10, 8
 
 
 def begin(read: Read, only: int, lines: int) -> tuple[int, int]:
-    """(attempt, offset) of the first of the last `lines` lines: of the attempt `only`, or with 0 of all of them joined.
+    """(attempt, offset) of the first of the last `lines` lines: of the attempt `only`, or with 0 of
+    all of them joined.
 
-    What has no end yet is a line, too. An attempt whose log is not to be had now is where they begin at the latest: reading
-    it says why.
+    What has no end yet is a line, too. An attempt whose log is not to be had now is where they
+    begin at the latest: reading it says why.
     """
     attempts = [only] if only else read(0, 0, 1).attempts
     found = (only, 0)
@@ -31,7 +35,8 @@ def begin(read: Read, only: int, lines: int) -> tuple[int, int]:
 
 
 def _within(read: Read, attempt: int, lines: int) -> tuple[int, int]:
-    """(offset where they begin in this attempt, how many there are too few; 0 too where its log is not to be had)."""
+    """(offset where they begin in this attempt, how many there are too few; 0 too where its log is
+    not to be had)."""
     window = FIRST_WINDOW
     while True:
         piece = read(attempt, 0, window)

@@ -1,6 +1,8 @@
-"""The agent as it is shipped: the sources of gpq_agent as one text, and the digest that names it. Knows no server.
+"""The agent as it is shipped: the sources of gpq_agent as one text, and the digest that names it.
+Knows no server.
 
-NVIDIA's binding to NVML (nvidia-ml-py, BSD licence) travels with it: one file, and most servers do not have it.
+NVIDIA's binding to NVML (nvidia-ml-py, BSD licence) travels with it: one file, and most servers do
+not have it.
 """
 
 from __future__ import annotations
@@ -32,9 +34,17 @@ class Bundle:
 def bundle() -> Bundle:
     """Of the agent and the binding that are installed with this gpq; the same on every Python."""
     package = Path(gpq_agent.__file__).resolve().parent
-    files = {str(path.relative_to(package.parent)): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    files = {
+        str(path.relative_to(package.parent)): path.read_text(encoding="utf-8")
+        for path in package.rglob("*.py")
+    }
     binding = importlib.util.find_spec("pynvml")
-    if binding is not None and binding.origin is not None and Path(binding.origin).name == "pynvml.py":
+    if (
+        binding is not None
+        and binding.origin is not None
+        and Path(binding.origin).name == "pynvml.py"
+    ):
         files[BINDING] = Path(binding.origin).read_text(encoding="utf-8")
-    content = json.dumps(files, sort_keys=True, separators=(",", ":")).encode("ascii")  # as bootstrap.packed
+    # as bootstrap.packed
+    content = json.dumps(files, sort_keys=True, separators=(",", ":")).encode("ascii")
     return Bundle(hashlib.sha256(content).hexdigest(), zlib.compress(content, 9), files[BOOTSTRAP])

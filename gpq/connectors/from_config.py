@@ -14,8 +14,8 @@ from gpq.connectors.ssh_agents import SshAgents
 
 
 def ssh(config: NodeConfig, errors: Path, agents: SshAgents | None = None) -> SshConnector:
-    """`errors`: file for what ssh and the agent complain of; `agents`: ssh-agents that it may ask, None: that of our shell.
-    Raises UsageError for a host that is none."""
+    """`errors`: file for what ssh and the agent complain of; `agents`: ssh-agents that it may ask,
+    None: that of our shell. Raises UsageError for a host that is none."""
     target = Target(
         config.host,
         config.port,
@@ -26,18 +26,28 @@ def ssh(config: NodeConfig, errors: Path, agents: SshAgents | None = None) -> Ss
 
 
 def ssh_arguments(node: str, config: NodeConfig, home: str) -> list[str]:
-    """The spool's folder has the name of the node, since several servers may share one home directory; those that do share
-    the folder of the checkpoints, so that a job finds its own wherever it goes on."""
+    """The spool's folder has the name of the node, since several servers may share one home
+    directory; those that do share the folder of the checkpoints, so that a job finds its own
+    wherever it goes on."""
     folder = f"~/.gpq/nodes/{daemon_id(home)}"
     spool = config.spool or f"{folder}/{node}"
-    checkpoints = f"{config.checkpoints}/{daemon_id(home)}" if config.checkpoints else f"{folder}/checkpoints"
+    checkpoints = (
+        f"{config.checkpoints}/{daemon_id(home)}" if config.checkpoints else f"{folder}/checkpoints"
+    )
     return ["--spool", spool, "--checkpoints", checkpoints, *_common(config)]
 
 
 def local_arguments(config: NodeConfig, home: str, spool: str) -> list[str]:
-    """Checkpoints lie in one folder, for a job that moves from node to node, unless the node has one of its own."""
+    """Checkpoints lie in one folder, for a job that moves from node to node, unless the node has
+    one of its own."""
     own = f"{config.checkpoints}/{daemon_id(home)}" if config.checkpoints else ""
-    return ["--spool", spool, "--checkpoints", own or os.path.join(home, "checkpoints"), *_common(config)]
+    return [
+        "--spool",
+        spool,
+        "--checkpoints",
+        own or os.path.join(home, "checkpoints"),
+        *_common(config),
+    ]
 
 
 def _common(config: NodeConfig) -> list[str]:

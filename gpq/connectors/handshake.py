@@ -1,6 +1,8 @@
-"""The first words over a fresh pipe to a server: past the noise of login scripts, to the program that was asked for.
+"""The first words over a fresh pipe to a server: past the noise of login scripts, to the program
+that was asked for.
 
-Reads not one byte beyond its last answer: what follows belongs to that program. Never blocks for long.
+Reads not one byte beyond its last answer: what follows belongs to that program. Never blocks for
+long.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ LOOK = 0.25  # seconds between two calls of `waiting`
 
 
 class Handshake:
-    """Raises EOFError when the pipe ends, GpqError when what comes is of no use, and whatever `waiting` raises."""
+    """Raises EOFError when the pipe ends, GpqError when what comes is of no use, and whatever
+    `waiting` raises."""
 
     def __init__(self, source: int, sink: int, host: str, waiting: Callable[[], None]) -> None:
         self._source = source
@@ -33,7 +36,8 @@ class Handshake:
         os.set_blocking(sink, False)
 
     def expect_shell(self, ready: str) -> None:
-        """Skip what login scripts print. The shell waits for us then: nothing can follow its word."""
+        """Skip what login scripts print. The shell waits for us then: nothing can follow its
+        word."""
         heard = b""
         word = ready.encode("ascii") + b"\n"
         while not heard.endswith(word):
@@ -83,7 +87,8 @@ class Handshake:
                 raise GpqError(f"{self._host}: {answer['error']}", str(answer.get("hint", "")))
             return answer
         raise GpqError(
-            f"{self._host}: Python there prints of its own at its start", "see sitecustomize and PYTHONSTARTUP"
+            f"{self._host}: Python there prints of its own at its start",
+            "see sitecustomize and PYTHONSTARTUP",
         )
 
     def over(self) -> None:
@@ -92,7 +97,8 @@ class Handshake:
     def _no_python(self, python: str, found: str) -> Refused:
         if python:
             return Refused(
-                f"{self._host}: {found or f'there is no {python}'}, and Python 3.8 or newer is needed",
+                f"{self._host}: {found or f'there is no {python}'}, and Python 3.8 or newer is"
+                " needed",
                 "correct `python` of that node",
             )
         return Refused(
@@ -122,5 +128,6 @@ class Handshake:
             if time.monotonic() > until:
                 raise GpqError(
                     f"{self._host}: logged in, and nothing was heard for {patience:.0f} s",
-                    f"`ssh {self._host} true` must end by itself: a login script may wait for input",
+                    f"`ssh {self._host} true` must end by itself: a login script may wait for"
+                    " input",
                 )

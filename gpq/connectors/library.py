@@ -1,4 +1,5 @@
-"""The folder that holds gpq_agent and nothing else: on the PYTHONPATH of scripts under gpq, and of who runs one without."""
+"""The folder that holds gpq_agent and nothing else: on the PYTHONPATH of scripts under gpq, and of
+who runs one without."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from gpq.errors import GpqError
 
 
 def library(home: str, *, renew: bool) -> str:
-    """In the state directory `home`; made where it is not there. Where gpq is installed, its neighbours would hide a script's
-    own packages. `renew`: it is to lead to this gpq's, not to another one's that is still there. Raises GpqError."""
+    """In the state directory `home`; made where it is not there. Where gpq is installed, its
+    neighbours would hide a script's own packages. `renew`: it is to lead to this gpq's, not to
+    another one's that is still there. Raises GpqError."""
     folder = os.path.join(home, "lib")
     link = os.path.join(folder, "gpq_agent")
     package = str(Path(gpq_agent.__file__).resolve().parent)
@@ -28,5 +30,7 @@ def library(home: str, *, renew: bool) -> str:
             os.symlink(package, temporary)
             os.replace(temporary, link)
     except OSError as error:
-        raise GpqError(f"cannot write {folder}: {error.strerror}", "make it writable, or set GPQ_HOME") from error
+        raise GpqError(
+            f"cannot write {folder}: {error.strerror}", "make it writable, or set GPQ_HOME"
+        ) from error
     return folder

@@ -1,4 +1,5 @@
-"""The node that the daemon itself runs on: the agent is a child process, in a session of its own."""
+"""The node that the daemon itself runs on: the agent is a child process, in a session of its
+own."""
 
 from __future__ import annotations
 
@@ -19,9 +20,12 @@ CLOSE_PATIENCE = 5.0  # seconds that a process has to end after its input was cl
 
 
 class LocalChannel:
-    """Pipes to a child process, whose complaints go to the file `errors` from the byte `complaints` on."""
+    """Pipes to a child process, whose complaints go to the file `errors` from the byte `complaints`
+    on."""
 
-    def __init__(self, process: subprocess.Popen[bytes], errors: Path | None = None, complaints: int = 0) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], errors: Path | None = None, complaints: int = 0
+    ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self.process = process
@@ -42,7 +46,8 @@ class LocalChannel:
         return next((line.strip()[:LONGEST_LINE] for line in reversed(lines) if line.strip()), "")
 
     def close(self) -> None:
-        """Close both pipes and collect the process; what does not end by itself is killed (jobs are not: shims own them)."""
+        """Close both pipes and collect the process; what does not end by itself is killed (jobs are
+        not: shims own them)."""
         with contextlib.suppress(OSError):  # it was gone before
             self.writer.close()
         try:
@@ -54,8 +59,9 @@ class LocalChannel:
 
 
 class LocalConnector:
-    """`errors`: file that the agent's own complaints are appended to, None to drop them. `environ`: what is there for the agent
-    to have some of, our own by default. `python`: what the agent runs in, our own by default."""
+    """`errors`: file that the agent's own complaints are appended to, None to drop them. `environ`:
+    what is there for the agent to have some of, our own by default. `python`: what the agent runs
+    in, our own by default."""
 
     def __init__(
         self,
@@ -79,15 +85,18 @@ class LocalConnector:
         except OSError as error:
             Path(temporary).unlink(missing_ok=True)
             raise GpqError(
-                f"cannot write {path}: {error.strerror}", "check that the folder exists and has space"
+                f"cannot write {path}: {error.strerror}",
+                "check that the folder exists and has space",
             ) from error
 
-    def agent(self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
+    def agent(
+        self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None
+    ) -> Channel:
         return self.spawn([*self.python, "-m", "gpq_agent.node", *arguments], waiting)
 
     def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
-        """In a session of its own, so that Ctrl-C and the end of a terminal do not reach it; from /, so that no file in
-        the current folder is taken for a module."""
+        """In a session of its own, so that Ctrl-C and the end of a terminal do not reach it; from
+        /, so that no file in the current folder is taken for a module."""
         errors = (
             subprocess.DEVNULL
             if self.errors is None
@@ -106,7 +115,9 @@ class LocalConnector:
                 bufsize=0,
             )
         except OSError as error:
-            raise GpqError(f"cannot start {argv[0]}: {error.strerror}", "check the Python installation") from error
+            raise GpqError(
+                f"cannot start {argv[0]}: {error.strerror}", "check the Python installation"
+            ) from error
         finally:
             if self.errors is not None:
                 os.close(errors)

@@ -1,6 +1,8 @@
-"""A node behind ssh: one long-lived child of the user's own `ssh`, so that ~/.ssh/config, jump hosts and keys hold.
+"""A node behind ssh: one long-lived child of the user's own `ssh`, so that ~/.ssh/config, jump
+hosts and keys hold.
 
-The command that the server's login shell sees is a constant; whatever else there is to say goes over stdin.
+The command that the server's login shell sees is a constant; whatever else there is to say goes
+over stdin.
 """
 
 from __future__ import annotations
@@ -26,24 +28,23 @@ from gpq.connectors.local import MOST_WORDS
 from gpq.connectors.ssh_agents import VARIABLE, SshAgents
 from gpq.errors import GpqError, Refused, UsageError
 
-# The login shell may be any: no quote in quotes, no backslash, no exclamation mark, one line. `sh` then reads one line,
-# the Python that was asked for, in a variable: nothing that was sent is ever parsed by a shell.
+# The login shell may be any: no quote in quotes, no backslash, no exclamation mark, one line. `sh`
+# then reads one line, the Python that was asked for, in a variable: nothing that was sent is ever
+# parsed by a shell.
 READY = "gpq-shell-5d1c0f2e"
 NO_PYTHON = "gpq-no-python-5d1c0f2e"
 REMOTE = (
-    "exec /bin/sh -c '"
-    f"echo {READY}; IFS= read -r p; "
-    'case "$p" in "~/"*) p="$HOME/${p#"~/"}";; esac; '
-    'if test -n "$p"; then set -- "$p"; '
-    "else set -- python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8; fi; "
-    'for c; do if "$c" -E -c "import sys; sys.exit(sys.version_info < (3, 8))" </dev/null >/dev/null 2>&1; then '
-    'exec "$c" -E -c "import sys; exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"; fi; '
-    'if command -v "$c" >/dev/null 2>&1; then t="$t, $c is $("$c" -V 2>&1 </dev/null | head -n 1)"; fi; done; '
-    f"echo {NO_PYTHON} $t'"
+    f'exec /bin/sh -c \'echo {READY}; IFS= read -r p; case "$p" in "~/"*) p="$HOME/${{p#"~/"}}";;'
+    ' esac; if test -n "$p"; then set -- "$p"; else set -- python3 python3.13 python3.12'
+    ' python3.11 python3.10 python3.9 python3.8; fi; for c; do if "$c" -E -c "import sys;'
+    ' sys.exit(sys.version_info < (3, 8))" </dev/null >/dev/null 2>&1; then exec "$c" -E -c'
+    ' "import sys; exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"; fi; if command'
+    ' -v "$c" >/dev/null 2>&1; then t="$t, $c is $("$c" -V 2>&1 </dev/null | head -n 1)"; fi;'
+    f" done; echo {NO_PYTHON} $t'"
 )
 
-# Said before the user's own words, so that nothing undoes them: no question that nobody answers, no shared connection,
-# no host key that is not known, nothing but one pipe.
+# Said before the user's own words, so that nothing undoes them: no question that nobody answers, no
+# shared connection, no host key that is not known, nothing but one pipe.
 FIXED = (
     "-T", "-x", "-a",
     "-o", "BatchMode=yes",
@@ -59,12 +60,14 @@ FIXED = (
 ALIVE = ("-o", f"ServerAliveInterval={pace.KEEPALIVE}", "-o", "ServerAliveCountMax=3")
 
 MOST_COMPLAINTS = 1 << 20  # bytes of the file, before it begins anew
-CLOSE_PATIENCE = 0.5  # seconds that ssh has to end after its input was closed; a dead link would hold it for ever
+# seconds that ssh has to end after its input was closed; a dead link would hold it for ever
+CLOSE_PATIENCE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`host` is user@host or a name of ~/.ssh/config; `command` starts ssh, with options of the user's own."""
+    """`host` is user@host or a name of ~/.ssh/config; `command` starts ssh, with options of the
+    user's own."""
 
     host: str
     port: int = 0  # 0: as ssh's configuration says
@@ -73,11 +76,16 @@ class Target:
 
     def __post_init__(self) -> None:
         if not HOST.fullmatch(self.host):
-            raise UsageError(f"`{self.host}` is no host for ssh", "user@host, or a name of ~/.ssh/config")
+            raise UsageError(
+                f"`{self.host}` is no host for ssh", "user@host, or a name of ~/.ssh/config"
+            )
 
     def argv(self, *options: str) -> list[str]:
         """The command line without what is to be run."""
-        more = [*(["-p", str(self.port)] if self.port else []), *(["-i", self.identity] if self.identity else [])]
+        more = [
+            *(["-p", str(self.port)] if self.port else []),
+            *(["-i", self.identity] if self.identity else []),
+        ]
         return [self.command[0], *options, *self.command[1:], *more]
 
     @property
@@ -87,11 +95,16 @@ class Target:
 
 
 class SshChannel:
-    """Pipes to ssh. Its complaints, and those of the other end, go to the file `errors` from byte `complaints` on. `agentless`:
-    of the ssh-agents that there were none answered."""
+    """Pipes to ssh. Its complaints, and those of the other end, go to the file `errors` from byte
+    `complaints` on. `agentless`: of the ssh-agents that there were none answered."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], target: Target, errors: Path, complaints: int, agentless: bool
+        self,
+        process: subprocess.Popen[bytes],
+        target: Target,
+        errors: Path,
+        complaints: int,
+        agentless: bool,
     ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -119,7 +132,9 @@ class SshChannel:
         # 255 is ssh's own; what the other end complained of is told as it is.
         if self.process.returncode not in (255, None):
             return ssh_errors.last(said)
-        return ssh_errors.problem(said, self.target.host, self.target.shown, agentless=self.agentless)
+        return ssh_errors.problem(
+            said, self.target.host, self.target.shown, agentless=self.agentless
+        )
 
     def close(self) -> None:
         """End ssh and what it started (jump hosts). The server notices, and jobs do not."""
@@ -135,11 +150,17 @@ class SshChannel:
 
 
 class SshConnector:
-    """`python`: path or name of the interpreter there, "" for the first that is new enough. `agents`: those that ssh may ask;
-    None: that of our own shell."""
+    """`python`: path or name of the interpreter there, "" for the first that is new enough.
+    `agents`: those that ssh may ask; None: that of our own shell."""
 
     def __init__(
-        self, target: Target, bundle: Bundle, *, errors: Path, python: str = "", agents: SshAgents | None = None
+        self,
+        target: Target,
+        bundle: Bundle,
+        *,
+        errors: Path,
+        python: str = "",
+        agents: SshAgents | None = None,
     ) -> None:
         self.target = target
         self._agents = agents
@@ -156,17 +177,23 @@ class SshConnector:
     def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
         return self._open({"op": "run", "argv": list(argv)}, b"", waiting)
 
-    def agent(self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
+    def agent(
+        self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None
+    ) -> Channel:
         request = {"op": "agent", "sha256": self._bundle.digest, "arguments": list(arguments)}
         return self._open(request, b"", waiting)
 
-    def _open(self, request: Mapping[str, object], content: bytes, waiting: Callable[[], None]) -> SshChannel:
+    def _open(
+        self, request: Mapping[str, object], content: bytes, waiting: Callable[[], None]
+    ) -> SshChannel:
         channel = self._connect()
         target = self.target
         talk = Handshake(channel.reader.fileno(), channel.writer.fileno(), target.host, waiting)
         try:
             talk.expect_shell(READY)
-            self._timeout = max(pace.LEAST_TIMEOUT, min(3 * int(talk.seconds + 1), pace.FIRST_TIMEOUT))
+            self._timeout = max(
+                pace.LEAST_TIMEOUT, min(3 * int(talk.seconds + 1), pace.FIRST_TIMEOUT)
+            )
             word = secrets.token_hex(16)
             source = self._bundle.bootstrap.encode("utf-8").hex().encode("ascii")
             talk.say(self._python.encode("utf-8") + b"\n" + source + b"\n")
@@ -192,9 +219,11 @@ class SshConnector:
         return channel
 
     def _connect(self) -> SshChannel:
-        """ssh, in a session of its own: no terminal to ask on, and all that it starts can be ended."""
+        """ssh, in a session of its own: no terminal to ask on, and all that it starts can be
+        ended."""
         environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
-        environment.pop("LD_LIBRARY_PATH", None)  # of our interpreter, which a system's ssh may not fit
+        # of our interpreter, which a system's ssh may not fit
+        environment.pop("LD_LIBRARY_PATH", None)
         if self._agents is not None:
             environment.pop(VARIABLE, None)
             agent = self._agents.answering()
@@ -224,7 +253,9 @@ class SshConnector:
                     bufsize=0,
                 )
             except OSError as error:
-                raise GpqError(f"cannot start {argv[0]}: {error.strerror}", "install OpenSSH's client") from error
+                raise GpqError(
+                    f"cannot start {argv[0]}: {error.strerror}", "install OpenSSH's client"
+                ) from error
         agentless = self._agents is not None and self._agents.is_gone
         return SshChannel(process, self.target, self.errors, complaints, agentless)
 

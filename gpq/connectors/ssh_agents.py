@@ -1,4 +1,5 @@
-"""ssh-agents of the logins that commands come from: which of them answers now. A login ends, and its agent with it."""
+"""ssh-agents of the logins that commands come from: which of them answers now. A login ends, and
+its agent with it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import threading
 VARIABLE = "SSH_AUTH_SOCK"
 MOST = 8  # that are remembered
 PATIENCE = 1.0  # seconds that one has to answer
-ASK, ANSWER = b"\0\0\0\1\x0b", 12  # for its keys: SSH_AGENTC_REQUEST_IDENTITIES, SSH_AGENT_IDENTITIES_ANSWER
+# for its keys: SSH_AGENTC_REQUEST_IDENTITIES, SSH_AGENT_IDENTITIES_ANSWER
+ASK, ANSWER = b"\0\0\0\1\x0b", 12
 
 
 class SshAgents:
@@ -23,7 +25,8 @@ class SshAgents:
         self.is_gone = False  # there was one, and when one was last asked for, none answered
 
     def note(self, path: str) -> bool:
-        """A command came from a login that has this one, or none (""). Is it news: somebody listens there, who was not known?"""
+        """A command came from a login that has this one, or none (""). Is it news: somebody listens
+        there, who was not known?"""
         is_known = path in self._newest
         if not path or not (is_known or _listens(path)):
             return False
@@ -33,7 +36,8 @@ class SshAgents:
         return not is_known
 
     def answering(self) -> str:
-        """The newest that has keys, else the newest that answers, else "". Where nobody listens any more is forgotten."""
+        """The newest that has keys, else the newest that answers, else "". Where nobody listens any
+        more is forgotten."""
         best = ""
         for path in self._newest:
             keys = _keys(path)
@@ -54,14 +58,17 @@ class SshAgents:
 
 
 def of_process(pid: int) -> str:
-    """That of the shell that started the process, "" where it has none or the process is another user's."""
+    """That of the shell that started the process, "" where it has none or the process is another
+    user's."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as stream:
             variables = stream.read().split(b"\0")
     except OSError:
         return ""
     begin = f"{VARIABLE}=".encode()
-    return next((os.fsdecode(each[len(begin) :]) for each in variables if each.startswith(begin)), "")
+    return next(
+        (os.fsdecode(each[len(begin) :]) for each in variables if each.startswith(begin)), ""
+    )
 
 
 def _listens(path: str) -> bool:

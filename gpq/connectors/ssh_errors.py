@@ -13,15 +13,17 @@ from gpq.connectors.local import LONGEST_LINE
 class Problem:
     sentence: str
     hint: str = ""
-    lasting: bool = False  # until somebody does something; asked again and again, some servers lock us out
+    # until somebody does something; asked again and again, some servers lock us out
+    lasting: bool = False
 
     def __str__(self) -> str:
         return f"{self.sentence} ({self.hint})" if self.hint else self.sentence
 
 
 NO_KEYS = r"Permission denied \("
-# In this order: what comes first says more than what ssh adds to it. {host} is as configured, {ssh} starts ssh as gpq does,
-# {options} are its options, {forget} is the command that forgets a host key.
+# In this order: what comes first says more than what ssh adds to it. {host} is as configured, {ssh}
+# starts ssh as gpq does, {options} are its options, {forget} is the command that forgets a host
+# key.
 KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
@@ -46,8 +48,10 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         NO_KEYS,
         "{host} accepts none of your keys",
-        "`{ssh} {host} true` must work without a question: `ssh-copy-id{options} {host}`, or load the key into an ssh-agent,"
-        " and say `gpq nodes` in that shell",
+        (
+            "`{ssh} {host} true` must work without a question: `ssh-copy-id{options} {host}`, or"
+            " load the key into an ssh-agent, and say `gpq nodes` in that shell"
+        ),
     ),
     (
         r"Could not resolve hostname",
@@ -55,13 +59,21 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         "correct `host`, or look at your DNS or VPN",
     ),
     (r"Connection refused", "{host} refuses connections", "does sshd run there, on that port?"),
-    (r"No route to host|Network is unreachable", "there is no way to {host}", "is it switched on, the VPN up?"),
+    (
+        r"No route to host|Network is unreachable",
+        "there is no way to {host}",
+        "is it switched on, the VPN up?",
+    ),
     (
         r"timed out during banner exchange|Timeout before|banner exchange",
         "{host} takes connections and does not answer",
         "its sshd hangs or is overloaded",
     ),
-    (r"(Connection|Operation) timed out", "{host} does not answer", "is it switched on, the VPN up?"),
+    (
+        r"(Connection|Operation) timed out",
+        "{host} does not answer",
+        "is it switched on, the VPN up?",
+    ),
     (r"Timeout, server .* not responding", "{host} does not answer any more", ""),
     (
         r"Session open refused|open failed|no more sessions|MaxSessions",
@@ -69,7 +81,10 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         "MaxSessions in its sshd_config",
     ),
     (
-        r"Bad configuration option|[Bb]ad owner or permissions|terminating, \d+ bad|Can't open user config",
+        (
+            r"Bad configuration option|[Bb]ad owner or permissions|terminating, \d+ bad|Can't open"
+            r" user config"
+        ),
         "ssh's own configuration is not right",
         "`{ssh} -G {host}` says where",
     ),
@@ -78,21 +93,29 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         "the account on {host} may not log in",
         "ask for a login shell there",
     ),
-    (r"Connection reset|Connection closed|closed by remote host|Broken pipe", "{host} closed the connection", ""),
+    (
+        r"Connection reset|Connection closed|closed by remote host|Broken pipe",
+        "{host} closed the connection",
+        "",
+    ),
 )
 
 AGENTLESS = (
-    "the ssh-agent of the shell that gpq was used from is gone: say `gpq nodes` in one where `{ssh} {host} true` works"
+    "the ssh-agent of the shell that gpq was used from is gone: say `gpq nodes` in one where `{ssh}"
+    " {host} true` works"
 )
 
 LASTING = frozenset(
-    pattern for pattern, sentence, _ in KNOWN if re.search("host key|keys|key file|may not log in", sentence)
+    pattern
+    for pattern, sentence, _ in KNOWN
+    if re.search("host key|keys|key file|may not log in", sentence)
 )
 
 
 def problem(said: str, host: str, ssh: str = "ssh", *, agentless: bool = False) -> Problem | None:
-    """Of what ssh wrote to stderr; the last line where none of it is known, None where there is nothing. `ssh`: how it was
-    started, for the hints; `agentless`: without the ssh-agent that it had before."""
+    """Of what ssh wrote to stderr; the last line where none of it is known, None where there is
+    nothing. `ssh`: how it was started, for the hints; `agentless`: without the ssh-agent that it
+    had before."""
     return known(said, host, ssh, agentless=agentless) or last(said)
 
 
@@ -111,7 +134,12 @@ def _forget(said: str, host: str) -> str:
     """The command for a key that changed, with the file and the name that ssh says."""
     name = re.search(r"Host key for (\S+) has changed", said)
     file = re.search(r"Offending \S+ key in (.+):\d+", said)
-    words = ["ssh-keygen", *(["-f", file[1]] if file else []), "-R", name[1] if name else host.rpartition("@")[2]]
+    words = [
+        "ssh-keygen",
+        *(["-f", file[1]] if file else []),
+        "-R",
+        name[1] if name else host.rpartition("@")[2],
+    ]
     return shlex.join(words)
 
 
@@ -126,5 +154,6 @@ def ended(host: str, code: int | None, ssh: str = "ssh") -> Problem:
         return Problem(f"ssh could not connect to {host}", f"`{ssh} {host} true` may say more")
     return Problem(
         f"{host}: the login shell ended before it ran anything (exit code {code})",
-        "no `exit` in .bashrc (.cshrc, config.fish) where it is not interactive; no ForceCommand; a shell that takes commands",
+        "no `exit` in .bashrc (.cshrc, config.fish) where it is not interactive; no ForceCommand; a"
+        " shell that takes commands",
     )

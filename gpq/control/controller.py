@@ -1,4 +1,5 @@
-"""The loop: wait for events, decide, commit, publish, act. Owns the state and the order of these steps; decides nothing."""
+"""The loop: wait for events, decide, commit, publish, act. Owns the state and the order of these
+steps; decides nothing."""
 
 from __future__ import annotations
 
@@ -30,14 +31,16 @@ Build = Callable[[Snapshot], tuple[Sequence[Event], T]]
 
 PATIENCE = 16  # group commits in a row that may put off a round that is due
 MANY = 1000  # live jobs, from which on rounds that only new jobs are a reason for take at most
-SHARE = 0.2  # this part of the time: they take long then, and hardly ever is there room for one more job
+# this part of the time: they take long then, and hardly ever is there room for one more job
+SHARE = 0.2
 LONGEST_PUT_OFF: Seconds = 5.0  # but no longer than this
 AGAIN: Seconds = 1.0  # until the next try after the store refused
 REMEMBERED = 256  # round times kept for `gpq daemon status`
 
 
 class Controller:
-    """One thread calls `run`; `ask` may be called from any other. Readers take `snapshot` and `last_round` as they are."""
+    """One thread calls `run`; `ask` may be called from any other. Readers take `snapshot` and
+    `last_round` as they are."""
 
     def __init__(self, world: World, store: Store, policy: Policy, config: Config) -> None:
         self.world = world
@@ -57,18 +60,21 @@ class Controller:
         self._backlog: list[Event] = []  # facts of a commit that the store refused
         self._due = self._urgent = False  # a round, and for another reason than new jobs
         self._settled = False  # is the snapshot what an earlier pass left?
-        self._next: tuple[Snapshot | None, Seconds] = (None, 0.0)  # when the next round is due, as a snapshot tells
+        # when the next round is due, as a snapshot tells
+        self._next: tuple[Snapshot | None, Seconds] = (None, 0.0)
         self._put_off = 0
         self._round_over = time.perf_counter() - LONGEST_PUT_OFF
         self._not_before: Seconds | None = None
         world.publish(self.snapshot)
 
-    # -- from any thread -----------------------------------------------------------------------------------------------
+    # -- from any thread ---------------------------------------------------------------------------
 
     def ask(self, build: Build[T]) -> T:
-        """What `build` answers, once its events are durable. It runs in the loop's thread on the newest snapshot.
+        """What `build` answers, once its events are durable. It runs in the loop's thread on the
+        newest snapshot.
 
-        Raises what `build` raises (then nothing was changed), or GpqError when the events could not be kept.
+        Raises what `build` raises (then nothing was changed), or GpqError when the events could not
+        be kept.
         """
         return self.post(build).result()
 
@@ -82,11 +88,14 @@ class Controller:
         self.world.wake()
         return answer
 
-    # -- the loop ------------------------------------------------------------------------------------------------------
+    # -- the loop ----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until the world has nothing more to come. Raises StoreFailed when the state can no longer be kept."""
-        ending: GpqError = DaemonUnreachable("the daemon is ending", "try again: a new one will start")
+        """Until the world has nothing more to come. Raises StoreFailed when the state can no longer
+        be kept."""
+        ending: GpqError = DaemonUnreachable(
+            "the daemon is ending", "try again: a new one will start"
+        )
         try:
             while (news := self.world.wait(self.wake_at())) is not None:
                 self.step(news)
@@ -97,7 +106,8 @@ class Controller:
             self._refuse_asks(ending)
 
     def step(self, news: Sequence[Event]) -> None:
-        """One pass: facts and asks in, one commit, orders out. Nothing is acknowledged or ordered before the commit."""
+        """One pass: facts and asks in, one commit, orders out. Nothing is acknowledged or ordered
+        before the commit."""
         snapshot = replace(self.snapshot, now=self.world.now())
         facts = [*self._backlog, *news]
         answers, asked = self._build(snapshot, facts, self._take_asks())
@@ -105,17 +115,21 @@ class Controller:
         others = [event for event in events if not isinstance(event, Submitted)]
         self._urgent = self._urgent or due(snapshot, others) or snapshot.now >= self._next_round()
         self._due = self._due or self._urgent or due(snapshot, events)
-        # Who waits for an answer waits for one commit, not for a round as well; the round follows at once.
+        # Who waits for an answer waits for one commit, not for a round as well; the round follows
+        # at once.
         allocate = self._due and not self._rest() and (not answers or self._put_off >= PATIENCE)
         try:
             began = time.perf_counter()
-            decision = decide(snapshot, events, self.policy, allocate=allocate, settled=self._settled)
+            decision = decide(
+                snapshot, events, self.policy, allocate=allocate, settled=self._settled
+            )
             spent = time.perf_counter() - began
             written = self._commit(decision)
         except StoreFailed as error:
             _fail(answers, error)
             raise
-        except GpqError as error:  # nothing was written: the facts are kept and tried again, the asks are not
+        except GpqError as error:
+            # nothing was written: the facts are kept and tried again, the asks are not
             _fail(answers, error)
             self._backlog = facts
             self._not_before = snapshot.now + AGAIN
@@ -130,7 +144,10 @@ class Controller:
             self.rounds += 1
             self.round_seconds.append(spent)
             self._round_over = time.perf_counter()
-        self._show(decision, self.tally.after(self.snapshot, decision, spent if allocate else None, written))
+        self._show(
+            decision,
+            self.tally.after(self.snapshot, decision, spent if allocate else None, written),
+        )
         for answer, result in answers:
             answer.set_result(result)
         for action in decision.actions:
@@ -164,10 +181,13 @@ class Controller:
         return asks
 
     def _build(
-        self, snapshot: Snapshot, facts: Sequence[Event], asks: Sequence[tuple[Build[Any], Future[Any]]]
+        self,
+        snapshot: Snapshot,
+        facts: Sequence[Event],
+        asks: Sequence[tuple[Build[Any], Future[Any]]],
     ) -> tuple[list[tuple[Future[Any], Any]], list[Event]]:
-        """Each ask sees what those before it did, in a snapshot that it must not keep. One that fails is answered here and
-        leaves no trace."""
+        """Each ask sees what those before it did, in a snapshot that it must not keep. One that
+        fails is answered here and leaves no trace."""
         answers: list[tuple[Future[Any], Any]] = []
         events: list[Event] = []
         if not asks:
@@ -193,8 +213,8 @@ class Controller:
         return answers, events
 
     def _commit(self, decision: Decision) -> Seconds | None:
-        """Write what changed: how long that took. What only nodes know (devices, silence) is not remembered and costs no
-        disk write: None."""
+        """Write what changed: how long that took. What only nodes know (devices, silence) is not
+        remembered and costs no disk write: None."""
         before, after = self.snapshot, decision.snapshot
         lasting = [event for event in decision.journal if not isinstance(event, _NODE_NEWS)]
         news = after.next_id != before.next_id or after.means_kept is not before.means_kept
@@ -223,7 +243,8 @@ class Controller:
 
 
 def _on_a_copy(snapshot: Snapshot, events: Sequence[Event]) -> tuple[dict[JobId, Job], Snapshot]:
-    """`snapshot` with `events`, and its jobs, which are nobody else's and may be changed in place."""
+    """`snapshot` with `events`, and its jobs, which are nobody else's and may be changed in
+    place."""
     jobs = dict(snapshot.jobs)
     return jobs, fold(replace(snapshot, jobs=jobs), events, into=jobs).snapshot
 

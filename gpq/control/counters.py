@@ -1,5 +1,5 @@
-"""What is counted since the daemon's start: rounds, commits, waits, ends, restarts. Pure; each count is a new value, so that
-any thread may read the latest while the loop makes the next."""
+"""What is counted since the daemon's start: rounds, commits, waits, ends, restarts. Pure; each
+count is a new value, so that any thread may read the latest while the loop makes the next."""
 
 from __future__ import annotations
 
@@ -17,13 +17,27 @@ from gpq.core.state import learn_profile
 K = TypeVar("K")
 N = TypeVar("N", int, float)
 
-MOMENTS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds, of what gpq does
-WAITS = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0, 7 * 86400.0)
+# seconds, of what gpq does
+MOMENTS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+WAITS = (
+    1.0,
+    10.0,
+    60.0,
+    300.0,
+    900.0,
+    3600.0,
+    4 * 3600.0,
+    12 * 3600.0,
+    86400.0,
+    3 * 86400.0,
+    7 * 86400.0,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """`counts[i]` values lay above `bounds[i - 1]` and at or below `bounds[i]`; the last ones above all. Seconds."""
+    """`counts[i]` values lay above `bounds[i - 1]` and at or below `bounds[i]`; the last ones above
+    all. Seconds."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...] = ()
@@ -52,14 +66,23 @@ class Tally:
 
     rounds: Histogram = field(default_factory=lambda: Histogram(MOMENTS))
     commits: Histogram = field(default_factory=lambda: Histogram(MOMENTS))
-    waits: Histogram = field(default_factory=lambda: Histogram(WAITS))  # from the submission to the first launch
+    # from the submission to the first launch
+    waits: Histogram = field(default_factory=lambda: Histogram(WAITS))
     ended: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by user and state
     restarts: Mapping[str, int] = field(default_factory=dict)
-    restart_seconds: Mapping[str, Seconds] = field(default_factory=dict)  # of restarts whose first step was seen
+    # of restarts whose first step was seen
+    restart_seconds: Mapping[str, Seconds] = field(default_factory=dict)
     gpu_seconds: Mapping[str, float] = field(default_factory=dict)  # of jobs that ended
 
-    def after(self, before: Snapshot, decision: Decision, deciding: Seconds | None, writing: Seconds | None) -> Tally:
-        """With one pass of the loop. `deciding`: what its round took, `writing`: what its commit took; None: there was none."""
+    def after(
+        self,
+        before: Snapshot,
+        decision: Decision,
+        deciding: Seconds | None,
+        writing: Seconds | None,
+    ) -> Tally:
+        """With one pass of the loop. `deciding`: what its round took, `writing`: what its commit
+        took; None: there was none."""
         tally = self
         if deciding is not None:
             tally = replace(tally, rounds=tally.rounds.having(deciding))
@@ -68,10 +91,16 @@ class Tally:
         for event in decision.journal:
             if isinstance(event, Launched):
                 tally = _launched(tally, before, decision, event)
-            elif isinstance(event, Profiled) and event.ready and (job := before.jobs.get(event.job)) is not None:
+            elif (
+                isinstance(event, Profiled)
+                and event.ready
+                and (job := before.jobs.get(event.job)) is not None
+            ):
                 took = learn_profile.restart_took(job, event)
                 if took is not None and job.attempt == event.attempt:
-                    tally = replace(tally, restart_seconds=_more(tally.restart_seconds, job.spec.user, took))
+                    tally = replace(
+                        tally, restart_seconds=_more(tally.restart_seconds, job.spec.user, took)
+                    )
         for job in decision.ended:
             user = job.spec.user
             tally = replace(

@@ -17,7 +17,11 @@ from gpq.rpc.job_answers import EventView
 
 def stamp(seconds: Seconds) -> str:
     """UTC, ISO 8601, to the millisecond."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(seconds, timezone.utc)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def maybe_stamp(seconds: Seconds | None) -> str | None:
@@ -102,7 +106,10 @@ def _asked_line(event: facts.Event) -> str:
             held = event.reservation
             whom = f"for {held.user}" if held.user else "for nobody"
             when = f"from {stamp(held.start)} until {stamp(held.end)}"
-            return f"{place_of(held, None)} reserved {whom} {when}{_by(held.by)} (reservation {held.id})"
+            return (
+                f"{place_of(held, None)} reserved {whom} {when}{_by(held.by)} (reservation"
+                f" {held.id})"
+            )
         case facts.NodeUnreserved():
             return f"reservation {event.id} was undone{_by(event.by)}"
         case _:
@@ -142,7 +149,10 @@ def _news_line(event: facts.Event) -> str:
         case facts.StartRefused():
             return f"{event.node} did not start it: {event.reason}"
         case facts.Staged():
-            return f"{size(event.bytes)} brought from {event.source} to {event.node} in {event.seconds:.1f} s"
+            return (
+                f"{size(event.bytes)} brought from {event.source} to {event.node} in"
+                f" {event.seconds:.1f} s"
+            )
         case facts.Exited():
             return f"attempt {event.attempt} over on {event.node}: {exit_line(event.exit)}"
         case facts.Succeeded():
@@ -159,7 +169,10 @@ def _news_line(event: facts.Event) -> str:
         case facts.TimeLimitReached():
             return "its time limit was over"
         case facts.LinkMeasured():
-            return f"{' and '.join(event.nodes)}: {event.bandwidth / 1e6:.0f} MB/s, {event.latency * 1e3:.2f} ms"
+            return (
+                f"{' and '.join(event.nodes)}: {event.bandwidth / 1e6:.0f} MB/s,"
+                f" {event.latency * 1e3:.2f} ms"
+            )
         case facts.NodeRemoved():
             return f"node {event.node} was removed"
         case _:

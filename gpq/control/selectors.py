@@ -1,5 +1,5 @@
-"""Jobs as a person names them: `42`, `3-7,9`, `@` (the last one), `@~1` (the one before), a name, `all` (live ones); the id of
-an array is all of its jobs, `42_3` or `42_0-9` some of them."""
+"""Jobs as a person names them: `42`, `3-7,9`, `@` (the last one), `@~1` (the one before), a name,
+`all` (live ones); the id of an array is all of its jobs, `42_3` or `42_0-9` some of them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ NEAR_POOL = 200  # ended jobs whose names are offered when one is misspelt
 
 def is_selector(word: str) -> bool:
     """Would this word be read as something else than a name?"""
-    return word == "all" or bool(_LAST.fullmatch(word) or _IDS.fullmatch(word) or _ELEMENTS.fullmatch(word))
+    return word == "all" or bool(
+        _LAST.fullmatch(word) or _IDS.fullmatch(word) or _ELEMENTS.fullmatch(word)
+    )
 
 
 def covered(word: str, snapshot: Snapshot) -> Callable[[Job], bool]:
-    """Does this word name that job? For completion: looks nothing up and never raises; nonsense names none."""
+    """Does this word name that job? For completion: looks nothing up and never raises; nonsense
+    names none."""
     if word == "all":
         return lambda job: job.state not in TERMINAL
     if last := _LAST.fullmatch(word):
@@ -35,16 +38,24 @@ def covered(word: str, snapshot: Snapshot) -> Callable[[Job], bool]:
         return lambda job: job.id == number
     if some := _ELEMENTS.fullmatch(word):
         array, low, high = int(some[1]), int(some[2]), int(some[3] or some[2])
-        return lambda job: (seat := job.spec.seat) is not None and seat.array == array and low <= seat.index <= high
+        return lambda job: (
+            (seat := job.spec.seat) is not None
+            and seat.array == array
+            and low <= seat.index <= high
+        )
     if ids := _IDS.fullmatch(word):
         first, final = int(ids[1]), int(ids[2] or ids[1])
         array = first if not ids[2] else 0
-        return lambda job: first <= job.id <= final or ((seat := job.spec.seat) is not None and seat.array == array)
+        return lambda job: (
+            first <= job.id <= final
+            or ((seat := job.spec.seat) is not None and seat.array == array)
+        )
     return lambda job: job.name == word
 
 
 def resolve(selectors: Sequence[str], snapshot: Snapshot, past: History) -> list[JobId]:
-    """Ids in the order named, each once. Raises NotFound, naming near ones, and UsageError for nonsense."""
+    """Ids in the order named, each once. Raises NotFound, naming near ones, and UsageError for
+    nonsense."""
     found: dict[JobId, None] = {}
     for selector in selectors:
         for word in selector.split(","):
@@ -74,7 +85,9 @@ def _one_word(word: str, snapshot: Snapshot, past: History) -> list[JobId]:
         found = _numbers(word, range(number, number + 1), snapshot, past)
         return found if last[1] else _with_its_array(found[0], snapshot, past)
     if some := _ELEMENTS.fullmatch(word):
-        return _elements(word, JobId(int(some[1])), int(some[2]), int(some[3] or some[2]), snapshot, past)
+        return _elements(
+            word, JobId(int(some[1])), int(some[2]), int(some[3] or some[2]), snapshot, past
+        )
     if ids := _IDS.fullmatch(word):
         whole = _array(JobId(int(ids[1])), snapshot, past) if not ids[2] else []
         if whole:
@@ -83,10 +96,14 @@ def _one_word(word: str, snapshot: Snapshot, past: History) -> list[JobId]:
         if final < first:
             raise UsageError(f"`{word}`: a range goes upwards", f"write {final}-{first}")
         if final - first >= MAX_RANGE:
-            raise UsageError(f"`{word}`: a range has at most {MAX_RANGE} jobs", "name a shorter one")
+            raise UsageError(
+                f"`{word}`: a range has at most {MAX_RANGE} jobs", "name a shorter one"
+            )
         return _numbers(word, range(first, final + 1), snapshot, past)
     if not NAME.fullmatch(word):
-        raise UsageError(f"{word!r} names no job", "say an id, a range such as 3-7, a name, @ (the last) or all")
+        raise UsageError(
+            f"{word!r} names no job", "say an id, a range such as 3-7, a name, @ (the last) or all"
+        )
     named = [job.id for job in snapshot.jobs.values() if job.name == word]
     if named:
         return sorted(named)
@@ -94,21 +111,30 @@ def _one_word(word: str, snapshot: Snapshot, past: History) -> list[JobId]:
     if ended:
         return [ended[0].id]
     if word in set(JobState):
-        raise NotFound(f"no job is named `{word}`", f"`gpq status state={word}` lists the jobs in that state")
+        raise NotFound(
+            f"no job is named `{word}`", f"`gpq status state={word}` lists the jobs in that state"
+        )
     raise NotFound(f"no job is named `{word}`", _near_names(word, snapshot, past))
 
 
 def _array(name: JobId, snapshot: Snapshot, past: History) -> list[Job]:
-    """The jobs of the array of this id, by id; empty where it is none. The ids of its jobs follow it."""
+    """The jobs of the array of this id, by id; empty where it is none. The ids of its jobs follow
+    it."""
     if name in snapshot.jobs or not 0 < name < snapshot.next_id:
         return []
-    first = snapshot.jobs.get(JobId(name + 1)) or next(iter(past.history(ids=[JobId(name + 1)])), None)
+    first = snapshot.jobs.get(JobId(name + 1)) or next(
+        iter(past.history(ids=[JobId(name + 1)])), None
+    )
     seat = first.spec.seat if first is not None else None
     if seat is None or seat.array != name:
         return []
     names = [JobId(number) for number in range(name + 1, name + seat.size + 1)]
     live = [snapshot.jobs[each] for each in names if each in snapshot.jobs]
-    ended = past.history(ids=[each for each in names if each not in snapshot.jobs]) if len(live) < len(names) else []
+    ended = (
+        past.history(ids=[each for each in names if each not in snapshot.jobs])
+        if len(live) < len(names)
+        else []
+    )
     return sorted([*live, *ended], key=lambda job: job.id)
 
 
@@ -118,7 +144,9 @@ def _with_its_array(name: JobId, snapshot: Snapshot, past: History) -> list[JobI
     return [name] if seat is None else [each.id for each in _array(seat.array, snapshot, past)]
 
 
-def _elements(word: str, name: JobId, low: int, high: int, snapshot: Snapshot, past: History) -> list[JobId]:
+def _elements(
+    word: str, name: JobId, low: int, high: int, snapshot: Snapshot, past: History
+) -> list[JobId]:
     if high < low:
         raise UsageError(f"`{word}`: a range goes upwards", f"write {name}_{high}-{low}")
     jobs = _array(name, snapshot, past)
@@ -127,7 +155,9 @@ def _elements(word: str, name: JobId, low: int, high: int, snapshot: Snapshot, p
     indices = {job.spec.seat.index: job.id for job in jobs if job.spec.seat is not None}
     found = [indices[index] for index in sorted(indices) if low <= index <= high]
     if not found:
-        raise NotFound(f"`{word}`: no such job", f"array {name} has {min(indices)} to {max(indices)}")
+        raise NotFound(
+            f"`{word}`: no such job", f"array {name} has {min(indices)} to {max(indices)}"
+        )
     return found
 
 
@@ -138,7 +168,10 @@ def _numbers(word: str, numbers: range, snapshot: Snapshot, past: History) -> li
     ended = {job.id for job in past.history(ids=asked)} if asked else set()
     found = [number for number in existing if number in snapshot.jobs or number in ended]
     if not found:
-        raise NotFound(f"there is no job {word}" if word[0] != "@" else f"`{word}`: no such job", _last_ids(snapshot))
+        raise NotFound(
+            f"there is no job {word}" if word[0] != "@" else f"`{word}`: no such job",
+            _last_ids(snapshot),
+        )
     return found
 
 
@@ -151,6 +184,8 @@ def _last_ids(snapshot: Snapshot) -> str:
 
 
 def _near_names(word: str, snapshot: Snapshot, past: History) -> str:
-    names = {job.name for job in snapshot.jobs.values()} | {job.name for job in past.history(limit=NEAR_POOL)}
+    names = {job.name for job in snapshot.jobs.values()} | {
+        job.name for job in past.history(limit=NEAR_POOL)
+    }
     near = difflib.get_close_matches(word, sorted(names - {""}), n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else "`gpq status` lists what there is"

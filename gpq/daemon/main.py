@@ -1,4 +1,5 @@
-"""The daemon: puts store, world, controller and socket together, and ends them in order. `python -m gpq.daemon.main`."""
+"""The daemon: puts store, world, controller and socket together, and ends them in order. `python -m
+gpq.daemon.main`."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ LOG_BYTES = 4 << 20
 LOGS_KEPT = 2
 BACKUP_SECONDS = 3600.0
 FIRST_BACKUP_SECONDS = 60.0  # where the last one is older than that, or there is none
-FRESH_SECONDS = 300.0  # at the start of a daemon another is made of a backup that is older than that,
+# at the start of a daemon another is made of a backup that is older than that,
+FRESH_SECONDS = 300.0
 START_BACKUP_SECONDS = 3.0  # so soon: those who waited for the daemon come first
 LOOK_SECONDS = 5.0  # between two looks whether the state directory is still its own
 # That a thread may compute before another has its turn: one that answers a command needs several.
@@ -55,10 +57,21 @@ log = logging.getLogger("gpq.daemon")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until asked to end. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="gpq-daemon", description="the gpq daemon, in the foreground")
-    parser.add_argument("--detached", action="store_true", help="leave the caller: fork, and log to a file only")
-    parser.add_argument("--ready-fd", type=int, default=-1, help="tell on this descriptor that it serves, or why not")
-    parser.add_argument("--metrics", default="", help="[ADDR:]PORT for Prometheus, instead of what config.toml says")
+    parser = argparse.ArgumentParser(
+        prog="gpq-daemon", description="the gpq daemon, in the foreground"
+    )
+    parser.add_argument(
+        "--detached", action="store_true", help="leave the caller: fork, and log to a file only"
+    )
+    parser.add_argument(
+        "--ready-fd",
+        type=int,
+        default=-1,
+        help="tell on this descriptor that it serves, or why not",
+    )
+    parser.add_argument(
+        "--metrics", default="", help="[ADDR:]PORT for Prometheus, instead of what config.toml says"
+    )
     options = parser.parse_args(arguments)
     sys.setswitchinterval(SWITCH_SECONDS)
     if options.detached and os.fork() > 0:
@@ -89,7 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ready.failed(full)
             return full.code
         log.exception("the daemon ends by a bug")
-        ready.failed(GpqError(f"the daemon failed as it started: {error!r:.200}", "see `gpq daemon logs`"))
+        ready.failed(
+            GpqError(f"the daemon failed as it started: {error!r:.200}", "see `gpq daemon logs`")
+        )
         raise
 
 
@@ -105,7 +120,9 @@ class Ready:
         return self._tell({"ok": True, "pid": os.getpid()})
 
     def failed(self, error: GpqError) -> bool:
-        return self._tell({"ok": False, "code": error.code, "error": error.message, "hint": error.hint})
+        return self._tell(
+            {"ok": False, "code": error.code, "error": error.message, "hint": error.hint}
+        )
 
     def _tell(self, verdict: dict[str, object]) -> bool:
         """False when there is nobody to tell."""
@@ -119,8 +136,9 @@ class Ready:
 
 
 def _harden() -> Attributes:
-    """Be the same whichever shell started it, and however: its variables, limits, niceness and cores are that one's no longer.
-    Files for the owner alone, no core dump (it would hold every job's environment), no death by a closed pipe.
+    """Be the same whichever shell started it, and however: its variables, limits, niceness and
+    cores are that one's no longer. Files for the owner alone, no core dump (it would hold every
+    job's environment), no death by a closed pipe.
 
     What it had before, for jobs that noted none: older submissions, and those of other programs.
     """
@@ -133,7 +151,9 @@ def _harden() -> Attributes:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    return Attributes(umask, nice, tuple((name, soft, hard) for name, (soft, hard) in limits.items()))
+    return Attributes(
+        umask, nice, tuple((name, soft, hard) for name, (soft, hard) in limits.items())
+    )
 
 
 class _LogFile(logging.handlers.RotatingFileHandler):
@@ -149,20 +169,29 @@ def _not_through_links(path: str, flags: int) -> int:
 
 def _log_to_file(*, alone: bool) -> None:
     try:
-        written = _LogFile(paths.daemon_log(), maxBytes=LOG_BYTES, backupCount=LOGS_KEPT, encoding="utf-8")
+        written = _LogFile(
+            paths.daemon_log(), maxBytes=LOG_BYTES, backupCount=LOGS_KEPT, encoding="utf-8"
+        )
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise Refused(f"{paths.daemon_log()} is a link, and not written through", "remove it") from None
+        raise Refused(
+            f"{paths.daemon_log()} is a link, and not written through", "remove it"
+        ) from None
     handlers: list[logging.Handler] = [written]
     if not alone:
         handlers.append(logging.StreamHandler())
     logging.basicConfig(
-        level=logging.INFO, handlers=handlers, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+        level=logging.INFO,
+        handlers=handlers,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        force=True,
     )
     logging.raiseExceptions = False  # a full disk stops the log, not the daemon
     # a crash within a library says where, in the log: it has no exception
-    faulthandler.enable(_not_through_links(paths.daemon_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT))
+    faulthandler.enable(
+        _not_through_links(paths.daemon_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    )
 
 
 def _serve(ready: Ready, default: Attributes, lock: DaemonLock, metrics: str = "") -> int:
@@ -202,7 +231,15 @@ def _serve(ready: Ready, default: Attributes, lock: DaemonLock, metrics: str = "
         stack.callback(world.close)
         controller = Controller(world, store, chosen, core)
         notify = outward.notify(settings.notify)
-        about = About(core, world.now(), store.epoch, settings.grace, settings.requeue_on_lost, notify, settings.accept)
+        about = About(
+            core,
+            world.now(),
+            store.epoch,
+            settings.grace,
+            settings.requeue_on_lost,
+            notify,
+            settings.accept,
+        )
         fleet = Fleet(world, controller, settings, fingerprint)
         service = Service(
             controller,
@@ -219,11 +256,15 @@ def _serve(ready: Ready, default: Attributes, lock: DaemonLock, metrics: str = "
         stack.callback(server.close)
         for note in store.notes:
             log.warning("%s", note)
-        log.info("gpq %s, pid %d, epoch %d, %s", gpq.__version__, os.getpid(), store.epoch, paths.home())
+        log.info(
+            "gpq %s, pid %d, epoch %d, %s", gpq.__version__, os.getpid(), store.epoch, paths.home()
+        )
         keeper = Keeper(world.ask, lambda: controller.snapshot, store, paths.snapshots())
         stack.callback(keeper.close)
         view, path = (lambda: controller.snapshot), paths.notifications()
-        notifier = Notifier(store, view, controller.changed, world.tail, world.now, path, notify.lines)
+        notifier = Notifier(
+            store, view, controller.changed, world.tail, world.now, path, notify.lines
+        )
         stack.callback(notifier.close)
         service.readings.notes = notifier.notes
         _serve_metrics(metrics or settings.metrics, service, core.policy, stack)
@@ -250,7 +291,8 @@ def _serve(ready: Ready, default: Attributes, lock: DaemonLock, metrics: str = "
 
 
 def _serve_metrics(where: str, service: Service, policy: str, stack: contextlib.ExitStack) -> None:
-    """Until `stack` ends, where anybody asked for it. A port that cannot be had is told, and no reason to end."""
+    """Until `stack` ends, where anybody asked for it. A port that cannot be had is told, and no
+    reason to end."""
     if not where:
         return
     from gpq.daemon.metrics import exporter, metrics  # these alone import prometheus-client
@@ -263,8 +305,9 @@ def _serve_metrics(where: str, service: Service, policy: str, stack: contextlib.
 
 
 class Ending:
-    """Set from any thread and by signals. Its wait looks at a pipe: a signal that comes between Python's last look for
-    one and the system call writes to it, and so ends the call, which the signal alone would not."""
+    """Set from any thread and by signals. Its wait looks at a pipe: a signal that comes between
+    Python's last look for one and the system call writes to it, and so ends the call, which the
+    signal alone would not."""
 
     def __init__(self) -> None:
         self._read, self.descriptor = os.pipe()  # the latter for `signal.set_wakeup_fd`
@@ -301,20 +344,24 @@ class _Loop(threading.Thread):
 
 
 def _until_ending(ending: Ending, store: SqliteStore, lock: DaemonLock) -> None:
-    """Wait, and copy the state soon and then every hour, however often the daemon was started in it. Ends by itself when
-    the state directory is no longer its own."""
+    """Wait, and copy the state soon and then every hour, however often the daemon was started in
+    it. Ends by itself when the state directory is no longer its own."""
     path = store.path + ".backup"
     copied_at = time.monotonic() + _until_backup(path, START_BACKUP_SECONDS, FRESH_SECONDS)
     while not ending.wait(min(max(copied_at - time.monotonic(), 0.0), LOOK_SECONDS)):
         if not lock.is_held():
-            log.error("%s was removed or replaced: this daemon ends, jobs run on", paths.daemon_lock())
+            log.error(
+                "%s was removed or replaced: this daemon ends, jobs run on", paths.daemon_lock()
+            )
             return
         if time.monotonic() >= copied_at:
             _back_up(store)
             copied_at = time.monotonic() + _until_backup(path)
 
 
-def _until_backup(path: str, least: float = FIRST_BACKUP_SECONDS, most: float = BACKUP_SECONDS) -> float:
+def _until_backup(
+    path: str, least: float = FIRST_BACKUP_SECONDS, most: float = BACKUP_SECONDS
+) -> float:
     """Seconds, `least` to `most`, until the last one is as old as `most`."""
     try:
         age = time.time() - os.path.getmtime(path)
@@ -334,7 +381,9 @@ def _back_up(store: SqliteStore) -> None:
 def ended_by_signals(ending: Ending) -> Iterator[None]:
     """SIGTERM and SIGINT end the daemon cleanly."""
     before_descriptor = signal.set_wakeup_fd(ending.descriptor, warn_on_full_buffer=False)
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {
+        number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         yield
     finally:
@@ -344,14 +393,24 @@ def ended_by_signals(ending: Ending) -> Iterator[None]:
 
 
 def _first_id() -> int:
-    """Above every attempt that nodes still have: where a database was lost, no id is given out again."""
+    """Above every attempt that nodes still have: where a database was lost, no id is given out
+    again."""
     largest = 0
     folder = os.path.join(paths.home(), "nodes")
     with contextlib.suppress(OSError):
         for node in os.listdir(folder):
             with contextlib.suppress(OSError):
                 names = os.listdir(os.path.join(folder, node, "attempts"))
-                largest = max([largest, *(int(name.split(".")[0]) for name in names if name.split(".")[0].isdigit())])
+                largest = max(
+                    [
+                        largest,
+                        *(
+                            int(name.split(".")[0])
+                            for name in names
+                            if name.split(".")[0].isdigit()
+                        ),
+                    ]
+                )
     return largest + 1
 
 

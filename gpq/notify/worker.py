@@ -1,6 +1,8 @@
-"""The process that sends one message: a name of a target and a text on stdin, one line of JSON with the outcome on stdout.
+"""The process that sends one message: a name of a target and a text on stdin, one line of JSON with
+the outcome on stdout.
 
-It alone reads the URL (from config.toml) and imports apprise. What apprise says is not passed on, for URLs may be in it.
+It alone reads the URL (from config.toml) and imports apprise. What apprise says is not passed on,
+for URLs may be in it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from gpq.errors import UsageError
 NICE = 10
 DESKTOPS = ("dbus://", "gnome://", "macosx://")  # apprise's own, the first that works here
 NO_DESKTOP = (
-    "no desktop can be reached from here: that needs a session bus, and python3-dbus or PyGObject for this Python"
+    "no desktop can be reached from here: that needs a session bus, and python3-dbus or PyGObject"
+    " for this Python"
 )
 UNKNOWN = "apprise does not know this kind of URL, or something is missing in it"
 STATUS = re.compile(r"error[=:] ?(\d{3})\b")
@@ -37,16 +40,20 @@ def main() -> NoReturn:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     order = json.loads(sys.stdin.buffer.read())
     try:
-        why = send(outward.notify(config.load().notify), order["target"], order["title"], order["body"])
+        why = send(
+            outward.notify(config.load().notify), order["target"], order["title"], order["body"]
+        )
     except UsageError as error:
         why = error.message
     answer.write(json.dumps({"why": why}) + "\n")
     answer.flush()
-    os._exit(1 if why else 0)  # the sooner it is known, the less is sent twice when the daemon is killed
+    # the sooner it is known, the less is sent twice when the daemon is killed
+    os._exit(1 if why else 0)
 
 
 def send(settings: outward.Notify, target: str, title: str, body: str) -> str:
-    """Empty once the service took it, else why not. Raises UsageError for a target that there is none of."""
+    """Empty once the service took it, else why not. Raises UsageError for a target that there is
+    none of."""
     import apprise  # hundreds of modules: only who sends pays for them
 
     outward.check_targets([target], settings)
@@ -88,7 +95,12 @@ def _urls(targets: Mapping[str, str], target: str) -> tuple[str, ...]:
     mail = re.fullmatch(outward.MAIL, target)
     if mail is not None:  # through the mail server of this machine
         sender = f"{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()}"
-        return (f"mailto://localhost:25?to={quote(mail[1], safe='')}&from={quote(sender, safe='')}&mode=insecure",)
+        return (
+            (
+                f"mailto://localhost:25?to={quote(mail[1], safe='')}"
+                f"&from={quote(sender, safe='')}&mode=insecure"
+            ),
+        )
     if target in targets:
         return (targets[target],)
     return DESKTOPS if target == outward.DESKTOP else ()

@@ -1,4 +1,5 @@
-"""Sends one message through a process of its own, which is ended when it takes too long. Knows names of targets, no URL."""
+"""Sends one message through a process of its own, which is ended when it takes too long. Knows
+names of targets, no URL."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Courier:
         self._over = False
 
     def deliver(self, target: str, title: str, body: str, limit: float = LIMIT) -> str:
-        """Empty once the service took it, else why not. Nothing secret is in the answer, nor in the arguments of a process."""
+        """Empty once the service took it, else why not. Nothing secret is in the answer, nor in the
+        arguments of a process."""
         order = json.dumps({"target": target, "title": title, "body": body}).encode()
         try:
             process = self._start()

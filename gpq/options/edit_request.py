@@ -1,4 +1,5 @@
-"""From the options of `gpq edit` to what the daemon is asked. Checks what can be checked here; draws nothing."""
+"""From the options of `gpq edit` to what the daemon is asked. Checks what can be checked here;
+draws nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ def request(
         changes["gpu_type"] = "" if gpu_type in NOTHING else gpu_type
     if min_gpu_memory:
         changes["min_gpu_memory_mib"] = (
-            0 if min_gpu_memory in NOTHING else values.memory_mib(min_gpu_memory, "--min-gpu-memory")
+            0
+            if min_gpu_memory in NOTHING
+            else values.memory_mib(min_gpu_memory, "--min-gpu-memory")
         )
     if notify:
         changes["notify"] = job_spec.targets(list(notify))
@@ -72,5 +75,7 @@ def _limit(text: str) -> int | None:
     if text in NOTHING:
         return 0
     if not text.isdecimal() or not 1 <= int(text) <= 10_000:
-        raise UsageError(f"--array-limit {text[:20]} is no number of jobs", "write for example --array-limit 4")
+        raise UsageError(
+            f"--array-limit {text[:20]} is no number of jobs", "write for example --array-limit 4"
+        )
     return int(text)

@@ -1,4 +1,5 @@
-"""What of the user's shell goes with a job: an allow-list of variables, and which Python runs a script."""
+"""What of the user's shell goes with a job: an allow-list of variables, and which Python runs a
+script."""
 
 from __future__ import annotations
 
@@ -23,9 +24,32 @@ NAMES = {
     *("WANDB_MODE", "WANDB_PROJECT", "TOKENIZERS_PARALLELISM", "XDG_CACHE_HOME", "XDG_DATA_HOME"),
 }
 PREFIXES = (
-    *("CONDA_", "PYTHON", "LC_", "HF_", "TORCH_", "PYTORCH_", "TRANSFORMERS_", "TRITON_", "JAX_", "XLA_"),
+    *(
+        "CONDA_",
+        "PYTHON",
+        "LC_",
+        "HF_",
+        "TORCH_",
+        "PYTORCH_",
+        "TRANSFORMERS_",
+        "TRITON_",
+        "JAX_",
+        "XLA_",
+    ),
     *("TF_CPP_", "TF_FORCE_", "TF_GPU_", "TF_XLA_"),  # all of TF_ are Terraform's too
-    *("OMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "NCCL_", "GLOO_", "CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_"),
+    *(
+        "OMP_",
+        "KMP_",
+        "MKL_",
+        "OPENBLAS_",
+        "NUMEXPR_",
+        "NCCL_",
+        "GLOO_",
+        "CUDA_",
+        "CUDNN_",
+        "CUBLAS_",
+        "NVIDIA_",
+    ),
 )
 OF_GPQ = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")  # decided where the job runs
 DEFAULTS = "GPQ_DEFAULTS"  # as wire.ENV_DEFAULTS, which a plain command does not import
@@ -35,10 +59,14 @@ MOST_READ = 1 << 20  # bytes of a script
 
 
 def kept(environ: dict[str, str], explicit: dict[str, str]) -> dict[str, str]:
-    """The variables a job is started with. What looks like a secret goes along only when --env names it. From within a job
-    those that gpq chose for its server stay behind."""
+    """The variables a job is started with. What looks like a secret goes along only when --env
+    names it. From within a job those that gpq chose for its server stay behind."""
     defaults = _defaults(environ)
-    chosen = {k: value for k, value in environ.items() if _goes_along(k, value) and defaults.get(k) != value}
+    chosen = {
+        k: value
+        for k, value in environ.items()
+        if _goes_along(k, value) and defaults.get(k) != value
+    }
     return dict(sorted({**chosen, **explicit}.items()))
 
 
@@ -70,7 +98,8 @@ def attributes() -> AttributesMessage:
 
 
 def modules(script: str, least: int) -> list[str]:
-    """What a script needs of its interpreter: torch, where it says so, uses gpq's library, or has several replicas."""
+    """What a script needs of its interpreter: torch, where it says so, uses gpq's library, or has
+    several replicas."""
     try:
         with open(script, "rb") as stream:
             text = stream.read(MOST_READ)
@@ -87,13 +116,16 @@ def _has_servers() -> bool:
 
 
 def interpreter(asked: str, environ: dict[str, str]) -> str:
-    """Absolute path: --python, else the active virtual environment's, else conda's, else the one that runs gpq."""
+    """Absolute path: --python, else the active virtual environment's, else conda's, else the one
+    that runs gpq."""
     if asked:
         found = shutil.which(os.path.expanduser(asked))
         if not found and os.path.isabs(asked) and _has_servers():
             return asked  # it may be there: each of them is asked
         if not found:
-            raise UsageError(f"--python {asked}: no such program", "give the path of a Python interpreter")
+            raise UsageError(
+                f"--python {asked}: no such program", "give the path of a Python interpreter"
+            )
         return os.path.abspath(found)
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         active = environ.get(variable)
@@ -106,7 +138,11 @@ def on_server(asked: str, node: NodeConfig) -> str:
     """As a script that is submitted here would be run there."""
     if os.path.isabs(asked):
         return asked
-    return node.script_python if node.script_python and not asked else interpreter(asked, dict(os.environ))
+    return (
+        node.script_python
+        if node.script_python and not asked
+        else interpreter(asked, dict(os.environ))
+    )
 
 
 def own() -> str:

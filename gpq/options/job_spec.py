@@ -1,4 +1,5 @@
-"""From the options of `gpq submit` to the SpecMessage that the daemon keeps. Checks all that can be checked here."""
+"""From the options of `gpq submit` to the SpecMessage that the daemon keeps. Checks all that can be
+checked here."""
 
 from __future__ import annotations
 
@@ -68,21 +69,36 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def missing(built: SpecMessage) -> list[str]:
-    """A remark about a command that is not to be found on this machine: servers may have it. About gpq's own Python where a
-    script is to run with it and needs what it has not."""
+    """A remark about a command that is not to be found on this machine: servers may have it. About
+    gpq's own Python where a script is to run with it and needs what it has not."""
     word = built.argv[0]
-    if built.level == "script" and built.modules and not built.python_asked and built.python == environment.own():
+    if (
+        built.level == "script"
+        and built.modules
+        and not built.python_asked
+        and built.python == environment.own()
+    ):
         import importlib.util
 
         lacking = [name for name in built.modules if importlib.util.find_spec(name) is None]
         said = f"gpq's own Python ({built.python}) has no {', '.join(lacking)}"
-        return [f"{said}: activate the environment that has it, or say --python python3"] if lacking else []
+        return (
+            [f"{said}: activate the environment that has it, or say --python python3"]
+            if lacking
+            else []
+        )
     if built.level == "script" or built.setup or "{" in word or _found(word, built):
         return []
     path = os.path.join(built.cwd, word)
     if "/" in word and os.path.isfile(path):
-        return [f"`{word[:80]}` may not be executed: `chmod +x {word}`, or without `--`: gpq submit {word}"]
-    said = f"there is no command `{word[:80]}` on this machine, and the job will fail on a server without it"
+        return [
+            f"`{word[:80]}` may not be executed: `chmod +x {word}`, or without `--`: gpq submit"
+            f" {word}"
+        ]
+    said = (
+        f"there is no command `{word[:80]}` on this machine, and the job will fail on a server"
+        " without it"
+    )
     if not word.startswith(("/", "./", "../")) and os.path.isfile(path):
         return [f"{said}: did you mean `./{word}`?"]
     if " " in word and len(built.argv) == 1:
@@ -110,7 +126,9 @@ def build(asked: Asked) -> SpecMessage:
         ("--max-batch-size", asked.max_batch_size, 1),
     ):
         if count is not None and count < least:
-            raise UsageError(f"{option} {count} is below {least}", f"write a whole number, {least} or above")
+            raise UsageError(
+                f"{option} {count} is below {least}", f"write a whole number, {least} or above"
+            )
     cwd = directory(asked.cwd)
     environ = dict(os.environ)
     level = "black-box" if asked.black_box else "script"
@@ -128,7 +146,9 @@ def build(asked: Asked) -> SpecMessage:
         code = frozen.code, frozen.cwd, frozen.said
         argv = argv if asked.black_box else [snapshot.within(frozen, argv[0], cwd), *argv[1:]]
     low_batch, high_batch = (
-        values.span(asked.atomic_batch_size, "--atomic-batch-size") if asked.atomic_batch_size else (0, 0)
+        values.span(asked.atomic_batch_size, "--atomic-batch-size")
+        if asked.atomic_batch_size
+        else (0, 0)
     )
     return SpecMessage(
         argv=argv,
@@ -144,7 +164,11 @@ def build(asked: Asked) -> SpecMessage:
         max_gpus=high,
         rigid=rigid,
         gpu_type=asked.gpu_type,
-        min_gpu_memory_mib=values.memory_mib(asked.min_gpu_memory, "--min-gpu-memory") if asked.min_gpu_memory else 0,
+        min_gpu_memory_mib=(
+            values.memory_mib(asked.min_gpu_memory, "--min-gpu-memory")
+            if asked.min_gpu_memory
+            else 0
+        ),
         priority=asked.priority,
         time_limit=values.limit(asked.time, "--time") if asked.time else None,
         retries=asked.retries,
@@ -182,7 +206,9 @@ def begin(text: str) -> float:
     now = datetime.now().astimezone()
     found = moment(text, "--begin", now)
     if found < now.timestamp():
-        raise UsageError(f"--begin {text} is over", "leave it out to start as soon as there is room")
+        raise UsageError(
+            f"--begin {text} is over", "leave it out to start as soon as there is room"
+        )
     return found
 
 
@@ -215,11 +241,14 @@ def refuse_mismatches(asked: Asked, level: str) -> None:
     if level == "signal" and not asked.black_box:
         raise UsageError(
             "--preemptible is for a command that checkpoints on a signal",
-            "write it after `--`: gpq submit --preemptible -- python train.py; a script on the library needs no such option",
+            "write it after `--`: gpq submit --preemptible -- python train.py; a script on the"
+            " library needs no such option",
         )
     if level != "signal" and (asked.signal or asked.resume_args):
         option = "--signal" if asked.signal else "--resume-args"
-        raise UsageError(f"{option} needs --preemptible", "gpq submit --preemptible --signal USR1 -- COMMAND")
+        raise UsageError(
+            f"{option} needs --preemptible", "gpq submit --preemptible --signal USR1 -- COMMAND"
+        )
     if level != "script":
         for option, given in (
             ("--rigid", asked.rigid),
@@ -229,7 +258,10 @@ def refuse_mismatches(asked: Asked, level: str) -> None:
             ("--accept", asked.accept),
         ):
             if given:
-                raise UsageError(f"{option} is for training scripts", "gpq does not look into a command after `--`")
+                raise UsageError(
+                    f"{option} is for training scripts",
+                    "gpq does not look into a command after `--`",
+                )
     if asked.batch_size and asked.max_batch_size and asked.max_batch_size < asked.batch_size:
         raise UsageError(
             f"--max-batch-size {asked.max_batch_size} is below --batch-size {asked.batch_size}",
@@ -244,13 +276,15 @@ def gpu_range(asked: Asked, level: str) -> tuple[int, int, bool]:
         if high is not None:
             raise UsageError(
                 f"--gpus {asked.gpus}: a command runs on a fixed number of GPUs",
-                f"write --gpus {low}; only a training script can be resized: gpq submit --gpus {asked.gpus} train.py",
+                f"write --gpus {low}; only a training script can be resized: gpq submit --gpus"
+                f" {asked.gpus} train.py",
             )
         return low, low, False
     if asked.rigid:
         if high is not None:
             raise UsageError(
-                f"--rigid with --gpus {asked.gpus}: a rigid job has one size", f"write --gpus {low} --rigid"
+                f"--rigid with --gpus {asked.gpus}: a rigid job has one size",
+                f"write --gpus {low} --rigid",
             )
         return low, low, True
     if not asked.gpus:
@@ -270,8 +304,8 @@ def directory(asked: str) -> str:
 
 
 def _here() -> str:
-    """The current directory by the name that the shell has for it: what an automounter or a link calls a home is the same on
-    all servers, and what lies behind it may not be."""
+    """The current directory by the name that the shell has for it: what an automounter or a link
+    calls a home is the same on all servers, and what lies behind it may not be."""
     here, named = os.getcwd(), os.environ.get("PWD", "")
     with contextlib.suppress(OSError):
         if os.path.isabs(named) and ".." not in named.split("/") and os.path.samefile(named, here):
@@ -287,9 +321,13 @@ def script(words: list[str], cwd: str) -> str:
         raise UsageError(f"{shown} is a directory", "name the training script in it")
     if not os.path.exists(path):
         if " " in shown and len(words) == 1:
-            raise UsageError(f"no script {shown} in {cwd}", f"without the quotes: gpq submit -- {shown}")
+            raise UsageError(
+                f"no script {shown} in {cwd}", f"without the quotes: gpq submit -- {shown}"
+            )
         if shown.endswith(".py"):
-            raise UsageError(f"no script {shown} in {cwd}", "correct the path, or the directory with --cwd")
+            raise UsageError(
+                f"no script {shown} in {cwd}", "correct the path, or the directory with --cwd"
+            )
         raise UsageError(f"no script {shown} in {cwd}", command)
     try:
         with open(path, "rb") as stream:
@@ -311,4 +349,6 @@ def resume(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"--resume-args {text}: {error}", "quote it as a shell would read it") from None
+        raise UsageError(
+            f"--resume-args {text}: {error}", "quote it as a shell would read it"
+        ) from None

@@ -1,4 +1,5 @@
-"""What the command line itself answers with `--json`, where no answer of the daemon is passed on. A public format, as those."""
+"""What the command line itself answers with `--json`, where no answer of the daemon is passed on. A
+public format, as those."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ SCHEMA = 1
 
 
 class Error(msgspec.Struct, frozen=True):
-    """What is printed instead when a command fails; the exit code tells the kind (2 usage, 3 no daemon, 4 not found, 5
-    refused, 124 timed out, 1 anything else)."""
+    """What is printed instead when a command fails; the exit code tells the kind (2 usage, 3 no
+    daemon, 4 not found, 5 refused, 124 timed out, 1 anything else)."""
 
     error: str  # what is so, one line
     hint: str  # what to do; may be empty

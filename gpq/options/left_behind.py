@@ -1,5 +1,6 @@
-"""Variables of the caller's shell that a job seems to use and does not get: named, never their values. Reads a bounded part of
-the code; where it does not mention a service or a name, nothing is said."""
+"""Variables of the caller's shell that a job seems to use and does not get: named, never their
+values. Reads a bounded part of the code; where it does not mention a service or a name, nothing is
+said."""
 
 from __future__ import annotations
 
@@ -10,27 +11,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpq.outward import PROXIES, SECRET
 from gpq.rpc.requests import SpecMessage
 
-MOST_FILES, MOST_BYTES, DEEPEST = 200, 2 << 20, 2  # of a project that are read; folders below its own
+# of a project that are read; folders below its own
+MOST_FILES, MOST_BYTES, DEEPEST = 200, 2 << 20, 2
 SHOWN = 6
 READ = (".py", ".sh", ".bash", ".toml", ".txt", ".cfg", ".yaml", ".yml", ".ipynb")
-# Which variables are a service's, and what in the code shows that it is used. Libraries that report to it by themselves count.
+# Which variables are a service's, and what in the code shows that it is used. Libraries that report
+# to it by themselves count.
 SERVICES = (
     (r"WANDB_", r"\bwandb\b|\btransformers\b|\blightning\b|\baccelerate\b|\btrl\b"),
-    (r"HF_TOKEN|HUGGING_?FACE_", r"hugging_?face|\btransformers\b|\bdatasets\b|\bdiffusers\b|\bhf_hub"),
+    (
+        r"HF_TOKEN|HUGGING_?FACE_",
+        r"hugging_?face|\btransformers\b|\bdatasets\b|\bdiffusers\b|\bhf_hub",
+    ),
     (r"COMET_", r"\bcomet_ml\b|\bcomet\b"),
     (r"NEPTUNE_", r"\bneptune\b"),
     (r"(?:MLFLOW|DATABRICKS)_", r"\bmlflow\b|\bdatabricks\b"),
     (r"CLEARML_", r"\bclearml\b"),
     (r"AWS_", r"\bboto3\b|\bs3fs\b|\bs3://|\bsmart_open\b|\baws\b|\bwebdataset\b"),
-    (r"GOOGLE_(?:APPLICATION_CREDENTIALS|CLOUD_)", r"\bgcsfs\b|\bgs://|google\.cloud|\bgsutil\b|\bgcloud\b"),
+    (
+        r"GOOGLE_(?:APPLICATION_CREDENTIALS|CLOUD_)",
+        r"\bgcsfs\b|\bgs://|google\.cloud|\bgsutil\b|\bgcloud\b",
+    ),
     (r"AZURE_", r"\badlfs\b|\babfss?://|\bazure\b"),
     (r"KAGGLE_", r"\bkaggle(?:hub)?\b"),
 )
 # What gpq, the launcher or the server itself sets, and what a shell keeps for itself.
 NOT_MEANT = (
-    r"_|HOME|USER|LOGNAME|SHELL|PWD|OLDPWD|SHLVL|HOSTNAME|TERM.*|COLORTERM|COLUMNS|LINES|DISPLAY|WAYLAND.*|EDITOR|VISUAL|"
-    r"PAGER|LESS.*|LS_COLORS|MAIL|MANPATH|INFOPATH|PS\d|IFS|XDG_.*|SSH_.*|DBUS_.*|GPQ_.*|SLURM_.*|CUDA_VISIBLE_DEVICES|"
-    r"CUDA_DEVICE_ORDER|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|(?:LOCAL|GROUP|ROLE)_.*|TORCHELASTIC_.*|BASH_.*|ZSH.*"
+    r"_|HOME|USER|LOGNAME|SHELL|PWD|OLDPWD|SHLVL|HOSTNAME|TERM.*|COLORTERM|COLUMNS|LINES|DISPLAY"
+    r"|WAYLAND.*|EDITOR|VISUAL|"
+    r"PAGER|LESS.*|LS_COLORS|MAIL|MANPATH|INFOPATH|PS\d|IFS|XDG_.*|SSH_.*|DBUS_.*|GPQ_.*"
+    r"|SLURM_.*|CUDA_VISIBLE_DEVICES|"
+    r"CUDA_DEVICE_ORDER|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|(?:LOCAL|GROUP|ROLE)_.*"
+    r"|TORCHELASTIC_.*|BASH_.*|ZSH.*"
 )
 NAME = r"[A-Za-z_][A-Za-z0-9_]{2,}"
 
@@ -43,20 +55,29 @@ def notes(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
     more = [f"{len(names) - SHOWN} others"] if len(names) > SHOWN else []
     listed = [*names[:SHOWN], *more]
     said = listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
-    stay = "stays behind: the job seems to use it" if len(names) == 1 else "stay behind: the job seems to use them"
+    stay = (
+        "stays behind: the job seems to use it"
+        if len(names) == 1
+        else "stay behind: the job seems to use them"
+    )
     send = " ".join(f"--env {name}" for name in names[:SHOWN])
     return [
-        f"{said} {stay}; {send} sends {'it' if len(names) == 1 else 'them'} (note_env = false in config.toml: no such note)"
+        f"{said} {stay}; {send} sends {'it' if len(names) == 1 else 'them'} (note_env = false in"
+        " config.toml: no such note)"
     ]
 
 
 def found(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
-    """Names, sorted: of a service that the code or its project uses; other secrets that either names; anything else that the
-    named files themselves read; a proxy that has a password in it, which libraries read by themselves."""
+    """Names, sorted: of a service that the code or its project uses; other secrets that either
+    names; anything else that the named files themselves read; a proxy that has a password in it,
+    which libraries read by themselves."""
     left = [
         name
         for name, value in environ.items()
-        if value and name not in built.env and re.fullmatch(NAME, name) and not re.fullmatch(NOT_MEANT, name)
+        if value
+        and name not in built.env
+        and re.fullmatch(NAME, name)
+        and not re.fullmatch(NOT_MEANT, name)
     ]
     if not left:
         return []
@@ -64,7 +85,9 @@ def found(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
     own = "\n".join([*map(_text, named), " ".join(built.argv), built.setup])
     any_service = re.compile("|".join(names for names, _ in SERVICES))
     known = [name for name in left if any_service.match(name)]
-    of_service = [(name, words) for name in known for pattern, words in SERVICES if re.match(pattern, name)]
+    of_service = [
+        (name, words) for name in known for pattern, words in SERVICES if re.match(pattern, name)
+    ]
     secrets = [name for name in left if SECRET.search(name)]
     rest = "\n".join(_project(built, named)) if of_service or secrets else ""
     whole = f"{own}\n{rest}"
@@ -92,14 +115,22 @@ def _read_in(text: str, names: Sequence[str]) -> set[str]:
 
 def _set_in(text: str, names: set[str]) -> set[str]:
     """Those that the code gives a value of its own."""
-    return {name for name in names if re.search(rf"(?m)(?:^|[\s;]){name}=|[\"']{name}[\"']\]\s*=(?!=)", text)}
+    return {
+        name
+        for name in names
+        if re.search(rf"(?m)(?:^|[\s;]){name}=|[\"']{name}[\"']\]\s*=(?!=)", text)
+    }
 
 
 def _named(built: SpecMessage) -> Iterator[str]:
     """Files among the words of the command."""
     for word in built.argv:
         path = os.path.join(built.cwd, word)
-        if "\0" not in path and os.path.isfile(path) and (word.endswith(READ) or os.path.getsize(path) < MOST_BYTES):
+        if (
+            "\0" not in path
+            and os.path.isfile(path)
+            and (word.endswith(READ) or os.path.getsize(path) < MOST_BYTES)
+        ):
             yield path
 
 
@@ -125,7 +156,11 @@ def _files(folder: str) -> Iterator[str]:
             below[:] = []
             continue
         deep = path.count(os.sep) - depth >= DEEPEST
-        below[:] = [] if deep else sorted(name for name in below if not name.startswith((".", "__", "node_modules")))
+        below[:] = (
+            []
+            if deep
+            else sorted(name for name in below if not name.startswith((".", "__", "node_modules")))
+        )
         for name in sorted(names):
             full = os.path.join(path, name)
             if name.endswith(READ) and os.path.isfile(full) and os.path.getsize(full) < MOST_BYTES:

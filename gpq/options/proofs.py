@@ -1,4 +1,5 @@
-"""What `gpq check` found of the script that is submitted: it travels with the job, and is said in one line."""
+"""What `gpq check` found of the script that is submitted: it travels with the job, and is said in
+one line."""
 
 from __future__ import annotations
 
@@ -14,12 +15,17 @@ LIBRARY, EPOCHS = "gpq_agent", ".epochs("  # in scripts that use it, and that ma
 MOST_READ = 1 << 20  # characters of a script
 
 
-def of(asked: job_spec.Asked, built: SpecMessage, array: ArrayMessage | None) -> tuple[ProofMessage | None, list[str]]:
-    """The proof of a script, and a remark on it, or that there is none. An array goes by its first job."""
+def of(
+    asked: job_spec.Asked, built: SpecMessage, array: ArrayMessage | None
+) -> tuple[ProofMessage | None, list[str]]:
+    """The proof of a script, and a remark on it, or that there is none. An array goes by its first
+    job."""
     if built.level != "script" or not asked.words:
         return None, []
     script = os.path.join(job_spec.directory(asked.cwd), os.path.expanduser(asked.words[0]))
-    values = {"index": str(array.indices[0]), **(array.params or [{}])[0]} if array is not None else {}
+    values = (
+        {"index": str(array.indices[0]), **(array.params or [{}])[0]} if array is not None else {}
+    )
     arguments = [filled(word, values) for word in asked.words[1:]]
     line = shlex.join([asked.words[0], *arguments])
     verdict = keeping.kept(script, arguments)
@@ -28,26 +34,35 @@ def of(asked: job_spec.Asked, built: SpecMessage, array: ArrayMessage | None) ->
     remarks = hints(text) if EPOCHS in text else []
     if verdict is None:
         if may_be_resized and LIBRARY in text:
-            remarks += [f"no verdict on this script yet: `gpq check {line}` tries if it trains the same on any GPUs"]
+            remarks += [
+                f"no verdict on this script yet: `gpq check {line}` tries if it trains the same on"
+                " any GPUs"
+            ]
         return None, remarks
     changed = keeping.changed(verdict)
     if changed:
         name = os.path.relpath(changed, os.path.dirname(os.path.realpath(script)))
         return None, [
             *remarks,
-            f"{name} has changed since gpq check found something of this script: `gpq check {line}`",
+            (
+                f"{name} has changed since gpq check found something of this script: `gpq check"
+                f" {line}`"
+            ),
         ]
     from gpq.check.proofs import proof
 
     found = proof(verdict)
     if found is None or not found.lost:
         return found, remarks
-    words = f"under gpq this script may train something else ({found.message}), so the job does without"
+    words = (
+        f"under gpq this script may train something else ({found.message}), so the job does without"
+    )
     return found, [*remarks, f"{words} {', '.join(found.lost)}: gpq check --last {line}"]
 
 
 def hints(text: str) -> list[str]:
-    """Of what a script forgets at a restart. Few loops have any, so only they pay for its parsing."""
+    """Of what a script forgets at a restart. Few loops have any, so only they pay for its
+    parsing."""
     from gpq import lint
 
     return lint.hints(text)

@@ -1,7 +1,9 @@
-"""`gpq submit --snapshot`: the code as it is now, in an archive named by its SHA-256, durable in the daemon's state directory.
+"""`gpq submit --snapshot`: the code as it is now, in an archive named by its SHA-256, durable in
+the daemon's state directory.
 
-In a git repository: what is committed, with what was changed since, and files that are neither tracked nor ignored. Elsewhere:
-the directory. Links that lead out of it are refused. Equal code has the same name, whenever and by whomever it is frozen.
+In a git repository: what is committed, with what was changed since, and files that are neither
+tracked nor ignored. Elsewhere: the directory. Links that lead out of it are refused. Equal code has
+the same name, whenever and by whomever it is frozen.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from gpq.errors import GpqError, UsageError
 
 MOST_BYTES = 200_000_000
 MOST_FILES = 20_000
-LEFT_OUT = frozenset({".git", "__pycache__", ".venv", "venv", "node_modules"})  # of a directory without git
+# of a directory without git
+LEFT_OUT = frozenset({".git", "__pycache__", ".venv", "venv", "node_modules"})
 HINT = "leave data out: list it in .gitignore, or submit without --snapshot"
 
 
@@ -34,18 +37,25 @@ class Frozen(NamedTuple):
 
 
 def freeze(cwd: str) -> Frozen:
-    """Of the repository that `cwd` is in, or of `cwd`. Raises UsageError for what cannot be frozen, GpqError for a full disk."""
+    """Of the repository that `cwd` is in, or of `cwd`. Raises UsageError for what cannot be frozen,
+    GpqError for a full disk."""
     top = _git(cwd, "rev-parse", "--show-toplevel")
     root = os.path.realpath(top.rstrip("\n") if top else cwd)
     names = sorted(set(_tracked(root) if top else _all(root)))
     if not names:
-        raise UsageError(f"there is nothing to freeze in {root}", "is it the right directory? --cwd names another")
+        raise UsageError(
+            f"there is nothing to freeze in {root}",
+            "is it the right directory? --cwd names another",
+        )
     if len(names) > MOST_FILES:
         raise UsageError(f"{root} holds {len(names)} files, more than {MOST_FILES}", HINT)
     size = sum(os.lstat(os.path.join(root, name)).st_size for name in names)
     if size > MOST_BYTES:
         largest = max(names, key=lambda name: os.lstat(os.path.join(root, name)).st_size)
-        told = f"the code in {root} has {size // 1_000_000} MB, more than {MOST_BYTES // 1_000_000}; the largest is {largest}"
+        told = (
+            f"the code in {root} has {size // 1_000_000} MB, more than {MOST_BYTES // 1_000_000};"
+            f" the largest is {largest}"
+        )
         raise UsageError(told, HINT)
     inside = os.path.relpath(os.path.realpath(cwd), root)
     there = inside == "." or any(name.startswith(f"{inside}/") for name in names)
@@ -55,27 +65,38 @@ def freeze(cwd: str) -> Frozen:
 
 
 def within(frozen: Frozen, script: str, cwd: str) -> str:
-    """The script as it is named in the copy, from its working directory. Raises UsageError for one that is elsewhere."""
+    """The script as it is named in the copy, from its working directory. Raises UsageError for one
+    that is elsewhere."""
     path = os.path.realpath(script)
     if not path.startswith(frozen.root + os.sep):
         raise UsageError(
-            f"the script {script} is not in {frozen.root}, which is frozen", "submit it from its own directory"
+            f"the script {script} is not in {frozen.root}, which is frozen",
+            "submit it from its own directory",
         )
     return os.path.relpath(path, os.path.realpath(cwd))
 
 
-# A repository's own settings name programs: a monitor of files, hooks, filters, drivers of diffs. None of them is run.
-INERT = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "status.submoduleSummary=false", "submodule.recurse=false")
+# A repository's own settings name programs: a monitor of files, hooks, filters, drivers of diffs.
+# None of them is run.
+INERT = (
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "status.submoduleSummary=false",
+    "submodule.recurse=false",
+)
 FILTERS = r"^filter\..*\.(clean|smudge|process|required)$"
 
 
 def _git(folder: str, *words: str, settings: Sequence[str] = INERT) -> str:
-    """What git says; "" where there is no git, or it is no repository. Nothing that the repository names is run."""
+    """What git says; "" where there is no git, or it is no repository. Nothing that the repository
+    names is run."""
     options = [word for setting in settings for word in ("-c", setting)]
     command = ["git", *options, "-C", folder, *words]
     env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        told = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=env)
+        told = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=env
+        )
     except FileNotFoundError:
         return ""
     return os.fsdecode(told.stdout) if told.returncode == 0 else ""
@@ -91,17 +112,23 @@ def _commit(root: str) -> str:
     commit = _git(root, "rev-parse", "HEAD").strip()
     look = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty")
     dirty = bool(_git(root, *look, settings=[*INERT, *_without_filters(root)]))
-    return (f"commit {commit[:12]}" if commit else "git, nothing committed yet") + (", dirty" if dirty else ", clean")
+    return (f"commit {commit[:12]}" if commit else "git, nothing committed yet") + (
+        ", dirty" if dirty else ", clean"
+    )
 
 
 def _tracked(root: str, below: str = "") -> Iterator[str]:
     """Paths from the top, files of submodules included, those that were removed left out."""
-    listed = _git(os.path.join(root, below), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = _git(
+        os.path.join(root, below), "ls-files", "-z", "--cached", "--others", "--exclude-standard"
+    )
     for name in filter(None, listed.split("\0")):
         path = os.path.join(below, name)
         full = os.path.join(root, path)
         if os.path.isdir(full) and not os.path.islink(full):
-            if _is_top(full):  # a submodule, or another repository in this one; one that was never fetched is empty
+            if _is_top(full):
+                # a submodule, or another repository in this one; one that was never fetched is
+                # empty
                 yield from _tracked(root, path)
         elif os.path.lexists(full):
             yield path
@@ -122,18 +149,21 @@ def _all(root: str) -> Iterator[str]:
             if count > MOST_FILES or size > MOST_BYTES:
                 limit = f"{MOST_FILES} files or {MOST_BYTES // 1_000_000} MB"
                 raise UsageError(
-                    f"{root} is no git repository and holds more than {limit}", f"`git init` there; {HINT}"
+                    f"{root} is no git repository and holds more than {limit}",
+                    f"`git init` there; {HINT}",
                 )
             yield os.path.relpath(full, root)
 
 
 def _write(root: str, names: list[str], folder_too: str) -> str:
-    """The archive, on disk before this returns. Its SHA-256. `folder_too`: a folder that none of `names` brings along."""
+    """The archive, on disk before this returns. Its SHA-256. `folder_too`: a folder that none of
+    `names` brings along."""
     folder = paths.snapshots()
     temporary = ""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=folder)  # threads have the same pid
+        # threads have the same pid
+        descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=folder)
         with os.fdopen(descriptor, "wb") as stream:
             with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
                 for name in names:
@@ -174,7 +204,8 @@ def _add(archive: tarfile.TarFile, root: str, name: str) -> None:
         end = os.path.normpath(os.path.join(os.path.dirname(name), member.linkname))
         if os.path.isabs(member.linkname) or end == ".." or end.startswith("../"):
             raise UsageError(
-                f"the link {name} leads out of {root}", "remove it, list it in .gitignore, or copy its target"
+                f"the link {name} leads out of {root}",
+                "remove it, list it in .gitignore, or copy its target",
             )
         archive.addfile(member)
     elif stat.S_ISREG(status.st_mode):

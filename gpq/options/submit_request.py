@@ -1,6 +1,8 @@
-"""Words of `gpq submit`, flags of sbatch and lines in scripts -> the one request that the daemon is asked. Imports no typer.
+"""Words of `gpq submit`, flags of sbatch and lines in scripts -> the one request that the daemon is
+asked. Imports no typer.
 
-What is said on the command line counts, then `#GPQ` lines, then `#SBATCH` lines; labels and variables of all are joined.
+What is said on the command line counts, then `#GPQ` lines, then `#SBATCH` lines; labels and
+variables of all are joined.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ HERE = "the command line"
 
 
 class Parsed(msgspec.Struct):
-    """`fields` of spec.Asked and of HOW that were given, `pairs` of sbatch, and the words after them."""
+    """`fields` of spec.Asked and of HOW that were given, `pairs` of sbatch, and the words after
+    them."""
 
     fields: dict[str, Any] = {}
     words: list[str] = []
@@ -68,7 +71,8 @@ def parse(argv: Sequence[str]) -> Parsed | None:
 
 
 def plain(argv: Sequence[str], pairs: list[sbatch.Pair]) -> list[str]:
-    """The words without flags of sbatch, which go to `pairs`, up to a word that is no option, or a wrong one."""
+    """The words without flags of sbatch, which go to `pairs`, up to a word that is no option, or a
+    wrong one."""
     words, kept = list(argv), []
     while words and words[0] != "--" and words[0].startswith("-"):
         taken = _own({}, words)
@@ -81,7 +85,8 @@ def plain(argv: Sequence[str], pairs: list[sbatch.Pair]) -> list[str]:
 
 
 def _own(fields: dict[str, Any], words: list[str]) -> int | None:
-    """How many of the words were an option of gpq; 0 for one that is wrong, None where there is none."""
+    """How many of the words were an option of gpq; 0 for one that is wrong, None where there is
+    none."""
     options = GRAMMAR["submit"][1]
     name, assigned, value = words[0].partition("=")
     attached = not words[0].startswith("--") and len(words[0]) > 2  # -g2
@@ -108,7 +113,11 @@ def _foreign(pairs: list[sbatch.Pair], words: list[str]) -> int:
     name = sbatch.name_of(words[0])
     if not name or (words[0].startswith("--") and words[0][2:].partition("=")[0] != name):
         return 0
-    alone = "=" in words[0] or not sbatch.takes_value(name) or (words[0][1] != "-" and len(words[0]) > 2)
+    alone = (
+        "=" in words[0]
+        or not sbatch.takes_value(name)
+        or (words[0][1] != "-" and len(words[0]) > 2)
+    )
     if not alone and len(words) < 2:
         return 0
     count = 1 if alone else 2
@@ -144,19 +153,29 @@ def settle(parsed: Parsed) -> Settled:
         return _settled(fields, parsed.words, parsed.black_box, notes)
     fields, said = _with_lines(script, fields, parsed, shell=shell)
     notes += said
-    if script.slurm and parsed.fields.get("name", "").isdigit():  # `-n 4` are four tasks to who comes from sbatch
+    if script.slurm and parsed.fields.get("name", "").isdigit():
+        # `-n 4` are four tasks to who comes from sbatch
         notes.append(f"{HERE}: -n is --name, so the job is called {parsed.fields['name']}")
-    words = [script.path, *parsed.words[1:]] if fields.get("cwd") != parsed.fields.get("cwd") else parsed.words
+    words = (
+        [script.path, *parsed.words[1:]]
+        if fields.get("cwd") != parsed.fields.get("cwd")
+        else parsed.words
+    )
     if shell:
         from gpq.options.directives import script_directives
 
         cwd = job_spec.directory(fields.get("cwd", ""))
-        words = [*script_directives.command(script, cwd, relative=bool(fields.get("snapshot"))), *parsed.words[1:]]
+        words = [
+            *script_directives.command(script, cwd, relative=bool(fields.get("snapshot"))),
+            *parsed.words[1:],
+        ]
         fields.setdefault("name", values.as_name(script.name))
     return _settled(fields, words, shell, notes)
 
 
-def _settled(fields: dict[str, Any], words: list[str], black_box: bool, notes: list[str]) -> Settled:
+def _settled(
+    fields: dict[str, Any], words: list[str], black_box: bool, notes: list[str]
+) -> Settled:
     fields = dict(fields)
     how = {key: bool(fields.pop(key, False)) for key in HOW}
     return Settled(job_spec.Asked(words=words, black_box=black_box, **fields), how, notes)
@@ -221,7 +240,8 @@ def _with_lines(
         notes += remarks
     if script.calls_srun and shutil.which("srun") is None:
         notes.append(
-            f"{script.name} calls srun, which is Slurm's and not there: such lines fail, `srun` taken out they run"
+            f"{script.name} calls srun, which is Slurm's and not there: such lines fail, `srun`"
+            " taken out they run"
         )
     return fields, notes
 
@@ -231,7 +251,10 @@ def _own_lines(script: script_directives.Script) -> tuple[dict[str, Any], list[s
     for where, words in script.own:
         line = parse(words)
         if line is None or line.words or line.black_box or {"json", "dry_run"} & set(line.fields):
-            raise UsageError(f"{where}: {' '.join(words)[:80]}: no options of a job", "`gpq submit --help` lists them")
+            raise UsageError(
+                f"{where}: {' '.join(words)[:80]}: no options of a job",
+                "`gpq submit --help` lists them",
+            )
         found.fields = _joined(found.fields, line.fields)
         found.pairs += line.pairs
     return found.fields, found.pairs
@@ -246,13 +269,23 @@ def _joined(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _notes(made: sbatch.Translated, where: str) -> list[str]:
-    unused = [f"{where}: without a meaning here: {', '.join(dict.fromkeys(made.unused))}"] if made.unused else []
+    unused = (
+        [f"{where}: without a meaning here: {', '.join(dict.fromkeys(made.unused))}"]
+        if made.unused
+        else []
+    )
     return [*unused, *(f"{where}: {note}" for note in dict.fromkeys(made.notes))]
 
 
-def requested(settled: Settled, *, hold: bool = False, dry_run: bool = False) -> tuple[requests.Submit, list[str]]:
+def requested(
+    settled: Settled, *, hold: bool = False, dry_run: bool = False
+) -> tuple[requests.Submit, list[str]]:
     """What the daemon is asked, and remarks about it. Raises UsageError."""
-    asked, hold, dry_run = settled.asked, hold or settled.how["hold"], dry_run or settled.how["dry_run"]
+    asked, hold, dry_run = (
+        settled.asked,
+        hold or settled.how["hold"],
+        dry_run or settled.how["dry_run"],
+    )
     built = job_spec.build(asked)
     notes = job_spec.missing(built)
     array = None

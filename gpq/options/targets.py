@@ -1,4 +1,5 @@
-"""Whom gpq can tell about jobs, for `gpq notify` and gpq's Python interface alike. Prints nothing, and answers with no URL."""
+"""Whom gpq can tell about jobs, for `gpq notify` and gpq's Python interface alike. Prints nothing,
+and answers with no URL."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def listed() -> json_answers.Targets:
 
 
 def tried(names: Sequence[str]) -> Iterator[json_answers.SentView]:
-    """Send a message to each now. Raises UsageError for a name that is none, before anything is sent."""
+    """Send a message to each now. Raises UsageError for a name that is none, before anything is
+    sent."""
     from gpq.notify.worker_pool import Courier
 
     outward.check_targets(names, outward.notify(config.load().notify))

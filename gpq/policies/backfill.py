@@ -1,4 +1,5 @@
-"""First come, first served, with gaps filled from behind (EASY backfilling: Lifka, 1995); gangs, nothing is moved."""
+"""First come, first served, with gaps filled from behind (EASY backfilling: Lifka, 1995); gangs,
+nothing is moved."""
 
 from __future__ import annotations
 
@@ -16,19 +17,24 @@ NEVER = float("inf")
 
 
 class Backfill:
-    """In the order of priority, then submission; what runs keeps what it has. The first job that does not fit is promised
-    the devices on which it will, once enough of those that run have ended.
+    """In the order of priority, then submission; what runs keeps what it has. The first job that
+    does not fit is promised the devices on which it will, once enough of those that run have ended.
 
-    Jobs behind it start if they fit now and either end before that or leave these devices alone. Lengths are those of
-    `Lengths`; a job of unknown length counts as endless. Where an end that is needed is not known, nothing can be
-    promised: gaps are filled with whatever fits, and the head may have to wait for long.
+    Jobs behind it start if they fit now and either end before that or leave these devices alone.
+    Lengths are those of `Lengths`; a job of unknown length counts as endless. Where an end that is
+    needed is not known, nothing can be promised: gaps are filled with whatever fits, and the head
+    may have to wait for long.
     """
 
     name = "backfill"
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         seats, lengths = Seats(snapshot, keep_running=True), Lengths(snapshot)
-        ends = {job.id: _seconds(lengths, job) for job in snapshot.jobs.values() if job.placement is not None}
+        ends = {
+            job.id: _seconds(lengths, job)
+            for job in snapshot.jobs.values()
+            if job.placement is not None
+        }
         promise: tuple[Seconds, Placement | None] | None = None
         for job in waiting(snapshot):
             seconds = _seconds(lengths, job)
@@ -46,10 +52,15 @@ def _seconds(lengths: Lengths, job: Job) -> Seconds:
     return NEVER if seconds is None else seconds
 
 
-def _promise(seats: Seats, head: Job, ends: Mapping[JobId, Seconds]) -> tuple[Seconds, Placement | None]:
-    """When (seconds from now) and on which devices the head will fit; never and on none (None) if that is not known."""
+def _promise(
+    seats: Seats, head: Job, ends: Mapping[JobId, Seconds]
+) -> tuple[Seconds, Placement | None]:
+    """When (seconds from now) and on which devices the head will fit; never and on none (None) if
+    that is not known."""
     freed: list[JobId] = []
-    for seconds, name in sorted((seconds, name) for name, seconds in ends.items() if seconds < NEVER):
+    for seconds, name in sorted(
+        (seconds, name) for name, seconds in ends.items() if seconds < NEVER
+    ):
         freed.append(name)
         place = seats.later(head, freed)
         if place is not None:

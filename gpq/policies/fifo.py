@@ -1,4 +1,5 @@
-"""First come, first served: the order of submission, the GPUs a job asked for, no overtaking, no moving."""
+"""First come, first served: the order of submission, the GPUs a job asked for, no overtaking, no
+moving."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from gpq.policies.shared.gangs import Seats
 
 
 class Fifo:
-    """Each waiting job gets its gang, in the order of priority, then submission; the first that does not fit stops the
-    queue. What runs keeps what it has. A job that fits nowhere, ever, blocks nobody."""
+    """Each waiting job gets its gang, in the order of priority, then submission; the first that
+    does not fit stops the queue. What runs keeps what it has. A job that fits nowhere, ever, blocks
+    nobody."""
 
     name = "fifo"
 

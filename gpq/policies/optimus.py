@@ -1,4 +1,5 @@
-"""Optimus (EuroSys'18) as Pollux's artifact has it: the next GPU to the job that it brings nearest to its end."""
+"""Optimus (EuroSys'18) as Pollux's artifact has it: the next GPU to the job that it brings nearest
+to its end."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from gpq.policies.shared.step_speeds import remaining_steps, step_seconds
 
 
 class Optimus:
-    """Everybody's least first, in the order of submission; then one GPU at a time to the largest (T(K) - T(K+1)) Q, T the
-    time of a step of the job's own batch, Q the steps that it has left, as long as anybody gains.
+    """Everybody's least first, in the order of submission; then one GPU at a time to the largest
+    (T(K) - T(K+1)) Q, T the time of a step of the job's own batch, Q the steps that it has left, as
+    long as anybody gains.
 
     A job whose count stays is not moved; what a restart costs is not considered (published so).
     """

@@ -1,4 +1,5 @@
-"""Policies by name, with one sentence each. A policy is imported when it is asked for, not before."""
+"""Policies by name, with one sentence each. A policy is imported when it is asked for, not
+before."""
 
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ from gpq.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`gang`: every job gets exactly the GPUs that it asked for. `own_batch`: the policy knows nothing of statistical
-    efficiency, so a simulated job keeps the batch that it asked for; live, gpq goes on choosing batches. `by_loss`: it reads
-    loss curves, so a simulated job logs its loss every round."""
+    """`gang`: every job gets exactly the GPUs that it asked for. `own_batch`: the policy knows
+    nothing of statistical efficiency, so a simulated job keeps the batch that it asked for; live,
+    gpq goes on choosing batches. `by_loss`: it reads loss curves, so a simulated job logs its loss
+    every round."""
 
     module: str
     attribute: str
@@ -24,16 +26,33 @@ class Entry:
 
 
 POLICIES: dict[str, Entry] = {
-    "goodput": Entry("gpq.policies.goodput.policy", "Goodput", "most goodput for all, in fair shares, found exactly"),
-    "pollux": Entry(
-        "gpq.policies.pollux.policy", "Pollux", "the genetic search of Pollux (OSDI'21) for the fairest goodput"
+    "goodput": Entry(
+        "gpq.policies.goodput.policy",
+        "Goodput",
+        "most goodput for all, in fair shares, found exactly",
     ),
-    "sia": Entry("gpq.policies.sia", "Sia", "normalised goodput over GPU types as an integer programme (Sia, SOSP'23)"),
+    "pollux": Entry(
+        "gpq.policies.pollux.policy",
+        "Pollux",
+        "the genetic search of Pollux (OSDI'21) for the fairest goodput",
+    ),
+    "sia": Entry(
+        "gpq.policies.sia",
+        "Sia",
+        "normalised goodput over GPU types as an integer programme (Sia, SOSP'23)",
+    ),
     "optimus": Entry(
-        "gpq.policies.optimus", "Optimus", "the next GPU to the job it brings nearest to its end", own_batch=True
+        "gpq.policies.optimus",
+        "Optimus",
+        "the next GPU to the job it brings nearest to its end",
+        own_batch=True,
     ),
     "slaq": Entry(
-        "gpq.policies.slaq", "Slaq", "GPUs to the jobs whose loss falls fastest (SoCC'17)", own_batch=True, by_loss=True
+        "gpq.policies.slaq",
+        "Slaq",
+        "GPUs to the jobs whose loss falls fastest (SoCC'17)",
+        own_batch=True,
+        by_loss=True,
     ),
     "tiresias": Entry(
         "gpq.policies.tiresias",
@@ -43,7 +62,11 @@ POLICIES: dict[str, Entry] = {
         own_batch=True,
     ),
     "themis": Entry(
-        "gpq.policies.themis", "Themis", "the worst finish-time fairness first (NSDI'20)", gang=True, own_batch=True
+        "gpq.policies.themis",
+        "Themis",
+        "the worst finish-time fairness first (NSDI'20)",
+        gang=True,
+        own_batch=True,
     ),
     "gavel": Entry(
         "gpq.policies.gavel.policy",
@@ -67,9 +90,15 @@ POLICIES: dict[str, Entry] = {
         own_batch=True,
     ),
     "gavel-makespan": Entry(
-        "gpq.policies.gavel.policy", "GavelMakespan", "Gavel: the last job ends soonest", gang=True, own_batch=True
+        "gpq.policies.gavel.policy",
+        "GavelMakespan",
+        "Gavel: the last job ends soonest",
+        gang=True,
+        own_batch=True,
     ),
-    "srtf": Entry("gpq.policies.srtf", "Srtf", "shortest remaining time first", gang=True, own_batch=True),
+    "srtf": Entry(
+        "gpq.policies.srtf", "Srtf", "shortest remaining time first", gang=True, own_batch=True
+    ),
     "backfill": Entry(
         "gpq.policies.backfill",
         "Backfill",
@@ -77,7 +106,13 @@ POLICIES: dict[str, Entry] = {
         gang=True,
         own_batch=True,
     ),
-    "fifo": Entry("gpq.policies.fifo", "Fifo", "first come, first served, no overtaking", gang=True, own_batch=True),
+    "fifo": Entry(
+        "gpq.policies.fifo",
+        "Fifo",
+        "first come, first served, no overtaking",
+        gang=True,
+        own_batch=True,
+    ),
 }
 
 

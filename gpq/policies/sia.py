@@ -1,4 +1,5 @@
-"""Sia (SOSP'23): normalised goodput over few shapes of every GPU type, chosen by an integer programme."""
+"""Sia (SOSP'23): normalised goodput over few shapes of every GPU type, chosen by an integer
+programme."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ REPAIRS = 12  # times that shapes which found no room are withdrawn
 
 
 class Sia:
-    """min sum over jobs of G(shape)^p, or lambda_n for none: G is goodput over that of the job's slowest shape, times
-    the restart factor for every shape but the one it has."""
+    """min sum over jobs of G(shape)^p, or lambda_n for none: G is goodput over that of the job's
+    slowest shape, times the restart factor for every shape but the one it has."""
 
     name = "sia"
 
@@ -43,13 +44,17 @@ class Sia:
             ]
             picked = cheapest(options, [IDLE_COST * weight for weight in weights], round_.capacity)
             chosen = [
-                (job.id, row[at][0]) for job, row, at in zip(round_.jobs, rows, picked, strict=True) if at is not None
+                (job.id, row[at][0])
+                for job, row, at in zip(round_.jobs, rows, picked, strict=True)
+                if at is not None
             ]
             found = pack(here, round_.kept, dict(chosen))
             lost = {name: shape for name, shape in chosen if name not in found}
             if not lost:
                 break
-            worst = max(lost, key=lambda name: (lost[name].replicas, -here.jobs[name].spec.priority, name))
+            worst = max(
+                lost, key=lambda name: (lost[name].replicas, -here.jobs[name].spec.priority, name)
+            )
             rows = [
                 [(shape, cost) for shape, cost in row if job.id != worst or shape != lost[worst]]
                 for job, row in zip(round_.jobs, rows, strict=True)
@@ -58,19 +63,28 @@ class Sia:
 
 
 def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape]) -> list[tuple[Shape, float]]:
-    """What each shape within the growth cap costs. While nothing is known, least shapes alone, of every type alike."""
+    """What each shape within the growth cap costs. While nothing is known, least shapes alone, of
+    every type alike."""
     least, now = job.spec.min_gpus, shape_now(job, snapshot)
-    grown = job.attempt > 0 and job.spec.level is Level.SCRIPT  # it starts with its least, whatever is known
+    # it starts with its least, whatever is known
+    grown = job.attempt > 0 and job.spec.level is Level.SCRIPT
     most = max(least, GROWTH * job.profile.max_replicas) if grown else least
     shapes = [shape for shape in possible if shape.replicas <= most or shape == now]
-    if now is not None and job.placement is not None and now not in shapes and now.replicas == job.replicas:
+    if (
+        now is not None
+        and job.placement is not None
+        and now not in shapes
+        and now.replicas == job.replicas
+    ):
         shapes.append(now)  # on devices that do not count as usable any more
     factor = restart_factor(job, snapshot)
     row = []
     for shape, gain in zip(shapes, _gains(job, shapes, now), strict=True):
         kept = gain * (1.0 if now is None or shape == now else factor)
         if kept > 0:
-            row.append((shape, min(round(kept**POWER, 2), MOST_COST) - (STAY if shape == now else 0.0)))
+            row.append(
+                (shape, min(round(kept**POWER, 2), MOST_COST) - (STAY if shape == now else 0.0))
+            )
     return row
 
 
@@ -78,7 +92,9 @@ def _gains(job: Job, shapes: Sequence[Shape], now: Shape | None) -> list[float]:
     """G: goodput over the least of them, times the least GPUs."""
     table, least = estimates.table(job, shapes), job.spec.min_gpus
     if table is None or not table.goodput.any():
-        return [float(least) if shape.replicas == least or shape == now else 0.0 for shape in shapes]
+        return [
+            float(least) if shape.replicas == least or shape == now else 0.0 for shape in shapes
+        ]
     speeds = table.goodput.tolist()
     unit = min(speed for speed in speeds if speed > 0)
     return [least * speed / unit for speed in speeds]
@@ -88,4 +104,8 @@ def restart_factor(job: Job, snapshot: Snapshot) -> float:
     """r = (T - N S) / (T + S) of age T, N restarts so far and S seconds each; 1 while T < S."""
     cost = snapshot.config.restart_cost(job)
     age = snapshot.now - job.submitted_at
-    return max(age - job.restarts * cost, 0.0) / (age + cost) if age >= cost and age + cost > 0 else 1.0
+    return (
+        max(age - job.restarts * cost, 0.0) / (age + cost)
+        if age >= cost and age + cost > 0
+        else 1.0
+    )

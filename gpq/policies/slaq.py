@@ -1,4 +1,5 @@
-"""SLAQ (SoCC'17): GPUs to the jobs whose loss falls fastest, so that a cluster's quality rises soonest."""
+"""SLAQ (SoCC'17): GPUs to the jobs whose loss falls fastest, so that a cluster's quality rises
+soonest."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from gpq.policies.shared.step_speeds import step_seconds, steps_done
 
 
 class Slaq:
-    """Everybody's least first, the fastest falling loss before the others; then one GPU at a time to the job whose loss
-    it lets fall most until the next round, in units of the largest change of that loss so far.
+    """Everybody's least first, the fastest falling loss before the others; then one GPU at a time
+    to the job whose loss it lets fall most until the next round, in units of the largest change of
+    that loss so far.
 
-    A job without a loss curve counts as if all of its loss were still to be gained, so new jobs come first. Jobs that
-    have nearly converged get little, by design; what a restart costs is not considered.
+    A job without a loss curve counts as if all of its loss were still to be gained, so new jobs
+    come first. Jobs that have nearly converged get little, by design; what a restart costs is not
+    considered.
     """
 
     name = "slaq"
@@ -26,13 +29,18 @@ class Slaq:
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         round_ = entrants(snapshot)
         falls = {c.job.id: _fall(c, snapshot) for c in round_.contenders}
-        order = sorted(round_.contenders, key=lambda c: (-c.job.spec.priority, -falls[c.job.id](c.least) / c.least))
-        return allot(snapshot, round_.kept, order, {name: _gain(fall) for name, fall in falls.items()})
+        order = sorted(
+            round_.contenders,
+            key=lambda c: (-c.job.spec.priority, -falls[c.job.id](c.least) / c.least),
+        )
+        return allot(
+            snapshot, round_.kept, order, {name: _gain(fall) for name, fall in falls.items()}
+        )
 
 
 def _fall(contender: Contender, snapshot: Snapshot) -> Gain:
-    """The share of its loss that so many GPUs take off in a round; without a curve k / (k + 1), as if
-    one GPU took off half of it."""
+    """The share of its loss that so many GPUs take off in a round; without a curve k / (k + 1), as
+    if one GPU took off half of it."""
     job = contender.job
     curve = loss_curve.fit(job.profile.losses)
     seconds, done = step_seconds(contender, snapshot.oracles.get(job.id)), steps_done(job)

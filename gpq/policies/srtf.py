@@ -1,4 +1,5 @@
-"""Shortest remaining time first: the least mean completion time where lengths are known; gangs, pre-empted."""
+"""Shortest remaining time first: the least mean completion time where lengths are known; gangs,
+pre-empted."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ from gpq.policies.shared.remaining_time import Lengths
 
 
 class Srtf:
-    """Who would end soonest goes first: what is left of it and, if it does not run, a restart (`Lengths.to_end`).
+    """Who would end soonest goes first: what is left of it and, if it does not run, a restart
+    (`Lengths.to_end`).
 
-    Jobs of unknown length come last, in the order of their submission. Each gets its gang if it still fits.
+    Jobs of unknown length come last, in the order of their submission. Each gets its gang if it
+    still fits.
     """
 
     name = "srtf"

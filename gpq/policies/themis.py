@@ -12,14 +12,17 @@ from gpq.policies.shared.eligible import eligible
 from gpq.policies.shared.gangs import seat_all
 from gpq.policies.shared.remaining_time import Lengths
 
-LEASE: Seconds = 900.0  # a job that was given its GPUs keeps them so long (the paper leases for tens of minutes)
+# a job that was given its GPUs keeps them so long (the paper leases for tens of minutes)
+LEASE: Seconds = 900.0
 
 
 class Themis:
-    """The worst finish-time fairness rho = (age + remaining) / (time alone on a 1/J share) is offered GPUs first.
+    """The worst finish-time fairness rho = (age + remaining) / (time alone on a 1/J share) is
+    offered GPUs first.
 
-    Remaining is at the gang's size. Alone, a job whose gang is larger than its share would have it for part of the time.
-    Of unknown length: as much is to come as the service it attained (in seconds of its gang). Never started: the worst.
+    Remaining is at the gang's size. Alone, a job whose gang is larger than its share would have it
+    for part of the time. Of unknown length: as much is to come as the service it attained (in
+    seconds of its gang). Never started: the worst.
     """
 
     name = "themis"
@@ -31,13 +34,20 @@ class Themis:
         def rank(job: Job) -> tuple[bool, int, float, float, JobId]:
             priority, submitted, number = arrival(job)
             leased = job.launched_at is not None and snapshot.now - job.launched_at < LEASE
-            return not leased, priority, -rho(job, snapshot.now, lengths.left(job), share), submitted, number
+            return (
+                not leased,
+                priority,
+                -rho(job, snapshot.now, lengths.left(job), share),
+                submitted,
+                number,
+            )
 
         return seat_all(snapshot, sorted(eligible(snapshot), key=rank))
 
 
 def rho(job: Job, now: Seconds, left: Seconds | None, share: float) -> float:
-    """Finish-time fairness if the job had its gang from now on; `share`: GPUs that it would have alone."""
+    """Finish-time fairness if the job had its gang from now on; `share`: GPUs that it would have
+    alone."""
     served = job.service_at(now) / job.spec.min_gpus
     if served <= 0:
         return float("inf")

@@ -18,7 +18,8 @@ class EndedView(msgspec.Struct, frozen=True):
     reason: str  # how it failed
     submitted_at: str
     ended_at: str
-    wait_seconds: float | None  # from the submission to the first launch, less what its user held it
+    # from the submission to the first launch, less what its user held it
+    wait_seconds: float | None
     run_seconds: float  # over all attempts, from launch to end
     gpus: float  # held, averaged over that
     gpu_hours: float
@@ -56,7 +57,8 @@ class ReportRow(msgspec.Struct, frozen=True):
     known_gpu_hours: float  # of `gpu_hours`: by attempts that reported progress
     efficiency: float | None  # goodput hours over these
     share: float | None  # of all GPU hours, 0 to 1; of users alone, as the next
-    fair_share: float | None  # 0 to 1: equal parts, at every moment, for all whose jobs ran or waited
+    # 0 to 1: equal parts, at every moment, for all whose jobs ran or waited
+    fair_share: float | None
     waits: int  # jobs that were first launched
     wait_median_seconds: float | None
     wait_p95_seconds: float | None

@@ -1,4 +1,5 @@
-"""Requests and answers as lines. Hostile or foreign bytes become a GpqError, never anything else."""
+"""Requests and answers as lines. Hostile or foreign bytes become a GpqError, never anything
+else."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from gpq.rpc.requests import AnyRequest, Request
 
 R = TypeVar("R")
 
-RESTART_HINT = "`gpq daemon stop`, then try again: the next command starts the right one, and jobs run on"
+RESTART_HINT = (
+    "`gpq daemon stop`, then try again: the next command starts the right one, and jobs run on"
+)
 
 
 class _Answer(msgspec.Struct):
@@ -51,7 +54,8 @@ def encode_request(request: Request) -> bytes:
 
 
 def decode_request(line: bytes) -> Request:
-    """The request on a line. Raises DaemonUnreachable for another version, UsageError for anything malformed."""
+    """The request on a line. Raises DaemonUnreachable for another version, UsageError for anything
+    malformed."""
     try:
         tree = msgspec.json.decode(line)
     except (ValueError, RecursionError):
@@ -61,7 +65,8 @@ def decode_request(line: bytes) -> Request:
     version = tree.pop("v", None)
     if version != VERSION:
         raise DaemonUnreachable(
-            f"the daemon (gpq {gpq.__version__}) speaks version {VERSION} of the protocol, the command {version!r:.20}",
+            f"the daemon (gpq {gpq.__version__}) speaks version {VERSION} of the protocol, the"
+            f" command {version!r:.20}",
             RESTART_HINT,
         )
     try:
@@ -80,17 +85,25 @@ def encode_result(result: msgspec.Struct) -> bytes:
 
 
 def encode_error(error: GpqError) -> bytes:
-    tree: dict[str, Any] = {"v": VERSION, "program": gpq.__version__, "ok": False, "code": error.code}
+    tree: dict[str, Any] = {
+        "v": VERSION,
+        "program": gpq.__version__,
+        "ok": False,
+        "code": error.code,
+    }
     tree |= {"error": _unicode(error.message), "hint": _unicode(error.hint)}
     return _ENCODER.encode(tree) + b"\n"
 
 
 def decode_answer(line: bytes, kind: type[R]) -> R:
-    """The result on a line. Raises the daemon's own error, or DaemonUnreachable for one of another version."""
+    """The result on a line. Raises the daemon's own error, or DaemonUnreachable for one of another
+    version."""
     try:
         answer = _ANSWER.decode(line)
     except ValueError:
-        raise DaemonUnreachable("what answers on the daemon's socket is not gpq", RESTART_HINT) from None
+        raise DaemonUnreachable(
+            "what answers on the daemon's socket is not gpq", RESTART_HINT
+        ) from None
     if answer.v != VERSION:
         raise DaemonUnreachable(
             f"the daemon is another version (gpq {answer.program or '?'}, protocol {answer.v};"
@@ -102,7 +115,9 @@ def decode_answer(line: bytes, kind: type[R]) -> R:
     try:
         return decoding.decode(answer.result, kind)
     except ValueError as error:
-        raise DaemonUnreachable(f"the daemon's answer is not understood: {error}", RESTART_HINT) from None
+        raise DaemonUnreachable(
+            f"the daemon's answer is not understood: {error}", RESTART_HINT
+        ) from None
 
 
 def _unicode(text: str) -> str:

@@ -38,7 +38,8 @@ class TopView(msgspec.Struct, frozen=True):
 class TopLook(TopView, frozen=True):
     """What the pictures of `gpq top` are drawn of; `--json` prints the `TopView` in it."""
 
-    states: dict[str, int] = {}  # how many live jobs are in each state, also those that a filter hides
+    # how many live jobs are in each state, also those that a filter hides
+    states: dict[str, int] = {}
 
 
 class Words(msgspec.Struct, frozen=True):

@@ -39,9 +39,8 @@ class JobView(msgspec.Struct, frozen=True):
     goodput: float | None  # useful examples a second (M0-equivalent), None when not known
     throughput: float | None  # examples a second
     efficiency: float | None
-    speedup: (
-        float | None
-    )  # goodput over that of a fair share, at least its fewest GPUs; None until so many were measured
+    # goodput over that of a fair share, at least its fewest GPUs; None until so many were measured
+    speedup: float | None
     rho: float | None  # finish-time fairness: below 1 is better than a fair share
     progress: float | None  # 0 to 1
     eta_seconds: float | None
@@ -59,7 +58,8 @@ class JobView(msgspec.Struct, frozen=True):
     command: str = ""
     unknown: str = ""  # "unknown since 40 s: server b does not answer"; "" while its servers answer
     unknown_seconds: float | None = None  # that silence
-    hung: str = ""  # "no step for 90 s: rank 3 on b has not arrived where the others wait"; "" while it goes on
+    # "no step for 90 s: rank 3 on b has not arrived where the others wait"; "" while it goes on
+    hung: str = ""
     hung_seconds: float | None = None
     diverged: list[DivergedView] = []  # metrics that are no finite numbers; `loss` comes first
     stragglers: list[int] = []  # ranks that make the others wait
@@ -71,7 +71,9 @@ class JobView(msgspec.Struct, frozen=True):
     index: int | None = None  # in that array
     params: dict[str, str] = {}  # of a sweep
     background: bool = False  # takes only what nobody else wants
-    alike: int = 1  # jobs that this row stands for, from `id` to `last`: elements of an array that wait for the same
+    # jobs that this row stands for, from `id` to `last`: elements of an array that wait for the
+    # same
+    alike: int = 1
     last: int | None = None
     last_index: int | None = None
 
@@ -140,20 +142,23 @@ class LossView(msgspec.Struct, frozen=True):
 
 
 class RankView(msgspec.Struct, frozen=True):
-    """One replica of a running job: where it is, and its times over the latest window of about 30 s."""
+    """One replica of a running job: where it is, and its times over the latest window of about 30
+    s."""
 
     rank: int
     node: str
     device: str
     index: int
-    compute_seconds: float | None  # median from the start of a step to its own last gradient; None: not measured yet
+    # median from the start of a step to its own last gradient; None: not measured yet
+    compute_seconds: float | None
     compute_p95_seconds: float | None
     step_seconds: float | None
     wait_share: float | None  # of a step, waiting for the others' gradients
     fetch_share: float | None  # of a step, waiting for data
     straggler: bool = False
     step: int | None = None  # this and the next: known only once it has made no step for a while
-    phase: str = ""  # "computing" | "arrived" (it waits for others) | "evaluating" | "saving" | "starting" | "ended"
+    # "computing" | "arrived" (it waits for others) | "evaluating" | "saving" | "starting" | "ended"
+    phase: str = ""
     note: str = ""  # on a straggler
 
 
@@ -173,7 +178,8 @@ class HabitView(msgspec.Struct, frozen=True):
     freedoms: list[str]  # of accumulate, split, resize, retune
     message: str  # what the loop does
     cure: str  # the change to the script that gives them back
-    lent: bool  # an earlier job of the program had it, and this one has not shown yet that it is mended
+    # an earlier job of the program had it, and this one has not shown yet that it is mended
+    lent: bool
     suspected: bool = False  # not observed: `--accept CODE` gives the freedoms back
 
 
@@ -194,7 +200,8 @@ class JobDetail(msgspec.Struct, frozen=True):
     notices: list[str]
     history: list[EventView]
     learning_rate_rule: str = ""
-    fair_share: float | None = None  # GPUs that a fair share would be now; `job.speedup` is over that, or its fewest
+    # GPUs that a fair share would be now; `job.speedup` is over that, or its fewest
+    fair_share: float | None = None
     losses: list[LossView] = []  # of the metric `loss`, thinned, oldest first
     ranks: list[RankView] = []  # of a job with several replicas while it has GPUs
     habits: list[HabitView] = []  # of its training loop
@@ -208,7 +215,8 @@ class ReallocationView(msgspec.Struct, frozen=True):
     name: str
     before: int  # GPUs
     after: int
-    ratio: float | None  # its goodput after over before; None where that is not known, or it had or has no GPUs
+    # its goodput after over before; None where that is not known, or it had or has no GPUs
+    ratio: float | None
     why: str
 
 
@@ -224,7 +232,8 @@ class Explanation(msgspec.Struct, frozen=True):
     curve: list[CurvePoint] = []
     changed_at: str | None = None  # of the last round that gave anybody other GPUs
     changes: list[ReallocationView] = []  # what that one changed
-    habits: list[HabitView] = []  # of its training loop, which keep gpq from changing the job as it would
+    # of its training loop, which keep gpq from changing the job as it would
+    habits: list[HabitView] = []
     schema: int = SCHEMA
 
 
@@ -249,7 +258,8 @@ class CancelResult(msgspec.Struct, frozen=True):
     waiting: dict[
         int, str
     ] = {}  # of those: whose server does not answer, so that the order waits for it, and since when
-    given_up: dict[int, list[str]] = {}  # ended for gpq, without proof: the servers that are not configured any more
+    # ended for gpq, without proof: the servers that are not configured any more
+    given_up: dict[int, list[str]] = {}
     schema: int = SCHEMA
 
 
@@ -259,7 +269,6 @@ class Changed(msgspec.Struct, frozen=True):
     jobs: list[int]
     unchanged: list[str] = []  # one line each: why nothing was done
     said: list[str] = []  # of edit, one line for each job that changed: what
-    warnings: list[
-        str
-    ] = []  # of hold and requeue: what the stop costs a job whose loop does not go on exactly, and the cure
+    # of hold and requeue: what the stop costs a job whose loop does not go on exactly, and the cure
+    warnings: list[str] = []
     schema: int = SCHEMA

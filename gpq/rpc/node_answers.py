@@ -31,7 +31,8 @@ class DeviceView(msgspec.Struct, frozen=True):
     processes: list[ProcessView]
     since: str | None = None  # in a state other than "ok"
     age_seconds: float | None = None  # the same
-    next_probe_seconds: float | None = None  # until a look may end it, where looks are made now and then only
+    # until a look may end it, where looks are made now and then only
+    next_probe_seconds: float | None = None
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -49,7 +50,8 @@ class NodeView(msgspec.Struct, frozen=True):
 
     @property
     def answers(self) -> bool:
-        """Is something known of it now? Not of one that is silent, or being reached for the first time."""
+        """Is something known of it now? Not of one that is silent, or being reached for the first
+        time."""
         return self.state not in ("unreachable", "connecting")
 
 
@@ -97,7 +99,8 @@ class Reserved(msgspec.Struct, frozen=True):
 
     reservation: ReservationView
     leaving: list[int] = []  # jobs of others on it that are moved away, or wait, by its beginning
-    staying: list[int] = []  # jobs of others on it that run to their end there, or are not known to be movable yet
+    # jobs of others on it that run to their end there, or are not known to be movable yet
+    staying: list[int] = []
     schema: int = SCHEMA
 
 
@@ -115,12 +118,14 @@ class Drained(msgspec.Struct, frozen=True):
     changed: bool  # False: it was so already
     reason: str = ""
     leaving: list[int] = []  # jobs on it that are moved away, or wait, from the next round on
-    staying: list[int] = []  # jobs on it that run to their end there, or are not known to be movable yet
+    # jobs on it that run to their end there, or are not known to be movable yet
+    staying: list[int] = []
     schema: int = SCHEMA
 
 
 class Reloaded(msgspec.Struct, frozen=True):
     added: list[str]
     removed: list[str]
-    restart_needed: bool = False  # something else changed as well, and holds after a restart of the daemon only
+    # something else changed as well, and holds after a restart of the daemon only
+    restart_needed: bool = False
     schema: int = SCHEMA

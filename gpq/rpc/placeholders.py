@@ -1,4 +1,5 @@
-"""`{NAME}` in words of the user, for which a job of an array has a value. `${NAME}` is the shell's and stays."""
+"""`{NAME}` in words of the user, for which a job of an array has a value. `${NAME}` is the shell's
+and stays."""
 
 from __future__ import annotations
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import msgspec
 
 
-class Request(msgspec.Struct, frozen=True, tag_field="op", tag=str.lower, forbid_unknown_fields=True):
+class Request(
+    msgspec.Struct, frozen=True, tag_field="op", tag=str.lower, forbid_unknown_fields=True
+):
     """Base of all requests; the tag is the lower-case name."""
 
 
 class AttributesMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the shell that submits a job has beside its variables. `limits`: [soft, hard] by the names of RLIMIT_*, in small
-    letters; -1 is unlimited, and so is what has no name there."""
+    """What the shell that submits a job has beside its variables. `limits`: [soft, hard] by the
+    names of RLIMIT_*, in small letters; -1 is unlimited, and so is what has no name there."""
 
     umask: int
     nice: int
@@ -23,13 +25,15 @@ class ProofMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     program: str  # a digest of the script, its own modules, and the versions of torch and gpq
     same: list[str]  # freedoms in whose shapes it trained the same
-    lost: list[str]  # freedoms that the job does without, since a shape differed, failed or was told
+    # freedoms that the job does without, since a shape differed, failed or was told
+    lost: list[str]
     message: str = ""  # these shapes
     at: str = ""  # when it was found, UTC
 
 
 class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A job as the CLI parsed it. User and uid are not in it: the daemon takes them from the socket's peer."""
+    """A job as the CLI parsed it. User and uid are not in it: the daemon takes them from the
+    socket's peer."""
 
     argv: list[str]
     cwd: str
@@ -61,8 +65,10 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notify: list[str] | None = (
         None  # names of targets, "desktop", "mailto:ADDRESS"; []: nobody, None: as config.toml says
     )
-    notify_on: list[str] | None = None  # "start", "restart", "retry", "fail", "end"; None: as config.toml says
-    code: str = ""  # SHA-256 of the archive in the state directory's `snapshots` that it is to run in; "": none
+    # "start", "restart", "retry", "fail", "end"; None: as config.toml says
+    notify_on: list[str] | None = None
+    # SHA-256 of the archive in the state directory's `snapshots` that it is to run in; "": none
+    code: str = ""
     code_cwd: str = ""  # the working directory in it, relative
     code_from: str = ""  # what was frozen, for people
     after: list[str] = []  # `12:ok`, `@:any`, `train:notok`: starts once those have ended so
@@ -74,7 +80,8 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ArrayMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Many jobs of one submission, alike but for `{index}` and the `{name}`s of `params` in what is run."""
+    """Many jobs of one submission, alike but for `{index}` and the `{name}`s of `params` in what is
+    run."""
 
     indices: list[int]
     params: list[dict[str, str]] = []  # of a sweep: one for each index
@@ -89,20 +96,23 @@ class Submit(Request, frozen=True):
 
 
 class Status(Request, frozen=True):
-    """`jobs`: selectors as typed (ids, ranges, names, @, all); empty: live jobs, and the `recent` latest that ended. `waiting`:
-    rows at most for jobs that wait, of a listing for a screen; 0: a row for each."""
+    """`jobs`: selectors as typed (ids, ranges, names, @, all); empty: live jobs, and the `recent`
+    latest that ended. `waiting`: rows at most for jobs that wait, of a listing for a screen; 0: a
+    row for each."""
 
     jobs: list[str] = []
     recent: int = 20
     user: str = ""
     states: list[str] = []
-    query: list[str] = []  # `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.answers.query_language)
+    # `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.answers.query_language)
+    query: list[str] = []
     waiting: int = 0
 
 
 class History(Request, frozen=True):
-    """Jobs that ended, the `limit` latest of all that match (0: all). `jobs`: as in Status, but a name is all jobs of that
-    name. `since` and `until` are of their ends, seconds since the epoch."""
+    """Jobs that ended, the `limit` latest of all that match (0: all). `jobs`: as in Status, but
+    a name is all jobs of that name. `since` and `until` are of their ends, seconds since the
+    epoch."""
 
     jobs: list[str] = []
     user: str = ""
@@ -113,8 +123,8 @@ class History(Request, frozen=True):
 
 
 class Report(Request, frozen=True):
-    """Accounts of a window, seconds since the epoch; without `since` from the first job on. `by`: "user", "job", "server" or
-    "day", days of the daemon's time zone."""
+    """Accounts of a window, seconds since the epoch; without `since` from the first job on. `by`:
+    "user", "job", "server" or "day", days of the daemon's time zone."""
 
     since: float | None = None
     until: float | None = None
@@ -130,7 +140,8 @@ class Why(Request, frozen=True):
 
 
 class Logs(Request, frozen=True):
-    """A piece of the log of one attempt from `offset`; waits up to `wait` seconds for more when there is none."""
+    """A piece of the log of one attempt from `offset`; waits up to `wait` seconds for more when
+    there is none."""
 
     job: str
     attempt: int = 0  # 0 = the first; the answer says which are there
@@ -142,7 +153,8 @@ class Logs(Request, frozen=True):
 
 
 class Cancel(Request, frozen=True):
-    """Answers when no process of the jobs is left (proven), or after `wait` seconds with what is still there."""
+    """Answers when no process of the jobs is left (proven), or after `wait` seconds with what is
+    still there."""
 
     jobs: list[str]
     wait: float = 180.0
@@ -161,7 +173,8 @@ class Requeue(Request, frozen=True):
 
 
 class Edit(Request, frozen=True):
-    """`changes`: fields of SpecMessage with their new values. `tags` are added, `untags` removed."""
+    """`changes`: fields of SpecMessage with their new values. `tags` are added, `untags`
+    removed."""
 
     jobs: list[str]
     changes: dict[str, object] = {}
@@ -193,8 +206,8 @@ class Undrain(Request, frozen=True):
 
 
 class Reserve(Request, frozen=True):
-    """Keep GPUs of a node (indices or UUIDs; none: all) for one user's jobs, or for nobody's. Moments: seconds since the
-    epoch; a beginning that is over is now."""
+    """Keep GPUs of a node (indices or UUIDs; none: all) for one user's jobs, or for nobody's.
+    Moments: seconds since the epoch; a beginning that is over is now."""
 
     node: str
     start: float
@@ -208,16 +221,18 @@ class Unreserve(Request, frozen=True):
 
 
 class Top(Request, frozen=True):
-    """Everything that the live view draws, in one answer. `jobs` and `query` as in Status, but of jobs that ended only the
-    few latest are looked at, or the hundred latest where the query says `state=` of such."""
+    """Everything that the live view draws, in one answer. `jobs` and `query` as in Status, but of
+    jobs that ended only the few latest are looked at, or the hundred latest where the query says
+    `state=` of such."""
 
     jobs: list[str] = []
     query: list[str] = []
 
 
 class Complete(Request, frozen=True):
-    """Words for shell completion: kind is "jobs", "nodes", "users" or "names". Of jobs those that `command` ("cancel") can do
-    something with, without those that `given`, words on the line, name already; of no command all."""
+    """Words for shell completion: kind is "jobs", "nodes", "users" or "names". Of jobs those that
+    `command` ("cancel") can do something with, without those that `given`, words on the line, name
+    already; of no command all."""
 
     kind: str
     prefix: str = ""
@@ -226,7 +241,8 @@ class Complete(Request, frozen=True):
 
 
 class Errand(Request, frozen=True):
-    """Have a server look at something for `gpq doctor` (gpq_agent.node.doctor.checks), for `wait` seconds at the most."""
+    """Have a server look at something for `gpq doctor` (gpq_agent.node.doctor.checks), for `wait`
+    seconds at the most."""
 
     node: str
     errand: str
@@ -248,7 +264,8 @@ class Info(Request, frozen=True):
 
 
 class Reload(Request, frozen=True):
-    """Read config.toml again and take in the nodes that were added to it or removed. `force`: though jobs are there."""
+    """Read config.toml again and take in the nodes that were added to it or removed. `force`:
+    though jobs are there."""
 
     force: bool = False
 

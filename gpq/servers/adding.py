@@ -1,4 +1,5 @@
-"""The steps of `gpq nodes add`: what is asked for, who is offered, the host key, the first look, the file."""
+"""The steps of `gpq nodes add`: what is asked for, who is offered, the host key, the first look,
+the file."""
 
 from __future__ import annotations
 
@@ -39,21 +40,34 @@ class Wanted:
             host=self.host,
             port=self.port,
             address=self.address,
-            ssh=["ssh", "-F", os.path.abspath(os.path.expanduser(self.ssh_config))] if self.ssh_config else [],
+            ssh=["ssh", "-F", os.path.abspath(os.path.expanduser(self.ssh_config))]
+            if self.ssh_config
+            else [],
         )
 
     def called(self) -> str:
         """Raises UsageError."""
-        name = self.name or re.sub(r"[^A-Za-z0-9._-]", "-", self.host.rpartition("@")[2]).lstrip("._-")[:64]
+        name = (
+            self.name
+            or re.sub(r"[^A-Za-z0-9._-]", "-", self.host.rpartition("@")[2]).lstrip("._-")[:64]
+        )
         if not NODE_NAME.fullmatch(name):
-            raise UsageError(f"`{name}` is no node name", "letters, digits, dot, dash and underscore: --name NAME")
+            raise UsageError(
+                f"`{name}` is no node name",
+                "letters, digits, dot, dash and underscore: --name NAME",
+            )
         return name
 
 
-def add(wanted: Wanted, talk: host_keys.Talk, *, yes: bool, quiet: bool, asks: bool = True) -> dict[str, Any]:
-    """What --json shows of the server. Raises GpqError; then nothing was written. `yes`, `asks`: as of its host key."""
+def add(
+    wanted: Wanted, talk: host_keys.Talk, *, yes: bool, quiet: bool, asks: bool = True
+) -> dict[str, Any]:
+    """What --json shows of the server. Raises GpqError; then nothing was written. `yes`, `asks`: as
+    of its host key."""
     if not HOST.fullmatch(wanted.host):
-        raise UsageError(f"`{wanted.host}` is no host for ssh", "user@host, or a name of ~/.ssh/config")
+        raise UsageError(
+            f"`{wanted.host}` is no host for ssh", "user@host, or a name of ~/.ssh/config"
+        )
     if wanted.ssh_config:
         configuration(wanted.ssh_config)
     node, name = wanted.node(), wanted.called()
@@ -66,7 +80,9 @@ def add(wanted: Wanted, talk: host_keys.Talk, *, yes: bool, quiet: bool, asks: b
     key = host_keys.settle(target, talk, yes=yes, quiet=quiet, asks=asks)
     found, place = first_contact.meet(name, node, talk)
     if other := first_contact.other_name(name, place, config.load().nodes, talk):
-        raise Refused(f"{wanted.host} is server {other} already", f"`gpq nodes remove {other}` first")
+        raise Refused(
+            f"{wanted.host} is server {other} already", f"`gpq nodes remove {other}` first"
+        )
     if not quiet:
         talk.say(*first_contact.lines(name, found))
     check(wanted, found)
@@ -81,7 +97,11 @@ def check(wanted: Wanted, found: first_contact.Findings) -> None:
     lacking = [gpu for gpu in wanted.gpus if gpu not in known]
     if lacking:
         indices = ", ".join(str(device["index"]) for device in there)
-        what = f"it has {indices}" if there else found.problem or "it has none; --slots N makes CPU slots of its cores"
+        what = (
+            f"it has {indices}"
+            if there
+            else found.problem or "it has none; --slots N makes CPU slots of its cores"
+        )
         raise Refused(f"there is no GPU {', '.join(lacking)} on {wanted.host}: not added", what)
     if wanted.slots == 0 and not found.devices:
         raise Refused(
@@ -93,25 +113,36 @@ def check(wanted: Wanted, found: first_contact.Findings) -> None:
 def configuration(file: str) -> str:
     """The path that -F names. Raises UsageError where nothing can be read there."""
     path = os.path.abspath(os.path.expanduser(file))
-    values.readable(path, f"-F {file}", "name ssh's configuration, or leave -F out for ~/.ssh/config", special=True)
+    values.readable(
+        path,
+        f"-F {file}",
+        "name ssh's configuration, or leave -F out for ~/.ssh/config",
+        special=True,
+    )
     return path
 
 
 def offered(ssh_config: str, *, every: bool) -> list[str]:
-    """The hosts of ~/.ssh/config that are no nodes yet, as far as they were picked. Raises NotFound, Refused."""
+    """The hosts of ~/.ssh/config that are no nodes yet, as far as they were picked. Raises
+    NotFound, Refused."""
     path = configuration(ssh_config) if ssh_config else ssh_hosts.default()
     if not os.path.exists(path):
-        raise NotFound(f"there is no {path}", "gpq nodes add user@host, or -F FILE where yours is another file")
+        raise NotFound(
+            f"there is no {path}", "gpq nodes add user@host, or -F FILE where yours is another file"
+        )
     known = {node.host for node in config.load().nodes.values()}
     hosts = [host for host in ssh_hosts.listed(path) if host not in known]
     if not hosts:
         raise NotFound(
-            f"{path} names no host that is not a node already", "gpq nodes add user@host, or -F FILE for another file"
+            f"{path} names no host that is not a node already",
+            "gpq nodes add user@host, or -F FILE for another file",
         )
     if every:
         return hosts
     width = len(str(len(hosts)))
-    sys.stderr.write("".join(f"{number:{width}}  {plain.safe(host)}\n" for number, host in enumerate(hosts, 1)))
+    sys.stderr.write(
+        "".join(f"{number:{width}}  {plain.safe(host)}\n" for number, host in enumerate(hosts, 1))
+    )
     sys.stderr.write("Which of them? Numbers (1,3-4), or all: ")
     sys.stderr.flush()
     return picked(sys.stdin.readline().strip(), hosts)

@@ -1,4 +1,5 @@
-"""What `gpq nodes` and `gpq yield` do to servers, for the command line and gpq's Python interface alike. Prints nothing."""
+"""What `gpq nodes` and `gpq yield` do to servers, for the command line and gpq's Python interface
+alike. Prints nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ PATIENCE = 30.0  # seconds for a server's answer
 
 
 def removed(node: str, note: Note, *, force: bool) -> bool:
-    """Take it out of config.toml; did a daemon hear of it? Raises GpqError; then the file is as it was."""
+    """Take it out of config.toml; did a daemon hear of it? Raises GpqError; then the file is as it
+    was."""
     from gpq.servers import config_file
 
     before = config_file.read()
@@ -35,11 +37,15 @@ def removed(node: str, note: Note, *, force: bool) -> bool:
 
 
 def taken_in(names: Sequence[str], note: Note) -> bool:
-    """Have the daemon take in new servers. They are in the file already: what it refuses is a remark."""
+    """Have the daemon take in new servers. They are in the file already: what it refuses is a
+    remark."""
     try:
         return _reload(note, force=False)
     except GpqError as error:
-        note(f"the daemon did not take in {', '.join(names)}: {error.message}", daemon_control.RESTART)
+        note(
+            f"the daemon did not take in {', '.join(names)}: {error.message}",
+            daemon_control.RESTART,
+        )
         return False
 
 
@@ -62,18 +68,31 @@ def reserve(target: str, user: str, start: str, until: str, duration: str) -> re
         raise UsageError(ONE_END, "e.g. --for-duration 2d")
     now = datetime.now().astimezone()
     begin = datetimes.moment(start, "--from", now)
-    end = datetimes.moment(until, "--until", now) if until else begin + values.seconds(duration, "--for-duration")
+    end = (
+        datetimes.moment(until, "--until", now)
+        if until
+        else begin + values.seconds(duration, "--for-duration")
+    )
     if end <= now.timestamp():
-        raise UsageError(f"gpq nodes reserve: --until {until} is over", "name a moment that is still to come")
+        raise UsageError(
+            f"gpq nodes reserve: --until {until} is over", "name a moment that is still to come"
+        )
     if end <= begin:
-        raise UsageError("gpq nodes reserve: it would end before it begins", "check --from and --until")
+        raise UsageError(
+            "gpq nodes reserve: it would end before it begins", "check --from and --until"
+        )
     return requests.Reserve(node, begin, end, values.gpu_list(gpus, target) if colon else [], user)
 
 
 def yielded(node: str, seconds: float) -> node_answers.Yielded:
-    """Have `node` go back to its owner for so long, 0: no more. Raises GpqError where it cannot be asked."""
+    """Have `node` go back to its owner for so long, 0: no more. Raises GpqError where it cannot be
+    asked."""
     request = requests.Errand(node, "yield", {"seconds": seconds}, PATIENCE)
     found = call(request, node_answers.ErrandResult).answer
     if "error" in found:
-        raise GpqError(f"{node} could not be asked: {found['error']}", f"`gpq doctor {node}` looks further")
-    return node_answers.Yielded(node, str(found.get("user", "")), seconds or None, bool(found.get("wanted", True)))
+        raise GpqError(
+            f"{node} could not be asked: {found['error']}", f"`gpq doctor {node}` looks further"
+        )
+    return node_answers.Yielded(
+        node, str(found.get("user", "")), seconds or None, bool(found.get("wanted", True))
+    )

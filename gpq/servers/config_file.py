@@ -1,6 +1,8 @@
-"""Adds and removes `[nodes.NAME]` tables in config.toml; every other byte stays. What comes out is read before it is kept.
+"""Adds and removes `[nodes.NAME]` tables in config.toml; every other byte stays. What comes out is
+read before it is kept.
 
-As text, not through a library that writes TOML anew: a file that somebody wrote by hand looks the same afterwards.
+As text, not through a library that writes TOML anew: a file that somebody wrote by hand looks the
+same afterwards.
 """
 
 from __future__ import annotations
@@ -36,21 +38,30 @@ def read() -> str:
         return ""
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"cannot read {paths.config()}: {why}", "make it a readable UTF-8 file") from None
+        raise UsageError(
+            f"cannot read {paths.config()}: {why}", "make it a readable UTF-8 file"
+        ) from None
 
 
 def with_node(text: str, name: str, fields: Mapping[str, object]) -> str:
-    """`text` with one table more at its end. Where it had none, the default node gets its own: it would be gone else."""
+    """`text` with one table more at its end. Where it had none, the default node gets its own: it
+    would be gone else."""
     before = _tree(text)
     nodes = before.get("nodes", {})
     if name in nodes or (not nodes and name == "local"):
-        raise Refused(f"there is a node {name} already", f"`gpq nodes remove {name}` first, or take another --name")
+        raise Refused(
+            f"there is a node {name} already",
+            f"`gpq nodes remove {name}` first, or take another --name",
+        )
     tables: dict[str, dict[str, object]] = (
         {name: dict(fields)} if nodes else {"local": {"connector": "local"}, name: dict(fields)}
     )
     pieces = [text if not text or text.endswith("\n") else f"{text}\n"]
     for each, values in tables.items():
-        lines = [f"[nodes.{_key(each)}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+        lines = [
+            f"[nodes.{_key(each)}]",
+            *(f"{key} = {json.dumps(value)}" for key, value in values.items()),
+        ]
         pieces += ["\n" if any(pieces) else "", *(f"{line}\n" for line in lines)]
     return _checked("".join(pieces), {**before, "nodes": {**nodes, **tables}})
 
@@ -66,12 +77,21 @@ def without_node(text: str, name: str) -> str:
     if not rest:
         raise Refused(f"{name} is the only node", "`gpq nodes add` another one first")
     lines = text.splitlines(keepends=True)
-    header = re.compile(rf"\s*\[\s*nodes\s*\.\s*(?:{re.escape(name)}|\"{re.escape(name)}\"|'{re.escape(name)}')\s*\]")
+    header = re.compile(
+        rf"\s*\[\s*nodes\s*\.\s*"
+        rf"(?:{re.escape(name)}|\"{re.escape(name)}\"|'{re.escape(name)}')\s*\]"
+    )
     first = next((index for index, line in enumerate(lines) if header.match(line)), None)
     if first is None:
-        raise Refused(f"node {name} has no table [nodes.{name}] of its own in {paths.config()}", BY_HAND)
-    end = next((index for index in range(first + 1, len(lines)) if HEADER.match(lines[index])), len(lines))
-    kept = [line for line in lines[first + 1 : end] if not line.strip() or line.lstrip().startswith("#")]
+        raise Refused(
+            f"node {name} has no table [nodes.{name}] of its own in {paths.config()}", BY_HAND
+        )
+    end = next(
+        (index for index in range(first + 1, len(lines)) if HEADER.match(lines[index])), len(lines)
+    )
+    kept = [
+        line for line in lines[first + 1 : end] if not line.strip() or line.lstrip().startswith("#")
+    ]
     comments = [line for line in kept if line.strip()]
     if not comments:  # the empty line before the next table is not doubled
         kept = kept if first and lines[first - 1].strip() else kept[1:]
@@ -93,7 +113,9 @@ def _checked(text: str, wanted: Mapping[str, Any]) -> str:
     except tomllib.TOMLDecodeError:
         found = {}
     if found != wanted:
-        raise Refused(f"{paths.config()} is written in a way that gpq cannot change safely", BY_HAND)
+        raise Refused(
+            f"{paths.config()} is written in a way that gpq cannot change safely", BY_HAND
+        )
     config.parse(text, paths.config())
     return text
 
@@ -103,7 +125,8 @@ def _key(name: str) -> str:
 
 
 def write(text: str, before: str) -> None:
-    """Replace the file, whole or not at all, if it still is `before`. Where it is a link, the file that it leads to."""
+    """Replace the file, whole or not at all, if it still is `before`. Where it is a link, the file
+    that it leads to."""
     path = os.path.realpath(paths.config())
     folder = os.path.dirname(path)
     temporary = ""
@@ -120,7 +143,9 @@ def write(text: str, before: str) -> None:
             raise Refused(f"{path} was changed meanwhile", "try again")
         os.replace(temporary, path)
     except OSError as error:
-        raise GpqError(f"cannot write {path}: {error.strerror}", "make its folder writable") from None
+        raise GpqError(
+            f"cannot write {path}: {error.strerror}", "make its folder writable"
+        ) from None
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)

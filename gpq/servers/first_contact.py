@@ -1,4 +1,5 @@
-"""The first look at a server that is to be added: ship the agent, start it, ask what is there, and let it go again."""
+"""The first look at a server that is to be added: ship the agent, start it, ask what is there, and
+let it go again."""
 
 from __future__ import annotations
 
@@ -42,18 +43,22 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a node's spool lies: of two names of one server, in the same folder in the same boot."""
+    """Where a node's spool lies: of two names of one server, in the same folder in the same
+    boot."""
 
     boot_id: str
     folder: str
-    beside: frozenset[str] = field(default=frozenset(), compare=False)  # other names that it may have
+    # other names that it may have
+    beside: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 def meet(name: str, node: NodeConfig, talk: Talk) -> tuple[Findings, Place]:
     """Raises GpqError naming what is missing there."""
     with tempfile.TemporaryDirectory() as folder:
         connector = from_config.ssh(node, Path(folder) / "errors")
-        channel = connector.agent(from_config.ssh_arguments(name, node, paths.home()), _patiently(node.host, talk))
+        channel = connector.agent(
+            from_config.ssh_arguments(name, node, paths.home()), _patiently(node.host, talk)
+        )
         try:
             greeting = _answer(channel, node.host, 0)
             channel.writer.write(wire.encode({"v": wire.VERSION, "id": 1, "op": "probe"}))
@@ -96,7 +101,8 @@ def _patiently(host: str, talk: Talk) -> Callable[[], None]:
 
 
 def other_name(name: str, place: Place, nodes: Mapping[str, NodeConfig], talk: Talk) -> str:
-    """Under which of `nodes` the server at `place` is known already, "" for none that can be asked."""
+    """Under which of `nodes` the server at `place` is known already, "" for none that can be
+    asked."""
     behind_ssh = {other for other, node in nodes.items() if node.connector == "ssh"}
     for other in sorted(place.beside & behind_ssh - {name}):
         with contextlib.suppress(GpqError):  # it does not answer where this one does
@@ -112,15 +118,23 @@ def _answer(channel: Channel, host: str, number: int) -> dict[str, Any]:
     while not line.endswith(b"\n"):
         if not select.select([descriptor], [], [], max(until - time.monotonic(), 0.0))[0]:
             raise GpqError(
-                f"{host}: the agent did not answer within {PATIENCE:.0f} s", "look at the server's load and disk"
+                f"{host}: the agent did not answer within {PATIENCE:.0f} s",
+                "look at the server's load and disk",
             )
-        piece = os.read(descriptor, 1 << 16)  # one request, one answer: nothing of the next can be in it
+        # one request, one answer: nothing of the next can be in it
+        piece = os.read(descriptor, 1 << 16)
         if not piece:
-            raise GpqError(f"{host}: the agent ended: {channel.last_words() or 'without a word'}", "")
+            raise GpqError(
+                f"{host}: the agent ended: {channel.last_words() or 'without a word'}", ""
+            )
         line += piece
     message = wire.decode(line)
     if not message.get("ok") or message.get("id") != number:
-        raise GpqError(f"{host}: the agent refuses: {message.get('error', 'an answer that was not asked for')}", "")
+        raise GpqError(
+            f"{host}: the agent refuses:"
+            f" {message.get('error', 'an answer that was not asked for')}",
+            "",
+        )
     return message
 
 
@@ -128,13 +142,27 @@ def lines(name: str, found: Findings) -> list[str]:
     """For a person."""
     kinds: dict[str, int] = {}
     for device in found.devices:
-        kind = f"{device['type']} ({device['memory_mib'] / 1024:.0f} GiB)" if device["kind"] == "cuda" else "CPU slot"
+        kind = (
+            f"{device['type']} ({device['memory_mib'] / 1024:.0f} GiB)"
+            if device["kind"] == "cuda"
+            else "CPU slot"
+        )
         kinds[kind] = kinds.get(kind, 0) + 1
-    offer = ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "no GPU, and no CPU slots were asked for"
+    offer = (
+        ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+        or "no GPU, and no CPU slots were asked for"
+    )
     return [
-        f"server    {name}: {found.host}, Python {found.python}, {found.cores} cores, {found.memory_mib / 1024:.0f} GiB",
+        (
+            f"server    {name}: {found.host}, Python {found.python}, {found.cores} cores,"
+            f" {found.memory_mib / 1024:.0f} GiB"
+        ),
         f"GPUs      {offer}" + (f", driver {found.driver}" if found.driver else ""),
-        *(f"{label(device):<10}{device['state']}: {device['reason']}" for device in found.devices if device["reason"]),
+        *(
+            f"{label(device):<10}{device['state']}: {device['reason']}"
+            for device in found.devices
+            if device["reason"]
+        ),
         *([f"problem   {found.problem}"] if found.problem else []),
         *([f"note      {found.notice}"] if found.notice else []),
     ]

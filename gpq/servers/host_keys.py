@@ -1,4 +1,5 @@
-"""The host key of a new server: shown, compared with what ssh knows, and accepted only when its user says so.
+"""The host key of a new server: shown, compared with what ssh knows, and accepted only when its
+user says so.
 
 ssh itself does it all, so that it is the right key through jump hosts as well; `-v` makes it tell.
 """
@@ -21,10 +22,12 @@ from gpq.connectors.ssh import Target
 from gpq.errors import GpqError, Refused
 
 PATIENCE = 120.0  # seconds; somebody may have to touch a hardware key
-LOGGED_IN = re.compile(rb"^debug1: Sending command: ", re.MULTILINE)  # not said by the ssh of a jump host
+# not said by the ssh of a jump host
+LOGGED_IN = re.compile(rb"^debug1: Sending command: ", re.MULTILINE)
 KEY = re.compile(r"debug1: Server host key: (\S+) (SHA256:\S+)")
 SAID = re.compile(
-    r"debug1: .*|OpenSSH_.*|Warning: Permanently added .*|Authenticated to .*|Transferred: .*|Bytes per second.*"
+    r"debug1: .*|OpenSSH_.*|Warning: Permanently added .*|Authenticated to .*|Transferred: .*|Bytes"
+    r" per second.*"
 )
 
 
@@ -38,7 +41,8 @@ class Talk(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one connection came to. `key`: kind and fingerprint, of the last host that showed one."""
+    """What one connection came to. `key`: kind and fingerprint, of the last host that showed
+    one."""
 
     ok: bool
     key: tuple[str, str] | None
@@ -47,8 +51,8 @@ class Look:
 
 
 def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) -> str:
-    """The fingerprint, once ssh reaches the server with a known key and without a question. Raises GpqError. `yes`: accept a
-    new one; `asks`: else ask whoever sits there."""
+    """The fingerprint, once ssh reaches the server with a known key and without a question. Raises
+    GpqError. `yes`: accept a new one; `asks`: else ask whoever sits there."""
     look = _look(target, "yes")
     if look.key is not None and (look.unknown or not quiet):
         kind, fingerprint = look.key
@@ -61,7 +65,8 @@ def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) ->
         if look.key != shown:
             raise GpqError(
                 f"{target.host} showed another host key the second time: {look.key}",
-                f"somebody may be between you and it; `ssh-keygen -R {target.host}` forgets the key again",
+                f"somebody may be between you and it; `ssh-keygen -R {target.host}` forgets the key"
+                " again",
             )
     if not look.ok:
         problem = look.problem or ssh_errors.ended(target.host, 255, target.shown)
@@ -79,15 +84,32 @@ def _agree(target: Target, talk: Talk, *, yes: bool, asks: bool) -> None:
             f"compare the fingerprint and repeat with --yes, or `{target.shown} {target.host}`",
         )
     talk.note(
-        "on the server, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` (or _rsa_, _ecdsa_) shows what it must be"
+        "on the server, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` (or _rsa_, _ecdsa_)"
+        " shows what it must be"
     )
     if input("Is this the server's key? [y/N] ").strip().lower() not in ("y", "yes"):
         raise Refused(f"{target.host} was not added", "")
 
 
 def _look(target: Target, strict: str) -> Look:
-    options = ["-v", "-T", "-o", "BatchMode=yes", "-o", f"StrictHostKeyChecking={strict}", "-o", "ControlPath=none"]
-    options += ["-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no", "-o", "RemoteCommand=none"]
+    options = [
+        "-v",
+        "-T",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        f"StrictHostKeyChecking={strict}",
+        "-o",
+        "ControlPath=none",
+    ]
+    options += [
+        "-o",
+        "ClearAllForwardings=yes",
+        "-o",
+        "PermitLocalCommand=no",
+        "-o",
+        "RemoteCommand=none",
+    ]
     argv = [*target.argv(*options), "-o", "ConnectTimeout=15", "--", target.host, "exit 0"]
     environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
     code, lines = _until_logged_in(argv, environment, target)
@@ -100,8 +122,11 @@ def _look(target: Target, strict: str) -> Look:
     return Look(code != 255, key, unknown, problem)
 
 
-def _until_logged_in(argv: list[str], environment: dict[str, str], target: Target) -> tuple[int, list[str]]:
-    """ssh's exit code, or 0 once it is let in (what login scripts do then is not waited for), and what it has told."""
+def _until_logged_in(
+    argv: list[str], environment: dict[str, str], target: Target
+) -> tuple[int, list[str]]:
+    """ssh's exit code, or 0 once it is let in (what login scripts do then is not waited for), and
+    what it has told."""
     said = b""
     try:
         ssh = subprocess.Popen(
@@ -113,7 +138,9 @@ def _until_logged_in(argv: list[str], environment: dict[str, str], target: Targe
             start_new_session=True,
         )
     except OSError as error:
-        raise GpqError(f"cannot start {argv[0]}: {error.strerror}", "install OpenSSH's client") from None
+        raise GpqError(
+            f"cannot start {argv[0]}: {error.strerror}", "install OpenSSH's client"
+        ) from None
     assert ssh.stderr is not None
     until = time.monotonic() + PATIENCE
     try:

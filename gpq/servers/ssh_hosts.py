@@ -1,4 +1,5 @@
-"""The hosts that ~/.ssh/config names: its concrete Host entries, also those of included files. Never a pattern."""
+"""The hosts that ~/.ssh/config names: its concrete Host entries, also those of included files.
+Never a pattern."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""SimWorld: the World of the simulator. Time jumps to the next event; machines are a heap of what is to come.
+"""SimWorld: the World of the simulator. Time jumps to the next event; machines are a heap of what
+is to come.
 
-Deterministic: ties are broken by the order of scheduling. It reports as real jobs do (Started, Profiled, Exited), so the
-core decides exactly as it does live.
+Deterministic: ties are broken by the order of scheduling. It reports as real jobs do (Started,
+Profiled, Exited), so the core decides exactly as it does live.
 """
 
 from __future__ import annotations
@@ -11,7 +12,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpq.core.model.actions import Action, Forget, Launch, Prepare, Retune, Stop
-from gpq.core.model.events import EnvironmentSeen, Event, Exited, NodeSeen, Profiled, Started, Submitted, TimingSums
+from gpq.core.model.events import (
+    EnvironmentSeen,
+    Event,
+    Exited,
+    NodeSeen,
+    Profiled,
+    Started,
+    Submitted,
+    TimingSums,
+)
 from gpq.core.model.nodes import Node
 from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.profile import Noise, Progress
@@ -44,7 +54,8 @@ class SimWorld:
     nodes: Sequence[Node]
     clock: Seconds = 0.0
     runs: dict[JobId, _Run] = field(default_factory=dict)
-    done: dict[JobId, float] = field(default_factory=dict)  # base steps (or seconds of a black box) so far
+    # base steps (or seconds of a black box) so far
+    done: dict[JobId, float] = field(default_factory=dict)
     performed: list[Action] = field(default_factory=list)
     _heap: list[tuple[Seconds, int, Event | JobId]] = field(default_factory=list)
     _counter: int = 0
@@ -61,7 +72,8 @@ class SimWorld:
         return self.clock
 
     def wait(self, until: Seconds) -> Sequence[Event] | None:
-        """Everything that happens at the next moment, or nothing at `until`; None once all jobs are over."""
+        """Everything that happens at the next moment, or nothing at `until`; None once all jobs are
+        over."""
         if self._unfinished == 0 and not self._heap:
             return None
         if not self._heap or self._heap[0][0] > until:
@@ -94,13 +106,20 @@ class SimWorld:
                 self._stop(action)
             case Retune():
                 run = self.runs.get(action.job)
-                if run is not None and run.attempt == action.attempt and action.order.seq > run.order.seq:
+                if (
+                    run is not None
+                    and run.attempt == action.attempt
+                    and action.order.seq > run.order.seq
+                ):
                     self._count(action.job, run)
                     run.order = action.order
             case Forget():
                 pass
             case Prepare():
-                self._schedule(self.clock, EnvironmentSeen(self.clock, action.node, action.environment, fit=True))
+                self._schedule(
+                    self.clock,
+                    EnvironmentSeen(self.clock, action.node, action.environment, fit=True),
+                )
 
     def cancelled(self, jobs: Iterable[JobId]) -> None:
         """Jobs that ended without ever exiting (cancelled while they waited)."""
@@ -134,7 +153,12 @@ class SimWorld:
 
     def _stop(self, action: Stop) -> None:
         run = self.runs.get(action.job)
-        if run is None or run.attempt != action.attempt or run.over or (run.stopping and action.mode != "kill"):
+        if (
+            run is None
+            or run.attempt != action.attempt
+            or run.over
+            or (run.stopping and action.mode != "kill")
+        ):
             return
         program = self.programs[action.job - 1]
         run.stopping = True
@@ -142,7 +166,11 @@ class SimWorld:
         if action.mode == "kill":
             self._exit(action.job, self.clock + ORDER_SECONDS, Exit(None, signal=15, asked="kill"))
         else:
-            self._exit(action.job, self.clock + program.checkpoint_seconds, Exit(0, stopped=True, asked=action.mode))
+            self._exit(
+                action.job,
+                self.clock + program.checkpoint_seconds,
+                Exit(0, stopped=True, asked=action.mode),
+            )
 
     def _exit(self, job: JobId, at: Seconds, end: Exit) -> None:
         run = self.runs[job]
@@ -189,7 +217,14 @@ class SimWorld:
         accums = count * max(accum, 1)
         shape = run.placement.shape
         sums = TimingSums(
-            shape.nodes, shape.replicas, atomic, accum, accums, grad * accums, count, (step - accum * grad) * count
+            shape.nodes,
+            shape.replicas,
+            atomic,
+            accum,
+            accums,
+            grad * accums,
+            count,
+            (step - accum * grad) * count,
         )
         done = self.done.get(job, 0.0)
         share = min(done / program.base_steps, 1.0) if program.base_steps else 0.0

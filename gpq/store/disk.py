@@ -1,4 +1,5 @@
-"""What lies under the database: the file system's kind, the reserve for a full disk, what SQLite's errors mean."""
+"""What lies under the database: the file system's kind, the reserve for a full disk, what SQLite's
+errors mean."""
 
 from __future__ import annotations
 
@@ -17,15 +18,19 @@ LOW_BYTES = 128 * 1024  # less than this free is full
 
 # File systems over a network: locks and shared memory of the database cannot be trusted there.
 NETWORK = frozenset({
-    "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",
-    "orangefs", "pvfs2", "coda",
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "ceph", "glusterfs", "lustre", "gpfs",
+    "beegfs", "orangefs", "pvfs2", "coda",
 })  # fmt: skip
-# What a program serves (FUSE) may come from anywhere, and may answer when it likes; these lie on a local disk.
-LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.gocryptfs", "fuse.encfs", "fuse.bindfs", "fuse.lxcfs"})
+# What a program serves (FUSE) may come from anywhere, and may answer when it likes; these lie on a
+# local disk.
+LOCAL_FUSE = frozenset(
+    {"fuse.fuse-overlayfs", "fuse.gocryptfs", "fuse.encfs", "fuse.bindfs", "fuse.lxcfs"}
+)
 
 
 def filesystem_of(folder: str, mountinfo: str) -> str:
-    """The type of the file system that `folder` (resolved) lies on, by the text of /proc/self/mountinfo; "" unknown."""
+    """The type of the file system that `folder` (resolved) lies on, by the text of
+    /proc/self/mountinfo; "" unknown."""
     best, found = "", ""
     for line in mountinfo.splitlines():
         before, separator, after = line.partition(" - ")
@@ -55,13 +60,15 @@ def refuse_network(folder: str, mounts: str = "/proc/self/mountinfo") -> None:
     kind = filesystem_of(os.path.realpath(folder), text)
     if is_remote(kind):
         raise Refused(
-            f"{folder} lies on a network file system ({kind}), which cannot keep gpq's state safely",
+            f"{folder} lies on a network file system ({kind}), which cannot keep gpq's state"
+            " safely",
             "set GPQ_HOME to a folder on a local disk",
         )
 
 
 def make_folder(folder: str) -> None:
-    """Create it, for its owner alone. Raises Refused when that cannot be, or when nothing can be written in it."""
+    """Create it, for its owner alone. Raises Refused when that cannot be, or when nothing can be
+    written in it."""
     probe = os.path.join(folder, f".probe.{os.getpid()}")
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -75,7 +82,8 @@ def make_folder(folder: str) -> None:
 
 
 class Reserve:
-    """A file of zeros that is given up when the disk is full, so that how running jobs end can still be written."""
+    """A file of zeros that is given up when the disk is full, so that how running jobs end can
+    still be written."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -88,7 +96,9 @@ class Reserve:
         try:
             if os.path.islink(self._path):  # none of ours
                 os.unlink(self._path)
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            descriptor = os.open(
+                self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
         except OSError:
             return False
         try:
@@ -111,7 +121,8 @@ class Reserve:
 
 
 def is_full(error: sqlite3.Error, folder: str) -> bool:
-    """Was it for want of room? SQLite reports that as an I/O error where it extends its shared memory."""
+    """Was it for want of room? SQLite reports that as an I/O error where it extends its shared
+    memory."""
     text = str(error)
     if "database or disk is full" in text:
         return True
@@ -131,7 +142,8 @@ def full(path: str) -> GpqError:
 
 
 def damage_in(error: sqlite3.Error) -> str:
-    """What is damaged, "" when the error is of another kind. Never what was read: a job's environment may be in it."""
+    """What is damaged, "" when the error is of another kind. Never what was read: a job's
+    environment may be in it."""
     text = str(error)
     if "Could not decode to UTF-8" in text:
         return "a text in it is no UTF-8"
@@ -140,13 +152,18 @@ def damage_in(error: sqlite3.Error) -> str:
 
 
 def damaged(path: str, what: str) -> GpqError:
-    return Refused(f"the database {path} is damaged ({what}); it was left as it is", _way_back(path))
+    return Refused(
+        f"the database {path} is damaged ({what}); it was left as it is", _way_back(path)
+    )
 
 
 def _way_back(path: str) -> str:
-    """How to go on from a damaged database, as one command. Its log goes away with it: SQLite would play it into the copy."""
+    """How to go on from a damaged database, as one command. Its log goes away with it: SQLite would
+    play it into the copy."""
     folder, name = os.path.split(path)
-    number = next(number for number in itertools.count(1) if not os.path.exists(f"{folder}/damaged-{number}"))
+    number = next(
+        number for number in itertools.count(1) if not os.path.exists(f"{folder}/damaged-{number}")
+    )
     away = f"cd {shlex.quote(folder)} && mkdir damaged-{number} && mv {name}* damaged-{number}"
     try:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(os.path.getmtime(f"{path}.backup")))
@@ -156,5 +173,7 @@ def _way_back(path: str) -> str:
     back = f"`{away} && {copy}` goes back to the backup of {at}; what came later is lost"
     if os.path.exists(os.path.join(folder, paths.MARKS)):
         return back
-    refused = "servers may refuse the older database: `gpq nodes` then names a file on each to remove"
+    refused = (
+        "servers may refuse the older database: `gpq nodes` then names a file on each to remove"
+    )
     return f"{back}. As there is no {paths.MARKS}, {refused}"

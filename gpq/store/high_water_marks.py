@@ -1,8 +1,11 @@
-"""What must never go back, though the database may (a copy is put in its place): a small file beside it.
+"""What must never go back, though the database may (a copy is put in its place): a small file
+beside it.
 
-marks.json      {"store": id of the database, "epoch": of its latest daemon, "ids", "attempts": none greater was given out}
+marks.json      {"store": id of the database, "epoch": of its latest daemon, "ids", "attempts": none
+                greater was given out}
 
-Written before anything above it is acknowledged, whole or not at all, and durably; on a full disk over its old self.
+Written before anything above it is acknowledged, whole or not at all, and durably; on a full disk
+over its old self.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ def read(path: str) -> tuple[Marks | None, str]:
     except (ValueError, KeyError, TypeError):
         return None, "is damaged"
     numbers = (marks.epoch, marks.ids, marks.attempts)
-    if type(marks.store) is not str or any(type(one) is not int or not 0 <= one < 1 << 53 for one in numbers):
+    if type(marks.store) is not str or any(
+        type(one) is not int or not 0 <= one < 1 << 53 for one in numbers
+    ):
         return None, "is damaged"
     return marks, ""
 

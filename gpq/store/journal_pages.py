@@ -1,5 +1,5 @@
-"""Long reads of the database, for accounts: page by page, so that whoever asks for one job meanwhile need not wait, and only
-what accounts need of each row. Writes nothing."""
+"""Long reads of the database, for accounts: page by page, so that whoever asks for one job
+meanwhile need not wait, and only what accounts need of each row. Writes nothing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,19 @@ Read = Callable[[str, Sequence[object]], list[tuple[object, ...]]]
 def records(read: Read, wanted: Wanted) -> Iterator[Record]:
     """Those of jobs that ended, the latest to end first. Raises rows.Damaged."""
     where, values = _conditions(wanted)
-    query = "SELECT id, state, user, name, ended_at, checksum, body FROM jobs WHERE ended_at IS NOT NULL"
+    query = (
+        "SELECT id, state, user, name, ended_at, checksum, body FROM jobs WHERE ended_at IS NOT"
+        " NULL"
+    )
     after: list[object] = []
     left = wanted.limit
     while left is None or left > 0:
         count = PAGE if left is None else min(PAGE, left)
         on = [*where, "(ended_at, id) < (?, ?)"] if after else where
-        page = read(" AND ".join([query, *on]) + " ORDER BY ended_at DESC, id DESC LIMIT ?", [*values, *after, count])
+        page = read(
+            " AND ".join([query, *on]) + " ORDER BY ended_at DESC, id DESC LIMIT ?",
+            [*values, *after, count],
+        )
         yield from map(_record, page)
         if len(page) < count:
             return
@@ -35,7 +41,9 @@ def records(read: Read, wanted: Wanted) -> Iterator[Record]:
 
 def count(read: Read, wanted: Wanted) -> int:
     where, values = _conditions(wanted)
-    [(found,)] = read(" AND ".join(["SELECT count(*) FROM jobs WHERE ended_at IS NOT NULL", *where]), values)
+    [(found,)] = read(
+        " AND ".join(["SELECT count(*) FROM jobs WHERE ended_at IS NOT NULL", *where]), values
+    )
     return int(str(found))
 
 

@@ -1,4 +1,5 @@
-"""Links between servers as text. What cannot be read is measured again: a network is no fact that must not be lost."""
+"""Links between servers as text. What cannot be read is measured again: a network is no fact that
+must not be lost."""
 
 from __future__ import annotations
 
@@ -22,6 +23,9 @@ def decode(text: str) -> dict[tuple[NodeId, NodeId], Link]:
     try:
         rows = decoding.decode(text, list[tuple[str, str, Link]])
     except msgspec.DecodeError as error:
-        log.warning("what was measured between servers cannot be read, `gpq doctor` measures it again: %s", error)
+        log.warning(
+            "what was measured between servers cannot be read, `gpq doctor` measures it again: %s",
+            error,
+        )
         return {}
     return {(NodeId(first), NodeId(second)): link for first, second, link in rows}

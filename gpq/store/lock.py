@@ -1,4 +1,5 @@
-"""One daemon a state directory: a lock that the kernel holds for as long as the daemon lives, whoever kills it."""
+"""One daemon a state directory: a lock that the kernel holds for as long as the daemon lives,
+whoever kills it."""
 
 from __future__ import annotations
 
@@ -17,10 +18,13 @@ class DaemonLock:
         """Raises Refused when another daemon has it."""
         path = paths.daemon_lock()
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            self._descriptor = os.open(
+                path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
         except OSError as error:
             raise Refused(
-                f"cannot write in the state directory {paths.home()}: {os.path.basename(path)}: {error.strerror}",
+                f"cannot write in the state directory {paths.home()}: {os.path.basename(path)}:"
+                f" {error.strerror}",
                 "make it writable, or set GPQ_HOME to a folder that is",
             ) from None
         try:
@@ -37,8 +41,8 @@ class DaemonLock:
         os.pwrite(self._descriptor, text.encode(), 0)
 
     def is_held(self) -> bool:
-        """Is the file that is locked still the one that others look at? Not once it, or its folder, was removed or replaced:
-        then another daemon may have the state directory."""
+        """Is the file that is locked still the one that others look at? Not once it, or its folder,
+        was removed or replaced: then another daemon may have the state directory."""
         mine = os.fstat(self._descriptor)
         try:
             there = os.stat(paths.daemon_lock(), follow_symlinks=False)
@@ -47,7 +51,8 @@ class DaemonLock:
         return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
     def disown(self) -> None:
-        """Nobody's from here on, though it is held until the process has ended: nobody is to wait for that."""
+        """Nobody's from here on, though it is held until the process has ended: nobody is to wait
+        for that."""
         os.ftruncate(self._descriptor, 0)
 
     def close(self) -> None:
@@ -55,7 +60,8 @@ class DaemonLock:
 
 
 def owner_of(text: bytes) -> tuple[int, int] | None:
-    """(pid, start time in clock ticks after boot) of the daemon that wrote the lock file; None when it holds neither."""
+    """(pid, start time in clock ticks after boot) of the daemon that wrote the lock file; None when
+    it holds neither."""
     try:
         tree = json.loads(text)
         return int(tree["pid"]), int(tree["start_time"])
@@ -64,10 +70,12 @@ def owner_of(text: bytes) -> tuple[int, int] | None:
 
 
 def start_time(pid: int) -> int:
-    """Of a process, in clock ticks after boot: with it a reused pid is told from the old one. 0 when it is gone."""
+    """Of a process, in clock ticks after boot: with it a reused pid is told from the old one. 0
+    when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
             fields = stream.read().rpartition(b")")[2].split()
-            return 0 if fields[0] == b"Z" else int(fields[19])  # one that ended and that nobody waited for is gone, too
+            # one that ended and that nobody waited for is gone, too
+            return 0 if fields[0] == b"Z" else int(fields[19])
     except (OSError, ValueError, IndexError):
         return 0

@@ -1,4 +1,5 @@
-"""The store that forgets: for the simulator and for tests. Same protocol as SQLite's, nothing on disk."""
+"""The store that forgets: for the simulator and for tests. Same protocol as SQLite's, nothing on
+disk."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ class MemoryStore:
     def load(self) -> Snapshot:
         return self._state
 
-    def commit(self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()) -> None:
+    def commit(
+        self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()
+    ) -> None:
         gone = set(self._state.jobs) - set(snapshot.jobs) - {job.id for job in ended}
         if gone:
             raise ValueError(f"jobs {sorted(gone)} left the snapshot without an outcome")
@@ -65,11 +68,14 @@ class MemoryStore:
         found.sort(key=lambda job: (job.ended_at or 0.0, job.id), reverse=True)
         return found[:limit]
 
-    def events(self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None) -> list[Event]:
+    def events(
+        self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None
+    ) -> list[Event]:
         found = [
             event
             for event in list(self._journal)
-            if (job is None or getattr(event, "job", None) == job) and (not kinds or isinstance(event, tuple(kinds)))
+            if (job is None or getattr(event, "job", None) == job)
+            and (not kinds or isinstance(event, tuple(kinds)))
         ]
         return found if limit is None else found[len(found) - min(limit, len(found)) :]
 
@@ -77,7 +83,11 @@ class MemoryStore:
         found = [
             job
             for job in self.history(user=wanted.user, states=wanted.states)
-            if (not (wanted.ids or wanted.names) or job.id in wanted.ids or job.spec.name in wanted.names)
+            if (
+                not (wanted.ids or wanted.names)
+                or job.id in wanted.ids
+                or job.spec.name in wanted.names
+            )
             and (wanted.since is None or (job.ended_at or 0.0) >= wanted.since)
             and (wanted.until is None or (job.ended_at or 0.0) < wanted.until)
         ]

@@ -1,4 +1,5 @@
-"""The database's versions: one function each, run in one transaction together with the record that it ran."""
+"""The database's versions: one function each, run in one transaction together with the record that
+it ran."""
 
 from __future__ import annotations
 
@@ -14,17 +15,19 @@ APPLICATION_ID = 0x67707131  # "gpq1": tells our databases from others'
 def m001_jobs_events_meta(connection: sqlite3.Connection) -> None:
     """Current state of every job, the journal, and the few numbers beside them."""
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID")
     connection.execute(
-        "CREATE TABLE jobs (id INTEGER PRIMARY KEY, state TEXT NOT NULL, user TEXT NOT NULL, name TEXT NOT NULL,"
-        " ended_at REAL, checksum INTEGER NOT NULL, body TEXT NOT NULL)"
+        "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+    )
+    connection.execute(
+        "CREATE TABLE jobs (id INTEGER PRIMARY KEY, state TEXT NOT NULL, user TEXT NOT NULL, name"
+        " TEXT NOT NULL, ended_at REAL, checksum INTEGER NOT NULL, body TEXT NOT NULL)"
     )
     connection.execute("CREATE INDEX jobs_live ON jobs (id) WHERE ended_at IS NULL")
     connection.execute("CREATE INDEX jobs_ended ON jobs (ended_at, id) WHERE ended_at IS NOT NULL")
     connection.execute("CREATE INDEX jobs_name ON jobs (name) WHERE name <> ''")
     connection.execute(
-        "CREATE TABLE events (seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, job INTEGER,"
-        " version INTEGER NOT NULL, checksum INTEGER NOT NULL, body TEXT NOT NULL)"
+        "CREATE TABLE events (seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, job"
+        " INTEGER, version INTEGER NOT NULL, checksum INTEGER NOT NULL, body TEXT NOT NULL)"
     )
     connection.execute("CREATE INDEX events_job ON events (job, seq)")
     connection.execute("CREATE INDEX events_kind ON events (kind, seq)")
@@ -43,15 +46,25 @@ def m003_identity(connection: sqlite3.Connection) -> None:
     connection.execute("INSERT INTO meta (key, value) VALUES ('id', ?)", (uuid.uuid4().hex[:16],))
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (m001_jobs_events_meta, m002_priors, m003_identity)
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+    m001_jobs_events_meta,
+    m002_priors,
+    m003_identity,
+)
 
 
 def version_of(connection: sqlite3.Connection) -> int:
     """The version of this database, 0 for an empty one."""
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    tables = {
+        name
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    }
     if "migrations" not in tables:
         if tables:
-            raise Refused("this database is not gpq's: it has other tables", "set GPQ_HOME to a folder of its own")
+            raise Refused(
+                "this database is not gpq's: it has other tables",
+                "set GPQ_HOME to a folder of its own",
+            )
         return 0
     (version,) = connection.execute("SELECT max(version) FROM migrations").fetchone()
     return int(version or 0)
@@ -62,16 +75,21 @@ def migrate(connection: sqlite3.Connection, *, upto: int = len(MIGRATIONS)) -> N
     version = version_of(connection)
     if version > len(MIGRATIONS):
         raise Refused(
-            f"the state was written by a newer gpq (version {version}, this one knows {len(MIGRATIONS)})",
+            f"the state was written by a newer gpq (version {version}, this one knows"
+            f" {len(MIGRATIONS)})",
             "use that gpq, or set GPQ_HOME to another folder; nothing was changed",
         )
     for number, step in enumerate(MIGRATIONS[version:upto], version + 1):
         connection.execute("BEGIN IMMEDIATE")
         try:
             if number == 1:
-                connection.execute("CREATE TABLE migrations (version INTEGER PRIMARY KEY, name TEXT NOT NULL)")
+                connection.execute(
+                    "CREATE TABLE migrations (version INTEGER PRIMARY KEY, name TEXT NOT NULL)"
+                )
             step(connection)
-            connection.execute("INSERT INTO migrations (version, name) VALUES (?, ?)", (number, step.__name__))
+            connection.execute(
+                "INSERT INTO migrations (version, name) VALUES (?, ?)", (number, step.__name__)
+            )
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:

@@ -1,4 +1,5 @@
-"""Opens and creates the database file, and refuses what is none, is damaged, or belongs to something else."""
+"""Opens and creates the database file, and refuses what is none, is damaged, or belongs to
+something else."""
 
 from __future__ import annotations
 
@@ -11,14 +12,21 @@ from gpq.store import disk
 from gpq.store.migrations import APPLICATION_ID, migrate
 
 BUSY_SECONDS = 60.0  # wait this long for another process that reads or backs up the database
-CHECK_BYTES = 256 << 20  # a larger database is not read through at the start; its rows are checked as they are read
+# a larger database is not read through at the start; its rows are checked as they are read
+CHECK_BYTES = 256 << 20
 
-PUT_META = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+PUT_META = (
+    "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value ="
+    " excluded.value"
+)
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """A connection that syncs its log at every commit. The writer's and the reader's are alike but for `query_only`."""
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    """A connection that syncs its log at every commit. The writer's and the reader's are alike but
+    for `query_only`."""
+    connection = sqlite3.connect(
+        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
@@ -30,7 +38,8 @@ def connect(path: str) -> sqlite3.Connection:
 
 
 def create(path: str) -> None:
-    """A new database appears whole or not at all: an empty file in its place is therefore always damage."""
+    """A new database appears whole or not at all: an empty file in its place is therefore always
+    damage."""
     new = path + ".new"
     for left in (new, new + "-wal", new + "-shm"):
         with contextlib.suppress(FileNotFoundError):
@@ -50,7 +59,8 @@ def create(path: str) -> None:
 
 
 def check_mark(path: str) -> None:
-    """Raises Refused for a file that is not ours. Reads the header itself: to open it in SQLite may change it."""
+    """Raises Refused for a file that is not ours. Reads the header itself: to open it in SQLite may
+    change it."""
     with open(path, "rb") as stream:
         header = stream.read(100)
     if not header:
@@ -75,4 +85,7 @@ def explained(error: sqlite3.Error, path: str) -> GpqError:
         return disk.full(path)
     if damage := disk.damage_in(error):
         return disk.damaged(path, damage)
-    return Refused(f"the database {path} cannot be used: {error}", "see the daemon's log; the file was left as it is")
+    return Refused(
+        f"the database {path} cannot be used: {error}",
+        "see the daemon's log; the file was left as it is",
+    )

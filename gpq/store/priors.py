@@ -1,4 +1,5 @@
-"""The table of priors: what earlier jobs taught. A damaged row costs what it taught and nothing else: gpq starts without it."""
+"""The table of priors: what earlier jobs taught. A damaged row costs what it taught and nothing
+else: gpq starts without it."""
 
 from __future__ import annotations
 
@@ -12,13 +13,15 @@ from gpq.core.model.units import Seconds
 from gpq.store import rows
 
 PUT = (
-    "INSERT INTO priors (key, checksum, body, updated_at) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET"
-    " checksum = excluded.checksum, body = excluded.body, updated_at = excluded.updated_at"
+    "INSERT INTO priors (key, checksum, body, updated_at) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO"
+    " UPDATE SET checksum = excluded.checksum, body = excluded.body, updated_at ="
+    " excluded.updated_at"
 )
 DROP = "DELETE FROM priors WHERE key = ?"
 # As bytes: a text that is none would else be an error of the whole query.
 _READ = (
-    "SELECT rowid, CAST(key AS BLOB), checksum, CAST(body AS BLOB), updated_at FROM priors ORDER BY updated_at, rowid"
+    "SELECT rowid, CAST(key AS BLOB), checksum, CAST(body AS BLOB), updated_at FROM priors ORDER BY"
+    " updated_at, rowid"
 )
 
 Row = tuple[object, ...]
@@ -26,7 +29,9 @@ Row = tuple[object, ...]
 log = logging.getLogger(__name__)
 
 
-def changes(before: Mapping[str, Prior], after: Mapping[str, Prior], now: Seconds) -> tuple[list[Row], list[Row]]:
+def changes(
+    before: Mapping[str, Prior], after: Mapping[str, Prior], now: Seconds
+) -> tuple[list[Row], list[Row]]:
     """Rows for PUT and for DROP that turn the one into the other."""
     if before is after:
         return [], []

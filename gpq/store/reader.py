@@ -1,4 +1,5 @@
-"""Reads all jobs of a database that another process may be writing: for reports and simulations. Changes nothing in it."""
+"""Reads all jobs of a database that another process may be writing: for reports and simulations.
+Changes nothing in it."""
 
 from __future__ import annotations
 
@@ -18,21 +19,24 @@ from gpq.store.migrations import MIGRATIONS, version_of
 from gpq.store.opening import BUSY_SECONDS, check_mark, explained
 
 _JOBS = "SELECT id, state, user, name, ended_at, checksum, body FROM jobs ORDER BY id"
-_TOLD = "SELECT kind, checksum, body FROM events WHERE kind IN ('Held', 'Released', 'Launched') ORDER BY seq"
+_TOLD = (
+    "SELECT kind, checksum, body FROM events WHERE kind IN ('Held', 'Released', 'Launched') ORDER"
+    " BY seq"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the journal says of jobs beyond their last state: for how long each was held before it was first launched, and on
-    which types of GPUs it was."""
+    """What the journal says of jobs beyond their last state: for how long each was held before it
+    was first launched, and on which types of GPUs it was."""
 
     held: dict[JobId, Seconds] = field(default_factory=dict)
     gpu_types: dict[JobId, set[str]] = field(default_factory=dict)
 
 
 def read_jobs(path: str) -> list[Job]:
-    """Every job there is, ended or not, by id. Raises NotFound where there is no database, Refused where it is damaged
-    or newer than this program."""
+    """Every job there is, ended or not, by id. Raises NotFound where there is no database, Refused
+    where it is damaged or newer than this program."""
     with _opened(path) as connection:
         return [_job(row) for row in connection.execute(_JOBS)]
 
@@ -51,7 +55,9 @@ def read_told(path: str) -> Told:
                 case Released():
                     begin = since.pop(event.job, event.at)
                     if event.job not in launched:
-                        told.held[event.job] = told.held.get(event.job, 0.0) + max(event.at - begin, 0.0)
+                        told.held[event.job] = told.held.get(event.job, 0.0) + max(
+                            event.at - begin, 0.0
+                        )
                 case Launched():
                     launched.add(event.job)
                     told.gpu_types.setdefault(event.job, set()).add(event.placement.gpu_type)
@@ -62,10 +68,14 @@ def read_told(path: str) -> Told:
 def _opened(path: str) -> Iterator[sqlite3.Connection]:
     """For reading alone; what is found damaged while it is open is said as an error."""
     if not os.path.exists(path):
-        raise NotFound(f"there is no history at {path}", "it is written when the first job is submitted")
+        raise NotFound(
+            f"there is no history at {path}", "it is written when the first job is submitted"
+        )
     check_mark(path)
     try:
-        connection = sqlite3.connect(Path(path).absolute().as_uri() + "?mode=ro", uri=True, timeout=BUSY_SECONDS)
+        connection = sqlite3.connect(
+            Path(path).absolute().as_uri() + "?mode=ro", uri=True, timeout=BUSY_SECONDS
+        )
         with contextlib.closing(connection):
             if version_of(connection) > len(MIGRATIONS):
                 raise Refused(f"{path} was written by a newer gpq", "use that gpq")

@@ -1,4 +1,5 @@
-"""Jobs, events and priors as text: JSON, with a checksum that a flipped byte does not survive. Knows no SQL."""
+"""Jobs, events and priors as text: JSON, with a checksum that a flipped byte does not survive.
+Knows no SQL."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Damaged(ValueError):
 
 
 def encode(thing: Job | Event | Prior | Sequence[Reservation]) -> str:
-    """JSON; a number that is none (a diverged loss) is written NaN or Infinity, as Python's json reads it."""
+    """JSON; a number that is none (a diverged loss) is written NaN or Infinity, as Python's json
+    reads it."""
     if isinstance(thing, Submitted) or (isinstance(thing, Job) and thing.profile == _UNMEASURED):
         with contextlib.suppress(UnicodeError):
             return _QUICK.encode(thing).decode()  # nothing was measured of it: every number is one

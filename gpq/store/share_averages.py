@@ -1,4 +1,5 @@
-"""Shares averaged over the lives of jobs, as text. What cannot be read is counted anew: no fact is lost with it."""
+"""Shares averaged over the lives of jobs, as text. What cannot be read is counted anew: no fact is
+lost with it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ log = logging.getLogger(__name__)
 
 def encode(means: Mapping[JobId, MeanShare]) -> str:
     """GPU-seconds and seconds, to the tenth."""
-    short = {int(job): (round(mean.gpu_seconds, 1), round(mean.seconds, 1)) for job, mean in sorted(means.items())}
+    short = {
+        int(job): (round(mean.gpu_seconds, 1), round(mean.seconds, 1))
+        for job, mean in sorted(means.items())
+    }
     return msgspec.json.encode(short).decode()
 
 
@@ -24,6 +28,8 @@ def decode(text: str) -> dict[JobId, MeanShare]:
     try:
         found = decoding.decode(text, dict[int, tuple[float, float]])
     except msgspec.DecodeError as error:
-        log.warning("the fair shares that jobs had so far cannot be read, and are counted anew: %s", error)
+        log.warning(
+            "the fair shares that jobs had so far cannot be read, and are counted anew: %s", error
+        )
         return {}
     return {JobId(job): MeanShare(*mean) for job, mean in found.items()}

@@ -1,6 +1,8 @@
-"""The store that remembers: SQLite in WAL mode, synced before every return. One writer, told from others by its epoch.
+"""The store that remembers: SQLite in WAL mode, synced before every return. One writer, told from
+others by its epoch.
 
-Refuses what it cannot keep: a network file system, a newer or damaged database, a full disk, a second writer.
+Refuses what it cannot keep: a network file system, a newer or damaged database, a full disk, a
+second writer.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from gpq.store.migrations import migrate
 from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create, explained
 
 _PUT_JOB = (
-    "INSERT INTO jobs (id, state, user, name, ended_at, checksum, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
-    " ON CONFLICT (id) DO UPDATE SET state = excluded.state, name = excluded.name, ended_at = excluded.ended_at,"
-    " checksum = excluded.checksum, body = excluded.body"
+    "INSERT INTO jobs (id, state, user, name, ended_at, checksum, body) VALUES (?, ?, ?, ?, ?, ?,"
+    " ?) ON CONFLICT (id) DO UPDATE SET state = excluded.state, name = excluded.name, ended_at ="
+    " excluded.ended_at, checksum = excluded.checksum, body = excluded.body"
 )
 _PUT_EVENT = "INSERT INTO events (at, kind, job, version, checksum, body) VALUES (?, ?, ?, ?, ?, ?)"
 Writes = Sequence[tuple[str, Sequence[tuple[object, ...]]]]  # statements with their rows
@@ -37,11 +39,13 @@ _JOB_COLUMNS = "id, state, user, name, ended_at, checksum, body"
 
 
 class SqliteStore:
-    """`SqliteStore(path)` opens or creates the database and raises its epoch: an earlier writer can write no more.
+    """`SqliteStore(path)` opens or creates the database and raises its epoch: an earlier writer can
+    write no more.
 
-    Writes from one thread; `history`, `events` and `ended_count` from any. `first_id` is the least id for a new
-    job (attempts of a lost database, or of one that a backup was put in the place of, may still lie on the nodes).
-    `marks`: path of the file beside it that tells whether it was restored from a copy; "" for none. `notes`: for the log.
+    Writes from one thread; `history`, `events` and `ended_count` from any. `first_id` is the least
+    id for a new job (attempts of a lost database, or of one that a backup was put in the place of,
+    may still lie on the nodes). `marks`: path of the file beside it that tells whether it was
+    restored from a copy; "" for none. `notes`: for the log.
     """
 
     def __init__(self, path: str, *, first_id: int = 1, marks: str = "") -> None:
@@ -68,25 +72,33 @@ class SqliteStore:
                 undo.callback(self._reader.close)
                 self._reader.execute("PRAGMA query_only = 1")
                 self._take_over(first_id, marks, is_new)
-                (self.id,) = self._reader.execute("SELECT value FROM meta WHERE key = 'id'").fetchone()
+                (self.id,) = self._reader.execute(
+                    "SELECT value FROM meta WHERE key = 'id'"
+                ).fetchone()
                 self._state = self._read_state()
-                (self._ended,) = self._reader.execute("SELECT count(*) FROM jobs WHERE ended_at IS NOT NULL").fetchone()
+                (self._ended,) = self._reader.execute(
+                    "SELECT count(*) FROM jobs WHERE ended_at IS NOT NULL"
+                ).fetchone()
                 undo.pop_all()
         except sqlite3.Error as error:
             raise explained(error, path) from error
         self._reading = threading.Lock()
         self._reserve.take()
 
-    # -- writing -------------------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def load(self) -> Snapshot:
         return self._state
 
-    def commit(self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()) -> None:
+    def commit(
+        self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()
+    ) -> None:
         if self._failed:
             raise StoreFailed(self._failed)
         before = self._state
-        gone = {name for name in before.jobs if name not in snapshot.jobs} - {job.id for job in ended}
+        gone = {name for name in before.jobs if name not in snapshot.jobs} - {
+            job.id for job in ended
+        }
         if gone:
             raise ValueError(f"jobs {sorted(gone)} left the snapshot without an outcome")
         known = before.jobs.get
@@ -109,7 +121,10 @@ class SqliteStore:
         if before.reservations != snapshot.reservations:
             held = [each for _, each in sorted(snapshot.reservations.items())]
             meta.append(("reservations", rows.encode(held)))
-        if before.means_kept is not snapshot.means_kept and before.means_kept != snapshot.means_kept:
+        if (
+            before.means_kept is not snapshot.means_kept
+            and before.means_kept != snapshot.means_kept
+        ):
             meta.append(("means", share_averages.encode(snapshot.means_kept)))
         learnt, forgotten = priors.changes(before.priors, snapshot.priors, snapshot.now)
         if changed or ended or journal or meta or learnt or forgotten:
@@ -137,7 +152,8 @@ class SqliteStore:
         self._ended += len(ended)
 
     def _write(self, writes: Writes, *, adds: bool) -> None:
-        """One transaction. On a full disk new jobs (`adds`) are refused, and all else may use the reserve."""
+        """One transaction. On a full disk new jobs (`adds`) are refused, and all else may use the
+        reserve."""
         if adds and not self._reserve.take():
             raise disk.full(self.path)
         if not self._try_write(writes):
@@ -147,7 +163,8 @@ class SqliteStore:
             self._make_room()
             if not self._try_write(writes):
                 raise disk.full(self.path)
-        if not self._reserve.held:  # else the log would eat what the database needs to take the log in
+        if not self._reserve.held:
+            # else the log would eat what the database needs to take the log in
             self._make_room()
 
     def _try_write(self, writes: Writes) -> bool:
@@ -181,26 +198,33 @@ class SqliteStore:
             raise
 
     def _make_room(self) -> None:
-        """Move the log into the database, so that the log's own space is written again from its start."""
+        """Move the log into the database, so that the log's own space is written again from its
+        start."""
         with contextlib.suppress(sqlite3.Error):
             self._writer.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
     def _fail(self, error: sqlite3.Error) -> GpqError:
-        """What an error of the database means. A write that may be lost or not ends the writer for good."""
+        """What an error of the database means. A write that may be lost or not ends the writer for
+        good."""
         if "locked" in str(error) or "busy" in str(error):
             return Refused(
                 f"the database {self.path} is locked by another process; nothing was changed",
                 "end what reads it (a backup, a browser of databases) and try again",
             )
         self._failed = f"the state can no longer be written to {self.path}: {error}"
-        return StoreFailed(self._failed, "check the disk (dmesg), then `gpq daemon start`; running jobs go on")
+        return StoreFailed(
+            self._failed, "check the disk (dmesg), then `gpq daemon start`; running jobs go on"
+        )
 
     def _take_over(self, first_id: int, path: str, is_new: bool) -> None:
         """Raise the epoch, in the database and then in its marks."""
         self._marks_path = path
         found, why = beside.read(path) if path else (None, "")
         if why and not is_new:
-            self.notes.append(f"{path} {why}, and is written anew: that the database is no old copy cannot be told")
+            self.notes.append(
+                f"{path} {why}, and is written anew: that the database is no old copy cannot be"
+                " told"
+            )
         try:
             taken = takeover.succeed(self._writer, found, first_id)
         except (KeyError, ValueError, TypeError) as error:
@@ -235,19 +259,30 @@ class SqliteStore:
 
     def _read_state(self) -> Snapshot:
         meta = dict(self._reader.execute("SELECT key, value FROM meta").fetchall())
-        found = self._reader.execute(f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NULL ORDER BY id")
+        found = self._reader.execute(
+            f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NULL ORDER BY id"
+        )
         jobs = {job.id: job for job in (self._job(row) for row in found)}
         kept = share_averages.decode(meta.get("means", "{}"))
         try:
             return Snapshot(
                 jobs=jobs,
                 next_id=int(meta["next_id"]),
-                lost_ids=tuple((int(first), int(last)) for first, last in json.loads(meta.get("lost_ids", "[]"))),
+                lost_ids=tuple(
+                    (int(first), int(last))
+                    for first, last in json.loads(meta.get("lost_ids", "[]"))
+                ),
                 round_at=float(meta.get("round_at", 0.0)),
                 priors=priors.read(self._reader, self._writer),
                 links=links.decode(meta.get("links", "[]")),
-                drained={NodeId(name): str(why) for name, why in json.loads(meta.get("drained", "{}")).items()},
-                reservations={held.id: held for held in rows.decode(meta.get("reservations", "[]"), list[Reservation])},
+                drained={
+                    NodeId(name): str(why)
+                    for name, why in json.loads(meta.get("drained", "{}")).items()
+                },
+                reservations={
+                    held.id: held
+                    for held in rows.decode(meta.get("reservations", "[]"), list[Reservation])
+                },
                 next_reservation=int(meta.get("next_reservation", 1)),
                 means=kept,
                 means_kept=kept,
@@ -255,7 +290,7 @@ class SqliteStore:
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise disk.damaged(self.path, f"table meta: {error}") from None
 
-    # -- reading -------------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def history(
         self,
@@ -276,10 +311,17 @@ class SqliteStore:
             if wanted is not None:
                 where.append(f"{column} IN ({','.join('?' * len(wanted))})")
                 values.extend(str(one) if column == "state" else one for one in wanted)
-        query = f"SELECT {_JOB_COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY ended_at DESC, id DESC LIMIT ?"
-        return [self._job(row) for row in self._read(query, [*values, -1 if limit is None else limit])]
+        query = (
+            f"SELECT {_JOB_COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY ended_at DESC,"
+            " id DESC LIMIT ?"
+        )
+        return [
+            self._job(row) for row in self._read(query, [*values, -1 if limit is None else limit])
+        ]
 
-    def events(self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None) -> list[Event]:
+    def events(
+        self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None
+    ) -> list[Event]:
         where, values = ["1"], list[object]()
         if job is not None:
             where.append("job = ?")
@@ -287,7 +329,10 @@ class SqliteStore:
         if kinds:
             where.append(f"kind IN ({','.join('?' * len(kinds))})")
             values.extend(kind.__name__ for kind in kinds)
-        query = f"SELECT kind, checksum, body FROM events WHERE {' AND '.join(where)} ORDER BY seq DESC LIMIT ?"
+        query = (
+            f"SELECT kind, checksum, body FROM events WHERE {' AND '.join(where)} ORDER BY seq DESC"
+            " LIMIT ?"
+        )
         found = []
         for kind, checksum, body in self._read(query, [*values, -1 if limit is None else limit]):
             with self._sound():
@@ -296,17 +341,21 @@ class SqliteStore:
                 found.append(rows.decode_event(str(kind), str(body)))
         return found[::-1]
 
-    def news(self, after: int, kinds: Sequence[type], limit: int) -> tuple[int, list[tuple[int, Event]]]:
-        """Events of these kinds behind the number `after`, oldest first, with their numbers; and up to which number that is
-        all there is. From any thread. Raises GpqError."""
+    def news(
+        self, after: int, kinds: Sequence[type], limit: int
+    ) -> tuple[int, list[tuple[int, Event]]]:
+        """Events of these kinds behind the number `after`, oldest first, with their numbers; and up
+        to which number that is all there is. From any thread. Raises GpqError."""
         [(last,)] = self._read("SELECT coalesce(max(seq), 0) FROM events", ())
         until = int(str(last))
         query = (
-            f"SELECT seq, kind, checksum, body FROM events WHERE seq > ? AND seq <= ? AND +kind IN ({','.join('?' * len(kinds))})"
-            " ORDER BY seq LIMIT ?"
+            "SELECT seq, kind, checksum, body FROM events WHERE seq > ? AND seq <= ? AND +kind IN"
+            f" ({','.join('?' * len(kinds))}) ORDER BY seq LIMIT ?"
         )
         found: list[tuple[int, Event]] = []
-        for seq, kind, checksum, body in self._read(query, [after, until, *(kind.__name__ for kind in kinds), limit]):
+        for seq, kind, checksum, body in self._read(
+            query, [after, until, *(kind.__name__ for kind in kinds), limit]
+        ):
             with self._sound():
                 if rows.checksum(kind, body) != checksum:
                     raise rows.Damaged("an event has another checksum")
@@ -325,7 +374,8 @@ class SqliteStore:
             yield from journal_pages.journal(self._read, kinds, since)
 
     def holds(self) -> bool:
-        """Is this still the latest daemon to have opened the database? From any thread; False where that cannot be read."""
+        """Is this still the latest daemon to have opened the database? From any thread; False where
+        that cannot be read."""
         try:
             [(epoch,)] = self._read("SELECT value FROM meta WHERE key = 'epoch'", ())
         except (GpqError, ValueError):
@@ -336,7 +386,8 @@ class SqliteStore:
         return int(self._ended)
 
     def backup(self) -> None:
-        """A second, whole copy beside the database, replaced atomically. Raises GpqError; the old copy stays then."""
+        """A second, whole copy beside the database, replaced atomically. Raises GpqError; the old
+        copy stays then."""
         target = self.path + ".backup"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(target + ".new")
@@ -381,7 +432,13 @@ class SqliteStore:
 def _job_row(job: Job, now: float) -> tuple[object, ...]:
     ended = (job.ended_at if job.ended_at is not None else now) if job.state in TERMINAL else None
     body = rows.encode(job)
-    columns = (int(job.id), str(job.state), job.spec.user, job.spec.name, None if ended is None else float(ended))
+    columns = (
+        int(job.id),
+        str(job.state),
+        job.spec.user,
+        job.spec.name,
+        None if ended is None else float(ended),
+    )
     return (*columns, rows.checksum(*columns, body), body)
 
 

@@ -1,4 +1,5 @@
-"""A daemon takes over a database: its epoch, and what follows where the database is older than what was done with it."""
+"""A daemon takes over a database: its epoch, and what follows where the database is older than what
+was done with it."""
 
 from __future__ import annotations
 
@@ -13,8 +14,10 @@ from gpq.store import rows
 from gpq.store.high_water_marks import Marks
 from gpq.store.opening import PUT_META
 
-PATIENCE = 10.0  # seconds for which jobs of a copy do not start: servers tell first what runs there since
-COPY = "copy"  # a key of meta, in a backup alone: who finds it in the database has put the backup in its place
+# seconds for which jobs of a copy do not start: servers tell first what runs there since
+PATIENCE = 10.0
+# a key of meta, in a backup alone: who finds it in the database has put the backup in its place
+COPY = "copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +35,12 @@ class Attempts:
 
 
 def succeed(writer: sqlite3.Connection, found: Marks | None, first_id: int) -> Succession:
-    """Raise the epoch. Where the database was restored from a copy, ids and attempts go on above those that were given
-    out since, and what was lost is noted: it may run on servers, and is not ours to end.
+    """Raise the epoch. Where the database was restored from a copy, ids and attempts go on above
+    those that were given out since, and what was lost is noted: it may run on servers, and is not
+    ours to end.
 
-    In one transaction, before the marks are written: a daemon killed in between leaves a database that is ahead of them.
+    In one transaction, before the marks are written: a daemon killed in between leaves a database
+    that is ahead of them.
     """
     writer.execute("BEGIN IMMEDIATE")
     try:
@@ -73,14 +78,21 @@ def _succeed(writer: sqlite3.Connection, found: Marks | None, first_id: int) -> 
     )
     note = ""
     if is_copy or (behind and is_ours):
-        note = f"the database was restored from a copy: new jobs begin with {begin}; what ran since then is left alone"
+        note = (
+            f"the database was restored from a copy: new jobs begin with {begin}; what ran since"
+            " then is left alone"
+        )
     return Succession(after, note)
 
 
 def _leap(writer: sqlite3.Connection, ceiling: int) -> int:
-    """Later attempts of the jobs that live get numbers above `ceiling`. Returns the greatest number that is known."""
+    """Later attempts of the jobs that live get numbers above `ceiling`. Returns the greatest number
+    that is known."""
     greatest = 0
-    query = "SELECT id, state, user, name, ended_at, checksum, body FROM jobs WHERE ended_at IS NULL ORDER BY id"
+    query = (
+        "SELECT id, state, user, name, ended_at, checksum, body FROM jobs WHERE ended_at IS NULL"
+        " ORDER BY id"
+    )
     for *columns, checksum, body in writer.execute(query).fetchall():
         if rows.checksum(*columns, body) != checksum:
             continue  # told as it is read
@@ -88,8 +100,16 @@ def _leap(writer: sqlite3.Connection, ceiling: int) -> int:
         greatest = max(greatest, has.attempt, has.lost_attempts[1])
         if ceiling > max(has.attempt, has.lost_attempts[1]):
             job = rows.decode(str(body), Job)
-            first = min(job.lost_attempts[0], job.attempt + 1) if any(job.lost_attempts) else job.attempt + 1
-            wait = max(job.not_before, time.time() + PATIENCE) if job.state is JobState.PENDING else job.not_before
+            first = (
+                min(job.lost_attempts[0], job.attempt + 1)
+                if any(job.lost_attempts)
+                else job.attempt + 1
+            )
+            wait = (
+                max(job.not_before, time.time() + PATIENCE)
+                if job.state is JobState.PENDING
+                else job.not_before
+            )
             after = rows.encode(replace(job, lost_attempts=(first, ceiling), not_before=wait))
             put = (rows.checksum(*columns, after), after, columns[0])
             writer.execute("UPDATE jobs SET checksum = ?, body = ? WHERE id = ?", put)

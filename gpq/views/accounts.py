@@ -13,9 +13,15 @@ TITLES = {"user": "USER", "job": "JOB", "server": "SERVER", "day": "DAY"}
 
 def history(answer: HistoryList, limit: int, bar: str = "") -> list[str]:
     """The jobs, the latest to end last; then how many more there are."""
-    drawn = table(history_columns(answer.jobs), limit, mark=ellipsis()) if answer.jobs else ["no jobs ended then"]
+    drawn = (
+        table(history_columns(answer.jobs), limit, mark=ellipsis())
+        if answer.jobs
+        else ["no jobs ended then"]
+    )
     if answer.hidden:
-        more = f"{answer.hidden} more ended before: gpq history -n {answer.hidden + len(answer.jobs)}"
+        more = (
+            f"{answer.hidden} more ended before: gpq history -n {answer.hidden + len(answer.jobs)}"
+        )
         drawn += wrapped(more, limit)
     return drawn
 
@@ -67,7 +73,9 @@ def report(answer: ReportView, limit: int, bar: str = "") -> list[str]:
 def report_columns(rows: Sequence[ReportRow], by: str) -> list[Column]:
     """On a narrow terminal those go first whose number is least."""
     return [
-        Column(TITLES[by], [safe(row.key) or "all" for row in rows], 99, least=4, right=by == "job"),
+        Column(
+            TITLES[by], [safe(row.key) or "all" for row in rows], 99, least=4, right=by == "job"
+        ),
         Column("NAME", [safe(row.name) or "-" for row in rows], 80, least=8),
         Column("OWNER", [safe(row.user) or "-" for row in rows], 60, least=4),
         Column("JOBS", [str(row.jobs) if by != "job" else "-" for row in rows], 70, right=True),
@@ -77,10 +85,17 @@ def report_columns(rows: Sequence[ReportRow], by: str) -> list[Column]:
         Column("SHARE", [percent(row.share) for row in rows], 85, right=True),
         Column("FAIR", [percent(row.fair_share) for row in rows], 84, right=True),
         Column("WAIT", [duration(row.wait_median_seconds) for row in rows], 65, right=True),
-        Column("P95", [duration(row.wait_p95_seconds) if row.waits > 1 else "-" for row in rows], 64, right=True),
+        Column(
+            "P95",
+            [duration(row.wait_p95_seconds) if row.waits > 1 else "-" for row in rows],
+            64,
+            right=True,
+        ),
         Column("RESTARTS", [str(row.restarts or "-") for row in rows], 40, right=True),
         Column("COST H", [hours(row.restart_gpu_hours or None) for row in rows], 45, right=True),
         Column("FAILED H", [hours(row.failed_gpu_hours or None) for row in rows], 50, right=True),
         Column("RHO", [number(row.rho_median) for row in rows], 35, right=True),
-        Column("MAX", [number(row.rho_max) if row.rhos > 1 else "-" for row in rows], 34, right=True),
+        Column(
+            "MAX", [number(row.rho_max) if row.rhos > 1 else "-" for row in rows], 34, right=True
+        ),
     ]

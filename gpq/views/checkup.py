@@ -29,8 +29,13 @@ def lines(found: Sequence[Checked], limit: int, bar: str = "█") -> list[str]:
     size = max(map(len, names), default=0)
     text: list[str] = []
     for name, check in zip(names, found, strict=True):
-        text += wrapped(safe(check.said), limit, f"{check.verdict:4}  {safe(name):{size}}  ", " " * (size + 8))
+        text += wrapped(
+            safe(check.said), limit, f"{check.verdict:4}  {safe(name):{size}}  ", " " * (size + 8)
+        )
         if check.fix and check.verdict != "ok":
             text += wrapped(safe(check.fix), limit, " " * (size + 8) + "fix: ", " " * (size + 13))
-    count = {verdict: sum(check.verdict == verdict for check in found) for verdict in ("ok", "warn", "fail")}
+    count = {
+        verdict: sum(check.verdict == verdict for check in found)
+        for verdict in ("ok", "warn", "fail")
+    }
     return [*text, "", ", ".join(f"{number} {verdict}" for verdict, number in count.items())]

@@ -1,4 +1,5 @@
-"""What simulated runs came to: a table for people, CSV and JSON for programs. Compares nothing itself: `outcomes` did."""
+"""What simulated runs came to: a table for people, CSV and JSON for programs. Compares nothing
+itself: `outcomes` did."""
 
 from __future__ import annotations
 
@@ -74,11 +75,14 @@ class Comparison:
 
 
 def columns(rows: Sequence[Summary], cluster: str = "") -> list[Column]:
-    """On a narrow terminal the columns go in this order: TOOK, ROUND MAX, ROUND, JOBS, GOODPUT, GPU H, RESTARTS, MEDIAN,
-    RHO P95, RHO>1, MAKESPAN, P99, SEED, RHO MAX, CLUSTER; the rest stays. Times are completion times, submission to end."""
+    """On a narrow terminal the columns go in this order: TOOK, ROUND MAX, ROUND, JOBS, GOODPUT, GPU
+    H, RESTARTS, MEDIAN, RHO P95, RHO>1, MAKESPAN, P99, SEED, RHO MAX, CLUSTER; the rest stays.
+    Times are completion times, submission to end."""
     several_seeds = len({row.seed for row in rows}) > 1
     return [
-        Column("CLUSTER", [safe(cluster)] * len(rows) if cluster else ["-"] * len(rows), 90, least=7),
+        Column(
+            "CLUSTER", [safe(cluster)] * len(rows) if cluster else ["-"] * len(rows), 90, least=7
+        ),
         Column("POLICY", [safe(row.policy) for row in rows], 99),
         Column("WORKLOAD", [safe(row.workload) for row in rows], 98, least=8),
         Column("SEED", [str(row.seed) if several_seeds else "-" for row in rows], 85, right=True),
@@ -105,8 +109,9 @@ def took(seconds: float) -> str:
 
 
 def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> RenderableType:
-    """For each cluster the runs, then the mean of each policy where there are several runs of it. The least mean
-    completion time is green. `width` 0: all columns; else a line says which ones had no room. `whole`: did all runs end?"""
+    """For each cluster the runs, then the mean of each policy where there are several runs of it.
+    The least mean completion time is green. `width` 0: all columns; else a line says which ones had
+    no room. `whole`: did all runs end?"""
     several = len(blocks) > 1
     parts: list[RenderableType] = []
     gone: dict[str, None] = {}
@@ -118,24 +123,38 @@ def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> Rende
         parts.append(_table(block.rows, shown))
         if len(block.means) < len(block.rows):
             shown = _fitted(block.means, cluster, width, gone)
-            parts += [Text(), Text(_legend(shown, whole=whole), style="dim"), _table(block.means, shown)]
+            parts += [
+                Text(),
+                Text(_legend(shown, whole=whole), style="dim"),
+                _table(block.means, shown),
+            ]
     if gone:
         count = f"{len(gone)} column{'s' if len(gone) > 1 else ''} left out at {width} columns"
         parts += [Text(), Text(f"{count}: {', '.join(gone)}; --csv or --json has all", style="dim")]
     return Group(*parts)
 
 
-def _fitted(rows: Sequence[Summary], cluster: str, width: int, gone: dict[str, None]) -> list[Column]:
+def _fitted(
+    rows: Sequence[Summary], cluster: str, width: int, gone: dict[str, None]
+) -> list[Column]:
     """The columns that there is room for; the titles of the others go to `gone`."""
     shown = fit(columns(rows, cluster), width)
     titles = {column.title for column in shown}
-    gone.update({column.title: None for column in fit(columns(rows, cluster), 0) if column.title not in titles})
+    gone.update(
+        {
+            column.title: None
+            for column in fit(columns(rows, cluster), 0)
+            if column.title not in titles
+        }
+    )
     return shown
 
 
 def _legend(shown: Sequence[Column], *, whole: bool) -> str:
     worst = [column.title for column in shown if column.title in ("RHO MAX", "ROUND MAX")]
-    said = "means over the runs of each policy" + ("" if whole else " that ended: compare those of as many runs only")
+    said = "means over the runs of each policy" + (
+        "" if whole else " that ended: compare those of as many runs only"
+    )
     return f"{said}; {' and '.join(worst)}: their worst" if worst else said
 
 
@@ -143,10 +162,17 @@ def _table(rows: Sequence[Summary], shown: Sequence[Column]) -> Table:
     table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
     for column in shown:
         right = "right" if column.right else "left"
-        table.add_column(column.title, justify=right, width=column.size, no_wrap=True)  # type: ignore[arg-type]
-    best = {min(part, key=lambda row: row.avg_jct) for part in _by_workload(rows)} if len(rows) > 1 else set()
+        options = {"width": column.size, "no_wrap": True}
+        table.add_column(column.title, justify=right, **options)  # type: ignore[arg-type]
+    best = (
+        {min(part, key=lambda row: row.avg_jct) for part in _by_workload(rows)}
+        if len(rows) > 1
+        else set()
+    )
     for index, row in enumerate(rows):
-        table.add_row(*(column.cells[index] for column in shown), style="green" if row in best else "")
+        table.add_row(
+            *(column.cells[index] for column in shown), style="green" if row in best else ""
+        )
     return table
 
 
@@ -156,16 +182,23 @@ def _by_workload(rows: Sequence[Summary]) -> list[list[Summary]]:
 
 
 def document(blocks: Sequence[Block], failed: Sequence[Failure] = ()) -> dict[str, Any]:
-    """`gpq simulate --json`: seconds, shares from 0 to 1, milliseconds where the name says so. `failed`: the runs that did not
-    end, and why."""
+    """`gpq simulate --json`: seconds, shares from 0 to 1, milliseconds where the name says so.
+    `failed`: the runs that did not end, and why."""
     runs = [{"cluster": block.cluster, **asdict(row)} for block in blocks for row in block.rows]
     means = []
     for block in blocks:
         for row in block.means:
             count = sum(run.policy == row.policy for run in block.rows)
-            figures = {key: value for key, value in asdict(row).items() if key not in ("workload", "seed")}
+            figures = {
+                key: value for key, value in asdict(row).items() if key not in ("workload", "seed")
+            }
             means.append({"cluster": block.cluster, "runs": count, **figures})
-    return {"schema": SCHEMA, "runs": runs, "means": means, "failed": [_failure(each) for each in failed]}
+    return {
+        "schema": SCHEMA,
+        "runs": runs,
+        "means": means,
+        "failed": [_failure(each) for each in failed],
+    }
 
 
 def _failure(failed: Failure) -> dict[str, Any]:
@@ -175,9 +208,12 @@ def _failure(failed: Failure) -> dict[str, Any]:
 
 
 def csv_text(blocks: Sequence[Block]) -> str:
-    """One line a run, with the names and units of the JSON; an empty cell where nothing is known."""
+    """One line a run, with the names and units of the JSON; an empty cell where nothing is
+    known."""
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, ["cluster", *(field.name for field in fields(Summary))], lineterminator="\n")
+    writer = csv.DictWriter(
+        stream, ["cluster", *(field.name for field in fields(Summary))], lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows(document(blocks)["runs"])
     return stream.getvalue()

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpq.rpc.job_answers import AttemptView, EventView, HabitView, JobDetail, JobView, PartView, RankView
+from gpq.rpc.job_answers import (
+    AttemptView,
+    EventView,
+    HabitView,
+    JobDetail,
+    JobView,
+    PartView,
+    RankView,
+)
 from gpq.rpc.requests import ProofMessage, SpecMessage
 from gpq.views import goodput_curve, loss_curve
 from gpq.views.plain import Column, duration, moment, number, safe, table, wrapped
@@ -27,12 +35,24 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text += paragraph("now", _pairs(_running(answer), limit))
     text += paragraph(LOST, habits(answer.habits, limit, answer.job.id))
     text += paragraph("replicas", replicas(answer, limit))
-    text += paragraph("goodput by number of GPUs, 1x = fewest", goodput_curve.lines(answer.curve, limit, bar))
-    text += paragraph("loss", loss_curve.lines(answer.losses, limit, bar, answer.metrics.get("loss")))
-    text += paragraph("attempts", table(_attempts(answer.attempts), limit) if answer.attempts else [])
-    told = [line for event in answer.history[-EVENTS:] for line in wrapped(_event(event), limit, "  ", "      ")]
+    text += paragraph(
+        "goodput by number of GPUs, 1x = fewest", goodput_curve.lines(answer.curve, limit, bar)
+    )
+    text += paragraph(
+        "loss", loss_curve.lines(answer.losses, limit, bar, answer.metrics.get("loss"))
+    )
+    text += paragraph(
+        "attempts", table(_attempts(answer.attempts), limit) if answer.attempts else []
+    )
+    told = [
+        line
+        for event in answer.history[-EVENTS:]
+        for line in wrapped(_event(event), limit, "  ", "      ")
+    ]
     text += paragraph("latest events", told)
-    noticed = [line for notice in answer.notices for line in wrapped(safe(notice), limit, "  - ", "    ")]
+    noticed = [
+        line for notice in answer.notices for line in wrapped(safe(notice), limit, "  - ", "    ")
+    ]
     text += paragraph("notices", noticed)
     if job.state == "failed" and job.started_at:
         text += ["", *wrapped(f"why it failed: gpq logs {job.id}", limit)]
@@ -64,41 +84,63 @@ def _seat(job: JobView) -> str:
 
 def _asked(spec: SpecMessage, job: JobView) -> dict[str, str]:
     """What was asked, defaults left out."""
-    most = f" to {spec.max_gpus}" if spec.max_gpus > spec.min_gpus else " to whatever pays" if not spec.max_gpus else ""
+    most = (
+        f" to {spec.max_gpus}"
+        if spec.max_gpus > spec.min_gpus
+        else " to whatever pays"
+        if not spec.max_gpus
+        else ""
+    )
     pairs = {
         "command": shlex.join(spec.argv),
         "directory": spec.cwd,
         "code": f"{spec.code_from}; in {spec.code_cwd}" if spec.code else "",
-        "kind": {"black-box": "command, never moved", "signal": f"checkpoints on {spec.signal}"}.get(
-            spec.level, "script" if job.level == "script" else f"script, {job.level}"
+        "kind": (
+            {
+                "black-box": "command, never moved",
+                "signal": f"checkpoints on {spec.signal}",
+            }.get(spec.level, "script" if job.level == "script" else f"script, {job.level}")
         ),
         "GPUs": f"{spec.min_gpus}{most}" + (", rigid" if spec.rigid else ""),
         "GPU type": spec.gpu_type,
         "GPU memory": f"at least {spec.min_gpu_memory_mib} MiB" if spec.min_gpu_memory_mib else "",
-        "python": f"{spec.python}{'' if spec.python_asked else ', unless a server has its own'}"
-        if spec.level == "script" and spec.python
-        else "",
+        "python": (
+            f"{spec.python}{'' if spec.python_asked else ', unless a server has its own'}"
+            if spec.level == "script" and spec.python
+            else ""
+        ),
         "setup": spec.setup,
         "array": _seat(job),
-        "after": ", ".join(spec.after) + (f"; still waits for {', '.join(job.after)}" if job.after else ""),
+        "after": (
+            ", ".join(spec.after)
+            + (f"; still waits for {', '.join(job.after)}" if job.after else "")
+        ),
         "begins": moment(job.begin_at or ""),
         "background": "takes only what nobody else wants" if spec.background else "",
         "done file": spec.done_file,
         "priority": str(spec.priority) if spec.priority else "",
         "time limit": duration(spec.time_limit) if spec.time_limit else "",
         "retries": str(spec.retries) if spec.retries else "",
-        "lease": f"{duration(spec.requeue_on_lost)} of silence, then it is queued again"
-        if spec.requeue_on_lost
-        else "",
-        "batch size": f"{spec.batch_size or 'declared'}, at most {spec.max_batch_size or 'declared'}"
-        if spec.batch_size or spec.max_batch_size
-        else "",
-        "atomic batch": f"{spec.min_atomic_batch} to {spec.max_atomic_batch}" if spec.max_atomic_batch else "",
+        "lease": (
+            f"{duration(spec.requeue_on_lost)} of silence, then it is queued again"
+            if spec.requeue_on_lost
+            else ""
+        ),
+        "batch size": (
+            f"{spec.batch_size or 'declared'}, at most {spec.max_batch_size or 'declared'}"
+            if spec.batch_size or spec.max_batch_size
+            else ""
+        ),
+        "atomic batch": (
+            f"{spec.min_atomic_batch} to {spec.max_atomic_batch}" if spec.max_atomic_batch else ""
+        ),
         "niceness": str(spec.attributes.nice) if spec.attributes and spec.attributes.nice else "",
         "accepted": ", ".join(spec.accept),
         "gpq check": _proof(spec.proof),
         "tags": ", ".join(spec.tags),
-        "notifies": f"{', '.join(spec.notify)} of {', '.join(spec.notify_on or [])}" if spec.notify else "",
+        "notifies": (
+            f"{', '.join(spec.notify)} of {', '.join(spec.notify_on or [])}" if spec.notify else ""
+        ),
     }
     return {key: safe(value) for key, value in pairs.items() if value}
 
@@ -108,21 +150,31 @@ def _proof(proof: ProofMessage | None) -> str:
     if proof is None:
         return ""
     open_, lost = ", ".join(proof.same), ", ".join(proof.lost)
-    words = [f"safe: {open_}" if open_ else "", f"not safe: {lost} ({proof.message})" if lost else ""]
+    words = [
+        f"safe: {open_}" if open_ else "",
+        f"not safe: {lost} ({proof.message})" if lost else "",
+    ]
     return f"{'; '.join(filter(None, words))} (on {proof.at[:10]})"
 
 
 def _metrics(answer: JobDetail) -> str:
     """`loss=nan (for 12 min) accuracy=0.4`; what is no number first."""
-    broken = [f"{each.metric}={each.value} (for {duration(each.seconds)})" for each in answer.job.diverged]
+    broken = [
+        f"{each.metric}={each.value} (for {duration(each.seconds)})" for each in answer.job.diverged
+    ]
     names = sorted(name for name in answer.metrics if not name.startswith("gpq_"))
     values = [(name, answer.metrics[name]) for name in names]
-    return " ".join([*broken, *(f"{name}={value:.6g}" for name, value in values if value is not None)])
+    return " ".join(
+        [*broken, *(f"{name}={value:.6g}" for name, value in values if value is not None)]
+    )
 
 
 def _running(answer: JobDetail) -> dict[str, str]:
     job = answer.job
-    steps = f"{job.atomic_batch} x {job.gpus or 1} GPU x {counted(job.accum_steps + 1, 'pass', 'passes')}"
+    steps = (
+        f"{job.atomic_batch} x {job.gpus or 1} GPU x"
+        f" {counted(job.accum_steps + 1, 'pass', 'passes')}"
+    )
     pairs = {
         "submitted": moment(job.submitted_at),
         "started": moment(job.started_at or ""),
@@ -135,11 +187,19 @@ def _running(answer: JobDetail) -> dict[str, str]:
         "throughput": f"{number(job.throughput)} examples/s" if job.throughput is not None else "",
         "efficiency": percent(job.efficiency) if job.efficiency is not None else "",
         "speedup": _speedup(answer),
-        "fairness": f"rho {number(job.rho)} (1 = as fast as with a fair share, lower is better)"
-        if job.rho is not None
-        else "",
-        "noise scale": f"{number(answer.noise_scale)} examples" if answer.noise_scale is not None else "",
-        "profile": f"{counted(answer.rows, 'configuration', 'configurations')} measured" if answer.rows else "",
+        "fairness": (
+            f"rho {number(job.rho)} (1 = as fast as with a fair share, lower is better)"
+            if job.rho is not None
+            else ""
+        ),
+        "noise scale": (
+            f"{number(answer.noise_scale)} examples" if answer.noise_scale is not None else ""
+        ),
+        "profile": (
+            f"{counted(answer.rows, 'configuration', 'configurations')} measured"
+            if answer.rows
+            else ""
+        ),
         "model": " ".join(f"{key}={value:.4g}" for key, value in sorted(answer.model.items())),
         "learning rate": answer.learning_rate_rule,
         "metrics": _metrics(answer),
@@ -150,21 +210,27 @@ def _running(answer: JobDetail) -> dict[str, str]:
 
 
 def _speedup(answer: JobDetail) -> str:
-    """Not to be mixed up with that of the curve, which is over the fewest GPUs. Of a job without GPUs there is none."""
+    """Not to be mixed up with that of the curve, which is over the fewest GPUs. Of a job without
+    GPUs there is none."""
     if answer.job.speedup is None or not answer.job.gpus:
         return ""
     share, fewest = answer.fair_share, answer.spec.min_gpus
     if share is None:
         return f"{number(answer.job.speedup)}x that of a fair share"
     if share < fewest:
-        return f"{number(answer.job.speedup)}x that of its fewest GPUs ({fewest}); a fair share is {number(share)} now"
+        return (
+            f"{number(answer.job.speedup)}x that of its fewest GPUs ({fewest}); a fair share is"
+            f" {number(share)} now"
+        )
     return f"{number(answer.job.speedup)}x that of a fair share ({number(share)} GPUs now)"
 
 
 def _progress(job: JobView) -> str:
     if job.progress is None:
         return ""
-    return percent(job.progress) + (f", {duration(job.eta_seconds)} left" if job.eta_seconds is not None else "")
+    return percent(job.progress) + (
+        f", {duration(job.eta_seconds)} left" if job.eta_seconds is not None else ""
+    )
 
 
 def _restarts(answer: JobDetail) -> str:
@@ -172,8 +238,12 @@ def _restarts(answer: JobDetail) -> str:
     if not job.restarts and not job.batch_changes:
         return ""
     changes = counted(job.batch_changes, "batch change", "batch changes")
-    cost = f", {duration(answer.restart_seconds)} each" if answer.restart_seconds is not None else ""
-    return f"{job.restarts} ({job.resizes} with another number of GPUs{cost}); {changes} without one"
+    cost = (
+        f", {duration(answer.restart_seconds)} each" if answer.restart_seconds is not None else ""
+    )
+    return (
+        f"{job.restarts} ({job.resizes} with another number of GPUs{cost}); {changes} without one"
+    )
 
 
 def counted(number: int, one: str, many: str) -> str:
@@ -183,14 +253,20 @@ def counted(number: int, one: str, many: str) -> str:
 def _pairs(pairs: dict[str, str], limit: int) -> list[str]:
     if 0 < limit < NARROW:  # the names on lines of their own
         told = [
-            [*wrapped(key, limit, "  ", "  "), *wrapped(value, limit, "    ", "    ")] for key, value in pairs.items()
+            [*wrapped(key, limit, "  ", "  "), *wrapped(value, limit, "    ", "    ")]
+            for key, value in pairs.items()
         ]
         return [line for lines in told for line in lines]
-    return [line for key, value in pairs.items() for line in wrapped(value, limit, f"  {key:{KEY - 2}}", " " * KEY)]
+    return [
+        line
+        for key, value in pairs.items()
+        for line in wrapped(value, limit, f"  {key:{KEY - 2}}", " " * KEY)
+    ]
 
 
 def habits(found: Sequence[HabitView], limit: int, job: int) -> list[str]:
-    """Of each habit: the freedoms, what the loop does, on what evidence, and what would give them back."""
+    """Of each habit: the freedoms, what the loop does, on what evidence, and what would give them
+    back."""
     text = []
     for one in found:
         lost = f"{', '.join(one.freedoms)}: {one.message or 'a habit of the loop'} ({one.code})"
@@ -198,15 +274,24 @@ def habits(found: Sequence[HabitView], limit: int, job: int) -> list[str]:
         if one.cure:
             text += wrapped(safe(f"cure: {one.cure}"), limit, "    ", "    ")
         if one.suspected:
-            said = f"suspected, not observed: `gpq check` tries it, `gpq edit {job} --accept {one.code}` overrules it"
+            said = (
+                f"suspected, not observed: `gpq check` tries it, `gpq edit {job} --accept"
+                f" {one.code}` overrules it"
+            )
             text += wrapped(safe(said), limit, "    ", "    ")
         if one.lent:
-            text += wrapped("an earlier job of this program did so; this one has yet to show", limit, "    ", "    ")
+            text += wrapped(
+                "an earlier job of this program did so; this one has yet to show",
+                limit,
+                "    ",
+                "    ",
+            )
     return text
 
 
 def replicas(answer: JobDetail, limit: int) -> list[str]:
-    """A line a rank: where it is, its time before it waits, how much it waits. Nothing where nothing was measured."""
+    """A line a rank: where it is, its time before it waits, how much it waits. Nothing where
+    nothing was measured."""
     ranks = answer.ranks
     if not any(one.compute_seconds is not None or one.step is not None for one in ranks):
         return []
@@ -220,7 +305,9 @@ def replicas(answer: JobDetail, limit: int) -> list[str]:
         Column("DATA", [percent(one.fetch_share) for one in ranks], 70, right=True),
         Column("MARK", [_mark(one) for one in ranks], 93, least=9),
     ]
-    told = [line for one in ranks if one.note for line in wrapped(safe(one.note), limit, "  - ", "    ")]
+    told = [
+        line for one in ranks if one.note for line in wrapped(safe(one.note), limit, "  - ", "    ")
+    ]
     return [*table(columns, limit), *told]
 
 

@@ -19,10 +19,16 @@ def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
         for remedy in answer.remedies:
             text += wrapped(safe(remedy), limit, "  - ", "    ")
     if answer.curve:
-        text += ["", "goodput by number of GPUs, 1x = fewest:", *goodput_curve.lines(answer.curve, limit, bar)]
+        text += [
+            "",
+            "goodput by number of GPUs, 1x = fewest:",
+            *goodput_curve.lines(answer.curve, limit, bar),
+        ]
     if answer.changes:
         text += ["", f"the last re-allocation, {moment(answer.changed_at or '')}:"]
-        text += [line for one in answer.changes for line in wrapped(_change(one), limit, "  - ", "    ")]
+        text += [
+            line for one in answer.changes for line in wrapped(_change(one), limit, "  - ", "    ")
+        ]
     if answer.round_at:
         text += ["", f"as gpq decided at {moment(answer.round_at)}, when it last weighed all jobs"]
     return text
@@ -30,4 +36,7 @@ def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
 
 def _change(one: ReallocationView) -> str:
     worth = f", goodput x{number(one.ratio)}" if one.ratio is not None else ""
-    return f"job {one.job}{' ' + safe(one.name) if one.name else ''}: {one.before} -> {one.after} GPUs{worth}; {safe(one.why)}"
+    return (
+        f"job {one.job}{' ' + safe(one.name) if one.name else ''}: {one.before} -> {one.after}"
+        f" GPUs{worth}; {safe(one.why)}"
+    )

@@ -34,5 +34,7 @@ def thinned(points: Sequence[CurvePoint]) -> list[CurvePoint]:
     if len(points) <= MOST:
         return list(points)
     step = (len(points) - 1) / (MOST - 2)
-    kept = {round(index * step) for index in range(MOST - 1)} | {i for i, point in enumerate(points) if point.current}
+    kept = {round(index * step) for index in range(MOST - 1)} | {
+        i for i, point in enumerate(points) if point.current
+    }
     return [points[index] for index in sorted(kept)]

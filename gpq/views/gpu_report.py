@@ -28,7 +28,8 @@ class Made(Protocol):
 
 
 def lines(checks: Sequence[Made], limit: int, bar: str = "█") -> list[str]:
-    """A line a check, under a head for each server and section, and how many of each verdict at the end."""
+    """A line a check, under a head for each server and section, and how many of each verdict at the
+    end."""
     size = max((len(check.name) for check in checks), default=0)
     text: list[str] = []
     head = ""
@@ -39,5 +40,8 @@ def lines(checks: Sequence[Made], limit: int, bar: str = "█") -> list[str]:
             head = title
         before = f"{check.verdict:4}  {safe(check.name):{size}}  "
         text += wrapped(safe(check.figure), limit, before, " " * (size + 8))
-    count = {verdict: sum(check.verdict == verdict for check in checks) for verdict in ("PASS", "FAIL", "SKIP")}
+    count = {
+        verdict: sum(check.verdict == verdict for check in checks)
+        for verdict in ("PASS", "FAIL", "SKIP")
+    }
     return [*text, "", ", ".join(f"{number} {verdict}" for verdict, number in count.items())]

@@ -1,4 +1,5 @@
-"""The loss curve of a job in two lines: from where to where, and its form. Its points are means, so the last value is said."""
+"""The loss curve of a job in two lines: from where to where, and its form. Its points are means, so
+the last value is said."""
 
 from __future__ import annotations
 
@@ -13,9 +14,12 @@ LEVELS = "▁▂▃▄▅▆▇█"
 WIDEST = 80  # columns
 
 
-def lines(points: Sequence[LossView], limit: int, bar: str = "█", last: float | None = None) -> list[str]:
-    """`2.31 -> 0.42 over 12,000 base steps, last 0.40`, and the curve in block characters where `bar` says that these can
-    be shown. `last`: what was logged last; the points are means over reports."""
+def lines(
+    points: Sequence[LossView], limit: int, bar: str = "█", last: float | None = None
+) -> list[str]:
+    """`2.31 -> 0.42 over 12,000 base steps, last 0.40`, and the curve in block characters where
+    `bar` says that these can be shown. `last`: what was logged last; the points are means over
+    reports."""
     if not points:
         return []
     first, newest = points[0], points[-1]
@@ -23,17 +27,21 @@ def lines(points: Sequence[LossView], limit: int, bar: str = "█", last: float 
         last = None
     latest = f", last {last:.3g}" if last is not None else ""
     if len(points) == 1:
-        return wrapped(f"{first.loss:.3g} after {first.base_steps:,.0f} base steps{latest}", limit, "  ", "  ")
+        return wrapped(
+            f"{first.loss:.3g} after {first.base_steps:,.0f} base steps{latest}", limit, "  ", "  "
+        )
     said = f"{first.loss:.3g} -> {newest.loss:.3g} over {newest.base_steps:,.0f} base steps{latest}"
     found = wrapped(said, limit, "  ", "  ")
     if bar == "█":
-        found.append("  " + spark([point.loss for point in points], min(limit or WIDEST, WIDEST) - 2, last))
+        found.append(
+            "  " + spark([point.loss for point in points], min(limit or WIDEST, WIDEST) - 2, last)
+        )
     return found
 
 
 def spark(values: Sequence[float], room: int, last: float | None = None) -> str:
-    """One character each, neighbours averaged where there are more than `room`, and one for `last`; the least is the
-    lowest."""
+    """One character each, neighbours averaged where there are more than `room`, and one for `last`;
+    the least is the lowest."""
     columns = min(len(values), max(room - (last is not None), 1))
     edges = [index * len(values) // columns for index in range(columns + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]

@@ -13,7 +13,11 @@ def lines(answer: NodeList, limit: int, bar: str = "█") -> list[str]:
     text = table(_nodes(answer.nodes), limit)
     rows = [(node, device) for node in answer.nodes for device in node.devices]
     text += ["", *table(_devices(rows, answer.reservations), limit)] if rows else []
-    return [*text, "", *table(_reservations(answer.reservations), limit)] if answer.reservations else text
+    return (
+        [*text, "", *table(_reservations(answer.reservations), limit)]
+        if answer.reservations
+        else text
+    )
 
 
 def _nodes(nodes: list[NodeView]) -> list[Column]:
@@ -21,7 +25,12 @@ def _nodes(nodes: list[NodeView]) -> list[Column]:
         Column("SERVER", [safe(node.name) for node in nodes], 99, least=6),
         Column("STATE", [safe(node.state) for node in nodes], 98),
         Column("GPUS", [str(len(node.devices)) for node in nodes], 70, right=True),
-        Column("IN USE", [str(sum(1 for each in node.devices if each.job)) for node in nodes], 69, right=True),
+        Column(
+            "IN USE",
+            [str(sum(1 for each in node.devices if each.job)) for node in nodes],
+            69,
+            right=True,
+        ),
         Column("CORES", [str(node.cores) for node in nodes], 50, right=True),
         Column("MEMORY", [gib(node.memory_mib) for node in nodes], 49, right=True),
         Column("SEEN", [seen(node) for node in nodes], 60),
@@ -58,7 +67,9 @@ def _on_it(node: NodeView, device: DeviceView, held: list[ReservationView]) -> s
     kept = [
         f"reserved for {safe(each.user) or 'nobody'}"
         for each in held
-        if each.node == node.name and each.begins_in_seconds <= 0 and (not each.devices or device.id in each.devices)
+        if each.node == node.name
+        and each.begins_in_seconds <= 0
+        and (not each.devices or device.id in each.devices)
     ]
     there = occupant(device)
     return "; ".join([*([] if there == "-" and kept else [there]), *kept])
@@ -100,7 +111,8 @@ def occupant(device: DeviceView) -> str:
     others = [process for process in device.processes if process.job is None]
     foreign = ", ".join(f"{safe(each.user)}: {safe(each.name)} (pid {each.pid})" for each in others)
     ours = f"job {device.job}" if device.job is not None else ""
-    named = device.reason.startswith(("used by ", "also used by "))  # who and since when: the same, and more
+    # who and since when: the same, and more
+    named = device.reason.startswith(("used by ", "also used by "))
     parts = [ours, "" if named else foreign, safe(device.reason)]
     if device.state not in ("ok", "foreign") and device.age_seconds is not None:
         parts.append(f"for {duration(device.age_seconds)}")

@@ -1,4 +1,5 @@
-"""Plain text for terminals of any width: escaping, durations, aligned tables. Imports nothing that costs.
+"""Plain text for terminals of any width: escaping, durations, aligned tables. Imports nothing that
+costs.
 
 `safe` is the one place where what comes from a job or a node is made fit to be drawn.
 """
@@ -21,14 +22,21 @@ COLOURS = {
 
 
 def safe(text: str) -> str:
-    r"""`text` with whatever a terminal might obey or hide (C0, C1, ESC, bidi, zero width) in the form \x1b or \u202e."""
+    r"""`text` with whatever a terminal might obey or hide (C0, C1, ESC, bidi, zero width) in the
+    form \x1b or \u202e."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escape(ord(char)) for char in text)
 
 
 def _escape(point: int) -> str:
-    return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
+    return (
+        f"\\x{point:02x}"
+        if point < 0x100
+        else f"\\u{point:04x}"
+        if point < 0x10000
+        else f"\\U{point:08x}"
+    )
 
 
 def width(text: str) -> int:
@@ -59,7 +67,8 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
 
 
 def wrapped(text: str, limit: int, first: str = "", later: str = "") -> list[str]:
-    """`text` in lines of at most `limit` columns (0 = one line), the first and the later ones indented so."""
+    """`text` in lines of at most `limit` columns (0 = one line), the first and the later ones
+    indented so."""
     if not limit or width(first + text) <= limit:
         return [first + text]
     room = max(limit - max(len(first), len(later)), 8)
@@ -127,23 +136,33 @@ def wants_colour(choice: str) -> bool:
     """`choice` is --color: always, never, or auto: a terminal that is not dumb, and no NO_COLOR."""
     if choice != "auto":
         return choice == "always"
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stdout.isatty()
+    return (
+        not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stdout.isatty()
+    )
 
 
 def ellipsis() -> str:
     """What stands for text that was cut, in the encoding of stdout."""
-    return "…" if (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8" else "~"
+    return (
+        "…"
+        if (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
+        else "~"
+    )
 
 
 class Column:
-    """One column: its title, its cells (safe text), and what may happen to it when the terminal is narrow.
+    """One column: its title, its cells (safe text), and what may happen to it when the terminal is
+    narrow.
 
-    `least` columns must remain of it when it is cut; columns go altogether in the order of `keep`, lowest first.
+    `least` columns must remain of it when it is cut; columns go altogether in the order of `keep`,
+    lowest first.
     """
 
     __slots__ = ("cells", "keep", "least", "right", "size", "title")
 
-    def __init__(self, title: str, cells: list[str], keep: int, *, least: int = 0, right: bool = False) -> None:
+    def __init__(
+        self, title: str, cells: list[str], keep: int, *, least: int = 0, right: bool = False
+    ) -> None:
         self.title = title
         self.cells = cells
         self.keep = keep
@@ -154,7 +173,11 @@ class Column:
 
 def fit(columns: list[Column], limit: int) -> list[Column]:
     """The columns that fit in `limit` (0 = all), the rest cut or left out. Never returns none."""
-    shown = [column for column in columns if any(cell not in ("", "-") for cell in column.cells) or column.keep > 90]
+    shown = [
+        column
+        for column in columns
+        if any(cell not in ("", "-") for cell in column.cells) or column.keep > 90
+    ]
     while limit and len(shown) > 1:
         excess = sum(column.size for column in shown) + 2 * (len(shown) - 1) - limit
         if excess <= 0:
@@ -176,8 +199,11 @@ def _shrink(columns: list[Column], excess: int) -> None:
         excess -= taken
 
 
-def table(columns: list[Column], limit: int = 0, *, colour: bool = False, mark: str = "…") -> list[str]:
-    """Lines of an aligned table, the title line first; no line is wider than `limit` (0 = no limit)."""
+def table(
+    columns: list[Column], limit: int = 0, *, colour: bool = False, mark: str = "…"
+) -> list[str]:
+    """Lines of an aligned table, the title line first; no line is wider than `limit` (0 = no
+    limit)."""
     shown = fit(columns, limit)
     parts = []
     for column in shown:
@@ -197,8 +223,8 @@ def table(columns: list[Column], limit: int = 0, *, colour: bool = False, mark: 
 
 
 def tinted(line: str) -> str:
-    """A line of plain text with states in their colours: where the word is a cell, or stands in brackets or after a
-    colon; "held by job 3" in a sentence is none."""
+    """A line of plain text with states in their colours: where the word is a cell, or stands in
+    brackets or after a colon; "held by job 3" in a sentence is none."""
     import re  # a page of `gpq status` has its own colours
 
     state = rf"(?:(?<=  )|(?<=\()|(?<=: ))({'|'.join(COLOURS)})(?=  |$|[),;]| \(| on )"

@@ -1,4 +1,5 @@
-"""The table of `gpq status`: rows as the daemon sends them (rpc JobView, decoded as dictionaries) to lines of text."""
+"""The table of `gpq status`: rows as the daemon sends them (rpc JobView, decoded as dictionaries)
+to lines of text."""
 
 from gpq.views.plain import Column, duration, number, safe, table
 
@@ -52,11 +53,14 @@ def remark(row: Row) -> str:
 
 
 def named(row: Row) -> str:
-    """The name; of an element of an array with what makes it differ from the others: `train[3]`, `train[lr=0.1 wd=0]`."""
+    """The name; of an element of an array with what makes it differ from the others: `train[3]`,
+    `train[lr=0.1 wd=0]`."""
     name, params = safe(row["name"]) or "-", row.get("params")
     if row.get("index") is None:
         return name
-    differs = " ".join(f"{key}={value}" for key, value in params.items()) if params else str(row["index"])
+    differs = (
+        " ".join(f"{key}={value}" for key, value in params.items()) if params else str(row["index"])
+    )
     return f"{name}[{safe(differs)}]"
 
 
@@ -88,16 +92,25 @@ def _alike(row: Row, other: Row) -> bool:
 def _row_of(run: list[Row]) -> Row:
     first, last = run[0], run[-1]
     name = {**first, "params": {}, "index": ranges([row["index"] for row in run])}
-    return {**name, "id": f"{first['id']}-{last['id']}", "reason": f"{len(run)} jobs: {first['reason']}"}
+    return {
+        **name,
+        "id": f"{first['id']}-{last['id']}",
+        "reason": f"{len(run)} jobs: {first['reason']}",
+    }
 
 
 def _of_many(row: Row) -> Row:
     name = {**row, "params": {}, "index": f"{row['index']}-{row['last_index']}"}
-    return {**name, "id": f"{row['id']}-{row['last']}", "reason": f"{row['alike']} jobs: {row['reason']}"}
+    return {
+        **name,
+        "id": f"{row['id']}-{row['last']}",
+        "reason": f"{row['alike']} jobs: {row['reason']}",
+    }
 
 
 def columns(rows: list[Row], limit: int = 0) -> list[Column]:
-    """What `gpq status` shows, most telling last to go; two fifths of `limit` are for the reason before others go."""
+    """What `gpq status` shows, most telling last to go; two fifths of `limit` are for the reason
+    before others go."""
     users = [safe(row["user"]) for row in rows]
     shared = len(set(users)) > 1  # else the user is the first thing to leave out
     return [
@@ -108,10 +121,20 @@ def columns(rows: list[Row], limit: int = 0) -> list[Column]:
         Column("GPUS", [where(row["placement"]) or "-" for row in rows], 70, least=14),
         Column("BATCH", [batch(row) for row in rows], 45, right=True),
         Column("GOODPUT", [number(row["goodput"]) for row in rows], 60, right=True),
-        Column("SPEEDUP", [number(row["speedup"] if row["gpus"] else None, "x") for row in rows], 50, right=True),
+        Column(
+            "SPEEDUP",
+            [number(row["speedup"] if row["gpus"] else None, "x") for row in rows],
+            50,
+            right=True,
+        ),
         Column("DONE", [percent(row["progress"]) for row in rows], 55, right=True),
         Column("ETA", [duration(row["eta_seconds"]) for row in rows], 52, right=True),
-        Column("RUN", [duration(row["run_seconds"] if row["started_at"] else None) for row in rows], 51, right=True),
+        Column(
+            "RUN",
+            [duration(row["run_seconds"] if row["started_at"] else None) for row in rows],
+            51,
+            right=True,
+        ),
         Column("AGE", [duration(row["age_seconds"]) for row in rows], 40, right=True),
         Column("REASON", [remark(row) for row in rows], 65, least=max(12, 2 * limit // 5)),
     ]
@@ -121,8 +144,11 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f}%"
 
 
-def lines(answer: Row, limit: int = 0, *, colour: bool = False, mark: str = "…", fold: bool = False) -> list[str]:
-    """The whole answer (rpc JobList) as lines at most `limit` wide. `fold`: many waiting jobs of an array in one."""
+def lines(
+    answer: Row, limit: int = 0, *, colour: bool = False, mark: str = "…", fold: bool = False
+) -> list[str]:
+    """The whole answer (rpc JobList) as lines at most `limit` wide. `fold`: many waiting jobs of an
+    array in one."""
     rows = folded(answer["jobs"]) if fold else answer["jobs"]
     drawn = table(columns(rows, limit), limit, colour=colour, mark=mark) if rows else ["no jobs"]
     waiting = answer.get("hidden_waiting", 0)

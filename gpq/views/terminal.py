@@ -1,4 +1,5 @@
-"""Makes a job's output fit for a terminal: colours (SGR) pass, every other control is shown instead of obeyed."""
+"""Makes a job's output fit for a terminal: colours (SGR) pass, every other control is shown instead
+of obeyed."""
 
 from __future__ import annotations
 

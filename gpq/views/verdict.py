@@ -1,4 +1,5 @@
-"""The text of `gpq check`: a row for each shape, what stands against it below, the judgement at the end."""
+"""The text of `gpq check`: a row for each shape, what stands against it below, the judgement at the
+end."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ def lines(found: Verdict, limit: int, bar: str = "█") -> list[str]:
     command = " ".join([os.path.basename(found.script), *found.arguments])
     batch = f", {found.batch} examples a step" if found.batch else ""
     text = wrapped(
-        safe(f"{command}: {found.steps} steps in each shape{batch}, held against one replica"), limit, "", "  "
+        safe(f"{command}: {found.steps} steps in each shape{batch}, held against one replica"),
+        limit,
+        "",
+        "  ",
     )
     text.append("")
     size = max(len(each.shape) for each in found.shapes) if found.shapes else 0
@@ -30,7 +34,11 @@ def lines(found: Verdict, limit: int, bar: str = "█") -> list[str]:
     text.append("")
     for habit in {each.habit.message: each.habit for each in found.shapes if each.habit}.values():
         rows = [each for each in found.shapes if each.habit == habit]
-        where = "every shape" if len(rows) == len(found.shapes) else "; ".join(each.shape for each in rows)
+        where = (
+            "every shape"
+            if len(rows) == len(found.shapes)
+            else "; ".join(each.shape for each in rows)
+        )
         text += _habit(habit, where, rows[0].verdict == TOLD, limit)
     for note in found.notes:
         text += wrapped(safe(note), limit, "note: ", "      ")
@@ -44,7 +52,9 @@ def _row(each: ShapeView, size: int, limit: int) -> list[str]:
     indent = " " * (size + 2)
     if each.problem:
         text += wrapped(safe(each.problem), limit, indent, indent)
-        text += wrapped(safe(f"what it printed: {each.log}"), limit, indent, indent) if each.log else []
+        text += (
+            wrapped(safe(f"what it printed: {each.log}"), limit, indent, indent) if each.log else []
+        )
     return text
 
 

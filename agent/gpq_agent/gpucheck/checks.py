@@ -59,7 +59,8 @@ def made(name: str, check: Check, devices: List[str]) -> wire.GpuLine:
 
 
 def main() -> None:
-    """Arguments: the part, and the devices. Each line is written as soon as it is known: what hangs later costs no line."""
+    """Arguments: the part, and the devices. Each line is written as soon as it is known: what hangs
+    later costs no line."""
     part, devices = sys.argv[1], sys.argv[2:]
     for name, check in CHECKS[part].items():
         line = made(name, check, devices)

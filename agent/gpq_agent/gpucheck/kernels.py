@@ -26,9 +26,15 @@ def product(_: Any, device: str) -> str:
     name = "CPU"
     if device != CPU:
         properties = torch.cuda.get_device_properties(job.device)
-        name = "{}, compute capability {}.{}".format(properties.name, properties.major, properties.minor)
+        name = "{}, compute capability {}.{}".format(
+            properties.name, properties.major, properties.minor
+        )
         uuid = str(getattr(properties, "uuid", ""))
-        if len(uuid) == len(NO_GPU) - len("GPU-") and device.startswith("GPU-") and uuid not in device:
+        if (
+            len(uuid) == len(NO_GPU) - len("GPU-")
+            and device.startswith("GPU-")
+            and uuid not in device
+        ):
             raise CheckFailed("CUDA opened {} instead".format(uuid))
     torch.backends.cuda.matmul.allow_tf32 = False
     generator = torch.Generator().manual_seed(1)
@@ -74,7 +80,8 @@ def _refused(_: Any, names: str, replicas: int) -> str:
 
 
 def wrong_names(tell: Any, devices: List[str]) -> str:
-    """A GPU that there is not, and one behind the name of one that there is: CUDA leaves such names out without a word."""
+    """A GPU that there is not, and one behind the name of one that there is: CUDA leaves such names
+    out without a word."""
     alone = Child(_refused, NO_GPU, 1)
     behind = Child(_refused, "{},{}".format(devices[0], NO_GPU), 2) if devices[0] != CPU else None
     words = [alone.next(OPEN)]
@@ -84,7 +91,8 @@ def wrong_names(tell: Any, devices: List[str]) -> str:
 
 
 def events(tell: Any, devices: List[str]) -> str:
-    """gpq's clock of steps against the wall clock, over products of matrices that take a third of a second or more."""
+    """gpq's clock of steps against the wall clock, over products of matrices that take a third of a
+    second or more."""
     enter(devices[0])
     job = gpq.init()
     clock = StepClock(job.device)

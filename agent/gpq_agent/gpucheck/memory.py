@@ -46,7 +46,8 @@ def sampled_steps(tell: Any, devices: List[str]) -> str:
 
 
 def judged(peaks: Dict[bool, int], gradients: int) -> str:
-    """`peaks`: bytes, of steps that were sampled and of others. `gradients`: bytes of all of them. Raises CheckFailed."""
+    """`peaks`: bytes, of steps that were sampled and of others. `gradients`: bytes of all of them.
+    Raises CheckFailed."""
     if len(peaks) < 2:
         raise CheckFailed("no step was sampled, or all were")
     extra = peaks[True] - peaks[False]
@@ -85,10 +86,13 @@ def _starved(_: Any, device: str, folder: str) -> str:
 
 
 def out_of_memory(tell: Any, devices: List[str]) -> str:
-    """A step that asks for more than there is: gpq must see it, say so, and remember a smaller bound for the next attempt."""
+    """A step that asks for more than there is: gpq must see it, say so, and remember a smaller
+    bound for the next attempt."""
     with tempfile.TemporaryDirectory() as folder:
         output = Child(_starved, devices[0], folder).next(60.0)
-        notice = next((line for line in output.splitlines() if line.startswith("gpq: out of memory")), "")
+        notice = next(
+            (line for line in output.splitlines() if line.startswith("gpq: out of memory")), ""
+        )
         if not notice:
             raise CheckFailed("recognised, but nothing was said of it")
         bound = MemoryRecord(os.path.join(folder)).bound()

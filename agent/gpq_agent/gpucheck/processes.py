@@ -1,6 +1,7 @@
 """Forks of an interpreter that has imported torch, each with a time limit and a verdict of its own.
 
-A fork is a fresh process for CUDA as long as its parent has not opened a device, which nothing in the parent does.
+A fork is a fresh process for CUDA as long as its parent has not opened a device, which nothing in
+the parent does.
 """
 
 import ctypes
@@ -30,9 +31,12 @@ class CheckSkipped(Exception):
 
 
 class Child:
-    """One fork. It runs `work(tell, *arguments)`. Each `tell(value)` is a line here, and so is what it returns."""
+    """One fork. It runs `work(tell, *arguments)`. Each `tell(value)` is a line here, and so is what
+    it returns."""
 
-    def __init__(self, work: Callable[..., Any], *arguments: Any, environ: Optional[Dict[str, str]] = None) -> None:
+    def __init__(
+        self, work: Callable[..., Any], *arguments: Any, environ: Optional[Dict[str, str]] = None
+    ) -> None:
         self._log = os.memfd_create("gpq")  # what it prints, for its last words
         self._rest = b""
         self._from, to_parent = os.pipe()
@@ -54,7 +58,8 @@ class Child:
         os.write(self._to, word.encode() + b"\n")
 
     def next(self, limit: float) -> Any:
-        """What it tells next, within so many seconds. Raises CheckFailed with its last words where it tells nothing more."""
+        """What it tells next, within so many seconds. Raises CheckFailed with its last words where
+        it tells nothing more."""
         deadline = time.monotonic() + limit
         while b"\n" not in self._rest:
             left = deadline - time.monotonic()
@@ -86,7 +91,9 @@ class Child:
         while self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
-                self.code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                self.code = (
+                    -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                )
             elif time.monotonic() > deadline:
                 os.kill(self.pid, signal.SIGKILL)
                 os.waitpid(self.pid, 0)
@@ -110,7 +117,13 @@ class Child:
 
 
 def _run(
-    work: Callable[..., Any], arguments: Any, environ: Dict[str, str], pipe: int, words: int, log: int, parent: int
+    work: Callable[..., Any],
+    arguments: Any,
+    environ: Dict[str, str],
+    pipe: int,
+    words: int,
+    log: int,
+    parent: int,
 ) -> None:
     """The child's life: never returns."""
     global _words_from

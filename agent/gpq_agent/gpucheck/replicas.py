@@ -1,4 +1,5 @@
-"""Several GPUs: gradients and resizes over two replicas, and one that fails. On CPUs by gloo, on GPUs by NCCL."""
+"""Several GPUs: gradients and resizes over two replicas, and one that fails. On CPUs by gloo, on
+GPUs by NCCL."""
 
 import atexit
 import contextlib
@@ -39,7 +40,8 @@ FAULTS: Dict[str, Callable[[], Any]] = {
 
 
 def _replica(tell: Any, environ: Dict[str, str], most: int, folder: str) -> None:
-    """Trains so many steps, or with a folder until it is told to stop after these, and tells of them."""
+    """Trains so many steps, or with a folder until it is told to stop after these, and tells of
+    them."""
     enter(CPU)
     os.environ.update(environ)
     training = Training(Plan(batch=BATCH, most=most, largest=BATCH), folder or None)
@@ -77,7 +79,11 @@ def _compare(tell: Any, training: Training, steps: List[List[Pass]], kept: Recor
 def _attempt(devices: List[str], most: int, folder: str = "") -> Dict[str, Any]:
     """What rank 0 tells of an attempt with a replica on each device. Raises CheckFailed."""
     port = str(_port())
-    common = {"WORLD_SIZE": str(len(devices)), "LOCAL_WORLD_SIZE": str(len(devices)), "MASTER_ADDR": "127.0.0.1"}
+    common = {
+        "WORLD_SIZE": str(len(devices)),
+        "LOCAL_WORLD_SIZE": str(len(devices)),
+        "MASTER_ADDR": "127.0.0.1",
+    }
     common.update(device_environ(*devices), MASTER_PORT=port)
     children = [
         Child(_replica, dict(common, RANK=str(rank), LOCAL_RANK=str(rank)), most, folder)
@@ -96,7 +102,8 @@ def _attempt(devices: List[str], most: int, folder: str = "") -> Dict[str, Any]:
 
 
 def gradients(tell: Any, devices: List[str]) -> str:
-    """Averaged over two replicas, in one piece and accumulated, against plain PyTorch's over all their examples."""
+    """Averaged over two replicas, in one piece and accumulated, against plain PyTorch's over all
+    their examples."""
     _need_two(devices)
     figures = []
     for name, most in (("whole", 25), ("accumulated", 9)):
@@ -108,7 +115,8 @@ def gradients(tell: Any, devices: List[str]) -> str:
 
 
 def resize(tell: Any, devices: List[str]) -> str:
-    """One replica, then two that accumulate, then one: gradients as plain PyTorch's, and no example twice in an epoch."""
+    """One replica, then two that accumulate, then one: gradients as plain PyTorch's, and no example
+    twice in an epoch."""
     _need_two(devices)
     seen: List[int] = []
     worst = 0.0
@@ -117,16 +125,21 @@ def resize(tell: Any, devices: List[str]) -> str:
             answer = _attempt(devices[:replicas], most, folder)
             seen += answer["seen"]
             worst = max(worst, answer["worst"])
-    figure = "{} steps of {}, largest relative difference {:.0e}".format(len(seen) // BATCH, BATCH, worst)
+    figure = "{} steps of {}, largest relative difference {:.0e}".format(
+        len(seen) // BATCH, BATCH, worst
+    )
     if len(set(seen)) != min(len(seen), EXAMPLES):
-        raise CheckFailed("{} examples were used, {} different ones: {}".format(len(seen), len(set(seen)), figure))
+        raise CheckFailed(
+            "{} examples were used, {} different ones: {}".format(len(seen), len(set(seen)), figure)
+        )
     if not worst < GRADIENTS:
         raise CheckFailed(figure)
     return figure
 
 
 def failures(tell: Any, devices: List[str]) -> str:
-    """One of two replicas fails while the other waits for it: how long until both are gone, by what happens to the one."""
+    """One of two replicas fails while the other waits for it: how long until both are gone, by what
+    happens to the one."""
     _need_two(devices)
     figures, late = [], False
     for name in FAULTS:
@@ -140,10 +153,15 @@ def failures(tell: Any, devices: List[str]) -> str:
 
 
 def _until_gone(devices: List[str], fault: str) -> float:
-    """Seconds from the failure of the second replica until both are gone. The first one is told, as launchers do."""
-    common = dict(device_environ(*devices), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1")
+    """Seconds from the failure of the second replica until both are gone. The first one is told, as
+    launchers do."""
+    common = dict(
+        device_environ(*devices), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1"
+    )
     common["MASTER_PORT"] = str(_port())
-    first, second = (Child(_failing, dict(common, RANK=rank, LOCAL_RANK=rank), fault) for rank in ("0", "1"))
+    first, second = (
+        Child(_failing, dict(common, RANK=rank, LOCAL_RANK=rank), fault) for rank in ("0", "1")
+    )
     second.next(OPEN)
     begin = time.monotonic()
     second.wait(GONE)

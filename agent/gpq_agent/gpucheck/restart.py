@@ -12,7 +12,8 @@ import torch
 from .processes import CheckFailed, Child, wait_for_word
 from .trainings import EXAMPLES, Pass, Plan, Training, enter
 
-EPOCHS = 3  # 120 steps: a stop is heard at the next agreement, up to 50 steps after it was asked for
+# 120 steps: a stop is heard at the next agreement, up to 50 steps after it was asked for
+EPOCHS = 3
 STOP_AT, KILL_AT = 30, 20  # steps of their attempts
 BATCH = 100
 SAME = 1e-5  # of the weights, relative: nothing but the order of additions may differ
@@ -46,7 +47,8 @@ sys.stdout.write("gpq:" + json.dumps(rows) + "\\n")
 
 
 def _attempt(tell: Any, device: str, folder: str, pause_at: int) -> Dict[str, Any]:
-    """Trains to the end. After `pause_at` steps of this attempt it tells how far it is and waits for a word."""
+    """Trains to the end. After `pause_at` steps of this attempt it tells how far it is and waits
+    for a word."""
     enter(device)
     training = Training(Plan(batch=BATCH, most=BATCH, largest=BATCH), folder or None)
     seen: List[int] = []
@@ -63,7 +65,8 @@ def _attempt(tell: Any, device: str, folder: str, pause_at: int) -> Dict[str, An
 
 
 def resume(tell: Any, devices: List[str]) -> str:
-    """Stopped by SIGTERM, resumed, killed, resumed from the same checkpoint: the end is that of a run that nobody disturbed."""
+    """Stopped by SIGTERM, resumed, killed, resumed from the same checkpoint: the end is that of a
+    run that nobody disturbed."""
     with tempfile.TemporaryDirectory() as folder:
         undisturbed = Child(_attempt, devices[0], "", -1).next(PATIENCE)
         first = Child(_attempt, devices[0], folder, STOP_AT)
@@ -72,18 +75,24 @@ def resume(tell: Any, devices: List[str]) -> str:
         first.ask()
         code = first.wait(PATIENCE)
         if code != 143:
-            raise CheckFailed("SIGTERM at step {} ended it with exit {}, not 143".format(STOP_AT, code))
+            raise CheckFailed(
+                "SIGTERM at step {} ended it with exit {}, not 143".format(STOP_AT, code)
+            )
         second = Child(_attempt, devices[0], folder, KILL_AT)
         second.next(PATIENCE)
         second.end(signal.SIGKILL)
         third = Child(_attempt, devices[0], folder, -1)
         end = third.next(PATIENCE)
     if undisturbed["seen"] != EPOCHS * EXAMPLES or not 0 < end["seen"] < undisturbed["seen"]:
-        raise CheckFailed("after the kill {} of {} examples were seen".format(end["seen"], undisturbed["seen"]))
+        raise CheckFailed(
+            "after the kill {} of {} examples were seen".format(end["seen"], undisturbed["seen"])
+        )
     got, exact = (torch.tensor(one["weights"], dtype=torch.float64) for one in (end, undisturbed))
     off = float((got - exact).norm() / exact.norm())
-    figure = "stopped after {} examples, killed, {} of {} to the end; weights differ by {:.0e}".format(
-        done, end["seen"], undisturbed["seen"], off
+    figure = (
+        "stopped after {} examples, killed, {} of {} to the end; weights differ by {:.0e}".format(
+            done, end["seen"], undisturbed["seen"], off
+        )
     )
     if not off < SAME:
         raise CheckFailed(figure)
@@ -94,13 +103,15 @@ def phases(tell: Any, devices: List[str]) -> str:
     """Of a fresh interpreter, in seconds."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", PHASES, devices[0]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, timeout=PATIENCE, check=False,
+            [sys.executable, "-c", PHASES, devices[0]], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=PATIENCE, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise CheckFailed("no first step within {:g} s".format(PATIENCE)) from None
     line = done.stdout.decode("utf-8", "replace").rpartition("gpq:")[2].strip()
     if done.returncode != 0 or not line:
-        last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
+        last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[
+            -1
+        ]
         raise CheckFailed("exit {}: {}".format(done.returncode, last))
     return line.strip("{}").replace('"', "").replace(",", " s,") + " s"

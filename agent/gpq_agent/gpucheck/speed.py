@@ -1,4 +1,5 @@
-"""What gpq adds to a step: the same transformer in plain PyTorch and under gpq, in turns. A figure, not a judgement."""
+"""What gpq adds to a step: the same transformer in plain PyTorch and under gpq, in turns. A figure,
+not a judgement."""
 
 import statistics
 import time
@@ -49,7 +50,9 @@ class Texts(torch.utils.data.Dataset[Any]):
 
 def transformer(size: Size) -> torch.nn.Module:
     torch.manual_seed(4)
-    layer = torch.nn.TransformerEncoderLayer(size.width, 8, 4 * size.width, dropout=0.0, batch_first=True)
+    layer = torch.nn.TransformerEncoderLayer(
+        size.width, 8, 4 * size.width, dropout=0.0, batch_first=True
+    )
     return torch.nn.Sequential(
         torch.nn.Embedding(TOKENS, size.width),
         torch.nn.TransformerEncoder(layer, size.layers, enable_nested_tensor=False),
@@ -64,7 +67,8 @@ def _optimizer(model: torch.nn.Module, device: torch.device) -> Any:
 
 
 class Turns:
-    """Called after each step. At the end of a turn it tells what a step took, and waits for its next turn."""
+    """Called after each step. At the end of a turn it tells what a step took, and waits for its
+    next turn."""
 
     def __init__(self, tell: Any, steps: int) -> None:
         self._tell, self._steps = tell, steps
@@ -89,7 +93,9 @@ def _loss(model: Any, rows: Any, device: torch.device) -> Any:
 def _plain(size: Size, done: Turns) -> None:
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     pinned = device.type == "cuda"
-    loader = torch.utils.data.DataLoader(Texts(size), size.batch, shuffle=True, drop_last=True, pin_memory=pinned)
+    loader = torch.utils.data.DataLoader(
+        Texts(size), size.batch, shuffle=True, drop_last=True, pin_memory=pinned
+    )
     model = transformer(size).to(device)
     optimizer = _optimizer(model, device)
     while True:
@@ -105,7 +111,9 @@ def _plain(size: Size, done: Turns) -> None:
 def _under_gpq(size: Size, done: Turns) -> None:
     job = gpq.init()
     pinned = job.device.type == "cuda"
-    loader = job.loader(Texts(size), size.batch, 8 * size.batch, size.batch, drop_last=True, pin_memory=pinned)
+    loader = job.loader(
+        Texts(size), size.batch, 8 * size.batch, size.batch, drop_last=True, pin_memory=pinned
+    )
     model = job.wrap(transformer(size))
     optimizer = _optimizer(model, job.device)
     job.prepare(model, optimizer)
@@ -134,7 +142,8 @@ def _wait() -> None:
 
 
 def overhead(tell: Any, devices: List[str]) -> str:
-    """The ratio of the medians over turns. Both are alive all the time, and one of them computes."""
+    """The ratio of the medians over turns. Both are alive all the time, and one of them
+    computes."""
     runners = [Child(_runner, devices[0], under_gpq) for under_gpq in (False, True)]
     for runner in runners:
         runner.next(START)
@@ -147,6 +156,9 @@ def overhead(tell: Any, devices: List[str]) -> str:
         runner.end()
     plain, other = (statistics.median(row) for row in taken)
     ratios = sorted(second / first for first, second in zip(*taken))
-    return "{:.3f} times plain PyTorch ({:.2f} ms against {:.2f} ms a step; quarters of turns {:.3f} to {:.3f})".format(
-        other / plain, 1e3 * other, 1e3 * plain, ratios[TURNS // 4], ratios[3 * TURNS // 4]
+    return (
+        "{:.3f} times plain PyTorch ({:.2f} ms against {:.2f} ms a step; quarters of turns {:.3f}"
+        " to {:.3f})".format(
+            other / plain, 1e3 * other, 1e3 * plain, ratios[TURNS // 4], ratios[3 * TURNS // 4]
+        )
     )

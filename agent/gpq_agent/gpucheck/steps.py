@@ -28,8 +28,8 @@ NOISE_STEPS = 100
 
 @contextlib.contextmanager
 def recorded(device: torch.device) -> Iterator[List[List[str]]]:
-    """Functions of gpq on the stack, the outermost first, and at last the innermost of all, of each operation that made the
-    host wait for the device.
+    """Functions of gpq on the stack, the outermost first, and at last the innermost of all, of each
+    operation that made the host wait for the device.
 
     By warnings, not by errors: a step goes on then, and all of them are seen.
     """
@@ -37,7 +37,11 @@ def recorded(device: torch.device) -> Iterator[List[List[str]]]:
 
     def show(message: Any, *_: Any, **__: Any) -> None:
         if SYNCHRONISING in str(message):
-            frames = [frame for frame in traceback.extract_stack()[:-1] if not frame.filename.endswith("/warnings.py")]
+            frames = [
+                frame
+                for frame in traceback.extract_stack()[:-1]
+                if not frame.filename.endswith("/warnings.py")
+            ]
             own = [frame.name for frame in frames if "gpq_agent/train/" in frame.filename]
             stacks.append([*own, frames[-1].name])
 
@@ -70,11 +74,14 @@ def sorted_out(stacks: List[List[str]]) -> "Tuple[Counter[str], Counter[str]]":
 
 
 def _listed(counts: "Counter[str]") -> str:
-    return ", ".join("{} {}".format(name, number) for name, number in counts.most_common(4)) or "none"
+    return (
+        ", ".join("{} {}".format(name, number) for name, number in counts.most_common(4)) or "none"
+    )
 
 
 def syncs(tell: Any, devices: List[str], plan: Plan) -> str:
-    """Fifty steps without a moment in which the host waits for the device, but for those that gpq measures in by design."""
+    """Fifty steps without a moment in which the host waits for the device, but for those that gpq
+    measures in by design."""
     enter(devices[0])
     training = Training(plan)
     if training.device.type == "cuda":
@@ -104,7 +111,9 @@ def _see_one(device: torch.device) -> None:
     with recorded(device) as stacks:
         torch.ones(1, device=device).item()
     if not stacks:
-        raise CheckFailed("torch does not tell of an operation that waits: nothing can be said of others")
+        raise CheckFailed(
+            "torch does not tell of an operation that waits: nothing can be said of others"
+        )
 
 
 def sgd_syncs(tell: Any, devices: List[str]) -> str:
@@ -136,7 +145,8 @@ class Recorded:
 
 
 def difference(training: Training, indices: List[int], row: Tuple[Any, Any]) -> float:
-    """Of the recorded gradient from plain PyTorch's for these examples at these weights, relative, in double precision."""
+    """Of the recorded gradient from plain PyTorch's for these examples at these weights, relative,
+    in double precision."""
     gradients, weights = row
     model = torch.nn.Sequential(*(type(part)(*_sizes(part)) for part in training.layers)).double()
     torch.nn.utils.vector_to_parameters(weights, model.parameters())
@@ -166,9 +176,14 @@ def _gradients(_: Any, device: str, weighed: bool, most: int) -> Dict[str, Any]:
 
 
 def gradients(tell: Any, devices: List[str]) -> str:
-    """Steps in one piece, split for sampling, in uneven micro-batches, and weighed by job.weigh, against plain PyTorch."""
+    """Steps in one piece, split for sampling, in uneven micro-batches, and weighed by job.weigh,
+    against plain PyTorch."""
     figures = []
-    for name, weighed, most in (("split", False, 50), ("accumulated", False, 16), ("weighed", True, 16)):
+    for name, weighed, most in (
+        ("split", False, 50),
+        ("accumulated", False, 16),
+        ("weighed", True, 16),
+    ):
         result = Child(_gradients, devices[0], weighed, most).next(60.0)
         if result["pieces"] < 2:
             raise CheckFailed("{}: no step was made in pieces, so nothing was tried".format(name))
@@ -182,7 +197,8 @@ def _noise(_: Any, device: str) -> float:
     enter(device)
     training = Training(Plan(batch=64, most=64, rate=1e-4))
     statistics = training.job._engine.statistics
-    # On both alike: else the time that steps take decides which are sampled, and when the samples are averaged.
+    # On both alike: else the time that steps take decides which are sampled, and when the samples
+    # are averaged.
     training.loader.sampler.sample_every = 1
     statistics.sample_every = lambda step_seconds: 1  # type: ignore[method-assign]
     statistics.publish = lambda: None  # type: ignore[method-assign]
@@ -192,7 +208,8 @@ def _noise(_: Any, device: str) -> float:
 
 
 def noise(tell: Any, devices: List[str]) -> str:
-    """The noise scale that gpq measures on the device and on the CPU, of the same data and weights."""
+    """The noise scale that gpq measures on the device and on the CPU, of the same data and
+    weights."""
     children = [Child(_noise, device) for device in (devices[0], CPU)]
     here, there = [child.next(60.0) for child in children]
     figure = "{:.1f} examples, {:.1f} on the CPU, {} steps".format(here, there, NOISE_STEPS)

@@ -1,4 +1,5 @@
-"""The trainings that the checks run: small data that tell which examples were used, a model, the loop of the guide."""
+"""The trainings that the checks run: small data that tell which examples were used, a model, the
+loop of the guide."""
 
 import contextlib
 import os
@@ -20,7 +21,9 @@ class Examples(torch.utils.data.Dataset[Any]):
     def __init__(self, size: int = EXAMPLES) -> None:
         generator = torch.Generator().manual_seed(5)
         self.x = torch.randn(size, FEATURES, generator=generator)
-        self.y = self.x[:, :4].prod(dim=1, keepdim=True).tanh() + 0.1 * torch.randn(size, 1, generator=generator)
+        self.y = self.x[:, :4].prod(dim=1, keepdim=True).tanh() + 0.1 * torch.randn(
+            size, 1, generator=generator
+        )
         self.weight = torch.randint(1, 20, (size,), generator=generator).float()
 
     def __len__(self) -> int:
@@ -31,7 +34,8 @@ class Examples(torch.utils.data.Dataset[Any]):
 
 
 class Plan(NamedTuple):
-    """What a training is like. `optimizer`: sgd or adamw. `amp`: float16 with a GradScaler. `weighed`: by job.weigh."""
+    """What a training is like. `optimizer`: sgd or adamw. `amp`: float16 with a GradScaler.
+    `weighed`: by job.weigh."""
 
     optimizer: str = "sgd"
     amp: bool = False
@@ -92,8 +96,8 @@ def ignore(_: List[Pass]) -> None:
 
 
 class Training:
-    """A job of gpq in this process. gpq reads the loop that it is in: it is the one of the guide, and what a check does after a
-    step is called from there."""
+    """A job of gpq in this process. gpq reads the loop that it is in: it is the one of the guide,
+    and what a check does after a step is called from there."""
 
     def __init__(self, plan: Plan, folder: Optional[str] = None) -> None:
         torch.set_num_threads(1)
@@ -103,8 +107,8 @@ class Training:
         self.device = self.job.device
         self.data = Examples()
         self.loader = self.job.loader(
-            self.data, batch_size=plan.batch, max_batch_size=plan.largest, max_local_batch=plan.most,
-            pin_memory=self.device.type == "cuda",
+            self.data, batch_size=plan.batch, max_batch_size=plan.largest,
+            max_local_batch=plan.most, pin_memory=self.device.type == "cuda",
         )  # fmt: skip
         self.layers = network(plan.width)
         self.model = self.job.wrap(self.layers)
@@ -112,14 +116,21 @@ class Training:
         self.scaler = scaler_of(self.device) if plan.amp else None
         self.job.prepare(self.model, self.optimizer, scaler=self.scaler)
         half = torch.float16 if self.device.type == "cuda" else torch.bfloat16
-        self._cast = (lambda: torch.autocast(self.device.type, dtype=half)) if plan.amp else contextlib.nullcontext
+        self._cast = (
+            (lambda: torch.autocast(self.device.type, dtype=half))
+            if plan.amp
+            else contextlib.nullcontext
+        )
 
         self._passes: List[Pass] = []
         self._left = 0
         self._after: Callable[[List[Pass]], None] = ignore
 
-    def run(self, count: int = 0, after: Callable[[List[Pass]], None] = ignore, epochs: int = 1000) -> None:
-        """So many steps, or all of the epochs. `after` is called after each step, with its passes."""
+    def run(
+        self, count: int = 0, after: Callable[[List[Pass]], None] = ignore, epochs: int = 1000
+    ) -> None:
+        """So many steps, or all of the epochs. `after` is called after each step, with its
+        passes."""
         self._left, self._after = count, after
         with contextlib.suppress(Enough):
             self._loop(epochs)
@@ -147,7 +158,9 @@ class Training:
                 torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
         self.optimizer.zero_grad()
-        self._passes.append(Pass(indices.tolist(), micro is not None and micro.step.sampled, loss.detach()))
+        self._passes.append(
+            Pass(indices.tolist(), micro is not None and micro.step.sampled, loss.detach())
+        )
         if micro is not None and micro.last:
             passes, self._passes = self._passes, []
             self._after(passes)

@@ -1,11 +1,14 @@
-"""The first program that gpq runs on a server: installs the agent where it is missing, then becomes it.
+"""The first program that gpq runs on a server: installs the agent where it is missing, then becomes
+it.
 
-Its source is sent over ssh and executed, so it stands alone: no import of gpq_agent. What it does is asked for in one
-request on stdin; each answer is one line with the request's random word in front, and after the last one this process is
-another program. No text of the request ever reaches a shell.
+Its source is sent over ssh and executed, so it stands alone: no import of gpq_agent. What it does
+is asked for in one request on stdin; each answer is one line with the request's random word in
+front, and after the last one this process is another program. No text of the request ever reaches a
+shell.
 
 A block is 8 hex digits (its length) and that many bytes. The request is a block of JSON:
-  {"word", "op": "agent", "sha256", "arguments"}   -> {"ok", "have"}; without `have` the bundle follows as a block -> {"ok"}
+  {"word", "op": "agent", "sha256", "arguments"}   -> {"ok", "have"}; without `have` the bundle
+                                                   follows as a block -> {"ok"}
   {"word", "op": "run", "argv"}                    -> {"ok"}, then the command
   {"word", "op": "put", "path"}, content in a block -> {"ok"}
 Every answer may be {"ok": false, "error", "hint"} instead, after which it ends.
@@ -26,7 +29,8 @@ from typing import Dict, List
 PACKAGE = "gpq_agent"
 PATH = re.compile(r"gpq_agent(/[a-z_]+)*/[a-z_]+\.py")
 MOST = 16 << 20  # bytes of an unpacked bundle
-# Of the login's variables, for the agent: no PYTHONPATH of another Python, and jobs get theirs elsewhere (login.py).
+# Of the login's variables, for the agent: no PYTHONPATH of another Python, and jobs get theirs
+# elsewhere (login.py).
 KEPT = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LD_LIBRARY_PATH", "SSH_CONNECTION")
 
 
@@ -55,11 +59,19 @@ def main() -> None:
     except OSError as error:
         where = " {}".format(error.filename) if error.filename else ""
         said = "cannot write{}: {}".format(where, error.strerror)
-        answer(word, {"ok": False, "error": said, "hint": "make it writable, and see that the disk is not full"})
+        answer(
+            word,
+            {
+                "ok": False,
+                "error": said,
+                "hint": "make it writable, and see that the disk is not full",
+            },
+        )
 
 
 def take(size: int) -> bytes:
-    """Exactly so many bytes of stdin, and not one more: what follows is for the program that we become."""
+    """Exactly so many bytes of stdin, and not one more: what follows is for the program that we
+    become."""
     pieces = []
     while size:
         piece = os.read(0, min(size, 1 << 16))
@@ -83,12 +95,14 @@ def answer(word: str, fields: Dict[str, object]) -> None:
         data = data[os.write(1, data) :]
 
 
-# -- the agent ---------------------------------------------------------------------------------------------------------
+# -- the agent -------------------------------------------------------------------------------------
 
 
 def become_agent(word: str, digest: str, arguments: List[str]) -> None:
     if not re.fullmatch("[0-9a-f]{64}", digest):
-        raise Refusal("the daemon named no bundle", "gpq on the daemon's machine is damaged: install it again")
+        raise Refusal(
+            "the daemon named no bundle", "gpq on the daemon's machine is damaged: install it again"
+        )
     home = os.path.expanduser("~")
     store = home
     for name in (".gpq", "agent"):
@@ -119,11 +133,16 @@ def private(folder: str) -> None:
 
 
 def digest_of(target: str) -> str:
-    """Of what lies in the folder, "" where it cannot be a bundle: a link, a file of somebody else, one too many."""
+    """Of what lies in the folder, "" where it cannot be a bundle: a link, a file of somebody else,
+    one too many."""
     files = {}
     try:
         found = os.lstat(target)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+        if (
+            not stat.S_ISDIR(found.st_mode)
+            or found.st_uid != os.geteuid()
+            or stat.S_IMODE(found.st_mode) & 0o022
+        ):
             return ""
         if os.listdir(target) != [PACKAGE]:
             return ""
@@ -158,10 +177,16 @@ def install(store: str, target: str, digest: str, archive: bytes) -> None:
     except zlib.error:
         content = b""
     if unpacker.unconsumed_tail or hashlib.sha256(content).hexdigest() != digest:
-        raise Refusal("the agent came damaged", "try again; if it stays so, the connection alters what it carries")
+        raise Refusal(
+            "the agent came damaged",
+            "try again; if it stays so, the connection alters what it carries",
+        )
     files = json.loads(content.decode("ascii"))
     if any(PATH.fullmatch(path) is None for path in files):
-        raise Refusal("the agent has files that it should not have", "install gpq again on the daemon's machine")
+        raise Refusal(
+            "the agent has files that it should not have",
+            "install gpq again on the daemon's machine",
+        )
     new = tempfile.mkdtemp(prefix=".new-", dir=store)
     try:
         for path, text in sorted(files.items()):
@@ -178,7 +203,9 @@ def install(store: str, target: str, digest: str, archive: bytes) -> None:
     finally:
         shutil.rmtree(new, ignore_errors=True)
     if digest_of(target) != digest:
-        raise Refusal("{} is not what was written there".format(target), "look at the server's disk")
+        raise Refusal(
+            "{} is not what was written there".format(target), "look at the server's disk"
+        )
 
 
 def discard(target: str) -> None:
@@ -189,13 +216,15 @@ def discard(target: str) -> None:
         shutil.rmtree(target)
 
 
-# -- anything else -----------------------------------------------------------------------------------------------------
+# -- anything else ---------------------------------------------------------------------------------
 
 
 def become(word: str, argv: List[str]) -> None:
     program = shutil.which(argv[0])
     if program is None:
-        raise Refusal("cannot start {}: no such command".format(argv[0]), "is it installed on the server?")
+        raise Refusal(
+            "cannot start {}: no such command".format(argv[0]), "is it installed on the server?"
+        )
     os.chdir("/")
     answer(word, {"ok": True})
     os.execv(program, argv)
@@ -217,7 +246,8 @@ def put(path: str, content: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise Refusal(
-            "cannot write {}: {}".format(path, error.strerror), "check that the folder exists and has space"
+            "cannot write {}: {}".format(path, error.strerror),
+            "check that the folder exists and has space",
         ) from error
     sync(os.path.dirname(path))
 

@@ -1,4 +1,5 @@
-"""The node agent: requests in on stdin, replies out on stdout, one thread. It owns no job: it may end at any moment.
+"""The node agent: requests in on stdin, replies out on stdout, one thread. It owns no job: it may
+end at any moment.
 
 `watch` is a long poll: it stays pending while other requests are answered.
 """
@@ -59,12 +60,22 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m gpq_agent.node", description="gpq's node agent")
-    parser.add_argument("--spool", required=True, help="directory of this node's attempts; made when missing")
-    parser.add_argument("--checkpoints", help="where jobs keep checkpoints, when not inside the spool")
-    parser.add_argument("--cores", help="cores that CPU slots share, e.g. 0,1 or 0-7; all by default")
+    parser = argparse.ArgumentParser(
+        prog="python -m gpq_agent.node", description="gpq's node agent"
+    )
     parser.add_argument(
-        "--locks", default="", help="folder of the GPUs' locks, the same for everybody; {} by default".format(_FOLDERS)
+        "--spool", required=True, help="directory of this node's attempts; made when missing"
+    )
+    parser.add_argument(
+        "--checkpoints", help="where jobs keep checkpoints, when not inside the spool"
+    )
+    parser.add_argument(
+        "--cores", help="cores that CPU slots share, e.g. 0,1 or 0-7; all by default"
+    )
+    parser.add_argument(
+        "--locks",
+        default="",
+        help="folder of the GPUs' locks, the same for everybody; {} by default".format(_FOLDERS),
     )
     parser.add_argument(
         "--visible",
@@ -72,13 +83,20 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
         default=gpu_names.UUIDS,
         help="how jobs find their GPUs named in CUDA_VISIBLE_DEVICES",
     )
-    parser.add_argument("--probe-limit", type=float, default=10.0, help="seconds that the GPU driver has to answer")
-    parser.add_argument("--probe-period", type=float, default=5.0, help="seconds between two looks at the GPUs")
+    parser.add_argument(
+        "--probe-limit", type=float, default=10.0, help="seconds that the GPU driver has to answer"
+    )
+    parser.add_argument(
+        "--probe-period", type=float, default=5.0, help="seconds between two looks at the GPUs"
+    )
     parser.add_argument(
         "--slots",
         type=_slots,
         default=0,
-        help="N CPU slots instead of GPUs; 0: GPUs only (default); auto: GPUs, or where there are none one CPU slot per core",
+        help=(
+            "N CPU slots instead of GPUs; 0: GPUs only (default); auto: GPUs, or where there are"
+            " none one CPU slot per core"
+        ),
     )
     return parser.parse_args(arguments)
 
@@ -92,7 +110,8 @@ def _slots(text: str) -> int:
 
 
 def _leave_the_job() -> None:
-    """Started from within a job: begin anew without its mark, or the end of that job would be taken for ours."""
+    """Started from within a job: begin anew without its mark, or the end of that job would be taken
+    for ours."""
     with open("/proc/self/cmdline", "rb") as stream:
         argv = stream.read().split(b"\0")[:-1]
     env = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
@@ -110,7 +129,8 @@ class Server:
         self.skipping = False
 
     def run(self) -> None:
-        """Until end of file or `quit`. Raises BrokenPipeError when nobody reads the replies any more."""
+        """Until end of file or `quit`. Raises BrokenPipeError when nobody reads the replies any
+        more."""
         self._send(self.agent.greeting())
         while not self.agent.quitting:
             probing = self.agent.devices.waiting_on()

@@ -1,4 +1,5 @@
-"""What the node agent answers to each request of wire.OPS, and which requests wait for something first."""
+"""What the node agent answers to each request of wire.OPS, and which requests wait for something
+first."""
 
 import base64
 import contextlib
@@ -38,8 +39,20 @@ BUSY_FOR = 5.0  # seconds after a change during which the next one is likely
 REPORT_BUDGET = 256 << 10
 TAIL_LIMIT = 1 << 20
 # Not from a daemon that a newer one has followed:
-REIGNING = ("watch", "prepare", "start", "stop", "control", "forget", "purge", "stage", "put", "drop")
-NEED_DEVICES = ("hello", "probe", "watch", "start")  # answered only once the first look at the GPUs has ended
+REIGNING = (
+    "watch",
+    "prepare",
+    "start",
+    "stop",
+    "control",
+    "forget",
+    "purge",
+    "stage",
+    "put",
+    "drop",
+)
+# answered only once the first look at the GPUs has ended
+NEED_DEVICES = ("hello", "probe", "watch", "start")
 
 
 class Watch(NamedTuple):
@@ -47,7 +60,8 @@ class Watch(NamedTuple):
 
     message: Message
     until: float
-    recalled: List[str] = []  # forgotten before it was asked: the daemon's database is older than that
+    # forgotten before it was asked: the daemon's database is older than that
+    recalled: List[str] = []
 
 
 class Agent:
@@ -115,7 +129,8 @@ class Agent:
     # -- the loop's side
 
     def greeting(self) -> Message:
-        """The one line that the agent says unasked: who it is. Devices and attempts come with `hello`."""
+        """The one line that the agent says unasked: who it is. Devices and attempts come with
+        `hello`."""
         return dict(self._identity(), v=wire.VERSION, id=0, ok=True, op="hello")
 
     def handle_line(self, line: bytes) -> List[Message]:
@@ -123,10 +138,20 @@ class Agent:
         try:
             message = wire.decode(line)
         except (ValueError, UnicodeDecodeError):
-            return [self.refusal(None, "a line that is not a JSON object", "one request a line, as wire.py says")]
+            return [
+                self.refusal(
+                    None, "a line that is not a JSON object", "one request a line, as wire.py says"
+                )
+            ]
         if message.get("v") != wire.VERSION:
-            told = "this node agent speaks version {}, not {}".format(wire.VERSION, message.get("v"))
-            return [self.refusal(message.get("id"), told, "restart the daemon, so that it ships its own agent")]
+            told = "this node agent speaks version {}, not {}".format(
+                wire.VERSION, message.get("v")
+            )
+            return [
+                self.refusal(
+                    message.get("id"), told, "restart the daemon, so that it ships its own agent"
+                )
+            ]
         if self._is_early(message):
             self._waiting.append(message)
             return []
@@ -135,10 +160,14 @@ class Agent:
     def tick(self) -> List[Message]:
         """Replies that have become due."""
         with self._survived("looking at devices"):
-            self.devices.tick(wanted=bool(self._watches) or bool(self._holders), since=self.release.since())
+            self.devices.tick(
+                wanted=bool(self._watches) or bool(self._holders), since=self.release.since()
+            )
         with self._survived("trying devices"):
             self.trials.tick()
-        replies: List[Message] = [self._guarded(message, answer) for message, answer in self.staging.tick()]
+        replies: List[Message] = [
+            self._guarded(message, answer) for message, answer in self.staging.tick()
+        ]
         early = [message for message in self._waiting if self._is_early(message)]
         due = [message for message in self._waiting if message not in early]
         self._waiting = early
@@ -149,13 +178,16 @@ class Agent:
         if self._watches:
             try:
                 infos = self.refresh()
-            except OSError as error:  # no descriptor or memory left to look with: they wait until there is
+            except OSError as error:
+                # no descriptor or memory left to look with: they wait until there is
                 if error.errno not in procs.SCARCE:
                     raise
                 return replies
             ended = [watch for watch in self._watches if self._is_due(watch, infos)]
             self._watches = [watch for watch in self._watches if watch not in ended]
-            replies += [self._guarded(watch.message, self._teller(infos, watch.recalled)) for watch in ended]
+            replies += [
+                self._guarded(watch.message, self._teller(infos, watch.recalled)) for watch in ended
+            ]
         return replies
 
     @contextlib.contextmanager
@@ -173,7 +205,8 @@ class Agent:
                 traceback.print_exc(file=sys.stderr)
 
     def _is_early(self, message: Message) -> bool:
-        """Must it wait for the first look at the GPUs? Who asks for nothing else waits for the end of a slow one too."""
+        """Must it wait for the first look at the GPUs? Who asks for nothing else waits for the end
+        of a slow one too."""
         if message.get("op") == "probe":
             return not self.devices.is_seen
         return message.get("op") in NEED_DEVICES and not self.devices.known
@@ -204,14 +237,23 @@ class Agent:
             info = self.release.filter(key, info, held)
             infos.append(info)
             if info.state == "exited":
-                self.trials.hear(info, held, functools.partial(statement, self.spool.folder(key), wire.FIRST_ERROR))
+                self.trials.hear(
+                    info,
+                    held,
+                    functools.partial(statement, self.spool.folder(key), wire.FIRST_ERROR),
+                )
             if info.state in LIVE or self.release.holding(key):
                 holders.update(dict.fromkeys(held, key))
-            if info.state in LIVE and info.exit is not None:  # nothing but what cannot be killed leaves a note so early
-                stuck.update(dict.fromkeys(held, "attempt {}: {}".format(key, info.exit.get("note", ""))))
+            if info.state in LIVE and info.exit is not None:
+                # nothing but what cannot be killed leaves a note so early
+                stuck.update(
+                    dict.fromkeys(held, "attempt {}: {}".format(key, info.exit.get("note", "")))
+                )
         self._holders = holders
         self.devices.stuck = {**stuck, **self.trials.suspects()}
-        self._least_lease = min((info.lease for info in infos if info.state in LIVE and info.lease > 0), default=0.0)
+        self._least_lease = min(
+            (info.lease for info in infos if info.state in LIVE and info.lease > 0), default=0.0
+        )
         digest = _digest(infos, self.devices.current(), self.yielding.users())
         if digest != self._digest:
             self._digest = digest
@@ -221,7 +263,14 @@ class Agent:
     @staticmethod
     def refusal(number: Any, error: str, hint: str = "", kind: str = "wrong") -> Message:
         """The reply that says no. `kind`: one of wire.REFUSALS, or TAKEN."""
-        reply = {"v": wire.VERSION, "id": number, "ok": False, "error": error, "hint": hint, "kind": kind}
+        reply = {
+            "v": wire.VERSION,
+            "id": number,
+            "ok": False,
+            "error": error,
+            "hint": hint,
+            "kind": kind,
+        }
         return dict(reply, kind="busy", taken=True) if kind == TAKEN else reply
 
     def _answer(self, message: Message) -> List[Message]:
@@ -251,14 +300,21 @@ class Agent:
             return self.refusal(number, error.message, error.hint, error.kind)
         except OSError as error:
             return self.refusal(
-                number, "the spool cannot be used: {}".format(error), "check {}".format(self.spool.path), "busy"
+                number,
+                "the spool cannot be used: {}".format(error),
+                "check {}".format(self.spool.path),
+                "busy",
             )
         except (KeyError, TypeError, ValueError) as error:
-            told = "request {!r} is not complete or not right: {!r}".format(message.get("op"), error)
+            told = "request {!r} is not complete or not right: {!r}".format(
+                message.get("op"), error
+            )
             return self.refusal(number, told, "see wire.OPS")
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
-            return self.refusal(number, "the node agent failed: {!r}".format(error), "this is a bug in gpq")
+            return self.refusal(
+                number, "the node agent failed: {!r}".format(error), "this is a bug in gpq"
+            )
 
     # -- operations
 
@@ -275,7 +331,9 @@ class Agent:
             "path": self.spool.path,
             "library": os.path.dirname(os.path.dirname(os.path.abspath(wire.__file__))),
             "address": _own_address(os.environ.get("SSH_CONNECTION", "")),
-            "network": [[one.name, one.address] for one in network.candidates(network.interfaces())],
+            "network": [
+                [one.name, one.address] for one in network.candidates(network.interfaces())
+            ],
             "ephemeral": list(network.ephemeral_ports()),
             "storage": self.staging.storage,
             "damage": self.spool.damage + self.staging.damage,
@@ -286,7 +344,10 @@ class Agent:
         stamp = self.reign.stamp()  # before the look: what is told was so then, or later
         infos = self.attempts.count(self.refresh())
         return dict(
-            self._identity(), stamp=stamp, devices=self._device_list(), attempts=[info._asdict() for info in infos]
+            self._identity(),
+            stamp=stamp,
+            devices=self._device_list(),
+            attempts=[info._asdict() for info in infos],
         )
 
     def _probe(self, _: Message) -> Message:
@@ -298,15 +359,19 @@ class Agent:
         order = launch.parse_order(message.get("order"))
         key = wire.attempt_key(order.job, order.attempt)
         if self.attempts.order(key) is not None:
-            if self.attempts.is_forgotten(key):  # its end is known: this is an order of another time
-                told = "attempt {} was on this server before; the daemon's database was restored from a copy".format(
-                    key
+            if self.attempts.is_forgotten(key):
+                # its end is known: this is an order of another time
+                told = (
+                    "attempt {} was on this server before; the daemon's database was restored from"
+                    " a copy".format(key)
                 )
                 raise SpoolError(told, "start another attempt", "used")
             return {"state": "already", "attempt": self._info(key)}
         self.refresh()
         if order.code:
-            order = order._replace(cwd=os.path.join(self.staging.code(order.code), order.cwd), code="")
+            order = order._replace(
+                cwd=os.path.join(self.staging.code(order.code), order.cwd), code=""
+            )
         if order.lease > 0:
             self.reign.ready(order.store)
         order = self._with_attributes(order)
@@ -315,10 +380,13 @@ class Agent:
         return {"state": state, "attempt": self._info(key)}
 
     def _with_attributes(self, order: wire.StartOrder) -> wire.StartOrder:
-        """Those that its process will have, and a line on what of the wanted ones this server does not allow."""
+        """Those that its process will have, and a line on what of the wanted ones this server does
+        not allow."""
         request = attributes.of(order.attributes) if order.attributes else self.default
         allowance, shortfalls = attributes.grant(request, self.default)
-        here = order.servers[order.node_rank] if order.node_rank < len(order.servers) else "the server"
+        here = (
+            order.servers[order.node_rank] if order.node_rank < len(order.servers) else "the server"
+        )
         line = "{} does not allow what the job's shell had: {} ({})".format(
             here, "; ".join(shortfalls), attributes.MENDS
         )
@@ -337,13 +405,19 @@ class Agent:
                 )
             if here[name].state != "ok":
                 raise SpoolError(
-                    "{} is {}: {}".format(name, here[name].state, here[name].reason), "choose another device", TAKEN
+                    "{} is {}: {}".format(name, here[name].state, here[name].reason),
+                    "choose another device",
+                    TAKEN,
                 )
             if self.devices.unsettled(name):  # it may be gone in a moment
-                raise SpoolError("{} is {}".format(name, self.devices.unsettled(name)), "wait a little", "busy")
+                raise SpoolError(
+                    "{} is {}".format(name, self.devices.unsettled(name)), "wait a little", "busy"
+                )
             if self._holders.get(name, key) != key:
                 raise SpoolError(
-                    "{} is still held by attempt {}".format(name, self._holders[name]), "wait for its end", "busy"
+                    "{} is still held by attempt {}".format(name, self._holders[name]),
+                    "wait for its end",
+                    "busy",
                 )
         return [here[name] for name in order.devices]
 
@@ -367,13 +441,19 @@ class Agent:
             data, skipped, offset, size = logs.kept(path, offset, limit)
         else:
             data, offset, size = logs.tail(path, offset, limit)
-        return {"skipped": skipped, "data": base64.b64encode(data).decode("ascii"), "offset": offset, "size": size}
+        return {
+            "skipped": skipped,
+            "data": base64.b64encode(data).decode("ascii"),
+            "offset": offset,
+            "size": size,
+        }
 
     def _forget(self, message: Message) -> Message:
         key = _key(message)
         if self.release.holding(key):
             raise SpoolError(
-                "the GPUs of attempt {} are not free yet".format(key), "wait until it is reported as exited"
+                "the GPUs of attempt {} are not free yet".format(key),
+                "wait until it is reported as exited",
             )
         self.attempts.forget(key)
         return {}
@@ -387,9 +467,13 @@ class Agent:
         if "job" in message and any(info.job == int(message["job"]) for info in live):
             raise SpoolError("job {} runs here".format(message["job"]), "its files are in use")
         if "code" in message:
-            orders = [self.attempts.order(wire.attempt_key(info.job, info.attempt)) for info in live]
+            orders = [
+                self.attempts.order(wire.attempt_key(info.job, info.attempt)) for info in live
+            ]
             if any(order is not None and str(message["code"]) in order.cwd for order in orders):
-                raise SpoolError("the code {} is in use here".format(message["code"]), "wait for its jobs to end")
+                raise SpoolError(
+                    "the code {} is in use here".format(message["code"]), "wait for its jobs to end"
+                )
         return self.staging.operations["drop"](message)
 
     def _quit(self, _: Message) -> Message:
@@ -409,7 +493,11 @@ class Agent:
         return self.environments.prepare(message) or {"later": True}
 
     def _is_looking(self) -> bool:
-        return self.environments.is_waited_for or self.errands.is_waited_for or bool(self.trials.suspects())
+        return (
+            self.environments.is_waited_for
+            or self.errands.is_waited_for
+            or bool(self.trials.suspects())
+        )
 
     def _info(self, key: str) -> Message:
         for info in self.refresh():
@@ -428,7 +516,9 @@ class Agent:
     def _begin_watch(self, message: Message) -> List[Message]:
         try:
             offsets = message.get("offsets", {})
-            if not isinstance(offsets, dict) or not all(isinstance(value, int) for value in offsets.values()):
+            if not isinstance(offsets, dict) or not all(
+                isinstance(value, int) for value in offsets.values()
+            ):
                 raise ValueError("offsets")
             for key in offsets:
                 wire.parse_attempt_key(key)
@@ -439,9 +529,17 @@ class Agent:
         except SpoolError as error:
             return [self.refusal(message.get("id"), error.message, error.hint, error.kind)]
         except OSError as error:  # what is not renewed ends, so that nothing runs twice
-            return [self.refusal(message.get("id"), "leases cannot be renewed: {}".format(error), kind="busy")]
+            return [
+                self.refusal(
+                    message.get("id"), "leases cannot be renewed: {}".format(error), kind="busy"
+                )
+            ]
         except (TypeError, ValueError) as error:
-            return [self.refusal(message.get("id"), "watch is not right: {}".format(error), "see wire.OPS")]
+            return [
+                self.refusal(
+                    message.get("id"), "watch is not right: {}".format(error), "see wire.OPS"
+                )
+            ]
         recalled = [key for key in sorted(offsets) if self.attempts.is_forgotten(key)]
         self._watches.append(Watch(message, time.monotonic() + wait, recalled))
         return []  # the tick that follows answers it if there is news already
@@ -456,12 +554,15 @@ class Agent:
             if key in offsets
         )
 
-    def _teller(self, infos: List[wire.AttemptInfo], recalled: List[str]) -> Callable[[Message], Message]:
+    def _teller(
+        self, infos: List[wire.AttemptInfo], recalled: List[str]
+    ) -> Callable[[Message], Message]:
         again = [info for info in map(self.attempts.look, recalled) if info is not None]
         return lambda message: self._news(message, infos + again)
 
     def _news(self, message: Message, infos: List[wire.AttemptInfo]) -> Message:
-        """Every attempt as it is, each with its new report lines; fair shares of the budget, so that none starves."""
+        """Every attempt as it is, each with its new report lines; fair shares of the budget, so
+        that none starves."""
         stamp = self.reign.stamp()
         offsets = message.get("offsets", {})
         asked = [info for info in infos if wire.attempt_key(info.job, info.attempt) in offsets]
@@ -472,7 +573,11 @@ class Agent:
             if key in offsets:
                 path = os.path.join(self.spool.folder(key), wire.REPORT)
                 report, offset = logs.lines_after(path, offsets[key], share)
-                ranks = [one._asdict() for one in pulses(self.spool.folder(key))] if info.state in LIVE else []
+                ranks = (
+                    [one._asdict() for one in pulses(self.spool.folder(key))]
+                    if info.state in LIVE
+                    else []
+                )
                 info = info._replace(report=report, report_offset=offset, ranks=ranks)
                 if report:
                     self._changed_at = time.monotonic()
@@ -488,7 +593,8 @@ class Agent:
 
 
 def _key(message: Message) -> str:
-    """The attempt that a request names. Raises ValueError for anything but ``42.1``, a path above all."""
+    """The attempt that a request names. Raises ValueError for anything but ``42.1``, a path above
+    all."""
     return wire.attempt_key(*wire.parse_attempt_key(str(message["attempt"])))
 
 
@@ -502,12 +608,21 @@ def _cpu_slots(count: int, cores: List[int]) -> List[wire.DeviceInfo]:
     return slots.slots(len(cores) if count < 0 else count, cores)
 
 
-def _digest(infos: List[wire.AttemptInfo], devices: List[wire.DeviceInfo], yields: List[str]) -> str:
+def _digest(
+    infos: List[wire.AttemptInfo], devices: List[wire.DeviceInfo], yields: List[str]
+) -> str:
     """Changes when a state does; not with memory in use, utilisation or the number of processes."""
     state = [
-        [[info.job, info.attempt, info.state, info.pid, (info.exit or {}).get("note")] for info in infos],
         [
-            [device.id, device.state, [one["pid"] for one in device.processes if not one["attempt"]]]
+            [info.job, info.attempt, info.state, info.pid, (info.exit or {}).get("note")]
+            for info in infos
+        ],
+        [
+            [
+                device.id,
+                device.state,
+                [one["pid"] for one in device.processes if not one["attempt"]],
+            ]
             for device in devices
         ],
         yields,

@@ -1,8 +1,9 @@
-"""`gpq __complete SHELL WORD...`: what the last word may become. Asks a running daemon and starts none; never complains.
+"""`gpq __complete SHELL WORD...`: what the last word may become. Asks a running daemon and starts
+none; never complains.
 
-Prints one candidate a line; for fish its description after a tab, for zsh:COLUMNS how it is shown, and so for bash:COLUMNS,
-instead of the candidate. Exit status 9: file names. 10: what follows `--` is a command's line, which the shell completes as
-its own.
+Prints one candidate a line; for fish its description after a tab, for zsh:COLUMNS how it is shown,
+and so for bash:COLUMNS, instead of the candidate. Exit status 9: file names. 10: what follows `--`
+is a command's line, which the shell completes as its own.
 """
 
 import sys
@@ -34,7 +35,8 @@ def answer(argv: list[str]) -> int:
 
 
 def joined(words: list[str]) -> list[str]:
-    """bash breaks words at = and :, this puts `--color = al` together again. The last word keeps only what follows the break."""
+    """bash breaks words at = and :, this puts `--color = al` together again. The last word keeps
+    only what follows the break."""
     whole: list[str] = []
     for word in words:
         if word == "=" and whole and whole[-1].startswith("--"):
@@ -45,8 +47,8 @@ def joined(words: list[str]) -> list[str]:
 
 
 def bash(found: list[Pair], columns: int) -> str:
-    """The words; where bash says how wide it is, it shows several and inserts none: then with their descriptions, each so wide
-    that it has a row of its own."""
+    """The words; where bash says how wide it is, it shows several and inserts none: then with their
+    descriptions, each so wide that it has a row of its own."""
     if not columns or len(found) < 2 or not any(said for _, said in found):
         return "".join(f"{word}\n" for word, _ in found)
     longest = max(len(word) for word, _ in found)
@@ -57,7 +59,10 @@ def zsh(found: list[Pair], columns: int) -> str:
     """Word, tab, how it is shown."""
     longest = max((len(word) for word, _ in found), default=0)
     rows = beside(found, longest, "  -- ")
-    return "".join(f"{word}\t{row[: max(columns - 1, longest)]}\n" for (word, _), row in zip(found, rows, strict=True))
+    return "".join(
+        f"{word}\t{row[: max(columns - 1, longest)]}\n"
+        for (word, _), row in zip(found, rows, strict=True)
+    )
 
 
 def fish(found: list[Pair], columns: int) -> str:
@@ -77,7 +82,8 @@ SHELLS = {"zsh": zsh, "fish": fish}
 
 
 def candidates(words: list[str], shell: str) -> list[Pair] | int:
-    """(word, description) for the last of `words`, those before it being typed already; or FILES, or COMMAND."""
+    """(word, description) for the last of `words`, those before it being typed already; or FILES,
+    or COMMAND."""
     from gpq.cli.shared.commands import COMMANDS
 
     current = words[-1]
@@ -88,7 +94,9 @@ def candidates(words: list[str], shell: str) -> list[Pair] | int:
 
     path, rest = words[0], words[1:]
     if path not in GRAMMAR:
-        inner = {key.partition(" ")[2]: GRAMMAR[key] for key in GRAMMAR if key.startswith(f"{path} ")}
+        inner = {
+            key.partition(" ")[2]: GRAMMAR[key] for key in GRAMMAR if key.startswith(f"{path} ")
+        }
         if not inner:
             return []
         default = f"{path} list" if "list" in inner else ""  # need not be named
@@ -105,7 +113,9 @@ def candidates(words: list[str], shell: str) -> list[Pair] | int:
     return within(Line(shell, path), *GRAMMAR[path], rest)
 
 
-def within(line: Line, kind: str, options: dict[str, tuple[str, str]], rest: list[str]) -> list[Pair] | int:
+def within(
+    line: Line, kind: str, options: dict[str, tuple[str, str]], rest: list[str]
+) -> list[Pair] | int:
     """The candidates after a command: a value of the option before, an option, or an argument."""
     current, given = rest[-1], list[str]()
     wants, literal = "", False  # the kind of value that the word before asks for; behind `--`
@@ -127,9 +137,15 @@ def within(line: Line, kind: str, options: dict[str, tuple[str, str]], rest: lis
     name, assigned, value = current.partition("=")
     if assigned and name in options and not literal:
         found = values(line, options[name][1], value, given if options[name][1] == "jobs" else [])
-        return found if isinstance(found, int) else [(f"{name}={word}", said) for word, said in found]
+        return (
+            found if isinstance(found, int) else [(f"{name}={word}", said) for word, said in found]
+        )
     if current.startswith("-") and not literal:
-        listed = [(word, said) for word, (said, _) in {**options, **EVERYWHERE}.items() if word.startswith("--")]
+        listed = [
+            (word, said)
+            for word, (said, _) in {**options, **EVERYWHERE}.items()
+            if word.startswith("--")
+        ]
         return starting(listed, current)
     return documented(rest) if kind == "commands" else values(line, kind, current, given)
 
@@ -143,7 +159,11 @@ def documented(words: list[str]) -> list[Pair]:
     found: dict[str, str] = {}
     for path, (_, options) in GRAMMAR.items():
         name, *inner = path.split(" ")
-        if "--json" in options and [name, *inner][: len(typed)] == typed and len(inner) >= len(typed):
+        if (
+            "--json" in options
+            and [name, *inner][: len(typed)] == typed
+            and len(inner) >= len(typed)
+        ):
             found.setdefault([name, *inner][len(typed)], "" if typed else COMMANDS[name][1])
     return starting(list(found.items()), current)
 

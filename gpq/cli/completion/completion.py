@@ -21,12 +21,16 @@ class Shell(str, Enum):
 
 
 @app.command()
-def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Your shell.")]) -> None:
-    """Print the completion script of a shell. Commands, options, job ids, names, servers and users complete.
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Your shell.")],
+) -> None:
+    """Print the completion script of a shell. Commands, options, job ids, names, servers and users
+    complete.
 
-    The lines below turn it on in every new shell of yours, and are for bash, zsh and fish in this order. Where gpq is not
-    on PATH, they do nothing. In zsh, keep the line behind any other with `compinit`. For gpq in a virtual environment that
-    is not always active, write its path in the line, as ~/.gpq/bin/gpq: TAB completes that path, too.
+    The lines below turn it on in every new shell of yours, and are for bash, zsh and fish in this
+    order. Where gpq is not on PATH, they do nothing. In zsh, keep the line behind any other with
+    `compinit`. For gpq in a virtual environment that is not always active, write its path in the
+    line, as ~/.gpq/bin/gpq: TAB completes that path, too.
 
     \b
     Example:

@@ -1,12 +1,18 @@
-"""The completion scripts, one a shell. They know nothing: `gpq __complete` answers, so that an upgrade reaches the next TAB.
+"""The completion scripts, one a shell. They know nothing: `gpq __complete` answers, so that an
+upgrade reaches the next TAB.
 
-Exit status 9 of `gpq __complete` means: file names, please. 10: what follows `--` is to be completed as a line of its own.
+Exit status 9 of `gpq __complete` means: file names, please. 10: what follows `--` is to be
+completed as a line of its own.
 """
 
-LINES = {  # that turn completion on for good; README.md, `gpq completion --help` and the scripts say the same
+# that turn completion on for good; README.md, `gpq completion --help` and the scripts say the same
+LINES = {
     "bash": "echo 'source <(gpq completion bash 2>/dev/null)' >> ~/.bashrc",
     "zsh": "echo 'source <(gpq completion zsh 2>/dev/null)' >> ~/.zshrc",
-    "fish": "mkdir -p ~/.config/fish/completions; gpq completion fish > ~/.config/fish/completions/gpq.fish",
+    "fish": (
+        "mkdir -p ~/.config/fish/completions; gpq completion fish >"
+        " ~/.config/fish/completions/gpq.fish"
+    ),
 }
 
 BASH = (
@@ -19,7 +25,8 @@ BASH = (
     COMPREPLY=()
     [[ ${1-} == */* ]] && gpq=${1/#\~\//$HOME/}
     case ${COMP_TYPE-} in
-        33 | 63 | 64) how=bash:${COLUMNS:-80} ;; # several candidates are shown, and none is inserted
+        # several candidates are shown, and none is inserted
+        33 | 63 | 64) how=bash:${COLUMNS:-80} ;;
     esac
     row=$(command "$gpq" __complete "$how" "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
     status=$?
@@ -56,9 +63,11 @@ complete -o nosort -F _gpq gpq 2>/dev/null || complete -F _gpq gpq
 
 ZSH = (
     rf"""#compdef gpq
-# zsh completion of gpq, in every new shell (it must stay behind any other line with compinit, which forgets it):
+# zsh completion of gpq, in every new shell (it must stay behind any other line with compinit,
+# which forgets it):
 #   {LINES["zsh"]}
-# In this shell only: source <(gpq completion zsh). As a file: gpq completion zsh > _gpq, in a folder of $fpath.
+# In this shell only: source <(gpq completion zsh). As a file: gpq completion zsh > _gpq, in a
+# folder of $fpath.
 """
     + r"""_gpq() {
     local answer gpq=gpq

@@ -20,14 +20,27 @@ from gpq.policies.registry import POLICIES
 
 MIN_FREE_MIB = 200
 LONGEST_SOCKET = 107  # bytes, sockaddr_un
-NETWORK = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "lustre", "beegfs", "glusterfs", "ceph", "gpfs", "afs", "9p")
+NETWORK = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "fuse.sshfs",
+    "lustre",
+    "beegfs",
+    "glusterfs",
+    "ceph",
+    "gpfs",
+    "afs",
+    "9p",
+)
 
 
 def everything(python: str = "") -> list[Check]:
     """All checks, in the order in which a mistake in one explains those after it."""
     checks: list[Callable[[], Check]] = [
-        interpreter, configuration, state_directory, state_filesystem, free_space, socket_path, daemon,
-        gpu_looks.gpus, processors, shared_memory, clock, lambda: torch(python),
+        interpreter, configuration, state_directory, state_filesystem, free_space, socket_path,
+        daemon, gpu_looks.gpus, processors, shared_memory, clock, lambda: torch(python),
     ]  # fmt: skip
     return [check() for check in checks]
 
@@ -35,11 +48,15 @@ def everything(python: str = "") -> list[Check]:
 def interpreter() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     missing = [
-        name for name in ("msgspec", "numpy", "psutil", "pynvml", "rich", "scipy", "typer") if not find_spec(name)
+        name
+        for name in ("msgspec", "numpy", "psutil", "pynvml", "rich", "scipy", "typer")
+        if not find_spec(name)
     ]
     if missing:
         fix = f"{sys.executable} -m pip install --upgrade goodput-queue"
-        return Check("python", "fail", f"{version} at {sys.executable} has no {', '.join(missing)}", fix)
+        return Check(
+            "python", "fail", f"{version} at {sys.executable} has no {', '.join(missing)}", fix
+        )
     return Check("python", "ok", f"{version} at {sys.executable} runs gpq {gpq.__version__}")
 
 
@@ -49,19 +66,33 @@ def configuration() -> Check:
         config.load(policies=POLICIES, cores=os.sched_getaffinity(0))
     except GpqError as error:
         return Check("config", "fail", error.message, error.hint)
-    return Check("config", "ok", f"{path} is right" if os.path.exists(path) else f"no {path}: the defaults hold")
+    return Check(
+        "config",
+        "ok",
+        f"{path} is right" if os.path.exists(path) else f"no {path}: the defaults hold",
+    )
 
 
 def state_directory() -> Check:
     home = paths.home()
     there = existing(home)
     if not os.access(there, os.W_OK | os.X_OK):
-        return Check("state", "fail", f"{there} is not writable", f"make it writable, or set GPQ_HOME (now {home})")
+        return Check(
+            "state",
+            "fail",
+            f"{there} is not writable",
+            f"make it writable, or set GPQ_HOME (now {home})",
+        )
     if there != home:
         return Check("state", "ok", f"{home} will be made")
     mode = os.stat(home).st_mode & 0o777
     if mode & 0o022:
-        return Check("state", "warn", f"{home} may be written by others (mode {mode:03o})", f"chmod 700 {home}")
+        return Check(
+            "state",
+            "warn",
+            f"{home} may be written by others (mode {mode:03o})",
+            f"chmod 700 {home}",
+        )
     return Check("state", "ok", f"{home} is writable")
 
 
@@ -98,7 +129,12 @@ def free_space() -> Check:
     there = existing(paths.home())
     free = shutil.disk_usage(there).free >> 20
     if free < MIN_FREE_MIB:
-        return Check("disk", "fail", f"{free} MiB are free at {there}", "make room, or set GPQ_HOME to another disk")
+        return Check(
+            "disk",
+            "fail",
+            f"{free} MiB are free at {there}",
+            "make room, or set GPQ_HOME to another disk",
+        )
     return Check("disk", "ok", f"{free / 1024:.1f} GiB are free at {there}")
 
 
@@ -128,17 +164,30 @@ def daemon() -> Check:
         return Check("daemon", "fail", error.message, error.hint)
     if info.version != gpq.__version__:
         said = f"version {info.version} runs, this is {gpq.__version__}"
-        return Check("daemon", "warn", said, "`gpq daemon stop`: the next command starts the new one, jobs run on")
+        return Check(
+            "daemon",
+            "warn",
+            said,
+            "`gpq daemon stop`: the next command starts the new one, jobs run on",
+        )
     down = sorted(name for name, state in info.nodes.items() if state == "unreachable")
     if down:
         said = f"pid {info.pid} runs, and cannot reach {', '.join(down)}"
         if info.config_changed:
             said += f"; {daemon_control.CHANGED}"
         return Check(
-            "daemon", "warn", said, "`gpq nodes` says why" if not info.config_changed else daemon_control.RESTART
+            "daemon",
+            "warn",
+            said,
+            "`gpq nodes` says why" if not info.config_changed else daemon_control.RESTART,
         )
     if info.config_changed:
-        return Check("daemon", "warn", f"pid {info.pid} runs; {daemon_control.CHANGED}", daemon_control.RESTART)
+        return Check(
+            "daemon",
+            "warn",
+            f"pid {info.pid} runs; {daemon_control.CHANGED}",
+            daemon_control.RESTART,
+        )
     return Check("daemon", "ok", f"pid {info.pid} runs, version {info.version}")
 
 
@@ -162,12 +211,19 @@ def processors() -> Check:
     except GpqError:
         nodes = {}
     slots = sum(node.slots or 0 for node in nodes.values() if node.connector == "local")
-    said = f"{usable} of {os.cpu_count()} cores may be used" + (f", {slots} CPU slots are configured" if slots else "")
+    said = f"{usable} of {os.cpu_count()} cores may be used" + (
+        f", {slots} CPU slots are configured" if slots else ""
+    )
     if slots > usable:
-        return Check("cores", "warn", said, "lower `slots` in config.toml: replicas would share cores")
+        return Check(
+            "cores", "warn", said, "lower `slots` in config.toml: replicas would share cores"
+        )
     if load > 2 * usable:
         return Check(
-            "cores", "warn", f"{said}; the load is {load:.1f}", "other programs slow your jobs down: see `top`"
+            "cores",
+            "warn",
+            f"{said}; the load is {load:.1f}",
+            "other programs slow your jobs down: see `top`",
         )
     return Check("cores", "ok", said)
 
@@ -176,7 +232,9 @@ def shared_memory() -> Check:
     try:
         size = shutil.disk_usage("/dev/shm").total >> 20
     except OSError:
-        return Check("shm", "warn", "no /dev/shm", "data loaders with workers need it: mount a tmpfs there")
+        return Check(
+            "shm", "warn", "no /dev/shm", "data loaders with workers need it: mount a tmpfs there"
+        )
     if size < 1024:
         return Check(
             "shm",
@@ -188,11 +246,15 @@ def shared_memory() -> Check:
 
 
 def clock() -> Check:
-    """The wall clock against the newest file that this machine keeps writing, and against reason."""
+    """The wall clock against the newest file that this machine keeps writing, and against
+    reason."""
     now = time.time()
     if now < 1_700_000_000:
         return Check(
-            "clock", "fail", time.strftime("it shows %Y-%m-%d", time.gmtime(now)), "set it: timedatectl set-ntp true"
+            "clock",
+            "fail",
+            time.strftime("it shows %Y-%m-%d", time.gmtime(now)),
+            "set it: timedatectl set-ntp true",
         )
     try:
         newest = os.stat(paths.database()).st_mtime
@@ -217,16 +279,27 @@ def torch(asked: str) -> Check:
     program = "import torch; print(torch.__version__, torch.cuda.device_count())"
     try:
         answer = subprocess.run(
-            [python, "-c", program], capture_output=True, text=True, timeout=120, cwd="/", check=False
+            [python, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd="/",
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Check(
-            "torch", "warn", f"{python} did not import torch: {error}", "training scripts need it; commands do not"
+            "torch",
+            "warn",
+            f"{python} did not import torch: {error}",
+            "training scripts need it; commands do not",
         )
     if answer.returncode != 0:
         said = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
         return Check(
-            "torch", "warn", f"{python}: {said}", f"{python} -m pip install torch; only training scripts need it"
+            "torch",
+            "warn",
+            f"{python}: {said}",
+            f"{python} -m pip install torch; only training scripts need it",
         )
     version, count = answer.stdout.split()[-2:]
     return Check("torch", "ok", f"{version} in {python} sees {count} CUDA GPUs")

@@ -11,12 +11,18 @@ from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
 from gpq.options import json_answers
 
 app = frame()
-NODES = typer.Argument(metavar="[NODE]...", help="Servers to check. [default: this machine, and all of them]")
+NODES = typer.Argument(
+    metavar="[NODE]...", help="Servers to check. [default: this machine, and all of them]"
+)
 PYTHON = typer.Option(
-    "--python", metavar="PATH", help="Interpreter of your scripts. [default: of the active environment, else gpq's own]"
+    "--python",
+    metavar="PATH",
+    help="Interpreter of your scripts. [default: of the active environment, else gpq's own]",
 )
 
-GPU = typer.Option("--gpu", help="Try its GPUs instead: driver, CUDA, small trainings. 2 to 10 minutes.")
+GPU = typer.Option(
+    "--gpu", help="Try its GPUs instead: driver, CUDA, small trainings. 2 to 10 minutes."
+)
 
 
 @app.command()
@@ -27,15 +33,17 @@ def doctor(
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> int:
-    """Check this machine and the servers: each line is ok, warn or fail, with its fix. Exit code 1 when something fails.
+    """Check this machine and the servers: each line is ok, warn or fail, with its fix. Exit code 1
+    when something fails.
 
-    Without NODE: this machine, and the servers where a daemon runs already. Servers are looked at side by side, then each
-    connection between two of them is tried, and an all-reduce over it is timed; what it took is kept, and tells the model
-    of jobs what several servers would cost them.
+    Without NODE: this machine, and the servers where a daemon runs already. Servers are looked at
+    side by side, then each connection between two of them is tried, and an all-reduce over it is
+    timed; what it took is kept, and tells the model of jobs what several servers would cost them.
 
-    --gpu reports on GPUs instead, each line PASS, FAIL or SKIP with a figure, of this machine or of the servers that are named:
-    what the driver says and how fast, and whether trainings under gpq come out as in plain PyTorch, at which cost. It takes
-    GPUs that nobody uses. Exit code 1 when something fails.
+    --gpu reports on GPUs instead, each line PASS, FAIL or SKIP with a figure, of this machine or of
+    the servers that are named: what the driver says and how fast, and whether trainings under gpq
+    come out as in plain PyTorch, at which cost. It takes GPUs that nobody uses. Exit code 1 when
+    something fails.
 
     \b
     Example:
@@ -54,7 +62,9 @@ def doctor(
     if names or checks.has_servers():
         found += server_checks.of_servers(names, python, server_checks.Progress())
     if json:
-        output.emit(json_answers.Checkup([json_answers.CheckView(**check.row()) for check in found]))
+        output.emit(
+            json_answers.Checkup([json_answers.CheckView(**check.row()) for check in found])
+        )
     else:
         output.text(lines, found, color.value)
     return 1 if any(check.verdict == "fail" for check in found) else 0
@@ -71,7 +81,9 @@ def _report(nodes: list[str], python: str, color: str, json: bool) -> int:
     checks = gpu_checks.report(list(dict.fromkeys(nodes)), python, server_checks.Progress())
     if json:
         views = [json_answers.GpuCheckView(**vars(check)) for check in checks]
-        output.emit(json_answers.GpuReport(gpq.__version__, round(time.monotonic() - begin, 1), views))
+        output.emit(
+            json_answers.GpuReport(gpq.__version__, round(time.monotonic() - begin, 1), views)
+        )
     else:
         output.text(lines, checks, color)
     return 1 if any(check.verdict == "FAIL" for check in checks) else 0

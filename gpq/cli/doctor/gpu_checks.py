@@ -1,4 +1,5 @@
-"""`gpq doctor --gpu`: the report of GPUs, part by part, of this machine or of servers side by side."""
+"""`gpq doctor --gpu`: the report of GPUs, part by part, of this machine or of servers side by
+side."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ Part = Callable[[str, float], list[wire.GpuLine]]
 
 
 def report(names: Sequence[str], python: str, show: Callable[[str], None]) -> list[GpuCheck]:
-    """Of this machine where no server is named. Raises GpqError where the daemon is not reached, or knows none of one."""
+    """Of this machine where no server is named. Raises GpqError where the daemon is not reached, or
+    knows none of one."""
     try:
         if not names:
             interpreter = environment.interpreter(python, dict(os.environ))
@@ -50,7 +52,8 @@ def report(names: Sequence[str], python: str, show: Callable[[str], None]) -> li
         nodes = call(requests.Nodes(list(names)), node_answers.NodeList).nodes
         configs = config.load().nodes
         pythons = {
-            node.name: environment.on_server(python, configs.get(node.name, config.NodeConfig())) for node in nodes
+            node.name: environment.on_server(python, configs.get(node.name, config.NodeConfig()))
+            for node in nodes
         }
 
         def of_server(name: str) -> list[GpuCheck]:
@@ -70,7 +73,11 @@ def _parts(node: str, run: Part, show: Callable[[str], None]) -> list[GpuCheck]:
         show(f"{node or 'this machine'}: {', '.join(part.names)}")
         left = LONGEST - (time.monotonic() - begin)
         if left < part.limit + MARGIN:
-            lines = alike(part.names, "SKIP", f"the report takes at most {LONGEST:.0f} s, and {left:.0f} were left")
+            lines = alike(
+                part.names,
+                "SKIP",
+                f"the report takes at most {LONGEST:.0f} s, and {left:.0f} were left",
+            )
         else:
             lines = run(name, part.limit)
         checks += [GpuCheck(node, part.section, *line) for line in lines]
@@ -86,8 +93,9 @@ def _here(part: str, python: str, limit: float) -> list[wire.GpuLine]:
     order = {"part": part, "python": python, "env": absolute(dict(os.environ))}
     search = os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path)
     process = subprocess.Popen(
-        [sys.executable, "-m", REPORT], env={**os.environ, "PYTHONPATH": search}, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+        [sys.executable, "-m", REPORT], env={**os.environ, "PYTHONPATH": search},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        errors="replace", start_new_session=True,
     )  # fmt: skip
     try:
         output, errors = process.communicate(json.dumps(order), timeout=limit + MARGIN)
@@ -99,7 +107,9 @@ def _here(part: str, python: str, limit: float) -> list[wire.GpuLine]:
     except BaseException:
         _kill(process)
         raise
-    rows = [json.loads(line[len("gpq:") :]) for line in output.splitlines() if line.startswith("gpq:")]
+    rows = [
+        json.loads(line[len("gpq:") :]) for line in output.splitlines() if line.startswith("gpq:")
+    ]
     return complete(part, rows, ending)
 
 
@@ -112,7 +122,9 @@ def _kill(process: subprocess.Popen[str]) -> None:
 def absolute(env: dict[str, str]) -> dict[str, str]:
     """Scripts are run in another folder than this one."""
     if env.get("PYTHONPATH"):
-        env["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry or ".") for entry in env["PYTHONPATH"].split(":"))
+        env["PYTHONPATH"] = os.pathsep.join(
+            os.path.abspath(entry or ".") for entry in env["PYTHONPATH"].split(":")
+        )
     return env
 
 
@@ -123,7 +135,9 @@ def _there(node: str, part: str, python: str, limit: float) -> list[wire.GpuLine
     }  # fmt: skip
     try:
         answer = call(
-            requests.Errand(node, "gpu", fields, limit + MARGIN), node_answers.ErrandResult, start=False
+            requests.Errand(node, "gpu", fields, limit + MARGIN),
+            node_answers.ErrandResult,
+            start=False,
         ).answer
     except GpqError as error:
         answer = {"error": error.message}

@@ -16,10 +16,15 @@ LIMIT = 60.0  # seconds of a look: a driver without persistence mode takes its t
 
 def gpus() -> Check:
     """Asks in a child process: a sick driver may never answer."""
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path)}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path),
+    }
     command = [sys.executable, "-m", "gpq_agent.node.doctor.gpu_looks", "any"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environ, check=False)
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=LIMIT, env=environ, check=False
+        )
     except subprocess.TimeoutExpired:
         said = f"the NVIDIA driver did not answer within {LIMIT:.0f} s"
         return Check("gpus", "fail", said, "nvidia-smi; dmesg; at last a reboot")
@@ -42,19 +47,26 @@ def judged(look: Mapping[str, Any]) -> Check:
         return Check("gpus", "fail", "; ".join(sick), mend)
     kinds = [gpu["name"] for gpu in gpus]
     counted = [f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)]
-    said = f"{', '.join(counted)}, driver {look['driver']}" if kinds else "no NVIDIA GPU: jobs run on CPU slots"
+    said = (
+        f"{', '.join(counted)}, driver {look['driver']}"
+        if kinds
+        else "no NVIDIA GPU: jobs run on CPU slots"
+    )
     if look["notice"]:
         mend = "nvidia-smi says more" if look["lost"] or not gpus else ""
         return Check("gpus", "fail" if look["lost"] else "warn", f"{said}; {look['notice']}", mend)
     foreign = sorted({pid for gpu in gpus for pid, _ in gpu["processes"] if not _is_ours(pid)})
     if foreign:
         listed = ", ".join(f"{pid} ({_program(pid)})" for pid in foreign[:5])
-        return Check("gpus", "warn", f"{said}; others use them: pid {listed}", "gpq leaves those GPUs alone")
+        return Check(
+            "gpus", "warn", f"{said}; others use them: pid {listed}", "gpq leaves those GPUs alone"
+        )
     return Check("gpus", "ok", said)
 
 
 def _is_ours(pid: int) -> bool:
-    """Is the process part of a job of gpq's, or the server of MPS, whose clients are seen by themselves?"""
+    """Is the process part of a job of gpq's, or the server of MPS, whose clients are seen by
+    themselves?"""
     try:
         with open(f"/proc/{pid}/environ", "rb") as stream:
             if b"GPQ_JOB" in stream.read():

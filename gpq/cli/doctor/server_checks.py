@@ -1,4 +1,5 @@
-"""`gpq doctor` of servers: what is asked of which, side by side and each with a time limit. Verdicts are in `server_lines`."""
+"""`gpq doctor` of servers: what is asked of which, side by side and each with a time limit.
+Verdicts are in `server_lines`."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ class Progress:
 
 
 def of_servers(names: Sequence[str], python: str, show: Callable[[str], None]) -> list[Check]:
-    """Lines of these servers, all if none is named. Raises GpqError where the daemon is not reached, or knows none of one."""
+    """Lines of these servers, all if none is named. Raises GpqError where the daemon is not
+    reached, or knows none of one."""
     nodes = call(requests.Nodes(list(names)), node_answers.NodeList).nodes
     checkup = _Checkup(nodes, python, show)
     try:
@@ -112,15 +114,20 @@ class _Checkup:
 
         return _side_by_side(look, names)
 
-    # -- several of them -----------------------------------------------------------------------------------------------
+    # -- several of them ---------------------------------------------------------------------------
 
     def _together(self, told: Mapping[str, Told]) -> None:
         names = sorted(told)
-        self.found += [server_lines.versions({name: self.torch[name] for name in names}), server_lines.host_names(told)]
+        self.found += [
+            server_lines.versions({name: self.torch[name] for name in names}),
+            server_lines.host_names(told),
+        ]
         self.found.append(server_lines.shared(self._shared(names)))
         for name in names:
             own = self.nodes[name].address
-            self.addresses[name] = list(dict.fromkeys([*([own] if own else []), *told[name]["addresses"]]))
+            self.addresses[name] = list(
+                dict.fromkeys([*([own] if own else []), *told[name]["addresses"]])
+            )
             self.boots[name] = str(told[name]["boot"])
         self._try_ports(names)
         self._measure(names)
@@ -130,24 +137,32 @@ class _Checkup:
         self.show("which servers share their files")
         tokens = {name: uuid.uuid4().hex for name in names}
         _side_by_side(lambda name: _errand(name, "mark", TCP, token=tokens[name]), names)
-        seen = _side_by_side(lambda name: _errand(name, "seen", TCP, tokens=[*tokens.values()]), names)
+        seen = _side_by_side(
+            lambda name: _errand(name, "seen", TCP, tokens=[*tokens.values()]), names
+        )
         _side_by_side(lambda name: _errand(name, "unmark", TCP, token=tokens[name]), names)
         groups: dict[tuple[str, ...], list[str]] = {}
         for name in names:
-            groups.setdefault(tuple(sorted(seen[name].get("seen", [tokens[name]]))), []).append(name)
+            groups.setdefault(tuple(sorted(seen[name].get("seen", [tokens[name]]))), []).append(
+                name
+            )
         return list(groups.values())
 
     def _ways(self, source: str, target: str) -> list[str]:
-        """Addresses that a job over both would try, in its order: two nodes of one machine need no network, unless they
-        are in containers of their own."""
-        alike = [LOOPBACK] if self.boots[source] and self.boots[source] == self.boots[target] else []
+        """Addresses that a job over both would try, in its order: two nodes of one machine need no
+        network, unless they are in containers of their own."""
+        alike = (
+            [LOOPBACK] if self.boots[source] and self.boots[source] == self.boots[target] else []
+        )
         return list(dict.fromkeys([*alike, *self.addresses[target]]))
 
     def _try_ports(self, names: Sequence[str]) -> None:
         """From each to each other, on a port of both ranges that jobs use."""
         self.show(f"trying connections between {len(names)} servers")
         tokens = {name: uuid.uuid4().hex for name in names}
-        heard = _side_by_side(lambda name: _errand(name, "listen", TCP, token=tokens[name], seconds=LISTENS), names)
+        heard = _side_by_side(
+            lambda name: _errand(name, "listen", TCP, token=tokens[name], seconds=LISTENS), names
+        )
 
         def reach(source: str) -> dict[str, dict[tuple[str, int], str]]:
             ends = [
@@ -157,10 +172,15 @@ class _Checkup:
                 for address in self._ways(source, target)
                 for port in heard[target].get("ports", [])
             ]
-            targets = [{"address": address, "port": port, "token": tokens[target]} for target, address, port in ends]
+            targets = [
+                {"address": address, "port": port, "token": tokens[target]}
+                for target, address, port in ends
+            ]
             answer = _errand(source, "reach", TCP, targets=targets)
             problems = answer.get("problems", [str(answer.get("error", "no answer"))] * len(ends))
-            found: dict[str, dict[tuple[str, int], str]] = {target: {} for target in names if target != source}
+            found: dict[str, dict[tuple[str, int], str]] = {
+                target: {} for target in names if target != source
+            }
             for (target, address, port), problem in zip(ends, problems, strict=True):
                 found[target][address, port] = problem
             return found
@@ -170,17 +190,24 @@ class _Checkup:
                 ways = self._ways(source, target)
                 check = server_lines.reached(source, target, ways, of_target)
                 self.found.append(check)
-                works = [a for a in ways if not any(p for (each, _), p in of_target.items() if each == a)]
+                works = [
+                    a for a in ways if not any(p for (each, _), p in of_target.items() if each == a)
+                ]
                 if check.verdict == "ok":
                     self.open[source, target] = works[0]
 
     def _measure(self, names: Sequence[str]) -> None:
-        """An all-reduce between the two of each pair; no server takes part in two at once, so none disturbs another."""
+        """An all-reduce between the two of each pair; no server takes part in two at once, so none
+        disturbs another."""
         able = [name for name in names if "torch" in self.torch[name]]
-        pairs = [pair for pair in combinations(able, 2) if pair in self.open and pair[::-1] in self.open]
+        pairs = [
+            pair for pair in combinations(able, 2) if pair in self.open and pair[::-1] in self.open
+        ]
         if not pairs:
             why = "no two servers with torch reach each other"
-            self.found.append(Check("all-reduce", "warn", f"not measured: {why}", "mend what stands above"))
+            self.found.append(
+                Check("all-reduce", "warn", f"not measured: {why}", "mend what stands above")
+            )
         done = 0
         for together in _disjoint(pairs):
             answers = _side_by_side(lambda pair: self._all_reduce(*pair), together)
@@ -193,15 +220,25 @@ class _Checkup:
 
     def _all_reduce(self, first: str, second: str) -> tuple[Told, str]:
         devices = {name: _free_gpu(self.nodes[name]) for name in (first, second)}
-        backend = "nccl" if all(devices.values()) and all(self.torch[n].get("gpus") for n in devices) else "gloo"
+        backend = (
+            "nccl"
+            if all(devices.values()) and all(self.torch[n].get("gpus") for n in devices)
+            else "gloo"
+        )
         port = _errand(first, "listen", TCP, token="x", seconds=0.01).get("ports", [0, 0])[1]
-        common = {"address": self.open[second, first], "port": port, "backend": backend, "seconds": REDUCE - 10.0}
+        common = {
+            "address": self.open[second, first],
+            "port": port,
+            "backend": backend,
+            "seconds": REDUCE - 10.0,
+        }
 
         def rank(number: int) -> Told:
             name, other = (first, second) if number == 0 else (second, first)
             return _errand(
-                name, "all-reduce", REDUCE, rank=number, peer=self.open[name, other], python=self._python(name),
-                device=devices[name] if backend == "nccl" else "", env=environment.kept(dict(os.environ), {}), **common,
+                name, "all-reduce", REDUCE, rank=number, peer=self.open[name, other],
+                python=self._python(name), device=devices[name] if backend == "nccl" else "",
+                env=environment.kept(dict(os.environ), {}), **common,
             )  # fmt: skip
 
         told = _side_by_side(rank, [0, 1])
@@ -210,7 +247,11 @@ class _Checkup:
 
 def _free_gpu(node: NodeView) -> str:
     """A GPU on which nobody is, "" where there is none."""
-    free = (each.id for each in node.devices if each.kind == "cuda" and each.state == "ok" and each.job is None)
+    free = (
+        each.id
+        for each in node.devices
+        if each.kind == "cuda" and each.state == "ok" and each.job is None
+    )
     return next(free, "")
 
 
@@ -229,7 +270,9 @@ def _disjoint(pairs: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]
 
 
 def _keep(first: str, second: str, told: Told, backend: str) -> None:
-    measured = requests.Measured([first, second], float(told["latency"]), float(told["bandwidth"]), backend)
+    measured = requests.Measured(
+        [first, second], float(told["latency"]), float(told["bandwidth"]), backend
+    )
     call(measured, node_answers.Kept)
 
 
@@ -244,28 +287,51 @@ def _side_by_side(work: Callable[[K], T], things: Sequence[K]) -> dict[K, T]:
 def _errand(node: str, name: str, limit: float, **fields: Any) -> Told:
     """What the server told; {"error"} where it came to nothing."""
     try:
-        return call(requests.Errand(node, name, fields, limit), node_answers.ErrandResult, start=False).answer
+        return call(
+            requests.Errand(node, name, fields, limit), node_answers.ErrandResult, start=False
+        ).answer
     except GpqError as error:
         return {"error": error.message}
 
 
 def _ssh(name: str, node: NodeConfig) -> Check:
     """What ssh makes of the settings, ~/.ssh/config included. Connects to nothing."""
-    target = Target(node.host, node.port, os.path.expanduser(node.identity), tuple(node.ssh or ["ssh"]))
+    target = Target(
+        node.host, node.port, os.path.expanduser(node.identity), tuple(node.ssh or ["ssh"])
+    )
     argv = [*target.argv("-G"), "--", target.host]
     try:
         done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=SSH_SAYS, stdin=subprocess.DEVNULL, check=False
+            argv,
+            capture_output=True,
+            text=True,
+            timeout=SSH_SAYS,
+            stdin=subprocess.DEVNULL,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Check(
-            "ssh", "fail", f"{argv[0]}: {error}", "install OpenSSH's client, or correct `ssh` in config.toml", name
+            "ssh",
+            "fail",
+            f"{argv[0]}: {error}",
+            "install OpenSSH's client, or correct `ssh` in config.toml",
+            name,
         )
     said = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
     if done.returncode != 0 or "hostname" not in said:
         why = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
-        return Check("ssh", "fail", why, "correct ~/.ssh/config; `ssh -G HOST` shows what it makes of it", name)
+        return Check(
+            "ssh",
+            "fail",
+            why,
+            "correct ~/.ssh/config; `ssh -G HOST` shows what it makes of it",
+            name,
+        )
     jump = f", by {said['proxyjump']}" if said.get("proxyjump", "none") != "none" else ""
     return Check(
-        "ssh", "ok", f"{said.get('user', '')}@{said['hostname']}, port {said.get('port', '22')}{jump}", "", name
+        "ssh",
+        "ok",
+        f"{said.get('user', '')}@{said['hostname']}, port {said.get('port', '22')}{jump}",
+        "",
+        name,
     )

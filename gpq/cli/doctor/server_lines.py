@@ -26,8 +26,17 @@ CONF = "`{}` in /etc/security/limits.conf, then log in again"
 def reachability(node: NodeView) -> Check:
     """Does the daemon hear of it?"""
     if not node.answers:
-        mend = f"`gpq daemon logs` says more; `ssh` there by hand; `gpq nodes remove {node.name}` where it is gone for good"
-        return Check("reach", "fail", f"does not answer: {node.reason or 'no reason is known'}", mend, node.name)
+        mend = (
+            f"`gpq daemon logs` says more; `ssh` there by hand; `gpq nodes remove {node.name}`"
+            " where it is gone for good"
+        )
+        return Check(
+            "reach",
+            "fail",
+            f"does not answer: {node.reason or 'no reason is known'}",
+            mend,
+            node.name,
+        )
     drained = f", drained{': ' + node.reason if node.reason else ''}" if node.drained else ""
     return Check("reach", "ok", f"answers{drained}", "", node.name)
 
@@ -39,17 +48,32 @@ def unknown_attempts(node: NodeView) -> list[Check]:
 
 
 def damaged_files(node: NodeView) -> list[Check]:
-    mend = "gpq goes on without them: a full disk, a crash of the server, or a program that writes there may be why"
+    mend = (
+        "gpq goes on without them: a full disk, a crash of the server, or a program that writes"
+        " there may be why"
+    )
     return [Check("records", "warn", line, mend, node.name) for line in node.damage]
 
 
-def of_itself(name: str, told: Told, offset: float, unsure: float, files: int = UNLIMITED) -> list[Check]:
-    """From what `examine` told. `offset`: of its clock against ours, seconds, known to within `unsure`; `files`: that may be
-    open in this shell, and so in its jobs."""
+def of_itself(
+    name: str, told: Told, offset: float, unsure: float, files: int = UNLIMITED
+) -> list[Check]:
+    """From what `examine` told. `offset`: of its clock against ours, seconds, known to within
+    `unsure`; `files`: that may be open in this shell, and so in its jobs."""
     if "error" in told:
-        return [Check("agent", "fail", str(told["error"]), "`gpq daemon logs`; is a disk of that server hung?", name)]
+        return [
+            Check(
+                "agent",
+                "fail",
+                str(told["error"]),
+                "`gpq daemon logs`; is a disk of that server hung?",
+                name,
+            )
+        ]
     agent = f"agent {str(told['agent'])[:12] or 'as installed'}, protocol {told['version']}"
-    found = [Check("agent", "ok", f"{agent}, Python {told['python']} at {told['executable']}", "", name)]
+    found = [
+        Check("agent", "ok", f"{agent}, Python {told['python']} at {told['executable']}", "", name)
+    ]
     found.append(_clock(name, offset, unsure))
     found += [_disk(name, disk) for disk in told["disks"]]
     found += [
@@ -60,14 +84,24 @@ def of_itself(name: str, told: Told, offset: float, unsure: float, files: int = 
         _ports(name, told["ephemeral"]),
     ]
     conda = told["conda"] or "no conda in PATH of a login without a shell"
-    return [*found, Check("path", "ok", f"{conda}; scripts run with an absolute interpreter", "", name)]
+    return [
+        *found,
+        Check("path", "ok", f"{conda}; scripts run with an absolute interpreter", "", name),
+    ]
 
 
 def _clock(name: str, offset: float, unsure: float) -> Check:
-    said = f"{abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} this machine's (within {unsure:.1f} s)"
+    said = (
+        f"{abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} this machine's (within"
+        f" {unsure:.1f} s)"
+    )
     if abs(offset) - unsure > MOST_OFFSET:
         return Check(
-            "clock", "warn", said, "timedatectl set-ntp true, on both; leases do not mind, file dates do", name
+            "clock",
+            "warn",
+            said,
+            "timedatectl set-ntp true, on both; leases do not mind, file dates do",
+            name,
         )
     return Check("clock", "ok", said, "", name)
 
@@ -79,10 +113,15 @@ def _disk(name: str, disk: Told) -> Check:
     inodes = f", {disk['inodes']} inodes" if disk["inodes"] is not None else ""
     said = f"{disk['free_mib'] / 1024:.1f} GiB{inodes} free at {path} ({disk['filesystem']})"
     room = f"make room there, or set `spool` of [nodes.{name}] to another disk"
-    if disk["free_mib"] < LEAST_DISK_MIB or (disk["inodes"] is not None and disk["inodes"] < LEAST_INODES):
+    if disk["free_mib"] < LEAST_DISK_MIB or (
+        disk["inodes"] is not None and disk["inodes"] < LEAST_INODES
+    ):
         return Check(what, "fail", said, room, name)
     if disk["filesystem"] in NETWORK and disk["what"] == "spool":
-        mend = f"set `spool` of [nodes.{name}] to a local disk: when the network file system hangs, so does the agent"
+        mend = (
+            f"set `spool` of [nodes.{name}] to a local disk: when the network file system hangs, so"
+            " does the agent"
+        )
         return Check(what, "warn", said, mend, name)
     if disk["free_mib"] < LOW_DISK_MIB:
         return Check(what, "warn", said, room, name)
@@ -96,7 +135,13 @@ def _files(name: str, shell: int, most: int) -> Check:
     if 0 <= most < LEAST_FILES:
         return Check("nofile", "warn", line, CONF.format("* hard nofile 65536"), name)
     if 0 <= shell < LEAST_FILES:
-        return Check("nofile", "warn", line, "`ulimit -n 65536` in the shell that submits, or in its .bashrc", name)
+        return Check(
+            "nofile",
+            "warn",
+            line,
+            "`ulimit -n 65536` in the shell that submits, or in its .bashrc",
+            name,
+        )
     return Check("nofile", "ok", line, "", name)
 
 
@@ -116,18 +161,33 @@ def _amount(number: int) -> str:
 def _size(number: int) -> str:
     if _amount(number) == "unlimited":
         return "unlimited"
-    return f"{number / (1 << 20):.0f} MiB" if number >= 10 << 20 or number % (1 << 20) == 0 else f"{number >> 10} KiB"
+    return (
+        f"{number / (1 << 20):.0f} MiB"
+        if number >= 10 << 20 or number % (1 << 20) == 0
+        else f"{number >> 10} KiB"
+    )
 
 
 def _shm(name: str, mib: int | None) -> Check:
     if mib is None:
         return Check(
-            "shm", "warn", "no /dev/shm", "data loaders with workers and NCCL need it: mount a tmpfs there", name
+            "shm",
+            "warn",
+            "no /dev/shm",
+            "data loaders with workers and NCCL need it: mount a tmpfs there",
+            name,
         )
-    mend = "data loaders with workers may die: --shm-size of the container, or mount -o remount,size=8G /dev/shm"
+    mend = (
+        "data loaders with workers may die: --shm-size of the container, or mount -o"
+        " remount,size=8G /dev/shm"
+    )
     is_small = mib < LEAST_SHM_MIB
     return Check(
-        "shm", "warn" if is_small else "ok", f"/dev/shm has {mib / 1024:.1f} GiB", mend if is_small else "", name
+        "shm",
+        "warn" if is_small else "ok",
+        f"/dev/shm has {mib / 1024:.1f} GiB",
+        mend if is_small else "",
+        name,
     )
 
 
@@ -135,8 +195,12 @@ def _interfaces(name: str, told: Told) -> Check:
     by = {one["address"]: one["name"] for one in told["interfaces"]}
     if not told["addresses"]:
         mend = f"give it an address that others reach, and set `address` of [nodes.{name}]"
-        return Check("network", "warn", "only the loopback: no other server can reach it", mend, name)
-    return Check("network", "ok", ", ".join(f"{by[each]} {each}" for each in told["addresses"]), "", name)
+        return Check(
+            "network", "warn", "only the loopback: no other server can reach it", mend, name
+        )
+    return Check(
+        "network", "ok", ", ".join(f"{by[each]} {each}" for each in told["addresses"]), "", name
+    )
 
 
 def _ports(name: str, ephemeral: Sequence[int]) -> Check:
@@ -144,7 +208,11 @@ def _ports(name: str, ephemeral: Sequence[int]) -> Check:
     said = f"outgoing connections take {first} to {last}, jobs meet on {FIRST_PORT} to {LAST_PORT}"
     if first <= LAST_PORT and last >= FIRST_PORT:
         return Check(
-            "ports", "warn", said, "sysctl -w net.ipv4.ip_local_port_range='32768 60999': else ports clash", name
+            "ports",
+            "warn",
+            said,
+            "sysctl -w net.ipv4.ip_local_port_range='32768 60999': else ports clash",
+            name,
         )
     return Check("ports", "ok", said, "", name)
 
@@ -154,7 +222,11 @@ def gpus(node: NodeView, told: Told) -> Check:
     name = node.name
     if told.get("error"):
         return Check(
-            "gpus", "fail", str(told["error"]), "nvidia-smi there; sudo dmesg | grep -i nvrm; at last a reboot", name
+            "gpus",
+            "fail",
+            str(told["error"]),
+            "nvidia-smi there; sudo dmesg | grep -i nvrm; at last a reboot",
+            name,
         )
     cards = [device for device in node.devices if device.kind == "cuda"]
     notice = str(told.get("notice") or "")
@@ -165,7 +237,11 @@ def gpus(node: NodeView, told: Told) -> Check:
             return Check("gpus", "warn", f"{said}; {notice}", "nvidia-smi there says more", name)
         return Check("gpus", "ok", said, "", name)
     said = f"{len(cards)} x {cards[0].type}, driver {told.get('driver') or 'not known'}"
-    bad = [f"GPU {each.index} {each.state}: {each.reason}" for each in cards if each.state not in ("ok", "foreign")]
+    bad = [
+        f"GPU {each.index} {each.state}: {each.reason}"
+        for each in cards
+        if each.state not in ("ok", "foreign")
+    ]
     if bad:
         mend = "sudo dmesg | grep -i xid there says more; a lost GPU needs a reboot"
         return Check("gpus", "fail", "; ".join([said, *bad]), mend, name)
@@ -184,20 +260,28 @@ def gpus(node: NodeView, told: Told) -> Check:
             name,
         )
     if notice:
-        return Check("gpus", "warn", f"{said}; {notice}", "jobs run on the others all the same", name)
+        return Check(
+            "gpus", "warn", f"{said}; {notice}", "jobs run on the others all the same", name
+        )
     return Check("gpus", "ok", said, "", name)
 
 
 def torch(name: str, python: str, told: Told) -> Check:
     if "torch" in told:
         more = f", NCCL {told['nccl']}" if told.get("nccl") else ""
-        said = f"{told['torch']} in Python {told['python']} at {python} sees {told['gpus']} CUDA GPUs{more}"
+        said = (
+            f"{told['torch']} in Python {told['python']} at {python} sees {told['gpus']} CUDA"
+            f" GPUs{more}"
+        )
         return Check("torch", "ok", said, "", name)
-    mend = f"make the environment there too, or set script_python of [nodes.{name}]; commands need none"
+    mend = (
+        f"make the environment there too, or set script_python of [nodes.{name}]; commands need"
+        " none"
+    )
     return Check("torch", "warn", f"{python}: {told.get('error', 'no answer')}", mend, name)
 
 
-# -- several servers ------------------------------------------------------------------------------------------------------
+# -- several servers -------------------------------------------------------------------------------
 
 
 def versions(told: Mapping[str, Told]) -> Check:
@@ -211,10 +295,15 @@ def versions(told: Mapping[str, Told]) -> Check:
             kinds.setdefault(f"Python {python}, torch {found['torch']}{nccl}", []).append(name)
     if len(kinds) > 1:
         said = "; ".join(f"{', '.join(names)}: {kind}" for kind, names in kinds.items())
-        return Check("versions", "fail", said, "install the same versions: replicas of one job must agree")
+        return Check(
+            "versions", "fail", said, "install the same versions: replicas of one job must agree"
+        )
     if not kinds:
         return Check(
-            "versions", "warn", "no server told its torch", "see the lines above; jobs over several servers need it"
+            "versions",
+            "warn",
+            "no server told its torch",
+            "see the lines above; jobs over several servers need it",
         )
     [(kind, names)] = kinds.items()
     return Check("versions", "ok", f"{kind} on {', '.join(names)}")
@@ -225,7 +314,11 @@ def host_names(told: Mapping[str, Told]) -> Check:
     by: dict[str, dict[str, str]] = {}  # host name -> boot -> the first that is there
     for name in sorted(told):
         by.setdefault(str(told[name]["host"]), {}).setdefault(str(told[name]["boot"]), name)
-    twice = [f"{', '.join(boots.values())} are all called {host}" for host, boots in by.items() if len(boots) > 1]
+    twice = [
+        f"{', '.join(boots.values())} are all called {host}"
+        for host, boots in by.items()
+        if len(boots) > 1
+    ]
     if twice:
         mend = "hostnamectl set-hostname NAME: NCCL takes them for one machine"
         return Check("hostnames", "warn", "; ".join(twice), mend)
@@ -235,23 +328,36 @@ def host_names(told: Mapping[str, Told]) -> Check:
 def shared(groups: Sequence[Sequence[str]]) -> Check:
     """Which servers have one folder of checkpoints: `groups` of names."""
     said = "; ".join(
-        f"{', '.join(names)} share one" if len(names) > 1 else f"{names[0]} has its own" for names in groups
+        f"{', '.join(names)} share one" if len(names) > 1 else f"{names[0]} has its own"
+        for names in groups
     )
     return Check("files", "ok", f"folders of checkpoints: {said}")
 
 
-def reached(source: str, target: str, addresses: Sequence[str], problems: Mapping[tuple[str, int], str]) -> Check:
-    """`problems`: by address and port what was in the way, "" for nothing. Any address will do, with all of its ports."""
+def reached(
+    source: str, target: str, addresses: Sequence[str], problems: Mapping[tuple[str, int], str]
+) -> Check:
+    """`problems`: by address and port what was in the way, "" for nothing. Any address will do,
+    with all of its ports."""
     for address in addresses:
         if not any(why for (each, _), why in problems.items() if each == address):
             return Check("tcp", "ok", f"{source} -> {target} at {address}")
     open_ones = [f"{address}:{port}" for (address, port), why in problems.items() if not why]
     if open_ones:
         said = f"{source} -> {target}: only {', '.join(open_ones)} of {len(problems)} ports tried"
-        mend = f"a firewall lets some ports through; NCCL and gloo use any: on {target}, allow all TCP from {source}"
+        mend = (
+            f"a firewall lets some ports through; NCCL and gloo use any: on {target}, allow all TCP"
+            f" from {source}"
+        )
         return Check("tcp", "fail", said, mend)
-    why = "; ".join(f"{address}: {why}" for (address, _), why in list(problems.items())[:3]) or "it has no address"
-    mend = f"on {target}, allow all TCP from {source} (ufw allow from ADDRESS), or set `address` of [nodes.{target}]"
+    why = (
+        "; ".join(f"{address}: {why}" for (address, _), why in list(problems.items())[:3])
+        or "it has no address"
+    )
+    mend = (
+        f"on {target}, allow all TCP from {source} (ufw allow from ADDRESS), or set `address` of"
+        f" [nodes.{target}]"
+    )
     return Check("tcp", "fail", f"{source} -> {target}: {why}", mend)
 
 
@@ -259,12 +365,19 @@ def all_reduce(first: str, second: str, told: Told, backend: str) -> Check:
     """What two ranks measured."""
     where = f"{first} - {second}"
     if "bandwidth" not in told:
-        mend = "NCCL_DEBUG=INFO in a job over both says more" if backend == "nccl" else "is a firewall between them?"
+        mend = (
+            "NCCL_DEBUG=INFO in a job over both says more"
+            if backend == "nccl"
+            else "is a firewall between them?"
+        )
         return Check("all-reduce", "fail", f"{where}: {told.get('error', 'no answer')}", mend)
     figures = f"{told['bandwidth'] / 1e6:.0f} MB/s, {told['latency'] * 1e3:.2f} ms"
     by = f" by {told['interface']}" if told.get("interface") else ""
     said = f"{where}: {figures} ({backend}{by})"
     if told["bandwidth"] < SLOW:
-        mend = "below 1 Gbit/s: another interface or cable; gpq knows now what jobs over both would lose"
+        mend = (
+            "below 1 Gbit/s: another interface or cable; gpq knows now what jobs over both would"
+            " lose"
+        )
         return Check("all-reduce", "warn", said, mend)
     return Check("all-reduce", "ok", said)

@@ -1,1 +1,2 @@
-"""Writes man pages, schemas, the data for completion and tables of the README. No command imports it."""
+"""Writes man pages, schemas, the data for completion and tables of the README. No command imports
+it."""

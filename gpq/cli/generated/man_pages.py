@@ -1,6 +1,8 @@
-"""Manual pages, made from the commands' own help: `gpq.1`, and one for each command (`man gpq-submit`), in gpq/man/.
+"""Manual pages, made from the commands' own help: `gpq.1`, and one for each command (`man
+gpq-submit`), in gpq/man/.
 
-`python -m gpq.cli.generated.reference --write` writes them; `share/man/man1` of the environment is where they are installed.
+`python -m gpq.cli.generated.reference --write` writes them; `share/man/man1` of the environment is
+where they are installed.
 """
 
 from __future__ import annotations
@@ -28,8 +30,13 @@ ENVIRONMENT = (
     ("GPQ_HOME", "The state directory, instead of $XDG_STATE_HOME/gpq."),
     ("NO_COLOR", "No colours, if it is set."),
 )
-ESCAPES = str.maketrans({"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti"})
-OWN_CODE = "`gpq wait` and `gpq submit --wait` exit with the job's own code, 128 + n where signal n ended it."
+ESCAPES = str.maketrans(
+    {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti"}
+)
+OWN_CODE = (
+    "`gpq wait` and `gpq submit --wait` exit with the job's own code, 128 + n where signal n"
+    " ended it."
+)
 
 
 def pages() -> dict[str, str]:
@@ -43,14 +50,17 @@ def pages() -> dict[str, str]:
 def overview() -> str:
     lines = [
         *_head("gpq", "a job manager for shared GPU servers"),
-        ".SH SYNOPSIS", r".B gpq", r"\fICOMMAND\fR [\fIoptions\fR]",
+        ".SH SYNOPSIS",
+        r".B gpq",
+        r"\fICOMMAND\fR [\fIoptions\fR]",
         ".SH DESCRIPTION",
         _text(
-            "Queues jobs across the GPUs of a few servers that are reached by ssh, and decides who gets which of them, with "
-            "which batch size, again and again while jobs run. A daemon of your own does that; any command starts it."
+            "Queues jobs across the GPUs of a few servers that are reached by ssh, and decides who"
+            " gets which of them, with which batch size, again and again while jobs run. A daemon"
+            " of your own does that; any command starts it."
         ),
         ".SH COMMANDS",
-    ]  # fmt: skip
+    ]
     for name, (_, line) in COMMANDS.items():
         lines += [".TP", f"\\fBgpq\\-{_text(name)}\\fR(1)", _text(f"{line[:1].upper()}{line[1:]}.")]
     lines += [".SH EXIT STATUS", *_listed(EXIT_STATUS), ".PP", _text(OWN_CODE)]
@@ -64,28 +74,54 @@ def page(name: str) -> str:
     found = command(name)
     inner = getattr(found, "commands", None)
     lines = [*_head(f"gpq-{name}", COMMANDS[name][1]), ".SH SYNOPSIS"]
-    parts = [(f"gpq {name}", found)] if inner is None else [(f"gpq {name} {each}", inner[each]) for each in inner]
+    parts = (
+        [(f"gpq {name}", found)]
+        if inner is None
+        else [(f"gpq {name} {each}", inner[each]) for each in inner]
+    )
     for number, (path, each) in enumerate(parts):
         lines += [".br"] if number else []
         lines += [f".B {_text(path)}", _text(_usage(each), emphasised=True)]
     if inner is None:
-        lines += [".SH DESCRIPTION", *_body(found), ".SH OPTIONS", *_options(found), ".SH EXAMPLES", *_examples(found)]
+        lines += [
+            ".SH DESCRIPTION",
+            *_body(found),
+            ".SH OPTIONS",
+            *_options(found),
+            ".SH EXAMPLES",
+            *_examples(found),
+        ]
     else:
         lines += [".SH DESCRIPTION", _text(" ".join((found.help or "").split())), ".SH COMMANDS"]
         for path, each in parts:
-            lines += [f".SS {_text(path)}", *_body(each), *_options(each), ".PP", "Example:", *_examples(each)]
+            lines += [
+                f".SS {_text(path)}",
+                *_body(each),
+                *_options(each),
+                ".PP",
+                "Example:",
+                *_examples(each),
+            ]
     lines += [".SH SEE ALSO", r"\fBgpq\fR(1)"]
     return "\n".join(lines) + "\n"
 
 
 def _head(name: str, line: str) -> list[str]:
     title = f'.TH "{_text(name).upper()}" 1 "" "gpq {gpq.__version__}" "User Commands"'
-    return ['.\\" Made from the commands by make completions: edit those instead.', title, ".SH NAME",
-            f"{_text(name)} \\- {_text(line)}"]  # fmt: skip
+    return [
+        '.\\" Made from the commands by make completions: edit those instead.',
+        title,
+        ".SH NAME",
+        f"{_text(name)} \\- {_text(line)}",
+    ]
 
 
 def _usage(found: Any) -> str:
-    arguments = [str(each.metavar or each.name) for each in found.params if each.param_type_name == "argument"]
+    arguments = [
+        str(each.metavar or each.name)
+        for each in found.params
+        if each.param_type_name == "argument"
+    ]
     return " ".join(["[OPTIONS]", *arguments])
 
 
@@ -120,7 +156,9 @@ def _options(found: Any) -> Iterator[str]:
 def _with_default(each: Any) -> str:
     help = " ".join((each.help or "").split())
     default = getattr(each.default, "value", each.default)  # of a choice
-    shown = each.show_default is not False and not each.is_flag and default not in (None, "", [], ())
+    shown = (
+        each.show_default is not False and not each.is_flag and default not in (None, "", [], ())
+    )
     return f"{help} [default: {default}]" if shown and "[default" not in help else help
 
 
@@ -133,7 +171,8 @@ def _verbatim(lines: list[str]) -> list[str]:
 
 
 def _text(text: str, *, emphasised: bool = False) -> str:
-    """As man(7) wants it: no line begins with a control character, and what is to be typed can be copied."""
+    """As man(7) wants it: no line begins with a control character, and what is to be typed can be
+    copied."""
     escaped = text.translate(ESCAPES)
     escaped = f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
     return re.sub(r"([A-Z][A-Z@]+)", r"\\fI\1\\fR", escaped) if emphasised else escaped

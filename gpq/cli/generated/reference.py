@@ -1,7 +1,9 @@
-"""Reads the commands from the typer apps: the table for the README, and the grammar that completion works from.
+"""Reads the commands from the typer apps: the table for the README, and the grammar that completion
+works from.
 
-`python -m gpq.cli.generated.reference` prints the table; with `--write`, in the root of the repository, everything made from the
-commands is written anew: the table in README.md, completions/, gpq/man/, gpq/options/completion_data.py and gpq/schemas/.
+`python -m gpq.cli.generated.reference` prints the table; with `--write`, in the root of the
+repository, everything made from the commands is written anew: the table in README.md, completions/,
+gpq/man/, gpq/options/completion_data.py and gpq/schemas/.
 """
 
 from __future__ import annotations
@@ -30,7 +32,17 @@ KINDS = {
     "FILE": "files",
 }
 CHOICES = {
-    "STATE": ("pending", "held", "starting", "running", "stopping", "completed", "failed", "cancelled", "timeout"),
+    "STATE": (
+        "pending",
+        "held",
+        "starting",
+        "running",
+        "stopping",
+        "completed",
+        "failed",
+        "cancelled",
+        "timeout",
+    ),
     "ENDED": ("completed", "failed", "cancelled", "timeout"),
     "SIGNAL": ("USR1", "USR2", "TERM", "INT", "HUP"),
     "POLICY": tuple(POLICIES),
@@ -53,22 +65,33 @@ def table() -> str:
     """The commands in Markdown: usage and first line of the help."""
     rows = ["| command | does |", "|---|---|"]
     for path, found in leaves():
-        line = (found.help or "").strip().splitlines()[0].rstrip(".").replace("|", "\\|")
+        paragraph = (found.help or "").strip().partition("\n\n")[0]
+        line = " ".join(paragraph.split()).rstrip(".").replace("|", "\\|")
         rows.append(f"| `gpq {path}{_arguments(found)}` | {line} |")
     return "\n".join(rows) + "\n"
 
 
 def _arguments(found: Any) -> str:
-    named = [str(p.metavar or p.name).replace("|", "\\|") for p in found.params if p.param_type_name == "argument"]
+    named = [
+        str(p.metavar or p.name).replace("|", "\\|")
+        for p in found.params
+        if p.param_type_name == "argument"
+    ]
     return "".join(f" {name}" for name in named)
 
 
 def grammar() -> str:
     """The module gpq/options/completion_data.py."""
     lines = [
-        '"""What completion offers, made from the commands by `make completions`: edit those instead.',
+        (
+            '"""What completion offers, made from the commands by `make completions`: edit those'
+            " instead."
+        ),
         "",
-        'GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a flag)}). A kind is jobs, nodes,',
+        (
+            'GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a'
+            " flag)}). A kind is jobs, nodes,"
+        ),
         "users, files, commands (those with a schema), any, or words joined by |; job, node: one.",
         '"""',
         "",
@@ -79,7 +102,11 @@ def grammar() -> str:
     ]
     for path, found in leaves():
         arguments = [_kind(each) for each in found.params if each.param_type_name == "argument"]
-        lines += [f"    {_quoted(path)}: (", f"        {_quoted(arguments[0] if arguments else '')},", "        {"]
+        lines += [
+            f"    {_quoted(path)}: (",
+            f"        {_quoted(arguments[0] if arguments else '')},",
+            "        {",
+        ]
         for parameter in found.params:
             if parameter.param_type_name == "option":
                 lines += _option_lines(parameter)
@@ -88,7 +115,8 @@ def grammar() -> str:
 
 
 def _option_lines(parameter: Any) -> list[str]:
-    """The long name with its help; the short one, which is understood but not offered, with the long one."""
+    """The long name with its help; the short one, which is understood but not offered, with the
+    long one."""
     said = " ".join((parameter.help or "").split("[default")[0].split())
     kind = _quoted("" if parameter.is_flag else _kind(parameter))
     long, *short = sorted(parameter.opts, key=len, reverse=True)
@@ -108,12 +136,20 @@ def _kind(parameter: Any) -> str:
     if word.islower() and "|" in word:
         return word
     kind = KINDS.get(word, "files" if word.startswith("SCRIPT") else "any")
-    alone = parameter.param_type_name == "argument" and parameter.nargs == 1 and kind in ("jobs", "nodes")
+    alone = (
+        parameter.param_type_name == "argument"
+        and parameter.nargs == 1
+        and kind in ("jobs", "nodes")
+    )
     return kind.removesuffix("s") if alone else kind
 
 
 def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' if "'" in text or '"' not in text else f"'{text}'"
+    return (
+        '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        if "'" in text or '"' not in text
+        else f"'{text}'"
+    )
 
 
 def documents() -> dict[str, str]:

@@ -1,5 +1,6 @@
-"""JSON Schemas (2020-12) of what `--json` prints, made from the very types that are printed. `make completions` writes them to
-gpq/schemas, which the package ships and `gpq schema` prints. Imported by no command."""
+"""JSON Schemas (2020-12) of what `--json` prints, made from the very types that are printed. `make
+completions` writes them to gpq/schemas, which the package ships and `gpq schema` prints. Imported
+by no command."""
 
 from __future__ import annotations
 
@@ -63,15 +64,17 @@ PRINTED: dict[str, tuple[type, ...]] = {
 STREAMS = frozenset({"logs"})  # JSON Lines: the schema is that of one line
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 RULE = (
-    "Fields may be added at any time: ignore those that you do not know. `schema` grows when a field changes its meaning or"
-    " goes. Stamps are UTC in ISO 8601; durations are seconds."
+    "Fields may be added at any time: ignore those that you do not know. `schema` grows when a"
+    " field changes its meaning or goes. Stamps are UTC in ISO 8601; durations are seconds."
 )
 
 
 def schema(path: str) -> dict[str, Any]:
     """The schema of one command's output, or of a line of it."""
     kinds = (*PRINTED[path], own.Error)
-    _, components = msgspec.json.schema_components(kinds, schema_hook=_anything, ref_template="#/$defs/{name}")
+    _, components = msgspec.json.schema_components(
+        kinds, schema_hook=_anything, ref_template="#/$defs/{name}"
+    )
     known = _classes()
     for name, found in components.items():
         _complete(found, known.get(name))
@@ -94,11 +97,15 @@ def _anything(kind: type) -> dict[str, Any]:
 
 def files() -> dict[str, str]:
     """Path in the repository -> text, of all of them."""
-    return {f"gpq/schemas/{name_of(path)}.json": json.dumps(schema(path), indent=1) + "\n" for path in PRINTED}
+    return {
+        f"gpq/schemas/{name_of(path)}.json": json.dumps(schema(path), indent=1) + "\n"
+        for path in PRINTED
+    }
 
 
 def _complete(found: dict[str, Any], kind: type | None) -> None:
-    """All fields are always printed, and others may join them; what the source says of a field goes with it."""
+    """All fields are always printed, and others may join them; what the source says of a field goes
+    with it."""
     properties = found.get("properties", {})
     said = comments(kind) if kind is not None else {}
     for name, each in properties.items():
@@ -114,30 +121,49 @@ def _complete(found: dict[str, Any], kind: type | None) -> None:
 
 
 def _classes() -> dict[str, type]:
-    """Every class that may be part of an answer, by name. TypeError where two share one: a schema would describe the wrong."""
-    modules = {inspect.getmodule(kind) for kinds in (*PRINTED.values(), (config.FileConfig,)) for kind in kinds}
+    """Every class that may be part of an answer, by name. TypeError where two share one: a schema
+    would describe the wrong."""
+    modules = {
+        inspect.getmodule(kind)
+        for kinds in (*PRINTED.values(), (config.FileConfig,))
+        for kind in kinds
+    }
     known: dict[str, type] = {}
-    for kind in (kind for module in modules for _, kind in inspect.getmembers(module, inspect.isclass)):
+    for kind in (
+        kind for module in modules for _, kind in inspect.getmembers(module, inspect.isclass)
+    ):
         if known.setdefault(kind.__name__, kind) is not kind:
             raise TypeError(
-                f"two classes are called {kind.__name__}: {known[kind.__name__].__module__}, {kind.__module__}"
+                f"two classes are called {kind.__name__}: {known[kind.__name__].__module__},"
+                f" {kind.__module__}"
             )
     return known
 
 
 def comments(kind: type) -> dict[str, str]:
-    """Field -> the comment behind it in the source, those of the classes before it included."""
-    found: dict[str, str] = {}
+    """Field -> the comment behind it in the source, else the one above it. Fields of the classes
+    before it are among them."""
+    texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         try:
             source = textwrap.dedent(inspect.getsource(base))
         except (OSError, TypeError):  # built in, or compiled
             continue
-        words = tokenize.generate_tokens(io.StringIO(source).readline)
-        behind = {each.start[0]: each.string.lstrip("# ") for each in words if each.type == tokenize.COMMENT}
+        by_row = {
+            token.start[0]: token.string.lstrip("# ")
+            for token in tokenize.generate_tokens(io.StringIO(source).readline)
+            if token.type == tokenize.COMMENT
+        }
+        alone = {row for row, line in enumerate(source.splitlines(), 1) if line.lstrip()[:1] == "#"}
         tree = ast.parse(source).body[0]
         for line in tree.body if isinstance(tree, ast.ClassDef) else ():
-            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-                told = [behind[row] for row in range(line.lineno, (line.end_lineno or 0) + 1) if row in behind]
-                found |= {line.target.id: " ".join(told)} if told else {}
-    return found
+            if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
+                continue
+            rows = [row for row in range(line.lineno, (line.end_lineno or 0) + 1) if row in by_row]
+            above = line.lineno - 1
+            while not rows and above in alone:
+                above -= 1
+            rows = rows or list(range(above + 1, line.lineno))
+            if rows:
+                texts[line.target.id] = " ".join(by_row[row] for row in rows)
+    return texts

@@ -1,4 +1,5 @@
-"""`gpq import`: what waits elsewhere, as jobs of gpq; shown, and queued with --submit. Changes nothing where it comes from."""
+"""`gpq import`: what waits elsewhere, as jobs of gpq; shown, and queued with --submit. Changes
+nothing where it comes from."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ UNCLEAR = set("\"'`$&|;<>()*?[]{}\\\n#~!")
 
 @dataclass
 class Found:
-    """A job that could be queued: `settled` as gpq understands it, or `refused` why not. `after`: sources before it."""
+    """A job that could be queued: `settled` as gpq understands it, or `refused` why not. `after`:
+    sources before it."""
 
     source: str
     settled: submit_request.Settled | None = None
@@ -54,11 +56,13 @@ def slurm(
     hold: Annotated[bool, HOLD] = False,
     json: Json = False,
 ) -> int:
-    """What gpq makes of scripts that were written for sbatch: the line of `gpq submit` that says the same, and what is lost.
+    """What gpq makes of scripts that were written for sbatch: the line of `gpq submit` that says
+    the same, and what is lost.
 
-    That line queues the very job that --submit does, with the variables of Slurm that the script finds.
-    Exit code 5 when one of them cannot be a job of gpq as it is; the others are queued all the same with --submit. A file
-    that cannot be read is a mistake (exit code 2): then none is queued.
+    That line queues the very job that --submit does, with the variables of Slurm that the script
+    finds. Exit code 5 when one of them cannot be a job of gpq as it is; the others are queued all
+    the same with --submit. A file that cannot be read is a mistake (exit code 2): then none is
+    queued.
 
     \b
     Example:
@@ -72,10 +76,14 @@ def slurm(
 
 
 @app.command()
-def ts(submit: Annotated[bool, SUBMIT] = False, hold: Annotated[bool, HOLD] = False, json: Json = False) -> int:
-    """The jobs that wait in task-spooler (tsp) as jobs of gpq: command, directory, label, slots as GPUs, and dependencies.
+def ts(
+    submit: Annotated[bool, SUBMIT] = False, hold: Annotated[bool, HOLD] = False, json: Json = False
+) -> int:
+    """The jobs that wait in task-spooler (tsp) as jobs of gpq: command, directory, label, slots as
+    GPUs, and dependencies.
 
-    Its queue stays as it is: the command that removes them there is printed. Exit code 5 when something cannot be queued.
+    Its queue stays as it is: the command that removes them there is printed. Exit code 5 when
+    something cannot be queued.
 
     \b
     Example:
@@ -92,7 +100,10 @@ def ts(submit: Annotated[bool, SUBMIT] = False, hold: Annotated[bool, HOLD] = Fa
     if taken and not json:
         where = f"TS_SOCKET={shlex.quote(queue.socket)} " if os.environ.get("TS_SOCKET") else ""
         output.note("they are still queued in task-spooler as well, and would run twice")
-        output.say(f"remove them there: for id in {' '.join(taken)}; do {where}{queue.program} -r $id; done")
+        output.say(
+            f"remove them there: for id in {' '.join(taken)}; do {where}{queue.program} -r $id;"
+            " done"
+        )
     elif not queue.waiting and not json:
         output.say("nothing waits in task-spooler")
     return code
@@ -121,7 +132,9 @@ def _settle(found: Found, parsed: submit_request.Parsed, *, hold: bool) -> None:
     """The job that is queued and the line that is shown are both made of `found.settled`."""
     try:
         settled = submit_request.settle(parsed)
-        settled = msgspec.structs.replace(settled, how={**settled.how, "hold": hold or settled.how["hold"]})
+        settled = msgspec.structs.replace(
+            settled, how={**settled.how, "hold": hold or settled.how["hold"]}
+        )
         request, notes = submit_request.requested(settled)
     except GpqError as error:
         found.refused, found.hint = error.message, error.hint
@@ -130,14 +143,19 @@ def _settle(found: Found, parsed: submit_request.Parsed, *, hold: bool) -> None:
     found.notes += [*settled.notes, *notes, *left_behind.notes(request.spec, os.environ)]
 
 
-def _of_spooler(job: task_spooler.Waiting, offered: set[str], running: Sequence[int], *, hold: bool) -> Found:
+def _of_spooler(
+    job: task_spooler.Waiting, offered: set[str], running: Sequence[int], *, hold: bool
+) -> Found:
     found = Found(str(job.id))
     argv = job.argv
     if job.after is not None and str(job.after) in offered:
         found.after = str(job.after)
     elif job.after is not None:
         how = "runs there now" if job.after in running else "is not imported with it"
-        found.refused, found.hint = f"it waits for {job.after}, which {how}", "import it once that one has ended"
+        found.refused, found.hint = (
+            f"it waits for {job.after}, which {how}",
+            "import it once that one has ended",
+        )
         return found
     if argv is None and UNCLEAR.intersection(job.text):
         found.refused = f"how `{job.text}` was quoted is not known: no process of it was found"
@@ -146,14 +164,22 @@ def _of_spooler(job: task_spooler.Waiting, offered: set[str], running: Sequence[
     if argv is None:
         argv = job.text.split(" ")
         found.notes.append("its directory is not known: this one is taken")
-    fields: dict[str, Any] = {"name": values.as_name(job.label), "cwd": job.cwd, "gpus": str(max(job.slots, 1))}
+    fields: dict[str, Any] = {
+        "name": values.as_name(job.label),
+        "cwd": job.cwd,
+        "gpus": str(max(job.slots, 1)),
+    }
     fields = {key: value for key, value in fields.items() if value and (key != "name" or job.label)}
     if job.slots < 1:
         found.notes.append("it asked for no slot and gets one GPU")
     kept = environment.kept(job.env, {})
-    fields["env"] = [f"{key}={value}" for key, value in kept.items() if os.environ.get(key) != value]
+    fields["env"] = [
+        f"{key}={value}" for key, value in kept.items() if os.environ.get(key) != value
+    ]
     if job.env.get("CUDA_VISIBLE_DEVICES"):
-        found.notes.append("CUDA_VISIBLE_DEVICES was set there: gpq chooses the GPUs and sets it itself")
+        found.notes.append(
+            "CUDA_VISIBLE_DEVICES was set there: gpq chooses the GPUs and sets it itself"
+        )
     _settle(found, submit_request.Parsed(fields, argv, True), hold=hold)
     return found
 
@@ -194,7 +220,9 @@ def _queue(one: Found, queued: dict[str, int]) -> None:
 
 def _view(one: Found) -> json_answers.ImportView:
     argv = submit_request.words_of(one.settled) if one.settled else []
-    return json_answers.ImportView(one.source, argv, one.notes, one.after, one.refused, one.hint, one.id)
+    return json_answers.ImportView(
+        one.source, argv, one.notes, one.after, one.refused, one.hint, one.id
+    )
 
 
 def _say(one: Found) -> None:
@@ -204,7 +232,10 @@ def _say(one: Found) -> None:
         return
     said = one.said or shlex.join(view.argv)
     output.say(
-        f"{one.source}: {said}" + (f"   # after {one.after} of this list" if one.after and one.id is None else "")
+        f"{one.source}: {said}"
+        + (f"   # after {one.after} of this list" if one.after and one.id is None else "")
     )
     clear = ("#", f"{os.path.basename(one.source)} ")  # these name the script themselves
-    output.note(*(note if note.startswith(clear) else f"{one.source}: {note}" for note in view.notes))
+    output.note(
+        *(note if note.startswith(clear) else f"{one.source}: {note}" for note in view.notes)
+    )

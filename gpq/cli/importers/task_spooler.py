@@ -1,7 +1,8 @@
-"""The queue of a running task-spooler, read and never touched: what `tsp` lists, and what its waiting clients were called with.
+"""The queue of a running task-spooler, read and never touched: what `tsp` lists, and what its
+waiting clients were called with.
 
-The list joins the words of a command by blanks, and knows no directory. But a job that waits there is a process: its `tsp`,
-which will run it, and whose words, directory and environment /proc has.
+The list joins the words of a command by blanks, and knows no directory. But a job that waits there
+is a process: its `tsp`, which will run it, and whose words, directory and environment /proc has.
 """
 
 from __future__ import annotations
@@ -48,15 +49,22 @@ class Queue:
 
 
 def queue(program: str = "") -> Queue:
-    """The jobs that wait, by number. Raises NotFound where no task-spooler is, or none runs, GpqError when it says nothing."""
+    """The jobs that wait, by number. Raises NotFound where no task-spooler is, or none runs,
+    GpqError when it says nothing."""
     found = program or _program()
     path = _socket()
     _alive(path)
-    rows = [ROW.match(row) for row in re.split(r"\n(?=\d+ +[a-z]+ )", _ask(found, "-l").partition("\n")[2])]
+    rows = [
+        ROW.match(row)
+        for row in re.split(r"\n(?=\d+ +[a-z]+ )", _ask(found, "-l").partition("\n")[2])
+    ]
     states = {int(row[1]): row[2] for row in rows if row}
     waiting = [_details(found, number) for number in sorted(states) if states[number] == "queued"]
     return Queue(
-        found, path, _with_processes(waiting, path), [number for number, state in states.items() if state == "running"]
+        found,
+        path,
+        _with_processes(waiting, path),
+        [number for number, state in states.items() if state == "running"],
     )
 
 
@@ -66,7 +74,10 @@ def _program() -> str:
         found = shutil.which(name)
         if found and "Task Spooler" in _ask(found, "-V", check=False):
             return found
-    raise NotFound("there is no task-spooler here", "tsp or ts has to be in PATH, on the machine that has its queue")
+    raise NotFound(
+        "there is no task-spooler here",
+        "tsp or ts has to be in PATH, on the machine that has its queue",
+    )
 
 
 def _socket() -> str:
@@ -90,12 +101,20 @@ def _alive(path: str) -> None:
 def _ask(program: str, *words: str, check: bool = True) -> str:
     try:
         said = subprocess.run(
-            [program, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False
+            [program, *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise GpqError(f"{program} {' '.join(words)} does not answer: {error}", "try it by hand") from None
+        raise GpqError(
+            f"{program} {' '.join(words)} does not answer: {error}", "try it by hand"
+        ) from None
     if check and said.returncode != 0:
-        raise GpqError(f"{program} {' '.join(words)} ended with {said.returncode}", "try it by hand")
+        raise GpqError(
+            f"{program} {' '.join(words)} ended with {said.returncode}", "try it by hand"
+        )
     return said.stdout.decode("utf-8", "surrogateescape")
 
 
@@ -110,8 +129,8 @@ def _details(program: str, number: int) -> Waiting:
 
 
 def _with_processes(waiting: list[Waiting], path: str) -> list[Waiting]:
-    """With words, directory and environment of the processes that wait; of equal commands the older one has the lower
-    number."""
+    """With words, directory and environment of the processes that wait; of equal commands the older
+    one has the lower number."""
     clients = sorted(_clients(path), key=lambda one: one[0])
     found = []
     for job in waiting:
@@ -128,7 +147,8 @@ def _with_processes(waiting: list[Waiting], path: str) -> list[Waiting]:
 
 
 def _clients(path: str) -> list[tuple[int, Waiting]]:
-    """(when it began, what it waits to run) of the user's processes that are called as task-spooler is, on this socket."""
+    """(when it began, what it waits to run) of the user's processes that are called as task-spooler
+    is, on this socket."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -137,14 +157,20 @@ def _clients(path: str) -> list[tuple[int, Waiting]]:
             if not words or os.path.basename(words[0]) not in NAMES:
                 continue
             with open(f"/proc/{name}/environ", "rb") as stream:
-                pairs = [os.fsdecode(pair).partition("=") for pair in stream.read().split(b"\0") if b"=" in pair]
+                pairs = [
+                    os.fsdecode(pair).partition("=")
+                    for pair in stream.read().split(b"\0")
+                    if b"=" in pair
+                ]
             env = {key: value for key, _, value in pairs}
             cwd = os.readlink(f"/proc/{name}/cwd")
             with open(f"/proc/{name}/stat", "rb") as stream:
                 began = int(stream.read().rpartition(b")")[2].split()[19])
         except (OSError, ValueError):  # it is gone, or another user's
             continue
-        own = env.get("TS_SOCKET") or os.path.join(env.get("TMPDIR") or "/tmp", f"socket-ts.{os.getuid()}")
+        own = env.get("TS_SOCKET") or os.path.join(
+            env.get("TMPDIR") or "/tmp", f"socket-ts.{os.getuid()}"
+        )
         label, argv = _command(words[1:])
         if argv and os.path.realpath(os.path.join(cwd, own)) == os.path.realpath(path):
             found.append((began, Waiting(0, "", label, argv=argv, cwd=cwd, env=env)))
@@ -152,7 +178,8 @@ def _clients(path: str) -> list[tuple[int, Waiting]]:
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:
-    """(label, the command) behind the options of tsp; as getopt reads them, up to the first word that is none."""
+    """(label, the command) behind the options of tsp; as getopt reads them, up to the first word
+    that is none."""
     label, rest = "", list(words)
     while rest and rest[0].startswith("-") and rest[0] != "-":
         word = rest.pop(0)

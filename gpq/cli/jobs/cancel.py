@@ -27,17 +27,22 @@ app = frame()
 @app.command()
 def cancel(
     jobs: Jobs,
-    timeout: Annotated[str, typer.Option("--timeout", metavar="DURATION", help="Wait so long for the proof.")] = "3m",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask about a name of several jobs.")] = False,
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="DURATION", help="Wait so long for the proof.")
+    ] = "3m",
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask about a name of several jobs.")
+    ] = False,
     json: Json = False,
 ) -> int:
-    """Stop jobs for good, first gracefully. Returns when it is proven that no process of them is left on any GPU.
+    """Stop jobs for good, first gracefully. Returns when it is proven that no process of them is
+    left on any GPU.
 
-    Its processes get TERM, and those that are left after 10 s KILL; `gpq hold` lets a job write a checkpoint instead.
-    A name stands for all live jobs that have it; where several do, a person at a terminal is asked first.
-    Where a server does not answer, the order waits for it, and that is said at once. Ctrl-C ends the waiting, not the
-    cancelling. Exit code 1 when something was still there after the timeout, or a server was taken out of gpq before,
-    so that nobody can tell.
+    Its processes get TERM, and those that are left after 10 s KILL; `gpq hold` lets a job write a
+    checkpoint instead. A name stands for all live jobs that have it; where several do, a person at
+    a terminal is asked first. Where a server does not answer, the order waits for it, and that is
+    said at once. Ctrl-C ends the waiting, not the cancelling. Exit code 1 when something was still
+    there after the timeout, or a server was taken out of gpq before, so that nobody can tell.
 
     \b
     Example:
@@ -51,7 +56,9 @@ def cancel(
         def found(rows: list[job_answers.JobView]) -> None:
             if not yes:
                 _ask(jobs, rows)
-            asked.enter_context(output.on_interrupt("the cancelling goes on: `gpq status` shows it"))
+            asked.enter_context(
+                output.on_interrupt("the cancelling goes on: `gpq status` shows it")
+            )
             asked.enter_context(_slow())
 
         answer = following.cancelled(daemon, jobs, seconds, found)
@@ -62,20 +69,29 @@ def cancel(
         output.say(*(f"job {job} had ended: nothing to cancel" for job in answer.ended))
         output.note(
             *(
-                f"job {job} given up: nothing is known of its processes on {', '.join(nodes)}, taken out of gpq"
+                f"job {job} given up: nothing is known of its processes on {', '.join(nodes)},"
+                " taken out of gpq"
                 for job, nodes in answer.given_up.items()
             )
         )
         if not (answer.cancelled or answer.ended or answer.remaining or answer.given_up):
             output.say("no job to cancel")
         still = [job for job in answer.remaining if job not in answer.waiting]
-        output.note(*(f"job {job} still has processes after {timeout}: `gpq why {job}`" for job in still))
-        output.note(*(f"job {job}: the order waits for its server ({why})" for job, why in answer.waiting.items()))
+        output.note(
+            *(f"job {job} still has processes after {timeout}: `gpq why {job}`" for job in still)
+        )
+        output.note(
+            *(
+                f"job {job}: the order waits for its server ({why})"
+                for job, why in answer.waiting.items()
+            )
+        )
     return 1 if answer.remaining or answer.given_up else 0
 
 
 def _ask(words: list[str], rows: list[job_answers.JobView]) -> None:
-    """Raises Refused where the person says no. Scripts, which nobody watches, mean what they say."""
+    """Raises Refused where the person says no. Scripts, which nobody watches, mean what they
+    say."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     for word in dict.fromkeys(words):
@@ -95,7 +111,9 @@ def _ask(words: list[str], rows: list[job_answers.JobView]) -> None:
 def _slow() -> Iterator[None]:
     """After some seconds it is said, once, what the waiting is for, where somebody watches."""
     telling = threading.Timer(
-        QUIET_SECONDS, output.note, ["waiting until no process is left; Ctrl-C ends only the waiting"]
+        QUIET_SECONDS,
+        output.note,
+        ["waiting until no process is left; Ctrl-C ends only the waiting"],
     )
     telling.daemon = True
     if sys.stderr.isatty():

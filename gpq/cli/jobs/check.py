@@ -22,21 +22,42 @@ from gpq.options.parsing import values
 
 MOST_STEPS = 1000
 # A job has these from the server that it runs on.
-PASSED_ON = ("HOME", "USER", "LOGNAME", "XDG_CONFIG_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+PASSED_ON = (
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "XDG_CONFIG_HOME",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+)
 
 app = frame()
 WORDS = typer.Argument(metavar="SCRIPT [ARG]...", help="The training script and its arguments.")
-STEPS = typer.Option("--steps", metavar="N", help=f"Optimizer steps in each shape, {LEAST_STEPS} or more.")
-TIMEOUT = typer.Option("--timeout", metavar="DURATION", help="Give up after this long, with exit code 124.")
-PYTHON = typer.Option(
-    "--python", metavar="PATH", help="Interpreter. [default: of the active environment, else gpq's own]"
+STEPS = typer.Option(
+    "--steps", metavar="N", help=f"Optimizer steps in each shape, {LEAST_STEPS} or more."
 )
-GPU = typer.Option("--gpu", help="On two GPUs of this machine, refused where there are fewer; else on its CPUs.")
+TIMEOUT = typer.Option(
+    "--timeout", metavar="DURATION", help="Give up after this long, with exit code 124."
+)
+PYTHON = typer.Option(
+    "--python",
+    metavar="PATH",
+    help="Interpreter. [default: of the active environment, else gpq's own]",
+)
+GPU = typer.Option(
+    "--gpu", help="On two GPUs of this machine, refused where there are fewer; else on its CPUs."
+)
 ISOLATED = typer.Option(
     "--isolated",
-    help="A fresh interpreter for every replica, slower: where the script sets variables that torch reads.",
+    help=(
+        "A fresh interpreter for every replica, slower: where the script sets variables that torch"
+        " reads."
+    ),
 )
-LAST = typer.Option("--last", help="Only print the verdict that is kept for the script as it is, with these arguments.")
+LAST = typer.Option(
+    "--last",
+    help="Only print the verdict that is kept for the script as it is, with these arguments.",
+)
 
 JSON = typer.Option("--json", help="Print JSON only.")
 
@@ -53,17 +74,20 @@ def check(
     color: Color = ColorChoice.auto,
     json: Annotated[bool, JSON] = False,
 ) -> int:
-    """Prove on your own script that gpq does not change what it trains: a few steps in every shape, held against one replica.
+    """Prove on your own script that gpq does not change what it trains: a few steps in every shape,
+    held against one replica.
 
-    The shapes, all with the same batch: one replica accumulating, sampled steps as two micro-batches, two replicas, both, and
-    stopped and resumed on another number. Weights, optimizer and schedule, the examples of each step and what was logged are
-    compared: `same`, `differs` (with the first step and tensor, and the probable habit of the loop), or `told`: the library
+    The shapes, all with the same batch: one replica accumulating, sampled steps as two
+    micro-batches, two replicas, both, and stopped and resumed on another number. Weights, optimizer
+    and schedule, the examples of each step and what was logged are compared: `same`, `differs`
+    (with the first step and tensor, and the probable habit of the loop), or `told`: the library
     says what stands against a shape, and gpq never runs the job in it.
 
-    It runs here, in the current folder, with checkpoints in a folder of its own. None of your files is changed: what the
-    script writes goes to a temporary folder, and is read from there. An epoch is cut to a few batches, all is computed in
-    full precision unless the script fails in it, and random numbers (dropout, noise, augmentation) are drawn by example.
-    `gpq submit` passes the verdict on to the job. Exit code 1 where a shape differs in silence, or fails.
+    It runs here, in the current folder, with checkpoints in a folder of its own. None of your files
+    is changed: what the script writes goes to a temporary folder, and is read from there. An epoch
+    is cut to a few batches, all is computed in full precision unless the script fails in it, and
+    random numbers (dropout, noise, augmentation) are drawn by example. `gpq submit` passes the
+    verdict on to the job. Exit code 1 where a shape differs in silence, or fails.
 
     \b
     Example:
@@ -74,7 +98,9 @@ def check(
     script, arguments = os.path.abspath(os.path.expanduser(words[0])), words[1:]
     values.readable(script, words[0], "gpq check SCRIPT [ARG]...")
     if not LEAST_STEPS <= steps <= MOST_STEPS:
-        raise UsageError(f"--steps {steps} is out of range", f"write a number from {LEAST_STEPS} to {MOST_STEPS}")
+        raise UsageError(
+            f"--steps {steps} is out of range", f"write a number from {LEAST_STEPS} to {MOST_STEPS}"
+        )
     seconds = values.seconds(timeout, "--timeout")
     if last:
         found = _kept(script, arguments)
@@ -82,7 +108,17 @@ def check(
         environ = environment.kept(dict(os.environ), {})
         environ |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         interpreter = environment.interpreter(python, dict(os.environ))
-        asked = Asked(script, tuple(arguments), interpreter, environ, os.getcwd(), steps, seconds, gpu, isolated)
+        asked = Asked(
+            script,
+            tuple(arguments),
+            interpreter,
+            environ,
+            os.getcwd(),
+            steps,
+            seconds,
+            gpu,
+            isolated,
+        )
         with _progress(quiet=json) as ended:
             found = prove(asked, ended)
     if json:
@@ -100,7 +136,10 @@ def _kept(script: str, arguments: list[str]) -> Verdict:
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(found, Verdict)
     command = " ".join(["gpq check", os.path.relpath(script), *arguments])
-    raise NotFound("no verdict is kept for this script as it is, with these arguments", f"`{command}` makes one")
+    raise NotFound(
+        "no verdict is kept for this script as it is, with these arguments",
+        f"`{command}` makes one",
+    )
 
 
 @contextlib.contextmanager

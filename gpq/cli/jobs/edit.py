@@ -24,36 +24,67 @@ def _option(*names: str, help: str, metavar: str | None = None) -> Any:
 def edit(
     jobs: Jobs,
     name: Annotated[str, _option("--name", "-n", metavar="NAME", help="Another name.")] = "",
-    priority: Annotated[int | None, _option("--priority", metavar="N", help="Higher goes first.")] = None,
-    gpus: Annotated[str, _option("--gpus", "-g", metavar="N|A-B", help="Of a job that waits or can be resized.")] = "",
-    time: Annotated[
-        str, _option("--time", "-t", metavar="DURATION", help="Limit of the run time; none: no limit.")
+    priority: Annotated[
+        int | None, _option("--priority", metavar="N", help="Higher goes first.")
+    ] = None,
+    gpus: Annotated[
+        str, _option("--gpus", "-g", metavar="N|A-B", help="Of a job that waits or can be resized.")
     ] = "",
-    retries: Annotated[int | None, _option("--retries", metavar="N", help="Tries after a failure, in all.")] = None,
-    tag: Annotated[list[str] | None, _option("--tag", metavar="NAME", help="Add a label; may be repeated.")] = None,
-    untag: Annotated[list[str] | None, _option("--untag", metavar="NAME", help="Take one away.")] = None,
+    time: Annotated[
+        str,
+        _option("--time", "-t", metavar="DURATION", help="Limit of the run time; none: no limit."),
+    ] = "",
+    retries: Annotated[
+        int | None, _option("--retries", metavar="N", help="Tries after a failure, in all.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None, _option("--tag", metavar="NAME", help="Add a label; may be repeated.")
+    ] = None,
+    untag: Annotated[
+        list[str] | None, _option("--untag", metavar="NAME", help="Take one away.")
+    ] = None,
     after: Annotated[
         list[str] | None,
-        _option("--after", metavar="JOB[:ok|any|notok]", help="Instead of what it waits for; or none."),
+        _option(
+            "--after", metavar="JOB[:ok|any|notok]", help="Instead of what it waits for; or none."
+        ),
     ] = None,
-    begin: Annotated[str, _option("--begin", metavar="WHEN", help="Start no earlier; now: at once.")] = "",
-    gpu_type: Annotated[str, _option("--gpu-type", metavar="TEXT", help="Part of the GPU's name; none: any.")] = "",
+    begin: Annotated[
+        str, _option("--begin", metavar="WHEN", help="Start no earlier; now: at once.")
+    ] = "",
+    gpu_type: Annotated[
+        str, _option("--gpu-type", metavar="TEXT", help="Part of the GPU's name; none: any.")
+    ] = "",
     min_gpu_memory: Annotated[
-        str, _option("--min-gpu-memory", metavar="SIZE", help="Least memory of each GPU; none: any.")
+        str,
+        _option("--min-gpu-memory", metavar="SIZE", help="Least memory of each GPU; none: any."),
     ] = "",
     max_batch_size: submit_options.MaxBatchSize = None,
     background: Annotated[
-        bool | None, _option("--background/--no-background", help="Take only what nobody else wants, or not.")
+        bool | None,
+        _option("--background/--no-background", help="Take only what nobody else wants, or not."),
     ] = None,
     array_limit: Annotated[
-        str, _option("--array-limit", metavar="N", help="How many jobs of the array may run at once; none: all.")
+        str,
+        _option(
+            "--array-limit",
+            metavar="N",
+            help="How many jobs of the array may run at once; none: all.",
+        ),
     ] = "",
     notify: Annotated[
         list[str] | None,
-        _option("--notify", metavar="NAME", help="Whom to tell from now on, as for `gpq submit`; none: nobody."),
+        _option(
+            "--notify",
+            metavar="NAME",
+            help="Whom to tell from now on, as for `gpq submit`; none: nobody.",
+        ),
     ] = None,
     notify_on: Annotated[
-        str, _option("--notify-on", metavar="WORD,...", help="Of what: start, restart, retry, fail, end.")
+        str,
+        _option(
+            "--notify-on", metavar="WORD,...", help="Of what: start, restart, retry, fail, end."
+        ),
     ] = "",
     accept: Annotated[
         list[str] | None,
@@ -65,7 +96,8 @@ def edit(
     ] = None,
     json: Json = False,
 ) -> int:
-    """Change jobs that wait; of those that run, name, priority, limits, whom they tell, and the GPUs if they can be resized.
+    """Change jobs that wait; of those that run, name, priority, limits, whom they tell, and the
+    GPUs if they can be resized.
 
     \b
     Example:
@@ -76,9 +108,9 @@ def edit(
       gpq edit 42 --accept own-next
     """
     asked = edit_request.request(
-        jobs, name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag or (), untag=untag or (),
-        after=after or (), begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
-        array_limit=array_limit, background=background, notify=notify or (), notify_on=notify_on,
-        accept=accept or (),
+        jobs, name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag or (),
+        untag=untag or (), after=after or (), begin=begin, gpu_type=gpu_type,
+        min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size, array_limit=array_limit,
+        background=background, notify=notify or (), notify_on=notify_on, accept=accept or (),
     )  # fmt: skip
     return hold_release_requeue.tell(call(asked, job_answers.Changed), "changed", as_json=json)

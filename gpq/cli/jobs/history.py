@@ -20,11 +20,19 @@ LATEST = 20
 
 JOBS = typer.Argument(metavar="[JOB]...", help="Ids, ranges, names, @ for the last.")
 USER = typer.Option("--user", "-u", metavar="USER", help="Only this user's jobs.")
-STATE = typer.Option("--state", "-s", metavar="ENDED", help="Only jobs that ended so; may be repeated.")
-SINCE = typer.Option("--since", metavar="WHEN", help="Ended since: 7d, yesterday, 'mon 9:00', 2026-11-01.")
+STATE = typer.Option(
+    "--state", "-s", metavar="ENDED", help="Only jobs that ended so; may be repeated."
+)
+SINCE = typer.Option(
+    "--since", metavar="WHEN", help="Ended since: 7d, yesterday, 'mon 9:00', 2026-11-01."
+)
 UNTIL = typer.Option("--until", metavar="WHEN", help="Ended before, written likewise.")
 NUMBER = typer.Option(
-    "--number", "-n", metavar="N", min=1, help="The latest N. [default: 20; with --csv and --json all]"
+    "--number",
+    "-n",
+    metavar="N",
+    min=1,
+    help="The latest N. [default: 20; with --csv and --json all]",
 )
 CSV = typer.Option("--csv", help="Print a CSV line for each job.")
 
@@ -41,11 +49,12 @@ def history(
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> None:
-    """The jobs that ended, the latest last: waits, GPU hours and what they were worth, restarts and what they cost.
+    """The jobs that ended, the latest last: waits, GPU hours and what they were worth, restarts and
+    what they cost.
 
-    GPUS is the mean over the time it RAN. GOODPUT H: hours in which one GPU, used as well as the job can use one, would have
-    done the same useful work; of jobs that report progress. COST H: GPU hours of stops and starts after the first. RHO is
-    finish-time fairness, at most 1 is fair.
+    GPUS is the mean over the time it RAN. GOODPUT H: hours in which one GPU, used as well as the
+    job can use one, would have done the same useful work; of jobs that report progress. COST H: GPU
+    hours of stops and starts after the first. RHO is finish-time fairness, at most 1 is fair.
 
     \b
     Example:

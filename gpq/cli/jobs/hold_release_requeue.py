@@ -1,4 +1,5 @@
-"""`gpq hold`, `release` and `requeue`: they change what the queue does with a job, and return at once."""
+"""`gpq hold`, `release` and `requeue`: they change what the queue does with a job, and return at
+once."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ requeue = frame()
 
 @hold.command("hold")
 def _hold(jobs: Jobs, json: Json = False) -> int:
-    """Keep jobs from running until they are released. One that runs and can checkpoint is stopped first.
+    """Keep jobs from running until they are released. One that runs and can checkpoint is stopped
+    first.
 
     \b
     Example:
@@ -36,7 +38,8 @@ def _release(jobs: Jobs, json: Json = False) -> int:
 
 @requeue.command("requeue")
 def _requeue(jobs: Jobs, json: Json = False) -> int:
-    """Stop running jobs and queue them again; they go on from their checkpoints where they make any.
+    """Stop running jobs and queue them again; they go on from their checkpoints where they make
+    any.
 
     \b
     Example:

@@ -38,8 +38,8 @@ def logs(
 ) -> None:
     """What a job printed, all attempts joined, with a line between them.
 
-    On a terminal, escape codes other than colours are shown instead of obeyed; a pipe gets the bytes as they are.
-    --json prints one object a line for each piece; `data` is base64.
+    On a terminal, escape codes other than colours are shown instead of obeyed; a pipe gets the
+    bytes as they are. --json prints one object a line for each piece; `data` is base64.
 
     \b
     Example:
@@ -63,7 +63,10 @@ def _print(pieces: Iterator[job_answers.LogChunk], *, filtered: bool) -> None:
     for piece in pieces:
         if piece.silent:
             rest = "its log" if piece.attempt != seen else "the rest of its log"
-            told = f"--- attempt {piece.attempt} on {piece.node}: {rest} is not to be had now: {piece.silent} ---\n"
+            told = (
+                f"--- attempt {piece.attempt} on {piece.node}: {rest} is not to be had now:"
+                f" {piece.silent} ---\n"
+            )
             sink.write((b"\n" if line_open else b"") + told.encode())
             sink.flush()
             seen, line_open = piece.attempt, False
@@ -71,12 +74,19 @@ def _print(pieces: Iterator[job_answers.LogChunk], *, filtered: bool) -> None:
         if piece.attempt != seen:
             if len(piece.attempts) > 1 or seen:
                 sink.write(b"\n" if line_open else b"")
-                sink.write(f"--- attempt {piece.attempt} on {piece.node or 'no node yet'} ---\n".encode())
+                sink.write(
+                    f"--- attempt {piece.attempt} on {piece.node or 'no node yet'} ---\n".encode()
+                )
             seen, line_open = piece.attempt, False
         data = base64.b64decode(piece.data)
         if piece.skipped:
-            told = f"--- {piece.skipped / (1 << 20):.0f} MiB left out: the log is over its limit (log_limit) ---\n"
+            told = (
+                f"--- {piece.skipped / (1 << 20):.0f} MiB left out: the log is over its limit"
+                " (log_limit) ---\n"
+            )
             sink.write((b"\n" if line_open else b"") + told.encode())
-        sink.write(screen.feed(data).encode(sys.stdout.encoding, "backslashreplace") if filtered else data)
+        sink.write(
+            screen.feed(data).encode(sys.stdout.encoding, "backslashreplace") if filtered else data
+        )
         sink.flush()
         line_open = not data.endswith(b"\n") if data else line_open

@@ -26,10 +26,14 @@ class By(str, Enum):
 
 
 BY = typer.Option("--by", metavar="user|job|server|day", help="A row for each of these.")
-SINCE = typer.Option("--since", metavar="WHEN", help="From then on: 7d, yesterday, 'mon 9:00', 2026-11-01.")
+SINCE = typer.Option(
+    "--since", metavar="WHEN", help="From then on: 7d, yesterday, 'mon 9:00', 2026-11-01."
+)
 UNTIL = typer.Option("--until", metavar="WHEN", help="Up to then, written likewise.")
 CSV = typer.Option("--csv", help="Print a CSV line for each row.")
-HTML = typer.Option("--html", metavar="FILE", help="Write one page with plots, which needs no network.")
+HTML = typer.Option(
+    "--html", metavar="FILE", help="Write one page with plots, which needs no network."
+)
 
 
 @app.command()
@@ -42,12 +46,14 @@ def report(
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> None:
-    """GPU hours by user, job, server or day: what they were worth, waits, restarts and their cost, failed work, fairness.
+    """GPU hours by user, job, server or day: what they were worth, waits, restarts and their cost,
+    failed work, fairness.
 
-    GOODPUT H is what the GPU hours were worth: hours in which one GPU, used as well as the job can use one, would have done
-    the same useful work. WORTH is their part of the GPU hours of jobs that report progress. SHARE is of all GPU hours, FAIR
-    what equal parts for all who ran or waited would have been. WAIT is the median from submission to start, P95 all but
-    the longest 5%. RHO and MAX are the median and worst finish-time fairness, at most 1 is fair.
+    GOODPUT H is what the GPU hours were worth: hours in which one GPU, used as well as the job can
+    use one, would have done the same useful work. WORTH is their part of the GPU hours of jobs that
+    report progress. SHARE is of all GPU hours, FAIR what equal parts for all who ran or waited
+    would have been. WAIT is the median from submission to start, P95 all but the longest 5%. RHO
+    and MAX are the median and worst finish-time fairness, at most 1 is fair.
 
     \b
     Example:
@@ -64,7 +70,11 @@ def report(
         html_report.check(html)
     answer = call(requests.Report(begin, end, by.value), account_answers.ReportView)
     if html:
-        users = answer if by is By.user else call(requests.Report(begin, end), account_answers.ReportView)
+        users = (
+            answer
+            if by is By.user
+            else call(requests.Report(begin, end), account_answers.ReportView)
+        )
         html_report.write(html, html_report.document(answer, users))
     if json:
         output.emit(answer)

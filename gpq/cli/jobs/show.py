@@ -13,7 +13,8 @@ app = frame()
 
 @app.command()
 def show(job: Job, color: Color = ColorChoice.auto, json: Json = False) -> None:
-    """Everything about one job: what was asked, attempts and placements, goodput by number of GPUs, what restarts cost.
+    """Everything about one job: what was asked, attempts and placements, goodput by number of GPUs,
+    what restarts cost.
 
     \b
     Example:

@@ -1,4 +1,5 @@
-"""`gpq status`, quick: ask, draw, print. The typer command in `gpq.cli.jobs.status` ends here too."""
+"""`gpq status`, quick: ask, draw, print. The typer command in `gpq.cli.jobs.status` ends here
+too."""
 
 import sys
 
@@ -24,7 +25,13 @@ def show(
     """Print the queue; its exit status. Starts a daemon when none runs."""
     query = [word for word in jobs if is_query(word)]
     jobs = [word for word in jobs if word not in query]
-    request: dict[str, object] = {"jobs": jobs, "recent": recent, "user": user, "states": states or [], "query": query}
+    request: dict[str, object] = {
+        "jobs": jobs,
+        "recent": recent,
+        "user": user,
+        "states": states or [],
+        "query": query,
+    }
     if all:
         request["recent"] = EVERY
     elif not (json or jobs or query or states):
@@ -42,7 +49,13 @@ def show(
         sys.stdout.write(encoder.dumps(result) + "\n")
         return 0
     limit = plain.terminal_width()
-    drawn = lines(result, limit, colour=plain.wants_colour(color), mark=plain.ellipsis(), fold=not jobs and not query)
+    drawn = lines(
+        result,
+        limit,
+        colour=plain.wants_colour(color),
+        mark=plain.ellipsis(),
+        fold=not jobs and not query,
+    )
     drawn.append("")
     sys.stdout.write("\n".join(drawn))
     for warning in result.get("warnings", []):

@@ -1,4 +1,5 @@
-"""`gpq config`: what holds, whether the file is right, where it and the training library are, and which policies there are."""
+"""`gpq config`: what holds, whether the file is right, where it and the training library are, and
+which policies there are."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ FILE = typer.Argument(metavar="[FILE]", help="Another file than the one in use."
 
 
 @app.callback(
-    help="Show and check the configuration (TOML). Without a command: `show`. Only `gpq nodes add` and `remove` write it."
+    help=(
+        "Show and check the configuration (TOML). Without a command: `show`. Only `gpq nodes add`"
+        " and `remove` write it."
+    )
 )
 def config() -> None:
     """Make it a group of commands."""
@@ -45,10 +49,17 @@ def show(json: Json = False) -> None:
         return
     hidden = {name for name in shown if name not in outward.SETTINGS}
     gone = {"default"} if hidden else set()  # it may name one of them
-    lines = toml({**tree, "notify": {name: value for name, value in shown.items() if name not in hidden | gone}})
+    lines = toml(
+        {
+            **tree,
+            "notify": {name: value for name, value in shown.items() if name not in hidden | gone},
+        }
+    )
     output.say(*lines)
     if hidden:  # in no table of their own: what is printed is a valid file
-        output.note(f"left out, for their URLs may hold secrets: notify.{', notify.'.join(sorted(hidden))}")
+        output.note(
+            f"left out, for their URLs may hold secrets: notify.{', notify.'.join(sorted(hidden))}"
+        )
 
 
 @app.command()
@@ -67,7 +78,11 @@ def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
     try:
         settings = configuration.load(path, policies=POLICIES, cores=os.sched_getaffinity(0))
     except UsageError as error:  # the hint need not name the command that gives it
-        hint = "correct it; without a file the defaults hold" if error.hint == configuration.CHECK else error.hint
+        hint = (
+            "correct it; without a file the defaults hold"
+            if error.hint == configuration.CHECK
+            else error.hint
+        )
         raise UsageError(error.message, hint) from None
     _check_targets(settings.notify, path)
     if json:
@@ -87,7 +102,10 @@ def _check_targets(table: outward.Table, path: str) -> None:
 
     for name, url in targets.items():
         if why := judge(name, url):
-            raise UsageError(f"{path}: notify.{name}: {why}", "https://appriseit.com lists what each service needs")
+            raise UsageError(
+                f"{path}: notify.{name}: {why}",
+                "https://appriseit.com lists what each service needs",
+            )
     if os.stat(path).st_mode & 0o077:
         output.note(f"others can read {path}, and so the URLs in [notify]: chmod 600 {path}")
 
@@ -108,7 +126,8 @@ def path(json: Json = False) -> None:
 
 @app.command()
 def library(json: Json = False) -> None:
-    """The folder with the training library alone: for the PYTHONPATH of a script that runs without gpq.
+    """The folder with the training library alone: for the PYTHONPATH of a script that runs without
+    gpq.
 
     Under gpq no script needs it: gpq puts that folder there itself.
 
@@ -128,7 +147,8 @@ def library(json: Json = False) -> None:
 
 @app.command()
 def policies(json: Json = False) -> None:
-    """The policies that `policy` in the file may name, one sentence each; `*` marks the one it names.
+    """The policies that `policy` in the file may name, one sentence each; `*` marks the one it
+    names.
 
     \b
     Example:
@@ -136,17 +156,23 @@ def policies(json: Json = False) -> None:
     """
     chosen = _chosen()
     if json:
-        rows = [json_answers.PolicyView(name, each.sentence, name == chosen) for name, each in POLICIES.items()]
+        rows = [
+            json_answers.PolicyView(name, each.sentence, name == chosen)
+            for name, each in POLICIES.items()
+        ]
         output.emit(json_answers.Policies(rows))
         return
     room, limit = max(map(len, POLICIES)), plain.terminal_width()
     for name, each in POLICIES.items():
         mark = "*" if name == chosen else " "
-        output.say(*plain.wrapped(each.sentence, limit, f"{mark} {name:{room}}  ", " " * (room + 4)))
+        output.say(
+            *plain.wrapped(each.sentence, limit, f"{mark} {name:{room}}  ", " " * (room + 4))
+        )
 
 
 def _chosen() -> str:
-    """The policy that the file names; "" and a remark where the file cannot be read: the list needs none."""
+    """The policy that the file names; "" and a remark where the file cannot be read: the list needs
+    none."""
     try:
         return configuration.load().policy
     except UsageError as error:
@@ -155,16 +181,21 @@ def _chosen() -> str:
 
 
 def toml(tree: dict[str, Any], prefix: str = "") -> list[str]:
-    """The lines of a TOML file: plain values first, then a table for each dictionary. None is left out."""
+    """The lines of a TOML file: plain values first, then a table for each dictionary. None is left
+    out."""
     lines = [
-        f"{key} = {_value(value)}" for key, value in tree.items() if not isinstance(value, dict) and value is not None
+        f"{key} = {_value(value)}"
+        for key, value in tree.items()
+        if not isinstance(value, dict) and value is not None
     ]
     for key, value in tree.items():
         if isinstance(value, dict):
             name = f"{prefix}{key}"
             nested = toml(value, f"{name}.")
             lines += (
-                ["", f"[{name}]", *nested] if any(not isinstance(each, dict) for each in value.values()) else nested
+                ["", f"[{name}]", *nested]
+                if any(not isinstance(each, dict) for each in value.values())
+                else nested
             )
     return lines
 

@@ -18,7 +18,10 @@ LINES = typer.Option("--lines", "-n", metavar="N", min=1, help="How many of the 
 METRICS = typer.Option(
     "--metrics",
     metavar="[ADDR:]PORT",
-    help="Serve Prometheus metrics there, for as long as this daemon runs; config.toml has the same for good.",
+    help=(
+        "Serve Prometheus metrics there, for as long as this daemon runs; config.toml has the same"
+        " for good."
+    ),
     show_default=False,
 )
 METRICS_AGAIN = "tried again every 10 s"
@@ -26,7 +29,10 @@ FOLLOW = typer.Option("--follow", "-f", help="Go on, until Ctrl-C.")
 
 
 @app.callback(
-    help="Start, stop and look at the daemon. Any command starts it where none runs; jobs do not need it to run on."
+    help=(
+        "Start, stop and look at the daemon. Any command starts it where none runs; jobs do not"
+        " need it to run on."
+    )
 )
 def daemon() -> None:
     """Make it a group of commands."""
@@ -72,7 +78,8 @@ def stop() -> None:
 
 @app.command()
 def status(json: Json = False) -> None:
-    """Is the daemon there, which version, for how long, and how its rounds go? Starts none; exit code 3 when none runs.
+    """Is the daemon there, which version, for how long, and how its rounds go? Starts none; exit
+    code 3 when none runs.
 
     \b
     Example:
@@ -90,7 +97,8 @@ def status(json: Json = False) -> None:
         f"  policy    {info.policy}, a round at least every {info.interval:g} s",
         f"  rounds    {info.rounds}{rounds}",
         f"  jobs      {info.jobs_live} live, {info.jobs_total} in all",
-        f"  servers   {', '.join(f'{name} {state}' for name, state in sorted(info.nodes.items())) or 'none'}",
+        "  servers  "
+        f" {', '.join(f'{name} {state}' for name, state in sorted(info.nodes.items())) or 'none'}",
         f"  memory    {info.memory_mib:.0f} MiB",
         f"  metrics   {_metrics(info)}",
     )
@@ -103,7 +111,11 @@ def status(json: Json = False) -> None:
 def _metrics(info: DaemonInfo) -> str:
     if not info.metrics:
         return "not served"
-    return f"not served: {info.metrics_problem}; {METRICS_AGAIN}" if info.metrics_problem else info.metrics
+    return (
+        f"not served: {info.metrics_problem}; {METRICS_AGAIN}"
+        if info.metrics_problem
+        else info.metrics
+    )
 
 
 @app.command()

@@ -1,4 +1,5 @@
-"""`gpq demo`: three real training jobs on two embedded CPU servers, to the end, with the live table."""
+"""`gpq demo`: three real training jobs on two embedded CPU servers, to the end, with the live
+table."""
 
 from __future__ import annotations
 
@@ -17,9 +18,17 @@ from gpq.rpc.daemon_answers import TopView
 from gpq.views.plain import moment, safe
 
 app = frame()
-POLICY = typer.Option("--policy", metavar="POLICY", help="Of the daemon; `gpq config policies` lists them.")
-HOME = typer.Option("--home", metavar="DIR", help="Keep state and logs there; else they stay only if the demo fails.")
-TIMEOUT = typer.Option("--timeout", metavar="DURATION", help="Give up after this long, with exit code 124.")
+POLICY = typer.Option(
+    "--policy", metavar="POLICY", help="Of the daemon; `gpq config policies` lists them."
+)
+HOME = typer.Option(
+    "--home",
+    metavar="DIR",
+    help="Keep state and logs there; else they stay only if the demo fails.",
+)
+TIMEOUT = typer.Option(
+    "--timeout", metavar="DURATION", help="Give up after this long, with exit code 124."
+)
 
 Draw = Callable[[TopView, str], None]
 
@@ -32,11 +41,13 @@ def demo(
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> int:
-    """Train three jobs to the end on two embedded CPU servers, with a daemon of its own, and judge the outcome.
+    """Train three jobs to the end on two embedded CPU servers, with a daemon of its own, and judge
+    the outcome.
 
-    It passes when all three complete and reach their targets, every epoch visited each sample exactly once, one was
-    resized while it ran (if the policy resizes jobs), and one changed its batch size without a restart (if the policy
-    knows what that is worth). Your own queue is not touched.
+    It passes when all three complete and reach their targets, every epoch visited each sample
+    exactly once, one was resized while it ran (if the policy resizes jobs), and one changed its
+    batch size without a restart (if the policy knows what that is worth). Your own queue is not
+    touched.
 
     \b
     Example:
@@ -101,8 +112,9 @@ def _summary(result: play.DemoResult) -> list[str]:
     for job in result.jobs:
         value = "nothing" if job.value is None else f"{job.value:.4g}"
         lines.append(
-            f"{job.name}: {job.state} after {job.seconds:.0f} s, {job.metric} {value} (target {job.target:g}: "
-            f"{'reached' if job.reached else 'missed'}), resized {job.resizes}x, batch changed {job.batch_changes}x"
+            f"{job.name}: {job.state} after {job.seconds:.0f} s, {job.metric} {value} (target"
+            f" {job.target:g}: {'reached' if job.reached else 'missed'}), resized {job.resizes}x,"
+            f" batch changed {job.batch_changes}x"
         )
     lines += [
         f"{result.completed} of {count} jobs completed",

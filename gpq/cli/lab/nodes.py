@@ -18,28 +18,57 @@ from gpq.views import plain
 
 app = frame(default_to("list"))
 NAMES = typer.Argument(metavar="[NODE]...", help="Names of servers; none: all.")
-HOST = typer.Argument(metavar="[USER@HOST]", help="As for ssh: user@host, or a name of ~/.ssh/config.")
+HOST = typer.Argument(
+    metavar="[USER@HOST]", help="As for ssh: user@host, or a name of ~/.ssh/config."
+)
 FROM = typer.Option("--from-ssh-config", help="Offer the hosts of ~/.ssh/config.")
 NAME = typer.Option("--name", metavar="NAME", help="What gpq calls it; its host name by default.")
-GPUS = typer.Option("--gpus", metavar="LIST", help="GPUs to use, by index or UUID: 0,1. All by default.")
+GPUS = typer.Option(
+    "--gpus", metavar="LIST", help="GPUs to use, by index or UUID: 0,1. All by default."
+)
 SLOTS = typer.Option("--slots", metavar="N", min=0, max=1024, help="CPU slots instead of GPUs.")
-PYTHON = typer.Option("--python", metavar="PATH", help="Python 3.8 or newer there; found by default.")
-PORT = typer.Option("--port", metavar="N", min=1, max=65535, help="Of its sshd, where ~/.ssh/config does not say it.")
-ADDRESS = typer.Option("--address", metavar="ADDRESS", help="Where other servers reach it; found by default.")
-SSH_CONFIG = typer.Option("--ssh-config", "-F", metavar="FILE", help="Another file than ~/.ssh/config.")
-YES = typer.Option("--yes", "-y", help="Ask nothing: accept a new host key as it is shown, add all that is offered.")
-FORCE = typer.Option("--force", help="Also while jobs are on it: they run on, and gpq hears no more of them.")
+PYTHON = typer.Option(
+    "--python", metavar="PATH", help="Python 3.8 or newer there; found by default."
+)
+PORT = typer.Option(
+    "--port",
+    metavar="N",
+    min=1,
+    max=65535,
+    help="Of its sshd, where ~/.ssh/config does not say it.",
+)
+ADDRESS = typer.Option(
+    "--address", metavar="ADDRESS", help="Where other servers reach it; found by default."
+)
+SSH_CONFIG = typer.Option(
+    "--ssh-config", "-F", metavar="FILE", help="Another file than ~/.ssh/config."
+)
+YES = typer.Option(
+    "--yes",
+    "-y",
+    help="Ask nothing: accept a new host key as it is shown, add all that is offered.",
+)
+FORCE = typer.Option(
+    "--force", help="Also while jobs are on it: they run on, and gpq hears no more of them."
+)
 REASON = typer.Option(
-    "--reason", metavar="TEXT", help="Shown in `gpq nodes`, and in `gpq why` of jobs that wait for it."
+    "--reason",
+    metavar="TEXT",
+    help="Shown in `gpq nodes`, and in `gpq why` of jobs that wait for it.",
 )
 NODE = typer.Argument(metavar="NODE", help="Name of a server.")
 
 TARGET = typer.Argument(
-    metavar="NODE[:GPUS]", help="A server, or some of its GPUs, by index or UUID: gpu1:0,1 or gpu1:0-3."
+    metavar="NODE[:GPUS]",
+    help="A server, or some of its GPUs, by index or UUID: gpu1:0,1 or gpu1:0-3.",
 )
-FOR = typer.Option("--for", metavar="USER", help="Whose jobs may use them; without it gpq leaves them alone.")
+FOR = typer.Option(
+    "--for", metavar="USER", help="Whose jobs may use them; without it gpq leaves them alone."
+)
 START = typer.Option(
-    "--from", metavar="WHEN", help="now, 18:00, 'fri 18:00', 'tomorrow 9:00', '2026-11-27 18:00', +2h."
+    "--from",
+    metavar="WHEN",
+    help="now, 18:00, 'fri 18:00', 'tomorrow 9:00', '2026-11-27 18:00', +2h.",
 )
 UNTIL = typer.Option("--until", metavar="WHEN", help="The end, written likewise.")
 DURATION = typer.Option("--for-duration", metavar="DURATION", help="Or how long: 90m, 2d.")
@@ -52,8 +81,13 @@ def nodes() -> None:
 
 
 @app.command("list")
-def show(names: Annotated[list[str] | None, NAMES] = None, color: Color = ColorChoice.auto, json: Json = False) -> None:
-    """The servers and their GPUs: state, memory, utilisation, and who is on them. Shows the daemon's last knowledge.
+def show(
+    names: Annotated[list[str] | None, NAMES] = None,
+    color: Color = ColorChoice.auto,
+    json: Json = False,
+) -> None:
+    """The servers and their GPUs: state, memory, utilisation, and who is on them. Shows the
+    daemon's last knowledge.
 
     \b
     Example:
@@ -81,9 +115,11 @@ def add(
     yes: Annotated[bool, YES] = False,
     json: Json = False,
 ) -> int:
-    """Add a server that you reach by ssh: look at its host key, at its Python and GPUs, and write it to config.toml.
+    """Add a server that you reach by ssh: look at its host key, at its Python and GPUs, and write
+    it to config.toml.
 
-    It needs sshd and Python 3.8, and a key that ssh can use without a question. gpq puts its agent below ~/.gpq there.
+    It needs sshd and Python 3.8, and a key that ssh can use without a question. gpq puts its agent
+    below ~/.gpq there.
 
     \b
     Example:
@@ -94,31 +130,49 @@ def add(
     from gpq.servers import adding  # what it imports, nobody needs who only looks
 
     if bool(host) == from_ssh_config:
-        raise UsageError("gpq nodes add: one of USER@HOST and --from-ssh-config", "gpq nodes add alice@gpu1")
+        raise UsageError(
+            "gpq nodes add: one of USER@HOST and --from-ssh-config", "gpq nodes add alice@gpu1"
+        )
     if from_ssh_config and (name or address or port):
-        raise UsageError("--name, --address and --port are of one server", "leave them out with --from-ssh-config")
-    more: dict[str, Any] = {"python": python, "port": port or 0, "address": address, "ssh_config": ssh_config}
+        raise UsageError(
+            "--name, --address and --port are of one server",
+            "leave them out with --from-ssh-config",
+        )
+    more: dict[str, Any] = {
+        "python": python,
+        "port": port or 0,
+        "address": address,
+        "ssh_config": ssh_config,
+    }
     hosts = adding.offered(ssh_config, every=yes) if from_ssh_config else [host]
     added = []
     for each in hosts:
-        wanted = adding.Wanted(each, name, [word.strip() for word in gpus.split(",") if word.strip()], slots, **more)
+        wanted = adding.Wanted(
+            each, name, [word.strip() for word in gpus.split(",") if word.strip()], slots, **more
+        )
         try:
             added.append(adding.add(wanted, output, yes=yes, quiet=json))
         except GpqError as error:
             if len(hosts) == 1:
                 raise
-            output.note(f"{each} was not added: {error.message}{f' ({error.hint})' if error.hint else ''}")
+            output.note(
+                f"{each} was not added: {error.message}{f' ({error.hint})' if error.hint else ''}"
+            )
     names = [each["name"] for each in added]
     live = bool(added) and changes.taken_in(names, _note)
     if json:
-        output.emit(json_answers.NodesAdded([json_answers.AddedNode(**each) for each in added], live))
+        output.emit(
+            json_answers.NodesAdded([json_answers.AddedNode(**each) for each in added], live)
+        )
     elif added:
         output.say(*(f"added     {each}" for each in names))
     return 1 if len(added) < len(hosts) else 0
 
 
 @app.command()
-def remove(node: Annotated[str, NODE], force: Annotated[bool, FORCE] = False, json: Json = False) -> None:
+def remove(
+    node: Annotated[str, NODE], force: Annotated[bool, FORCE] = False, json: Json = False
+) -> None:
     """Take a server out of config.toml. Refused while jobs are on it. Nothing is deleted there.
 
     \b
@@ -133,10 +187,14 @@ def remove(node: Annotated[str, NODE], force: Annotated[bool, FORCE] = False, js
 
 
 @app.command()
-def drain(node: Annotated[str, NODE], reason: Annotated[str, REASON] = "", json: Json = False) -> None:
-    """Place nothing new on a server: before a reboot, a repair. Holds until `gpq nodes undrain`, over restarts too.
+def drain(
+    node: Annotated[str, NODE], reason: Annotated[str, REASON] = "", json: Json = False
+) -> None:
+    """Place nothing new on a server: before a reboot, a repair. Holds until `gpq nodes undrain`,
+    over restarts too.
 
-    Jobs that can be stopped and go on are moved away with their checkpoint, or wait; all others run to their end there.
+    Jobs that can be stopped and go on are moved away with their checkpoint, or wait; all others run
+    to their end there.
 
     \b
     Example:
@@ -174,10 +232,12 @@ def reserve(
     duration: Annotated[str, DURATION] = "",
     json: Json = False,
 ) -> None:
-    """Keep GPUs of a server for one user's jobs, or out of gpq's hands, for a time. Holds over restarts of the daemon.
+    """Keep GPUs of a server for one user's jobs, or out of gpq's hands, for a time. Holds over
+    restarts of the daemon.
 
-    Jobs of others that can be stopped and go on leave with their checkpoint by the beginning; those that cannot do not start
-    there if their --time reaches into it (or, without --time, in the last hour before it); what runs there runs to its end.
+    Jobs of others that can be stopped and go on leave with their checkpoint by the beginning; those
+    that cannot do not start there if their --time reaches into it (or, without --time, in the last
+    hour before it); what runs there runs to its end.
 
     \b
     Example:

@@ -12,17 +12,25 @@ from gpq.cli.shared.typer_app import Json, default_to, frame
 from gpq.options import json_answers, targets
 
 app = frame(default_to("list", alone=True))
-NAMES = typer.Argument(metavar="NAME...", help="Targets of [notify] in config.toml, desktop, or mailto:ADDRESS.")
+NAMES = typer.Argument(
+    metavar="NAME...", help="Targets of [notify] in config.toml, desktop, or mailto:ADDRESS."
+)
 
 
-@app.callback(help="Whom gpq can tell about jobs (`gpq submit --notify`), and does it work? Without a command: `list`.")
+@app.callback(
+    help=(
+        "Whom gpq can tell about jobs (`gpq submit --notify`), and does it work? Without a command:"
+        " `list`."
+    )
+)
 def notify() -> None:
     """Make it a group of commands."""
 
 
 @app.command(name="list")
 def list_targets(json: Json = False) -> None:
-    """The targets in [notify] of config.toml, with the kind of service, and what holds for jobs that name none.
+    """The targets in [notify] of config.toml, with the kind of service, and what holds for jobs
+    that name none.
 
     \b
     Example:
@@ -37,7 +45,10 @@ def list_targets(json: Json = False) -> None:
     if not found.targets:
         output.say(f'no targets: write [notify] NAME = "URL" in config.toml; {outward.WITHOUT}')
     whom = ", ".join(found.default) or "nobody"
-    output.say(f"jobs without --notify tell {whom}, of {','.join(found.on)}, with {found.lines} lines of their log")
+    output.say(
+        f"jobs without --notify tell {whom}, of {','.join(found.on)}, with {found.lines} lines of"
+        " their log"
+    )
 
 
 @app.command(name="test")
@@ -54,7 +65,11 @@ def try_targets(names: Annotated[list[str], NAMES], json: Json = False) -> int:
     for one in targets.tried(names):
         said.append(one)
         if not json and not one.sent:
-            mended = "correct [notify] in config.toml; `gpq config check` looks at it" if one.name in known else ""
+            mended = (
+                "correct [notify] in config.toml; `gpq config check` looks at it"
+                if one.name in known
+                else ""
+            )
             output.failure(f"{one.name}: {one.problem}", mended)
         elif not json:
             output.say(f"{one.name}: sent")

@@ -1,4 +1,5 @@
-"""`gpq yield`: an owner wants a server back, from everybody's gpq. Named so because `yield` is a word of the language."""
+"""`gpq yield`: an owner wants a server back, from everybody's gpq. Named so because `yield` is a
+word of the language."""
 
 from __future__ import annotations
 
@@ -19,15 +20,19 @@ app = frame()
 def yield_(
     node: Annotated[str, typer.Argument(metavar="NODE", help="The server.")] = "local",
     length: Annotated[
-        str, typer.Option("--for", metavar="DURATION", help="For so long, or until --end.", show_default=True)
+        str,
+        typer.Option(
+            "--for", metavar="DURATION", help="For so long, or until --end.", show_default=True
+        ),
     ] = "8h",
     end: Annotated[bool, typer.Option("--end", help="Give it back to gpq.")] = False,
     json: Json = False,
 ) -> int:
-    """Get your own server back: gpq's jobs leave it with their checkpoints, within their grace time.
+    """Get your own server back: gpq's jobs leave it with their checkpoints, within their grace
+    time.
 
-    Heeded by everybody's gpq in whose config.toml `owner` of that server is you. Who merely uses its GPUs need not say
-    anything: that is noticed.
+    Heeded by everybody's gpq in whose config.toml `owner` of that server is you. Who merely uses
+    its GPUs need not say anything: that is noticed.
 
     \b
     Example:
@@ -42,7 +47,8 @@ def yield_(
     user = safe(answer.user)
     if not end:
         output.say(
-            f"{safe(node)} goes back to {user} for {duration(answer.seconds or 0.0)}: `gpq yield {safe(node)} --end` ends that"
+            f"{safe(node)} goes back to {user} for {duration(answer.seconds or 0.0)}: `gpq yield"
+            f" {safe(node)} --end` ends that"
         )
     else:
         what = "is gpq's again" if answer.changed else "had not been asked for"

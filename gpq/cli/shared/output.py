@@ -1,4 +1,5 @@
-"""The only place where commands print: results on stdout, remarks on stderr, JSON as the daemon gave it."""
+"""The only place where commands print: results on stdout, remarks on stderr, JSON as the daemon
+gave it."""
 
 from __future__ import annotations
 
@@ -35,8 +36,11 @@ def on_interrupt(*lines: str) -> Iterator[None]:
 
 
 def failure(problem: str, hint: str) -> None:
-    """A line and a hint on stderr, as an error has them, of something that does not end the command."""
-    sys.stderr.write(f"gpq: {plain.safe(problem)}\n" + (f"hint: {plain.safe(hint)}\n" if hint else ""))
+    """A line and a hint on stderr, as an error has them, of something that does not end the
+    command."""
+    sys.stderr.write(
+        f"gpq: {plain.safe(problem)}\n" + (f"hint: {plain.safe(hint)}\n" if hint else "")
+    )
 
 
 def emit(result: Any) -> None:
@@ -50,7 +54,8 @@ def emit(result: Any) -> None:
 
 
 def text(view: Callable[[Any, int, str], list[str]], answer: Any, color: str) -> None:
-    """The lines of a view on stdout, as wide as the terminal. The view has escaped what is not its own."""
+    """The lines of a view on stdout, as wide as the terminal. The view has escaped what is not its
+    own."""
     limit = plain.terminal_width()
     lines = view(answer, limit, "█" if plain.ellipsis() == "…" else "#")
     if plain.wants_colour(color):
@@ -60,7 +65,8 @@ def text(view: Callable[[Any, int, str], list[str]], answer: Any, color: str) ->
 
 
 def console(color: str, *, pipe: int = 120) -> Console:
-    """A console of rich for a page that scrolls: as wide as the terminal, or `pipe` columns where there is none."""
+    """A console of rich for a page that scrolls: as wide as the terminal, or `pipe` columns where
+    there is none."""
     return _console(color, plain.terminal_width() or pipe, terminal=plain.wants_colour(color))
 
 

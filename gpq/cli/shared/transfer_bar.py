@@ -1,4 +1,5 @@
-"""A bar on stderr, where somebody watches, of what is being brought to a job's servers before it starts."""
+"""A bar on stderr, where somebody watches, of what is being brought to a job's servers before it
+starts."""
 
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ from gpq.rpc.job_answers import JobView
 from gpq.views import plain
 
 CELLS = 24
-SOON, CALM = 0.5, 3.0  # seconds between two looks: while a bar is drawn, and before a job has started
+# seconds between two looks: while a bar is drawn, and before a job has started
+SOON, CALM = 0.5, 3.0
 
 
 class Bar:
-    """`show` after every look; `clear` before anything else is written. Does nothing where stderr is no terminal."""
+    """`show` after every look; `clear` before anything else is written. Does nothing where stderr
+    is no terminal."""
 
     def __init__(self) -> None:
         self.watched = sys.stderr.isatty()
@@ -55,7 +58,8 @@ class Bar:
 
 
 def line(job: JobView, width: int, full: str) -> str:
-    """``job 4 [#####     ] brings its checkpoint from a: 1 GB of 2 GB, 80 MB/s``, cut at the width."""
+    """``job 4 [####    ] brings its checkpoint from a: 1 GB of 2 GB, 80 MB/s``, cut at the
+    width."""
     staging = job.staging
     if staging is None:
         return ""

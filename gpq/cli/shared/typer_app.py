@@ -1,4 +1,5 @@
-"""What the typer apps of all commands share: their frame, and the options that many of them have."""
+"""What the typer apps of all commands share: their frame, and the options that many of them
+have."""
 
 from __future__ import annotations
 
@@ -18,10 +19,13 @@ class ColorChoice(str, Enum):
 Json = Annotated[bool, typer.Option("--json", help="Print JSON only, as the daemon answered.")]
 Color = Annotated[
     ColorChoice,
-    typer.Option("--color", metavar="auto|always|never", help="auto: on a terminal, unless NO_COLOR is set."),
+    typer.Option(
+        "--color", metavar="auto|always|never", help="auto: on a terminal, unless NO_COLOR is set."
+    ),
 ]
 Jobs = Annotated[
-    list[str], typer.Argument(metavar="JOB...", help="Ids (42), ranges (3-7,9), names, @ for the last, all.")
+    list[str],
+    typer.Argument(metavar="JOB...", help="Ids (42), ranges (3-7,9), names, @ for the last, all."),
 ]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="An id, a name, or @ for the last.")]
 
@@ -30,8 +34,8 @@ HELP: dict[str, Any] = {"help_option_names": ["--help", "-h"], "max_content_widt
 
 
 def default_to(name: str, *, alone: bool = False) -> type[TyperGroup]:
-    """A group of commands of which one need not be named: `gpq nodes gpu1` is `gpq nodes list gpu1`. `alone`: unless
-    something else is."""
+    """A group of commands of which one need not be named: `gpq nodes gpu1` is `gpq nodes list
+    gpu1`. `alone`: unless something else is."""
 
     class Group(TyperGroup):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -44,7 +48,8 @@ def default_to(name: str, *, alone: bool = False) -> type[TyperGroup]:
 
 
 class Command(TyperCommand):
-    """Its usage line has the arguments as they are written here; typer puts braces or brackets around those that have some."""
+    """Its usage line has the arguments as they are written here; typer puts braces or brackets
+    around those that have some."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         arguments = [each for each in self.params if each.param_type_name == "argument"]

@@ -1,4 +1,5 @@
-"""From the words of `gpq simulate` to the runs that they mean, or to a UsageError that says what to write instead."""
+"""From the words of `gpq simulate` to the runs that they mean, or to a UsageError that says what to
+write instead."""
 
 from __future__ import annotations
 
@@ -34,9 +35,24 @@ OWN_OPTION = {  # fields of Config that have an option of their own
     "events": "--events",
     "restart_seconds": "--restart",
 }
-NOT_SIMULATED = {"port_salt", "retry_seconds", "quick_failure_seconds", "max_quick_failures", "settle_seconds"}
+NOT_SIMULATED = {
+    "port_salt",
+    "retry_seconds",
+    "quick_failure_seconds",
+    "max_quick_failures",
+    "settle_seconds",
+}
 RANGES = {"fairness_power": (-10.0, 1.0), "batch_growth": (1.0, 1e6)}  # of settings; else from 0
-WORDS = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
+WORDS = {
+    "on": True,
+    "true": True,
+    "yes": True,
+    "1": True,
+    "off": False,
+    "false": False,
+    "no": False,
+    "0": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +79,22 @@ def seeds(text: str) -> list[int]:
     """`0,1,2`, each once."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        raise UsageError(f"--seed {text} is no whole number or list of them", "write for example --seed 0,1,2")
+        raise UsageError(
+            f"--seed {text} is no whole number or list of them", "write for example --seed 0,1,2"
+        )
     return list(dict.fromkeys(map(int, parts)))
 
 
-def within(value: float, option: str, least: float, most: float = math.inf, *, above: bool = False) -> float:
+def within(
+    value: float, option: str, least: float, most: float = math.inf, *, above: bool = False
+) -> float:
     """A finite number in its range."""
     if not math.isfinite(value) or not least <= value <= most or (above and value <= least):
         low = f"above {least:g}" if above else f"at least {least:g}"
-        raise UsageError(f"{option} {value:g} is out of range", low if math.isinf(most) else f"{low}, at most {most:g}")
+        raise UsageError(
+            f"{option} {value:g} is out of range",
+            low if math.isinf(most) else f"{low}, at most {most:g}",
+        )
     return value
 
 
@@ -83,9 +106,13 @@ def settings(words: Sequence[str]) -> Config:
     for word in words:
         key, given, value = word.partition("=")
         if key in OWN_OPTION:
-            raise UsageError(f"--set {word}: {key} has an option of its own", f"use {OWN_OPTION[key]}")
+            raise UsageError(
+                f"--set {word}: {key} has an option of its own", f"use {OWN_OPTION[key]}"
+            )
         if key not in known:
-            raise UsageError(f"--set {word}: there is no setting {key!r}", f"there are {', '.join(known)}")
+            raise UsageError(
+                f"--set {word}: there is no setting {key!r}", f"there are {', '.join(known)}"
+            )
         changed[key] = _setting(kinds[key], value, word) if given else _wrong(word)
         if kinds[key] is not bool:
             within(float(changed[key]), f"--set {key}", *RANGES.get(key, (0.0, 1e6)))
@@ -105,16 +132,23 @@ def _setting(kind: type, value: str, word: str) -> float | int | bool:
 
 def _wrong(word: str, hint: str = "write a number") -> bool:
     raise UsageError(
-        f"--set {word}: no value that fits", f"{hint}, as in --set fairness_power=0.25 --set use_length=off"
+        f"--set {word}: no value that fits",
+        f"{hint}, as in --set fairness_power=0.25 --set use_length=off",
     )
 
 
 def published(paths: Sequence[str], traces: str, sia: bool, restart: float | None) -> list[Source]:
     """The workload files, named by the shortest ends of their paths that tell them apart."""
     if not paths:
-        raise UsageError("there is no workload to simulate", "name a CSV file, or use --history for your own jobs")
+        raise UsageError(
+            "there is no workload to simulate",
+            "name a CSV file, or use --history for your own jobs",
+        )
     if not traces:
-        raise UsageError("a workload needs measurements of its applications", "name their folder with --traces DIR")
+        raise UsageError(
+            "a workload needs measurements of its applications",
+            "name their folder with --traces DIR",
+        )
     charges = SIA if sia else OSDI21
     if restart is not None:
         charges = replace(charges, restarts=(), restart=restart)
@@ -142,10 +176,13 @@ def own_jobs(since: float | None, restart: float | None) -> History:
     """The jobs in the store, read while the daemon writes or while none runs."""
     path = paths.database()
     jobs, told = read_jobs(path), read_told(path)
-    found = history(jobs, time.time(), since=since, restart=restart, held=told.held, gpu_types=told.gpu_types)
+    found = history(
+        jobs, time.time(), since=since, restart=restart, held=told.held, gpu_types=told.gpu_types
+    )
     if not found.replayable:
         raise Refused(
-            f"there is no job to replay in {path}: {left_out(found) or 'none was submitted in that time'}",
+            f"there is no job to replay in {path}:"
+            f" {left_out(found) or 'none was submitted in that time'}",
             "a job must have run; --since 30d reaches further back",
         )
     return found
@@ -169,7 +206,9 @@ def unended(found: History) -> str:
     if not count:
         return ""
     verb = (
-        "has not ended: it counts as far as it came" if count == 1 else "have not ended: they count as far as they came"
+        "has not ended: it counts as far as it came"
+        if count == 1
+        else "have not ended: they count as far as they came"
     )
     return f"{count} job{'s' if count > 1 else ''} {verb} ({_some(found.unended)})"
 
@@ -191,9 +230,14 @@ def named_clusters(texts: Sequence[str]) -> list[Cluster]:
 def measured_on(found: History, texts: Sequence[str]) -> list[Cluster]:
     """The clusters that were named, else one's own, with types of GPUs that the jobs were on."""
     if texts:
-        return [replace(each, nodes=clusters.typed(each.nodes, found.gpu_types)) for each in named_clusters(texts)]
+        return [
+            replace(each, nodes=clusters.typed(each.nodes, found.gpu_types))
+            for each in named_clusters(texts)
+        ]
     own = own_cluster()
-    return [replace(own, nodes=clusters.typed(own.nodes, found.gpu_types)) if found.gpu_types else own]
+    return [
+        replace(own, nodes=clusters.typed(own.nodes, found.gpu_types)) if found.gpu_types else own
+    ]
 
 
 def own_cluster() -> Cluster:
@@ -204,7 +248,8 @@ def own_cluster() -> Cluster:
         nodes = configured()
     if not nodes:
         raise UsageError(
-            "no daemon runs, and the configuration does not say how many GPUs there are", "say it: --nodes 2x4"
+            "no daemon runs, and the configuration does not say how many GPUs there are",
+            "say it: --nodes 2x4",
         )
     return Cluster("own", nodes)
 
@@ -214,7 +259,9 @@ def configured() -> tuple[Node, ...]:
     nodes = []
     for name, node in sorted(configuration.load().nodes.items()):
         count, kind = (len(node.gpus), "cuda") if node.gpus else (node.slots or 0, "cpu")
-        devices = tuple(Device(DeviceId(f"{name}:{index}"), index, kind, "") for index in range(count))
+        devices = tuple(
+            Device(DeviceId(f"{name}:{index}"), index, kind, "") for index in range(count)
+        )
         if devices:
             nodes.append(Node(NodeId(name), NodeState.UP, devices=devices))
     return tuple(nodes)

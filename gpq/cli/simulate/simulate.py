@@ -1,4 +1,5 @@
-"""`gpq simulate`: policies compared on published workloads or on the lab's own jobs, in simulated time."""
+"""`gpq simulate`: policies compared on published workloads or on the lab's own jobs, in simulated
+time."""
 
 from __future__ import annotations
 
@@ -29,38 +30,58 @@ class Ruleset(str, Enum):
     sia = "sia"
 
 
-WORKLOADS = typer.Argument(metavar="[FILE]...", help="CSV: name, time, application, num_replicas, batch_size.")
-TRACES = typer.Option("--traces", metavar="PATH", help="Folder of measurements, one folder for each application.")
+WORKLOADS = typer.Argument(
+    metavar="[FILE]...", help="CSV: name, time, application, num_replicas, batch_size."
+)
+TRACES = typer.Option(
+    "--traces", metavar="PATH", help="Folder of measurements, one folder for each application."
+)
 NODES = typer.Option(
-    "--nodes", metavar="NxG[:TYPE],...", help="Cluster: 16x4, or 6x4:t4,2x8:a100. Repeat it to compare. [default: 16x4]"
+    "--nodes",
+    metavar="NxG[:TYPE],...",
+    help="Cluster: 16x4, or 6x4:t4,2x8:a100. Repeat it to compare. [default: 16x4]",
 )
 POLICY = typer.Option("--policy", metavar="POLICY,...", help="Policies to compare.")
 INTERVAL = typer.Option("--interval", metavar="SECONDS", help="Between two rounds. [default: 60]")
 RESTART = typer.Option(
-    "--restart", metavar="SECONDS", help="Cost of each start and move. [default: 30; sia: by application]"
+    "--restart",
+    metavar="SECONDS",
+    help="Cost of each start and move. [default: 30; sia: by application]",
 )
 INTERFERENCE = typer.Option(
     "--interference", metavar="SHARE", help="Slowdown of jobs over several nodes that share a node."
 )
 KNOWN = typer.Option(
-    "--known-length/--unknown-length", help="Jobs declare how long they are. [default: unknown; history: known]"
+    "--known-length/--unknown-length",
+    help="Jobs declare how long they are. [default: unknown; history: known]",
 )
 PRIORS = typer.Option(
     "--priors/--no-priors",
-    help="Jobs start from profiles of earlier ones of the same program. [default: no; history: yes]",
+    help=(
+        "Jobs start from profiles of earlier ones of the same program. [default: no; history: yes]"
+    ),
 )
 EVENTS = typer.Option(
-    "--events/--no-events", help="Rounds also when a job arrives, ends or first reports. [default: no; history: yes]"
+    "--events/--no-events",
+    help="Rounds also when a job arrives, ends or first reports. [default: no; history: yes]",
 )
 NOISE = typer.Option("--noise", metavar="SHARE", help="Relative error of what jobs measure.")
 SEED = typer.Option("--seed", metavar="N,...", help="Of all chance; a list runs each.")
 PARALLEL = typer.Option("--jobs-parallel", metavar="N", min=1, help="Processes that simulate.")
-RULES = typer.Option("--rules", metavar="osdi21|sia", help="Whose charges: those of Pollux's or Sia's simulator.")
-SET = typer.Option("--set", metavar="KEY=VALUE", help="A switch of the policy, as use_length=off; may be repeated.")
+RULES = typer.Option(
+    "--rules", metavar="osdi21|sia", help="Whose charges: those of Pollux's or Sia's simulator."
+)
+SET = typer.Option(
+    "--set", metavar="KEY=VALUE", help="A switch of the policy, as use_length=off; may be repeated."
+)
 HISTORY = typer.Option("--history", help="Replay your own jobs from the store instead of a file.")
-SINCE = typer.Option("--since", metavar="DURATION", help="With --history: only jobs submitted since, as 30d.")
+SINCE = typer.Option(
+    "--since", metavar="DURATION", help="With --history: only jobs submitted since, as 30d."
+)
 CSV = typer.Option("--csv", help="Print one CSV line for each run.")
-PLOT = typer.Option("--plot", metavar="FILE", help="Draw completion times, fairness and GPUs: FILE.svg or FILE.png.")
+PLOT = typer.Option(
+    "--plot", metavar="FILE", help="Draw completion times, fairness and GPUs: FILE.svg or FILE.png."
+)
 JSON = typer.Option("--json", help="Print JSON only.")
 
 
@@ -90,8 +111,9 @@ def simulate(
 ) -> int:
     """Compare policies on a workload in simulated time, with the policy code of the daemon.
 
-    MEAN, MEDIAN and P99 are completion times. RHO is finish-time fairness: completion time over that of the job alone
-    on its share; at most 1 is fair. --history replays your own jobs, on your own cluster unless --nodes names others.
+    MEAN, MEDIAN and P99 are completion times. RHO is finish-time fairness: completion time over
+    that of the job alone on its share; at most 1 is fair. --history replays your own jobs, on your
+    own cluster unless --nodes names others.
 
     \b
     Example:
@@ -103,9 +125,12 @@ def simulate(
         raise UsageError("--csv and --json do not go together", "choose one of them")
     made = Rules(
         nodes=(),
-        interval=plan_runs.within(60.0 if interval is None else interval, "--interval", 1.0, 86_400.0),
+        interval=plan_runs.within(
+            60.0 if interval is None else interval, "--interval", 1.0, 86_400.0
+        ),
         interference=plan_runs.within(interference, "--interference", 0.0, 0.99),
-        # One's own jobs are replayed as the daemon would run them, public ones by the rules of their artifact.
+        # One's own jobs are replayed as the daemon would run them, public ones by the rules of
+        # their artifact.
         known_length=history if known_length is None else known_length,
         priors=history if priors is None else priors,
         events=history if events is None else events,
@@ -127,11 +152,15 @@ def simulate(
         output.note(*filter(None, (plan_runs.left_out(own), plan_runs.unended(own))))
     else:
         if since:
-            raise UsageError("--since is for --history", "leave it out, or replay your own jobs with --history")
+            raise UsageError(
+                "--since is for --history", "leave it out, or replay your own jobs with --history"
+            )
         sources = plan_runs.published(workloads or [], traces, rules is Ruleset.sia, restart)
         machines = plan_runs.named_clusters(nodes or [plan_runs.DEFAULT_NODES])
     preflight.check(sources, machines, names)
-    idle = unused_options.idle(names, made, machines, numbers, known_length=known_length, priors=priors)
+    idle = unused_options.idle(
+        names, made, machines, numbers, known_length=known_length, priors=priors
+    )
     output.note(*filter(None, [idle]))
     runs = compare.plan(names, sources, machines, plan_runs.RulesFor(made), numbers)
     with _bar(runs) as progress:
@@ -146,9 +175,16 @@ def simulate(
 
 
 def _no_files(workloads: Sequence[str], traces: str, rules: Ruleset) -> None:
-    for given, option in ((workloads, "a workload file"), (traces, "--traces"), (rules is Ruleset.sia, "--rules sia")):
+    for given, option in (
+        (workloads, "a workload file"),
+        (traces, "--traces"),
+        (rules is Ruleset.sia, "--rules sia"),
+    ):
         if given:
-            raise UsageError(f"{option} does not go with --history", "--history replays the jobs of your own store")
+            raise UsageError(
+                f"{option} does not go with --history",
+                "--history replays the jobs of your own store",
+            )
 
 
 def _check_plot(path: str) -> None:
@@ -157,7 +193,9 @@ def _check_plot(path: str) -> None:
     plot.check(path)
 
 
-def _show(blocks: list[compare.Block], failed: list[compare.Failure], *, csv: bool, color: str, json: bool) -> None:
+def _show(
+    blocks: list[compare.Block], failed: list[compare.Failure], *, csv: bool, color: str, json: bool
+) -> None:
     from gpq.views import comparison
 
     if json:

@@ -1,4 +1,5 @@
-"""Options of `gpq simulate` that change nothing for the policies in question: said, not passed over in silence."""
+"""Options of `gpq simulate` that change nothing for the policies in question: said, not passed over
+in silence."""
 
 from __future__ import annotations
 
@@ -9,12 +10,13 @@ from gpq.core.model.snapshot import Config
 from gpq.sim.compare.compare import Cluster
 from gpq.sim.replay.rules import Rules
 
-# What a policy can be told or heeds in a simulation, beside the interval: settings of Config by their names, `length`
-# (declared), `noise` (of what jobs measure), `priors`. Those that are not here size by an oracle or by what jobs ask for.
+# What a policy can be told or heeds in a simulation, beside the interval: settings of Config by
+# their names, `length` (declared), `noise` (of what jobs measure), `priors`. Those that are not
+# here size by an oracle or by what jobs ask for.
 HEEDS: dict[str, frozenset[str]] = {
     "goodput": frozenset({
-        "fairness_power", "restart_seconds", "hysteresis_seconds", "use_length", "fairness_floor", "use_priors",
-        "measured_restart", "length", "noise", "priors",
+        "fairness_power", "restart_seconds", "hysteresis_seconds", "use_length", "fairness_floor",
+        "use_priors", "measured_restart", "length", "noise", "priors",
     }),
     "pollux": frozenset({"seed", "noise"}),
     "sia": frozenset({"use_priors", "noise", "priors"}),
@@ -33,25 +35,56 @@ def idle(
     known_length: bool | None,
     priors: bool | None,
 ) -> str:
-    """One line about all options without effect, "" where each has one. The last two: as they were typed, if they were."""
-    types = {device.type for cluster in clusters for node in cluster.nodes for device in node.devices}
-    heeded = set().union(*(HEEDS.get(name, frozenset()) - _on_one_type(name, types) for name in policies))
+    """One line about all options without effect, "" where each has one. The last two: as they were
+    typed, if they were."""
+    types = {
+        device.type for cluster in clusters for node in cluster.nodes for device in node.devices
+    }
+    heeded = set().union(
+        *(HEEDS.get(name, frozenset()) - _on_one_type(name, types) for name in policies)
+    )
     found = [
-        ("--seed", list(seeds) != [0] and not rules.noise and "seed" not in heeded, "nothing is drawn without --noise"),
-        ("--noise", rules.noise > 0 and "noise" not in heeded, "none of these policies looks at measurements"),
-        ("--known-length", bool(known_length) and "length" not in heeded, "none of these policies uses it"),
+        (
+            "--seed",
+            list(seeds) != [0] and not rules.noise and "seed" not in heeded,
+            "nothing is drawn without --noise",
+        ),
+        (
+            "--noise",
+            rules.noise > 0 and "noise" not in heeded,
+            "none of these policies looks at measurements",
+        ),
+        (
+            "--known-length",
+            bool(known_length) and "length" not in heeded,
+            "none of these policies uses it",
+        ),
         ("--priors", bool(priors) and "priors" not in heeded, "none of these policies uses them"),
-        ("--priors", bool(priors) and "priors" in heeded and not rules.config.use_priors, "--set use_priors=off"),
-        ("--interference", rules.interference > 0 and _one_node(clusters), "no job is on several nodes"),
+        (
+            "--priors",
+            bool(priors) and "priors" in heeded and not rules.config.use_priors,
+            "--set use_priors=off",
+        ),
+        (
+            "--interference",
+            rules.interference > 0 and _one_node(clusters),
+            "no job is on several nodes",
+        ),
     ]
-    found += [(f"--set {name}", True, why) for name in _changed(rules.config) if (why := _why(name, rules, heeded))]
+    found += [
+        (f"--set {name}", True, why)
+        for name in _changed(rules.config)
+        if (why := _why(name, rules, heeded))
+    ]
     said = [f"{option} ({why})" for option, applies, why in found if applies]
     return f"without effect here: {', '.join(said)}" if said else ""
 
 
 def _on_one_type(policy: str, types: set[str]) -> frozenset[str]:
     """Sia uses other jobs' profiles only to carry times from one type of GPUs to another."""
-    return frozenset({"use_priors", "priors"}) if policy == "sia" and len(types) == 1 else frozenset()
+    return (
+        frozenset({"use_priors", "priors"}) if policy == "sia" and len(types) == 1 else frozenset()
+    )
 
 
 def _one_node(clusters: Sequence[Cluster]) -> bool:

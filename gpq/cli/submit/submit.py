@@ -1,4 +1,5 @@
-"""`gpq submit` with its help. Plain calls never come here: `gpq.cli.submit.submit_fast` reads their options without typer."""
+"""`gpq submit` with its help. Plain calls never come here: `gpq.cli.submit.submit_fast` reads their
+options without typer."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ app = frame()
 
 
 class Submission(Command):
-    """Takes flags of sbatch out, and remembers whether the words stood after `--`: typer itself drops it."""
+    """Takes flags of sbatch out, and remembers whether the words stood after `--`: typer itself
+    drops it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         pairs: list[sbatch.Pair] = []
@@ -70,10 +72,10 @@ def submit(
 ) -> int:
     """Queue a training script, or after `--` a command as it is.
 
-    A script that uses the training library gets as many GPUs as pay off, and more or fewer while it runs. A command gets a
-    fixed number of GPUs and is never moved, unless --preemptible. A shell script is such a command; `#GPQ` lines at its head
-    are options, and so are `#SBATCH` lines and the usual flags of sbatch (-J, -G, --gres, -D, --wrap, ...), as far as they
-    mean something here.
+    A script that uses the training library gets as many GPUs as pay off, and more or fewer while it
+    runs. A command gets a fixed number of GPUs and is never moved, unless --preemptible. A shell
+    script is such a command; `#GPQ` lines at its head are options, and so are `#SBATCH` lines and
+    the usual flags of sbatch (-J, -G, --gres, -D, --wrap, ...), as far as they mean something here.
 
     \b
     Example:
@@ -88,6 +90,12 @@ def submit(
       gpq submit --preemptible --signal USR1 --resume-args "--resume auto" -- python old.py
       gpq submit --preemptible --done-file out/model.safetensors -- python finetune.py
     """
-    told = [name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
-    fields = {submit_request.LISTS.get(name, name): ctx.params[name] for name in told if name != "words"}
+    told = [
+        name
+        for name in ctx.params
+        if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    ]
+    fields = {
+        submit_request.LISTS.get(name, name): ctx.params[name] for name in told if name != "words"
+    }
     return submit_fast.run(submit_request.Parsed(fields, list(words or []), *ctx.obj))

@@ -32,41 +32,56 @@ def run(parsed: submit_request.Parsed) -> int:
         return _preview(call(request, job_answers.DryRun), json=json)
     answer = call(request, job_answers.Submitted)
     array = request.array
-    _print(answer, [submitted_line(answer, array) + (", held: `gpq release` lets it run" if hold else "")], json=json)
+    _print(
+        answer,
+        [submitted_line(answer, array) + (", held: `gpq release` lets it run" if hold else "")],
+        json=json,
+    )
     if wait:
         from gpq.cli.shared import output
         from gpq.cli.submit.wait import until_ended
 
         what = "array" if array is not None else "job"
-        with output.on_interrupt(f"{what} {answer.id} stays queued or runs on: `gpq cancel {answer.id}` stops it"):
+        with output.on_interrupt(
+            f"{what} {answer.id} stays queued or runs on: `gpq cancel {answer.id}` stops it"
+        ):
             return until_ended([str(answer.id)], None, quiet=json, say_why=True)
     return 0
 
 
 def late(parsed: submit_request.Parsed) -> list[str]:
-    """A remark on options that look like gpq's own and stand where they are the script's or the command's. What gpq would
-    refuse for a command is the command's own. Raises UsageError where a command begins with one."""
+    """A remark on options that look like gpq's own and stand where they are the script's or the
+    command's. What gpq would refuse for a command is the command's own. Raises UsageError where a
+    command begins with one."""
     known = GRAMMAR["submit"][1]
     words = [word.partition("=")[0] for word in parsed.words]
     if parsed.black_box:
         if words and words[0] in known:
             raise UsageError(
-                f"{words[0]} stands after `--`, where the command begins", "gpq's own options stand before `--`"
+                f"{words[0]} stands after `--`, where the command begins",
+                "gpq's own options stand before `--`",
             )
         words = [word for word in words if word not in job_spec.OF_SCRIPTS]
     found = dict.fromkeys(name for name in words[1:] if name[:2] == "--" and name in known)
     if not found:
         return []
-    where, whom, before = ("`--`", "the command", "`--`") if parsed.black_box else ("the script", "it", "it")
+    where, whom, before = (
+        ("`--`", "the command", "`--`") if parsed.black_box else ("the script", "it", "it")
+    )
     stand, go = ("stand", "go") if len(found) > 1 else ("stands", "goes")
-    return [f"{', '.join(found)} {stand} after {where} and so {go} to {whom}: gpq's own options stand before {before}"]
+    return [
+        f"{', '.join(found)} {stand} after {where} and so {go} to {whom}: gpq's own options stand"
+        f" before {before}"
+    ]
 
 
 def submitted_line(answer: job_answers.Submitted, array: requests.ArrayMessage | None) -> str:
     if array is None:
         return f"job {answer.id} submitted"
     count, first, last = len(answer.jobs), answer.jobs[0], answer.jobs[-1]
-    named = f"{answer.id}_{array.indices[0]}" + (f" to {answer.id}_{array.indices[-1]}" if count > 1 else "")
+    named = f"{answer.id}_{array.indices[0]}" + (
+        f" to {answer.id}_{array.indices[-1]}" if count > 1 else ""
+    )
     jobs = f"{count} jobs, {first} to {last}" if count > 1 else f"1 job, {first}"
     return f"array {answer.id} submitted: {jobs} ({named})" + (
         f", at most {array.limit} at once" if array.limit else ""
@@ -82,7 +97,9 @@ def _preview(answer: job_answers.DryRun, *, json: bool) -> int:
     return 0
 
 
-def _print(answer: job_answers.Submitted | job_answers.DryRun, lines: list[str], *, json: bool) -> None:
+def _print(
+    answer: job_answers.Submitted | job_answers.DryRun, lines: list[str], *, json: bool
+) -> None:
     from gpq.cli.shared import output
 
     if json:

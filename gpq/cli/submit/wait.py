@@ -28,7 +28,8 @@ def wait(
     ] = "",
     json: Json = False,
 ) -> int:
-    """Block until the jobs have ended; exit with the job's own code (128+n for a signal), of several the first that is not 0.
+    """Block until the jobs have ended; exit with the job's own code (128+n for a signal), of
+    several the first that is not 0.
 
     \b
     Example:
@@ -41,7 +42,12 @@ def wait(
 
 
 def until_ended(
-    jobs: list[str], seconds: float | None, *, as_json: bool = False, quiet: bool = False, say_why: bool = False
+    jobs: list[str],
+    seconds: float | None,
+    *,
+    as_json: bool = False,
+    quiet: bool = False,
+    say_why: bool = False,
 ) -> int:
     """The first exit status that is not 0, by id. Raises TimedOut after so many `seconds`.
 
@@ -69,7 +75,9 @@ def until_ended(
 def waiting(answer: job_answers.JobList) -> list[str]:
     """Why those wait that do, and which servers are to blame."""
     pending = [job for job in answer.jobs if job.state == "pending" and job.reason]
-    said = [f"job {job.id} is pending: {job.reason}; `gpq why {job.id}` says more" for job in pending]
+    said = [
+        f"job {job.id} is pending: {job.reason}; `gpq why {job.id}` says more" for job in pending
+    ]
     return [*said, *answer.warnings] if said else []
 
 

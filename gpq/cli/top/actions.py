@@ -1,4 +1,5 @@
-"""What `gpq top` does to a job: cancel, hold, release, another priority; and the sentence about what came of it."""
+"""What `gpq top` does to a job: cancel, hold, release, another priority; and the sentence about
+what came of it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from gpq.views.queue import ENDED
 
 TOLD = 10.0  # seconds that a remark stays if no key is pressed
 LEAST = 1.0  # seconds that it stays at least
-Order = tuple[Request, type[msgspec.Struct], Callable[[Any], str]]  # with what makes a sentence of the answer
+# with what makes a sentence of the answer
+Order = tuple[Request, type[msgspec.Struct], Callable[[Any], str]]
 
 
 class Deeds:
@@ -43,9 +45,17 @@ class Deeds:
     def hold(self, job: JobView) -> None:
         """Or release it, if it is held."""
         if job.state == "held":
-            self._give(requests.Release([str(job.id)]), job_answers.Changed, lambda said: _changed(said, "released"))
+            self._give(
+                requests.Release([str(job.id)]),
+                job_answers.Changed,
+                lambda said: _changed(said, "released"),
+            )
         else:
-            self._give(requests.Hold([str(job.id)]), job_answers.Changed, lambda said: _changed(said, "is to be held"))
+            self._give(
+                requests.Hold([str(job.id)]),
+                job_answers.Changed,
+                lambda said: _changed(said, "is to be held"),
+            )
 
     def prioritise(self, job: JobView, by: int) -> None:
         to = self._priorities[job.id] = self._priorities.get(job.id, job.priority) + by
@@ -110,7 +120,10 @@ def _cancelled(said: job_answers.CancelResult) -> str:
     for job, why in said.waiting.items():
         return f"job {job}: the order waits for its server ({why})"
     for job, nodes in said.given_up.items():
-        return f"job {job} given up: nothing is known of its processes on {', '.join(nodes)}, taken out of gpq"
+        return (
+            f"job {job} given up: nothing is known of its processes on {', '.join(nodes)}, taken"
+            " out of gpq"
+        )
     if said.remaining:
         return _being_cancelled(said.remaining[0])
     return (

@@ -1,4 +1,5 @@
-"""`gpq top` on a terminal: which key does what, and which picture is seen. Draws by `views`, asks by `feed`, blocks never."""
+"""`gpq top` on a terminal: which key does what, and which picture is seen. Draws by `views`, asks
+by `feed`, blocks never."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ class Browser:
         self._interval = interval
         self._look = interactive.Look(filter=filter)
         self._good = filter  # the last one that the daemon took
-        self._feed: Feed[tuple[str, TopView]] = Feed(self._ask, interval, screen.wake, (filter, first))
+        self._feed: Feed[tuple[str, TopView]] = Feed(
+            self._ask, interval, screen.wake, (filter, first)
+        )
         self._deeds = Deeds(self._ask_now)
         self._past = Past()
         self._page: Feed[Page] | None = None
@@ -54,8 +57,9 @@ class Browser:
         self._ordered: object = None  # what `_rows` are of
         self._problem: GpqError | None = None  # that was taken in
         self._keys: dict[str, Callable[[], None]] = {
-            "c": self._cancel, "h": self._hold, "+": lambda: self._prioritise(1), "=": lambda: self._prioritise(1),
-            "-": lambda: self._prioritise(-1), "?": self._help, "redraw": screen.redraw,
+            "c": self._cancel, "h": self._hold, "+": lambda: self._prioritise(1),
+            "=": lambda: self._prioritise(1), "-": lambda: self._prioritise(-1), "?": self._help,
+            "redraw": screen.redraw,
         }  # fmt: skip
 
     def run(self) -> None:
@@ -77,7 +81,7 @@ class Browser:
         filter = self._look.filter
         return filter, look(daemon, filter, TopLook)
 
-    # -- what came in --------------------------------------------------------------------------------------------------
+    # -- what came in ------------------------------------------------------------------------------
 
     def _ask_now(self) -> None:
         """From any thread: something was done, and shall be seen."""
@@ -118,9 +122,11 @@ class Browser:
         before, self._ordered = interactive.place(self._rows, self._look), asked
         self._rows = interactive.ordered(self._view.jobs, self._look)
         if self._rows and all(job.id != self._look.selected for job in self._rows):
-            self._look = replace(self._look, selected=self._rows[min(before, len(self._rows) - 1)].id)
+            self._look = replace(
+                self._look, selected=self._rows[min(before, len(self._rows) - 1)].id
+            )
 
-    # -- keys ----------------------------------------------------------------------------------------------------------
+    # -- keys --------------------------------------------------------------------------------------
 
     def _pressed(self, key: str) -> bool:
         """False when it is over."""
@@ -142,7 +148,8 @@ class Browser:
         elif key in ("l", "tab") and self._mode == "job":
             self._part, self._scroll = (self._part + 1) % len(PARTS), 0
         else:
-            backwards = self._mode == "job" and PARTS[self._part] == "log"  # which is scrolled from its end
+            # which is scrolled from its end
+            backwards = self._mode == "job" and PARTS[self._part] == "log"
             by = _moves(self._screen.height - 4).get(key, 0)
             self._scroll = max(self._scroll + (-by if backwards else by), 0)
         return True
@@ -162,7 +169,9 @@ class Browser:
             to = names[(now + (1 if key in ("s", "right") else -1)) % len(names)]
             self._look = replace(self._look, sort=to, first=0)
         elif key == "r":
-            self._look = replace(self._look, sort=self._look.sort or "job", descending=not self._look.descending)
+            self._look = replace(
+                self._look, sort=self._look.sort or "job", descending=not self._look.descending
+            )
         elif key == "n":
             self._mode, self._scroll = "servers", 0
         else:
@@ -170,11 +179,15 @@ class Browser:
         return True
 
     def _move(self, key: str) -> None:
-        page = max(interactive.room_for_jobs(self._view, len(self._rows), self._screen.height - 2) - 1, 1)
+        page = max(
+            interactive.room_for_jobs(self._view, len(self._rows), self._screen.height - 2) - 1, 1
+        )
         moves = {**_moves(page), "g": -FAR, "G": FAR}
         if key in moves and self._rows:
             to = interactive.place(self._rows, self._look) + moves[key]
-            self._look = replace(self._look, selected=self._rows[min(max(to, 0), len(self._rows) - 1)].id)
+            self._look = replace(
+                self._look, selected=self._rows[min(max(to, 0), len(self._rows) - 1)].id
+            )
 
     def _type(self, key: str) -> None:
         """A line with an end, as far as a filter needs it."""
@@ -203,7 +216,7 @@ class Browser:
     def _help(self) -> None:
         self._back, self._mode, self._scroll = self._mode, "help", 0
 
-    # -- one job -------------------------------------------------------------------------------------------------------
+    # -- one job -----------------------------------------------------------------------------------
 
     def _chosen(self) -> JobView | None:
         """The job that is open, or under the cursor."""
@@ -247,19 +260,25 @@ class Browser:
         if (job := self._chosen()) is not None:
             self._deeds.prioritise(job, by)
 
-    # -- pictures ------------------------------------------------------------------------------------------------------
+    # -- pictures ----------------------------------------------------------------------------------
 
     def _picture(self, width: int, height: int) -> tuple[RenderableType, str]:
         """What is between the first and the last line, and the keys that the last one names."""
         if self._mode == "help":
             return self._scrolled(status_bar.keys(width), height), status_bar.HELP_KEYS
         if self._mode == "servers":
-            return self._scrolled(processes.lines(self._view.nodes, self._past, width), height), status_bar.PAGE_KEYS
+            return (
+                self._scrolled(processes.lines(self._view.nodes, self._past, width), height),
+                status_bar.PAGE_KEYS,
+            )
         if self._mode == "job":
             return self._job_picture(width, height), status_bar.JOB_KEYS
         room = interactive.room_for_jobs(self._view, len(self._rows), height)
         self._look = replace(self._look, first=interactive.first_row(self._rows, self._look, room))
-        return interactive.picture(self._view, self._rows, self._look, self._past, width, height), status_bar.LIST_KEYS
+        return (
+            interactive.picture(self._view, self._rows, self._look, self._past, width, height),
+            status_bar.LIST_KEYS,
+        )
 
     def _scrolled(self, lines: list[Text], height: int) -> RenderableType:
         shown, self._scroll = status_bar.window(lines, self._scroll, height)
@@ -272,7 +291,9 @@ class Browser:
         title = status_bar.told(problem, width) if problem else job_page.head(job, width)
         if seen is None or seen.answer is None:
             return status_bar.stacked([title, Text("asking the daemon")])
-        body, self._scroll = job_page.picture(seen.answer, PARTS[self._part], self._scroll, width, height - 1)
+        body, self._scroll = job_page.picture(
+            seen.answer, PARTS[self._part], self._scroll, width, height - 1
+        )
         return Group(title, body)
 
     def _head(self, width: int) -> Text:
@@ -293,5 +314,6 @@ class Browser:
 
 def _moves(page: int) -> dict[str, int]:
     return {
-        "up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page, " ": page, "home": -FAR, "end": FAR,
+        "up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page, " ": page,
+        "home": -FAR, "end": FAR,
     }  # fmt: skip

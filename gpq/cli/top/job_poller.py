@@ -1,4 +1,5 @@
-"""What `gpq top` asks of one job that is open, each time: all of `gpq show` and `gpq why`, and what its log has gained."""
+"""What `gpq top` asks of one job that is open, each time: all of `gpq show` and `gpq why`, and what
+its log has gained."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Log:
         self._rest = ""  # the last line, as long as it has no end
 
     def read(self, daemon: Lasting, job: str, attempt: int) -> None:
-        """All that is new. What keeps it from being read is told in `about`: the rest of the page is worth a look too."""
+        """All that is new. What keeps it from being read is told in `about`: the rest of the page
+        is worth a look too."""
         if attempt != self._attempt:
             self._attempt, self._offset, self._filter = attempt, -1, Filter()
             if self.lines:
@@ -62,7 +64,9 @@ class Log:
 
     def _piece(self, daemon: Lasting, job: str) -> bool:
         first = self._offset < 0
-        request = requests.Logs(job, self._attempt, offset=max(self._offset, 0), tail=TAIL if first else 0)
+        request = requests.Logs(
+            job, self._attempt, offset=max(self._offset, 0), tail=TAIL if first else 0
+        )
         chunk = daemon.call(request, job_answers.LogChunk)
         self.about = chunk.silent or f"attempt {chunk.attempt} on {chunk.node}"
         if chunk.silent:
@@ -71,7 +75,9 @@ class Log:
         if first and chunk.offset > len(data):  # it begins in the middle of a line
             data = data.partition(b"\n")[2]
         if chunk.skipped:
-            self._write(("\n" if self._rest else "") + "--- left out: the log is over its limit ---\n")
+            self._write(
+                ("\n" if self._rest else "") + "--- left out: the log is over its limit ---\n"
+            )
         self._offset = chunk.offset
         self._write(self._filter.feed(data))
         return bool(chunk.data)

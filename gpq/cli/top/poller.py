@@ -1,4 +1,5 @@
-"""A thread that asks the daemon again and again for `gpq top`, so that no key waits: the last answer is there at any moment."""
+"""A thread that asks the daemon again and again for `gpq top`, so that no key waits: the last
+answer is there at any moment."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def look(daemon: Lasting, text: str, kind: type[V]) -> V:
 
 @dataclass(frozen=True, slots=True)
 class Seen(Generic[T]):
-    """The last answer, when it came (seconds, monotonic), when the next is asked for, and what is the matter since."""
+    """The last answer, when it came (seconds, monotonic), when the next is asked for, and what is
+    the matter since."""
 
     answer: T | None = None
     at: float = 0.0
@@ -46,13 +48,19 @@ class Seen(Generic[T]):
 
 
 class Feed(Generic[T]):
-    """Asks `look` again every `interval` seconds until it is closed; `news` hears of each answer, in the feed's thread."""
+    """Asks `look` again every `interval` seconds until it is closed; `news` hears of each answer,
+    in the feed's thread."""
 
     def __init__(
-        self, look: Callable[[Lasting], T], interval: float, news: Callable[[], None], first: T | None = None
+        self,
+        look: Callable[[Lasting], T],
+        interval: float,
+        news: Callable[[], None],
+        first: T | None = None,
     ) -> None:
         self.seen: Seen[T] = Seen(first, time.monotonic(), interval)
-        self.broken: BaseException | None = None  # a mistake of ours in the thread, for the main one to raise
+        # a mistake of ours in the thread, for the main one to raise
+        self.broken: BaseException | None = None
         self._look = look
         self._interval = interval
         self._news = news

@@ -1,4 +1,5 @@
-"""The terminal of `gpq top`: a full screen by curses, which sends only what changed; keys; its size; how it is left.
+"""The terminal of `gpq top`: a full screen by curses, which sends only what changed; keys; its
+size; how it is left.
 
 Owns the terminal and the signals that concern it. Knows nothing of what is drawn.
 """
@@ -43,13 +44,16 @@ NAMES = {
     "\x0c": "redraw",
     "\t": "tab",
 }
-SEQUENCES = {"A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "end", "1~": "home", "4~": "end",
-             "5~": "pageup", "6~": "pagedown"}  # fmt: skip
+SEQUENCES = {
+    "A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "end", "1~": "home",
+    "4~": "end", "5~": "pageup", "6~": "pagedown",
+}  # fmt: skip
 SIGNALS = (signal.SIGWINCH, signal.SIGTERM, signal.SIGTSTP)
 
 
 class Screen:
-    """Open between `with` and its end; drawn on and read by that one thread. `wake` may be called by any."""
+    """Open between `with` and its end; drawn on and read by that one thread. `wake` may be called
+    by any."""
 
     def __init__(self, console: Console, *, colour: bool) -> None:
         """`console` renders; where it would write is not used."""
@@ -72,7 +76,9 @@ class Screen:
         for end in (self._ours, self._wakes):
             os.set_blocking(end, False)
         for number in SIGNALS:
-            self._before[number] = signal.signal(number, lambda number, _: self._noted.append(number))
+            self._before[number] = signal.signal(
+                number, lambda number, _: self._noted.append(number)
+            )
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         self._window = curses.initscr()
         try:
@@ -84,7 +90,8 @@ class Screen:
 
     def _set_up(self) -> None:
         for setting in (curses.noecho, curses.cbreak, lambda: curses.curs_set(0)):
-            with contextlib.suppress(curses.error):  # a terminal that cannot hide its cursor shows it
+            with contextlib.suppress(curses.error):
+                # a terminal that cannot hide its cursor shows it
                 setting()
         self._input = curses.newpad(1, 1)  # reading from the window itself would draw it
         self._input.keypad(True)
@@ -116,7 +123,8 @@ class Screen:
             os.write(self._wakes, b"\0")
 
     def paint(self, head: RenderableType, body: RenderableType, foot: RenderableType) -> None:
-        """The first line, the last one, and what is between. Only what differs from what is on the screen is sent."""
+        """The first line, the last one, and what is between. Only what differs from what is on the
+        screen is sent."""
         self._window.erase()
         self._draw(head, 0, 1)
         self._draw(body, 1, self.height - 2)
@@ -130,23 +138,30 @@ class Screen:
 
         options = self._console.options.update(width=self.width, height=max(lines, 1))
         options.encoding = "utf-8" if self.unicode else "ascii"
-        for row, line in enumerate(self._console.render_lines(picture, options, pad=False)[: max(lines, 0)], top):
+        for row, line in enumerate(
+            self._console.render_lines(picture, options, pad=False)[: max(lines, 0)], top
+        ):
             column = 0
             for segment in line:
-                text = segment.text if self.unicode else segment.text.encode("ascii", "backslashreplace").decode()
+                text = (
+                    segment.text
+                    if self.unicode
+                    else segment.text.encode("ascii", "backslashreplace").decode()
+                )
                 size = cell_len(text)
                 if column + size > self.width:
                     text = set_cell_size(text, self.width - column)
                 if text:
-                    with contextlib.suppress(curses.error):  # the last cell: it is drawn, the cursor cannot go on
+                    with contextlib.suppress(curses.error):
+                        # the last cell: it is drawn, the cursor cannot go on
                         self._window.addstr(row, column, text, self._attribute(segment.style))
                 column += size
                 if column >= self.width:
                     break
 
     def key(self, seconds: float) -> str:
-        """A character, the name of a key, or "" after so long or when something woke us; "gone" without a terminal and
-        after SIGTERM."""
+        """A character, the name of a key, or "" after so long or when something woke us; "gone"
+        without a terminal and after SIGTERM."""
         found = self._read()
         if found:
             return found
@@ -252,7 +267,9 @@ class Screen:
             number = len(self._pairs) + 1
             if number >= min(curses.COLOR_PAIRS, 256):
                 return curses.A_NORMAL
-            foreground, background = (colour if colour < curses.COLORS else colour % 8 for colour in pair)
+            foreground, background = (
+                colour if colour < curses.COLORS else colour % 8 for colour in pair
+            )
             curses.init_pair(number, foreground, background)
             self._pairs[pair] = number
         return curses.color_pair(self._pairs[pair])
@@ -267,8 +284,11 @@ def _number(colour: Any) -> int:
 
 
 def _unicode() -> bool:
-    """Can the terminal show more than ASCII, as far as the locale says? Also where Python says UTF-8 in the C locale."""
-    wanted = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and hasattr(curses.window, "get_wch")
+    """Can the terminal show more than ASCII, as far as the locale says? Also where Python says
+    UTF-8 in the C locale."""
+    wanted = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and hasattr(
+        curses.window, "get_wch"
+    )
     if wanted and locale.nl_langinfo(locale.CODESET).upper() != "UTF-8":
         try:
             locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
@@ -278,7 +298,8 @@ def _unicode() -> bool:
 
 
 def _describe() -> None:
-    """A terminal that nobody here has heard of is taken for an xterm: nearly all are. Raises GpqError."""
+    """A terminal that nobody here has heard of is taken for an xterm: nearly all are. Raises
+    GpqError."""
     for name in (os.environ.get("TERM", ""), "xterm-256color", "xterm", "vt100"):
         try:
             curses.setupterm(name or "unknown", sys.__stdout__.fileno())  # type: ignore[union-attr]

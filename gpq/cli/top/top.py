@@ -1,4 +1,5 @@
-"""`gpq top`: the live view, until q or Ctrl-C; one frame with --once, and wherever stdout is no terminal."""
+"""`gpq top`: the live view, until q or Ctrl-C; one frame with --once, and wherever stdout is no
+terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from gpq.rpc.daemon_answers import TopLook, TopView
 from gpq.views import plain
 
 app = frame()
-QUERY = typer.Argument(metavar="[JOB | QUERY]...", help="Only these jobs, as gpq status takes them.")
+QUERY = typer.Argument(
+    metavar="[JOB | QUERY]...", help="Only these jobs, as gpq status takes them."
+)
 ONCE = typer.Option("--once", help="Print one frame and end.")
 INTERVAL = typer.Option("--interval", metavar="SECONDS", help="Between two looks, at least 0.1.")
 
@@ -30,17 +33,19 @@ def top(
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> None:
-    """Live: GPUs and who is on them, goodput of each job, fairness by user and job, last re-allocations and why.
+    """Live: GPUs and who is on them, goodput of each job, fairness by user and job, last
+    re-allocations and why.
 
-    Enter opens a job, with its curves, why it has what it has, and its log as it grows. / filters, s and r sort, c cancels
-    after a y, h holds or releases, + and - change the priority, n shows every process on the servers, ? all keys; Esc goes
-    back, q or Ctrl-C ends it.
+    Enter opens a job, with its curves, why it has what it has, and its log as it grows. / filters,
+    s and r sort, c cancels after a y, h holds or releases, + and - change the priority, n shows
+    every process on the servers, ? all keys; Esc goes back, q or Ctrl-C ends it.
 
-    The first line counts all jobs, also those that a filter hides. Columns that say something of none are left out, and where
-    there is room the last one says why a job is pending, or how it ended.
+    The first line counts all jobs, also those that a filter hides. Columns that say something of
+    none are left out, and where there is room the last one says why a job is pending, or how it
+    ended.
 
-    SHARE is the part of the GPUs in use, and after the stroke the fair share. RHO is finish-time fairness: 1 is as fast as
-    with a fair share all the time, lower is better.
+    SHARE is the part of the GPUs in use, and after the stroke the fair share. RHO is finish-time
+    fairness: 1 is as fast as with a fair share all the time, lower is better.
 
     \b
     Example:
@@ -74,7 +79,9 @@ def _live(view: TopView, words: str, interval: float, color: str) -> None:
         from gpq.cli.top.app import Browser
         from gpq.cli.top.screen import Screen
     except ImportError as error:  # a Python that was built where there was no curses
-        raise GpqError(f"this Python cannot draw on a terminal: {error}", "`gpq top --once` can") from None
+        raise GpqError(
+            f"this Python cannot draw on a terminal: {error}", "`gpq top --once` can"
+        ) from None
 
     with Screen(output.screen(color), colour=plain.wants_colour(color)) as screen:
         Browser(screen, view, words, interval).run()

@@ -1,4 +1,5 @@
-"""Snapshot and history -> the words of shell completion: of jobs, only those that the command can do something with."""
+"""Snapshot and history -> the words of shell completion: of jobs, only those that the command can
+do something with."""
 
 from __future__ import annotations
 
@@ -17,10 +18,15 @@ from gpq.rpc.requests import Complete
 COMPLETED_JOBS = 50  # that ended, among the words
 MOST_WORDS = 500  # that complete one word
 MOST_IDS = 6  # in one description
-LIVE = ("cancel", "hold", "release", "edit", "wait", "submit")  # have nothing to do with a job that ended
+# have nothing to do with a job that ended
+LIVE = ("cancel", "hold", "release", "edit", "wait", "submit")
 ENDED = ("history",)  # nor with one that has not
 ONE = ("show", "why", "logs")  # of several jobs with a name they take one
-JUDGES = {"hold": job_requests.hold, "release": job_requests.release, "requeue": job_requests.requeue}
+JUDGES = {
+    "hold": job_requests.hold,
+    "release": job_requests.release,
+    "requeue": job_requests.requeue,
+}
 
 Pair = tuple[str, str]  # word, description
 
@@ -35,14 +41,20 @@ def words(reader: Reader, past: History, request: Complete) -> Words:
             found = [(job.name, str(job.state)) for job in _latest(reader, past) if job.name]
         case "nodes":
             found = [
-                (str(node.id), node_word(reader.snapshot, node, reader.now)) for node in reader.snapshot.nodes.values()
+                (str(node.id), node_word(reader.snapshot, node, reader.now))
+                for node in reader.snapshot.nodes.values()
             ]
         case "users":
-            found = [(user, "") for user in sorted({job.spec.user for job in _latest(reader, past)})]
+            found = [
+                (user, "") for user in sorted({job.spec.user for job in _latest(reader, past)})
+            ]
         case _:
             found = []
-    first = dict(reversed([pair for pair in found if pair[0].startswith(request.prefix)]))  # the first of several wins
-    return Words([(word, first[word]) for word in some([word for word in dict(found) if word in first])])
+    # the first of several wins
+    first = dict(reversed([pair for pair in found if pair[0].startswith(request.prefix)]))
+    return Words(
+        [(word, first[word]) for word in some([word for word in dict(found) if word in first])]
+    )
 
 
 def _latest(reader: Reader, past: History) -> list[Job]:
@@ -50,7 +62,8 @@ def _latest(reader: Reader, past: History) -> list[Job]:
 
 
 class _Known(NamedTuple):
-    """Jobs by their state, each newest first; `fit`: the command can do something with them, and they are not named yet."""
+    """Jobs by their state, each newest first; `fit`: the command can do something with them, and
+    they are not named yet."""
 
     live: Sequence[Job]
     ended: Sequence[Job]
@@ -119,12 +132,15 @@ def _by_name(jobs: Iterable[Job], prefix: str) -> Mapping[str, list[Job]]:
 
 
 def _meaning(meant: Sequence[Job], having: Sequence[Job], command: str) -> str:
-    """What a name stands for: all of `meant`, or one of them; the others in `having` are called the same."""
+    """What a name stands for: all of `meant`, or one of them; the others in `having` are called the
+    same."""
     if len(meant) > 1 and command not in ONE:
         return f"{len(meant)} jobs: {_listed(meant)}"
     one = max(meant, key=lambda job: job.id)
     said = f"{one.id} {one.state}"
-    return f"{said}; {len(having)} jobs have this name: {_listed(having)}" if len(having) > 1 else said
+    return (
+        f"{said}; {len(having)} jobs have this name: {_listed(having)}" if len(having) > 1 else said
+    )
 
 
 def _listed(jobs: Sequence[Job]) -> str:
@@ -135,8 +151,8 @@ def _listed(jobs: Sequence[Job]) -> str:
 
 
 def some(words: Sequence[str]) -> Sequence[str]:
-    """No more than a shell lists without asking twice. What all begin with is what some begin with: the first and the last
-    of the alphabet are among them."""
+    """No more than a shell lists without asking twice. What all begin with is what some begin with:
+    the first and the last of the alphabet are among them."""
     if len(words) <= MOST_WORDS:
         return words
     return list(dict.fromkeys([*words[:MOST_WORDS], min(words), max(words)]))

@@ -16,7 +16,15 @@ from gpq.core.model import events as facts
 from gpq.core.model.jobs import TERMINAL, Job, JobState
 from gpq.core.model.placements import Shape
 from gpq.core.state.lifecycle import is_doubtful
-from gpq.rpc.job_answers import AttemptView, CurvePoint, Explanation, HabitView, JobDetail, LossView, ReallocationView
+from gpq.rpc.job_answers import (
+    AttemptView,
+    CurvePoint,
+    Explanation,
+    HabitView,
+    JobDetail,
+    LossView,
+    ReallocationView,
+)
 
 CHANGES = (facts.Launched, facts.StopSent, facts.Retuned, facts.Held, facts.Stopped)
 ENDS = (
@@ -30,7 +38,11 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
     profile = job.profile
     model = estimates.model_of(profile)
     stats = model.stats if model is not None else None
-    parameters = {name: float(value) for name, value in asdict(model.params).items()} if model is not None else {}
+    parameters = (
+        {name: float(value) for name, value in asdict(model.params).items()}
+        if model is not None
+        else {}
+    )
     return JobDetail(
         job=reader.job(job),
         spec=message_of(job.spec),
@@ -55,7 +67,9 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
 
 def habits(job: Job) -> list[HabitView]:
     return [
-        HabitView(each.code, list(each.freedoms), each.message, each.cure, each.until > 0, each.suspected)
+        HabitView(
+            each.code, list(each.freedoms), each.message, each.cure, each.until > 0, each.suspected
+        )
         for each in job.profile.habits
     ]
 
@@ -72,7 +86,9 @@ def attempts(reader: Reader, journal: Sequence[facts.Event]) -> list[AttemptView
         if isinstance(event, facts.Launched):
             stop = ""
             parts = reader.parts(event.placement)
-            found.append(AttemptView(event.attempt, parts, event_text.stamp(event.at), None, "", event.why))
+            found.append(
+                AttemptView(event.attempt, parts, event_text.stamp(event.at), None, "", event.why)
+            )
         elif isinstance(event, facts.StopSent):
             stop = str(event.reason)
         elif isinstance(event, ENDS) and found and found[-1].ended_at is None:
@@ -84,20 +100,28 @@ def attempts(reader: Reader, journal: Sequence[facts.Event]) -> list[AttemptView
                 word = "exit 0, queued again"
             outcome = f"{word} ({stop})" if stop else word
             found[-1] = AttemptView(
-                last.attempt, last.placement, last.launched_at, event_text.stamp(ended), outcome, last.why
+                last.attempt,
+                last.placement,
+                last.launched_at,
+                event_text.stamp(ended),
+                outcome,
+                last.why,
             )
     return found
 
 
 def curve(reader: Reader, job: Job) -> list[CurvePoint]:
-    """The goodput model over the shapes that the job could have here; of an ended job, over what it used."""
+    """The goodput model over the shapes that the job could have here; of an ended job, over what it
+    used."""
     shapes: Sequence[Shape] = (
         [Shape(count) for count in range(1, max(job.profile.max_replicas, 1) + 1)]
         if job.state in TERMINAL
         else feasible(job, reader.snapshot)
     )
     return [
-        CurvePoint(point.gpus, point.goodput, point.total_batch, point.speedup, point.gpus == job.replicas)
+        CurvePoint(
+            point.gpus, point.goodput, point.total_batch, point.speedup, point.gpus == job.replicas
+        )
         for point in estimates.curve(job, shapes)
     ]
 
@@ -112,21 +136,31 @@ def explanation(reader: Reader, job: Job) -> Explanation:
     said = explain(replace(reader.snapshot, now=reader.now), reader.allocation, job)
     brought = reader.brought(job)
     if brought is not None:
-        said = Explained(str(brought), (f"it starts on {job.placement} once that is there", *said.reasons[1:]))
+        said = Explained(
+            str(brought), (f"it starts on {job.placement} once that is there", *said.reasons[1:])
+        )
     if job.exit is not None and is_doubtful(job.exit):
         said = replace(said, reasons=(*said.reasons, f"its attempt before: {job.exit.note}"))
     return Explanation(
-        int(job.id), str(job.state), said.headline, list(said.reasons), list(said.remedies), decided, curve(reader, job),
-        event_text.maybe_stamp(reader.changed.at if reader.changed is not None else None), changes(reader), habits(job),
+        int(job.id), str(job.state), said.headline, list(said.reasons), list(said.remedies),
+        decided, curve(reader, job),
+        event_text.maybe_stamp(reader.changed.at if reader.changed is not None else None),
+        changes(reader), habits(job),
     )  # fmt: skip
 
 
 def changes(reader: Reader) -> list[ReallocationView]:
-    """What the last re-allocation changed. Names of jobs that have ended since are not looked up."""
+    """What the last re-allocation changed. Names of jobs that have ended since are not looked
+    up."""
     live = reader.snapshot.jobs
     return [
         ReallocationView(
-            int(one.job), live[one.job].name if one.job in live else "", one.before, one.after, one.ratio, one.why
+            int(one.job),
+            live[one.job].name if one.job in live else "",
+            one.before,
+            one.after,
+            one.ratio,
+            one.why,
         )
         for one in (reader.changed.changes if reader.changed is not None else ())
     ]
@@ -139,5 +173,7 @@ def _after(job: Job) -> list[str]:
     mended = f"`gpq requeue {job.id}` submits it again, once that is mended"
     if job.state is JobState.TIMEOUT:
         mended = "submit it with a longer --time"
-    said = [f"`gpq logs {job.id}` shows what it said last"] if job.first_started_at is not None else []
+    said = (
+        [f"`gpq logs {job.id}` shows what it said last"] if job.first_started_at is not None else []
+    )
     return [*said, mended]

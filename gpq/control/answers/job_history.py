@@ -1,4 +1,5 @@
-"""Records and journal -> the answers of `gpq history` and `gpq report`. Reads, and changes nothing."""
+"""Records and journal -> the answers of `gpq history` and `gpq report`. Reads, and changes
+nothing."""
 
 from __future__ import annotations
 
@@ -28,25 +29,40 @@ LATEST: Seconds = 4_102_444_800.0  # the year 2100
 MAX_COMMAND = 200  # characters of the command in a row
 
 
-def history(request: requests.History, snapshot: Snapshot, past: History, now: Seconds) -> account_answers.HistoryList:
+def history(
+    request: requests.History, snapshot: Snapshot, past: History, now: Seconds
+) -> account_answers.HistoryList:
     """Raises UsageError and NotFound."""
     for state in request.states:
         if state not in TERMINAL:
             known = ", ".join(sorted(TERMINAL))
             raise UsageError(
-                f"`{state}` is no state of a job that ended", f"known are {known}; `gpq status` has the others"
+                f"`{state}` is no state of a job that ended",
+                f"known are {known}; `gpq status` has the others",
             )
     if request.limit < 0:
         raise UsageError("a limit is 0 (none) or more", "name another one")
     _check(request)
     ids, names, notes = _named(request.jobs, snapshot, past)
-    wanted = Wanted(ids, names, request.user, request.states, request.since, request.until, request.limit or None)
+    wanted = Wanted(
+        ids,
+        names,
+        request.user,
+        request.states,
+        request.since,
+        request.until,
+        request.limit or None,
+    )
     found = past.records(wanted)[::-1]
     rest = max(past.count(wanted) - len(found), 0) if request.limit else 0
-    return account_answers.HistoryList([ended(each) for each in found], rest, notes, event_text.stamp(now))
+    return account_answers.HistoryList(
+        [ended(each) for each in found], rest, notes, event_text.stamp(now)
+    )
 
 
-def _named(selectors: Sequence[str], snapshot: Snapshot, past: History) -> tuple[list[JobId], list[str], list[str]]:
+def _named(
+    selectors: Sequence[str], snapshot: Snapshot, past: History
+) -> tuple[list[JobId], list[str], list[str]]:
     """(ids, names, a line for each that has not ended)."""
     if not selectors:
         return [], [], []
@@ -75,7 +91,9 @@ def ended(record: Record) -> account_answers.EndedView:
         ended_at=event_text.stamp(record.ended_at or record.submitted_at),
         wait_seconds=account.waited,
         run_seconds=record.run_seconds,
-        gpus=record.service / record.run_seconds if record.run_seconds > 0 else float(record.last_replicas),
+        gpus=record.service / record.run_seconds
+        if record.run_seconds > 0
+        else float(record.last_replicas),
         gpu_hours=record.service / HOUR,
         goodput_hours=_hours(account.worth),
         restarts=record.restarts,
@@ -96,17 +114,27 @@ def _hours(seconds: float | None) -> float | None:
     return None if seconds is None else seconds / HOUR
 
 
-# -- report ------------------------------------------------------------------------------------------------------------
+# -- report ----------------------------------------------------------------------------------------
 
 
-def report(request: requests.Report, snapshot: Snapshot, past: History, now: Seconds) -> account_answers.ReportView:
-    """`snapshot` is read before the store is: a job that ends meanwhile counts as it ended. Raises UsageError."""
+def report(
+    request: requests.Report, snapshot: Snapshot, past: History, now: Seconds
+) -> account_answers.ReportView:
+    """`snapshot` is read before the store is: a job that ends meanwhile counts as it ended. Raises
+    UsageError."""
     if request.by not in reports.BY:
-        raise UsageError(f"there is no report by {request.by}", f"known are {', '.join(reports.BY)}")
+        raise UsageError(
+            f"there is no report by {request.by}", f"known are {', '.join(reports.BY)}"
+        )
     _check(request)
-    live = {job.id: replace(usage.record_of(job), account=accrual.so_far(job, now)) for job in snapshot.jobs.values()}
+    live = {
+        job.id: replace(usage.record_of(job), account=accrual.so_far(job, now))
+        for job in snapshot.jobs.values()
+    }
     tallies = {
-        (job.id, job.attempt): accrual.tally(job, now) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES
+        (job.id, job.attempt): accrual.tally(job, now)
+        for job in snapshot.jobs.values()
+        if job.state in HOLDS_DEVICES
     }
     records = {**live, **{each.id: each for each in past.records(Wanted(since=request.since))}}
     first = min((each.submitted_at for each in records.values()), default=now - DAY)
@@ -115,9 +143,12 @@ def report(request: requests.Report, snapshot: Snapshot, past: History, now: Sec
     until = max(so_far if request.until is None else min(request.until, so_far), since)
     edges = cut(since, until, DAY if request.by == "day" else None)
     if len(edges) < 2:  # nothing has been yet
-        found = reports.report({}, usage.Journal(), (since, since + 1.0), request.by, now, by_user=True)
+        found = reports.report(
+            {}, usage.Journal(), (since, since + 1.0), request.by, now, by_user=True
+        )
         return _view(request, found, [since, until], records, now)
-    journal = usage.read(past.journal(usage.KINDS, first - DAY), now, tallies)  # clocks are set at times
+    # clocks are set at times
+    journal = usage.read(past.journal(usage.KINDS, first - DAY), now, tallies)
     by_user = snapshot.config.by_user
     found = reports.report(records, journal, edges, request.by, now, by_user=by_user)
     return _view(request, found, edges, records, now)
@@ -135,7 +166,9 @@ def _view(
             event_text.stamp(start),
             event_text.stamp(end),
             [
-                account_answers.UserPiece(user, each.held / HOUR, each.worth / HOUR, each.fair / HOUR)
+                account_answers.UserPiece(
+                    user, each.held / HOUR, each.worth / HOUR, each.fair / HOUR
+                )
                 for user, each in piece.items()
             ],
         )
@@ -160,15 +193,24 @@ def _rows(
 ) -> list[account_answers.ReportRow]:
     """Days in their order; of all others those with the most GPU hours first."""
     if by == "day":
-        days = sorted(((int(key), each) for key, each in found.rows.items()), key=lambda pair: pair[0])
-        return [_row(datetime.fromtimestamp(edges[day]).date().isoformat(), figures, None) for day, figures in days]
+        days = sorted(
+            ((int(key), each) for key, each in found.rows.items()), key=lambda pair: pair[0]
+        )
+        return [
+            _row(datetime.fromtimestamp(edges[day]).date().isoformat(), figures, None)
+            for day, figures in days
+        ]
     rows = []
     fair = sum(each.fair or 0.0 for each in found.rows.values())
-    for key, figures in sorted(found.rows.items(), key=lambda each: (-each[1].held, len(each[0]), each[0])):
+    for key, figures in sorted(
+        found.rows.items(), key=lambda each: (-each[1].held, len(each[0]), each[0])
+    ):
         row = _row(key, figures, records.get(JobId(int(key))) if by == "job" else None)
         if figures.fair is not None:
             share = figures.held / found.total.held if found.total.held else 0.0
-            row = msgspec.structs.replace(row, share=share, fair_share=figures.fair / fair if fair else 0.0)
+            row = msgspec.structs.replace(
+                row, share=share, fair_share=figures.fair / fair if fair else 0.0
+            )
         rows.append(row)
     return rows
 
@@ -201,23 +243,30 @@ def _row(key: str, figures: reports.Figures, record: Record | None) -> account_a
     )
 
 
-# -- pieces of the window ----------------------------------------------------------------------------------------------
+# -- pieces of the window --------------------------------------------------------------------------
 
 
 def cut(since: Seconds, until: Seconds, step: Seconds | None = None) -> list[Seconds]:
-    """The window, cut at full local hours (up to two days), days (up to two months), Mondays (up to two years), or firsts of
-    months; with `step` a day always at days. A single edge where the window has no length."""
+    """The window, cut at full local hours (up to two days), days (up to two months), Mondays (up to
+    two years), or firsts of months; with `step` a day always at days. A single edge where the
+    window has no length."""
     if until <= since:
         return [since]
     span = until - since
     following: Callable[[datetime], datetime]
     at = datetime.fromtimestamp(since)
     if step is None and span <= 2 * DAY:
-        at, following = at.replace(minute=0, second=0, microsecond=0), lambda moment: moment + timedelta(hours=1)
+        at, following = (
+            at.replace(minute=0, second=0, microsecond=0),
+            lambda moment: moment + timedelta(hours=1),
+        )
     elif step is not None or span <= 62 * DAY:
         at, following = _midnight(at.date()), lambda moment: moment + timedelta(days=1)
     elif span <= 731 * DAY:
-        at, following = _midnight(at.date() - timedelta(days=at.weekday())), lambda moment: moment + timedelta(days=7)
+        at, following = (
+            _midnight(at.date() - timedelta(days=at.weekday())),
+            lambda moment: moment + timedelta(days=7),
+        )
     else:
         at, following = _midnight(at.date().replace(day=1)), _next_month
     edges = [since]

@@ -1,4 +1,5 @@
-"""Live jobs -> the rows of a screen: those that have GPUs, and of those that wait no more than a person reads."""
+"""Live jobs -> the rows of a screen: those that have GPUs, and of those that wait no more than a
+person reads."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ FOLDED = 4  # elements in a row that wait for the same, from which on they are o
 
 
 def screen(reader: Reader, live: Sequence[Job], most: int) -> tuple[list[JobView], int]:
-    """Rows of `live` in its order, and how many jobs that wait have none: `most` rows are for those that do. Elements of an
-    array that follow each other and wait for the same are one row (`JobView.alike`)."""
+    """Rows of `live` in its order, and how many jobs that wait have none: `most` rows are for those
+    that do. Elements of an array that follow each other and wait for the same are one row
+    (`JobView.alike`)."""
     rows: list[JobView] = []
     left, hidden = most, 0
     for run in _runs(reader, live):
@@ -66,5 +68,7 @@ def _folded(reader: Reader, run: Sequence[Job], left: int) -> list[JobView]:
     last = run[-1].spec.seat
     first = reader.job(run[0])
     return [
-        msgspec.structs.replace(first, alike=len(run), last=int(run[-1].id), last_index=last.index if last else None)
+        msgspec.structs.replace(
+            first, alike=len(run), last=int(run[-1].id), last_index=last.index if last else None
+        )
     ]

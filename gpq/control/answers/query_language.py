@@ -1,4 +1,5 @@
-"""`gpq status 'user=ana state=running tag~cifar age>2h sort=-goodput'`: terms that all have to hold, and an order."""
+"""`gpq status 'user=ana state=running tag~cifar age>2h sort=-goodput'`: terms that all have to
+hold, and an order."""
 
 from __future__ import annotations
 
@@ -107,10 +108,14 @@ class Query:
 
     def exactly(self, field: str) -> list[str]:
         """What `field=` asks for, so that not all have to be looked at; empty: anything."""
-        return next((list(term.values) for term in self.terms if (term.field, term.sign) == (field, "=")), [])
+        return next(
+            (list(term.values) for term in self.terms if (term.field, term.sign) == (field, "=")),
+            [],
+        )
 
     def answer(self, rows: Iterable[JobView]) -> list[JobView]:
-        """Those for which all terms hold, in order; rows of which the first field is not known come last."""
+        """Those for which all terms hold, in order; rows of which the first field is not known come
+        last."""
         found = [row for row in rows if all(term.holds(row) for term in self.terms)]
         for field, descending in reversed(self.order):
             found = _sorted(found, field, descending=descending)
@@ -119,7 +124,9 @@ class Query:
 
 def _sorted(rows: list[JobView], field: str, *, descending: bool) -> list[JobView]:
     if field in TEXTS:
-        return sorted(rows, key=lambda row: ",".join(TEXTS[field](row)).casefold(), reverse=descending)
+        return sorted(
+            rows, key=lambda row: ",".join(TEXTS[field](row)).casefold(), reverse=descending
+        )
     value = NUMBERS.get(field) or SPANS.get(field) or MOMENTS[field]
     known = [(number, row) for row in rows if (number := value(row)) is not None]
     known.sort(key=lambda pair: pair[0], reverse=descending)
@@ -165,14 +172,21 @@ def _term(field: str, sign: str, value: str) -> Term:
     _known(field, FIELDS)
     values = tuple(value.split(",")) if sign in ("=", "!=", "~", "!~") else (value,)
     if field in TEXTS and sign in ("<", ">", "<=", ">="):
-        raise UsageError(f"{field}{sign}: {field} is text", f"= != ~ and !~ compare text: {field}~{value}")
+        raise UsageError(
+            f"{field}{sign}: {field} is text", f"= != ~ and !~ compare text: {field}~{value}"
+        )
     if field not in TEXTS:
         if sign in ("~", "!~"):
-            raise UsageError(f"{field}{sign}: {field} is a number", f"= != < > <= >= compare numbers: {field}={value}")
+            raise UsageError(
+                f"{field}{sign}: {field} is a number",
+                f"= != < > <= >= compare numbers: {field}={value}",
+            )
         for one in values:
             _number(field, one)
     if field == "state":
-        unknown = next((one for one in values if sign in ("=", "!=") and one not in set(JobState)), None)
+        unknown = next(
+            (one for one in values if sign in ("=", "!=") and one not in set(JobState)), None
+        )
         if unknown is not None:
             raise UsageError(f"unknown state `{unknown[:40]}`", f"known are {', '.join(JobState)}")
     return Term(field, sign, values)

@@ -79,12 +79,22 @@ class Reader:
             atomic_batch=profile.atomic_batch,
             accum_steps=profile.accum_steps,
             goodput=running.goodput if running else None,
-            throughput=running.throughput if running else profile.samples_per_second or None if replicas else None,
+            throughput=(
+                running.throughput
+                if running
+                else profile.samples_per_second or None
+                if replicas
+                else None
+            ),
             efficiency=running.efficiency if running else None,
             speedup=fair.speedup if fair else None,
             rho=fair.rho if fair else None,
             progress=profile.progress.fraction if profile.progress else None,
-            eta_seconds=estimates.remaining_seconds(job, self.now) if job.state is JobState.RUNNING else None,
+            eta_seconds=(
+                estimates.remaining_seconds(job, self.now)
+                if job.state is JobState.RUNNING
+                else None
+            ),
             age_seconds=max((ended if ended is not None else self.now) - job.submitted_at, 0.0),
             run_seconds=run_seconds(job, self.now),
             submitted_at=event_text.stamp(job.submitted_at),
@@ -145,10 +155,13 @@ class Reader:
             return explain(self.snapshot, self.allocation, job).headline
         spec = job.spec
         key = (
-            spec.user if self.snapshot.reservations else "", spec.time_limit if self.snapshot.reservations else 0,
-            spec.level, spec.min_gpus, spec.max_gpus, spec.rigid, spec.gpu_type, spec.min_gpu_memory_mib, spec.environment,
-            spec.background, job.profile.declared, self.allocation is not None and job.id in self.allocation,
-            must_wait(self.snapshot, job), job.profile.lost and (job.profile.lost, job.last_replicas),
+            spec.user if self.snapshot.reservations else "",
+            spec.time_limit if self.snapshot.reservations else 0, spec.level, spec.min_gpus,
+            spec.max_gpus, spec.rigid, spec.gpu_type, spec.min_gpu_memory_mib, spec.environment,
+            spec.background, job.profile.declared,
+            self.allocation is not None and job.id in self.allocation,
+            must_wait(self.snapshot, job),
+            job.profile.lost and (job.profile.lost, job.last_replicas),
         )  # fmt: skip
         said = self._headlines.get(key)
         if said is None:
@@ -184,7 +197,8 @@ class Reader:
         return found
 
     def brought(self, job: Job) -> Staging | None:
-        """What is on its way to where the job is being started. One look an answer, so that all of it agrees."""
+        """What is on its way to where the job is being started. One look an answer, so that all of
+        it agrees."""
         if job.state is not JobState.STARTING or job.wish is Wish.CANCEL:
             return None
         if job.id not in self._brought:
@@ -198,7 +212,9 @@ class Reader:
     def parts(self, placement: Placement | None) -> list[PartView]:
         return [
             PartView(
-                str(node), [str(device) for device in devices], [self._indices.get((node, d), -1) for d in devices]
+                str(node),
+                [str(device) for device in devices],
+                [self._indices.get((node, d), -1) for d in devices],
             )
             for node, devices in (placement.parts if placement else ())
         ]
@@ -208,7 +224,9 @@ class Reader:
         wanted = set(names) or set(self.snapshot.nodes)
         holders = held_by(self.snapshot)
         return [
-            self._node(self.snapshot.nodes[name], holders) for name in sorted(self.snapshot.nodes) if name in wanted
+            self._node(self.snapshot.nodes[name], holders)
+            for name in sorted(self.snapshot.nodes)
+            if name in wanted
         ]
 
     def _node(self, node: Node, holders: Mapping[tuple[NodeId, DeviceId], JobId]) -> NodeView:
@@ -226,7 +244,10 @@ class Reader:
             cores=node.cores,
             memory_mib=node.memory_mib,
             seen_seconds=max(self.now - node.seen_at, 0.0) if node.seen_at else 0.0,
-            devices=[_device(device, holders.get((node.id, device.id)), self.now) for device in node.devices],
+            devices=[
+                _device(device, holders.get((node.id, device.id)), self.now)
+                for device in node.devices
+            ],
             drained=node.id in self.snapshot.drained,
             address=node.address,
             strangers=self._strangers(node),
@@ -242,30 +263,52 @@ class Reader:
     def users(self) -> list[UserShare]:
         """The fairness table by user."""
         return [
-            UserShare(row.user, row.jobs, row.gpus, row.share, row.fair_share, row.speedup, row.rho, row.gpu_seconds)
+            UserShare(
+                row.user,
+                row.jobs,
+                row.gpus,
+                row.share,
+                row.fair_share,
+                row.speedup,
+                row.rho,
+                row.gpu_seconds,
+            )
             for row in fairness_by_user(self.snapshot, self.fairness)
         ]
 
     def warnings(self) -> list[str]:
-        """Lines about servers, for the head of a listing. Nothing yet of one that is being reached for the first time."""
+        """Lines about servers, for the head of a listing. Nothing yet of one that is being reached
+        for the first time."""
         silent = [
             f"server {node.id} does not answer{': ' + node.reason if node.reason else ''}"
             for _, node in sorted(self.snapshot.nodes.items())
             if node.state is NodeState.UNREACHABLE and not is_connecting(node, self.now)
         ]
-        lost = [told for _, node in sorted(self.snapshot.nodes.items()) for told in self._strangers(node)]
+        lost = [
+            told
+            for _, node in sorted(self.snapshot.nodes.items())
+            for told in self._strangers(node)
+        ]
         return silent + lost + [told for told, _ in intruders(self.snapshot)]
 
 
 def _staging(found: Staging | None) -> StagingView | None:
-    return StagingView(found.what, found.done, found.total, found.rate, found.note) if found is not None else None
+    return (
+        StagingView(found.what, found.done, found.total, found.rate, found.note)
+        if found is not None
+        else None
+    )
 
 
 def node_word(snapshot: Snapshot, node: Node, now: Seconds) -> str:
     """Its state as it is shown: silence comes first, it is news."""
     if is_connecting(node, now):
         return str(NodeState.CONNECTING)
-    return str(NodeState.DRAINED if node.state is NodeState.UP and node.id in snapshot.drained else node.state)
+    return str(
+        NodeState.DRAINED
+        if node.state is NodeState.UP and node.id in snapshot.drained
+        else node.state
+    )
 
 
 def _device(device: Device, holder: JobId | None, now: Seconds) -> DeviceView:
@@ -304,7 +347,8 @@ def _job_of(attempt: str) -> int | None:
 
 
 def level_word(job: Job) -> str:
-    """What the job lets gpq do with it, as it showed: a script is `script` until it declares itself."""
+    """What the job lets gpq do with it, as it showed: a script is `script` until it declares
+    itself."""
     declared = job.profile.declared
     if job.spec.level is not Level.SCRIPT or declared is None:
         return str(job.spec.level)

@@ -1,4 +1,5 @@
-"""One submission -> the jobs of an array: `{index}` and the names of a sweep are put into what each of them runs."""
+"""One submission -> the jobs of an array: `{index}` and the names of a sweep are put into what each
+of them runs."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ ID, INDEX, SIZE, SWEEP = "GPQ_ARRAY_ID", "GPQ_ARRAY_INDEX", "GPQ_ARRAY_SIZE", "G
 
 
 def elements(spec: JobSpec, array: ArrayMessage, name: JobId) -> Iterator[JobSpec]:
-    """The specifications of its jobs, whose ids follow `name`, that of the array. Raises UsageError."""
+    """The specifications of its jobs, whose ids follow `name`, that of the array. Raises
+    UsageError."""
     check(array)
     for place, index in enumerate(array.indices):
         params = array.params[place] if array.params else {}
@@ -42,14 +44,23 @@ def check(array: ArrayMessage) -> None:
     if not 1 <= count <= MOST:
         raise UsageError(f"an array of {count} jobs", f"it can have 1 to {MOST}")
     if len(set(array.indices)) < count or not all(0 <= index < 1 << 31 for index in array.indices):
-        raise UsageError("the indices of an array are whole numbers from 0, each once", "e.g. --array 0-99")
+        raise UsageError(
+            "the indices of an array are whole numbers from 0, each once", "e.g. --array 0-99"
+        )
     if array.params and len(array.params) != count:
-        raise UsageError(f"{count} indices with {len(array.params)} sets of parameters", "one for each")
+        raise UsageError(
+            f"{count} indices with {len(array.params)} sets of parameters", "one for each"
+        )
     if not 0 <= array.limit <= MOST:
-        raise UsageError(f"%{array.limit}: at least 1 job of an array runs at once", "e.g. --array 0-99%4")
+        raise UsageError(
+            f"%{array.limit}: at least 1 job of an array runs at once", "e.g. --array 0-99%4"
+        )
     for params in array.params:
         for key, value in params.items():
             if not PARAM.fullmatch(key) or key == "index":
-                raise UsageError(f"{key[:80]!r} cannot be swept", "a name has letters, digits and _, and is not index")
+                raise UsageError(
+                    f"{key[:80]!r} cannot be swept",
+                    "a name has letters, digits and _, and is not index",
+                )
             if "\0" in value:
                 raise UsageError(f"a value of {key} holds a NUL byte", "remove it")

@@ -1,4 +1,5 @@
-"""Dependencies: the words of `--after` -> what a job waits for, or a refusal. Reads snapshot and history."""
+"""Dependencies: the words of `--after` -> what a job waits for, or a refusal. Reads snapshot and
+history."""
 
 from __future__ import annotations
 
@@ -30,20 +31,28 @@ def dependencies(words: Sequence[str], snapshot: Snapshot, past: History) -> tup
             raise UsageError(f"--after {word}: no such condition", f"ok, notok or any: {EXAMPLE}")
         if selector == "all":
             raise UsageError("--after all: which ones?", "name them, or the array that they are of")
-        found.update(dict.fromkeys(Dependency(name, On(how or On.OK)) for name in resolve([selector], snapshot, past)))
+        found.update(
+            dict.fromkeys(
+                Dependency(name, On(how or On.OK)) for name in resolve([selector], snapshot, past)
+            )
+        )
     if len(found) > MOST:
         raise UsageError(
-            f"--after names {len(found)} jobs, and can name {MOST}", "submit one job after those, and wait for it"
+            f"--after names {len(found)} jobs, and can name {MOST}",
+            "submit one job after those, and wait for it",
         )
     names = [one.job for one in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UsageError(f"--after names job {twice} twice, with different conditions", "`any` is both")
+        raise UsageError(
+            f"--after names job {twice} twice, with different conditions", "`any` is both"
+        )
     return tuple(sorted(found, key=lambda one: one.job))
 
 
 def awaited(asked: Sequence[Dependency], snapshot: Snapshot, past: Past) -> tuple[Dependency, ...]:
-    """Those that have not ended. Raises Refused for one that ended otherwise than it was to, StillEnding."""
+    """Those that have not ended. Raises Refused for one that ended otherwise than it was to,
+    StillEnding."""
     absent = [one for one in asked if one.job not in snapshot.jobs]
     ended = {job.id: job.state for job in past([one.job for one in absent])} if absent else {}
     for one in absent:
@@ -60,7 +69,9 @@ def refuse_circle(job: Job, awaits: Sequence[Dependency], snapshot: Snapshot) ->
     while todo:
         name = todo.pop()
         if name == job.id:
-            raise Refused(f"job {job.id} would wait for itself", "`gpq show` says what waits for what")
+            raise Refused(
+                f"job {job.id} would wait for itself", "`gpq show` says what waits for what"
+            )
         other = snapshot.jobs.get(name)
         if other is not None and name not in seen:
             todo += [one.job for one in other.awaits]

@@ -1,4 +1,5 @@
-"""Requests to drain a node and to undo it -> events and an answer, or a refusal that changed nothing. Pure."""
+"""Requests to drain a node and to undo it -> events and an answer, or a refusal that changed
+nothing. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +22,16 @@ def known(snapshot: Snapshot, name: str) -> NodeId:
     return node
 
 
-def drain(snapshot: Snapshot, name: str, reason: str, now: Seconds, by: str) -> tuple[list[Event], Drained]:
-    """Repeating it is harmless; another reason replaces the one before. Raises NotFound, UsageError."""
+def drain(
+    snapshot: Snapshot, name: str, reason: str, now: Seconds, by: str
+) -> tuple[list[Event], Drained]:
+    """Repeating it is harmless; another reason replaces the one before. Raises NotFound,
+    UsageError."""
     node = known(snapshot, name)
     if len(reason) > MAX_REASON or any(not sign.isprintable() for sign in reason):
-        raise UsageError(f"--reason is one line of at most {MAX_REASON} characters", "e.g. --reason 'new driver'")
+        raise UsageError(
+            f"--reason is one line of at most {MAX_REASON} characters", "e.g. --reason 'new driver'"
+        )
     before = snapshot.drained.get(node)
     why = reason or before or ""
     events: list[Event] = [NodeDrained(now, node, why, by)] if before != why else []
@@ -38,7 +44,9 @@ def drain(snapshot: Snapshot, name: str, reason: str, now: Seconds, by: str) -> 
     ]
     leaving = [int(job.id) for job in on_it if job.movable]
     staying = [int(job.id) for job in on_it if not job.movable]
-    return events, Drained(name, drained=True, changed=bool(events), reason=why, leaving=leaving, staying=staying)
+    return events, Drained(
+        name, drained=True, changed=bool(events), reason=why, leaving=leaving, staying=staying
+    )
 
 
 def undrain(snapshot: Snapshot, name: str, now: Seconds, by: str) -> tuple[list[Event], Drained]:

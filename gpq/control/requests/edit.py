@@ -1,4 +1,5 @@
-"""`gpq edit`: what a live job is to be from now on -> an event, or a refusal that changed nothing."""
+"""`gpq edit`: what a live job is to be from now on -> an event, or a refusal that changed
+nothing."""
 
 from __future__ import annotations
 
@@ -21,15 +22,18 @@ from gpq.errors import Refused, UsageError
 from gpq.outward import NO_TARGETS, Notify
 from gpq.rpc.requests import Edit, SpecMessage
 
-ALWAYS = frozenset({"name", "priority", "time_limit", "retries", "background", "notify", "notify_on", "accept"})
+ALWAYS = frozenset(
+    {"name", "priority", "time_limit", "retries", "background", "notify", "notify_on", "accept"}
+)
 SIZE = frozenset({"min_gpus", "max_gpus", "rigid"})  # also of a job that runs and can be resized
 WAITING = frozenset({
-    "gpu_type", "min_gpu_memory_mib", "begin", "requeue_on_lost", "grace", "batch_size", "max_batch_size",
-    "min_atomic_batch", "max_atomic_batch",
+    "gpu_type", "min_gpu_memory_mib", "begin", "requeue_on_lost", "grace", "batch_size",
+    "max_batch_size", "min_atomic_batch", "max_atomic_batch",
 })  # fmt: skip
 OPTIONS = {
-    "min_gpus": "--gpus", "max_gpus": "--gpus", "time_limit": "--time", "min_gpu_memory_mib": "--min-gpu-memory",
-    "min_atomic_batch": "--atomic-batch-size", "max_atomic_batch": "--atomic-batch-size",
+    "min_gpus": "--gpus", "max_gpus": "--gpus", "time_limit": "--time",
+    "min_gpu_memory_mib": "--min-gpu-memory", "min_atomic_batch": "--atomic-batch-size",
+    "max_atomic_batch": "--atomic-batch-size",
 }  # fmt: skip
 Judge = Callable[[Job, Seconds, str], job_requests.Verdict]
 
@@ -38,11 +42,21 @@ def check(request: Edit) -> None:
     """Raises UsageError."""
     unknown = sorted(request.changes.keys() - ALWAYS - SIZE - WAITING - {"after"})
     if unknown:
-        raise UsageError(f"`{unknown[0]}` of a job cannot be changed", "cancel it, and submit another")
-    if not request.changes and not request.tags and not request.untags and request.array_limit is None:
+        raise UsageError(
+            f"`{unknown[0]}` of a job cannot be changed", "cancel it, and submit another"
+        )
+    if (
+        not request.changes
+        and not request.tags
+        and not request.untags
+        and request.array_limit is None
+    ):
         raise UsageError("nothing to change", "e.g. gpq edit 42 --priority 5")
     if request.array_limit is not None and not 0 <= request.array_limit <= MOST_ELEMENTS:
-        raise UsageError(f"--array-limit {request.array_limit}", f"0 (any number) to {MOST_ELEMENTS} jobs at once")
+        raise UsageError(
+            f"--array-limit {request.array_limit}",
+            f"0 (any number) to {MOST_ELEMENTS} jobs at once",
+        )
 
 
 def judge(
@@ -53,13 +67,14 @@ def judge(
     configured: Collection[str],
     notify: Notify = NO_TARGETS,
 ) -> Judge:
-    """For `requests.changes`. `asked`: what `after` of the request names, None where it is not changed. `notify`: whom jobs
-    may tell."""
+    """For `requests.changes`. `asked`: what `after` of the request names, None where it is not
+    changed. `notify`: whom jobs may tell."""
 
     def edit(job: Job, now: Seconds, by: str) -> job_requests.Verdict:
         if job.wish is Wish.CANCEL:
             raise Refused(
-                f"job {job.id} is being cancelled", f"`gpq requeue {job.id}` submits it again once it has ended"
+                f"job {job.id} is being cancelled",
+                f"`gpq requeue {job.id}` submits it again once it has ended",
             )
         spec, awaits = edited(job, request, asked, notify), job.awaits
         if asked is not None:
@@ -69,30 +84,40 @@ def judge(
         if not said:
             return f"job {job.id} is so already"
         refuse_while_running(job, spec)
-        if any(getattr(spec, name) != getattr(job.spec, name) for name in SIZE | {"gpu_type", "min_gpu_memory_mib"}):
+        if any(
+            getattr(spec, name) != getattr(job.spec, name)
+            for name in SIZE | {"gpu_type", "min_gpu_memory_mib"}
+        ):
             job_requests.fits(snapshot, spec, configured)
         return Edited(now, job.id, spec, awaits, "; ".join(said), by)
 
     return edit
 
 
-def edited(job: Job, request: Edit, asked: Sequence[Dependency] | None, notify: Notify = NO_TARGETS) -> JobSpec:
+def edited(
+    job: Job, request: Edit, asked: Sequence[Dependency] | None, notify: Notify = NO_TARGETS
+) -> JobSpec:
     """The checked specification that `job` is to have. Raises UsageError."""
     before = job.spec
     changes = {name: value for name, value in request.changes.items() if name != "after"}
     if not before.notify:  # once it tells somebody, of what others tell them
         changes.setdefault("notify_on", None)
-    if "notify" not in changes:  # a target that is gone from config.toml meanwhile hinders no other change
+    if "notify" not in changes:
+        # a target that is gone from config.toml meanwhile hinders no other change
         notify = notify._replace(targets={**notify.targets, **dict.fromkeys(before.notify, "")})
     try:
-        message = msgspec.convert({**msgspec.structs.asdict(job_requests.message_of(before)), **changes}, SpecMessage)
+        message = msgspec.convert(
+            {**msgspec.structs.asdict(job_requests.message_of(before)), **changes}, SpecMessage
+        )
     except msgspec.ValidationError as error:
         raise UsageError(f"that cannot be: {error}", "see `gpq edit --help`") from None
     tags = [tag for tag in message.tags if tag not in request.untags]
     message = msgspec.structs.replace(
         message, tags=[*tags, *(tag for tag in dict.fromkeys(request.tags) if tag not in tags)]
     )
-    spec = job_requests.spec_of(message, before.user, before.uid, before.grace, before.requeue_on_lost, notify)
+    spec = job_requests.spec_of(
+        message, before.user, before.uid, before.grace, before.requeue_on_lost, notify
+    )
     if "notify_on" in request.changes and not spec.notify:
         raise UsageError(f"job {job.id} tells nobody", "name somebody as well: --notify NAME")
     seat = before.seat
@@ -108,7 +133,11 @@ def refuse_while_running(job: Job, spec: JobSpec) -> None:
     """Raises Refused for what a job that has GPUs cannot take on."""
     if job.state not in HOLDS_DEVICES:
         return
-    changed = [name for name in (*sorted(WAITING), "after") if getattr(spec, name) != getattr(job.spec, name)]
+    changed = [
+        name
+        for name in (*sorted(WAITING), "after")
+        if getattr(spec, name) != getattr(job.spec, name)
+    ]
     if not job.elastic:
         changed += [name for name in sorted(SIZE) if getattr(spec, name) != getattr(job.spec, name)]
     if not changed:
@@ -116,8 +145,10 @@ def refuse_while_running(job: Job, spec: JobSpec) -> None:
     lost = blamed(job, RESIZE) if changed[0] in SIZE and job.resumable else ""
     if lost:
         raise Refused(
-            f"job {job.id} is {job.state}, and with another number of GPUs it would not go on exactly: {lost}",
-            "; ".join(cures(job, RESIZE)) or f"`gpq hold {job.id}`, then edit and release it, does so all the same",
+            f"job {job.id} is {job.state}, and with another number of GPUs it would not go on"
+            f" exactly: {lost}",
+            "; ".join(cures(job, RESIZE))
+            or f"`gpq hold {job.id}`, then edit and release it, does so all the same",
         )
     option = OPTIONS.get(changed[0], f"--{changed[0].replace('_', '-')}")
     why = f"job {job.id} is {job.state}, and {option} counts at a start only"
@@ -129,17 +160,20 @@ def refuse_while_running(job: Job, spec: JobSpec) -> None:
         what = "was submitted with --rigid" if job.spec.level is Level.SCRIPT else "runs a command"
         why = f"job {job.id} {what}, and cannot be resized while it is {job.state}"
     if job.resumable:
-        raise Refused(why, f"`gpq hold {job.id}`, then edit and release it: it goes on from its checkpoint")
+        raise Refused(
+            why, f"`gpq hold {job.id}`, then edit and release it: it goes on from its checkpoint"
+        )
     hint = f"`gpq cancel {job.id}` and submit it so; what it has done since its start is lost"
     raise Refused(why, hint)
 
 
 def _once_declared(job: Job, *, size: bool) -> str:
-    """Waiting is the cure: a script is resized, and may be held, once it has made its first batches under gpq."""
+    """Waiting is the cure: a script is resized, and may be held, once it has made its first batches
+    under gpq."""
     then = "edit it again" if size else f"`gpq hold {job.id}`, edit and release it"
     return (
-        f"wait until it has taken its first steps, then {then} (`gpq why {job.id}` says when it has declared itself); "
-        f"a script that never calls gpq's library stays as it is"
+        f"wait until it has taken its first steps, then {then} (`gpq why {job.id}` says when it has"
+        " declared itself); a script that never calls gpq's library stays as it is"
     )
 
 
@@ -151,7 +185,10 @@ def differences(before: JobSpec, now: JobSpec) -> list[str]:
     if before.tags != now.tags:
         said.append(f"tags {_shown(','.join(before.tags))} -> {_shown(','.join(now.tags))}")
     if before.after != now.after:
-        said.append(f"after {_shown(','.join(map(str, before.after)))} -> {_shown(','.join(map(str, now.after)))}")
+        said.append(
+            f"after {_shown(','.join(map(str, before.after)))} ->"
+            f" {_shown(','.join(map(str, now.after)))}"
+        )
     if before.seat is not None and now.seat is not None and before.seat.limit != now.seat.limit:
         said.append(f"array limit {before.seat.limit or 'none'} -> {now.seat.limit or 'none'}")
     for name in sorted(ALWAYS | WAITING | {"rigid"}):

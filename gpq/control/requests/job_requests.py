@@ -1,4 +1,5 @@
-"""Requests -> events, or a refusal that changed nothing. Pure: decides by the snapshot that it is given.
+"""Requests -> events, or a refusal that changed nothing. Pure: decides by the snapshot that it is
+given.
 
 What the command line checks is checked here again: other programs may speak to the socket.
 """
@@ -18,12 +19,30 @@ from gpq import outward
 from gpq.config import CODE_OF_HABIT
 from gpq.control.selectors import NAME, is_selector
 from gpq.core.freedoms.habits import cures, warning
-from gpq.core.model.events import CancelAsked, Edited, Event, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
-from gpq.core.model.jobs import HOLDS_DEVICES, Attributes, Dependency, Job, JobSpec, JobState, Level, Proof, Wish
+from gpq.core.model.events import (
+    CancelAsked,
+    Edited,
+    Event,
+    HoldAsked,
+    ReleaseAsked,
+    RequeueAsked,
+    Submitted,
+)
+from gpq.core.model.jobs import (
+    HOLDS_DEVICES,
+    Attributes,
+    Dependency,
+    Job,
+    JobSpec,
+    JobState,
+    Level,
+    Proof,
+    Wish,
+)
 from gpq.core.model.nodes import Device, NodeState
 from gpq.core.model.profile import FREEDOMS, RESIZE
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import JobId, Seconds
+from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.outward import NO_TARGETS, Notify
 from gpq.rpc import job_answers, requests
@@ -33,38 +52,57 @@ MAX_GPUS = 100_000
 MAX_BATCH = 1 << 40
 UNLIMITED, MOST_LIMIT = -1, (1 << 63) - 1
 RESOURCE = re.compile(r"[a-z]{1,16}")
-LEAST_LEASE: Seconds = 1.0  # over the socket, for tests; the command line and config.toml ask for a minute
+# over the socket, for tests; the command line and config.toml ask for a minute
+LEAST_LEASE: Seconds = 1.0
 LISTS = ("argv", "resume_argv", "tags", "modules", "notify", "notify_on", "accept")
-LATER = ("level", "env", "after", "attributes", "proof")  # of the message, that become something else
-LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")  # variables by which an interpreter finds them
+# of the message, that become something else
+LATER = ("level", "env", "after", "attributes", "proof")
+# variables by which an interpreter finds them
+LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_PROOF = 500  # characters of a text in one
 MAX_SETUP = 10_000  # characters
 MAX_PATH = 4095  # characters
 HOME = "~"  # where the setup of frozen code runs: the code itself comes with the first start
 CODE = re.compile(r"[0-9a-f]{64}")
-SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) - {"KILL", "STOP", "CHLD"}
+SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) - {
+    "KILL",
+    "STOP",
+    "CHLD",
+}
 
 
 def spec_of(
-    message: SpecMessage, user: str, uid: int, grace: Seconds, lease: Seconds = 0.0, notify: Notify = NO_TARGETS
+    message: SpecMessage,
+    user: str,
+    uid: int,
+    grace: Seconds,
+    lease: Seconds = 0.0,
+    notify: Notify = NO_TARGETS,
 ) -> JobSpec:
-    """The checked spec, but for what `after` names; `grace`, `lease` and `notify` are those of a job which asks for none.
-    Raises UsageError."""
+    """The checked spec, but for what `after` names; `grace`, `lease` and `notify` are those of a
+    job which asks for none. Raises UsageError."""
     try:
         level = Level(message.level)
     except ValueError:
-        raise UsageError(f"unknown level `{message.level}`", f"known are {', '.join(Level)}") from None
+        raise UsageError(
+            f"unknown level `{message.level}`", f"known are {', '.join(Level)}"
+        ) from None
     _check_texts(message)
     _check_numbers(message)
     if level is not Level.SCRIPT and message.max_gpus not in (0, message.min_gpus):
         raise UsageError(
-            f"--gpus {message.min_gpus}-{message.max_gpus}: a command that is run as it is gets a fixed number of GPUs",
+            f"--gpus {message.min_gpus}-{message.max_gpus}: a command that is run as it is gets a"
+            " fixed number of GPUs",
             f"say --gpus {message.min_gpus}, or submit a script that uses gpq_agent.train",
         )
-    fields = {name: getattr(message, name) for name in message.__struct_fields__ if name not in LATER}
+    fields = {
+        name: getattr(message, name) for name in message.__struct_fields__ if name not in LATER
+    }
     fields["notify"] = notify.default if message.notify is None else message.notify
-    fields["notify_on"] = outward.events(notify.on if message.notify_on is None else message.notify_on)
+    fields["notify_on"] = outward.events(
+        notify.on if message.notify_on is None else message.notify_on
+    )
     outward.check_targets(fields["notify"], notify)
     for name in LISTS:
         fields[name] = tuple(fields[name])
@@ -72,16 +110,21 @@ def spec_of(
         fields["notify_on"] = ()
     fields["environment"] = environment_of(message)
     fields["grace"] = grace if message.grace is None else message.grace
-    fields["requeue_on_lost"] = lease if message.requeue_on_lost is None else message.requeue_on_lost
+    fields["requeue_on_lost"] = (
+        lease if message.requeue_on_lost is None else message.requeue_on_lost
+    )
     if level is not Level.SCRIPT:
         fields["max_gpus"] = message.min_gpus
     env = tuple(sorted(message.env.items()))
     attributes, proof = _attributes_of(message), _proof_of(message)
-    return JobSpec(**fields, level=level, env=env, user=user, uid=uid, attributes=attributes, proof=proof)
+    return JobSpec(
+        **fields, level=level, env=env, user=user, uid=uid, attributes=attributes, proof=proof
+    )
 
 
 def accepting(spec: JobSpec, programs: Mapping[str, Sequence[str]]) -> JobSpec:
-    """With the suspicions that config.toml accepts of this script, which it names by its path or its file's name."""
+    """With the suspicions that config.toml accepts of this script, which it names by its path or
+    its file's name."""
     if spec.level is not Level.SCRIPT:
         return spec
     path = normpath(join(spec.cwd, spec.argv[0]))
@@ -108,21 +151,38 @@ def _attributes_of(message: SpecMessage) -> Attributes | None:
     if attributes is None:
         return None
     if not 0 <= attributes.umask <= 0o777 or not -20 <= attributes.nice <= 19:
-        raise UsageError(f"umask {attributes.umask:o} and niceness {attributes.nice} cannot be", "use the gpq command")
+        raise UsageError(
+            f"umask {attributes.umask:o} and niceness {attributes.nice} cannot be",
+            "use the gpq command",
+        )
     for name, (soft, hard) in attributes.limits.items():
         least, most = (value if value != UNLIMITED else MOST_LIMIT for value in (soft, hard))
         if not RESOURCE.fullmatch(name) or not 0 <= least <= most <= MOST_LIMIT:
-            raise UsageError(f"a limit {name!r:.40} of {soft} and {hard} cannot be", "use the gpq command")
+            raise UsageError(
+                f"a limit {name!r:.40} of {soft} and {hard} cannot be", "use the gpq command"
+            )
     limits = tuple((name, soft, hard) for name, (soft, hard) in sorted(attributes.limits.items()))
     return Attributes(attributes.umask, attributes.nice, limits)
 
 
 def environment_of(message: SpecMessage) -> str:
-    """What has to be on a server, as a digest: jobs that need the same share one look, and one setup."""
-    env = sorted((name, value) for name, value in message.env.items() if not name.startswith("GPQ_"))
+    """What has to be on a server, as a digest: jobs that need the same share one look, and one
+    setup."""
+    env = sorted(
+        (name, value) for name, value in message.env.items() if not name.startswith("GPQ_")
+    )
     if not message.setup:
-        env = [(name, value) for name, value in env if message.modules and name.startswith(LEADS_TO_MODULES)]
-    asked: list[object] = [HOME if message.code else message.cwd, message.setup, message.modules, env]
+        env = [
+            (name, value)
+            for name, value in env
+            if message.modules and name.startswith(LEADS_TO_MODULES)
+        ]
+    asked: list[object] = [
+        HOME if message.code else message.cwd,
+        message.setup,
+        message.modules,
+        env,
+    ]
     if message.level == Level.SCRIPT:
         asked += [message.python, message.python_asked]
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
@@ -133,10 +193,16 @@ def message_of(spec: JobSpec) -> SpecMessage:
     fields = {name: getattr(spec, name) for name in SpecMessage.__struct_fields__}
     for name in LISTS:
         fields[name] = list(fields[name])
-    fields |= {"env": dict(spec.env), "level": str(spec.level), "after": [str(one) for one in spec.after]}
+    fields |= {
+        "env": dict(spec.env),
+        "level": str(spec.level),
+        "after": [str(one) for one in spec.after],
+    }
     if spec.attributes is not None:
         limits = {name: (soft, hard) for name, soft, hard in spec.attributes.limits}
-        fields["attributes"] = requests.AttributesMessage(spec.attributes.umask, spec.attributes.nice, limits)
+        fields["attributes"] = requests.AttributesMessage(
+            spec.attributes.umask, spec.attributes.nice, limits
+        )
     if spec.proof is not None:
         proof = spec.proof
         fields["proof"] = requests.ProofMessage(
@@ -147,21 +213,34 @@ def message_of(spec: JobSpec) -> SpecMessage:
 
 def _check_texts(message: SpecMessage) -> None:
     if not message.argv or not message.argv[0]:
-        raise UsageError("there is no command to run", "gpq submit -- COMMAND, or gpq submit SCRIPT")
+        raise UsageError(
+            "there is no command to run", "gpq submit -- COMMAND, or gpq submit SCRIPT"
+        )
     if not message.cwd.startswith("/"):
-        raise UsageError(f"the working directory {message.cwd!r} is not absolute", "give its whole path")
+        raise UsageError(
+            f"the working directory {message.cwd!r} is not absolute", "give its whole path"
+        )
     if message.name and not NAME.fullmatch(message.name):
         raise UsageError(
-            f"{message.name!r} cannot be a job's name", "letters, digits, dot, dash and underscore, at most 64"
+            f"{message.name!r} cannot be a job's name",
+            "letters, digits, dot, dash and underscore, at most 64",
         )
     if is_selector(message.name):
-        raise UsageError(f"`{message.name}` would be read as an id", "choose a name with a letter in it, not `all`")
+        raise UsageError(
+            f"`{message.name}` would be read as an id",
+            "choose a name with a letter in it, not `all`",
+        )
     for tag in message.tags:
         if not NAME.fullmatch(tag):
-            raise UsageError(f"{tag!r} cannot be a tag", "letters, digits, dot, dash and underscore, at most 64")
+            raise UsageError(
+                f"{tag!r} cannot be a tag", "letters, digits, dot, dash and underscore, at most 64"
+            )
     for code in message.accept:
         if not CODE_OF_HABIT.fullmatch(code):
-            raise UsageError(f"--accept {code[:40]!r} is no habit's code", "`gpq show` has the codes, such as own-next")
+            raise UsageError(
+                f"--accept {code[:40]!r} is no habit's code",
+                "`gpq show` has the codes, such as own-next",
+            )
     if message.accept and message.level != Level.SCRIPT:
         raise UsageError("--accept is for training scripts", "gpq suspects nothing of a command")
     if message.signal.removeprefix("SIG") not in SIGNALS or message.signal.startswith("SIG"):
@@ -170,12 +249,19 @@ def _check_texts(message: SpecMessage) -> None:
         if not MODULE.fullmatch(module):
             raise UsageError(f"{module!r} cannot be a module", "the name of a package, e.g. torch")
     if len(message.done_file) > MAX_PATH:
-        raise UsageError(f"--done-file has {len(message.done_file)} characters", f"a path has at most {MAX_PATH}")
+        raise UsageError(
+            f"--done-file has {len(message.done_file)} characters", f"a path has at most {MAX_PATH}"
+        )
     if len(message.setup) > MAX_SETUP:
-        raise UsageError(f"--setup has {len(message.setup)} characters", "put them into a script, and name that")
+        raise UsageError(
+            f"--setup has {len(message.setup)} characters", "put them into a script, and name that"
+        )
     inside = message.code_cwd.startswith("/") or ".." in message.code_cwd.split("/")
     if message.code and (not CODE.fullmatch(message.code) or inside):
-        raise UsageError(f"{message.code!r} with {message.code_cwd!r} names no frozen code", "gpq submit --snapshot")
+        raise UsageError(
+            f"{message.code!r} with {message.code_cwd!r} names no frozen code",
+            "gpq submit --snapshot",
+        )
     texts = [
         *message.argv,
         message.code_cwd,
@@ -191,15 +277,22 @@ def _check_texts(message: SpecMessage) -> None:
         raise UsageError("the command or its environment holds a NUL byte", "remove it")
     for name in message.env:
         if not name or "=" in name:
-            raise UsageError(f"{name!r} cannot be the name of an environment variable", "--env NAME=VALUE")
+            raise UsageError(
+                f"{name!r} cannot be the name of an environment variable", "--env NAME=VALUE"
+            )
 
 
 def _check_numbers(message: SpecMessage) -> None:
     low, high = message.min_gpus, message.max_gpus
     if not 1 <= low <= MAX_GPUS:
-        raise UsageError(f"--gpus {low}: a job needs at least 1 GPU", "e.g. --gpus 2, or --gpus 1-4")
+        raise UsageError(
+            f"--gpus {low}: a job needs at least 1 GPU", "e.g. --gpus 2, or --gpus 1-4"
+        )
     if high and not low <= high <= MAX_GPUS:
-        raise UsageError(f"--gpus {low}-{high}: a range goes upwards", f"e.g. --gpus {min(low, high)}-{max(low, high)}")
+        raise UsageError(
+            f"--gpus {low}-{high}: a range goes upwards",
+            f"e.g. --gpus {min(low, high)}-{max(low, high)}",
+        )
     for option, value, most in (
         ("--min-gpu-memory", message.min_gpu_memory_mib, 1 << 30),
         ("--retries", message.retries, 1000),
@@ -209,9 +302,14 @@ def _check_numbers(message: SpecMessage) -> None:
         ("--atomic-batch-size", message.max_atomic_batch, MAX_BATCH),
     ):
         if not 0 <= value <= most:
-            raise UsageError(f"{option} must lie between 0 and {most}, and is {value}", "see `gpq submit --help`")
+            raise UsageError(
+                f"{option} must lie between 0 and {most}, and is {value}", "see `gpq submit --help`"
+            )
     if not -1_000_000 <= message.priority <= 1_000_000:
-        raise UsageError("--priority must lie between -1000000 and 1000000", "0 is the default; higher goes first")
+        raise UsageError(
+            "--priority must lie between -1000000 and 1000000",
+            "0 is the default; higher goes first",
+        )
     for option, seconds in (("--time", message.time_limit), ("--grace", message.grace)):
         if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
             raise UsageError(f"{option} must be above 0", "e.g. 90s, 20m or 2h")
@@ -219,7 +317,9 @@ def _check_numbers(message: SpecMessage) -> None:
         raise UsageError("--begin is no moment", "e.g. --begin 'tomorrow 8:00'")
     lease = message.requeue_on_lost
     if lease is not None and lease != 0 and not LEAST_LEASE <= lease <= 30 * 86400:
-        raise UsageError("--requeue-on-lost must lie between 1m and 30d", "e.g. --requeue-on-lost 10m")
+        raise UsageError(
+            "--requeue-on-lost must lie between 1m and 30d", "e.g. --requeue-on-lost 10m"
+        )
     for small, large, option in (
         (message.batch_size, message.max_batch_size, "--max-batch-size"),
         (message.min_atomic_batch, message.max_atomic_batch, "--atomic-batch-size"),
@@ -228,13 +328,19 @@ def _check_numbers(message: SpecMessage) -> None:
             raise UsageError(f"{option}: {large} is less than {small}", "a range goes upwards")
 
 
-# -- submit ------------------------------------------------------------------------------------------------------------
+# -- submit ----------------------------------------------------------------------------------------
 
 
 def submitted(
-    snapshot: Snapshot, specs: Iterable[JobSpec], awaits: tuple[Dependency, ...], now: Seconds, *, held: bool
+    snapshot: Snapshot,
+    specs: Iterable[JobSpec],
+    awaits: tuple[Dependency, ...],
+    now: Seconds,
+    *,
+    held: bool,
 ) -> list[Event]:
-    """The jobs get the next ids; those of an array follow its own. Raises nothing: `fits` was asked before."""
+    """The jobs get the next ids; those of an array follow its own. Raises nothing: `fits` was asked
+    before."""
     events: list[Event] = []
     for place, spec in enumerate(specs):
         job = JobId((spec.seat.array + 1 if spec.seat is not None else snapshot.next_id) + place)
@@ -246,14 +352,13 @@ def submitted(
 
 def nodes_known(snapshot: Snapshot, configured: Collection[str]) -> bool:
     """Has every configured node said at least once what it has?"""
-    return all(
-        (node := snapshot.nodes.get(name)) is not None and (node.state is NodeState.UP or node.devices)  # type: ignore[call-overload]
-        for name in configured
-    )
+    nodes = (snapshot.nodes.get(NodeId(name)) for name in configured)
+    return all(node is not None and (node.state is NodeState.UP or node.devices) for node in nodes)
 
 
 def fits(snapshot: Snapshot, spec: JobSpec, configured: Collection[str]) -> None:
-    """Raises Refused when no waiting would ever give the job its GPUs; silent while a node is still unknown."""
+    """Raises Refused when no waiting would ever give the job its GPUs; silent while a node is still
+    unknown."""
     if not nodes_known(snapshot, configured):
         return
     everything = {node.id: node.devices for node in snapshot.nodes.values()}
@@ -271,22 +376,31 @@ def fits(snapshot: Snapshot, spec: JobSpec, configured: Collection[str]) -> None
         said = f"no server has {spec.min_gpus} GPUs{kind}"
     else:
         said = f"there are fewer than {spec.min_gpus} GPUs{kind}"
-    raise Refused(said, f"there is: {there}" if there else "no server is configured: see `gpq config show`")
+    raise Refused(
+        said, f"there is: {there}" if there else "no server is configured: see `gpq config show`"
+    )
 
 
 def _suits(device: Device, spec: JobSpec) -> bool:
-    return spec.gpu_type.casefold() in device.type.casefold() and device.memory_mib >= spec.min_gpu_memory_mib
+    return (
+        spec.gpu_type.casefold() in device.type.casefold()
+        and device.memory_mib >= spec.min_gpu_memory_mib
+    )
 
 
 def _offer(devices: Sequence[Device]) -> str:
     kinds: dict[str, int] = {}
     for device in devices:
-        kind = f"{device.type} ({device.memory_mib} MiB)" if device.kind == "cuda" else f"{device.type} slot"
+        kind = (
+            f"{device.type} ({device.memory_mib} MiB)"
+            if device.kind == "cuda"
+            else f"{device.type} slot"
+        )
         kinds[kind] = kinds.get(kind, 0) + 1
     return ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "nothing"
 
 
-# -- queue control -----------------------------------------------------------------------------------------------------
+# -- queue control ---------------------------------------------------------------------------------
 
 Verdict = Event | str  # what to do about one job, or one line about why nothing is done
 
@@ -294,18 +408,25 @@ Verdict = Event | str  # what to do about one job, or one line about why nothing
 def cancel(snapshot: Snapshot, jobs: Iterable[JobId], now: Seconds, by: str) -> list[Event]:
     """Repeating it is harmless: a job that is being cancelled already gets no second event."""
     live = (snapshot.jobs.get(name) for name in jobs)
-    return [CancelAsked(now, job.id, by) for job in live if job is not None and job.wish is not Wish.CANCEL]
+    return [
+        CancelAsked(now, job.id, by)
+        for job in live
+        if job is not None and job.wish is not Wish.CANCEL
+    ]
 
 
 def hold(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a running job that would lose its work."""
     if job.wish is Wish.CANCEL:
-        raise Refused(f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended")
+        raise Refused(
+            f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended"
+        )
     if job.wish is Wish.HOLD:
         return f"job {job.id} is held already"
     if job.state in HOLDS_DEVICES and not job.resumable:
         raise Refused(
-            f"job {job.id} runs, and {_immovable(job)}", _once_declared(job) or f"`gpq cancel {job.id}` ends it"
+            f"job {job.id} runs, and {_immovable(job)}",
+            _once_declared(job) or f"`gpq cancel {job.id}` ends it",
         )
     return HoldAsked(now, job.id, by)
 
@@ -313,7 +434,9 @@ def hold(job: Job, now: Seconds, by: str) -> Verdict:
 def release(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a job that is being cancelled."""
     if job.wish is Wish.CANCEL:
-        raise Refused(f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended")
+        raise Refused(
+            f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended"
+        )
     if job.state is not JobState.HELD and job.wish is not Wish.HOLD:
         return f"job {job.id} is not held: it is {job.state}"
     return ReleaseAsked(now, job.id, by)
@@ -322,7 +445,9 @@ def release(job: Job, now: Seconds, by: str) -> Verdict:
 def requeue(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a running job that would lose its work."""
     if job.wish is Wish.CANCEL:
-        raise Refused(f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended")
+        raise Refused(
+            f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended"
+        )
     if job.state is JobState.PENDING and job.wish is Wish.RUN:
         return f"job {job.id} is in the queue already"
     if job.wish is Wish.REQUEUE and job.state in HOLDS_DEVICES:
@@ -330,7 +455,8 @@ def requeue(job: Job, now: Seconds, by: str) -> Verdict:
     if job.state in HOLDS_DEVICES and not job.resumable:
         raise Refused(
             f"job {job.id} runs, and {_immovable(job)}",
-            _once_declared(job) or f"`gpq cancel {job.id}`, then `gpq requeue {job.id}`: from its start",
+            _once_declared(job)
+            or f"`gpq cancel {job.id}`, then `gpq requeue {job.id}`: from its start",
         )
     return RequeueAsked(now, job.id, by)
 
@@ -341,14 +467,18 @@ def _alone(spec: JobSpec) -> JobSpec:
 
 
 def undeclared(job: Job) -> bool:
-    """Is it a script that may yet tell gpq that it can be resized? Then waiting is the cure, for a while."""
+    """Is it a script that may yet tell gpq that it can be resized? Then waiting is the cure, for a
+    while."""
     return job.spec.level is Level.SCRIPT and job.profile.declared is None
 
 
 def _once_declared(job: Job) -> str:
     if not undeclared(job):
         return ""
-    return f"wait until it has taken its first steps, if it uses gpq's library; else `gpq cancel {job.id}` ends it"
+    return (
+        "wait until it has taken its first steps, if it uses gpq's library; else `gpq cancel"
+        f" {job.id}` ends it"
+    )
 
 
 def _immovable(job: Job) -> str:
@@ -367,7 +497,8 @@ def changes(
 ) -> tuple[list[Event], job_answers.Changed]:
     """The events for all `jobs` (those in `ended` are over) and the answer.
 
-    A job that is alone is refused with an error; among others it gets a line in `unchanged`, and the others change.
+    A job that is alone is refused with an error; among others it gets a line in `unchanged`, and
+    the others change.
     """
     events: list[Event] = []
     changed: list[int] = []
@@ -384,7 +515,9 @@ def changes(
             elif judge is requeue and name in over:
                 verdict = Submitted(now, JobId(next_id), _alone(over[name].spec))
                 next_id += 1
-                unchanged.append(f"job {name} has ended; it is submitted again as job {verdict.job}")
+                unchanged.append(
+                    f"job {name} has ended; it is submitted again as job {verdict.job}"
+                )
             else:
                 raise Refused(f"job {name} has ended", f"`gpq requeue {name}` submits it again")
         except GpqError as error:
@@ -399,7 +532,11 @@ def changes(
             changed.append(int(verdict.job))  # type: ignore[union-attr]
             if isinstance(verdict, Edited):
                 said.append(f"job {verdict.job}: {verdict.said}")
-            elif isinstance(verdict, HoldAsked | RequeueAsked) and job is not None and job.state in HOLDS_DEVICES:
+            elif (
+                isinstance(verdict, HoldAsked | RequeueAsked)
+                and job is not None
+                and job.state in HOLDS_DEVICES
+            ):
                 lost = warning(job) if job.resumable else ""
                 warnings += [f"job {job.id}: {lost}", *cures(job, RESIZE)] if lost else []
     return events, job_answers.Changed(changed, unchanged, said, warnings)

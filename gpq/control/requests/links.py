@@ -24,6 +24,11 @@ def measured(snapshot: Snapshot, request: Measured, now: Seconds) -> tuple[list[
         raise UsageError(f"unknown backend `{request.backend}`", f"known are {', '.join(BACKENDS)}")
     for number, least, most in ((request.latency, 1e-9, 1e3), (request.bandwidth, 1.0, 1e15)):
         if not (math.isfinite(number) and least <= number <= most):
-            raise UsageError(f"{number:g} cannot have been measured", "latency in seconds, bandwidth in bytes a second")
-    event = LinkMeasured(now, (ends[0], ends[1]), request.latency, request.bandwidth, request.backend)
+            raise UsageError(
+                f"{number:g} cannot have been measured",
+                "latency in seconds, bandwidth in bytes a second",
+            )
+    event = LinkMeasured(
+        now, (ends[0], ends[1]), request.latency, request.bandwidth, request.backend
+    )
     return [event], Kept([str(end) for end in ends])

@@ -1,4 +1,5 @@
-"""Requests to reserve GPUs of a node and to undo it -> events and an answer, or a refusal that changed nothing. Pure."""
+"""Requests to reserve GPUs of a node and to undo it -> events and an answer, or a refusal that
+changed nothing. Pure."""
 
 from __future__ import annotations
 
@@ -24,16 +25,27 @@ USER = re.compile(r"[^\s/:]{1,64}")
 
 
 def reserve(
-    snapshot: Snapshot, name: str, gpus: Sequence[str], user: str, start: Seconds, end: Seconds, now: Seconds, by: str
+    snapshot: Snapshot,
+    name: str,
+    gpus: Sequence[str],
+    user: str,
+    start: Seconds,
+    end: Seconds,
+    now: Seconds,
+    by: str,
 ) -> tuple[list[Event], Reserved]:
     """`gpus`: indices or UUIDs, none: all of the node. Raises NotFound, Refused, UsageError."""
     node = snapshot.nodes[known(snapshot, name)]
     if user and not (USER.fullmatch(user) and user.isprintable()):
-        raise UsageError(f"--for {user[:80]!r} is no user", "e.g. --for ana; without it gpq leaves the GPUs alone")
+        raise UsageError(
+            f"--for {user[:80]!r} is no user",
+            "e.g. --for ana; without it gpq leaves the GPUs alone",
+        )
     start = max(start, now)
     if not start < end <= now + LONGEST:
         raise UsageError(
-            "a reservation ends after it begins, and within a year", "e.g. --from 'fri 18:00' --for-duration 2d"
+            "a reservation ends after it begins, and within a year",
+            "e.g. --from 'fri 18:00' --for-duration 2d",
         )
     devices = tuple(_device(name, node.devices, each) for each in gpus)
     if len(set(devices)) != len(devices):
@@ -44,11 +56,14 @@ def reserve(
         both = mine & set(devices_of(other, node)) if other.node == node.id else set()
         if both and other.start < end and start < other.end:
             raise Refused(
-                f"{place_of(other, node)} is reserved then already: {_whom(other)}, reservation {other.id}",
+                f"{place_of(other, node)} is reserved then already: {_whom(other)}, reservation"
+                f" {other.id}",
                 f"`gpq nodes unreserve {other.id}` undoes that",
             )
     if len(current(snapshot, now)) >= MOST:
-        raise Refused(f"there are {MOST} reservations already", "`gpq nodes unreserve ID` undoes one")
+        raise Refused(
+            f"there are {MOST} reservations already", "`gpq nodes unreserve ID` undoes one"
+        )
     on_it = [
         job
         for _, job in sorted(snapshot.jobs.items())
@@ -62,11 +77,16 @@ def reserve(
     return [NodeReserved(now, wanted)], Reserved(view(snapshot, wanted, now), leaving, staying)
 
 
-def unreserve(snapshot: Snapshot, number: int, now: Seconds, by: str) -> tuple[list[Event], Reserved]:
+def unreserve(
+    snapshot: Snapshot, number: int, now: Seconds, by: str
+) -> tuple[list[Event], Reserved]:
     """Raises NotFound for a reservation that there is not, or that is over."""
     held = next((each for each in current(snapshot, now) if each.id == number), None)
     if held is not None and is_owners(held):
-        raise Refused(f"server {held.node} is {held.user}'s, who is there", "it is given back when they have gone")
+        raise Refused(
+            f"server {held.node} is {held.user}'s, who is there",
+            "it is given back when they have gone",
+        )
     if held is None:
         there = ", ".join(str(each.id) for each in current(snapshot, now)) or "none"
         raise NotFound(f"there is no reservation {number}", f"there is: {there}")

@@ -1,11 +1,13 @@
-"""Facts -> a job's account: its waits, what its GPUs were worth, what restarts cost, how fairly it was treated.
+"""Facts -> a job's account: its waits, what its GPUs were worth, what restarts cost, how fairly it
+was treated.
 
-The worth of an attempt is the useful work done in it over the job's best goodput per GPU, in GPU-seconds: what it did
-would have taken so long on one GPU used as well as this job can use one. Useful work is progress in base steps (the sum
-of AdaScale gains, so throughput times efficiency, integrated by the training library itself) times the base batch; only
-what lies beyond all earlier progress counts, so work that a crash undid counts once. The best goodput per GPU is the
-highest point of the job's goodput curve over its number of GPUs, by its model on the type of GPU that the attempt held
-(`estimates.curve`). What reports no progress has no worth.
+The worth of an attempt is the useful work done in it over the job's best goodput per GPU, in
+GPU-seconds: what it did would have taken so long on one GPU used as well as this job can use one.
+Useful work is progress in base steps (the sum of AdaScale gains, so throughput times efficiency,
+integrated by the training library itself) times the base batch; only what lies beyond all earlier
+progress counts, so work that a crash undid counts once. The best goodput per GPU is the highest
+point of the job's goodput curve over its number of GPUs, by its model on the type of GPU that the
+attempt held (`estimates.curve`). What reports no progress has no worth.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ def so_far(job: Job, now: Seconds) -> Account:
 
 
 def _waited(job: Job, at: Seconds) -> Account:
-    """The time since the mark is put down as what it was. Behind a gate of its own a job does not wait for GPUs."""
+    """The time since the mark is put down as what it was. Behind a gate of its own a job does not
+    wait for GPUs."""
     account = job.account
     if account.mark is None:
         return account
@@ -70,7 +73,9 @@ def _waited(job: Job, at: Seconds) -> Account:
         return replace(account, held=account.held + max(at - account.mark, 0.0))
     if account.waited is None or _is_gated(job, at):
         return account
-    return replace(account, waited=account.waited + max(at - max(account.mark, job.spec.begin), 0.0))
+    return replace(
+        account, waited=account.waited + max(at - max(account.mark, job.spec.begin), 0.0)
+    )
 
 
 def _is_gated(job: Job, at: Seconds) -> bool:
@@ -82,7 +87,8 @@ def _is_gated(job: Job, at: Seconds) -> bool:
 
 
 def tallied(event: Event, job: Job) -> Event:
-    """The end of the attempt that `job` holds GPUs for, with what it came to; any other event as it is."""
+    """The end of the attempt that `job` holds GPUs for, with what it came to; any other event as it
+    is."""
     if not isinstance(event, End) or job.state not in HOLDS_DEVICES:
         return event
     return replace(event, tally=tally(job, event.exit.ended_at or event.at))
@@ -109,7 +115,8 @@ def worth(job: Job, now: Seconds) -> float | None:
 
 
 def best_goodput(job: Job) -> float | None:
-    """The highest goodput a GPU of the job's curve, examples of the base batch's worth a second; None while unknown."""
+    """The highest goodput a GPU of the job's curve, examples of the base batch's worth a second;
+    None while unknown."""
     kind = job.placement.gpu_type if job.placement is not None else ""
     most = max(job.profile.max_replicas, job.spec.min_gpus)
     points = estimates.curve(job, [Shape(count, 1, kind) for count in range(1, most + 1)])
@@ -131,14 +138,17 @@ def over(job: Job, event: End, ended: Seconds) -> Account:
         peak=max(account.peak, progress.base_steps if progress is not None else 0.0),
         worth=account.worth if told.worth is None else (account.worth or 0.0) + told.worth,
         restart_cost=account.restart_cost + cost if account.restart_cost is not None else None,
-        failed=account.failed + (max(ended - began, 0.0) * job.replicas if is_failure(event) else 0.0),
+        failed=account.failed
+        + (max(ended - began, 0.0) * job.replicas if is_failure(event) else 0.0),
     )
 
 
 def is_failure(event: End) -> bool:
-    """Did the attempt fail, or was it lost? One that was asked to stop, or ended by its time limit, did not fail."""
+    """Did the attempt fail, or was it lost? One that was asked to stop, or ended by its time limit,
+    did not fail."""
     return isinstance(event, Failed) or (
-        isinstance(event, Stopped) and (event.failed or event.crashed or event.exit.lost or event.exit.fenced)
+        isinstance(event, Stopped)
+        and (event.failed or event.crashed or event.exit.lost or event.exit.fenced)
     )
 
 
@@ -148,7 +158,8 @@ def closed(job: Job, at: Seconds) -> Account:
 
 
 def settled(job: Job, snapshot: Snapshot, means: Mapping[JobId, MeanShare]) -> Job:
-    """A job that has ended, with how fairly it was treated. `snapshot`: any of the time of its end."""
+    """A job that has ended, with how fairly it was treated. `snapshot`: any of the time of its
+    end."""
     mean = means.get(job.id)
     if mean is None or mean.seconds <= 0 or job.first_started_at is None:
         return job

@@ -1,9 +1,10 @@
-"""What a fair share is, and how jobs and users do against it. Measures only; who gets what is the policy's to decide.
+"""What a fair share is, and how jobs and users do against it. Measures only; who gets what is the
+policy's to decide.
 
-Shares go by user first (unless that is switched off): every user with live jobs has the same, and splits it evenly among
-their jobs, so twenty jobs are not twenty shares. A share is a number of GPUs that need not be whole; its speed is
-interpolated between the shapes below and above that the job could really have (never one imaginary node, as in Pollux's
-artifact).
+Shares go by user first (unless that is switched off): every user with live jobs has the same, and
+splits it evenly among their jobs, so twenty jobs are not twenty shares. A share is a number of GPUs
+that need not be whole; its speed is interpolated between the shapes below and above that the job
+could really have (never one imaginary node, as in Pollux's artifact).
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Point = tuple[float, float]  # (GPUs, examples per second), fewest GPUs first
 class JobFairness:
     share: float  # GPUs it is entitled to now
     speedup: float | None  # see `speedup_of`
-    rho: float | None  # finish-time fairness: at most 1 is fair; None while its length or speed is unknown
+    # finish-time fairness: at most 1 is fair; None while its length or speed is unknown
+    rho: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,8 @@ class UserFairness:
 
 
 def shares(owners: Mapping[JobId, str], gpus: float) -> dict[JobId, float]:
-    """GPUs that each job is entitled to: `gpus` split evenly among users, then evenly among each user's jobs."""
+    """GPUs that each job is entitled to: `gpus` split evenly among users, then evenly among each
+    user's jobs."""
     jobs = Counter(owners.values())
     return {job: gpus / (len(jobs) * jobs[user]) for job, user in owners.items()}
 
@@ -55,8 +58,8 @@ def shares(owners: Mapping[JobId, str], gpus: float) -> dict[JobId, float]:
 def speed_at(points: Sequence[Point], gpus: float) -> float:
     """Speed on a share of `gpus` that need not be whole, 0 without points.
 
-    Linear between the shapes below and above; below the smallest shape the job has that one for part of the time; above
-    the largest it gains nothing. A larger shape that is slower is not used.
+    Linear between the shapes below and above; below the smallest shape the job has that one for
+    part of the time; above the largest it gains nothing. A larger shape that is slower is not used.
     """
     if not points or gpus <= 0:
         return 0.0
@@ -76,16 +79,23 @@ def speedup(now: float, points: Sequence[Point], share: float) -> float | None:
     return now / fair if fair > 0 else None
 
 
-def seconds_alone(work: float, points: Sequence[Point], share: float, start: Seconds = 0.0) -> Seconds | None:
-    """Time for `work` examples on a share of its own from the start (`start`: until the first step); None if unknown."""
+def seconds_alone(
+    work: float, points: Sequence[Point], share: float, start: Seconds = 0.0
+) -> Seconds | None:
+    """Time for `work` examples on a share of its own from the start (`start`: until the first
+    step); None if unknown."""
     speed = speed_at(points, share)
     return start + work / speed if speed > 0 else None
 
 
-def finish_time_fairness(age: Seconds, remaining: Seconds | None, alone: Seconds | None) -> float | None:
-    """rho = (age + remaining) / time alone on a 1/J share (Themis, NSDI'20; J averaged over the life as in Sia).
+def finish_time_fairness(
+    age: Seconds, remaining: Seconds | None, alone: Seconds | None
+) -> float | None:
+    """rho = (age + remaining) / time alone on a 1/J share (Themis, NSDI'20; J averaged over the
+    life as in Sia).
 
-    Age counts from the submission. None when the length is not known: a job without a declared end has no rho.
+    Age counts from the submission. None when the length is not known: a job without a declared end
+    has no rho.
     """
     if remaining is None or alone is None or alone <= 0:
         return None
@@ -93,7 +103,8 @@ def finish_time_fairness(age: Seconds, remaining: Seconds | None, alone: Seconds
 
 
 def active(snapshot: Snapshot) -> list[Job]:
-    """Jobs that compete for devices: all live ones but those that are held, wait for something else, or take what is left."""
+    """Jobs that compete for devices: all live ones but those that are held, wait for something
+    else, or take what is left."""
     gated, held = closed(snapshot), JobState.HELD
     jobs = (job for name, job in sorted(snapshot.jobs.items()) if name not in gated)
     return [job for job in jobs if job.state is not held and not job.spec.background]
@@ -104,24 +115,30 @@ def devices_up(snapshot: Snapshot) -> int:
 
 
 def shares_now(snapshot: Snapshot) -> dict[JobId, float]:
-    """Shares of the devices that answer, among the active jobs; where users do not count (`Config.by_user`), each job for
-    itself."""
+    """Shares of the devices that answer, among the active jobs; where users do not count
+    (`Config.by_user`), each job for itself."""
     by_user = snapshot.config.by_user
     owners = {job.id: job.spec.user if by_user else str(job.id) for job in active(snapshot)}
     return shares(owners, devices_up(snapshot))
 
 
-def advance(means: Mapping[JobId, MeanShare], snapshot: Snapshot, seconds: Seconds) -> dict[JobId, MeanShare]:
-    """Averages of the live jobs, `seconds` of the present shares later; those of ended jobs are dropped. While a job does
-    not compete, its average stays as it is."""
+def advance(
+    means: Mapping[JobId, MeanShare], snapshot: Snapshot, seconds: Seconds
+) -> dict[JobId, MeanShare]:
+    """Averages of the live jobs, `seconds` of the present shares later; those of ended jobs are
+    dropped. While a job does not compete, its average stays as it is."""
     now = shares_now(snapshot)
     none = MeanShare()
     resting = {job: mean for job, mean in means.items() if job in snapshot.jobs and job not in now}
-    return {**resting, **{job: means.get(job, none).after(share, seconds) for job, share in now.items()}}
+    return {
+        **resting,
+        **{job: means.get(job, none).after(share, seconds) for job, share in now.items()},
+    }
 
 
 def counted(snapshot: Snapshot) -> Snapshot:
-    """With the averages of all shares counted up to its `now`, at most once a second, and from time to time to be kept."""
+    """With the averages of all shares counted up to its `now`, at most once a second, and from time
+    to time to be kept."""
     now = snapshot.now
     passed = now - snapshot.means_at if snapshot.means_at else 0.0
     if 0.0 <= passed < LEAST_COUNTED and snapshot.means_at:
@@ -134,8 +151,8 @@ def counted(snapshot: Snapshot) -> Snapshot:
 
 
 def known_fairness(snapshot: Snapshot) -> dict[JobId, JobFairness]:
-    """As `fairness_by_job`, of those active jobs alone that have told anything of themselves: of the others there may be
-    thousands, and nothing is known but their share."""
+    """As `fairness_by_job`, of those active jobs alone that have told anything of themselves: of
+    the others there may be thousands, and nothing is known but their share."""
     if all(job.profile.declared is None for job in snapshot.jobs.values()):
         return {}
     means = snapshot.means
@@ -163,35 +180,48 @@ def _of(snapshot: Snapshot, job: Job, share: float, mean_share: float) -> JobFai
         return JobFairness(share, None, None)
     goodputs, speeds = found
     now, fast = estimates.now_of(job), speedup_of(job, goodputs, share)
-    # The end is declared in passes over the data, so it is examples that have to be got through, at any efficiency.
+    # The end is declared in passes over the data, so it is examples that have to be got through, at
+    # any efficiency.
     work, progress = _examples(job), job.profile.progress
     if work is None or progress is None:
         return JobFairness(share, fast, None)
     speed = now.throughput if now is not None and now.throughput > 0 else speed_at(speeds, share)
     remaining = work * (1.0 - min(progress.fraction, 1.0)) / speed if speed > 0 else None
     alone = seconds_alone(work, speeds, mean_share)
-    return JobFairness(share, fast, finish_time_fairness(snapshot.now - job.submitted_at, remaining, alone))
+    return JobFairness(
+        share, fast, finish_time_fairness(snapshot.now - job.submitted_at, remaining, alone)
+    )
 
 
 def speedup_of(job: Job, goodputs: Sequence[Point], share: float) -> float | None:
-    """Goodput with the GPUs and the batch of now over that with a fair share and the best batch, both by the job's model:
-    a slow minute is no slowdown. A share below the fewest GPUs that the job may have counts as these: on them it has no
-    speedup, however many jobs there are. 0 while it waits; None while nothing was measured on as many GPUs as the share is."""
+    """Goodput with the GPUs and the batch of now over that with a fair share and the best batch,
+    both by the job's model: a slow minute is no slowdown. A share below the fewest GPUs that the
+    job may have counts as these: on them it has no speedup, however many jobs there are. 0 while it
+    waits; None while nothing was measured on as many GPUs as the share is."""
     if job.state not in HOLDS_DEVICES:
         return 0.0
     now = estimates.now_of(job, measured=False)
     share = max(share, float(gpu_range(job, 1)[0]))
-    used = next((count for count, _ in goodputs if count >= share), max((count for count, _ in goodputs), default=0.0))
+    used = next(
+        (count for count, _ in goodputs if count >= share),
+        max((count for count, _ in goodputs), default=0.0),
+    )
     if now is None or used > job.profile.max_replicas:
         return None
     return speedup(now.goodput, goodputs, share)
 
 
 def concluded(job: Job, snapshot: Snapshot, mean_share: float) -> float | None:
-    """Finish-time fairness of a job that has completed: from its submission to its end, less what its user held it, over the
-    time alone on `mean_share` GPUs for what it did of its declared length."""
+    """Finish-time fairness of a job that has completed: from its submission to its end, less what
+    its user held it, over the time alone on `mean_share` GPUs for what it did of its declared
+    length."""
     work, progress = _examples(job), job.profile.progress
-    if work is None or progress is None or job.ended_at is None or estimates.model_of(job.profile) is None:
+    if (
+        work is None
+        or progress is None
+        or job.ended_at is None
+        or estimates.model_of(job.profile) is None
+    ):
         return None
     found = _alone(snapshot, job)
     if found is None:
@@ -201,8 +231,8 @@ def concluded(job: Job, snapshot: Snapshot, mean_share: float) -> float | None:
 
 
 def _alone(snapshot: Snapshot, job: Job) -> tuple[list[Point], list[Point]] | None:
-    """(goodputs, throughputs) of the shapes that it could have if it were alone: on all devices that suit it, nobody else's
-    taken out."""
+    """(goodputs, throughputs) of the shapes that it could have if it were alone: on all devices
+    that suit it, nobody else's taken out."""
     shapes = feasible(job, snapshot, supply(snapshot, job, {}))
     table = estimates.table(job, shapes)
     if table is None:

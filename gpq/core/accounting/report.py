@@ -1,6 +1,8 @@
-"""Spells and records -> what each user, job, server or day had of the GPUs in a window, what it was worth, and how fairly.
+"""Spells and records -> what each user, job, server or day had of the GPUs in a window, what it was
+worth, and how fairly.
 
-Pure. What lies only partly in the window counts by its part: an attempt's worth is spread evenly over it.
+Pure. What lies only partly in the window counts by its part: an attempt's worth is spread evenly
+over it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ RHO_EDGES = (0.5, 0.8, 1.0, 1.25, 2.0)  # between the bars of a histogram
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one user, job, server or day. GPU-seconds, where it does not say otherwise; None where nothing is known."""
+    """Of one user, job, server or day. GPU-seconds, where it does not say otherwise; None where
+    nothing is known."""
 
     jobs: int  # that held GPUs, or ended
     ended: Mapping[JobState, int]
@@ -37,7 +40,8 @@ class Figures:
     rhos: int  # jobs that completed and whose finish-time fairness is known
     rho_median: float | None
     rho_max: float | None
-    fair: float | None = None  # GPU-seconds that a fair share of all that was held would have been; of users alone
+    # GPU-seconds that a fair share of all that was held would have been; of users alone
+    fair: float | None = None
 
     @property
     def efficiency(self) -> float | None:
@@ -58,7 +62,8 @@ class Report:
     rows: Mapping[str, Figures]
     total: Figures
     pieces: tuple[Mapping[str, Slice], ...]  # by user, one for each piece between two `edges`
-    rho_counts: tuple[int, ...]  # jobs below the first of RHO_EDGES, between each two, and above the last
+    # jobs below the first of RHO_EDGES, between each two, and above the last
+    rho_counts: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -81,11 +86,15 @@ class _Sum:
         self.held += gpus * (end - start)
         if spell.worth is not None:
             whole = spell.ended - spell.began
-            self.worth = (self.worth or 0.0) + spell.worth * part * ((end - start) / whole if whole > 0 else 1.0)
+            self.worth = (self.worth or 0.0) + spell.worth * part * (
+                (end - start) / whole if whole > 0 else 1.0
+            )
             self.known += gpus * (end - start)
         self.restarts += spell.again and start <= spell.began
         if spell.restarting:
-            self.restarting += gpus * sum(max(min(b, end) - max(a, start), 0.0) for a, b in spell.restarting)
+            self.restarting += gpus * sum(
+                max(min(b, end) - max(a, start), 0.0) for a, b in spell.restarting
+            )
         self.failed += gpus * (end - start) if spell.failed else 0.0
 
     def figures(self, fair: float | None = None) -> Figures:
@@ -120,10 +129,13 @@ def quantile(values: Sequence[float], share: float) -> float | None:
 
 
 BY = ("user", "job", "server", "day")
-Cut = tuple[str, float, Seconds, Seconds]  # whose a part of a spell is, which part of its devices, from when to when
+# whose a part of a spell is, which part of its devices, from when to when
+Cut = tuple[str, float, Seconds, Seconds]
 
 
-def _cuts(by: str, record: Record, spell: Spell, start: Seconds, end: Seconds, edges: Sequence[Seconds]) -> list[Cut]:
+def _cuts(
+    by: str, record: Record, spell: Spell, start: Seconds, end: Seconds, edges: Sequence[Seconds]
+) -> list[Cut]:
     """A spell from `start` to `end`, by whom it belongs to."""
     if by == "server":
         return [(str(node), count / spell.gpus, start, end) for node, count in spell.parts if count]
@@ -154,11 +166,17 @@ def _piece(edges: Sequence[Seconds], at: Seconds) -> int:
 
 
 def report(
-    records: Mapping[JobId, Record], journal: Journal, edges: Sequence[Seconds], by: str, now: Seconds, *, by_user: bool
+    records: Mapping[JobId, Record],
+    journal: Journal,
+    edges: Sequence[Seconds],
+    by: str,
+    now: Seconds,
+    *,
+    by_user: bool,
 ) -> Report:
-    """`by`: one of BY; the keys of the rows are users, ids, servers, or numbers of pieces. The window lies between the first
-    and the last of `edges`, at least two and rising, which cut it into pieces: days, for a report by day. `by_user`: how
-    fair shares are counted."""
+    """`by`: one of BY; the keys of the rows are users, ids, servers, or numbers of pieces. The
+    window lies between the first and the last of `edges`, at least two and rising, which cut it
+    into pieces: days, for a report by day. `by_user`: how fair shares are counted."""
     since, until = edges[0], edges[-1]
     sums: dict[str, _Sum] = defaultdict(_Sum)
     total = _Sum()
@@ -168,7 +186,11 @@ def report(
         return [total, sums[key]] if key else [total]
 
     for spell in journal.spells:
-        record, start, end = records.get(spell.job), max(spell.began, since), min(spell.ended, until)
+        record, start, end = (
+            records.get(spell.job),
+            max(spell.began, since),
+            min(spell.ended, until),
+        )
         if record is None or not (start < end or since <= spell.began < until):
             continue
         total.add(spell, start, end, 1.0)
@@ -178,7 +200,11 @@ def report(
             for each in of(record, spell.began):
                 each.waits.append(record.account.waited)
     for record in records.values():
-        if record.ended_at is not None and record.state in TERMINAL and since <= record.ended_at < until:
+        if (
+            record.ended_at is not None
+            and record.state in TERMINAL
+            and since <= record.ended_at < until
+        ):
             for each in of(record, record.ended_at):
                 _end(each, record)
     pieces = over_time(records, journal, edges, now, by_user=by_user)
@@ -190,7 +216,9 @@ def report(
     else:
         rows = {key: each.figures() for key, each in sums.items()}
     bars = Counter(bisect_right(RHO_EDGES, rho) for rho in total.rhos)
-    return Report(rows, total.figures(), pieces, tuple(bars[index] for index in range(len(RHO_EDGES) + 1)))
+    return Report(
+        rows, total.figures(), pieces, tuple(bars[index] for index in range(len(RHO_EDGES) + 1))
+    )
 
 
 def _end(each: _Sum, record: Record) -> None:
@@ -201,9 +229,15 @@ def _end(each: _Sum, record: Record) -> None:
 
 
 def over_time(
-    records: Mapping[JobId, Record], journal: Journal, edges: Sequence[Seconds], now: Seconds, *, by_user: bool
+    records: Mapping[JobId, Record],
+    journal: Journal,
+    edges: Sequence[Seconds],
+    now: Seconds,
+    *,
+    by_user: bool,
 ) -> tuple[Mapping[str, Slice], ...]:
-    """What users held in each piece of time, what it was worth, and their fair share of what all held."""
+    """What users held in each piece of time, what it was worth, and their fair share of what all
+    held."""
     count = len(edges) - 1
     held: list[dict[str, float]] = [defaultdict(float) for _ in range(count)]
     worth: list[dict[str, float]] = [defaultdict(float) for _ in range(count)]
@@ -214,7 +248,9 @@ def over_time(
             continue
         for key, _, begin, stop in _cuts("day", record, spell, start, end, edges):
             held[int(key)][record.spec.user] += (stop - begin) * spell.gpus
-            worth[int(key)][record.spec.user] += (spell.worth or 0.0) * (stop - begin) / (spell.ended - spell.began)
+            worth[int(key)][record.spec.user] += (
+                (spell.worth or 0.0) * (stop - begin) / (spell.ended - spell.began)
+            )
     fair = _fair(records, journal, edges, now, by_user=by_user)
     return tuple(
         {
@@ -227,10 +263,16 @@ def over_time(
 
 
 def _fair(
-    records: Mapping[JobId, Record], journal: Journal, edges: Sequence[Seconds], now: Seconds, *, by_user: bool
+    records: Mapping[JobId, Record],
+    journal: Journal,
+    edges: Sequence[Seconds],
+    now: Seconds,
+    *,
+    by_user: bool,
 ) -> list[dict[str, float]]:
-    """GPU-seconds by user: at every moment what all hold, in equal parts for those whose jobs run or wait. One pass over the
-    moments at which that changes; `level` grows as a single part does, so that a user's is a difference of two."""
+    """GPU-seconds by user: at every moment what all hold, in equal parts for those whose jobs run
+    or wait. One pass over the moments at which that changes; `level` grows as a single part does,
+    so that a user's is a difference of two."""
     changes: list[tuple[Seconds, int, str, int]] = [(edge, 2, "", 0) for edge in edges]
     for spell in journal.spells:
         if spell.job in records:
@@ -238,7 +280,9 @@ def _fair(
     first = {spell.job: spell.began for spell in journal.spells if not spell.again}
     for record in records.values():
         owner = record.spec.user if by_user else f"{record.spec.user}\0{record.id}"
-        for start, end in _stays(record, journal.holds.get(record.id, ()), first.get(record.id), now):
+        for start, end in _stays(
+            record, journal.holds.get(record.id, ()), first.get(record.id), now
+        ):
             changes += [(start, 1, owner, 1), (end, 1, owner, -1)]
     changes.sort(key=lambda change: change[0])
     found: list[dict[str, float]] = []
@@ -267,9 +311,12 @@ def _fair(
     return found[1:]
 
 
-def _stays(record: Record, holds: Sequence[Span], first: Seconds | None, now: Seconds) -> list[Span]:
-    """When the job competed for GPUs: until its end, but not while it was held, or waited for something else before its first
-    launch (`first`), so that it waited for as long as its account says."""
+def _stays(
+    record: Record, holds: Sequence[Span], first: Seconds | None, now: Seconds
+) -> list[Span]:
+    """When the job competed for GPUs: until its end, but not while it was held, or waited for
+    something else before its first launch (`first`), so that it waited for as long as its account
+    says."""
     end = record.ended_at if record.ended_at is not None else max(now, record.submitted_at)
     began = record.submitted_at
     if record.account.waited is not None:

@@ -1,4 +1,5 @@
-"""The journal -> spells: which attempt held which devices when, and what came of it. Records: jobs as accounts need them.
+"""The journal -> spells: which attempt held which devices when, and what came of it. Records: jobs
+as accounts need them.
 
 Pure; knows no window and no user's question (`report` does).
 """
@@ -40,8 +41,8 @@ class RecordSpec:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A job as accounts need it. All fields are named and mean what they do in `Job`: a store reads its rows as these
-    without looking at the rest of them."""
+    """A job as accounts need it. All fields are named and mean what they do in `Job`: a store reads
+    its rows as these without looking at the rest of them."""
 
     id: JobId
     spec: RecordSpec
@@ -59,8 +60,8 @@ class Record:
 def record_of(job: Job) -> Record:
     spec = RecordSpec(job.spec.user, job.spec.name, job.spec.argv)
     return Record(
-        job.id, spec, job.submitted_at, job.state, job.ended_at, job.exit, job.service, job.run_seconds, job.restarts,
-        job.last_replicas, job.account,
+        job.id, spec, job.submitted_at, job.state, job.ended_at, job.exit, job.service,
+        job.run_seconds, job.restarts, job.last_replicas, job.account,
     )  # fmt: skip
 
 
@@ -93,8 +94,8 @@ class Journal:
 
 
 def read(events: Iterable[Event], now: Seconds, live: Mapping[tuple[JobId, int], Tally]) -> Journal:
-    """All spells, by their ends. `events` in their order, of `KINDS`, from before the first launch of every job that
-    counts; `live`: what attempts that still run have come to so far."""
+    """All spells, by their ends. `events` in their order, of `KINDS`, from before the first launch
+    of every job that counts; `live`: what attempts that still run have come to so far."""
     spells: list[Spell] = []
     launched: dict[JobId, Launched] = {}
     stopping: dict[JobId, Seconds] = {}

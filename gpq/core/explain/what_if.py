@@ -1,4 +1,5 @@
-"""What one GPU more would be worth to a running job, and what the others would lose by giving it: in their own goodput."""
+"""What one GPU more would be worth to a running job, and what the others would lose by giving it:
+in their own goodput."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class Change:
 
 
 def more(snapshot: Snapshot, job: Job) -> Change | None:
-    """With the next larger number of GPUs that it could have here; None where there is none, or nothing is known."""
+    """With the next larger number of GPUs that it could have here; None where there is none, or
+    nothing is known."""
     return _change(snapshot, job, +1)
 
 
@@ -41,7 +43,11 @@ def _change(snapshot: Snapshot, job: Job, way: int) -> Change | None:
     count = next((each for each in counts if (each - here.replicas) * way > 0), None)
     if count is None:
         return None
-    there = [(_goodput(job, shape), shape.gpu_type) for shape in feasible(job, snapshot) if shape.replicas == count]
+    there = [
+        (_goodput(job, shape), shape.gpu_type)
+        for shape in feasible(job, snapshot)
+        if shape.replicas == count
+    ]
     now, (best, gpu_type) = _goodput(job, here), max(there)
     return Change(job.id, count, best / now, gpu_type) if now > 0 and best > 0 else None
 
@@ -53,14 +59,18 @@ def _goodput(job: Job, shape: Shape) -> float:
 
 def givers(snapshot: Snapshot, job: Job) -> list[Change]:
     """The other running jobs that could give GPUs, those that lose least by it first."""
-    others = [other for other in snapshot.jobs.values() if other.id != job.id and other.state is JobState.RUNNING]
+    others = [
+        other
+        for other in snapshot.jobs.values()
+        if other.id != job.id and other.state is JobState.RUNNING
+    ]
     found = [change for other in others if (change := fewer(snapshot, other)) is not None]
     return sorted(found, key=lambda change: (-change.ratio, change.job))
 
 
 def free(snapshot: Snapshot, job: Job, gpu_type: str = "") -> int:
-    """GPUs that nobody holds and that the job could use now: of servers that answer and are not drained, in order, reserved for
-    nobody else; of one type where it is named."""
+    """GPUs that nobody holds and that the job could use now: of servers that answer and are not
+    drained, in order, reserved for nobody else; of one type where it is named."""
     offer = by_type(supply(snapshot, job, held_by(snapshot)), snapshot)
     own = job.placement.devices if job.placement is not None else frozenset()
     return sum(
@@ -78,18 +88,32 @@ def lines(snapshot: Snapshot, job: Job) -> list[str]:
     if change is None:
         return []
     if change.ratio <= 1:
-        return [f"{change.gpus} GPUs would not make it faster: its goodput would change by {_percent(change.ratio)}"]
+        return [
+            f"{change.gpus} GPUs would not make it faster: its goodput would change by"
+            f" {_percent(change.ratio)}"
+        ]
     said = f"{change.gpus} GPUs would change its goodput by {_percent(change.ratio)}"
     if snapshot.config.policy in GANG:
-        return [f"{said}; the policy {snapshot.config.policy} gives no job more than the fewest that it asked for"]
+        return [
+            f"{said}; the policy {snapshot.config.policy} gives no job more than the fewest that it"
+            " asked for"
+        ]
     same = change.gpu_type == typed_on(snapshot, job)
-    unused, needed = free(snapshot, job, change.gpu_type), change.gpus - (job.replicas if same else 0)
+    unused, needed = (
+        free(snapshot, job, change.gpu_type),
+        change.gpus - (job.replicas if same else 0),
+    )
     if unused >= needed:
-        return [f"{said}; {unused} {'is' if unused == 1 else 'are'} free, {_why_not(snapshot, job)}"]
+        return [
+            f"{said}; {unused} {'is' if unused == 1 else 'are'} free, {_why_not(snapshot, job)}"
+        ]
     rivals = givers(snapshot, job)
     if not rivals:
         return [f"{said}; nobody who runs could give any"]
-    told = [f"job {one.job} would lose {max(100 * (1 - one.ratio), 0):.0f}% with {one.gpus}" for one in rivals[:2]]
+    told = [
+        f"job {one.job} would lose {max(100 * (1 - one.ratio), 0):.0f}% with {one.gpus}"
+        for one in rivals[:2]
+    ]
     return [said, f"who could give: {', '.join(told)}"]
 
 

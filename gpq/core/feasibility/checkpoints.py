@@ -1,6 +1,8 @@
-"""Where the newest checkpoint of a job lies, who can reach it, and what it costs to bring it elsewhere. Pure.
+"""Where the newest checkpoint of a job lies, who can reach it, and what it costs to bring it
+elsewhere. Pure.
 
-It lies where rank 0 of the latest attempt that started ran: that attempt wrote it there, or had it brought there first.
+It lies where rank 0 of the latest attempt that started ran: that attempt wrote it there, or had it
+brought there first.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ LEAST_BYTES = 1_000_000  # of a transfer that tells a rate
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """What is on its way to the servers of an attempt that is being started: bytes, and bytes a second (0: not known yet)."""
+    """What is on its way to the servers of an attempt that is being started: bytes, and bytes a
+    second (0: not known yet)."""
 
     what: str
     done: int
@@ -37,7 +40,9 @@ class Staging:
 
     def __str__(self) -> str:
         said = (
-            f"brings {self.what}: {size(self.done)} of {size(self.total)}" if self.total else f"looks for {self.what}"
+            f"brings {self.what}: {size(self.done)} of {size(self.total)}"
+            if self.total
+            else f"looks for {self.what}"
         )
         said += f", {size(int(self.rate))}/s" if self.rate else ""
         return f"{said}; {self.note}" if self.note else said
@@ -54,12 +59,14 @@ def size(count: int) -> str:
 
 
 def has_checkpoint(job: Job) -> bool:
-    """Did it tell of one, or prove one by how it stopped? Others begin anew wherever they are started again."""
+    """Did it tell of one, or prove one by how it stopped? Others begin anew wherever they are
+    started again."""
     return job.profile.checkpoints > 0 or (job.files is not None and job.files.proved)
 
 
 def shares(snapshot: Snapshot, job: Job, node: NodeId) -> bool:
-    """Does `node` see the folder in which the newest checkpoint lies? True for a job that has run nowhere yet."""
+    """Does `node` see the folder in which the newest checkpoint lies? True for a job that has run
+    nowhere yet."""
     if job.files is None or node == job.files.node:
         return True
     there = snapshot.nodes.get(node)
@@ -67,8 +74,8 @@ def shares(snapshot: Snapshot, job: Job, node: NodeId) -> bool:
 
 
 def closed_to(snapshot: Snapshot, job: Job) -> list[NodeId]:
-    """Nodes where the job cannot go on: its checkpoint cannot be brought there. After a while that is tried again, for its
-    user may have mended it."""
+    """Nodes where the job cannot go on: its checkpoint cannot be brought there. After a while that
+    is tried again, for its user may have mended it."""
     if job.files is None or not job.files.stays or snapshot.now > job.files.looked_at + STAYS_FOR:
         return []
     return [name for name in sorted(snapshot.nodes) if not shares(snapshot, job, name)]
@@ -88,7 +95,9 @@ def apart(snapshot: Snapshot, placement: Placement) -> list[NodeId]:
     found: dict[str, NodeId] = {}
     for name, _ in placement.parts:
         node = snapshot.nodes.get(name)
-        found.setdefault(node.storage if node is not None and node.storage else f"node {name}", name)
+        found.setdefault(
+            node.storage if node is not None and node.storage else f"node {name}", name
+        )
     return sorted(found.values())
 
 
@@ -98,8 +107,14 @@ def lacking(snapshot: Snapshot, job: Job, placement: Placement) -> list[NodeId]:
 
 
 def out_of_reach(snapshot: Snapshot, job: Job) -> str:
-    """Why the job must wait though there may be room: nobody who answers has its newest checkpoint. "" where it need not."""
-    if job.state is not JobState.PENDING or job.files is None or not has_checkpoint(job) or holders(snapshot, job):
+    """Why the job must wait though there may be room: nobody who answers has its newest checkpoint.
+    "" where it need not."""
+    if (
+        job.state is not JobState.PENDING
+        or job.files is None
+        or not has_checkpoint(job)
+        or holders(snapshot, job)
+    ):
         return ""
     node = job.files.node
     known = snapshot.nodes.get(node)
@@ -109,7 +124,9 @@ def out_of_reach(snapshot: Snapshot, job: Job) -> str:
     return f"its newest checkpoint is on server {node}, which {what}"
 
 
-def with_rate(rates: Mapping[tuple[NodeId, NodeId], float], event: Staged) -> Mapping[tuple[NodeId, NodeId], float]:
+def with_rate(
+    rates: Mapping[tuple[NodeId, NodeId], float], event: Staged
+) -> Mapping[tuple[NodeId, NodeId], float]:
     """What was measured just now counts for half."""
     if event.bytes < LEAST_BYTES or event.seconds <= 0:
         return rates
@@ -120,15 +137,20 @@ def with_rate(rates: Mapping[tuple[NodeId, NodeId], float], event: Staged) -> Ma
 def bringing_seconds(
     snapshot: Snapshot, job: Job, shapes: Sequence[Shape], offered: Mapping[str, Supply]
 ) -> list[Seconds]:
-    """By shape: how long it takes to bring the newest checkpoint to where the shape must lead, bytes / rate + FIXED, by the
-    slowest way there; 0 where there is room for it on servers that see it. `offered`: devices by type."""
+    """By shape: how long it takes to bring the newest checkpoint to where the shape must lead,
+    bytes / rate + FIXED, by the slowest way there; 0 where there is room for it on servers that see
+    it. `offered`: devices by type."""
     size_, files = job.profile.checkpoint_bytes, job.files
     if files is None or not size_:
         return [0.0] * len(shapes)
     found: dict[str, tuple[int, Seconds]] = {}
     for name, devices in offered.items():
         near = sum(len(ids) for node, ids in devices.items() if shares(snapshot, job, node))
-        far = [_rate(snapshot, files.node, node) for node in sorted(devices) if not shares(snapshot, job, node)]
+        far = [
+            _rate(snapshot, files.node, node)
+            for node in sorted(devices)
+            if not shares(snapshot, job, node)
+        ]
         found[name] = near, size_ / min(far) + FIXED if far else 0.0
     nowhere = (0, 0.0)
     return [

@@ -1,4 +1,5 @@
-"""What is the matter with devices, in sentences: who is on them, who reserved them, what is wrong with them, until when."""
+"""What is the matter with devices, in sentences: who is on them, who reserved them, what is wrong
+with them, until when."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def device_name(node: NodeId, device: Device) -> str:
 
 
 def condition(node: NodeId, device: Device, now: Seconds) -> str:
-    """``GPU 2 of ada is used by carl (python, 11 GiB, since 14:02)``; "" of one that may be used."""
+    """``GPU 2 of ada is used by carl (python, 11 GiB, since 14:02)``; "" of one that may be
+    used."""
     match device.state:
         case DeviceState.OK:
             return ""
@@ -37,13 +39,18 @@ def condition(node: NodeId, device: Device, now: Seconds) -> str:
             return f"{device_name(node, device)} is {device.reason or 'used by somebody else'}"
         case _:
             facts = [device.reason, f"for {span(now - device.since)}" if device.since else ""]
-            facts.append(f"looked at again in {span(max(device.next_probe - now, 0.0))}" if device.next_probe else "")
+            facts.append(
+                f"looked at again in {span(max(device.next_probe - now, 0.0))}"
+                if device.next_probe
+                else ""
+            )
             told = ", ".join(fact for fact in facts if fact)
             return f"{device_name(node, device)} is {device.state}{': ' + told if told else ''}"
 
 
 def out_of_use(snapshot: Snapshot, spec: JobSpec) -> list[str]:
-    """Sentences about devices that would suit a job and may not be used: the first few, of nodes that answer."""
+    """Sentences about devices that would suit a job and may not be used: the first few, of nodes
+    that answer."""
     found = [
         condition(node.id, device, snapshot.now)
         for node in _answering(snapshot)
@@ -52,7 +59,11 @@ def out_of_use(snapshot: Snapshot, spec: JobSpec) -> list[str]:
         and spec.gpu_type.casefold() in device.type.casefold()
         and device.memory_mib >= spec.min_gpu_memory_mib
     ]
-    more = [f"and {len(found) - MOST_LINES} more GPUs are out of use"] if len(found) > MOST_LINES else []
+    more = (
+        [f"and {len(found) - MOST_LINES} more GPUs are out of use"]
+        if len(found) > MOST_LINES
+        else []
+    )
     return found[:MOST_LINES] + more
 
 
@@ -66,12 +77,24 @@ def intruders(snapshot: Snapshot, only: Job | None = None) -> list[tuple[str, Jo
             if holder is None or not device.reason or device.state is not DeviceState.OK:
                 continue
             if only is None or only.id == holder:
-                found.append((f"{device_name(node.id, device)}, where job {holder} runs, is {device.reason}", holder))
+                found.append(
+                    (
+                        (
+                            f"{device_name(node.id, device)}, where job {holder} runs, is"
+                            f" {device.reason}"
+                        ),
+                        holder,
+                    )
+                )
     return found
 
 
 def _answering(snapshot: Snapshot) -> list[Node]:
-    return [node for _, node in sorted(snapshot.nodes.items()) if node.state is not NodeState.UNREACHABLE]
+    return [
+        node
+        for _, node in sorted(snapshot.nodes.items())
+        if node.state is not NodeState.UNREACHABLE
+    ]
 
 
 def reservation_line(snapshot: Snapshot, held: Reservation) -> str:
@@ -79,14 +102,20 @@ def reservation_line(snapshot: Snapshot, held: Reservation) -> str:
     node, now = snapshot.nodes.get(held.node), snapshot.now
     if owners.is_owners(held):
         told = presence(node) if node is not None else ""
-        return f"server {held.node} is {held.user}'s, who {told or 'is there'}, for {span(now - held.start)} now"
+        return (
+            f"server {held.node} is {held.user}'s, who {told or 'is there'}, for"
+            f" {span(now - held.start)} now"
+        )
     whom = f"for {held.user}" if held.user else "and left alone by gpq"
     when = (
         f"for another {span(held.end - now)}"
         if now >= held.start
         else f"in {span(held.start - now)}, for {span(held.end - held.start)}"
     )
-    return f"{place_of(held, node)} {'are' if len(held.devices) > 1 else 'is'} reserved {whom} {when} (reservation {held.id})"
+    return (
+        f"{place_of(held, node)} {'are' if len(held.devices) > 1 else 'is'} reserved {whom} {when}"
+        f" (reservation {held.id})"
+    )
 
 
 def place_of(held: Reservation, node: Node | None) -> str:
@@ -95,4 +124,7 @@ def place_of(held: Reservation, node: Node | None) -> str:
         return f"server {held.node}"
     indices = {device.id: str(device.index) for device in node.devices} if node is not None else {}
     many = "s" if len(held.devices) > 1 else ""
-    return f"GPU{many} {', '.join(indices.get(device, str(device)) for device in held.devices)} of {held.node}"
+    return (
+        f"GPU{many} {', '.join(indices.get(device, str(device)) for device in held.devices)} of"
+        f" {held.node}"
+    )

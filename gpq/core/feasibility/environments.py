@@ -1,8 +1,9 @@
-"""Where a job's environment is: what servers said of it, which are to be asked, and which a job may use. Pure.
+"""Where a job's environment is: what servers said of it, which are to be asked, and which a job may
+use. Pure.
 
-An environment is known by `JobSpec.environment`, a digest of interpreter, working directory, setup, modules and variables;
-"" asks for nothing. A server that was not asked yet, or lacks it, is not used for the job; one that a part of a job with
-the same environment is on has it.
+An environment is known by `JobSpec.environment`, a digest of interpreter, working directory, setup,
+modules and variables; "" asks for nothing. A server that was not asked yet, or lacks it, is not
+used for the job; one that a part of a job with the same environment is on has it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from gpq.core.model.nodes import Fitness, NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 
-FIT_FOR: Seconds = 600.0  # what was found fit is looked at again after so long, where a job may still be placed
+# what was found fit is looked at again after so long, where a job may still be placed
+FIT_FOR: Seconds = 600.0
 UNFIT_FOR: Seconds = 30.0  # and what was not: its user may have mended it
 KEPT: Seconds = 3600.0  # what was found of environments that no job asks for any more
 MANY = 1000  # findings beyond which those are let go of
@@ -34,7 +36,8 @@ def is_fit(checks: Checks, node: NodeId, environment: str) -> bool:
 
 
 def wanted(snapshot: Snapshot, only: NodeId | None = None) -> list[Prepare]:
-    """What servers that answer are to look at now: each environment of jobs that may be placed, once a server."""
+    """What servers that answer are to look at now: each environment of jobs that may be placed,
+    once a server."""
     asking: dict[str, Job] = {}
     for name in sorted(snapshot.jobs):
         job = snapshot.jobs[name]
@@ -46,7 +49,9 @@ def wanted(snapshot: Snapshot, only: NodeId | None = None) -> list[Prepare]:
     return [
         Prepare(node, environment, asking[environment].spec)
         for node in nodes
-        if node in snapshot.nodes and snapshot.nodes[node].state is NodeState.UP and node not in snapshot.drained
+        if node in snapshot.nodes
+        and snapshot.nodes[node].state is NodeState.UP
+        and node not in snapshot.drained
         for environment in sorted(asking)
         if _is_stale(snapshot, node, environment) and not _is_used(snapshot.jobs, node, environment)
     ]
@@ -82,36 +87,49 @@ def folded(checks: Checks, event: EnvironmentSeen, jobs: Mapping[JobId, Job]) ->
     """What is known after the news. A job that is there proves more than a look that failed."""
     if not event.fit and _is_used(jobs, event.node, event.environment):
         return checks
-    found = {**checks, (event.node, event.environment): Fitness(event.fit, event.reason, event.fix, event.at)}
+    found = {
+        **checks,
+        (event.node, event.environment): Fitness(event.fit, event.reason, event.fix, event.at),
+    }
     if len(found) > MANY:
         asked = {job.spec.environment for job in jobs.values()}
-        found = {key: each for key, each in found.items() if key[1] in asked or event.at - each.at < KEPT}
+        found = {
+            key: each for key, each in found.items() if key[1] in asked or event.at - each.at < KEPT
+        }
     return found
 
 
 def hopeful(checks: Checks, environment: str) -> Checks:
-    """What is known once a job was submitted: who tries again may have mended what was lacking. Often the same object."""
+    """What is known once a job was submitted: who tries again may have mended what was lacking.
+    Often the same object."""
     lacking = {key for key, found in checks.items() if key[1] == environment and not found.fit}
-    return {key: found for key, found in checks.items() if key not in lacking} if lacking else checks
+    return (
+        {key: found for key, found in checks.items() if key not in lacking} if lacking else checks
+    )
 
 
 def without(checks: Checks, node: NodeId, jobs: Mapping[JobId, Job]) -> Checks:
-    """What is known once a node was removed: nothing of it but what jobs that are still there prove."""
+    """What is known once a node was removed: nothing of it but what jobs that are still there
+    prove."""
     return {key: found for key, found in checks.items() if key[0] != node or _is_used(jobs, *key)}
 
 
 def recalled(snapshot: Snapshot) -> Snapshot:
-    """The snapshot of an earlier daemon: of what it had found, that is known which its jobs prove."""
+    """The snapshot of an earlier daemon: of what it had found, that is known which its jobs
+    prove."""
     checks = dict(snapshot.checks)
     for _, job in sorted(snapshot.jobs.items()):
         if job.state in HOLDS_DEVICES and job.spec.environment:
             for node in _nodes(job):
-                checks[node, job.spec.environment] = Fitness(True, at=job.launched_at or snapshot.now)
+                checks[node, job.spec.environment] = Fitness(
+                    True, at=job.launched_at or snapshot.now
+                )
     return replace(snapshot, checks=checks) if checks else snapshot
 
 
 def unasked(spec: JobSpec) -> JobSpec:
-    """The same as if every server had what the job needs: to tell whether that is what it waits for."""
+    """The same as if every server had what the job needs: to tell whether that is what it waits
+    for."""
     return replace(spec, environment="")
 
 
@@ -126,7 +144,10 @@ def obstacles(snapshot: Snapshot, job: Job) -> list[str]:
             what = "its setup and its environment are" if job.spec.setup else "its environment is"
             lines.append(f"server {name}: {what} being checked")
         elif not found.fit:
-            lines.append(f"server {name}: {found.reason} (seen {max(snapshot.now - found.at, 0.0):.0f} s ago)")
+            lines.append(
+                f"server {name}: {found.reason} (seen {max(snapshot.now - found.at, 0.0):.0f} s"
+                " ago)"
+            )
     return lines
 
 
@@ -136,7 +157,9 @@ def headline(snapshot: Snapshot, job: Job) -> str:
     reasons = {each.reason for each in found if each is not None and not each.fit}
     if any(found is None for found in _asked(snapshot, job)):
         return "its setup runs" if job.spec.setup else "its environment is checked"
-    return f"no server fits: {reasons.pop()}" if len(reasons) == 1 else "no server has its environment"
+    return (
+        f"no server fits: {reasons.pop()}" if len(reasons) == 1 else "no server has its environment"
+    )
 
 
 def _asked(snapshot: Snapshot, job: Job) -> Iterator[Fitness | None]:
@@ -152,7 +175,8 @@ def fixes(snapshot: Snapshot, job: Job) -> list[str]:
     unfit = [
         found
         for name in sorted(snapshot.nodes)
-        if (found := snapshot.checks.get((name, job.spec.environment))) is not None and not found.fit
+        if (found := snapshot.checks.get((name, job.spec.environment))) is not None
+        and not found.fit
     ]
     said = list(dict.fromkeys(found.fix for found in unfit if found.fix))
     return [*said, f"gpq looks again every {UNFIT_FOR:.0f} s"] if unfit else []

@@ -1,6 +1,8 @@
-"""What keeps a waiting job from the contest for GPUs, however many are free: other jobs, a moment, the limit of its array.
+"""What keeps a waiting job from the contest for GPUs, however many are free: other jobs, a moment,
+the limit of its array.
 
-Behind a gate a job counts for no share. Back-offs after failures (`Job.not_before`) are no gates: those jobs are in the contest.
+Behind a gate a job counts for no share. Back-offs after failures (`Job.not_before`) are no gates:
+those jobs are in the contest.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
     limited: list[Job] = []
     for job in snapshot.jobs.values():
         spec = job.spec
-        if job.state is not pending or not (job.awaits or job.unmet or spec.begin or spec.seat is not None):
+        if job.state is not pending or not (
+            job.awaits or job.unmet or spec.begin or spec.seat is not None
+        ):
             continue
         if line := _own(job, snapshot.now):
             headlines[job.id] = line
@@ -63,18 +67,24 @@ def _may_be_gated(job: Job) -> bool:
 
 
 def opened(snapshot: Snapshot) -> Snapshot:
-    """The snapshot as a policy is to see it: without the jobs behind gates. The same object where there are none."""
+    """The snapshot as a policy is to see it: without the jobs behind gates. The same object where
+    there are none."""
     shut = closed(snapshot)
     if not shut:
         return snapshot
-    return replace(snapshot, jobs={name: job for name, job in snapshot.jobs.items() if name not in shut})
+    return replace(
+        snapshot, jobs={name: job for name, job in snapshot.jobs.items() if name not in shut}
+    )
 
 
 def next_opening(snapshot: Snapshot) -> Seconds:
-    """When the next job that waits for a moment may start; infinite where none does. Other gates open by events."""
+    """When the next job that waits for a moment may start; infinite where none does. Other gates
+    open by events."""
     now = snapshot.now
     begins = [
-        job.spec.begin for job in snapshot.jobs.values() if job.spec.begin > now and job.state is JobState.PENDING
+        job.spec.begin
+        for job in snapshot.jobs.values()
+        if job.spec.begin > now and job.state is JobState.PENDING
     ]
     return min(begins, default=float("inf"))
 
@@ -84,7 +94,11 @@ def _own(job: Job, now: Seconds) -> str:
     if job.unmet:
         return job.unmet
     if job.awaits:
-        return f"after {', '.join(map(_short, job.awaits[:3]))}{' and others' if len(job.awaits) > 3 else ''}"
+        return (
+            "after"
+            f" {', '.join(map(_short, job.awaits[:3]))}"
+            f"{' and others' if len(job.awaits) > 3 else ''}"
+        )
     if job.spec.begin > now:
         return f"begins in {span(job.spec.begin - now)}"
     return ""
@@ -95,7 +109,8 @@ def _short(one: Dependency) -> str:
 
 
 def gate(snapshot: Snapshot, job: Job) -> Gate | None:
-    """All that is to be said of what keeps a waiting `job` from the contest; None where nothing does."""
+    """All that is to be said of what keeps a waiting `job` from the contest; None where nothing
+    does."""
     headline = closed(snapshot).get(job.id) if _may_be_gated(job) else None
     if headline is None:
         return None
@@ -106,8 +121,13 @@ def gate(snapshot: Snapshot, job: Job) -> Gate | None:
         remedies.append(f"`gpq edit {job.id} --begin now` lets it go at once")
     if not reasons and job.spec.seat is not None:
         array, limit = _array(job), _limit(job)
-        holding = sum(other.state in HOLDS_DEVICES and _array(other) == array for other in snapshot.jobs.values())
-        reasons.append(f"{holding} of array {array} have GPUs, or are stopping, and at most {limit} may")
+        holding = sum(
+            other.state in HOLDS_DEVICES and _array(other) == array
+            for other in snapshot.jobs.values()
+        )
+        reasons.append(
+            f"{holding} of array {array} have GPUs, or are stopping, and at most {limit} may"
+        )
         remedies.append(f"`gpq edit {array} --array-limit {limit + 1}` lets one more run")
     return Gate(headline, tuple(reasons), tuple(remedies))
 
@@ -126,7 +146,7 @@ def _limit(job: Job) -> int:
     return job.spec.seat.limit if job.spec.seat is not None else 0
 
 
-# -- dependencies ------------------------------------------------------------------------------------------------------
+# -- dependencies ----------------------------------------------------------------------------------
 
 
 def met(one: Dependency, state: JobState) -> bool:
@@ -155,7 +175,9 @@ def told_of_end(jobs: Mapping[JobId, Job], ended: Job) -> dict[JobId, Job]:
     found = {}
     for name, job in jobs.items():
         if job.awaits and any(one.job == ended.id for one in job.awaits):
-            broken = [one for one in job.awaits if one.job == ended.id and not met(one, ended.state)]
+            broken = [
+                one for one in job.awaits if one.job == ended.id and not met(one, ended.state)
+            ]
             unmet = unmet_line(broken[0], ended.state) if broken and not job.unmet else job.unmet
             rest = tuple(one for one in job.awaits if one.job != ended.id)
             found[name] = replace(job, awaits=rest, unmet=unmet)

@@ -1,5 +1,6 @@
-"""GPUs that a job holds and does not use, by what the driver says: named after a while, and after twice as long a job that can be
-resized keeps the fewest that it asked for, until it uses one again."""
+"""GPUs that a job holds and does not use, by what the driver says: named after a while, and
+after twice as long a job that can be resized keeps the fewest that it asked for, until it uses
+one again."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ RECLAIM = 2.0  # times `Config.idle_after`
 
 
 def folded(since: Since, node: Node, now: Seconds) -> Since:
-    """Since when each device is not used, after a look at those of `node`; of a server that does not answer nothing is known.
-    The same mapping where nothing changes. Devices that tell no utilisation (CPU slots, MIG) are in use."""
+    """Since when each device is not used, after a look at those of `node`; of a server that does
+    not answer nothing is known. The same mapping where nothing changes. Devices that tell no
+    utilisation (CPU slots, MIG) are in use."""
     idle = {
         (node.id, device.id): since.get((node.id, device.id), now)
         for device in node.devices
@@ -33,7 +35,8 @@ def folded(since: Since, node: Node, now: Seconds) -> Since:
 
 
 def unused(snapshot: Snapshot, job: Job) -> list[tuple[NodeId, DeviceId, Seconds]]:
-    """(node, device, for how long) of devices that a running job has not used since it started there, or for long."""
+    """(node, device, for how long) of devices that a running job has not used since it started
+    there, or for long."""
     if (
         not snapshot.idle
         or job.state is not JobState.RUNNING
@@ -52,11 +55,16 @@ def unused(snapshot: Snapshot, job: Job) -> list[tuple[NodeId, DeviceId, Seconds
 
 
 def line(snapshot: Snapshot, job: Job) -> str:
-    """``does not use GPU 0, 1 of ada, for 40 m now``; "" where it uses all, or that is not known."""
+    """``does not use GPU 0, 1 of ada, for 40 m now``; "" where it uses all, or that is not
+    known."""
     found = unused(snapshot, job)
     if not found:
         return ""
-    indices = {(node.id, device.id): str(device.index) for node in snapshot.nodes.values() for device in node.devices}
+    indices = {
+        (node.id, device.id): str(device.index)
+        for node in snapshot.nodes.values()
+        for device in node.devices
+    }
     nodes: dict[NodeId, list[str]] = {}
     for node, device, _ in found:
         nodes.setdefault(node, []).append(indices.get((node, device), str(device)))
@@ -72,25 +80,32 @@ def reclaimed(snapshot: Snapshot) -> list[Idled]:
     return [
         Idled(snapshot.now, job.id, f"it {line(snapshot, job)}")
         for job in snapshot.holders
-        if job.elastic and not job.idle and any(seconds >= long for *_, seconds in unused(snapshot, job))
+        if job.elastic
+        and not job.idle
+        and any(seconds >= long for *_, seconds in unused(snapshot, job))
     ]
 
 
 def busy_again(jobs: Mapping[JobId, Job], node: Node) -> dict[JobId, Job]:
     """Those that were found idle and use a device of `node` after all."""
     used = {
-        (node.id, device.id) for device in node.devices if device.utilisation is not None and device.utilisation >= USED
+        (node.id, device.id)
+        for device in node.devices
+        if device.utilisation is not None and device.utilisation >= USED
     }
     return {
         name: replace(job, idle=False)
         for name, job in jobs.items()
-        if job.idle and job.state in HOLDS_DEVICES and job.placement is not None and job.placement.devices & used
+        if job.idle
+        and job.state in HOLDS_DEVICES
+        and job.placement is not None
+        and job.placement.devices & used
     }
 
 
 def capped(snapshot: Snapshot) -> Snapshot:
-    """As a policy is to see it: a job that was found idle asks for the fewest that it may have. The same object where none
-    was."""
+    """As a policy is to see it: a job that was found idle asks for the fewest that it may have. The
+    same object where none was."""
     idle = {
         name: replace(job, spec=replace(job.spec, max_gpus=job.spec.min_gpus))
         for name, job in snapshot.jobs.items()

@@ -1,6 +1,8 @@
-"""Leases and silence: when a daemon may give up what it no longer hears of, and of which jobs it hears nothing now. Pure.
+"""Leases and silence: when a daemon may give up what it no longer hears of, and of which jobs it
+hears nothing now. Pure.
 
-Silence is measured by whoever calls, on a clock that nobody sets; the protocol is at the top of `gpq_agent.wire`.
+Silence is measured by whoever calls, on a clock that nobody sets; the protocol is at the top of
+`gpq_agent.wire`.
 """
 
 from __future__ import annotations
@@ -20,18 +22,21 @@ DRIFT = 0.005  # two clocks that run free differ by less (crystals: 1e-4, slewed
 
 
 def margin(lease: Seconds) -> Seconds:
-    """What the daemon waits beyond the lease: for TERM, KILL and the end of all processes, and for clocks that drift."""
+    """What the daemon waits beyond the lease: for TERM, KILL and the end of all processes, and for
+    clocks that drift."""
     return min(LONGEST_MARGIN, lease / 4) + lease * DRIFT
 
 
 def patience(job: Job) -> Seconds:
-    """Of silence after which a part of the job's attempt is given up; infinite for a job without a lease."""
+    """Of silence after which a part of the job's attempt is given up; infinite for a job without a
+    lease."""
     lease = job.spec.requeue_on_lost
     return lease + margin(lease) if lease > 0 else float("inf")
 
 
 def given_up(snapshot: Snapshot, node: NodeId, silent: Seconds, now: Seconds) -> list[Exited]:
-    """The ends of parts on `node` that have fenced themselves by now, as nobody heard of it for `silent` seconds."""
+    """The ends of parts on `node` that have fenced themselves by now, as nobody heard of it for
+    `silent` seconds."""
     return [
         Exited(now, job.id, job.attempt, node, _end(job, node, now))
         for job in snapshot.expected_on(node)
@@ -51,7 +56,8 @@ class Silence:
     nodes: tuple[NodeId, ...]  # that do not answer
     seconds: Seconds  # of the longest of their silences
     requeue_in: Seconds | None  # at the earliest; None: never by silence
-    connecting: bool = False  # all of them are being reached for the first time since the daemon's start
+    # all of them are being reached for the first time since the daemon's start
+    connecting: bool = False
 
     def __str__(self) -> str:
         many = len(self.nodes) > 1
@@ -74,16 +80,24 @@ def silence(snapshot: Snapshot, job: Job, now: Seconds) -> Silence | None:
         if name in over or (node is not None and node.state is not NodeState.UNREACHABLE):
             continue
         silent.append(name)
-        longest = max(longest, now - node.silent_since if node is not None and node.silent_since else 0.0)
+        longest = max(
+            longest, now - node.silent_since if node is not None and node.silent_since else 0.0
+        )
     if not silent:
         return None
     left = patience(job) - longest
-    connecting = all((node := snapshot.nodes.get(name)) is not None and is_connecting(node, now) for name in silent)
-    return Silence(tuple(silent), longest, None if left == float("inf") else max(left, 0.0), connecting)
+    connecting = all(
+        (node := snapshot.nodes.get(name)) is not None and is_connecting(node, now)
+        for name in silent
+    )
+    return Silence(
+        tuple(silent), longest, None if left == float("inf") else max(left, 0.0), connecting
+    )
 
 
 def span(seconds: Seconds) -> str:
-    """``40 s``, ``10 m``, ``3 h``, ``2 d``: whole ones, of the largest unit of which there are at least two."""
+    """``40 s``, ``10 m``, ``3 h``, ``2 d``: whole ones, of the largest unit of which there are at
+    least two."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{int(seconds // size)} {unit}"

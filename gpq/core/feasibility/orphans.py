@@ -1,4 +1,5 @@
-"""Attempts that servers run and the database does not know: it was restored from a copy. Shown, left alone, waited for. Pure."""
+"""Attempts that servers run and the database does not know: it was restored from a copy. Shown,
+left alone, waited for. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from gpq.core.model.units import NodeId
 
 
 def at_large(snapshot: Snapshot, job: Job) -> tuple[NodeId, Stranger] | None:
-    """An attempt of this very job that the database lost, and where it runs: a second one must not run beside it."""
+    """An attempt of this very job that the database lost, and where it runs: a second one must not
+    run beside it."""
     if job.state is not JobState.PENDING or not any(job.lost_attempts):
         return None
     for name in sorted(snapshot.nodes):
@@ -22,19 +24,23 @@ def at_large(snapshot: Snapshot, job: Job) -> tuple[NodeId, Stranger] | None:
 
 def must_wait(snapshot: Snapshot, job: Job) -> str:
     """Why the job must wait though there may be room. "" where it need not."""
-    if not job.attempt and job.files is None and not any(job.lost_attempts):  # most of those who wait never ran
+    if not job.attempt and job.files is None and not any(job.lost_attempts):
+        # most of those who wait never ran
         return ""
     found = at_large(snapshot, job)
     if found is None:
         return out_of_reach(snapshot, job)
     node, one = found
-    return f"attempt {one.name} of it, which this daemon's database does not know, runs on server {node}"
+    return (
+        f"attempt {one.name} of it, which this daemon's database does not know, runs on server"
+        f" {node}"
+    )
 
 
 def line(node: NodeId, one: Stranger, age: str) -> str:
     """For the user. `age`: since when, in words."""
     pid = f", pid {one.pid}" if one.pid else ""
     return (
-        f"server {node} runs attempt {one.name} (since {age}{pid}), which this daemon's database does not know; "
-        f"it is left alone; its log: {one.folder}"
+        f"server {node} runs attempt {one.name} (since {age}{pid}), which this daemon's database"
+        f" does not know; it is left alone; its log: {one.folder}"
     )

@@ -1,8 +1,9 @@
-"""Reservations: GPUs that gpq leaves alone, or gives to one user's jobs, for a time. Pure; whom one keeps out, and from when.
+"""Reservations: GPUs that gpq leaves alone, or gives to one user's jobs, for a time. Pure; whom one
+keeps out, and from when.
 
-A reservation holds off a job before it begins, so that the GPUs are free by then: one that can be stopped and go on, by its
-grace (that is how long it may take to checkpoint); one that cannot, if its time limit reaches beyond the beginning; where
-that is not known, in the last hour.
+A reservation holds off a job before it begins, so that the GPUs are free by then: one that can be
+stopped and go on, by its grace (that is how long it may take to checkpoint); one that cannot, if
+its time limit reaches beyond the beginning; where that is not known, in the last hour.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, NodeId, Seconds
 
 UNKNOWN_LENGTH: Seconds = (
-    3600.0  # before a reservation, no job starts there that may not be stopped and may take any time
+    # before a reservation, no job starts there that may not be stopped and may take any time
+    3600.0
 )
 
 Barred = frozenset[tuple[NodeId, DeviceId]]
@@ -23,8 +25,8 @@ NOTHING: Barred = frozenset()
 
 
 def barred(snapshot: Snapshot, job: Job) -> Barred:
-    """Devices that reservations of others keep this job from, now, those of owners that it could not leave for them, and
-    those where its checkpoint cannot be brought."""
+    """Devices that reservations of others keep this job from, now, those of owners that it could
+    not leave for them, and those where its checkpoint cannot be brought."""
     kept = [node for node in snapshot.nodes.values() if node.owner and not owners.suits(job, node)]
     kept += [snapshot.nodes[name] for name in closed_to(snapshot, job)]
     if not snapshot.reservations and not kept:
@@ -35,7 +37,9 @@ def barred(snapshot: Snapshot, job: Job) -> Barred:
         if keeps_out(held, job, snapshot.now)
         for device in devices_of(held, snapshot.nodes.get(held.node))
     )
-    return frozenset([*reserved, *((node.id, device.id) for node in kept for device in node.devices)])
+    return frozenset(
+        [*reserved, *((node.id, device.id) for node in kept for device in node.devices)]
+    )
 
 
 def keeps_out(held: Reservation, job: Job, now: Seconds) -> bool:
@@ -57,7 +61,11 @@ def _lead(held: Reservation, job: Job, now: Seconds) -> Seconds:
 
 def devices_of(held: Reservation, node: Node | None) -> tuple[DeviceId, ...]:
     """All of the node's where none is named."""
-    return held.devices or tuple(device.id for device in node.devices) if node is not None else held.devices
+    return (
+        held.devices or tuple(device.id for device in node.devices)
+        if node is not None
+        else held.devices
+    )
 
 
 def reserved_under(job: Job, snapshot: Snapshot) -> list[Reservation]:
@@ -69,7 +77,8 @@ def reserved_under(job: Job, snapshot: Snapshot) -> list[Reservation]:
         for _, held in sorted(snapshot.reservations.items())
         if keeps_out(held, job, snapshot.now)
         and any(
-            (held.node, device) in job.placement.devices for device in devices_of(held, snapshot.nodes.get(held.node))
+            (held.node, device) in job.placement.devices
+            for device in devices_of(held, snapshot.nodes.get(held.node))
         )
     ]
 
@@ -77,22 +86,38 @@ def reserved_under(job: Job, snapshot: Snapshot) -> list[Reservation]:
 def current(snapshot: Snapshot, now: Seconds) -> list[Reservation]:
     """Those that are not over, by beginning."""
     return sorted(
-        (held for held in snapshot.reservations.values() if now < held.end), key=lambda held: (held.start, held.id)
+        (held for held in snapshot.reservations.values() if now < held.end),
+        key=lambda held: (held.start, held.id),
     )
 
 
 def _graces(snapshot: Snapshot) -> set[Seconds]:
     """Of jobs that have not declared themselves."""
-    return {job.spec.grace for job in snapshot.jobs.values() if job.placement is not None and not job.movable}
+    return {
+        job.spec.grace
+        for job in snapshot.jobs.values()
+        if job.placement is not None and not job.movable
+    }
 
 
 def next_change(snapshot: Snapshot) -> Seconds:
-    """When a reservation begins to matter to a running job, begins or ends; infinite where none will."""
+    """When a reservation begins to matter to a running job, begins or ends; infinite where none
+    will."""
     moments = [float("inf")]
     for held in current(snapshot, snapshot.now):
-        graces = {job.spec.grace for job in snapshot.jobs.values() if job.placement is not None and job.movable}
+        graces = {
+            job.spec.grace
+            for job in snapshot.jobs.values()
+            if job.placement is not None and job.movable
+        }
         moments += [moment for moment in (held.start, held.end) if moment > snapshot.now]
         if owners.is_owners(held):
-            moments += [held.start + grace for grace in sorted(_graces(snapshot)) if held.start + grace > snapshot.now]
-        moments += [held.start - grace for grace in sorted(graces) if held.start - grace > snapshot.now]
+            moments += [
+                held.start + grace
+                for grace in sorted(_graces(snapshot))
+                if held.start + grace > snapshot.now
+            ]
+        moments += [
+            held.start - grace for grace in sorted(graces) if held.start - grace > snapshot.now
+        ]
     return min(moments)

@@ -1,4 +1,5 @@
-"""Which devices a job may use, whether it may be moved now, and the shapes that it could have on these nodes."""
+"""Which devices a job may use, whether it may be moved now, and the shapes that it could have on
+these nodes."""
 
 from __future__ import annotations
 
@@ -23,10 +24,16 @@ DeviceKind = tuple[str, int, bool, Barred, str]
 
 
 def kind_of(job: Job, snapshot: Snapshot) -> DeviceKind:
-    """What a job asks of devices and of their nodes, and what is reserved for others; jobs of one kind may use the same
-    ones."""
+    """What a job asks of devices and of their nodes, and what is reserved for others; jobs of one
+    kind may use the same ones."""
     spec = job.spec
-    return spec.gpu_type, spec.min_gpu_memory_mib, spec.min_gpus > 1, barred(snapshot, job), spec.environment
+    return (
+        spec.gpu_type,
+        spec.min_gpu_memory_mib,
+        spec.min_gpus > 1,
+        barred(snapshot, job),
+        spec.environment,
+    )
 
 
 def usable(device: Device, spec: JobSpec) -> bool:
@@ -44,9 +51,9 @@ def suits(device: Device, spec: JobSpec) -> bool:
 
 
 def is_leaving(job: Job, snapshot: Snapshot) -> bool:
-    """Was it told to stop so that it goes on elsewhere? Then it counts as if it had stopped, and its devices as free:
-    where two jobs change places, the one that stops first would else be given back what it had. One that does not stop
-    within its grace is not counted upon."""
+    """Was it told to stop so that it goes on elsewhere? Then it counts as if it had stopped, and
+    its devices as free: where two jobs change places, the one that stops first would else be given
+    back what it had. One that does not stop within its grace is not counted upon."""
     return (
         job.state is JobState.STOPPING
         and job.stop in (StopReason.RESIZE, StopReason.PREEMPT)
@@ -57,8 +64,9 @@ def is_leaving(job: Job, snapshot: Snapshot) -> bool:
 
 
 def settled_at(job: Job, config: Config) -> Seconds:
-    """From when on a running job may be moved again: it has run a while and, if it is elastic, told how fast it is here.
-    Without these times the last restart taught nothing. One that tells none for long is not waited for."""
+    """From when on a running job may be moved again: it has run a while and, if it is elastic, told
+    how fast it is here. Without these times the last restart taught nothing. One that tells none
+    for long is not waited for."""
     unknown = job.elastic and job.profile.samples_per_second <= 0
     return (job.started_at or 0.0) + config.settle_seconds * (FIRST_TIMES if unknown else 1.0)
 
@@ -90,7 +98,11 @@ def _has_to_yield(job: Job, snapshot: Snapshot) -> bool:
 
 def drained_under(job: Job, snapshot: Snapshot) -> list[NodeId]:
     """Drained nodes that the job is on."""
-    return [name for name, _ in (job.placement.parts if job.placement else ()) if name in snapshot.drained]
+    return [
+        name
+        for name, _ in (job.placement.parts if job.placement else ())
+        if name in snapshot.drained
+    ]
 
 
 def must_leave(job: Job, snapshot: Snapshot) -> bool:
@@ -99,12 +111,15 @@ def must_leave(job: Job, snapshot: Snapshot) -> bool:
 
 
 def evacuated(snapshot: Snapshot) -> Snapshot:
-    """The snapshot as a policy is to see it: jobs that must leave a drained node, or reserved devices, or have another number
-    of GPUs than they may have by now, count as if they had stopped, and their devices as free, so that whatever the policy
-    weighs, staying is not among it. The same object where nobody must."""
+    """The snapshot as a policy is to see it: jobs that must leave a drained node, or reserved
+    devices, or have another number of GPUs than they may have by now, count as if they had stopped,
+    and their devices as free, so that whatever the policy weighs, staying is not among it. The same
+    object where nobody must."""
     anywhere = bool(snapshot.drained or snapshot.reservations)
     leaving = {
-        name: replace(job, state=JobState.PENDING, placement=None, launched_at=None, started_at=None)
+        name: replace(
+            job, state=JobState.PENDING, placement=None, launched_at=None, started_at=None
+        )
         for name, job in snapshot.jobs.items()
         if job.placement is not None
         and job.wish is Wish.RUN
@@ -116,10 +131,14 @@ def evacuated(snapshot: Snapshot) -> Snapshot:
 
 def _is_missized(job: Job) -> bool:
     """Has its range changed since it was placed?"""
-    return job.elastic and not job.spec.min_gpus <= job.replicas <= (job.spec.max_gpus or job.replicas)
+    return job.elastic and not job.spec.min_gpus <= job.replicas <= (
+        job.spec.max_gpus or job.replicas
+    )
 
 
-def held_by(snapshot: Snapshot, *, only_fixed: bool = False) -> dict[tuple[NodeId, DeviceId], JobId]:
+def held_by(
+    snapshot: Snapshot, *, only_fixed: bool = False
+) -> dict[tuple[NodeId, DeviceId], JobId]:
     """Which job holds which device."""
     return {
         device: job.id
@@ -129,7 +148,9 @@ def held_by(snapshot: Snapshot, *, only_fixed: bool = False) -> dict[tuple[NodeI
     }
 
 
-def supply(snapshot: Snapshot, job: Job, taken: Mapping[tuple[NodeId, DeviceId], JobId] | None = None) -> Supply:
+def supply(
+    snapshot: Snapshot, job: Job, taken: Mapping[tuple[NodeId, DeviceId], JobId] | None = None
+) -> Supply:
     """Devices by node, sorted, that the job could use, those of fixed jobs (`taken`) left out."""
     taken = held_by(snapshot, only_fixed=True) if taken is None else taken
     found: dict[NodeId, tuple[DeviceId, ...]] = {}
@@ -142,7 +163,8 @@ def supply(snapshot: Snapshot, job: Job, taken: Mapping[tuple[NodeId, DeviceId],
             devices = tuple(
                 device
                 for device in devices
-                if taken.get((node.id, device), job.id) == job.id and (node.id, device) not in reserved
+                if taken.get((node.id, device), job.id) == job.id
+                and (node.id, device) not in reserved
             )
         if devices:
             found[node.id] = devices
@@ -164,14 +186,24 @@ class _Look:
     types: tuple[str, ...]
 
 
-_latest: list[_Look] = []  # the answer for the nodes that were asked about last, which are not changed but replaced
+# the answer for the nodes that were asked about last, which are not changed but replaced
+_latest: list[_Look] = []
 
 
 def _look(snapshot: Snapshot) -> _Look:
     nodes, drained = snapshot.nodes, snapshot.drained
     known = _latest[-1] if _latest else None
-    if known is None or known.nodes is not nodes or known.drained != drained or len(known.nodes) != len(nodes):
-        up = tuple(nodes[name] for name in sorted(nodes) if nodes[name].state is NodeState.UP and name not in drained)
+    if (
+        known is None
+        or known.nodes is not nodes
+        or known.drained != drained
+        or len(known.nodes) != len(nodes)
+    ):
+        up = tuple(
+            nodes[name]
+            for name in sorted(nodes)
+            if nodes[name].state is NodeState.UP and name not in drained
+        )
         types = tuple(sorted({device.type for node in up for device in node.devices}))
         known = _Look(nodes, drained, up, types)
         _latest[:] = [known]
@@ -179,7 +211,8 @@ def _look(snapshot: Snapshot) -> _Look:
 
 
 def is_mixed(snapshot: Snapshot) -> bool:
-    """Are there several types of devices, or parts of GPUs? Then shapes name theirs, and no job gets two of them."""
+    """Are there several types of devices, or parts of GPUs? Then shapes name theirs, and no job
+    gets two of them."""
     types = gpu_types(snapshot)
     return len(types) > 1 or any(map(is_slice, types))
 
@@ -202,13 +235,17 @@ def by_type(available: Supply, snapshot: Snapshot) -> dict[str, Supply]:
     for node, ids in available.items():
         types = {device.id: device.type for device in snapshot.nodes[node].devices}
         for name in sorted({types[device] for device in ids}):
-            found.setdefault(name, {})[node] = tuple(device for device in ids if types[device] == name)
+            found.setdefault(name, {})[node] = tuple(
+                device for device in ids if types[device] == name
+            )
     return {name: found[name] for name in sorted(found)}
 
 
 def shape_on(placement: Placement, snapshot: Snapshot) -> Shape:
     """The shape of a placement as a round would name it."""
-    return one_shape(placement.replicas, len(placement.parts), placement.gpu_type if is_mixed(snapshot) else "")
+    return one_shape(
+        placement.replicas, len(placement.parts), placement.gpu_type if is_mixed(snapshot) else ""
+    )
 
 
 one_shape = lru_cache(maxsize=4096)(Shape)  # equal ones are one object
@@ -227,8 +264,8 @@ def node_counts(available: Supply) -> list[int]:
 
 
 def packed(replicas: int, counts: Iterable[int], level: Level, gpu_type: str) -> Shape | None:
-    """So many replicas on as few nodes as can be, of these `counts` (`node_counts`); None where they do not fit. Scripts
-    alone span nodes."""
+    """So many replicas on as few nodes as can be, of these `counts` (`node_counts`); None where
+    they do not fit. Scripts alone span nodes."""
     left = replicas
     for nodes, count in enumerate(counts, 1):
         left -= count
@@ -240,10 +277,12 @@ def packed(replicas: int, counts: Iterable[int], level: Level, gpu_type: str) ->
 
 
 def gpu_range(job: Job, total: int, gpu_type: str = "") -> tuple[int, int]:
-    """(fewest, most) GPUs the job may have; `total` is what the cluster could give it, of `gpu_type` where that is one.
+    """(fewest, most) GPUs the job may have; `total` is what the cluster could give it, of
+    `gpu_type` where that is one.
 
-    A script that has not declared itself gets its minimum: if it never calls the library, more replicas would only
-    repeat its work. What is declared leaves at least the least atomic batch for each of the most.
+    A script that has not declared itself gets its minimum: if it never calls the library, more
+    replicas would only repeat its work. What is declared leaves at least the least atomic batch for
+    each of the most.
     """
     spec = job.spec
     if spec.level is not Level.SCRIPT or spec.rigid:
@@ -252,15 +291,20 @@ def gpu_range(job: Job, total: int, gpu_type: str = "") -> tuple[int, int]:
         return spec.min_gpus, spec.min_gpus
     most = min(spec.max_gpus or total, 1 if is_slice(gpu_type) else total)
     declared = job.profile.declared
-    largest = declared.max_batch_size if declared.adaptive and declared.max_batch_size > 0 else declared.batch_size
+    largest = (
+        declared.max_batch_size
+        if declared.adaptive and declared.max_batch_size > 0
+        else declared.batch_size
+    )
     if largest > 0:
         most = min(most, max(largest // max(declared.min_atomic_batch, 1), 1))
     return spec.min_gpus, max(most, spec.min_gpus)
 
 
 def feasible(job: Job, snapshot: Snapshot, available: Supply | None = None) -> tuple[Shape, ...]:
-    """Shapes, fewest GPUs first, that fit on `available` (default: `supply`). Scripts alone may span nodes, and then
-    take whole nodes, largest first, so that at most one node is shared. Of several types: each type's shapes, by type."""
+    """Shapes, fewest GPUs first, that fit on `available` (default: `supply`). Scripts alone may
+    span nodes, and then take whole nodes, largest first, so that at most one node is shared. Of
+    several types: each type's shapes, by type."""
     job = bound(job, snapshot)
     available = supply(snapshot, job) if available is None else available
     return feasible_on(by_type(available, snapshot), job)
@@ -280,7 +324,8 @@ def _feasible_of(job: Job, available: Supply, gpu_type: str) -> list[Shape]:
         reached = largest
         for nodes, count in enumerate(counts[1:], 2):
             before, reached = reached, reached + count
-            if max(before, largest) < fewest < reached:  # its least lies between whole nodes: part of the last one
+            if max(before, largest) < fewest < reached:
+                # its least lies between whole nodes: part of the last one
                 shapes.append(Shape(fewest, nodes, gpu_type))
             if max(fewest, largest + 1) <= reached <= most:
                 shapes.append(Shape(reached, nodes, gpu_type))

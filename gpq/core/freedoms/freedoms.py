@@ -1,7 +1,8 @@
-"""Jobs as the allocator may see them: with nothing on offer that needs a freedom which their loops took from gpq.
+"""Jobs as the allocator may see them: with nothing on offer that needs a freedom which their loops
+took from gpq.
 
-No policy knows of habits: a job that may not be resized asks for the GPUs that it has, one that may not accumulate for as
-many as hold its base batch at once.
+No policy knows of habits: a job that may not be resized asks for the GPUs that it has, one that may
+not accumulate for as many as hold its base batch at once.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from gpq.core.model.snapshot import Snapshot
 
 
 def least_at_once(declared: Declared) -> int:
-    """GPUs on which a share of the base batch is no larger than the largest atomic batch, on whatever type; 1 where there is
-    no bound."""
+    """GPUs on which a share of the base batch is no larger than the largest atomic batch, on
+    whatever type; 1 where there is no bound."""
     bounds = [most for _, _, most in declared.atomic_by_type] or [declared.max_atomic_batch]
     return max([1, *(-(-declared.batch_size // most) for most in bounds if most > 0)])
 
 
 def bound(job: Job, snapshot: Snapshot) -> Job:
-    """The job with the range of GPUs that its lost freedoms leave it; the same object where they leave it as it is. Of a job
-    that no number of GPUs suits the range stays: its shares are then run at once, whatever their size."""
+    """The job with the range of GPUs that its lost freedoms leave it; the same object where they
+    leave it as it is. Of a job that no number of GPUs suits the range stays: its shares are then
+    run at once, whatever their size."""
     declared = job.profile.declared
     if not job.profile.habits or declared is None or not job.resumable:
         return job
@@ -34,7 +36,9 @@ def bound(job: Job, snapshot: Snapshot) -> Job:
         needed = least_at_once(declared)
         least = needed if least < needed <= _most(job, declared, snapshot) else least
     target = job.target
-    if target is not None and (target.replicas < least or (RESIZE in lost and target.replicas != least)):
+    if target is not None and (
+        target.replicas < least or (RESIZE in lost and target.replicas != least)
+    ):
         target = None
     if (least, most, target) == (job.spec.min_gpus, job.spec.max_gpus, job.target):
         return job
@@ -42,7 +46,8 @@ def bound(job: Job, snapshot: Snapshot) -> Job:
 
 
 def gpus_kept(job: Job) -> int:
-    """GPUs of a job that may not be resized: as many as it has, or had, within what its user asks for by now."""
+    """GPUs of a job that may not be resized: as many as it has, or had, within what its user asks
+    for by now."""
     spec = job.spec
     if job.placement is not None:
         return job.replicas
@@ -56,10 +61,15 @@ def _most(job: Job, declared: Declared, snapshot: Snapshot) -> int:
         device.type
         for node in snapshot.nodes.values()
         for device in node.devices
-        if spec.gpu_type.casefold() in device.type.casefold() and device.memory_mib >= spec.min_gpu_memory_mib
+        if spec.gpu_type.casefold() in device.type.casefold()
+        and device.memory_mib >= spec.min_gpu_memory_mib
     )
     most = max(types.values(), default=0)
-    largest = declared.max_batch_size if declared.adaptive and declared.max_batch_size > 0 else declared.batch_size
+    largest = (
+        declared.max_batch_size
+        if declared.adaptive and declared.max_batch_size > 0
+        else declared.batch_size
+    )
     return min(most, spec.max_gpus or most, max(largest // max(declared.min_atomic_batch, 1), 1))
 
 

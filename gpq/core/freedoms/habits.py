@@ -1,4 +1,5 @@
-"""Habits of a training loop: how they are kept, what they leave of what the script declared, and what is said of them.
+"""Habits of a training loop: how they are kept, what they leave of what the script declared, and
+what is said of them.
 
 The library notices a habit; here it only counts. What it means for the allocation is in `freedoms`.
 """
@@ -9,12 +10,23 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from gpq.core.model.jobs import Job
-from gpq.core.model.profile import ACCUMULATE, FREEDOMS, RESIZE, RETUNE, SPLIT, Declared, Habit, Profile, Progress
+from gpq.core.model.profile import (
+    ACCUMULATE,
+    FREEDOMS,
+    RESIZE,
+    RETUNE,
+    SPLIT,
+    Declared,
+    Habit,
+    Profile,
+    Progress,
+)
 
 MAX_HABITS = 32  # of a job
 PROVEN = "proven"  # the code of what gpq check found of one job: the next one may be mended
-# Optimiser steps of a job after which a habit that only an earlier job of the program had is taken to be mended: the library
-# tells what it sees in the first steps, and what a full epoch shows is told live when it shows.
+# Optimiser steps of a job after which a habit that only an earlier job of the program had is taken
+# to be mended: the library tells what it sees in the first steps, and what a full epoch shows is
+# told live when it shows.
 MENDED_AFTER = 200
 
 MEANING = {
@@ -26,8 +38,9 @@ MEANING = {
 
 
 def joined(known: tuple[Habit, ...], told: Iterable[Habit]) -> tuple[Habit, ...]:
-    """`known` with what was told, one of a code; the same object where nothing is new. A freedom that was lost stays lost. Beyond
-    MAX_HABITS only the freedoms of a new one are kept, with the last."""
+    """`known` with what was told, one of a code; the same object where nothing is new. A freedom
+    that was lost stays lost. Beyond MAX_HABITS only the freedoms of a new one are kept, with the
+    last."""
     found = {habit.code: habit for habit in known}
     for habit in told:
         old = found.get(habit.code)
@@ -49,7 +62,9 @@ def without_accepted(habits: tuple[Habit, ...], accepted: Collection[str]) -> tu
 
 
 def _union(one: Habit, other: Habit) -> tuple[str, ...]:
-    return tuple(freedom for freedom in FREEDOMS if freedom in one.freedoms or freedom in other.freedoms)
+    return tuple(
+        freedom for freedom in FREEDOMS if freedom in one.freedoms or freedom in other.freedoms
+    )
 
 
 def lent(job: Job, habits: Iterable[Habit]) -> Job:
@@ -62,7 +77,8 @@ def lent(job: Job, habits: Iterable[Habit]) -> Job:
 
 
 def unmended(habits: tuple[Habit, ...], progress: Progress | None) -> tuple[Habit, ...]:
-    """Less those that an earlier job had and this one, after as many steps, has not shown. The same object where all stay."""
+    """Less those that an earlier job had and this one, after as many steps, has not shown. The same
+    object where all stay."""
     steps = _steps(progress)
     left = tuple(habit for habit in habits if not 0 < habit.until <= steps)
     return left if len(left) < len(habits) else habits
@@ -72,7 +88,9 @@ def _steps(progress: Progress | None) -> int:
     return progress.step if progress is not None else 0
 
 
-def with_habits(profile: Profile, habits: tuple[Habit, ...], declared: Declared | None = None) -> Profile:
+def with_habits(
+    profile: Profile, habits: tuple[Habit, ...], declared: Declared | None = None
+) -> Profile:
     """The profile with exactly these. `declared`: what the script declared anew, if it did."""
     if habits is profile.habits and declared is None:
         return profile
@@ -95,9 +113,12 @@ def allowed(declared: Declared, lost: frozenset[str]) -> Declared:
 
 
 def blamed(job: Job, freedom: str) -> str:
-    """``the loop does so (its-code)``: the habits that take this freedom; "" where it is not lost."""
+    """``the loop does so (its-code)``: the habits that take this freedom; "" where it is not
+    lost."""
     found = [habit for habit in job.profile.habits if freedom in habit.freedoms]
-    return "; ".join(f"{habit.message or 'its loop has a habit'} ({_evidence(habit)})" for habit in found)
+    return "; ".join(
+        f"{habit.message or 'its loop has a habit'} ({_evidence(habit)})" for habit in found
+    )
 
 
 def _evidence(habit: Habit) -> str:
@@ -107,14 +128,17 @@ def _evidence(habit: Habit) -> str:
 def cures(job: Job, *freedoms: str) -> list[str]:
     """What would give any of these freedoms back, a line a habit."""
     return [
-        f"cure for {habit.code} (takes {', '.join(habit.freedoms)}): {habit.cure}{_appeal(job, habit)}"
+        f"cure for {habit.code} (takes {', '.join(habit.freedoms)}):"
+        f" {habit.cure}{_appeal(job, habit)}"
         for habit in job.profile.habits
         if habit.cure and any(freedom in habit.freedoms for freedom in freedoms)
     ]
 
 
 def _appeal(job: Job, habit: Habit) -> str:
-    return f"; where that is wrong: gpq edit {job.id} --accept {habit.code}" if habit.suspected else ""
+    return (
+        f"; where that is wrong: gpq edit {job.id} --accept {habit.code}" if habit.suspected else ""
+    )
 
 
 def warning(job: Job) -> str:

@@ -1,4 +1,5 @@
-"""What is said to a job's user of freedoms that its loop took from gpq: sentences for `gpq why`. Decides nothing."""
+"""What is said to a job's user of freedoms that its loop took from gpq: sentences for `gpq why`.
+Decides nothing."""
 
 from __future__ import annotations
 
@@ -18,25 +19,31 @@ def of_size(snapshot: Snapshot, job: Job) -> list[str]:
     if RESIZE in lost and job.resumable:
         why = blamed(job, RESIZE)
         if job.placement is not None:
-            return [f"gpq neither resizes nor moves it: it would not go on exactly after a restart, since {why}"]
+            return [
+                "gpq neither resizes nor moves it: it would not go on exactly after a restart,"
+                f" since {why}"
+            ]
         return [
-            f"it goes on with {_gpus(narrow.spec.min_gpus)} or not at all: with another number it would differ, since {why}"
+            f"it goes on with {_gpus(narrow.spec.min_gpus)} or not at all: with another number it"
+            f" would differ, since {why}"
         ]
     if ACCUMULATE not in lost:
         return []
     why, needed = blamed(job, ACCUMULATE), least_at_once(declared)
     if is_cramped(job) and narrow is job:
         return [
-            f"no number of GPUs that it may have holds its base batch at once: each runs its whole share, since {why}"
+            "no number of GPUs that it may have holds its base batch at once: each runs its whole"
+            f" share, since {why}"
         ]
     if is_cramped(job) and is_asked_for(job):
         return [
-            f"it moves to {_gpus(needed)} or more once they are free, and until then each runs its whole share at once:"
-            f" its base batch is not run in parts, since {why}"
+            f"it moves to {_gpus(needed)} or more once they are free, and until then each runs its"
+            f" whole share at once: its base batch is not run in parts, since {why}"
         ]
     if narrow is not job:
         return [
-            f"it gets {_gpus(needed)} at least, which hold its base batch at once: it is not run in parts, since {why}"
+            f"it gets {_gpus(needed)} at least, which hold its base batch at once: it is not run in"
+            f" parts, since {why}"
         ]
     return []
 
@@ -55,10 +62,14 @@ def of_batch(job: Job) -> list[str]:
 
 
 def remedies(job: Job) -> list[str]:
-    """A line for each habit that can be mended; and what a job that waits for the GPUs that it had can be told."""
+    """A line for each habit that can be mended; and what a job that waits for the GPUs that it had
+    can be told."""
     found = cures(job, *sorted(job.profile.lost))
     if RESIZE in job.profile.lost and job.resumable and job.placement is None:
-        found.append(f"`gpq edit {job.id} --gpus N` lets it go on with another number all the same, though not exactly")
+        found.append(
+            f"`gpq edit {job.id} --gpus N` lets it go on with another number all the same, though"
+            " not exactly"
+        )
     return found
 
 

@@ -1,4 +1,5 @@
-"""What a shape is worth to one job: measurements, the model fitted to them, the best batch, goodput.
+"""What a shape is worth to one job: measurements, the model fitted to them, the best batch,
+goodput.
 
 Goodput is throughput times statistical efficiency (Pollux, OSDI'21, equations 1 to 10). This room
 knows no node and no other job. A shape is a GPU type, a number of nodes and a number of replicas.

@@ -1,4 +1,5 @@
-"""The batch of largest goodput for a shape: every candidate is tried, for many shapes of many jobs at once.
+"""The batch of largest goodput for a shape: every candidate is tried, for many shapes of many jobs
+at once.
 
 Symbols as in `goodput`: K replicas, m atomic batch, s accumulation steps, M0 the base batch.
 """
@@ -12,7 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.goodput.goodput import GradientStats, ThroughputParams, efficiency, overlapped, stacked, sync_time
+from gpq.core.goodput.goodput import (
+    GradientStats,
+    ThroughputParams,
+    efficiency,
+    overlapped,
+    stacked,
+    sync_time,
+)
 from gpq.core.model.profile import Declared
 
 Array = NDArray[np.float64]
@@ -21,12 +29,14 @@ Ints = NDArray[np.int64]
 CANDIDATES = 50  # total batches tried per shape, geometrically spaced
 _MOST_MICRO_BATCHES = 64  # that a fixed batch is cut into
 _SLACK = 1e-8  # of the rounding up, so that 32.000000001 stays 32
-_TOGETHER = 512  # shapes whose candidates are computed at a time: they stay in the processor's cache
+# shapes whose candidates are computed at a time: they stay in the processor's cache
+_TOGETHER = 512
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What a batch may be: the total within base (M0) .. maximum, the atomic one within its own bounds."""
+    """What a batch may be: the total within base (M0) .. maximum, the atomic one within its own
+    bounds."""
 
     base: int
     maximum: int
@@ -34,13 +44,15 @@ class BatchLimits:
     max_atomic: int
     accumulation: bool = True
     accumulate_alone: bool = (
-        False  # one replica exceeds the base only with s >= 1 (Pollux, which has no noise scale else)
+        # one replica exceeds the base only with s >= 1 (Pollux, which has no noise scale else)
+        False
     )
 
 
 @dataclass(frozen=True, slots=True)
 class BatchChoice:
-    """The best batch of one shape. `goodput` 0 (and batch 0) means that no batch within the limits fits the shape."""
+    """The best batch of one shape. `goodput` 0 (and batch 0) means that no batch within the limits
+    fits the shape."""
 
     atomic_batch: int
     accum_steps: int
@@ -90,8 +102,8 @@ def columns_of(table: GoodputTable) -> tuple[NDArray[Any], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Shapes (nodes[i], replicas[i]) of one job whose best batches are asked for. `factor`: what predicted times are
-    multiplied by, for each shape (`correction`)."""
+    """Shapes (nodes[i], replicas[i]) of one job whose best batches are asked for. `factor`: what
+    predicted times are multiplied by, for each shape (`correction`)."""
 
     params: ThroughputParams
     stats: GradientStats | None
@@ -102,7 +114,8 @@ class Question:
 
 
 def limits_of(declared: Declared, gpu_type: str = "") -> BatchLimits | None:
-    """The limits that a script declared; a job that is not adaptive keeps its batch. None: no batch was declared."""
+    """The limits that a script declared; a job that is not adaptive keeps its batch. None: no batch
+    was declared."""
     base = declared.batch_size
     if base <= 0:
         return None
@@ -113,18 +126,25 @@ def limits_of(declared: Declared, gpu_type: str = "") -> BatchLimits | None:
             least, most = low, high
     largest = most if most > 0 else maximum
     smallest = min(max(least, 1), largest)
-    return BatchLimits(base, maximum, smallest, largest, declared.accumulation, declared.accumulate_alone)
+    return BatchLimits(
+        base, maximum, smallest, largest, declared.accumulation, declared.accumulate_alone
+    )
 
 
 def split_base(limits: BatchLimits, replicas: int) -> tuple[int, int]:
-    """(atomic batch, accumulation steps) of the base batch on so many replicas, in as few micro-batches as may be."""
+    """(atomic batch, accumulation steps) of the base batch on so many replicas, in as few
+    micro-batches as may be."""
     local = -(-limits.base // replicas)
     micro = -(-local // limits.max_atomic) if limits.accumulation else 1
     return -(-local // micro), micro - 1
 
 
 def best_batch(
-    params: ThroughputParams, stats: GradientStats | None, limits: BatchLimits, nodes: int, replicas: int
+    params: ThroughputParams,
+    stats: GradientStats | None,
+    limits: BatchLimits,
+    nodes: int,
+    replicas: int,
 ) -> BatchChoice:
     """The batch of largest goodput on `replicas` GPUs over `nodes` nodes (Pollux section 4.1)."""
     return goodput_table(params, stats, limits, [nodes], [replicas]).choice(0)
@@ -143,12 +163,15 @@ def goodput_table(
 
 
 def goodput_tables(questions: Sequence[Question]) -> list[GoodputTable]:
-    """The table of each question. Of equal goodput: the smallest batch. What is asked beside does not change an answer."""
+    """The table of each question. Of equal goodput: the smallest batch. What is asked beside does
+    not change an answer."""
     found: list[GoodputTable | None] = [None] * len(questions)
     fixed = [number for number, each in enumerate(questions) if _is_fixed(each.limits)]
     free = [number for number, each in enumerate(questions) if not _is_fixed(each.limits)]
     for numbers in (*_chunks(questions, fixed), *_chunks(questions, free)):
-        for number, table in zip(numbers, _tables([questions[number] for number in numbers]), strict=True):
+        for number, table in zip(
+            numbers, _tables([questions[number] for number in numbers]), strict=True
+        ):
             found[number] = table
     return [table for table in found if table is not None]
 
@@ -205,18 +228,24 @@ def _tables(questions: Sequence[Question]) -> list[GoodputTable]:
     ]
 
 
-def candidate_batches(limits: BatchLimits, replicas: Ints) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """(m, s, feasible), each shapes x candidates: total batches M0..max, cut into the fewest micro-batches that fit.
+def candidate_batches(
+    limits: BatchLimits, replicas: Ints
+) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """(m, s, feasible), each shapes x candidates: total batches M0..max, cut into the fewest
+    micro-batches that fit.
 
-    One replica need not accumulate to exceed M0, as in Pollux, which has no unbiased noise scale from a single gradient
-    (`accumulate_alone`): the training library splits a batch now and then instead. Rounding up may exceed the maximum;
-    then the atomic batch is rounded down, and where that falls below M0 the candidate is infeasible.
+    One replica need not accumulate to exceed M0, as in Pollux, which has no unbiased noise scale
+    from a single gradient (`accumulate_alone`): the training library splits a batch now and then
+    instead. Rounding up may exceed the maximum; then the atomic batch is rounded down, and where
+    that falls below M0 the candidate is infeasible.
     """
     columns = stacked([limits], [len(replicas)])
     return _candidates(columns, replicas, fixed=_is_fixed(limits))
 
 
-def _candidates(limits: BatchLimits, replicas: Ints, *, fixed: bool) -> tuple[Array, Array, NDArray[np.bool_]]:
+def _candidates(
+    limits: BatchLimits, replicas: Ints, *, fixed: bool
+) -> tuple[Array, Array, NDArray[np.bool_]]:
     """The same with a column of limits (shapes x 1)."""
     k = replicas[:, None].astype(np.float64)
     if fixed:
@@ -227,8 +256,12 @@ def _candidates(limits: BatchLimits, replicas: Ints, *, fixed: bool) -> tuple[Ar
         local = low * ratio ** np.linspace(0.0, 1.0, CANDIDATES) / k
         accum = np.maximum(np.ceil(local / limits.max_atomic - _SLACK) - 1.0, 0.0)
         accum = np.where(limits.accumulation, accum, 0.0)
-        split = (np.asarray(limits.accumulate_alone) > 0) & (k == 1) & (local > limits.base + _SLACK)
-        accum = np.where(split & (np.asarray(limits.accumulation) > 0), np.maximum(accum, 1.0), accum)
+        split = (
+            (np.asarray(limits.accumulate_alone) > 0) & (k == 1) & (local > limits.base + _SLACK)
+        )
+        accum = np.where(
+            split & (np.asarray(limits.accumulation) > 0), np.maximum(accum, 1.0), accum
+        )
         atomic = np.ceil(local / (accum + 1.0) - _SLACK)
         atomic = np.minimum(atomic, np.floor(limits.maximum / (k * (accum + 1.0)) + _SLACK))
     total = k * atomic * (accum + 1.0)
@@ -240,9 +273,14 @@ def _candidates(limits: BatchLimits, replicas: Ints, *, fixed: bool) -> tuple[Ar
 
 
 def _fixed_batches(limits: BatchLimits, k: Array) -> tuple[Array, Array]:
-    """Every way to cut a batch that must be exactly M0; what does not divide comes out below M0, so infeasible."""
-    ways = np.where(limits.accumulation, np.ceil(limits.base / np.maximum(limits.min_atomic, 1.0)), 1.0)
+    """Every way to cut a batch that must be exactly M0; what does not divide comes out below M0, so
+    infeasible."""
+    ways = np.where(
+        limits.accumulation, np.ceil(limits.base / np.maximum(limits.min_atomic, 1.0)), 1.0
+    )
     ways = np.minimum(np.maximum(ways, 1.0), _MOST_MICRO_BATCHES)
     micro_batches = np.arange(1.0, float(ways.max(initial=1.0)) + 1.0)
-    atomic = np.where(micro_batches <= ways, np.floor(limits.base / (k * micro_batches) + _SLACK), 0.0)
+    atomic = np.where(
+        micro_batches <= ways, np.floor(limits.base / (k * micro_batches) + _SLACK), 0.0
+    )
     return atomic, np.broadcast_to(micro_batches - 1.0, atomic.shape)

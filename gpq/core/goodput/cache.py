@@ -1,4 +1,5 @@
-"""Answers that are remembered, and asked for many at once: what is not known yet is computed side by side."""
+"""Answers that are remembered, and asked for many at once: what is not known yet is computed side
+by side."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _NOTHING: Any = object()
 
 
 class Memo(Generic[K, V]):
-    """`compute` answers a list of different questions in their order. The oldest answers are forgotten beyond `room`.
+    """`compute` answers a list of different questions in their order. The oldest answers are
+    forgotten beyond `room`.
 
     Several threads may ask: at worst an answer is computed twice.
     """
@@ -36,7 +38,9 @@ class Memo(Generic[K, V]):
             if answer is _NOTHING:
                 places.setdefault(questions[place], []).append(place)
         if places:
-            for (question, same), answer in zip(places.items(), self._compute(list(places)), strict=True):
+            for (question, same), answer in zip(
+                places.items(), self._compute(list(places)), strict=True
+            ):
                 self._known[question] = answer
                 for place in same:
                     found[place] = answer

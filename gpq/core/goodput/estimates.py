@@ -1,4 +1,5 @@
-"""What gpq believes of a job: its fitted model, its goodput at a shape, its curve over GPU counts, its speedup.
+"""What gpq believes of a job: its fitted model, its goodput at a shape, its curve over GPU counts,
+its speedup.
 
 Reads a job's profile; None everywhere means "not known yet", never zero.
 """
@@ -42,7 +43,8 @@ from gpq.core.model.profile import Declared, Noise, Profile, ProfileRow
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """The throughput model and gradient statistics of one job. One object for the same question, and equal to no other."""
+    """The throughput model and gradient statistics of one job. One object for the same question,
+    and equal to no other."""
 
     params: ThroughputParams
     stats: GradientStats | None
@@ -52,7 +54,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
-    """What a model rests on. The same where its parts are the very same objects, so that nothing is compared."""
+    """What a model rests on. The same where its parts are the very same objects, so that nothing is
+    compared."""
 
     basis: tuple[ProfileRow, ...]
     declared: Declared
@@ -77,7 +80,8 @@ ANY = 1 << 62  # examples: a total batch without bound
 
 
 def expect(jobs: int) -> None:
-    """Make room for the models of so many jobs, so that a large queue is not fitted anew in every round."""
+    """Make room for the models of so many jobs, so that a large queue is not fitted anew in every
+    round."""
     _models.room = max(LEAST_REMEMBERED, 3 * jobs)
     _fits.room = _models.room
 
@@ -95,7 +99,8 @@ def _asked(profile: Profile, gpu_type: str) -> _Asked | None:
 
 
 def models_of(asked: Iterable[tuple[Profile, str]]) -> list[Model | None]:
-    """`model_of` of many; those that are not known yet are fitted side by side, which is far quicker than one by one."""
+    """`model_of` of many; those that are not known yet are fitted side by side, which is far
+    quicker than one by one."""
     questions = [_asked(profile, gpu_type) for profile, gpu_type in asked]
     known = iter(_models.many([question for question in questions if question is not None]))
     return [next(known) if question is not None else None for question in questions]
@@ -114,7 +119,9 @@ def _make(questions: Sequence[_Asked]) -> list[Model | None]:
     return found
 
 
-def _fit(profiles: Sequence[tuple[ProfileRow, ...]]) -> list[tuple[ThroughputParams, Correction] | None]:
+def _fit(
+    profiles: Sequence[tuple[ProfileRow, ...]],
+) -> list[tuple[ThroughputParams, Correction] | None]:
     """The fit of each and what it gets wrong; None where there is none."""
     fits = fit_many(profiles)
     known = [(number, params) for number, params in enumerate(fits) if params is not None]
@@ -125,12 +132,15 @@ def _fit(profiles: Sequence[tuple[ProfileRow, ...]]) -> list[tuple[ThroughputPar
     return found
 
 
-_fits: Memo[tuple[ProfileRow, ...], tuple[ThroughputParams, Correction] | None] = Memo(_fit, LEAST_REMEMBERED)
+_fits: Memo[tuple[ProfileRow, ...], tuple[ThroughputParams, Correction] | None] = Memo(
+    _fit, LEAST_REMEMBERED
+)
 _models: Memo[_Asked, Model | None] = Memo(_make, LEAST_REMEMBERED)
 
 
 def times_at(rows: tuple[ProfileRow, ...], like: ProfileRow) -> tuple[float, float] | None:
-    """Gradient and step time, seconds, in the configuration of `like` by the model of `rows`; None where there is none."""
+    """Gradient and step time, seconds, in the configuration of `like` by the model of `rows`; None
+    where there is none."""
     fitted = _fits.one(rows_on(rows, like.gpu_type))
     if fitted is None:
         return None
@@ -142,14 +152,17 @@ def times_at(rows: tuple[ProfileRow, ...], like: ProfileRow) -> tuple[float, flo
 
 @lru_cache(maxsize=8192)
 def rows_on(rows: tuple[ProfileRow, ...], gpu_type: str) -> tuple[ProfileRow, ...]:
-    """Rows measured on one type. Where there are none, those of the type with most weight, as if it were as fast
-    (`transfer.informed` puts scaled rows in before); also where no type is asked for."""
+    """Rows measured on one type. Where there are none, those of the type with most weight, as if
+    it were as fast (`transfer.informed` puts scaled rows in before); also where no type is asked
+    for."""
     weights: dict[str, float] = {}
     for row in rows:
         weights[row.gpu_type] = weights.get(row.gpu_type, 0.0) + row.weight
     if len(weights) <= 1:
         return rows
-    wanted = gpu_type if gpu_type in weights else max(sorted(weights), key=lambda name: weights[name])
+    wanted = (
+        gpu_type if gpu_type in weights else max(sorted(weights), key=lambda name: weights[name])
+    )
     return tuple(row for row in rows if row.gpu_type == wanted)
 
 
@@ -186,7 +199,13 @@ def table(job: Job, shapes: Sequence[Shape]) -> GoodputTable | None:
 def tables(asked: Sequence[tuple[Job, tuple[Shape, ...]]]) -> list[GoodputTable | None]:
     """`table` of many jobs; what is not known yet is computed side by side."""
     parts = [
-        (number, shapes if len(types) == 1 else tuple(shape for shape in shapes if shape.gpu_type == name), name)
+        (
+            number,
+            shapes
+            if len(types) == 1
+            else tuple(shape for shape in shapes if shape.gpu_type == name),
+            name,
+        )
         for number, (_, shapes) in enumerate(asked)
         for types in [dict.fromkeys(shape.gpu_type for shape in shapes)]
         for name in types
@@ -198,18 +217,26 @@ def tables(asked: Sequence[tuple[Job, tuple[Shape, ...]]]) -> list[GoodputTable 
         usable, _known.many([(model, part[1], ANY) for part, model in usable]), strict=True
     ):
         found.setdefault(number, []).append(one)
-    return [_joined(found[number], shapes) if number in found else None for number, (_, shapes) in enumerate(asked)]
+    return [
+        _joined(found[number], shapes) if number in found else None
+        for number, (_, shapes) in enumerate(asked)
+    ]
 
 
 def _joined(parts: Sequence[GoodputTable], shapes: tuple[Shape, ...]) -> GoodputTable:
-    """One table of shapes of several types, in the order of `shapes`. A job with a model has one for every type."""
+    """One table of shapes of several types, in the order of `shapes`. A job with a model has one
+    for every type."""
     if len(parts) == 1:
         return parts[0]
     types = dict.fromkeys(shape.gpu_type for shape in shapes)
     order = np.argsort(
-        np.concatenate([[i for i, shape in enumerate(shapes) if shape.gpu_type == name] for name in types])
+        np.concatenate(
+            [[i for i, shape in enumerate(shapes) if shape.gpu_type == name] for name in types]
+        )
     )
-    return GoodputTable(*(np.concatenate(columns)[order] for columns in zip(*map(columns_of, parts), strict=True)))
+    return GoodputTable(
+        *(np.concatenate(columns)[order] for columns in zip(*map(columns_of, parts), strict=True))
+    )
 
 
 def best_batch(job: Job, shape: Shape, at_most: int | None = None) -> BatchChoice | None:
@@ -239,8 +266,9 @@ class Prospect:
 
 
 def prospects(asked: Sequence[tuple[Job, Shape, int, int, int]]) -> list[Prospect | None]:
-    """Of jobs at a shape, with a total batch of at most so many examples, while the atomic batch and the accumulation steps
-    are these. None while a job has no model. What is not known yet is computed side by side."""
+    """Of jobs at a shape, with a total batch of at most so many examples, while the atomic batch
+    and the accumulation steps are these. None while a job has no model. What is not known yet is
+    computed side by side."""
     models = models_of((job.profile, shape.gpu_type) for job, shape, *_ in asked)
     sought = [
         (model, shape, at_most, atomic, accum)
@@ -258,7 +286,10 @@ def _look(sought: Sequence[Chance]) -> list[Prospect]:
     tables = _known.many([(model, (shape,), at_most) for model, shape, at_most, _, _ in sought])
     choices = [table.choice(0) for table in tables]
     in_use = _goodputs([(model, shape, atomic, accum) for model, shape, _, atomic, accum in sought])
-    return [Prospect(best if best.goodput > 0 else None, now) for best, now in zip(choices, in_use, strict=True)]
+    return [
+        Prospect(best if best.goodput > 0 else None, now)
+        for best, now in zip(choices, in_use, strict=True)
+    ]
 
 
 _prospects: Memo[Chance, Prospect] = Memo(_look, 16384)
@@ -276,7 +307,9 @@ def _goodputs(asked: Sequence[tuple[Model, Shape, int, int]]) -> list[float]:
     """Of models at a shape with an atomic batch and accumulation steps."""
     models = [model for model, *_ in asked]
     ones = [1] * len(asked)
-    columns = np.array([(shape.nodes, shape.replicas, atomic, accum) for _, shape, atomic, accum in asked]).T
+    columns = np.array(
+        [(shape.nodes, shape.replicas, atomic, accum) for _, shape, atomic, accum in asked]
+    ).T
     nodes, replicas, atomic, accum = columns[:, :, None]
     value = goodput(
         stacked([model.params for model in models], ones),
@@ -306,8 +339,8 @@ class Now:
 
 
 def now_of(job: Job, *, measured: bool = True) -> Now | None:
-    """None when the job does not run or has reported nothing yet. Not `measured`: its throughput too as modelled, to be held
-    against other shapes and batches."""
+    """None when the job does not run or has reported nothing yet. Not `measured`: its throughput
+    too as modelled, to be held against other shapes and batches."""
     profile, placement = job.profile, job.placement
     model = model_of(profile, placement.gpu_type) if placement is not None else None
     if model is None or placement is None or profile.atomic_batch <= 0:
@@ -316,7 +349,9 @@ def now_of(job: Job, *, measured: bool = True) -> Now | None:
     nodes, replicas = len(placement.parts), placement.replicas
     speed = profile.samples_per_second if measured else 0.0
     if not speed:
-        modelled = float(throughput(model.params, nodes, replicas, profile.atomic_batch, profile.accum_steps))
+        modelled = float(
+            throughput(model.params, nodes, replicas, profile.atomic_batch, profile.accum_steps)
+        )
         speed = modelled / _factor(model, nodes, replicas)
     effective = min(float(efficiency(model.stats, model.limits.base, total)), 1.0)
     return Now(speed, effective, speed * effective)
@@ -347,14 +382,22 @@ def curve(job: Job, shapes: Sequence[Shape]) -> tuple[CurvePoint, ...]:
 
 
 def remaining_seconds(job: Job, now: float) -> float | None:
-    """Run time left at the present speed, from the share of the declared length that is done; None when not known."""
+    """Run time left at the present speed, from the share of the declared length that is done; None
+    when not known."""
     progress = job.profile.progress
     if progress is None or progress.fraction <= 0 or progress.epochs <= 0:
         return None
     spent = job.run_seconds + (now - job.started_at if job.started_at is not None else 0.0)
     speed = now_of(job)
     declared = job.profile.declared
-    if speed is not None and declared is not None and declared.dataset_size > 0 and speed.throughput > 0:
+    if (
+        speed is not None
+        and declared is not None
+        and declared.dataset_size > 0
+        and speed.throughput > 0
+    ):
         # An epoch is one pass over the data, whatever the batch.
-        return (1.0 - progress.fraction) * declared.dataset_size * progress.epochs / speed.throughput
+        return (
+            (1.0 - progress.fraction) * declared.dataset_size * progress.epochs / speed.throughput
+        )
     return spent * (1.0 - progress.fraction) / progress.fraction if spent > 0 else None

@@ -1,8 +1,10 @@
-"""Profile -> throughput parameters: a robust, weighted maximum a posteriori fit in log time, in milliseconds.
+"""Profile -> throughput parameters: a robust, weighted maximum a posteriori fit in log time, in
+milliseconds.
 
-Residuals are logarithms of predicted over measured times, so that a percent counts the same for short and long steps.
-Priors keep what few rows cannot tell near what is usual, and fade as rows come in. What no row can tell is optimistic
-(as Pollux): a program seen on one GPU is taken to scale perfectly, until it is seen on two.
+Residuals are logarithms of predicted over measured times, so that a percent counts the same for
+short and long steps. Priors keep what few rows cannot tell near what is usual, and fade as rows
+come in. What no row can tell is optimistic (as Pollux): a program seen on one GPU is taken to scale
+perfectly, until it is seen on two.
 """
 
 from __future__ import annotations
@@ -36,14 +38,15 @@ from gpq.core.model.profile import ProfileRow
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-# Standard deviations of the priors. The scales are left almost free; the shapes (growth per doubling of K, crowding,
-# overlap) are what a handful of rows cannot tell apart from noise.
+# Standard deviations of the priors. The scales are left almost free; the shapes (growth per
+# doubling of K, crowding, overlap) are what a handful of rows cannot tell apart from noise.
 _SPREAD = np.array([20.0, 20.0, 20.0, 1.0, 20.0, 0.7, 0.8, 0.9])
 _STIFFNESS = np.diag(_SPREAD**-2.0)
 _STEP_ERROR = 0.1  # relative error of the step model at which a row begins to count as an outlier
 _LEAST_ERROR = 0.002  # what the rows may bring that down to
 _SPARE_ROWS = 8  # rows beyond the number of parameters from which on they may
-_STARTS = np.log(np.array([0.3, 2.0]))  # log(gamma - 1): there may be a local optimum for each kind of overlap
+# log(gamma - 1): there may be a local optimum for each kind of overlap
+_STARTS = np.log(np.array([0.3, 2.0]))
 _OVERLAP_BOUNDS = (-5.0, 2.2)
 _ITERATIONS = 25
 _LEAST_WIDTH = 16  # rows that profiles are made up to, else to the next power of two
@@ -53,13 +56,14 @@ _INTER_PENALTY = 1.1  # what is known of one node only counts a tenth more betwe
 
 
 def fit(rows: Sequence[ProfileRow]) -> ThroughputParams | None:
-    """The most probable parameters of the model in `goodput.ThroughputParams`. None: not one usable row."""
+    """The most probable parameters of the model in `goodput.ThroughputParams`. None: not one usable
+    row."""
     return fit_many([rows])[0]
 
 
 def fit_many(profiles: Sequence[Sequence[ProfileRow]]) -> list[ThroughputParams | None]:
-    """`fit` of each profile, to the last bit what it is alone: profiles of about as many rows are searched side by side,
-    and what is done for one does not depend on its neighbours."""
+    """`fit` of each profile, to the last bit what it is alone: profiles of about as many rows are
+    searched side by side, and what is done for one does not depend on its neighbours."""
     found: list[ThroughputParams | None] = [None] * len(profiles)
     alike: dict[int, list[tuple[int, list[ProfileRow]]]] = {}
     for number, rows in enumerate(profiles):
@@ -82,7 +86,9 @@ def _fit_alike(profiles: Sequence[Sequence[ProfileRow]], width: int) -> list[Thr
     begin = start(twice, prior_twice, np.repeat(_STARTS, len(profiles)))
     theta, losses = _minimise(twice, begin, prior_twice, np.full(len(begin), _STEP_ERROR), many)
     losses = losses.reshape(many, -1)
-    best = theta.reshape(many, len(profiles), -1)[np.argmin(losses, axis=0), np.arange(len(profiles))]
+    best = theta.reshape(many, len(profiles), -1)[
+        np.argmin(losses, axis=0), np.arange(len(profiles))
+    ]
     error = _error(data, best)
     sure = np.flatnonzero(error < 0.5 * _STEP_ERROR)
     if len(sure):
@@ -95,7 +101,8 @@ def _fit_alike(profiles: Sequence[Sequence[ProfileRow]], width: int) -> list[Thr
 
 
 def _error(data: Rows, theta: Array) -> Array:
-    """Relative error of the step model as these rows show it, where they are many enough to show it at all."""
+    """Relative error of the step model as these rows show it, where they are many enough to show it
+    at all."""
     spare = data.count - theta.shape[1]
     enough = spare >= _SPARE_ROWS
     found = np.full(len(theta), _STEP_ERROR)
@@ -109,11 +116,15 @@ def _error(data: Rows, theta: Array) -> Array:
     return found
 
 
-def _minimise(data: Rows, theta: Array, prior: Array, error: Array, starts: int) -> tuple[Array, Array]:
-    """Levenberg-Marquardt (problems x 8); returns the points and their losses. Problems come in `starts` equal blocks, one
-    for each start: one is searched until all of its starts have settled, and then stays as it is."""
+def _minimise(
+    data: Rows, theta: Array, prior: Array, error: Array, starts: int
+) -> tuple[Array, Array]:
+    """Levenberg-Marquardt (problems x 8); returns the points and their losses. Problems come in
+    `starts` equal blocks, one for each start: one is searched until all of its starts have settled,
+    and then stays as it is."""
     points, losses = theta.copy(), np.zeros(len(theta))
-    where = np.arange(len(theta))  # in the answer: when half have settled, only the others are worked on
+    # in the answer: when half have settled, only the others are worked on
+    where = np.arange(len(theta))
     open_ = np.ones(len(theta), dtype=bool)
     damping = np.full(len(theta), 1e-3)
     scale = data.scale / error[:, None]
@@ -124,7 +135,9 @@ def _minimise(data: Rows, theta: Array, prior: Array, error: Array, starts: int)
         damped.reshape(len(theta), -1)[:, :: theta.shape[1] + 1] *= 1.0 + damping[:, None]
         move = np.linalg.solve(damped, slope[:, :, None])[:, :, 0]
         trial = theta - np.minimum(np.maximum(move, -_STRIDE), _STRIDE)
-        trial[:, OVERLAP] = np.minimum(np.maximum(trial[:, OVERLAP], _OVERLAP_BOUNDS[0]), _OVERLAP_BOUNDS[1])
+        trial[:, OVERLAP] = np.minimum(
+            np.maximum(trial[:, OVERLAP], _OVERLAP_BOUNDS[0]), _OVERLAP_BOUNDS[1]
+        )
         seen = _look(data, trial, prior, scale)
         better = (seen.loss < loss) & open_
         small = ~better | (loss - seen.loss < _ENOUGH * loss)
@@ -154,8 +167,8 @@ def _minimise(data: Rows, theta: Array, prior: Array, error: Array, starts: int)
 
 
 def _settled(small: Mask, better: Mask, damped: Mask, starts: int) -> Mask:
-    """Problems none of whose starts moved by more than a little, while one did move or all are damped so much that none
-    can."""
+    """Problems none of whose starts moved by more than a little, while one did move or all are
+    damped so much that none can."""
     each = len(small) // starts
     rest, moved, stuck = small[:each], better[:each], damped[:each]
     for at in range(each, len(small), each):
@@ -165,8 +178,9 @@ def _settled(small: Mask, better: Mask, damped: Mask, starts: int) -> Mask:
 
 
 class _Seen(NamedTuple):
-    """Points (problems x 8) as the rows see them: residuals log(predicted / measured) of step times, then of gradient times
-    (problems x 2n), scaled; their loss; and what their derivatives are made of."""
+    """Points (problems x 8) as the rows see them: residuals log(predicted / measured) of step
+    times, then of gradient times (problems x 2n), scaled; their loss; and what their derivatives
+    are made of."""
 
     residual: Array
     loss: Array
@@ -192,9 +206,12 @@ def _look(data: Rows, theta: Array, prior: Array, scale: Array) -> _Seen:
     crowd = value[:, CROWD_N] * data.crowding
     whole = 1.0 + growth + crowd
     log_compute = np.log(compute)
-    log_sync = np.where(data.across, theta[:, ALPHA_N, None], theta[:, ALPHA_R, None]) + np.log(whole)
+    log_sync = np.where(data.across, theta[:, ALPHA_N, None], theta[:, ALPHA_R, None]) + np.log(
+        whole
+    )
     log_ratio = np.where(data.alone, -700.0, log_sync - log_compute)
-    # In logarithms: step = compute (1 + ratio^gamma)^(1/gamma); `share` is the part of it that synchronising has.
+    # In logarithms: step = compute (1 + ratio^gamma)^(1/gamma); `share` is the part of it that
+    # synchronising has.
     power = gamma * log_ratio
     softplus = np.logaddexp(0.0, power)
     share = np.exp(power - softplus)
@@ -236,8 +253,8 @@ def _slopes(data: Rows, seen: _Seen) -> tuple[Array, Array]:
 
 
 def _optimistic(value: Sequence[float], within: bool, across: bool) -> ThroughputParams:
-    """The parameters of a point (their exponentials), with what no row could tell set so that the next shape is worth a
-    try."""
+    """The parameters of a point (their exponentials), with what no row could tell set so that the
+    next shape is worth a try."""
     alpha_c, beta_c, gamma = value[ALPHA_C], value[BETA_C], 1.0 + value[OVERLAP]
     alpha_r = beta_r = delta_n = 0.0
     if within:

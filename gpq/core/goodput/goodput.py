@@ -1,8 +1,9 @@
-"""Throughput model x statistical efficiency = goodput. Fits nothing, searches nothing, knows no job.
+"""Throughput model x statistical efficiency = goodput. Fits nothing, searches nothing, knows no
+job.
 
-Symbols (Pollux, OSDI'21, section 3): K replicas on N nodes, m atomic batch, s accumulation steps, M = K m (s + 1) total
-batch, M0 the user's batch, phi = var / sqr the gradient noise scale. Times in seconds, batches in examples. Every
-function takes scalars or arrays that broadcast.
+Symbols (Pollux, OSDI'21, section 3): K replicas on N nodes, m atomic batch, s accumulation steps, M
+= K m (s + 1) total batch, M0 the user's batch, phi = var / sqr the gradient noise scale. Times in
+seconds, batches in examples. Every function takes scalars or arrays that broadcast.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ class ThroughputParams:
     """The step-time model of one program on one GPU type. All >= 0, gamma >= 1.
 
     T_grad(m)    = alpha_c + beta_c m
-    T_sync(N, K) = 0                                                                            K = 1
-                 = alpha_r + beta_r log2(K / 2)                                                 N = 1, K > 1
-                 = alpha_n + beta_n log2(K / 2) + delta_n (K / N - 1) / (N - 1)                 N > 1
+    T_sync(N, K) = 0                                                            K = 1
+                 = alpha_r + beta_r log2(K / 2)                                 N = 1, K > 1
+                 = alpha_n + beta_n log2(K / 2) + delta_n (K / N - 1) / (N - 1)  N > 1
     T_step       = (T_grad^gamma + T_sync^gamma)^(1 / gamma)
 
-    Pollux has beta (K - 2) and no delta. Measured times grow slower than K, and full nodes that are few are dearer than
-    the same replicas spread over more nodes, which delta_n says: K/N replicas of a node share N - 1 peers.
+    Pollux has beta (K - 2) and no delta. Measured times grow slower than K, and full nodes that are
+    few are dearer than the same replicas spread over more nodes, which delta_n says: K/N replicas
+    of a node share N - 1 peers.
     """
 
     alpha_c: float  # s: T_grad at m -> 0 (kernel launches, data, optimiser)
@@ -43,13 +45,15 @@ class ThroughputParams:
     beta_n: float  # s per doubling of K across nodes
     alpha_r: float  # s: T_sync of two replicas in one node
     beta_r: float  # s per doubling of K within a node
-    gamma: float  # overlap of computing and synchronising: 1 = none (sum), infinity = full (maximum)
+    # overlap of computing and synchronising: 1 = none (sum), infinity = full (maximum)
+    gamma: float
     delta_n: float = 0.0  # s per replica of a node beyond the first, per peer node
 
 
 @dataclass(frozen=True, slots=True)
 class GradientStats:
-    """sqr = |E g|^2 and var = tr(Cov g) of ONE example; Pollux's var at the base batch is var / M0."""
+    """sqr = |E g|^2 and var = tr(Cov g) of ONE example; Pollux's var at the base batch is var /
+    M0."""
 
     sqr: float
     var: float
@@ -61,8 +65,8 @@ class GradientStats:
 
 
 def stacked(parts: Sequence[T], counts: Sequence[int]) -> T:
-    """The fields of several (parameters, statistics, limits), each repeated as often as its count says, as columns (n x 1) of
-    one: every function here takes arrays that broadcast."""
+    """The fields of several (parameters, statistics, limits), each repeated as often as its count
+    says, as columns (n x 1) of one: every function here takes arrays that broadcast."""
     kind: Any = type(parts[0])
     values = _getter(kind)
     table = np.repeat(np.array([values(part) for part in parts], dtype=np.float64), counts, axis=0)
@@ -97,8 +101,11 @@ def sync_time(params: ThroughputParams, nodes: ArrayLike, replicas: ArrayLike) -
 
 
 def crowding(nodes: Array, replicas: Array) -> Any:
-    """(K / N - 1) / (N - 1): replicas of a node beyond the first, per peer node; 0 within one node."""
-    return np.where(nodes > 1, np.maximum(replicas / nodes - 1.0, 0.0) / np.maximum(nodes - 1.0, 1.0), 0.0)
+    """(K / N - 1) / (N - 1): replicas of a node beyond the first, per peer node; 0 within one
+    node."""
+    return np.where(
+        nodes > 1, np.maximum(replicas / nodes - 1.0, 0.0) / np.maximum(nodes - 1.0, 1.0), 0.0
+    )
 
 
 def overlapped(gamma: ArrayLike, first: ArrayLike, second: ArrayLike) -> Any:
@@ -110,13 +117,21 @@ def overlapped(gamma: ArrayLike, first: ArrayLike, second: ArrayLike) -> Any:
     return large * (1.0 + ratio**power) ** (1.0 / power)
 
 
-def step_time(params: ThroughputParams, nodes: ArrayLike, replicas: ArrayLike, atomic_batch: ArrayLike) -> Any:
+def step_time(
+    params: ThroughputParams, nodes: ArrayLike, replicas: ArrayLike, atomic_batch: ArrayLike
+) -> Any:
     """T_step: the micro-batch that synchronises, seconds."""
-    return overlapped(params.gamma, grad_time(params, atomic_batch), sync_time(params, nodes, replicas))
+    return overlapped(
+        params.gamma, grad_time(params, atomic_batch), sync_time(params, nodes, replicas)
+    )
 
 
 def iteration_time(
-    params: ThroughputParams, nodes: ArrayLike, replicas: ArrayLike, atomic_batch: ArrayLike, accum_steps: ArrayLike
+    params: ThroughputParams,
+    nodes: ArrayLike,
+    replicas: ArrayLike,
+    atomic_batch: ArrayLike,
+    accum_steps: ArrayLike,
 ) -> Any:
     """T_iter = s T_grad + T_step, seconds per optimiser step."""
     accumulating = np.asarray(accum_steps, dtype=np.float64) * grad_time(params, atomic_batch)
@@ -124,7 +139,11 @@ def iteration_time(
 
 
 def throughput(
-    params: ThroughputParams, nodes: ArrayLike, replicas: ArrayLike, atomic_batch: ArrayLike, accum_steps: ArrayLike
+    params: ThroughputParams,
+    nodes: ArrayLike,
+    replicas: ArrayLike,
+    atomic_batch: ArrayLike,
+    accum_steps: ArrayLike,
 ) -> Any:
     """Examples per second: M / T_iter."""
     total = np.asarray(replicas) * np.asarray(atomic_batch) * (np.asarray(accum_steps) + 1.0)
@@ -132,9 +151,11 @@ def throughput(
 
 
 def efficiency(stats: GradientStats | None, base: float, total: ArrayLike) -> Any:
-    """EFF(M) = (phi + M0) / (phi + M), in (0, 1] for M >= M0: progress per example relative to the base batch.
+    """EFF(M) = (phi + M0) / (phi + M), in (0, 1] for M >= M0: progress per example relative to the
+    base batch.
 
-    Without statistics phi counts as 0: a larger batch is then worth no more than M0, and the batch stays there.
+    Without statistics phi counts as 0: a larger batch is then worth no more than M0, and the batch
+    stays there.
     """
     sqr, var = (stats.sqr, stats.var) if stats is not None else (1.0, 0.0)
     return (var + sqr * base) / (var + sqr * np.asarray(total, dtype=np.float64))
@@ -156,4 +177,6 @@ def goodput(
 ) -> Any:
     """Throughput x efficiency, in examples of the base batch's worth per second."""
     total = np.asarray(replicas) * np.asarray(atomic_batch) * (np.asarray(accum_steps) + 1.0)
-    return throughput(params, nodes, replicas, atomic_batch, accum_steps) * efficiency(stats, base, total)
+    return throughput(params, nodes, replicas, atomic_batch, accum_steps) * efficiency(
+        stats, base, total
+    )

@@ -1,4 +1,5 @@
-"""How a program's gradient noise scale changes as it trains: recorded thinly, averaged over jobs, looked up ahead."""
+"""How a program's gradient noise scale changes as it trains: recorded thinly, averaged over jobs,
+looked up ahead."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ Curve = tuple[NoisePoint, ...]
 
 
 def recorded(curve: Curve, base_steps: float, noise: Noise) -> Curve:
-    """The curve with a usable `noise` measured at `base_steps`: the first of each bin is kept. Progress that went back takes
-    nothing back: the same steps have the same scale."""
+    """The curve with a usable `noise` measured at `base_steps`: the first of each bin is kept.
+    Progress that went back takes nothing back: the same steps have the same scale."""
     if curve and _bin(base_steps) <= _bin(curve[-1].base_steps):
         return curve
     return (*curve, NoisePoint(base_steps, noise.var / noise.sqr))
@@ -41,19 +42,23 @@ def merged(old: Curve, new: Curve) -> Curve:
 
 
 def scale_at(curve: Curve, base_steps: float) -> float:
-    """Noise scale, examples: interpolated in logarithms, flat beyond the ends. The curve must not be empty."""
+    """Noise scale, examples: interpolated in logarithms, flat beyond the ends. The curve must not
+    be empty."""
     steps = [point.base_steps for point in curve]
     above = bisect_left(steps, base_steps)
     if above == 0 or above == len(curve):
         return curve[min(above, len(curve) - 1)].scale
     low, high = curve[above - 1], curve[above]
-    part = (log1(base_steps) - log1(low.base_steps)) / max(log1(high.base_steps) - log1(low.base_steps), 1e-12)
+    part = (log1(base_steps) - log1(low.base_steps)) / max(
+        log1(high.base_steps) - log1(low.base_steps), 1e-12
+    )
     return exp(log(low.scale) + part * (log(high.scale) - log(low.scale)))
 
 
 def ahead(curve: Curve, own: Noise | None, now: float, then: float) -> Noise | None:
-    """The noise scale that a job at `now` base steps is to have at `then`: its own times what the curve grows by in between;
-    never less than its own. The same object for nearly the same answer."""
+    """The noise scale that a job at `now` base steps is to have at `then`: its own times what
+    the curve grows by in between; never less than its own. The same object for nearly the same
+    answer."""
     if not curve or then <= now:
         return own
     scale = scale_at(curve, then)

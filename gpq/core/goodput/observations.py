@@ -1,4 +1,5 @@
-"""Measured rows of many profiles as columns of equal length, and where the search for their parameters begins."""
+"""Measured rows of many profiles as columns of equal length, and where the search for their
+parameters begins."""
 
 from __future__ import annotations
 
@@ -20,14 +21,15 @@ Mask = NDArray[np.bool_]
 #   log(delta_n / alpha_n), log(gamma - 1)
 ALPHA_C, BETA_C, ALPHA_R, SLOPE_R, ALPHA_N, SLOPE_N, CROWD_N, OVERLAP = range(8)
 USUAL_SLOPE_R, USUAL_SLOPE_N, USUAL_CROWD_N = 0.3, 0.12, 0.2
-GRAD_WEIGHT = 0.3  # of a gradient-time residual: the part before the last gradient is only about that time
+# of a gradient-time residual: the part before the last gradient is only about that time
+GRAD_WEIGHT = 0.3
 FEW_STEPS = 3.0  # a mean over this many steps weighs half of one over very many
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Usable rows of many profiles (problems x rows), and features of their shapes. Shorter profiles end in rows of no
-    weight."""
+    """Usable rows of many profiles (problems x rows), and features of their shapes. Shorter
+    profiles end in rows of no weight."""
 
     count: NDArray[np.int64]  # rows of each problem
     real: Mask
@@ -48,7 +50,12 @@ class Rows:
 
 
 def is_usable(row: ProfileRow) -> bool:
-    return row.weight > 0 and row.atomic_batch > 0 and 0 < row.step_time < math.inf and 1 <= row.nodes <= row.replicas
+    return (
+        row.weight > 0
+        and row.atomic_batch > 0
+        and 0 < row.step_time < math.inf
+        and 1 <= row.nodes <= row.replicas
+    )
 
 
 def any_row(rows: Mask) -> Mask:
@@ -62,10 +69,15 @@ def columns(profiles: Sequence[Sequence[ProfileRow]], width: int) -> Rows:
     real = np.arange(width) < count[:, None]
     table = np.ones((6, len(profiles), width))
     table[:, real] = np.array(
-        [(r.nodes, r.replicas, r.atomic_batch, r.grad_time, r.step_time, r.weight) for rows in profiles for r in rows]
+        [
+            (r.nodes, r.replicas, r.atomic_batch, r.grad_time, r.step_time, r.weight)
+            for rows in profiles
+            for r in rows
+        ]
     ).T
     nodes, replicas, atomic, grad, step, weight = table
-    # Alone there is nothing to wait for: the step is the gradient. With others, a missing gradient time says nothing.
+    # Alone there is nothing to wait for: the step is the gradient. With others, a missing gradient
+    # time says nothing.
     known = (grad > 0) & np.isfinite(grad)
     grad = np.where(known, np.minimum(grad, step), step)
     trust = np.where(real, weight / (weight + FEW_STEPS), 0.0)
@@ -88,7 +100,9 @@ def columns(profiles: Sequence[Sequence[ProfileRow]], width: int) -> Rows:
 
 def usual(data: Rows) -> Array:
     """Means: half of the usual gradient time is constant, and the shapes are what is usual."""
-    typical, grad, step = (middle(values, data.real) for values in (data.atomic, data.grad, data.step))
+    typical, grad, step = (
+        middle(values, data.real) for values in (data.atomic, data.grad, data.step)
+    )
     found = np.zeros((len(step), 8))
     found[:, ALPHA_C] = np.log(grad / 2.0)
     found[:, BETA_C] = np.log(grad / 2.0 / typical)
@@ -103,12 +117,15 @@ def usual(data: Rows) -> Array:
 def middle(values: Array, among: Mask) -> Array:
     """The upper median of each row's values `among` its rows; 1 where there are none."""
     count = among.sum(axis=1)
-    found = np.sort(np.where(among, values, np.inf), axis=1)[np.arange(len(values)), count // 2 * (count > 0)]
+    found = np.sort(np.where(among, values, np.inf), axis=1)[
+        np.arange(len(values)), count // 2 * (count > 0)
+    ]
     return np.where(count > 0, found, 1.0)
 
 
 def start(data: Rows, prior: Array, overlap: Array) -> Array:
-    """A point near the optimum for one overlap a problem: a straight line for T_grad, medians of what is left for T_sync."""
+    """A point near the optimum for one overlap a problem: a straight line for T_grad, medians of
+    what is left for T_sync."""
     theta: Array = prior.copy()
     theta[:, OVERLAP] = overlap
     alpha, beta = _line(data)
@@ -118,7 +135,9 @@ def start(data: Rows, prior: Array, overlap: Array) -> Array:
     sync: Array = data.step * (1.0 - ratio**gamma) ** (1.0 / gamma)
     within = data.real & ~data.alone & ~data.across
     growth = 1.0 + USUAL_SLOPE_R * data.doublings
-    theta[:, ALPHA_R] = np.where(any_row(within), np.log(middle(sync / growth, within)), theta[:, ALPHA_R])
+    theta[:, ALPHA_R] = np.where(
+        any_row(within), np.log(middle(sync / growth, within)), theta[:, ALPHA_R]
+    )
     growth = 1.0 + USUAL_SLOPE_N * data.doublings + USUAL_CROWD_N * data.crowding
     between = np.log(middle(sync / growth, data.across))
     theta[:, ALPHA_N] = np.where(any_row(data.across), between, theta[:, ALPHA_N])
@@ -126,7 +145,8 @@ def start(data: Rows, prior: Array, overlap: Array) -> Array:
 
 
 def _line(data: Rows) -> tuple[Array, Array]:
-    """Non-negative weighted least squares of T_grad = alpha + beta m, relative errors; one m: half and half."""
+    """Non-negative weighted least squares of T_grad = alpha + beta m, relative errors; one m: half
+    and half."""
     trust = data.scale[:, data.grad.shape[1] :]
     weight = (np.where(any_row(trust > 0)[:, None], trust, data.trust) / data.grad) ** 2
     weight /= weight.sum(axis=1)[:, None]
@@ -137,5 +157,7 @@ def _line(data: Rows) -> tuple[Array, Array]:
     one = spread <= 1e-12 * centre**2
     beta = (weight * (apart * data.grad)).sum(axis=1) / np.where(one, 1.0, spread)
     # Strictly inside the quadrant, since the search goes on in logarithms.
-    beta = np.where(one, mean / 2.0 / centre, np.minimum(np.maximum(beta, 1e-3 * mean / centre), mean / centre))
+    beta = np.where(
+        one, mean / 2.0 / centre, np.minimum(np.maximum(beta, 1e-3 * mean / centre), mean / centre)
+    )
     return np.where(one, mean / 2.0, np.maximum(mean - beta * centre, 1e-3 * mean)), beta

@@ -1,7 +1,8 @@
-"""What earlier jobs of the same program taught: absorbed when a job ends, lent to the next one until it has measured itself.
-Habits of its loop are kept as soon as they are told.
+"""What earlier jobs of the same program taught: absorbed when a job ends, lent to the next one
+until it has measured itself. Habits of its loop are kept as soon as they are told.
 
-Nothing can be lent to a script before it has declared itself: only then is it known to be the same program.
+Nothing can be lent to a script before it has declared itself: only then is it known to be the same
+program.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from gpq.core.model.snapshot import Snapshot
 
 MAX_PRIORS = 1000  # programs remembered, the latest to end a job
 MAX_ROWS = 64  # of one program, the best known
-KEPT_WEIGHT = 100.0  # steps beyond this many count for no more, so that a row follows a machine that changed
+# steps beyond this many count for no more, so that a row follows a machine that changed
+KEPT_WEIGHT = 100.0
 LENT_WEIGHT = 20.0  # steps that a lent row counts for: soon less than what the job measures itself
 NOISE_MEMORY = 3.0  # past jobs weigh at most so many times what the newest does
 
@@ -29,7 +31,8 @@ Rows = tuple[ProfileRow, ...]
 
 
 def program_of(job: Job) -> str:
-    """The key of what this job trains: its user, the script's path, the number of parameters, the base batch.
+    """The key of what this job trains: its user, the script's path, the number of parameters, the
+    base batch.
 
     "" while that is not known: of a command always, of a script until it has declared itself.
     """
@@ -45,7 +48,10 @@ def absorb(prior: Prior, job: Job) -> Prior:
     before = {_key(row): row for row in prior.rows}
     new = {_key(row): _mixed(before.get(_key(row)), row) for row in job.profile.rows}
     # Of rows with equal weights those that were measured last are kept.
-    best = sorted({**new, **{key: row for key, row in before.items() if key not in new}}.values(), key=_heaviest)
+    best = sorted(
+        {**new, **{key: row for key, row in before.items() if key not in new}}.values(),
+        key=_heaviest,
+    )
     return Prior(
         rows=tuple(sorted(best[:MAX_ROWS], key=_key)),
         noise=_mean_noise(prior.noise, job.profile.early_noise),
@@ -56,8 +62,8 @@ def absorb(prior: Prior, job: Job) -> Prior:
 
 
 def remember(priors: Mapping[str, Prior], ended: Iterable[Job]) -> Mapping[str, Prior]:
-    """`priors` with what jobs that ended have taught, at most MAX_PRIORS, those learnt last at the end; the same object
-    when they taught nothing."""
+    """`priors` with what jobs that ended have taught, at most MAX_PRIORS, those learnt last at the
+    end; the same object when they taught nothing."""
     known: dict[str, Prior] | None = None
     for job in ended:
         key = program_of(job)
@@ -75,9 +81,10 @@ def _latest(known: dict[str, Prior]) -> dict[str, Prior]:
 
 
 def shared(priors: Mapping[str, Prior], before: Job, after: Job) -> tuple[Mapping[str, Prior], Job]:
-    """`priors` and the job after a report of it, which made `after` of `before`: what its loop was seen to do counts for the
-    program at once; what it was found to do no longer is dropped; and a job that has just declared itself begins with the
-    habits of the program. The same objects where none of this is so."""
+    """`priors` and the job after a report of it, which made `after` of `before`: what its loop was
+    seen to do counts for the program at once; what it was found to do no longer is dropped; and a
+    job that has just declared itself begins with the habits of the program. The same objects where
+    none of this is so."""
     first = before.profile.declared is None and after.profile.declared is not None
     if not first and before.profile.habits is after.profile.habits:
         return priors, after
@@ -88,7 +95,9 @@ def shared(priors: Mapping[str, Prior], before: Job, after: Job) -> tuple[Mappin
     if first and prior.habits:
         after = lent(after, prior.habits)
     seen = [habit for habit in after.profile.habits if not habit.until and habit.code != PROVEN]
-    mended = {habit.code for habit in before.profile.habits} - {habit.code for habit in after.profile.habits}
+    mended = {habit.code for habit in before.profile.habits} - {
+        habit.code for habit in after.profile.habits
+    }
     left = tuple(habit for habit in prior.habits if habit.code not in mended)
     habits = joined(left, seen)
     if habits == prior.habits:
@@ -99,8 +108,9 @@ def shared(priors: Mapping[str, Prior], before: Job, after: Job) -> tuple[Mappin
 
 
 def informed(job: Job, prior: Prior | None) -> Job:
-    """The job as it would be had it also measured what `prior` holds: rows of configurations that it has none of, and the
-    noise scale while it has none. The same object where there is nothing to add or the script has not declared itself."""
+    """The job as it would be had it also measured what `prior` holds: rows of configurations that
+    it has none of, and the noise scale while it has none. The same object where there is nothing to
+    add or the script has not declared itself."""
     profile = job.profile
     if prior is None or profile.declared is None:
         return job
@@ -112,8 +122,9 @@ def informed(job: Job, prior: Prior | None) -> Job:
 
 
 def timed(job: Job, snapshot: Snapshot) -> Job:
-    """The job with the rows of earlier ones of its program, for the choice of its batch. The noise scale that this rests on
-    is its own alone: what was lent never changes how well a model learns."""
+    """The job with the rows of earlier ones of its program, for the choice of its batch. The
+    noise scale that this rests on is its own alone: what was lent never changes how well a model
+    learns."""
     if not snapshot.config.use_priors or not snapshot.priors:
         return job
     profile, prior = job.profile, snapshot.priors.get(program_of(job))
@@ -124,7 +135,8 @@ def timed(job: Job, snapshot: Snapshot) -> Job:
 
 
 def most_replicas(job: Job, prior: Prior | None) -> int:
-    """The most replicas that this job or an earlier one of the program was measured with; 0 = none."""
+    """The most replicas that this job or an earlier one of the program was measured with; 0 =
+    none."""
     return max(job.profile.max_replicas, prior.max_replicas if prior is not None else 0)
 
 
@@ -137,7 +149,8 @@ def _heaviest(row: ProfileRow) -> float:
 
 
 def _mixed(old: ProfileRow | None, new: ProfileRow) -> ProfileRow:
-    """Weighted means; a `grad_time` of 0 was never measured and does not count (profiling.merge)."""
+    """Weighted means; a `grad_time` of 0 was never measured and does not count
+    (profiling.merge)."""
     new = replace(new, weight=min(new.weight, KEPT_WEIGHT))
     if old is None:
         return new
@@ -150,8 +163,8 @@ def _mixed(old: ProfileRow | None, new: ProfileRow) -> ProfileRow:
 
 
 def _mean_noise(old: Noise | None, new: Noise | None) -> Noise | None:
-    """Means of both statistics by examples seen: their ratio, not the mean of ratios, is what estimates the noise scale
-    (McCandlish et al. 2018, appendix A)."""
+    """Means of both statistics by examples seen: their ratio, not the mean of ratios, is what
+    estimates the noise scale (McCandlish et al. 2018, appendix A)."""
     if old is None or new is None:
         return old or new
     if old.biased != new.biased:
@@ -172,12 +185,17 @@ _joins: dict[
 
 
 def _joined(own: Rows, lent: Rows) -> Rows:
-    """Own rows, and lent ones of other configurations with at most LENT_WEIGHT; `own` itself where there are none."""
+    """Own rows, and lent ones of other configurations with at most LENT_WEIGHT; `own` itself where
+    there are none."""
     known = _joins.get((id(own), id(lent)))
     if known is not None:
         return known[2]
     measured = {_key(row) for row in own}
-    more = [replace(row, weight=min(row.weight, LENT_WEIGHT)) for row in lent if _key(row) not in measured]
+    more = [
+        replace(row, weight=min(row.weight, LENT_WEIGHT))
+        for row in lent
+        if _key(row) not in measured
+    ]
     rows = tuple(sorted((*own, *more), key=_key)) if more else own
     while len(_joins) >= REMEMBERED:
         del _joins[next(iter(_joins))]

@@ -1,4 +1,5 @@
-"""Did a model foresee what was measured since it was made? Then it need not be made anew: it is the surprise that teaches."""
+"""Did a model foresee what was measured since it was made? Then it need not be made anew: it is the
+surprise that teaches."""
 
 from __future__ import annotations
 
@@ -10,12 +11,14 @@ from gpq.core.model.profile import ProfileRow
 
 TOLERANCE = 0.05  # relative, of step and gradient times: what a model errs by that has seen much
 FEW = 4  # rows on which a model rests that is made anew with every other one
-SHARE = 0.5  # rows that were foreseen, of those that it rests on, beyond which they are worth a new one all the same
+# rows that were foreseen, of those that it rests on, beyond which they are worth a new one all the
+# same
+SHARE = 0.5
 
 
 def foreseen(basis: Sequence[ProfileRow], rows: Sequence[ProfileRow]) -> bool:
-    """Does the model of `basis` give the times of `rows`, each within TOLERANCE, where it has seen the like: the type of GPU,
-    several replicas, several nodes?"""
+    """Does the model of `basis` give the times of `rows`, each within TOLERANCE, where it has seen
+    the like: the type of GPU, several replicas, several nodes?"""
     if len(basis) < FEW or len(rows) > SHARE * len(basis):
         return False
     return all(_is_foreseen(tuple(basis), row) for row in rows)
@@ -33,7 +36,8 @@ def _is_foreseen(basis: tuple[ProfileRow, ...], row: ProfileRow) -> bool:
 
 
 def _alike(known: ProfileRow, row: ProfileRow) -> bool:
-    """What no row told of is optimistic (`fitting`): neither that nor what lies beyond is foreseen."""
+    """What no row told of is optimistic (`fitting`): neither that nor what lies beyond is
+    foreseen."""
     return (known.nodes > 1) == (row.nodes > 1) and (known.replicas > 1) == (row.replicas > 1)
 
 

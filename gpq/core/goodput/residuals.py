@@ -1,8 +1,10 @@
-"""What the throughput model gets wrong at the shapes that were measured, and therefore near them: a correction of the fit.
+"""What the throughput model gets wrong at the shapes that were measured, and therefore near them: a
+correction of the fit.
 
-The fit has seven numbers for everything; a shape that was measured is known better than that. The residuals of the fit
-(log measured over predicted, mean over the atomic batches of a shape) are smoothed by Gaussian process regression over
-log2 K, within a node and across nodes apart (Rasmussen and Williams 2006, algorithm 2.1).
+The fit has seven numbers for everything; a shape that was measured is known better than that. The
+residuals of the fit (log measured over predicted, mean over the atomic batches of a shape) are
+smoothed by Gaussian process regression over log2 K, within a node and across nodes apart (Rasmussen
+and Williams 2006, algorithm 2.1).
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Correction:
         """What a predicted step time is to be multiplied by, for each shape."""
         if not self.weights:
             return np.ones(len(replicas))
-        kernel = _kernel(np.log2(replicas), nodes > 1, np.array(self.doublings), np.array(self.across))
+        kernel = _kernel(
+            np.log2(replicas), nodes > 1, np.array(self.doublings), np.array(self.across)
+        )
         found: Array = np.exp(kernel @ np.array(self.weights))
         return found
 
@@ -56,10 +60,16 @@ def corrections(fits: Sequence[tuple[Sequence[ProfileRow], ThroughputParams]]) -
     if not sum(counts):
         return [NONE] * len(fits)
     nodes, replicas, atomic, measured = np.array(
-        [(row.nodes, row.replicas, row.atomic_batch, row.step_time) for rows in usable for row in rows]
+        [
+            (row.nodes, row.replicas, row.atomic_batch, row.step_time)
+            for rows in usable
+            for row in rows
+        ]
     ).T
     params = stacked([params for _, params in fits], counts)
-    errors = np.log(measured / step_time(params, nodes[:, None], replicas[:, None], atomic[:, None])[:, 0])
+    errors = np.log(
+        measured / step_time(params, nodes[:, None], replicas[:, None], atomic[:, None])[:, 0]
+    )
     found, start = [], 0
     for rows, count in zip(usable, counts, strict=True):
         found.append(_smoothed(rows, errors[start : start + count].tolist()))
@@ -76,7 +86,10 @@ def _smoothed(rows: Sequence[ProfileRow], errors: Sequence[float]) -> Correction
     if not shapes:
         return NONE
     keys = sorted(shapes)
-    doublings, across = np.log2([replicas for _, replicas in keys]), np.array([nodes > 1 for nodes, _ in keys])
+    doublings, across = (
+        np.log2([replicas for _, replicas in keys]),
+        np.array([nodes > 1 for nodes, _ in keys]),
+    )
     covariance = _kernel(doublings, across, doublings, across)
     steps, totals = np.array([shapes[key] for key in keys]).T
     covariance.flat[:: len(keys) + 1] += FLOOR_NOISE**2 + STEP_NOISE**2 / steps

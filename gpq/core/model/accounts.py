@@ -1,4 +1,5 @@
-"""The nouns of accounting: what a job's attempts came to, kept with the job and told with the end of each attempt.
+"""The nouns of accounting: what a job's attempts came to, kept with the job and told with the end
+of each attempt.
 
 Frozen data and arithmetic on it. GPU-seconds are devices held times seconds. Knows no job.
 """
@@ -30,16 +31,20 @@ class MeanShare:
 class Tally:
     """What an attempt came to, beside its times: only at its end is it known."""
 
-    working_at: Seconds | None = None  # its first step; of a job that reports none, when its processes ran. None: never
-    worth: float | None = None  # GPU-seconds (`bookkeeping.worth`); None: the job reports no progress
+    # its first step; of a job that reports none, when its processes ran. None: never
+    working_at: Seconds | None = None
+    # GPU-seconds (`bookkeeping.worth`); None: the job reports no progress
+    worth: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a job has come to, by its attempts that ended. None: not known, also of jobs from before accounts were kept."""
+    """What a job has come to, by its attempts that ended. None: not known, also of jobs from before
+    accounts were kept."""
 
     mark: Seconds | None = None  # since when it waits for its first launch, or is held
-    waited: Seconds | None = None  # in the queue for its first launch; what its user held it does not count
+    # in the queue for its first launch; what its user held it does not count
+    waited: Seconds | None = None
     held: Seconds = 0.0  # by its user
     working_at: Seconds | None = None  # of this attempt: its first step
     peak: float = 0.0  # base steps that are in `worth`
@@ -56,8 +61,9 @@ Span = tuple[Seconds, Seconds]
 def restart_spans(
     again: bool, began: Seconds, tally: Tally, stopping_at: Seconds | None, ended: Seconds
 ) -> tuple[Span, ...]:
-    """When an attempt held its GPUs for a restart's sake: from the launch to the first step if it is not the job's first
-    (`again`), and from the order to stop to its end if the job went on afterwards (`stopping_at`). They do not overlap."""
+    """When an attempt held its GPUs for a restart's sake: from the launch to the first step if it
+    is not the job's first (`again`), and from the order to stop to its end if the job went on
+    afterwards (`stopping_at`). They do not overlap."""
     spans = []
     since = began
     if again:
@@ -68,5 +74,7 @@ def restart_spans(
     return tuple((start, end) for start, end in spans if end > start)
 
 
-def restart_seconds(again: bool, began: Seconds, tally: Tally, stopping_at: Seconds | None, ended: Seconds) -> Seconds:
+def restart_seconds(
+    again: bool, began: Seconds, tally: Tally, stopping_at: Seconds | None, ended: Seconds
+) -> Seconds:
     return sum(end - start for start, end in restart_spans(again, began, tally, stopping_at, ended))

@@ -1,4 +1,5 @@
-"""Orders, imperative. Each is idempotent by (job, attempt): performing one twice is performing it once."""
+"""Orders, imperative. Each is idempotent by (job, attempt): performing one twice is performing it
+once."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Look whether what the job needs is on a node, and run its setup there. Idempotent by (node, environment)."""
+    """Look whether what the job needs is on a node, and run its setup there. Idempotent by (node,
+    environment)."""
 
     node: NodeId
     environment: str

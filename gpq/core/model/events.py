@@ -1,7 +1,8 @@
-"""Facts, past tense: what users asked, what rounds ordered, what nodes reported. Frozen data; decides nothing.
+"""Facts, past tense: what users asked, what rounds ordered, what nodes reported. Frozen data;
+decides nothing.
 
-The journal is the sequence of these, except the `EPHEMERAL` ones, whose effect is kept in the current state only.
-Bump `JOURNAL_VERSION` when a field changes its meaning, and write a migration.
+The journal is the sequence of these, except the `EPHEMERAL` ones, whose effect is kept in the
+current state only. Bump `JOURNAL_VERSION` when a field changes its meaning, and write a migration.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gpq.core.model.units import JobId, NodeId, Seconds
 
 JOURNAL_VERSION = 1
 
-# -- from requests -----------------------------------------------------------------------------------------------------
+# -- from requests ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class RequeueAsked:
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """A job is to be something else from now on; `awaits` replaces its own, `said` tells what changed."""
+    """A job is to be something else from now on; `awaits` replaces its own, `said` tells what
+    changed."""
 
     at: Seconds
     job: JobId
@@ -98,7 +100,7 @@ class NodeUnreserved:
     by: str = ""
 
 
-# -- from rounds -------------------------------------------------------------------------------------------------------
+# -- from rounds -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ class Idled:
     why: str = ""
 
 
-# -- from nodes --------------------------------------------------------------------------------------------------------
+# -- from nodes ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +293,8 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True)
 class Pulsed:
-    """No replica of an attempt on one node has made a step for a while: where they are. None: they go on."""
+    """No replica of an attempt on one node has made a step for a while: where they are. None: they
+    go on."""
 
     at: Seconds
     job: JobId
@@ -300,7 +303,7 @@ class Pulsed:
     ranks: tuple[RankPulse, ...]
 
 
-# -- concluded from the above (lifecycle.conclude) ---------------------------------------------------------------------
+# -- concluded from the above (lifecycle.conclude) -------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +311,8 @@ class Succeeded:
     at: Seconds
     job: JobId
     exit: Exit
-    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
+    # of the attempt that ended; None: there was none, or nobody kept it then
+    tally: Tally | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,12 +320,14 @@ class Failed:
     at: Seconds
     job: JobId
     exit: Exit
-    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
+    # of the attempt that ended; None: there was none, or nobody kept it then
+    tally: Tally | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The attempt is over and the job is not: it was asked to stop, or it failed and has another try."""
+    """The attempt is over and the job is not: it was asked to stop, or it failed and has another
+    try."""
 
     at: Seconds
     job: JobId
@@ -330,7 +336,8 @@ class Stopped:
     quick: bool = False  # it failed within Config.quick_failure_seconds
     crashed: bool = False  # it was lost within Config.crash_seconds
     not_before: Seconds = 0.0
-    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
+    # of the attempt that ended; None: there was none, or nobody kept it then
+    tally: Tally | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +345,8 @@ class Cancelled:
     at: Seconds
     job: JobId
     exit: Exit = field(default_factory=lambda: Exit(code=None))
-    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
+    # of the attempt that ended; None: there was none, or nobody kept it then
+    tally: Tally | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +354,8 @@ class TimeLimitReached:
     at: Seconds
     job: JobId
     exit: Exit = field(default_factory=lambda: Exit(code=None))
-    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
+    # of the attempt that ended; None: there was none, or nobody kept it then
+    tally: Tally | None = None
 
 
 Event = (
@@ -388,7 +397,7 @@ EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, EnvironmentSeen, Profiled, 
 
 # What calls for an allocation at once; everything else waits for the timer.
 TRIGGERS: tuple[type, ...] = (
-    Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Edited, NodeDrained, NodeUndrained, NodeReserved,
-    NodeUnreserved, NodeRemoved,
-    StartRefused, Succeeded, Failed, Stopped, Cancelled, TimeLimitReached,
+    Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Edited, NodeDrained,
+    NodeUndrained, NodeReserved, NodeUnreserved, NodeRemoved, StartRefused, Succeeded, Failed,
+    Stopped, Cancelled, TimeLimitReached,
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """The nouns of a job: what was asked, and what it is. Decides nothing.
 
-Frozen data. Units: seconds (wall clock, or a difference of two), MiB, examples. Machines are in `nodes`, what was measured
-of a job is in `profile`, ids are in `units`, where it runs is in `placements`.
+Frozen data. Units: seconds (wall clock, or a difference of two), MiB, examples. Machines are in
+`nodes`, what was measured of a job is in `profile`, ids are in `units`, where it runs is in
+`placements`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Level(Word):
     """What a job lets gpq do with it (training.md 5.5)."""
 
     BLACK_BOX = "black-box"  # run as it is, never moved
-    SIGNAL = "signal"  # checkpoints on a signal, may be stopped and started again with the same number of GPUs
+    # checkpoints on a signal, may be stopped and started again with the same number of GPUs
+    SIGNAL = "signal"
     SCRIPT = "script"  # launched with one replica per GPU; what it can do, it declares itself
 
 
@@ -69,13 +71,15 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Which element of an array a job is. The array's id is a job's id that no job has; its elements' ids follow it."""
+    """Which element of an array a job is. The array's id is a job's id that no job has; its
+    elements' ids follow it."""
 
     array: JobId
     index: int
     size: int  # elements of the array
     limit: int = 0  # that may hold GPUs at once; 0: any number
-    params: tuple[tuple[str, str], ...] = ()  # of a sweep: name and value, put into the arguments already
+    # of a sweep: name and value, put into the arguments already
+    params: tuple[tuple[str, str], ...] = ()
 
 
 class StopReason(Word):
@@ -93,7 +97,8 @@ class Attributes:
 
     umask: int
     nice: int
-    limits: tuple[tuple[str, int, int], ...] = ()  # name of a resource, soft, hard; -1 and what is not named: unlimited
+    # name of a resource, soft, hard; -1 and what is not named: unlimited
+    limits: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +124,12 @@ class JobSpec:
     name: str = ""
     env: tuple[tuple[str, str], ...] = ()
     python: str = ""  # interpreter of a script
-    python_asked: bool = False  # its user named it; else a server's own one, or that of `setup`, comes first
+    # its user named it; else a server's own one, or that of `setup`, comes first
+    python_asked: bool = False
     setup: str = ""  # shell command, run once on each server before the first launch there
     modules: tuple[str, ...] = ()  # that the interpreter must find
-    environment: str = ""  # what has to be there, as a digest (gpq.core.feasibility.environments); "" = nothing
+    # what has to be there, as a digest (gpq.core.feasibility.environments); "" = nothing
+    environment: str = ""
     min_gpus: int = 1
     max_gpus: int = 0  # 0 = as many as pay off
     rigid: bool = False  # a script that is never resized
@@ -132,12 +139,14 @@ class JobSpec:
     time_limit: Seconds | None = None  # of run time, over all attempts
     retries: int = 0
     requeue_on_lost: Seconds = (
-        0.0  # the lease: ends itself after so long a silence, and is then started elsewhere; 0 = off
+        # the lease: ends itself after so long a silence, and is then started elsewhere; 0 = off
+        0.0
     )
     signal: str = "TERM"
     grace: Seconds = 120.0  # from the stop order to KILL
     resume_argv: tuple[str, ...] = ()  # appended from the second attempt on
-    done_file: str = ""  # the job writes it at its end, so that an exit with 0 after a stop order counts; "" = none
+    # the job writes it at its end, so that an exit with 0 after a stop order counts; "" = none
+    done_file: str = ""
     batch_size: int = 0  # M0, overrides what the script declares; 0 = the script's
     max_batch_size: int = 0
     min_atomic_batch: int = 0
@@ -147,13 +156,17 @@ class JobSpec:
     begin: Seconds = 0.0  # starts no earlier
     background: bool = False  # takes only what nobody else wants, and leaves it when somebody does
     seat: Seat | None = None  # in an array
-    notify: tuple[str, ...] = ()  # names of targets of config.toml, "desktop", "mailto:ADDRESS": never a URL
+    # names of targets of config.toml, "desktop", "mailto:ADDRESS": never a URL
+    notify: tuple[str, ...] = ()
     notify_on: tuple[str, ...] = ()  # of what (gpq.outward.WORDS)
-    code: str = ""  # SHA-256 of the archive that its code was frozen in; "" runs what lies in `cwd` then
+    # SHA-256 of the archive that its code was frozen in; "" runs what lies in `cwd` then
+    code: str = ""
     code_cwd: str = ""  # the working directory in it, relative
     code_from: str = ""  # what was frozen, for people: commit, dirty or not, how many files
-    attributes: Attributes | None = None  # None: an older submission's, or another program's: the server's own
-    accept: tuple[str, ...] = ()  # codes of habits that the library may suspect as it likes: they take no freedom
+    # None: an older submission's, or another program's: the server's own
+    attributes: Attributes | None = None
+    # codes of habits that the library may suspect as it likes: they take no freedom
+    accept: tuple[str, ...] = ()
     proof: Proof | None = None  # what `gpq check` found of the script before it was submitted
 
 
@@ -168,7 +181,8 @@ class Job:
     state: JobState = JobState.PENDING
     wish: Wish = Wish.RUN
     attempt: int = 0  # of the latest launch; 0 = none yet; the fence
-    lost_attempts: tuple[int, int] = (0, 0)  # first and last number that a database that was lost may have given out
+    # first and last number that a database that was lost may have given out
+    lost_attempts: tuple[int, int] = (0, 0)
     placement: Placement | None = None  # held exactly in HOLDS_DEVICES
     order: BatchOrder = field(default_factory=BatchOrder)
     port: int = 0  # leased to this attempt on its first node
@@ -189,19 +203,25 @@ class Job:
     resizes: int = 0  # of those, with another number of GPUs
     failures: int = 0  # attempts that failed
     quick_failures: int = 0  # of those, the latest in a row that ended within quick_failure_seconds
-    crashes: int = 0  # attempts in a row that were lost soon after their start: does it take its server down?
+    # attempts in a row that were lost soon after their start: does it take its server down?
+    crashes: int = 0
     not_before: Seconds = 0.0  # waits after a failure
     awaits: tuple[Dependency, ...] = ()  # of `spec.after`: those that have not ended yet
-    unmet: str = ""  # how one of them ended otherwise than it was to; until its user lets it run all the same
-    restart_seconds: Seconds | None = None  # measured: stopping, then launch to first step; not what it waited between
-    stop_seconds: Seconds | None = None  # what the stop took of the restart that is now being measured
+    # how one of them ended otherwise than it was to; until its user lets it run all the same
+    unmet: str = ""
+    # measured: stopping, then launch to first step; not what it waited between
+    restart_seconds: Seconds | None = None
+    # what the stop took of the restart that is now being measured
+    stop_seconds: Seconds | None = None
     last_replicas: int = 0  # of the latest launch
     report_offset: int = 0  # of this attempt's report file: what lies before it is in `profile`
     profile: Profile = field(default_factory=Profile)
-    pulses: tuple[RankPulse, ...] = ()  # of replicas on nodes where none has made a step for a while
+    # of replicas on nodes where none has made a step for a while
+    pulses: tuple[RankPulse, ...] = ()
     files: FilesAt | None = None  # None: it has run nowhere yet
     staged_seconds: Seconds = (
-        0.0  # that this attempt waited for files: no part of what a restart takes where they are shared
+        # that this attempt waited for files: no part of what a restart takes where they are shared
+        0.0
     )
     notices: tuple[str, ...] = ()  # the latest few lines for the user
     idle: bool = False  # it had GPUs for long without using them, and none that it used since
@@ -218,15 +238,16 @@ class Job:
 
     @property
     def resumable(self) -> bool:
-        """Does it go on from a checkpoint after a stop? Exactly as if it had not stopped only if it is `movable`."""
+        """Does it go on from a checkpoint after a stop? Exactly as if it had not stopped only if it
+        is `movable`."""
         return self.spec.level is Level.SIGNAL or (
             self.spec.level is Level.SCRIPT and self.profile.declared is not None
         )
 
     @property
     def elastic(self) -> bool:
-        """May its number of GPUs change while it runs? Only once the script has declared itself to the library, and while
-        no habit of its loop stands against it."""
+        """May its number of GPUs change while it runs? Only once the script has declared itself to
+        the library, and while no habit of its loop stands against it."""
         return (
             self.resumable
             and self.spec.level is Level.SCRIPT
@@ -236,7 +257,8 @@ class Job:
 
     @property
     def movable(self) -> bool:
-        """May gpq stop it and start it again, with nothing lost of what it did and nothing changed?"""
+        """May gpq stop it and start it again, with nothing lost of what it did and nothing
+        changed?"""
         return self.elastic or self.spec.level is Level.SIGNAL
 
     @property
@@ -250,7 +272,11 @@ class Job:
 
     def service_at(self, now: Seconds) -> float:
         """Attained service, GPU-seconds, the running attempt included."""
-        held = max(now - self.launched_at, 0.0) * self.replicas if self.placement and self.launched_at else 0.0
+        held = (
+            max(now - self.launched_at, 0.0) * self.replicas
+            if self.placement and self.launched_at
+            else 0.0
+        )
         return self.service + held
 
 

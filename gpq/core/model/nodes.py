@@ -12,7 +12,8 @@ from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds, Word
 class DeviceState(Word):
     OK = "ok"
     FOREIGN = "foreign"  # somebody else's process is on it, or another's gpq holds its lock
-    QUARANTINED = "quarantined"  # faulty, or what was on it cannot be removed: looked at again, later and later
+    # faulty, or what was on it cannot be removed: looked at again, later and later
+    QUARANTINED = "quarantined"
     LOST = "lost"
     DEGRADED = "degraded"  # driver trouble: what runs may run on, nothing new starts
 
@@ -49,13 +50,15 @@ class Device:
 
 
 def is_slice(gpu_type: str) -> bool:
-    """Is it a part of a GPU (MIG)? CUDA shows a process no more than one of these, so a job gets no more than one."""
+    """Is it a part of a GPU (MIG)? CUDA shows a process no more than one of these, so a job gets no
+    more than one."""
     return "MIG " in gpu_type
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Devices of a node that are for one user's jobs alone from `start` to `end`, or for nobody's."""
+    """Devices of a node that are for one user's jobs alone from `start` to `end`, or for
+    nobody's."""
 
     id: int  # below 0: its owner is there
     node: NodeId
@@ -93,7 +96,8 @@ class NodeState(Word):
     CONNECTING = "connecting"  # as it is shown: the first contact is under way
 
 
-NOT_YET = "not heard of yet"  # the reason of a node before the first contact, unless that has failed
+# the reason of a node before the first contact, unless that has failed
+NOT_YET = "not heard of yet"
 FIRST_CONTACT: Seconds = 10.0  # that it may take
 
 
@@ -126,16 +130,21 @@ class Node:
     address: str = "127.0.0.1"  # where peers reach it, most likely
     addresses: tuple[str, ...] = ()  # where they may try, the most likely first
     interface: str = ""  # of the network to train over, where the configuration names one
-    ephemeral: tuple[int, int] = (32_768, 60_999)  # ports that its kernel gives to outgoing connections
-    stuck: tuple[tuple[str, str], ...] = ()  # ("42.1", why): attempts that were ended, and do not go
-    storage: str = ""  # of the folder of the checkpoints: nodes with the same one share it; "": shared with none
+    # ports that its kernel gives to outgoing connections
+    ephemeral: tuple[int, int] = (32_768, 60_999)
+    # ("42.1", why): attempts that were ended, and do not go
+    stuck: tuple[tuple[str, str], ...] = ()
+    # of the folder of the checkpoints: nodes with the same one share it; "": shared with none
+    storage: str = ""
     strangers: tuple[Stranger, ...] = ()
-    damage: tuple[str, ...] = ()  # files of gpq's that were not what they should be, and were set aside: a line each
+    # files of gpq's that were not what they should be, and were set aside: a line each
+    damage: tuple[str, ...] = ()
     owner: str = ""  # user there to whom it belongs (gpq.core.feasibility.owners); "": nobody
     yields: tuple[str, ...] = ()  # users who asked there for their server (`gpq yield`)
 
 
 def is_connecting(node: Node, now: Seconds) -> bool:
-    """Is it being reached for the first time since the daemon's start, with no failure yet, and not for too long?"""
+    """Is it being reached for the first time since the daemon's start, with no failure yet, and not
+    for too long?"""
     first = node.state is NodeState.UNREACHABLE and node.reason == NOT_YET
     return first and now - node.silent_since < FIRST_CONTACT

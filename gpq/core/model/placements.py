@@ -1,4 +1,5 @@
-"""Where an attempt of a job runs and how: shapes, layouts, placements, the batch ordered, and how it ended."""
+"""Where an attempt of a job runs and how: shapes, layouts, placements, the batch ordered, and how
+it ended."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from gpq.core.model.units import DeviceId, NodeId, Seconds
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many GPUs, over how many nodes (Pollux's K, N), of which type. The type is named where there are several types
-    of devices (`shapes.is_mixed`), and is "" where all are of one."""
+    """How many GPUs, over how many nodes (Pollux's K, N), of which type. The type is named where
+    there are several types of devices (`shapes.is_mixed`), and is "" where all are of one."""
 
     replicas: int
     nodes: int = 1
@@ -19,15 +20,20 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A shape whose nodes a policy chose itself: (node, how many of its GPUs), sorted by node. Of one type of GPUs."""
+    """A shape whose nodes a policy chose itself: (node, how many of its GPUs), sorted by node. Of
+    one type of GPUs."""
 
     parts: tuple[tuple[NodeId, int], ...]
     gpu_type: str = ""
 
     def __post_init__(self) -> None:
         """Raises ValueError for a node that is named twice, or of which nothing is taken."""
-        if len({node for node, _ in self.parts}) < len(self.parts) or any(count < 1 for _, count in self.parts):
-            raise ValueError(f"a layout names a server twice, or takes nothing of one: {self.parts}")
+        if len({node for node, _ in self.parts}) < len(self.parts) or any(
+            count < 1 for _, count in self.parts
+        ):
+            raise ValueError(
+                f"a layout names a server twice, or takes nothing of one: {self.parts}"
+            )
 
     @property
     def shape(self) -> Shape:
@@ -36,20 +42,23 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Exactly which devices: (node, its devices), sorted by node. Node rank is the position. `gpu_type` follows from the
-    devices (all of one type) and does not count when two placements are compared."""
+    """Exactly which devices: (node, its devices), sorted by node. Node rank is the position.
+    `gpu_type` follows from the devices (all of one type) and does not count when two placements are
+    compared."""
 
     parts: tuple[tuple[NodeId, tuple[DeviceId, ...]], ...]
     gpu_type: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a node that is named twice, or without devices, or with one of them twice: a job that
-        held such a placement would never be over."""
+        """Raises ValueError for a node that is named twice, or without devices, or with one of them
+        twice: a job that held such a placement would never be over."""
         if len({node for node, _ in self.parts}) < len(self.parts):
             raise ValueError(f"a placement names a server twice: {self}")
         for _, devices in self.parts:
             if not devices or len(set(devices)) < len(devices):
-                raise ValueError(f"a placement names a server without devices, or one of them twice: {self}")
+                raise ValueError(
+                    f"a placement names a server without devices, or one of them twice: {self}"
+                )
 
     @property
     def replicas(self) -> int:
@@ -94,13 +103,16 @@ class Exit:
     ended_at: Seconds = 0.0  # by the daemon's clock; 0: not known
     oom: bool = False
     note: str = ""
-    lost: bool = False  # nobody saw it: the node rebooted, the shim was killed, or the node was silent beyond the lease
+    # nobody saw it: the node rebooted, the shim was killed, or the node was silent beyond the lease
+    lost: bool = False
     fenced: bool = False  # ended by its lease
-    unlaunched: str = ""  # the user's program did not begin: "port" was taken, "network": its servers did not meet
+    # the user's program did not begin: "port" was taken, "network": its servers did not meet
+    unlaunched: str = ""
     excused: str = ""  # why its end is no failure of the job's: gpq chose a batch that did not fit
     cause: str = ""  # what failed first there
     victim: bool = False  # it failed because processes of another node of the attempt were gone
-    finished: bool = False  # code 0 after a stop was asked for, and `evidence` says that it had come to its end
+    # code 0 after a stop was asked for, and `evidence` says that it had come to its end
+    finished: bool = False
     evidence: str = ""
 
     @property
@@ -113,10 +125,13 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class FilesAt:
-    """Where a job's newest checkpoint lies, if it has one: the node, and the folder that others may share with it."""
+    """Where a job's newest checkpoint lies, if it has one: the node, and the folder that others may
+    share with it."""
 
     node: NodeId
     storage: str = ""
-    proved: bool = False  # an attempt that was stopped there, or before, said by its exit code that it keeps one
-    stays: str = ""  # why it cannot be brought to another folder, until an attempt has written there again
+    # an attempt that was stopped there, or before, said by its exit code that it keeps one
+    proved: bool = False
+    # why it cannot be brought to another folder, until an attempt has written there again
+    stays: str = ""
     looked_at: Seconds = 0.0  # when that was found

@@ -1,4 +1,5 @@
-"""What a job has told of itself: what it declared, what was measured of it, and what it leaves to the next of its program.
+"""What a job has told of itself: what it declared, what was measured of it, and what it leaves to
+the next of its program.
 
 Frozen data; fits nothing. Times in seconds, batches in examples.
 """
@@ -12,15 +13,16 @@ from gpq.core.model.units import NodeId, Seconds
 
 _replicas_of = attrgetter("replicas")
 
-# What a training loop leaves open to gpq (wire.FREEDOMS): a step in several micro-batches; a step in two, to measure the
-# noise scale; a restart with another number of GPUs; another total batch.
+# What a training loop leaves open to gpq (wire.FREEDOMS): a step in several micro-batches; a step
+# in two, to measure the noise scale; a restart with another number of GPUs; another total batch.
 ACCUMULATE, SPLIT, RESIZE, RETUNE = FREEDOMS = ("accumulate", "split", "resize", "retune")
 NONE_LOST: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the script said of itself (wire.Declared), CLI overrides applied; of a profile, less what habits take."""
+    """What the script said of itself (wire.Declared), CLI overrides applied; of a profile, less
+    what habits take."""
 
     adaptive: bool  # False: fixed batch, resizable only
     batch_size: int = 0
@@ -32,16 +34,20 @@ class Declared:
     accumulation: bool = True
     rule: str = ""
     parameters: int = 0
-    accumulate_alone: bool = False  # one replica exceeds the base batch only by accumulation, as in Pollux
+    # one replica exceeds the base batch only by accumulation, as in Pollux
+    accumulate_alone: bool = False
     statistical: bool = (
-        False  # its length counts examples of the base batch's worth (AdaptDL), not passes over the data
+        # its length counts examples of the base batch's worth (AdaptDL), not passes over the data
+        False
     )
-    atomic_by_type: tuple[tuple[str, int, int], ...] = ()  # (GPU type, least, most) where they differ by type
+    # (GPU type, least, most) where they differ by type
+    atomic_by_type: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """Mean measured times of one (nodes, replicas, atomic batch), seconds; `weight` counts steps and decays."""
+    """Mean measured times of one (nodes, replicas, atomic batch), seconds; `weight` counts steps
+    and decays."""
 
     nodes: int
     replicas: int
@@ -54,7 +60,8 @@ class ProfileRow:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """sqr = |E g|^2 and var = tr(Cov g) of one example, so the gradient noise scale is var / sqr, in examples."""
+    """sqr = |E g|^2 and var = tr(Cov g) of one example, so the gradient noise scale is var / sqr,
+    in examples."""
 
     sqr: float
     var: float
@@ -84,7 +91,8 @@ class LossPoint:
 
 @dataclass(frozen=True, slots=True)
 class NoisePoint:
-    """The noise scale around one moment of the training. `base_steps`: progress in steps of the base batch."""
+    """The noise scale around one moment of the training. `base_steps`: progress in steps of the
+    base batch."""
 
     base_steps: float
     scale: float  # examples
@@ -126,7 +134,9 @@ class Habit:
     cure: str = ""  # the change to the script that gives them back
     suspected: bool = False  # not observed: its user may accept it
     until: int = (
-        0  # an earlier job of the program had it: it goes at this step of this job, unless it shows; 0: it showed
+        # an earlier job of the program had it: it goes at this step of this job, unless it shows;
+        # 0: it showed
+        0
     )
 
 
@@ -140,7 +150,8 @@ class Profile:
     progress: Progress | None = None
     atomic_batch: int = 0  # in use now, as reported
     accum_steps: int = 0
-    order_seq: int = 0  # of the latest order that took effect, perhaps bounded by what the script allows
+    # of the latest order that took effect, perhaps bounded by what the script allows
+    order_seq: int = 0
     batch_changes: int = 0  # that took effect without a restart
     samples_per_second: float = 0.0  # latest measured throughput
     ranks: tuple[RankTime, ...] = ()  # the latest window of this attempt
@@ -150,14 +161,17 @@ class Profile:
     checkpoint_seconds: Seconds = 0.0  # of the latest
     checkpoint_bytes: int = 0  # of the latest
     losses: tuple[LossPoint, ...] = ()  # thinned, oldest first (profiling.MAX_LOSSES)
-    model_rows: tuple[ProfileRow, ...] = ()  # `rows` and `noise` as they were when the model was last made anew: they
+    # `rows` and `noise` as they were when the model was last made anew: they
+    model_rows: tuple[ProfileRow, ...] = ()
     model_noise: Noise | None = (
         None  # follow once something has changed by more than a measurement is worth (profiling)
     )
-    early_noise: Noise | None = None  # the first usable one: the noise scale grows while a model learns
+    # the first usable one: the noise scale grows while a model learns
+    early_noise: Noise | None = None
     noise_curve: tuple[NoisePoint, ...] = ()  # how it has grown so far (noise_curve.recorded)
     habits: tuple[Habit, ...] = ()  # one of a code (habits.joined)
-    script: Declared | None = None  # what the script declared, where habits leave only `declared` of it
+    # what the script declared, where habits leave only `declared` of it
+    script: Declared | None = None
 
     @property
     def lost(self) -> frozenset[str]:
@@ -183,7 +197,8 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What earlier jobs of a program taught: their profile rows, the noise scale at their start, their most replicas."""
+    """What earlier jobs of a program taught: their profile rows, the noise scale at their start,
+    their most replicas."""
 
     rows: tuple[ProfileRow, ...] = ()
     noise: Noise | None = None

@@ -16,7 +16,8 @@ from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What the core needs to know of the configuration. All of it is an argument; the core reads no file."""
+    """What the core needs to know of the configuration. All of it is an argument; the core reads no
+    file."""
 
     interval: Seconds = 60.0
     policy: str = "goodput"
@@ -29,13 +30,16 @@ class Config:
     retry_seconds: Seconds = 5.0  # wait after a failed attempt, doubled each time
     quick_failure_seconds: Seconds = 30.0  # an attempt that fails sooner counts towards the hold
     max_quick_failures: int = 3
-    crash_seconds: Seconds = 3600.0  # an attempt that is lost sooner counts as a crash of its server or of its shim
+    # an attempt that is lost sooner counts as a crash of its server or of its shim
+    crash_seconds: Seconds = 3600.0
     max_crashes: int = 3
-    idle_after: Seconds = 1800.0  # a GPU that a job does not use for so long is named, after twice that taken; 0 = off
+    # a GPU that a job does not use for so long is named, after twice that taken; 0 = off
+    idle_after: Seconds = 1800.0
     port_salt: int = 0  # shifts master ports, so that daemons beside each other use different ones
     seed: int = 0  # of policies that search at random
     events: bool = True  # a round also when something happens, not by the timer alone
-    # What `goodput` uses beyond Pollux; each may be switched off (`make bench-policy` shows what it gives):
+    # What `goodput` uses beyond Pollux; each may be switched off (`make bench-policy` shows what it
+    # gives):
     by_user: bool = True  # fair shares by user first, then by job; off: by job
     use_length: bool = True  # what is left of declared lengths
     fairness_floor: bool = True  # who falls far short of the fair share counts for more
@@ -50,7 +54,8 @@ class Config:
 
 
 class Oracle(Protocol):
-    """What a simulator lets a policy know that no job could tell. Live there is none: policies then use estimates."""
+    """What a simulator lets a policy know that no job could tell. Live there is none: policies then
+    use estimates."""
 
     @property
     def remaining_steps(self) -> float:
@@ -72,30 +77,44 @@ class Snapshot:
     jobs: Mapping[JobId, Job] = field(default_factory=dict)
     next_id: int = 1  # ids are never reused
     round_at: Seconds = 0.0  # of the last allocation
-    priors: Mapping[str, Prior] = field(default_factory=dict)  # by `priors.program_of`, those learnt last at the end
+    # by `priors.program_of`, those learnt last at the end
+    priors: Mapping[str, Prior] = field(default_factory=dict)
     oracles: Mapping[JobId, Oracle] = field(default_factory=dict)  # of the simulator alone
     drained: Mapping[NodeId, str] = field(
         default_factory=dict
     )  # nothing new is placed there, and why; news undoes it not
-    reservations: Mapping[int, Reservation] = field(default_factory=dict)  # by id; also some that are over
+    # by id; also some that are over
+    reservations: Mapping[int, Reservation] = field(default_factory=dict)
     next_reservation: int = 1
-    links: Mapping[tuple[NodeId, NodeId], Link] = field(default_factory=dict)  # by the names of both ends, sorted
-    checks: Mapping[tuple[NodeId, str], Fitness] = field(default_factory=dict)  # by `JobSpec.environment`; not kept
+    # by the names of both ends, sorted
+    links: Mapping[tuple[NodeId, NodeId], Link] = field(default_factory=dict)
+    # by `JobSpec.environment`; not kept
+    checks: Mapping[tuple[NodeId, str], Fitness] = field(default_factory=dict)
     rates: Mapping[tuple[NodeId, NodeId], float] = field(
         default_factory=dict
     )  # bytes a second from one to the other, of files that were brought since the daemon started
-    idle: Mapping[tuple[NodeId, DeviceId], Seconds] = field(default_factory=dict)  # not used since; not kept
-    lost_ids: tuple[tuple[int, int], ...] = ()  # first and last, of jobs of a database that was lost: they may yet run
-    means: Mapping[JobId, MeanShare] = field(default_factory=dict)  # shares averaged over the lives of live jobs
+    # not used since; not kept
+    idle: Mapping[tuple[NodeId, DeviceId], Seconds] = field(default_factory=dict)
+    # first and last, of jobs of a database that was lost: they may yet run
+    lost_ids: tuple[tuple[int, int], ...] = ()
+    # shares averaged over the lives of live jobs
+    means: Mapping[JobId, MeanShare] = field(default_factory=dict)
     means_at: Seconds = 0.0  # counted up to then; 0: not yet since the daemon started
-    means_kept: Mapping[JobId, MeanShare] = field(default_factory=dict)  # as they were when last kept
+    # as they were when last kept
+    means_kept: Mapping[JobId, MeanShare] = field(default_factory=dict)
     means_kept_at: Seconds = 0.0
 
     @property
     def holders(self) -> list[Job]:
         """Jobs in HOLDS_DEVICES, by id: few, however many there are."""
-        return sorted((job for job in self.jobs.values() if job.placement is not None), key=lambda job: job.id)
+        return sorted(
+            (job for job in self.jobs.values() if job.placement is not None), key=lambda job: job.id
+        )
 
     def expected_on(self, node: NodeId) -> list[Job]:
         """Jobs with an attempt on `node` whose end there is not known yet, by id."""
-        return [job for job in self.holders if node in job.nodes and all(name != node for name, _ in job.exits)]
+        return [
+            job
+            for job in self.holders
+            if node in job.nodes and all(name != node for name, _ in job.exits)
+        ]

@@ -1,4 +1,5 @@
-"""The board of a round: which devices are still to be given, counted by node so that thousands of nodes cost little."""
+"""The board of a round: which devices are still to be given, counted by node so that thousands of
+nodes cost little."""
 
 from __future__ import annotations
 
@@ -19,13 +20,15 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 
 Counts = NDArray[np.int64]
-_MUST_WAIT = 1 << 20  # more than any node has devices: a node where the job can start at once comes before any other
+# more than any node has devices: a node where the job can start at once comes before any other
+_MUST_WAIT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What makes two jobs equal when it comes to devices: type asked for, least memory, type of the shape, whether it needs
-    more than one, what is reserved for others, and what has to be on the node."""
+    """What makes two jobs equal when it comes to devices: type asked for, least memory, type of the
+    shape, whether it needs more than one, what is reserved for others, and what has to be on the
+    node."""
 
     asked: str
     memory_mib: int
@@ -37,7 +40,8 @@ class Kind:
 
 @dataclass(slots=True)
 class _Supply:
-    """Of one kind: the positions that suit it in each node (None: all), and how many of them are free, and idle."""
+    """Of one kind: the positions that suit it in each node (None: all), and how many of them are
+    free, and idle."""
 
     suited: list[frozenset[int] | None]
     free: Counts
@@ -52,7 +56,9 @@ class Board:
         self._snapshot = snapshot
         self.nodes = nodes_up(snapshot)
         self.index = {node.id: i for i, node in enumerate(self.nodes)}
-        self.position = [{device.id: k for k, device in enumerate(node.devices)} for node in self.nodes]
+        self.position = [
+            {device.id: k for k, device in enumerate(node.devices)} for node in self.nodes
+        ]
         self.free: list[set[int]] = [set(range(len(node.devices))) for node in self.nodes]
         self.busy: list[set[int]] = [set() for _ in self.nodes]
         self.spanned = np.zeros(len(self.nodes), dtype=bool)
@@ -61,7 +67,9 @@ class Board:
             for node, devices in job.placement.parts if job.placement else ():
                 at = self.index.get(node)
                 if at is not None:
-                    self.busy[at].update(self.position[at][d] for d in devices if d in self.position[at])
+                    self.busy[at].update(
+                        self.position[at][d] for d in devices if d in self.position[at]
+                    )
         for name in given:
             if (placement := snapshot.jobs[name].placement) is not None:
                 self.take(placement)
@@ -71,13 +79,22 @@ class Board:
         twin = copy(self)
         twin.free = [set(positions) for positions in self.free]
         twin.spanned = self.spanned.copy()
-        twin._kinds = {kind: _Supply(s.suited, s.free.copy(), s.idle.copy()) for kind, s in self._kinds.items()}
+        twin._kinds = {
+            kind: _Supply(s.suited, s.free.copy(), s.idle.copy()) for kind, s in self._kinds.items()
+        }
         return twin
 
     def kind(self, job: Job, gpu_type: str) -> Kind:
         spec = job.spec
         reserved = barred(self._snapshot, job)
-        return Kind(spec.gpu_type, spec.min_gpu_memory_mib, gpu_type, spec.min_gpus > 1, reserved, spec.environment)
+        return Kind(
+            spec.gpu_type,
+            spec.min_gpu_memory_mib,
+            gpu_type,
+            spec.min_gpus > 1,
+            reserved,
+            spec.environment,
+        )
 
     def take(self, placement: Placement) -> None:
         """These devices are given."""
@@ -99,26 +116,36 @@ class Board:
         return self.free[at] if suited is None else self.free[at] & suited
 
     def counts(self, kind: Kind, *, idle: bool = False) -> Counts:
-        """Free devices that suit the kind, by node; with `idle` those of them that nobody holds now."""
+        """Free devices that suit the kind, by node; with `idle` those of them that nobody holds
+        now."""
         return self._supply(kind).idle if idle else self._supply(kind).free
 
     def all_suit(self, kind: Kind, placement: Placement) -> bool:
         """Would every device of a placement suit the kind?"""
         suited = self._supply(kind).suited
-        return all((mask := suited[at]) is None or positions <= mask for at, positions in self._parts(placement))
+        return all(
+            (mask := suited[at]) is None or positions <= mask
+            for at, positions in self._parts(placement)
+        )
 
     def devices(self, kind: Kind, parts: Sequence[tuple[int, int]]) -> Placement:
-        """So many free devices of these nodes (position, count), idle ones first, in the order of the node."""
+        """So many free devices of these nodes (position, count), idle ones first, in the order of
+        the node."""
         return self._placement(parts, kind, {})
 
     def find(self, job: Job, wanted: Allotment) -> Placement | None:
-        """Devices for one job: its own first, then idle ones, then the fullest node that still fits (best fit). A number that is
-        no power of two goes where blocks of its pieces are free, if anywhere (see `blocks`): elsewhere it leaves crumbs."""
+        """Devices for one job: its own first, then idle ones, then the fullest node that still fits
+        (best fit). A number that is no power of two goes where blocks of its pieces are free, if
+        anywhere (see `blocks`): elsewhere it leaves crumbs."""
         if isinstance(wanted, Layout):
             return self._find_layout(job, wanted)
         kind = self.kind(job, wanted.gpu_type)
         own = self._own(job)
-        return self._find_one(kind, wanted, own) if wanted.nodes == 1 else self._find_several(kind, wanted, own)
+        return (
+            self._find_one(kind, wanted, own)
+            if wanted.nodes == 1
+            else self._find_several(kind, wanted, own)
+        )
 
     def _find_one(self, kind: Kind, shape: Shape, own: dict[int, set[int]]) -> Placement | None:
         here = self._supply(kind)
@@ -128,11 +155,16 @@ class Board:
             free = np.where(exact, free, 0) if exact.any() else free
         fitting = [at for at in own if free[at] >= shape.replicas]
         if fitting:
-            best = min(fitting, key=lambda at: (self._at_once(kind, at, own) < shape.replicas, free[at], at))
+            best = min(
+                fitting,
+                key=lambda at: (self._at_once(kind, at, own) < shape.replicas, free[at], at),
+            )
         else:
             if not len(free):
                 return None
-            cost = np.where(free >= shape.replicas, free + _MUST_WAIT * (here.idle < shape.replicas), -1)
+            cost = np.where(
+                free >= shape.replicas, free + _MUST_WAIT * (here.idle < shape.replicas), -1
+            )
             cost = np.where(cost < 0, np.iinfo(np.int64).max, cost)
             best = int(np.argmin(cost))
             if free[best] < shape.replicas:
@@ -161,12 +193,16 @@ class Board:
             return None
         return self._placement(parts, kind, own)
 
-    def _placement(self, parts: Sequence[tuple[int, int]], kind: Kind, own: dict[int, set[int]]) -> Placement:
+    def _placement(
+        self, parts: Sequence[tuple[int, int]], kind: Kind, own: dict[int, set[int]]
+    ) -> Placement:
         found: list[tuple[NodeId, tuple[DeviceId, ...]]] = []
         gpu_type = ""
         for at, count in sorted(parts):
             mine, node = own.get(at, set()), self.nodes[at]
-            suited = sorted(self.suits(kind, at), key=lambda k: (k not in mine, k in self.busy[at] - mine, k))
+            suited = sorted(
+                self.suits(kind, at), key=lambda k: (k not in mine, k in self.busy[at] - mine, k)
+            )
             chosen = sorted(suited[:count])
             found.append((node.id, tuple(node.devices[k].id for k in chosen)))
             gpu_type = node.devices[chosen[0]].type
@@ -184,7 +220,9 @@ class Board:
         for node, devices in placement.parts:
             at = self.index.get(node)
             if at is not None:
-                found.append((at, {self.position[at][d] for d in devices if d in self.position[at]}))
+                found.append(
+                    (at, {self.position[at][d] for d in devices if d in self.position[at]})
+                )
         return found
 
     def _supply(self, kind: Kind) -> _Supply:
@@ -204,7 +242,9 @@ class Board:
         fitting = frozenset(
             k
             for k, d in enumerate(node.devices)
-            if usable(d, asks) and (not kind.gpu_type or d.type == kind.gpu_type) and (node.id, d.id) not in kind.barred
+            if usable(d, asks)
+            and (not kind.gpu_type or d.type == kind.gpu_type)
+            and (node.id, d.id) not in kind.barred
         )
         return None if len(fitting) == len(node.devices) else fitting
 
@@ -220,7 +260,8 @@ class Board:
 
 
 def emptiest(free: Counts, count: int) -> list[tuple[int, int]]:
-    """(position of a node, devices there) of `count` devices, or of all there are: from the node with most of them down."""
+    """(position of a node, devices there) of `count` devices, or of all there are: from the node
+    with most of them down."""
     parts: list[tuple[int, int]] = []
     for at in np.argsort(-free, kind="stable").tolist():
         if count == 0 or free[at] == 0:
@@ -232,4 +273,6 @@ def emptiest(free: Counts, count: int) -> list[tuple[int, int]]:
 
 def _asks(kind: Kind) -> JobSpec:
     least = 2 if kind.several else 1
-    return JobSpec((), "", "", 0, gpu_type=kind.asked, min_gpu_memory_mib=kind.memory_mib, min_gpus=least)
+    return JobSpec(
+        (), "", "", 0, gpu_type=kind.asked, min_gpu_memory_mib=kind.memory_mib, min_gpus=least
+    )

@@ -1,5 +1,5 @@
-"""place(): allocation -> exactly which GPUs. Never moves what need not move; at most one multi-node job per node, unless
-a policy chose the nodes itself."""
+"""place(): allocation -> exactly which GPUs. Never moves what need not move; at most one multi-node
+job per node, unless a policy chose the nodes itself."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from gpq.core.placement.free_devices import Board, Kind
 
 
 def place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Placement]:
-    """Placements for as many of the allocated jobs as fit; a job without one waits for the next round.
+    """Placements for as many of the allocated jobs as fit; a job without one waits for the next
+    round.
 
-    Those that keep what they have first, then layouts, then the largest shapes: on their own nodes, else where nobody is
-    now, else on the fullest node that still fits (best fit).
+    Those that keep what they have first, then layouts, then the largest shapes: on their own nodes,
+    else where nobody is now, else on the fullest node that still fits (best fit).
     """
     if _latest and _latest[0][0] is snapshot and _latest[0][1] == allocation:
         return dict(_latest[0][2])
@@ -29,15 +30,16 @@ def place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Job
 
 
 def placeable(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Allotment]:
-    """The allocation less what `place` has no room for: where devices of one node differ in memory, it may choose others
-    than whoever counted them."""
+    """The allocation less what `place` has no room for: where devices of one node differ in memory,
+    it may choose others than whoever counted them."""
     found = dict(allocation)
     while lost := found.keys() - place(snapshot, found).keys():
         found = {name: allotment for name, allotment in found.items() if name not in lost}
     return found
 
 
-# The latest question and its answer: a policy that checks its own allocation asks just before the round does.
+# The latest question and its answer: a policy that checks its own allocation asks just before the
+# round does.
 _latest: list[tuple[Snapshot, dict[JobId, Allotment], dict[JobId, Placement]]] = []
 
 
@@ -46,12 +48,23 @@ def _place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Jo
     placed: dict[JobId, Placement] = {}
     for job in snapshot.jobs.values():
         wanted = allocation.get(job.id)
-        if job.placement is not None and (_same(job.placement, wanted, snapshot) or is_fixed(job, snapshot)):
+        if job.placement is not None and (
+            _same(job.placement, wanted, snapshot) or is_fixed(job, snapshot)
+        ):
             placed[job.id] = job.placement
             board.take(job.placement)
-    rest = [snapshot.jobs[name] for name in allocation if name not in placed and name in snapshot.jobs]
+    rest = [
+        snapshot.jobs[name] for name in allocation if name not in placed and name in snapshot.jobs
+    ]
     sizes = {job.id: shape_of(allocation[job.id]).replicas for job in rest}
-    rest.sort(key=lambda job: (not isinstance(allocation[job.id], Layout), -sizes[job.id], -job.spec.priority, job.id))
+    rest.sort(
+        key=lambda job: (
+            not isinstance(allocation[job.id], Layout),
+            -sizes[job.id],
+            -job.spec.priority,
+            job.id,
+        )
+    )
     hopeless: dict[Kind, int] = {}  # shapes of so many replicas find no room, whoever moves
     queue = deque(rest)
     while queue:
@@ -82,10 +95,11 @@ def _same(placement: Placement, wanted: Allotment | None, snapshot: Snapshot) ->
 def _make_room(
     snapshot: Snapshot, replicas: int, kind: Kind, board: Board, placed: dict[JobId, Placement]
 ) -> list[Job]:
-    """Free enough of one node for a single-node shape by unplacing smaller movable jobs that keep their size.
+    """Free enough of one node for a single-node shape by unplacing smaller movable jobs that keep
+    their size.
 
-    They are placed again after it, elsewhere; a move costs them a restart, so it is done only when nothing else fits
-    and the fewest devices move.
+    They are placed again after it, elsewhere; a move costs them a restart, so it is done only when
+    nothing else fits and the fewest devices move.
     """
     tenants: dict[int, list[Job]] = {}
     for name, placement in placed.items():
@@ -109,7 +123,12 @@ def _make_room(
                 movers.append(other)
                 missing -= other.replicas
         cost = sum(other.replicas for other in movers)
-        if missing <= 0 and movers and total - len(board.free[at]) >= cost and (best is None or (cost, at) < best[:2]):
+        if (
+            missing <= 0
+            and movers
+            and total - len(board.free[at]) >= cost
+            and (best is None or (cost, at) < best[:2])
+        ):
             best = (cost, at, movers)
     if best is None:
         return []

@@ -1,5 +1,5 @@
-"""Jobs that take only what nobody else wants: the others are decided on as if these were not there, then these on what is
-left."""
+"""Jobs that take only what nobody else wants: the others are decided on as if these were not there,
+then these on what is left."""
 
 from __future__ import annotations
 
@@ -15,13 +15,21 @@ from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.placement.placement import place
 
 
-def decided(snapshot: Snapshot, policy: Policy) -> tuple[dict[JobId, Allotment], dict[JobId, Placement]]:
+def decided(
+    snapshot: Snapshot, policy: Policy
+) -> tuple[dict[JobId, Allotment], dict[JobId, Placement]]:
     """What `policy` gives whom, and where."""
-    behind = {name: job for name, job in snapshot.jobs.items() if job.spec.background and not is_fixed(job, snapshot)}
+    behind = {
+        name: job
+        for name, job in snapshot.jobs.items()
+        if job.spec.background and not is_fixed(job, snapshot)
+    }
     if not behind:
         allotted = dict(policy.allocate(snapshot))
         return allotted, place(snapshot, allotted)
-    ahead = replace(snapshot, jobs={name: job for name, job in snapshot.jobs.items() if name not in behind})
+    ahead = replace(
+        snapshot, jobs={name: job for name, job in snapshot.jobs.items() if name not in behind}
+    )
     allotted = dict(policy.allocate(ahead))
     wanted = _undisturbing(snapshot, allotted)
     rest = _left(snapshot, behind, wanted)
@@ -29,23 +37,32 @@ def decided(snapshot: Snapshot, policy: Policy) -> tuple[dict[JobId, Allotment],
     return {**allotted, **more}, {**wanted, **place(rest, more)}
 
 
-def _undisturbing(snapshot: Snapshot, allotted: Mapping[JobId, Allotment]) -> dict[JobId, Placement]:
-    """Where there is a choice, the others start on devices that no job of the background has to leave: they would wait for
-    them. Nodes that the policy chose without knowing of it are kept to only if no other place is found."""
+def _undisturbing(
+    snapshot: Snapshot, allotted: Mapping[JobId, Allotment]
+) -> dict[JobId, Placement]:
+    """Where there is a choice, the others start on devices that no job of the background has to
+    leave: they would wait for them. Nodes that the policy chose without knowing of it are kept to
+    only if no other place is found."""
     shapes = {
-        name: shape_of(wish) if snapshot.jobs[name].placement is None else wish for name, wish in allotted.items()
+        name: shape_of(wish) if snapshot.jobs[name].placement is None else wish
+        for name, wish in allotted.items()
     }
     placed = place(snapshot, shapes)
     return placed if placed.keys() >= allotted.keys() else place(snapshot, allotted)
 
 
-def _left(snapshot: Snapshot, behind: Mapping[JobId, Job], wanted: Mapping[JobId, Placement]) -> Snapshot:
-    """Jobs of the background alone, on the devices that are left. One that keeps its devices is a job as any other there:
-    they do not push each other about. All of them leave when they are told to, so on owners' servers as well."""
+def _left(
+    snapshot: Snapshot, behind: Mapping[JobId, Job], wanted: Mapping[JobId, Placement]
+) -> Snapshot:
+    """Jobs of the background alone, on the devices that are left. One that keeps its devices is a
+    job as any other there: they do not push each other about. All of them leave when they are told
+    to, so on owners' servers as well."""
     taken = {device for placement in wanted.values() for device in placement.devices}
     nodes = {
         name: replace(
-            node, owner="", devices=tuple(device for device in node.devices if (name, device.id) not in taken)
+            node,
+            owner="",
+            devices=tuple(device for device in node.devices if (name, device.id) not in taken),
         )
         for name, node in snapshot.nodes.items()
     }
@@ -57,4 +74,6 @@ def _of_rest(job: Job, taken: Set[tuple[NodeId, DeviceId]]) -> Job:
     spec = replace(job.spec, background=False)
     if job.placement is None or not job.placement.devices & taken:
         return replace(job, spec=spec)
-    return replace(job, spec=spec, state=JobState.PENDING, placement=None, launched_at=None, started_at=None)
+    return replace(
+        job, spec=spec, state=JobState.PENDING, placement=None, launched_at=None, started_at=None
+    )

@@ -1,4 +1,5 @@
-"""Batch orders: the batch that a job starts an attempt with, and a better one while it runs (no restart)."""
+"""Batch orders: the batch that a job starts an attempt with, and a better one while it runs (no
+restart)."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ def typed(placement: Placement) -> Shape:
 
 
 def first_order(job: Job, placement: Placement) -> BatchOrder:
-    """The batch for a new attempt: the best for its shape, within the growth limit; the library's own choice while
-    nothing is known."""
+    """The batch for a new attempt: the best for its shape, within the growth limit; the library's
+    own choice while nothing is known."""
     choice = estimates.best_batch(job, typed(placement))
     if choice is None:
         return BatchOrder(job.order.seq + 1)
@@ -29,10 +30,15 @@ def first_order(job: Job, placement: Placement) -> BatchOrder:
 
 
 def retunes(jobs: Sequence[Job], config: Config) -> dict[JobId, BatchOrder]:
-    """New orders, for jobs where one promises `batch_hysteresis` more goodput than the batch in use, growing the total batch
-    by at most `batch_growth`. An order that has not yet taken effect is waited for. First of all, for jobs whose batch, or last
-    order, needs a freedom that was lost since: one that does not, whatever it is worth."""
-    found = {job.id: order for job in jobs if job.profile.habits and (order := _way_back(job, config)) is not None}
+    """New orders, for jobs where one promises `batch_hysteresis` more goodput than the batch in
+    use, growing the total batch by at most `batch_growth`. An order that has not yet taken effect
+    is waited for. First of all, for jobs whose batch, or last order, needs a freedom that was lost
+    since: one that does not, whatever it is worth."""
+    found = {
+        job.id: order
+        for job in jobs
+        if job.profile.habits and (order := _way_back(job, config)) is not None
+    }
     asked = [(job, job.placement) for job in jobs if job.placement is not None and _may_change(job)]
     asked = [(job, placement) for job, placement in asked if job.id not in found]
     prospects = estimates.prospects([_question(job, placement, config) for job, placement in asked])
@@ -41,7 +47,8 @@ def retunes(jobs: Sequence[Job], config: Config) -> dict[JobId, BatchOrder]:
             continue
         best = prospect.best
         in_use = (job.profile.atomic_batch, job.profile.accum_steps)
-        # What was ordered last and came out otherwise is more than the script allows: it is not ordered again.
+        # What was ordered last and came out otherwise is more than the script allows: it is not
+        # ordered again.
         ordered = (job.order.atomic_batch, job.order.accum_steps)
         if (best.atomic_batch, best.accum_steps) in (in_use, ordered):
             continue
@@ -51,17 +58,24 @@ def retunes(jobs: Sequence[Job], config: Config) -> dict[JobId, BatchOrder]:
 
 
 def needs_lost(job: Job) -> str:
-    """The freedom without which a running job could not have the batch that it has, or was last ordered; "" where it has all
-    that it needs."""
+    """The freedom without which a running job could not have the batch that it has, or was last
+    ordered; "" where it has all that it needs."""
     declared, placement = job.profile.declared, job.placement
     if not job.profile.habits or declared is None or placement is None:
         return ""
     lost = job.profile.lost
-    batches = [(job.profile.atomic_batch, job.profile.accum_steps), (job.order.atomic_batch, job.order.accum_steps)]
+    batches = [
+        (job.profile.atomic_batch, job.profile.accum_steps),
+        (job.order.atomic_batch, job.order.accum_steps),
+    ]
     for atomic, accum in batches:
         if ACCUMULATE in lost and accum > 0:
             return ACCUMULATE
-        if RETUNE in lost and atomic > 0 and not _is_base(declared, placement.replicas, atomic, accum):
+        if (
+            RETUNE in lost
+            and atomic > 0
+            and not _is_base(declared, placement.replicas, atomic, accum)
+        ):
             return RETUNE
     return ""
 
@@ -72,8 +86,9 @@ def _is_base(declared: Declared, replicas: int, atomic: int, accum: int) -> bool
 
 
 def _way_back(job: Job, config: Config) -> BatchOrder | None:
-    """The order that needs nothing lost: the best such batch, else the base batch, else (where a share of it fits no GPU at
-    once) the library's own choice. None where none is needed, or it was given already."""
+    """The order that needs nothing lost: the best such batch, else the base batch, else (where a
+    share of it fits no GPU at once) the library's own choice. None where none is needed, or it was
+    given already."""
     declared, placement = job.profile.declared, job.placement
     if job.stop is not None or declared is None or placement is None or not needs_lost(job):
         return None
@@ -92,8 +107,16 @@ def _way_back(job: Job, config: Config) -> BatchOrder | None:
 def _question(job: Job, placement: Placement, config: Config) -> tuple[Job, Shape, int, int, int]:
     atomic, accum = job.profile.atomic_batch, job.profile.accum_steps
     shape = typed(placement)
-    return job, shape, int(shape.replicas * atomic * (accum + 1) * config.batch_growth), atomic, accum
+    return (
+        job,
+        shape,
+        int(shape.replicas * atomic * (accum + 1) * config.batch_growth),
+        atomic,
+        accum,
+    )
 
 
 def _may_change(job: Job) -> bool:
-    return job.stop is None and job.profile.atomic_batch > 0 and job.order.seq <= job.profile.order_seq
+    return (
+        job.stop is None and job.profile.atomic_batch > 0 and job.order.seq <= job.profile.order_seq
+    )

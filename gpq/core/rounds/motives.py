@@ -1,4 +1,5 @@
-"""What for a round gives a job other GPUs, in one line each: who gets them, who asked for it, what it gains. Decides nothing."""
+"""What for a round gives a job other GPUs, in one line each: who gets them, who asked for it, what
+it gains. Decides nothing."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ Placements = Mapping[JobId, Placement]
 
 @dataclass(frozen=True, slots=True)
 class Reallocation:
-    """What a round changed for one job: GPUs before and after (0: none), and its goodput then over that before; None where that
-    is not known, or it had or has none."""
+    """What a round changed for one job: GPUs before and after (0: none), and its goodput then over
+    that before; None where that is not known, or it had or has none."""
 
     job: JobId
     before: int
@@ -47,23 +48,32 @@ def motives(snapshot: Snapshot, placements: Placements) -> dict[JobId, str]:
             reasons[name] = _launch(job, wanted)
         elif job.state is JobState.RUNNING and not is_fixed(job, snapshot):
             reasons[name] = (
-                _leave(snapshot, job, wanted) or _cramped(job, wanted) or _change(snapshot, job, wanted, placements)
+                _leave(snapshot, job, wanted)
+                or _cramped(job, wanted)
+                or _change(snapshot, job, wanted, placements)
             )
     return reasons
 
 
-def reallocations(snapshot: Snapshot, placements: Placements, reasons: Mapping[JobId, str]) -> tuple[Reallocation, ...]:
+def reallocations(
+    snapshot: Snapshot, placements: Placements, reasons: Mapping[JobId, str]
+) -> tuple[Reallocation, ...]:
     """Of all jobs in `reasons`, by id."""
     found = []
     for name, why in sorted(reasons.items()):
         job, wanted = snapshot.jobs[name], placements.get(name)
         ratio = _ratio(job, wanted) if wanted is not None and job.placement is not None else None
-        found.append(Reallocation(name, _before(job), wanted.replicas if wanted is not None else 0, ratio, why))
+        found.append(
+            Reallocation(
+                name, _before(job), wanted.replicas if wanted is not None else 0, ratio, why
+            )
+        )
     return tuple(found)
 
 
 def _before(job: Job) -> int:
-    """What it had; of a job that was stopped a moment ago to go on with another number, that which it had then."""
+    """What it had; of a job that was stopped a moment ago to go on with another number, that which
+    it had then."""
     if job.placement is None and job.target is not None:
         return job.last_replicas
     return job.replicas
@@ -82,7 +92,8 @@ def _launch(job: Job, wanted: Placement) -> str:
 
 
 def _after(job: Job) -> str:
-    """How the attempt before this launch came to its end, where that was not a decision of a round."""
+    """How the attempt before this launch came to its end, where that was not a decision of a
+    round."""
     if job.stop is not None or job.exit is None:
         return AFTER.get(job.stop, "") if job.stop is not None else ""
     if job.exit.fenced or job.exit.lost:
@@ -95,7 +106,8 @@ def _after(job: Job) -> str:
 
 
 def own_wish(spec: JobSpec, had: int) -> str:
-    """`its user asked for 2 to 4 GPUs` where `had` GPUs are not what the job is to have by now (`gpq edit --gpus`), else ""."""
+    """`its user asked for 2 to 4 GPUs` where `had` GPUs are not what the job is to have by now
+    (`gpq edit --gpus`), else ""."""
     if spec.min_gpus <= had <= (spec.max_gpus or had):
         return ""
     return f"its user asked for {asked_gpus(spec)}"
@@ -105,7 +117,11 @@ def asked_gpus(spec: JobSpec) -> str:
     """`2 GPUs`, `2 to 4 GPUs`, `2 GPUs or more`."""
     if not spec.max_gpus:
         return f"{gpus(spec.min_gpus)} or more"
-    return gpus(spec.min_gpus) if spec.max_gpus == spec.min_gpus else f"{spec.min_gpus} to {gpus(spec.max_gpus)}"
+    return (
+        gpus(spec.min_gpus)
+        if spec.max_gpus == spec.min_gpus
+        else f"{spec.min_gpus} to {gpus(spec.max_gpus)}"
+    )
 
 
 def _cramped(job: Job, wanted: Placement | None) -> str:
@@ -113,7 +129,8 @@ def _cramped(job: Job, wanted: Placement | None) -> str:
     if wanted is None or wanted.replicas <= job.replicas or not is_cramped(job):
         return ""
     return (
-        f"{job.replicas} -> {gpus(wanted.replicas)}: they hold its base batch at once, since {blamed(job, ACCUMULATE)}"
+        f"{job.replicas} -> {gpus(wanted.replicas)}: they hold its base batch at once, since"
+        f" {blamed(job, ACCUMULATE)}"
     )
 
 
@@ -122,7 +139,10 @@ def _change(snapshot: Snapshot, job: Job, wanted: Placement | None, placements: 
     if wanted is None:
         if asked:
             return f"stops and waits for {gpus(job.spec.min_gpus)}: {asked}"
-        return f"stops to give its {gpus(job.replicas)} back: {_for_whom(snapshot, job, wanted, placements)}"
+        return (
+            f"stops to give its {gpus(job.replicas)} back:"
+            f" {_for_whom(snapshot, job, wanted, placements)}"
+        )
     if wanted.replicas == job.replicas:
         return f"moves to {wanted}: {_for_what_place(snapshot, job, wanted, placements)}"
     said = f"{job.replicas} -> {gpus(wanted.replicas)}"
@@ -138,11 +158,15 @@ def _change(snapshot: Snapshot, job: Job, wanted: Placement | None, placements: 
     return f"{said}: {_for_whom(snapshot, job, wanted, placements)}"
 
 
-def _for_whom(snapshot: Snapshot, job: Job, wanted: Placement | None, placements: Placements) -> str:
-    """Who gets what the job gives: first of all a job that waits, then one that grows. Of those on its very devices first:
-    where jobs change places, others may stand for whom it is."""
+def _for_whom(
+    snapshot: Snapshot, job: Job, wanted: Placement | None, placements: Placements
+) -> str:
+    """Who gets what the job gives: first of all a job that waits, then one that grows. Of those on
+    its very devices first: where jobs change places, others may stand for whom it is."""
     given = _devices(job.placement) - _devices(wanted)
-    takers = [name for name in sorted(placements) if name != job.id and _devices(placements[name]) & given]
+    takers = [
+        name for name in sorted(placements) if name != job.id and _devices(placements[name]) & given
+    ]
     others = [name for name in sorted(placements) if name != job.id and name not in takers]
     for names in (takers, others):
         for name in names:
@@ -152,7 +176,11 @@ def _for_whom(snapshot: Snapshot, job: Job, wanted: Placement | None, placements
             other = snapshot.jobs[name]
             if placements[name].replicas > other.replicas:
                 asked = own_wish(other.spec, other.replicas)
-                return f"job {name} is to have more: {asked}" if asked else f"job {name} gains more from them"
+                return (
+                    f"job {name} is to have more: {asked}"
+                    if asked
+                    else f"job {name} gains more from them"
+                )
     if takers:
         return f"job {takers[0]} takes its place"
     return f"the policy {snapshot.config.policy} keeps them free"
@@ -163,7 +191,14 @@ def _for_what_place(snapshot: Snapshot, job: Job, wanted: Placement, placements:
     if ratio is not None and ratio > 1.0:
         return f"it is faster there, goodput x{ratio:.2f} expected"
     given = _devices(job.placement) - _devices(wanted)
-    taker = next((name for name in sorted(placements) if name != job.id and _devices(placements[name]) & given), None)
+    taker = next(
+        (
+            name
+            for name in sorted(placements)
+            if name != job.id and _devices(placements[name]) & given
+        ),
+        None,
+    )
     return f"job {taker} needs its place" if taker is not None else "room is made for larger jobs"
 
 
@@ -183,7 +218,11 @@ def _leave(snapshot: Snapshot, job: Job, wanted: Placement | None) -> str:
     ]
     if not why:
         return ""
-    where = f"moves to {wanted}" if wanted is not None else f"stops and waits for {gpus(job.spec.min_gpus)} elsewhere"
+    where = (
+        f"moves to {wanted}"
+        if wanted is not None
+        else f"stops and waits for {gpus(job.spec.min_gpus)} elsewhere"
+    )
     return f"{where}: {'; '.join(why)}"
 
 
@@ -195,7 +234,8 @@ def _gain(job: Job, wanted: Placement) -> str:
 
 
 def _ratio(job: Job, wanted: Placement) -> float | None:
-    """Modelled goodput of `wanted` over that of the present shape, or of the last one; None when not known."""
+    """Modelled goodput of `wanted` over that of the present shape, or of the last one; None when
+    not known."""
     before = typed(job.placement) if job.placement else _last_shape(job, wanted.gpu_type)
     points = estimates.curve(job, [before, typed(wanted)]) if before is not None else ()
     if len(points) != 2 or points[0].goodput <= 0:

@@ -1,5 +1,6 @@
-"""The snapshot as a policy may see it where habits of loops took freedoms: `freedoms.bound` for all, and what becomes of jobs
-that hold too few GPUs for their base batch by now. Decides nothing else."""
+"""The snapshot as a policy may see it where habits of loops took freedoms: `freedoms.bound` for
+all, and what becomes of jobs that hold too few GPUs for their base batch by now. Decides nothing
+else."""
 
 from __future__ import annotations
 
@@ -13,9 +14,10 @@ from gpq.core.model.units import JobId
 
 
 def offered(snapshot: Snapshot, *, moving: bool = True) -> tuple[Snapshot, JobId | None]:
-    """The snapshot in which no job can be offered what it may not have, and the one job, if any, that counts as stopped
-    because it runs cramped and enough GPUs are free for it. The others that run cramped stay where they are, as do all of
-    them without `moving`: for whoever finds that the job that was to move is given nothing.
+    """The snapshot in which no job can be offered what it may not have, and the one job, if any,
+    that counts as stopped because it runs cramped and enough GPUs are free for it. The others that
+    run cramped stay where they are, as do all of them without `moving`: for whoever finds that the
+    job that was to move is given nothing.
 
     The same object where no job has a habit.
     """
@@ -30,10 +32,19 @@ def offered(snapshot: Snapshot, *, moving: bool = True) -> tuple[Snapshot, JobId
             here = replace(here, spec=replace(here.spec, rigid=True))
         if here is not job:
             touched[name] = here
-    mover = next((job for job in sorted(cramped, key=arrival) if _has_room(job, snapshot)), None) if moving else None
+    mover = (
+        next((job for job in sorted(cramped, key=arrival) if _has_room(job, snapshot)), None)
+        if moving
+        else None
+    )
     if mover is not None:
         touched[mover.id] = replace(
-            mover, state=JobState.PENDING, placement=None, launched_at=None, started_at=None, target=None
+            mover,
+            state=JobState.PENDING,
+            placement=None,
+            launched_at=None,
+            started_at=None,
+            target=None,
         )
     seen = replace(snapshot, jobs={**snapshot.jobs, **touched}) if touched else snapshot
     return seen, mover.id if mover is not None else None
@@ -43,4 +54,8 @@ def _has_room(job: Job, snapshot: Snapshot) -> bool:
     """Are there enough GPUs that nobody else holds?"""
     others = {device: name for device, name in held_by(snapshot).items() if name != job.id}
     parts = by_type(supply(snapshot, job, others), snapshot).values()
-    return job.replicas < job.spec.min_gpus <= max((sum(map(len, part.values())) for part in parts), default=0)
+    return (
+        job.replicas
+        < job.spec.min_gpus
+        <= max((sum(map(len, part.values())) for part in parts), default=0)
+    )

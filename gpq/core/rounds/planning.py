@@ -1,4 +1,5 @@
-"""plan(): ought minus is = actions. Level-based: the plan of a fulfilled wish is empty, and asked twice it is the same."""
+"""plan(): ought minus is = actions. Level-based: the plan of a fulfilled wish is empty, and asked
+twice it is the same."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from gpq.core.rounds.batch_orders import first_order, needs_lost, retunes
 from gpq.core.rounds.rendezvous_ports import lease, leased
 
 CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a job that the user gave up
-ROUNDING: Seconds = 1e-6  # of sums of stamps: the moment at which a limit is due may lie so far before it
+# of sums of stamps: the moment at which a limit is due may lie so far before it
+ROUNDING: Seconds = 1e-6
 
 _STOP_OF_WISH = {
     Wish.CANCEL: StopReason.CANCEL,
@@ -28,15 +30,20 @@ _STOP_OF_WISH = {
 }
 
 
-def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[JobId, str] | None = None) -> list[Action]:
-    """Orders that lead from `snapshot` to `wanted`: stops first, then launches on devices that nobody holds now."""
+def plan(
+    snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[JobId, str] | None = None
+) -> list[Action]:
+    """Orders that lead from `snapshot` to `wanted`: stops first, then launches on devices that
+    nobody holds now."""
     why = why or {}
     stops: list[Action] = []
     launches: list[Action] = []
     tunings: list[Action] = []
     held, ports = set(held_by(snapshot)), leased(snapshot)
     staying = {name for name, job in snapshot.jobs.items() if _stays(job, wanted, snapshot)}
-    orders = retunes([timed(snapshot.jobs[name], snapshot) for name in sorted(staying)], snapshot.config)
+    orders = retunes(
+        [timed(snapshot.jobs[name], snapshot) for name in sorted(staying)], snapshot.config
+    )
     for name in sorted(snapshot.jobs):
         job = snapshot.jobs[name]
         stop = wished_stop(job, snapshot.now)
@@ -44,24 +51,36 @@ def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[Job
             stops.append(stop)
         elif job.state is JobState.PENDING and job.wish is Wish.RUN:
             placement = None if must_wait(snapshot, job) else wanted.get(name)
-            if placement is not None and not placement.devices & held and snapshot.now >= job.not_before:
+            if (
+                placement is not None
+                and not placement.devices & held
+                and snapshot.now >= job.not_before
+            ):
                 held |= placement.devices
                 order, attempt = first_order(timed(job, snapshot), placement), job.next_attempt
                 port = lease(snapshot, name, attempt, placement, ports)
-                launches.append(Launch(name, attempt, job.spec, placement, order, why.get(name, ""), port))
+                launches.append(
+                    Launch(name, attempt, job.spec, placement, order, why.get(name, ""), port)
+                )
         elif job.state is JobState.RUNNING:
             if name not in staying:
                 stops.append(_move(job, wanted.get(name), snapshot, why.get(name, "")))
             elif name in orders and job.placement is not None:
                 node = job.placement.parts[0][0]
                 lost = needs_lost(job)
-                reason = f"{blamed(job, lost)}, so gpq may not {lost}" if lost else "more goodput with this batch"
+                reason = (
+                    f"{blamed(job, lost)}, so gpq may not {lost}"
+                    if lost
+                    else "more goodput with this batch"
+                )
                 tunings.append(Retune(name, job.attempt, node, orders[name], reason))
     return [*stops, *tunings, *launches]
 
 
 def _stays(job: Job, wanted: Mapping[JobId, Placement], snapshot: Snapshot) -> bool:
-    return job.state is JobState.RUNNING and (wanted.get(job.id) == job.placement or is_fixed(job, snapshot))
+    return job.state is JobState.RUNNING and (
+        wanted.get(job.id) == job.placement or is_fixed(job, snapshot)
+    )
 
 
 def _move(job: Job, wanted: Placement | None, snapshot: Snapshot, why: str) -> Stop:
@@ -71,7 +90,8 @@ def _move(job: Job, wanted: Placement | None, snapshot: Snapshot, why: str) -> S
 
 
 def wished_stop(job: Job, now: Seconds) -> Stop | None:
-    """The stop that the user's wish or the time limit calls for, None when there is none or it has been sent."""
+    """The stop that the user's wish or the time limit calls for, None when there is none or it has
+    been sent."""
     if job.state not in HOLDS_DEVICES:
         return None
     if job.wish is Wish.CANCEL:
@@ -107,9 +127,19 @@ def issued(action: Action, now: Seconds) -> Event | None:
     """The fact that an order was given."""
     match action:
         case Launch():
-            return Launched(now, action.job, action.attempt, action.placement, action.order, action.why, action.port)
+            return Launched(
+                now,
+                action.job,
+                action.attempt,
+                action.placement,
+                action.order,
+                action.why,
+                action.port,
+            )
         case Stop():
-            return StopSent(now, action.job, action.attempt, action.reason, action.why, action.target)
+            return StopSent(
+                now, action.job, action.attempt, action.reason, action.why, action.target
+            )
         case Retune():
             return Retuned(now, action.job, action.attempt, action.order, action.why)
         case _:
@@ -117,17 +147,28 @@ def issued(action: Action, now: Seconds) -> Event | None:
 
 
 def repeat(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
-    """Orders that a node may have missed (the daemon was killed between commit and sending, the link was cut): all
-    that still stand. Orders are idempotent by (job, attempt), so one too many does no harm."""
+    """Orders that a node may have missed (the daemon was killed between commit and sending, the
+    link was cut): all that still stand. Orders are idempotent by (job, attempt), so one too many
+    does no harm."""
     actions: list[OfAttempt] = []
     for job in snapshot.holders:
         name = job.id
-        if job.placement is None or node not in job.nodes or any(known == node for known, _ in job.exits):
+        if (
+            job.placement is None
+            or node not in job.nodes
+            or any(known == node for known, _ in job.exits)
+        ):
             continue
         if job.state is JobState.STARTING and node not in job.started_nodes:
-            actions.append(Launch(name, job.attempt, job.spec, job.placement, job.order, port=job.port))
+            actions.append(
+                Launch(name, job.attempt, job.spec, job.placement, job.order, port=job.port)
+            )
         if job.stop is not None:
             actions.append(stop_of(job, job.stop, "said again"))
-        elif job.order.seq > 0 and job.state is JobState.RUNNING and node == job.placement.parts[0][0]:
+        elif (
+            job.order.seq > 0
+            and job.state is JobState.RUNNING
+            and node == job.placement.parts[0][0]
+        ):
             actions.append(Retune(name, job.attempt, node, job.order, "said again"))
     return actions

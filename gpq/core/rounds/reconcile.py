@@ -1,4 +1,5 @@
-"""What a node has against what the daemon knows: whose attempt is this, and what does it mean that one is missing? Pure."""
+"""What a node has against what the daemon knows: whose attempt is this, and what does it mean that
+one is missing? Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +20,21 @@ class Fate(Word):
 
 
 def fate(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> Fate:
-    """Of one attempt that `node` has. Numbers are never reused and grow, so what is beyond them is not ours."""
+    """Of one attempt that `node` has. Numbers are never reused and grow, so what is beyond them is
+    not ours."""
     if job_id >= snapshot.next_id:
         return Fate.STRANGER
     job = snapshot.jobs.get(job_id)
     if job is None:
-        return Fate.STRANGER if any(first <= job_id <= last for first, last in snapshot.lost_ids) else Fate.OVER
+        return (
+            Fate.STRANGER
+            if any(first <= job_id <= last for first, last in snapshot.lost_ids)
+            else Fate.OVER
+        )
     if attempt < job.attempt:
-        return Fate.STRANGER if job.lost_attempts[0] <= attempt <= job.lost_attempts[1] else Fate.OVER
+        return (
+            Fate.STRANGER if job.lost_attempts[0] <= attempt <= job.lost_attempts[1] else Fate.OVER
+        )
     if attempt > job.attempt:
         return Fate.STRANGER
     if job.state not in HOLDS_DEVICES:
@@ -35,43 +43,60 @@ def fate(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> Fate:
 
 
 def is_lost(job: Job, node: NodeId, *, start_possible: bool) -> bool:
-    """Is an expected attempt that `node` does not know gone for good? `start_possible`: an order to start it may still
-    be under way. One that never ran is started again instead, unless it is to end anyway."""
+    """Is an expected attempt that `node` does not know gone for good? `start_possible`: an order to
+    start it may still be under way. One that never ran is started again instead, unless it is to
+    end anyway."""
     if node in job.started_nodes:
         return True
     return (job.stop is not None or is_doomed(job)) and not start_possible
 
 
 def is_doomed(job: Job) -> bool:
-    """Has the attempt failed on one of its nodes? Its other parts wait for that one in vain, some for ever."""
-    return any(not end.stopped and (end.lost or end.fenced or end.code != 0) for _, end in job.exits)
+    """Has the attempt failed on one of its nodes? Its other parts wait for that one in vain, some
+    for ever."""
+    return any(
+        not end.stopped and (end.lost or end.fenced or end.code != 0) for _, end in job.exits
+    )
 
 
 def leftovers(snapshot: Snapshot, node: NodeId) -> list[Stop]:
     """Parts of doomed attempts that `node` may still run."""
     return [
-        Stop(job.id, job.attempt, (node,), StopReason.CANCEL, "kill", CANCEL_GRACE, "it failed on another node")
+        Stop(
+            job.id,
+            job.attempt,
+            (node,),
+            StopReason.CANCEL,
+            "kill",
+            CANCEL_GRACE,
+            "it failed on another node",
+        )
         for job in snapshot.expected_on(node)
         if is_doomed(job)
     ]
 
 
 def standing(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
-    """All orders to `node` that still stand. A part of a doomed attempt is ended: no start, no checkpoint is said again."""
+    """All orders to `node` that still stand. A part of a doomed attempt is ended: no start, no
+    checkpoint is said again."""
     ending = leftovers(snapshot, node)
     doomed = {stop.job for stop in ending}
     return [*ending, *(action for action in repeat(snapshot, node) if action.job not in doomed)]
 
 
 def stuck(snapshot: Snapshot, job: Job) -> str:
-    """Why the job does not end though it was killed, by node; "" for one that does. Its devices stay its own until then."""
+    """Why the job does not end though it was killed, by node; "" for one that does. Its devices
+    stay its own until then."""
     key = f"{job.id}.{job.attempt}"
     nodes = [snapshot.nodes[name] for name in job.nodes if name in snapshot.nodes]
-    return "; ".join(f"{node.id}: {why}" for node in nodes for name, why in node.stuck if name == key)
+    return "; ".join(
+        f"{node.id}: {why}" for node in nodes for name, why in node.stuck if name == key
+    )
 
 
 def not_from_the_future(snapshot: Snapshot) -> Snapshot:
-    """The snapshot of an earlier daemon, whose clock went ahead of ours: what it put later than now is put at now.
+    """The snapshot of an earlier daemon, whose clock went ahead of ours: what it put later than now
+    is put at now.
 
     Else a job would not be moved, or not tried again, before the clock has caught up, be it a year.
     """
@@ -81,7 +106,13 @@ def not_from_the_future(snapshot: Snapshot) -> Snapshot:
         return None if at is None else min(at, now)
 
     def healed(job: Job) -> Job:
-        stamps = (job.submitted_at, job.launched_at, job.started_at, job.first_started_at, job.stop_sent_at)
+        stamps = (
+            job.submitted_at,
+            job.launched_at,
+            job.started_at,
+            job.first_started_at,
+            job.stop_sent_at,
+        )
         if job.not_before <= now + longest and all(at is None or at <= now for at in stamps):
             return job  # nearly always
         after = replace(

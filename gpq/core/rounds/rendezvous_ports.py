@@ -1,4 +1,5 @@
-"""The port on which the replicas of an attempt meet: leased at the launch, on the server of rank 0. Binds nothing itself."""
+"""The port on which the replicas of an attempt meet: leased at the launch, on the server of rank 0.
+Binds nothing itself."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 
 FIRST, LAST = 20_000, 65_536
-WELL_KNOWN = frozenset({25_000, 27_017, 29_400, 29_500, 29_501, 29_502, 62_078})  # torchrun's own defaults, databases
+# torchrun's own defaults, databases
+WELL_KNOWN = frozenset({25_000, 27_017, 29_400, 29_500, 29_501, 29_502, 62_078})
 ENOUGH = 1_000  # ports, so that one that was given back is not leased again at once
 
 
@@ -21,9 +23,15 @@ def leased(snapshot: Snapshot) -> set[tuple[NodeId, int]]:
     }
 
 
-def lease(snapshot: Snapshot, job: JobId, attempt: int, placement: Placement, taken: set[tuple[NodeId, int]]) -> int:
-    """A port for this attempt; it is entered in `taken`. Attempts that are neighbours in time begin to look far apart,
-    so that none meets the late peers or the closing connections of another."""
+def lease(
+    snapshot: Snapshot,
+    job: JobId,
+    attempt: int,
+    placement: Placement,
+    taken: set[tuple[NodeId, int]],
+) -> int:
+    """A port for this attempt; it is entered in `taken`. Attempts that are neighbours in time begin
+    to look far apart, so that none meets the late peers or the closing connections of another."""
     node = placement.parts[0][0]
     known = snapshot.nodes.get(node)
     span = usable(*known.ephemeral) if known is not None else usable()
@@ -37,9 +45,14 @@ def lease(snapshot: Snapshot, job: JobId, attempt: int, placement: Placement, ta
 
 
 def usable(first: int = 32_768, last: int = 60_999) -> range:
-    """Ports that the kernel does not give to outgoing connections, which it does from `first` to `last`; where too few
-    are left, those of Linux's default: the server then has to tell which is free."""
-    for span in (range(FIRST, max(first, FIRST)), range(max(last + 1, FIRST), LAST), range(10_000, max(first, 10_000))):
+    """Ports that the kernel does not give to outgoing connections, which it does from `first` to
+    `last`; where too few are left, those of Linux's default: the server then has to tell which is
+    free."""
+    for span in (
+        range(FIRST, max(first, FIRST)),
+        range(max(last + 1, FIRST), LAST),
+        range(10_000, max(first, 10_000)),
+    ):
         if len(span) >= ENOUGH:
             return span
     return range(FIRST, 32_768)

@@ -1,4 +1,5 @@
-"""decide(): fold -> settle -> allocate -> place -> plan. One pure function; the loop commits and performs its answer."""
+"""decide(): fold -> settle -> allocate -> place -> plan. One pure function; the loop commits and
+performs its answer."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`journal` and `snapshot` (and `ended`, final values) are committed first; then `actions` are performed."""
+    """`journal` and `snapshot` (and `ended`, final values) are committed first; then `actions` are
+    performed."""
 
     snapshot: Snapshot
     journal: tuple[Event, ...]
@@ -63,12 +65,19 @@ class Decision:
 
 
 def decide(
-    snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, allocate: bool, settled: bool = False
+    snapshot: Snapshot,
+    events: Sequence[Event],
+    policy: Policy,
+    *,
+    allocate: bool,
+    settled: bool = False,
 ) -> Decision:
-    """One pass at `snapshot.now`. Without `allocate` facts are taken in and urgent wishes followed, nothing more.
+    """One pass at `snapshot.now`. Without `allocate` facts are taken in and urgent wishes followed,
+    nothing more.
 
-    `settled`: the snapshot came out of an earlier pass, so that between rounds only jobs that `events` changed are looked
-    at for what follows at once. Raises InvalidTransition for a bug in gpq; the snapshot is then unchanged.
+    `settled`: the snapshot came out of an earlier pass, so that between rounds only jobs that
+    `events` changed are looked at for what follows at once. Raises InvalidTransition for a bug in
+    gpq; the snapshot is then unchanged.
     """
     if allocate or any(isinstance(event, TRIGGERS) for event in events):
         snapshot = counted(snapshot)
@@ -83,7 +92,9 @@ def decide(
         allotted, wanted = _decided(snapshot, policy)
         allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
         reasons = motives(snapshot, wanted)
-        done = Round(snapshot.now, allocation, wanted, reasons, reallocations(snapshot, wanted, reasons))
+        done = Round(
+            snapshot.now, allocation, wanted, reasons, reallocations(snapshot, wanted, reasons)
+        )
         actions = [*plan(snapshot, wanted, reasons), *wanted_checks(snapshot)]
         snapshot = replace(snapshot, round_at=snapshot.now)
     else:
@@ -102,8 +113,11 @@ def decide(
     )
 
 
-def _decided(snapshot: Snapshot, policy: Policy) -> tuple[dict[JobId, Allotment], dict[JobId, Placement]]:
-    """What `policy` gives whom, and where. It may move a job that runs cramped, and not stop it for nothing."""
+def _decided(
+    snapshot: Snapshot, policy: Policy
+) -> tuple[dict[JobId, Allotment], dict[JobId, Placement]]:
+    """What `policy` gives whom, and where. It may move a job that runs cramped, and not stop it for
+    nothing."""
     seen, mover = offered(opened(snapshot))
     allotted, wanted = decided(evacuated(capped(seen)), policy)
     if mover is None or mover in wanted:
@@ -113,7 +127,8 @@ def _decided(snapshot: Snapshot, policy: Policy) -> tuple[dict[JobId, Allotment]
 
 
 def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> list[Forget]:
-    """Attempts that are over by now: once that is committed, their nodes need not keep the records."""
+    """Attempts that are over by now: once that is committed, their nodes need not keep the
+    records."""
     nodes: dict[tuple[JobId, int], set[NodeId]] = {}
     for event in journal:
         if isinstance(event, Exited):
@@ -136,14 +151,19 @@ def changed(before: Snapshot, after: Snapshot) -> list[JobId]:
 
 
 def settle(snapshot: Snapshot, names: Iterable[JobId] | None = None) -> list[Event]:
-    """What follows at once for jobs that hold nothing, all or those named: a wish needs no round."""
+    """What follows at once for jobs that hold nothing, all or those named: a wish needs no
+    round."""
     events: list[Event] = [*reclaimed(snapshot)]
     pending, run = JobState.PENDING, Wish.RUN
     for name in sorted(snapshot.jobs if names is None else names):
         job = snapshot.jobs[name]
         if job.placement is not None:
             continue
-        if job.wish is run and job.state is pending and not (job.unmet or job.crashes or job.quick_failures):
+        if (
+            job.wish is run
+            and job.state is pending
+            and not (job.unmet or job.crashes or job.quick_failures)
+        ):
             continue  # nearly all
         if job.wish is Wish.CANCEL:
             events.append(Cancelled(snapshot.now, name))
@@ -155,23 +175,34 @@ def settle(snapshot: Snapshot, names: Iterable[JobId] | None = None) -> list[Eve
             why = f"held: {job.unmet}; `gpq release {name}` runs it all the same"
             events.append(Held(snapshot.now, name, why))
         elif job.state is JobState.PENDING and job.crashes >= snapshot.config.max_crashes:
-            why = f"held: its server went down or its supervisor was killed {job.crashes} times in a row while it ran"
+            why = (
+                f"held: its server went down or its supervisor was killed {job.crashes} times in a"
+                " row while it ran"
+            )
             events.append(Held(snapshot.now, name, f"{why}; `gpq release {name}` tries again"))
-        elif job.state is JobState.PENDING and job.quick_failures >= snapshot.config.max_quick_failures:
+        elif (
+            job.state is JobState.PENDING
+            and job.quick_failures >= snapshot.config.max_quick_failures
+        ):
             events.append(
                 Held(
                     snapshot.now,
                     name,
-                    f"held: failed {job.quick_failures} times in a row, each within "
-                    f"{snapshot.config.quick_failure_seconds:.0f} s; `gpq release {name}` tries again",
+                    f"held: failed {job.quick_failures} times in a row, each within"
+                    f" {snapshot.config.quick_failure_seconds:.0f} s; `gpq release {name}` tries"
+                    " again",
                 )
             )
     return events
 
 
 def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
-    """Is it time to allocate: the timer, a trigger, the first times of an attempt, or devices that came or went?"""
-    if snapshot.now >= snapshot.round_at + snapshot.config.interval or snapshot.now < snapshot.round_at:
+    """Is it time to allocate: the timer, a trigger, the first times of an attempt, or devices that
+    came or went?"""
+    if (
+        snapshot.now >= snapshot.round_at + snapshot.config.interval
+        or snapshot.now < snapshot.round_at
+    ):
         return True
     if not snapshot.config.events:
         return False
@@ -201,7 +232,10 @@ def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
                 continue
             if event.declared is not None and job.profile.declared is None:
                 return True
-            if joined(job.profile.habits, without_accepted(event.habits, job.spec.accept)) is not job.profile.habits:
+            if (
+                joined(job.profile.habits, without_accepted(event.habits, job.spec.accept))
+                is not job.profile.habits
+            ):
                 return True  # what it has, or does, may be no longer allowed
             if event.timings and job.profile.samples_per_second <= 0 and job.movable:
                 return True  # it may be moved from now on, and its size may have been a mistake
@@ -213,8 +247,8 @@ def _offer(devices: Sequence[Device]) -> list[tuple[str, str]]:
 
 
 def next_round(snapshot: Snapshot) -> float:
-    """When the loop must wake at the latest: the timer, or earlier for a back-off, a time limit or a settling job
-    that waiting jobs may need."""
+    """When the loop must wake at the latest: the timer, or earlier for a back-off, a time limit or
+    a settling job that waiting jobs may need."""
     at = snapshot.round_at + snapshot.config.interval
     if not snapshot.config.events:
         return max(at, snapshot.now)
@@ -232,7 +266,8 @@ def next_round(snapshot: Snapshot) -> float:
 
 
 def sanity(snapshot: Snapshot) -> list[str]:
-    """House rules that hold between rounds, as sentences; empty when all hold. For tests and the simulator."""
+    """House rules that hold between rounds, as sentences; empty when all hold. For tests and the
+    simulator."""
     broken: list[str] = []
     owners: dict[object, JobId] = {}
     for job in snapshot.jobs.values():

@@ -1,4 +1,5 @@
-"""fold(): facts -> the next snapshot. Stale news (of an older attempt, of a job that ended) changes nothing."""
+"""fold(): facts -> the next snapshot. Stale news (of an older attempt, of a job that ended) changes
+nothing."""
 
 from __future__ import annotations
 
@@ -58,35 +59,47 @@ MAX_NOTICES = 12
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """`journal`: the events with what was concluded from them; `ended`: final values of jobs that left the snapshot."""
+    """`journal`: the events with what was concluded from them; `ended`: final values of jobs that
+    left the snapshot."""
 
     snapshot: Snapshot
     journal: tuple[Event, ...]
     ended: tuple[Job, ...]
 
 
-def fold(snapshot: Snapshot, events: Iterable[Event], *, into: dict[JobId, Job] | None = None) -> Folded:
-    """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow (a bug).
+def fold(
+    snapshot: Snapshot, events: Iterable[Event], *, into: dict[JobId, Job] | None = None
+) -> Folded:
+    """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow
+    (a bug).
 
-    `into`: the snapshot's own jobs, to be changed in place instead of copied; after an error they are good for nothing.
+    `into`: the snapshot's own jobs, to be changed in place instead of copied; after an error they
+    are good for nothing.
     """
     todo = list(reversed(list(events)))
     if not todo:
         return Folded(snapshot, (), ())
     jobs = dict(snapshot.jobs) if into is None else into
     nodes, drained, checks = dict(snapshot.nodes), snapshot.drained, snapshot.checks
-    next_id, reservations, next_reservation = snapshot.next_id, snapshot.reservations, snapshot.next_reservation
+    next_id, reservations, next_reservation = (
+        snapshot.next_id,
+        snapshot.reservations,
+        snapshot.next_reservation,
+    )
     rates, links, idle, learnt = snapshot.rates, snapshot.links, snapshot.idle, snapshot.priors
     journal: list[Event] = []
     ended: list[Job] = []
-    waiters: set[JobId] | None = None  # jobs that may wait for the end of others, found once there is an end
+    # jobs that may wait for the end of others, found once there is an end
+    waiters: set[JobId] | None = None
     while todo:
         event = todo.pop()
         journal.append(event)
         match event:
             case Submitted():
                 account = accrual.opened(event.at)
-                jobs[event.job] = Job(event.job, event.spec, event.at, awaits=event.awaits, account=account)
+                jobs[event.job] = Job(
+                    event.job, event.spec, event.at, awaits=event.awaits, account=account
+                )
                 waiters = None
                 next_id = max(next_id, event.job + 1)
                 checks = environments.hopeful(checks, event.spec.environment)
@@ -103,7 +116,10 @@ def fold(snapshot: Snapshot, events: Iterable[Event], *, into: dict[JobId, Job] 
                     checks = environments.without(checks, event.node, jobs)
                     links = {ends: link for ends, link in links.items() if event.node not in ends}
             case LinkMeasured():
-                links = {**links, event.nodes: Link(event.latency, event.bandwidth, event.backend, event.at)}
+                links = {
+                    **links,
+                    event.nodes: Link(event.latency, event.bandwidth, event.backend, event.at),
+                }
             case EnvironmentSeen():
                 checks = environments.folded(checks, event, jobs)
             case Staged():
@@ -125,13 +141,23 @@ def fold(snapshot: Snapshot, events: Iterable[Event], *, into: dict[JobId, Job] 
                 if after.state in TERMINAL:
                     del jobs[job.id]
                     ended.append(after)
-                    waiters = {name for name, each in jobs.items() if each.awaits} if waiters is None else waiters
-                    told = gates.told_of_end({name: jobs[name] for name in waiters if name in jobs}, after)
+                    waiters = (
+                        {name for name, each in jobs.items() if each.awaits}
+                        if waiters is None
+                        else waiters
+                    )
+                    told = gates.told_of_end(
+                        {name: jobs[name] for name in waiters if name in jobs}, after
+                    )
                     jobs.update(accrual.let_go(told, event.at))
                     continue
                 jobs[job.id] = after
                 waiters = None if after.awaits and not job.awaits else waiters
-                if after is not job and isinstance(event, Exited | StartRefused) and _all_parts_over(after):
+                if (
+                    after is not job
+                    and isinstance(event, Exited | StartRefused)
+                    and _all_parts_over(after)
+                ):
                     todo.append(accrual.tallied(conclude(after, event.at, snapshot.config), after))
     learnt = priors.remember(learnt, ended)
     now = replace(
@@ -158,7 +184,10 @@ def _fold_node(nodes: dict[NodeId, Node], event: NodeSeen | NodeSilent | NodeRem
         case NodeSilent():
             known = nodes.get(event.node, Node(event.node))
             nodes[event.node] = replace(
-                known, state=NodeState.UNREACHABLE, reason=event.reason, silent_since=event.since or event.at
+                known,
+                state=NodeState.UNREACHABLE,
+                reason=event.reason,
+                silent_since=event.since or event.at,
             )
         case NodeRemoved():
             nodes.pop(event.node, None)
@@ -209,19 +238,31 @@ def apply(job: Job, event: Event) -> Job:
         case RequeueAsked():
             if job.wish is Wish.CANCEL:
                 return job
-            # One that waits is where a requeue leads; its wish to be held may not have been followed yet.
+            # One that waits is where a requeue leads; its wish to be held may not have been
+            # followed yet.
             wish = Wish.RUN if job.state is JobState.PENDING else Wish.REQUEUE
             return _again(job, wish)
         case Edited():
             account = accrual.edited(job, event.at)
             unmet = job.unmet if event.spec.after == job.spec.after else ""
-            profile = habits.with_habits(job.profile, habits.without_accepted(job.profile.habits, event.spec.accept))
-            return replace(job, spec=event.spec, awaits=event.awaits, unmet=unmet, account=account, profile=profile)
+            profile = habits.with_habits(
+                job.profile, habits.without_accepted(job.profile.habits, event.spec.accept)
+            )
+            return replace(
+                job,
+                spec=event.spec,
+                awaits=event.awaits,
+                unmet=unmet,
+                account=account,
+                profile=profile,
+            )
         case Idled():
             return notice(replace(job, idle=True), event.why)
         case Held():
             account = accrual.held(job, event.at)
-            job = replace(job, state=advance(job.state, event), wish=Wish.HOLD, target=None, account=account)
+            job = replace(
+                job, state=advance(job.state, event), wish=Wish.HOLD, target=None, account=account
+            )
             return notice(job, event.why)
         case Released():
             account = accrual.released(job, event.at)
@@ -273,13 +314,17 @@ def _launched(job: Job, event: Launched) -> Job:
         last_replicas=event.placement.replicas,
         wish=Wish.RUN if job.wish is Wish.REQUEUE else job.wish,
         # What the last attempt did says nothing of this one until it reports.
-        profile=replace(job.profile, atomic_batch=0, accum_steps=0, samples_per_second=0.0, ranks=()),
+        profile=replace(
+            job.profile, atomic_batch=0, accum_steps=0, samples_per_second=0.0, ranks=()
+        ),
         pulses=(),
         account=accrual.launched(job, event.at),
     )
 
 
-def _of_attempt(job: Job, event: StopSent | Retuned | Started | StartRefused | Exited | Profiled | Pulsed) -> Job:
+def _of_attempt(
+    job: Job, event: StopSent | Retuned | Started | StartRefused | Exited | Profiled | Pulsed
+) -> Job:
     match event:
         case StopSent():
             after = replace(
@@ -311,7 +356,9 @@ def _of_attempt(job: Job, event: StopSent | Retuned | Started | StartRefused | E
             return learn_profile.learn(job, event) if event.offset > job.report_offset else job
         case Pulsed():
             others = [one for one in job.pulses if one.node != event.node]
-            return replace(job, pulses=tuple(sorted([*others, *event.ranks], key=lambda one: one.rank)))
+            return replace(
+                job, pulses=tuple(sorted([*others, *event.ranks], key=lambda one: one.rank))
+            )
 
 
 def _started(job: Job, event: Started) -> Job:
@@ -319,9 +366,17 @@ def _started(job: Job, event: Started) -> Job:
         return job
     nodes = (*job.started_nodes, event.node)
     job = replace(job, started_nodes=nodes)
-    if job.placement is not None and event.node == job.placement.parts[0][0]:  # rank 0 writes the checkpoints
-        job = replace(job, files=FilesAt(event.node, event.storage, job.files is not None and job.files.proved))
-    if job.placement is None or len(nodes) < len(job.placement.parts) or job.state is not JobState.STARTING:
+    if job.placement is not None and event.node == job.placement.parts[0][0]:
+        # rank 0 writes the checkpoints
+        job = replace(
+            job,
+            files=FilesAt(event.node, event.storage, job.files is not None and job.files.proved),
+        )
+    if (
+        job.placement is None
+        or len(nodes) < len(job.placement.parts)
+        or job.state is not JobState.STARTING
+    ):
         return job
     began = min(max(event.since or event.at, job.launched_at or 0.0), event.at)
     first = job.first_started_at if job.first_started_at is not None else began
@@ -342,7 +397,9 @@ def _stopped(job: Job, event: Stopped) -> Job:
         account=accrual.over(job, event, ended),
         exit=event.exit,
         stop_seconds=max(ended - job.stop_sent_at, 0.0) if job.stop_sent_at is not None else None,
-        files=replace(job.files, proved=True) if job.files is not None and _keeps_one(event.exit) else job.files,
+        files=replace(job.files, proved=True)
+        if job.files is not None and _keeps_one(event.exit)
+        else job.files,
         not_before=event.not_before,
         failures=job.failures + (1 if event.failed else 0),
         quick_failures=job.quick_failures + 1 if event.quick else 0,
@@ -353,7 +410,8 @@ def _stopped(job: Job, event: Stopped) -> Job:
 
 
 def _keeps_one(end: Exit) -> bool:
-    """Did it say that it keeps a checkpoint? One that ends with 0 when it is asked to save does, too."""
+    """Did it say that it keeps a checkpoint? One that ends with 0 when it is asked to save does,
+    too."""
     return end.stopped or (end.code == 0 and end.asked in ("checkpoint", "signal"))
 
 

@@ -1,4 +1,5 @@
-"""Reports of the training process -> the job's profile: what was measured, the newest weighing most."""
+"""Reports of the training process -> the job's profile: what was measured, the newest weighing
+most."""
 
 from __future__ import annotations
 
@@ -15,11 +16,13 @@ from gpq.core.model.profile import Declared, LossPoint, Noise, NoisePoint, Profi
 from gpq.core.model.units import Seconds
 from gpq.core.state.stragglers import describe, judged, stragglers
 
-# Steps beyond this many count for no more, so that a row follows a machine that changed (pollux.md 1.15.9).
+# Steps beyond this many count for no more, so that a row follows a machine that changed (pollux.md
+# 1.15.9).
 MAX_WEIGHT = 500.0
 MAX_LOSSES = 64  # points kept of a loss curve: they are written with every report of the job
 MAX_NOTICES = 12
-TIME_TOLERANCE = 0.03  # share by which a mean may move before the model is made anew: it errs by more itself
+# share by which a mean may move before the model is made anew: it errs by more itself
+TIME_TOLERANCE = 0.03
 NOISE_TOLERANCE = 0.05  # share of the noise scale
 WEIGHT_TOLERANCE = 2.0  # times as many steps
 WELL_KNOWN = 30.0  # steps from which on a weight says no more
@@ -33,26 +36,34 @@ def learn(job: Job, event: Profiled) -> Job:
     profile = replace(
         with_habits(
             profile,
-            unmended(joined(profile.habits, without_accepted(event.habits, job.spec.accept)), event.progress),
+            unmended(
+                joined(profile.habits, without_accepted(event.habits, job.spec.accept)),
+                event.progress,
+            ),
             declared,
         ),
         rows=merge(profile.rows, event.timings, job.placement.gpu_type if job.placement else ""),
         noise=event.noise or profile.noise,
-        early_noise=profile.early_noise or (event.noise if event.noise and is_usable(event.noise) else None),
+        early_noise=profile.early_noise
+        or (event.noise if event.noise and is_usable(event.noise) else None),
         noise_curve=_with_noise(profile, event),
         progress=event.progress or profile.progress,
         atomic_batch=retuned.atomic_batch if retuned else profile.atomic_batch,
         accum_steps=retuned.accum_steps if retuned else profile.accum_steps,
         order_seq=retuned.seq if retuned else profile.order_seq,
         batch_changes=profile.batch_changes + (1 if retuned and _is_live_change(job, event) else 0),
-        samples_per_second=throughput(event.timings[-1]) if event.timings else profile.samples_per_second,
+        samples_per_second=throughput(event.timings[-1])
+        if event.timings
+        else profile.samples_per_second,
         metrics=_merged_metrics(profile, event),
         diverged=_diverged(profile, event),
         ranks=judged(profile.ranks, event.ranks) if event.ranks else profile.ranks,
         losses=with_losses(profile.losses, event.losses),
         checkpoints=profile.checkpoints + (1 if event.checkpoint_seconds is not None else 0),
         checkpoint_seconds=(
-            event.checkpoint_seconds if event.checkpoint_seconds is not None else profile.checkpoint_seconds
+            event.checkpoint_seconds
+            if event.checkpoint_seconds is not None
+            else profile.checkpoint_seconds
         ),
         checkpoint_bytes=event.checkpoint_bytes or profile.checkpoint_bytes,
     )
@@ -62,7 +73,11 @@ def learn(job: Job, event: Profiled) -> Job:
         restart = took if restart is None else 0.5 * (restart + took)
     notices = job.notices
     later = replace(job, profile=profile)
-    slow = [describe(later, rank) for rank in stragglers(later) if rank not in stragglers(job)] if event.ranks else []
+    slow = (
+        [describe(later, rank) for rank in stragglers(later) if rank not in stragglers(job)]
+        if event.ranks
+        else []
+    )
     for line in (*event.notices, *slow):
         notices = notices if notices and notices[-1] == line else (*notices, line)[-MAX_NOTICES:]
     return replace(
@@ -77,7 +92,8 @@ def learn(job: Job, event: Profiled) -> Job:
 
 
 def restart_took(job: Job, event: Profiled) -> Seconds | None:
-    """Of the restart that this report ends: the stop, then the launch to the first step. None: it ends none."""
+    """Of the restart that this report ends: the stop, then the launch to the first step. None: it
+    ends none."""
     if not event.ready or job.stop_seconds is None or job.launched_at is None:
         return None
     return job.stop_seconds + max(event.at - job.launched_at - job.staged_seconds, 0.0)
@@ -90,10 +106,13 @@ def bookkept(job: Job, event: Profiled) -> Account:
 
 
 def rested(profile: Profile) -> Profile:
-    """The profile with its model's basis brought up to date, where that is called for: a new configuration, a time that
-    moved by TIME_TOLERANCE, a weight that tells more. So that steady reports do not ask for a new fit each."""
+    """The profile with its model's basis brought up to date, where that is called for: a new
+    configuration, a time that moved by TIME_TOLERANCE, a weight that tells more. So that steady
+    reports do not ask for a new fit each."""
     rows = profile.model_rows if _rows_alike(profile.model_rows, profile.rows) else profile.rows
-    noise = profile.model_noise if _noise_alike(profile.model_noise, profile.noise) else profile.noise
+    noise = (
+        profile.model_noise if _noise_alike(profile.model_noise, profile.noise) else profile.noise
+    )
     if rows is profile.model_rows and noise is profile.model_noise:
         return profile
     return replace(profile, model_rows=rows, model_noise=noise)
@@ -103,7 +122,11 @@ def _rows_alike(old: tuple[ProfileRow, ...], new: tuple[ProfileRow, ...]) -> boo
     if old is new:
         return True
     known = {_key(row): row for row in old}
-    news = [row for row in new if (before := known.get(_key(row))) is None or not _row_alike(before, row)]
+    news = [
+        row
+        for row in new
+        if (before := known.get(_key(row))) is None or not _row_alike(before, row)
+    ]
     return len(old) <= len(new) and (not news or foreseen(old, news))
 
 
@@ -115,7 +138,9 @@ def _row_alike(old: ProfileRow, new: ProfileRow) -> bool:
     return old is new or (
         abs(new.step_time - old.step_time) <= TIME_TOLERANCE * old.step_time
         and abs(new.grad_time - old.grad_time) <= TIME_TOLERANCE * old.grad_time
-        and (min(old.weight, new.weight) >= WELL_KNOWN or new.weight <= WEIGHT_TOLERANCE * old.weight)
+        and (
+            min(old.weight, new.weight) >= WELL_KNOWN or new.weight <= WEIGHT_TOLERANCE * old.weight
+        )
     )
 
 
@@ -134,7 +159,10 @@ def _is_live_change(job: Job, event: Profiled) -> bool:
         order is not None
         and order.seq > 0
         and job.profile.atomic_batch > 0
-        and ((order.atomic_batch, order.accum_steps) != (job.profile.atomic_batch, job.profile.accum_steps))
+        and (
+            (order.atomic_batch, order.accum_steps)
+            != (job.profile.atomic_batch, job.profile.accum_steps)
+        )
     )
 
 
@@ -163,17 +191,20 @@ def is_usable(noise: Noise) -> bool:
 
 
 def _with_noise(profile: Profile, event: Profiled) -> tuple[NoisePoint, ...]:
-    """The curve with what the report says of the noise scale, where it also says how far the job is."""
+    """The curve with what the report says of the noise scale, where it also says how far the job
+    is."""
     if event.noise is None or event.progress is None or not is_usable(event.noise):
         return profile.noise_curve
     return recorded(profile.noise_curve, event.progress.base_steps, event.noise)
 
 
 def with_losses(curve: tuple[LossPoint, ...], new: tuple[LossPoint, ...]) -> tuple[LossPoint, ...]:
-    """The curve with `new` at its end, at most MAX_LOSSES points. Where it is full, the two neighbours that stand for the
-    fewest reports become one, so that all points come to stand for about equally many.
+    """The curve with `new` at its end, at most MAX_LOSSES points. Where it is full, the two
+    neighbours that stand for the fewest reports become one, so that all points come to stand for
+    about equally many.
 
-    Progress that went back (an attempt went on from an earlier checkpoint) takes back what came after.
+    Progress that went back (an attempt went on from an earlier checkpoint) takes back what came
+    after.
     """
     if not new:
         return curve
@@ -192,7 +223,8 @@ def _joined(one: LossPoint, other: LossPoint) -> LossPoint:
     weight = one.weight + other.weight
     at = (one.base_steps * one.weight + other.base_steps * other.weight) / weight
     loss = (one.loss * one.weight + other.loss * other.weight) / weight
-    return LossPoint(round(at, 1), float(f"{loss:.6g}"), weight)  # short numbers: it is written with every report
+    # short numbers: it is written with every report
+    return LossPoint(round(at, 1), float(f"{loss:.6g}"), weight)
 
 
 def with_overrides(declared: Declared, spec: JobSpec) -> Declared:
@@ -206,9 +238,12 @@ def with_overrides(declared: Declared, spec: JobSpec) -> Declared:
     )
 
 
-def merge(rows: tuple[ProfileRow, ...], timings: tuple[TimingSums, ...], gpu_type: str = "") -> tuple[ProfileRow, ...]:
-    """Rows with new sums mixed in, sorted by (type, nodes, replicas, atomic batch). `grad_time` is 0 while none was measured
-    (a GPU without accumulation, a model with a communication hook of its own): the step times count all the same."""
+def merge(
+    rows: tuple[ProfileRow, ...], timings: tuple[TimingSums, ...], gpu_type: str = ""
+) -> tuple[ProfileRow, ...]:
+    """Rows with new sums mixed in, sorted by (type, nodes, replicas, atomic batch). `grad_time` is
+    0 while none was measured (a GPU without accumulation, a model with a communication hook of its
+    own): the step times count all the same."""
     table = {(row.gpu_type, row.nodes, row.replicas, row.atomic_batch): row for row in rows}
     for sums in timings:
         if sums.step_count <= 0:
@@ -231,7 +266,8 @@ def merge(rows: tuple[ProfileRow, ...], timings: tuple[TimingSums, ...], gpu_typ
 
 
 def throughput(sums: TimingSums) -> float:
-    """Examples a second of one window. Without accumulation `accum_sum` is a part of `step_sum`, not beside it."""
+    """Examples a second of one window. Without accumulation `accum_sum` is a part of `step_sum`,
+    not beside it."""
     spent = sums.step_sum + (sums.accum_sum if sums.accum_steps > 0 else 0.0)
     examples = sums.step_count * sums.replicas * sums.atomic_batch * (sums.accum_steps + 1)
     return examples / spent if spent > 0 else 0.0

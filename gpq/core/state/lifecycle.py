@@ -1,4 +1,5 @@
-"""Job states: the only place that knows them. A table, `advance`, and how the end of an attempt is read (`conclude`).
+"""Job states: the only place that knows them. A table, `advance`, and how the end of an attempt is
+read (`conclude`).
 
 This file does not know why a round wants anything; it says what follows from a fact.
 """
@@ -40,9 +41,17 @@ _ATTEMPT_OVER: Mapping[type, JobState] = {Stopped: JobState.PENDING, **_ENDS}
 
 TRANSITIONS: Mapping[JobState, Mapping[type, JobState]] = MappingProxyType(
     {
-        JobState.PENDING: {Launched: JobState.STARTING, Held: JobState.HELD, Cancelled: JobState.CANCELLED},
+        JobState.PENDING: {
+            Launched: JobState.STARTING,
+            Held: JobState.HELD,
+            Cancelled: JobState.CANCELLED,
+        },
         JobState.HELD: {Released: JobState.PENDING, Cancelled: JobState.CANCELLED},
-        JobState.STARTING: {Started: JobState.RUNNING, StopSent: JobState.STOPPING, **_ATTEMPT_OVER},
+        JobState.STARTING: {
+            Started: JobState.RUNNING,
+            StopSent: JobState.STOPPING,
+            **_ATTEMPT_OVER,
+        },
         JobState.RUNNING: {StopSent: JobState.STOPPING, **_ATTEMPT_OVER},
         # A second StopSent is a harder one: a cancel overtakes a checkpoint.
         JobState.STOPPING: {StopSent: JobState.STOPPING, **_ATTEMPT_OVER},
@@ -55,15 +64,19 @@ TRANSITIONS: Mapping[JobState, Mapping[type, JobState]] = MappingProxyType(
 
 
 class InvalidTransition(Exception):
-    """An event that has no cell in the table: a bug in gpq, never a user's mistake. Nothing was changed."""
+    """An event that has no cell in the table: a bug in gpq, never a user's mistake. Nothing was
+    changed."""
 
 
 def advance(state: JobState, event: Event) -> JobState:
-    """The state after `event`. Raises InvalidTransition, naming state and event, when the table has no such cell."""
+    """The state after `event`. Raises InvalidTransition, naming state and event, when the table has
+    no such cell."""
     try:
         return TRANSITIONS[state][type(event)]
     except KeyError:
-        raise InvalidTransition(f"{type(event).__name__} cannot happen to a job that is {state}") from None
+        raise InvalidTransition(
+            f"{type(event).__name__} cannot happen to a job that is {state}"
+        ) from None
 
 
 def diagram() -> str:
@@ -80,14 +93,20 @@ _FROM_ITS_START = (StopReason.REQUEUE, StopReason.PREEMPT, StopReason.RESIZE)
 
 
 def conclude(job: Job, now: Seconds, config: Config) -> Event:
-    """What it means that no process of the job's attempt is left anywhere: `job.exits` has all its nodes."""
+    """What it means that no process of the job's attempt is left anywhere: `job.exits` has all its
+    nodes."""
     end = _blamed(joint_exit([exit_ for _, exit_ in job.exits], _lead(job)), job)
     end = _told(replace(end, ended_at=_ended_at(job, now)), job)
     finished = _is_well(end) and not is_doubtful(end)
     if job.stop is StopReason.TIME and not end.asked and end.ended_at < (job.stop_sent_at or 0.0):
-        job = replace(job, stop=None)  # its end was before its time was over, and we did not hear of it
+        # its end was before its time was over, and we did not hear of it
+        job = replace(job, stop=None)
     if job.stop is StopReason.CANCEL:
-        return Succeeded(now, job.id, end) if finished and not end.asked else Cancelled(now, job.id, end)
+        return (
+            Succeeded(now, job.id, end)
+            if finished and not end.asked
+            else Cancelled(now, job.id, end)
+        )
     if job.stop is StopReason.TIME:
         return Succeeded(now, job.id, end) if finished else TimeLimitReached(now, job.id, end)
     if finished:
@@ -96,19 +115,27 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
     quick = ran < config.quick_failure_seconds
     again_at = now + config.retry_seconds * 2.0 ** min(job.quick_failures, MOST_DOUBLINGS)
     if end.unlaunched and job.stop is None:
-        # Nothing of the user's has run. Another attempt has another port; what keeps servers apart may take a person.
+        # Nothing of the user's has run. Another attempt has another port; what keeps servers apart
+        # may take a person.
         return Stopped(now, job.id, end, quick=end.unlaunched != "port", not_before=again_at)
     if end.excused and job.stop is None:
         return Stopped(
             now, job.id, replace(end, note=end.excused)
         )  # each time it asks for less, so this comes to an end
-    if end.stopped or is_doubtful(end) or is_unproven(end, job) or (job.stop in _FROM_ITS_START and not job.resumable):
-        if job.stop is None and quick:  # nobody asked: one that always does this would start without end
+    if (
+        end.stopped
+        or is_doubtful(end)
+        or is_unproven(end, job)
+        or (job.stop in _FROM_ITS_START and not job.resumable)
+    ):
+        if job.stop is None and quick:
+            # nobody asked: one that always does this would start without end
             return Stopped(now, job.id, end, quick=True, not_before=again_at)
         return Stopped(now, job.id, end)
     whole = job.placement is not None and len(job.started_nodes) == len(job.placement.parts)
     if end.fenced or (end.lost and (not whole or _survives(job))):
-        # The node's fault, and not counted as a failure; but a job that takes its node down each time is held in the end.
+        # The node's fault, and not counted as a failure; but a job that takes its node down each
+        # time is held in the end.
         blamed = end.lost and whole and job.stop is None
         wait = again_at if job.stop is None else 0.0
         crashed = blamed and ran < config.crash_seconds
@@ -119,21 +146,23 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
 
 
 def _ended_at(job: Job, now: Seconds) -> Seconds:
-    """When the last of its parts ended, which may be long before it was told. `now` for one that does not say."""
+    """When the last of its parts ended, which may be long before it was told. `now` for one that
+    does not say."""
     last = max(end.ended_at or now for _, end in job.exits)
     return min(max(last, job.started_at or job.launched_at or last), now)
 
 
 def _survives(job: Job) -> bool:
-    """Does the job go on after an end that nobody saw, a reboot say? What keeps checkpoints does; what would begin anew
-    only where its user allowed for that."""
+    """Does the job go on after an end that nobody saw, a reboot say? What keeps checkpoints does;
+    what would begin anew only where its user allowed for that."""
     return job.resumable or job.spec.requeue_on_lost > 0 or job.failures < job.spec.retries
 
 
 def joint_exit(exits: list[Exit], lead: Exit | None = None) -> Exit:
-    """One outcome of an attempt that ran on several nodes: a lost part, one that its lease ended, one that never began, one
-    that gpq is to blame for, else the first failure (rather one that is not due to another), else the one that proves the
-    checkpoint (the node of rank 0 holds it), else `lead`, that of rank 0's node."""
+    """One outcome of an attempt that ran on several nodes: a lost part, one that its lease ended,
+    one that never began, one that gpq is to blame for, else the first failure (rather one that is
+    not due to another), else the one that proves the checkpoint (the node of rank 0 holds it), else
+    `lead`, that of rank 0's node."""
     for wanted in (
         lambda e: e.lost,
         lambda e: e.fenced,
@@ -161,17 +190,26 @@ def _is_well(end: Exit) -> bool:
 
 
 def is_doubtful(end: Exit) -> bool:
-    """Did it end with 0 after it was asked to stop, and nothing says that it had come to its end? To exit with 0 at a TERM
-    is manners, not success: who saves on a signal often does so half way."""
+    """Did it end with 0 after it was asked to stop, and nothing says that it had come to its
+    end? To exit with 0 at a TERM is manners, not success: who saves on a signal often does so
+    half way."""
     return _is_well(end) and bool(end.asked) and not end.finished
 
 
 def is_unproven(end: Exit, job: Job) -> bool:
-    """Did a job that saves on a signal end by another code, or by a signal, after it was sent its own? A launcher's code says
-    nothing of what its program saved, so this is no failure, and no proof of a checkpoint either."""
+    """Did a job that saves on a signal end by another code, or by a signal, after it was sent its
+    own? A launcher's code says nothing of what its program saved, so this is no failure, and no
+    proof of a checkpoint either."""
     asked = job.spec.level is Level.SIGNAL and end.asked == "signal"
     told = asked and job.stop in (*_FROM_ITS_START, StopReason.HOLD)
-    return told and not end.stopped and not end.lost and not end.fenced and not end.oom and end.code != 0
+    return (
+        told
+        and not end.stopped
+        and not end.lost
+        and not end.fenced
+        and not end.oom
+        and end.code != 0
+    )
 
 
 def _told(end: Exit, job: Job) -> Exit:
@@ -181,7 +219,9 @@ def _told(end: Exit, job: Job) -> Exit:
         so = "its time limit was over" if job.stop is StopReason.TIME else "it is queued again"
         said = "exit 0 after a stop order, and nothing says that it had finished"
         if job.spec.done_file:
-            said = f"{said} (gpq saw nothing written to its done file {job.spec.done_file}), so {so}"
+            said = (
+                f"{said} (gpq saw nothing written to its done file {job.spec.done_file}), so {so}"
+            )
         else:
             said = f"{said}, so {so}; {STATEMENTS}"
     elif is_unproven(end, job):
@@ -192,9 +232,17 @@ def _told(end: Exit, job: Job) -> Exit:
 
 
 def _blamed(end: Exit, job: Job) -> Exit:
-    """With what failed first in its note, and on which server where there are several: what others say of a peer that is
-    gone, or of the stop that followed, explains nothing."""
-    if end.code == 0 or end.stopped or end.lost or end.fenced or end.unlaunched or end.excused or end.oom:
+    """With what failed first in its note, and on which server where there are several: what others
+    say of a peer that is gone, or of the stop that followed, explains nothing."""
+    if (
+        end.code == 0
+        or end.stopped
+        or end.lost
+        or end.fenced
+        or end.unlaunched
+        or end.excused
+        or end.oom
+    ):
         return end
     found = [(node, each) for node, each in job.exits if each.cause and not each.victim]
     if not found:
@@ -205,5 +253,6 @@ def _blamed(end: Exit, job: Job) -> Exit:
 
 
 def preempted(job: Job, code: int | None) -> bool:
-    """Did a job that checkpoints on a signal say by its exit code that it stopped half way (75, 143)?"""
+    """Did a job that checkpoints on a signal say by its exit code that it stopped half way (75,
+    143)?"""
     return job.spec.level is Level.SIGNAL and code in (75, 143)

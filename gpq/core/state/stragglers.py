@@ -1,7 +1,9 @@
-"""Replicas held against each other: which one makes the others wait, why, and where the job is when none goes on.
+"""Replicas held against each other: which one makes the others wait, why, and where the job is when
+none goes on.
 
-DDP hides who is slow: every replica's steps take as long as the slowest one's, and that one waits least. So what counts is the
-time from the start of a step to a replica's own last gradient (training.md 4).
+DDP hides who is slow: every replica's steps take as long as the slowest one's, and that one waits
+least. So what counts is the time from the start of a step to a replica's own last gradient
+(training.md 4).
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ MOVING = ("starting", "evaluating", "saving", "ended")  # phases in which no ste
 
 
 def judged(before: Sequence[RankTime], window: Sequence[RankTime]) -> tuple[RankTime, ...]:
-    """The new window with, for each rank, in how many windows running it was slower than the others."""
+    """The new window with, for each rank, in how many windows running it was slower than the
+    others."""
     count = {one.rank: one.slow for one in before}
     found = []
     for one in window:
@@ -31,7 +34,11 @@ def judged(before: Sequence[RankTime], window: Sequence[RankTime]) -> tuple[Rank
         slow = count.get(one.rank, 0)
         if one.steps >= LEAST_STEPS:
             slow = slow + 1 if one.compute > SLOWER * others > 0 else 0
-        found.append(RankTime(one.rank, one.steps, one.compute, one.p95, one.whole, one.wait, one.fetch, slow))
+        found.append(
+            RankTime(
+                one.rank, one.steps, one.compute, one.p95, one.whole, one.wait, one.fetch, slow
+            )
+        )
     return tuple(found)
 
 
@@ -48,7 +55,10 @@ def describe(job: Job, rank: int) -> str:
     usual = median(one.compute for one in others)
     waits = mine.fetch - median(one.fetch for one in others) > 0.5 * (mine.compute - usual)
     why = "it waits for data" if waits else "its GPU or its server is slower, or shared"
-    return f"rank {rank}{_at(job, rank)} is a straggler: {mine.compute / usual:.1f}x the time of the others; {why}"
+    return (
+        f"rank {rank}{_at(job, rank)} is a straggler: {mine.compute / usual:.1f}x the time of the"
+        f" others; {why}"
+    )
 
 
 def seats(job: Job) -> dict[int, tuple[NodeId, DeviceId]]:
@@ -71,8 +81,8 @@ class Hang:
 
 
 def hang(job: Job, now: Seconds) -> Hang | None:
-    """Of a running job whose training library tells where its replicas are; what hangs is told, and not touched: nobody
-    but its user knows how long a step may take."""
+    """Of a running job whose training library tells where its replicas are; what hangs is told, and
+    not touched: nobody but its user knows how long a step may take."""
     known = job.pulses
     if job.state is not JobState.RUNNING or not known or any(one.phase in MOVING for one in known):
         return None
@@ -88,11 +98,20 @@ def _who(job: Job, known: Sequence[RankPulse]) -> str:
     behind = [one.rank for one in known if one.step < newest or one.phase != "arrived"]
     silent = sorted(set(seats(job)) - {one.rank for one in known})
     if behind and len(behind) + len(silent) < job.replicas:
-        return f"{_ranks(job, behind)} {'have' if behind[1:] else 'has'} not arrived where the others wait"
+        return (
+            f"{_ranks(job, behind)} {'have' if behind[1:] else 'has'} not arrived where the others"
+            " wait"
+        )
     if silent:
         return f"nothing is known of {_ranks(job, silent)}, the others wait"
-    return "every rank is busy by itself" if behind else "all ranks have arrived and wait for their network"
+    return (
+        "every rank is busy by itself"
+        if behind
+        else "all ranks have arrived and wait for their network"
+    )
 
 
 def _ranks(job: Job, ranks: Sequence[int]) -> str:
-    return f"rank{'s' if ranks[1:] else ''} " + ", ".join(f"{rank}{_at(job, rank)}" for rank in sorted(ranks))
+    return f"rank{'s' if ranks[1:] else ''} " + ", ".join(
+        f"{rank}{_at(job, rank)}" for rank in sorted(ranks)
+    )

@@ -1,4 +1,5 @@
-"""The daemon's clock: seconds since 1970 that never jump and never go back, whatever is done to the machine's clock."""
+"""The daemon's clock: seconds since 1970 that never jump and never go back, whatever is done to the
+machine's clock."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ def elapsed() -> Seconds:
 
 
 class Clock:
-    """Starts at the wall clock's time and then counts real seconds. A wall clock that was set is followed slowly, so
-    that no time limit, grace or back-off runs out by it."""
+    """Starts at the wall clock's time and then counts real seconds. A wall clock that was set is
+    followed slowly, so that no time limit, grace or back-off runs out by it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,5 @@
-"""Which daemon this is, as node agents are told, and whether it still may order: no newer one has opened the database."""
+"""Which daemon this is, as node agents are told, and whether it still may order: no newer one has
+opened the database."""
 
 from __future__ import annotations
 
@@ -13,4 +14,5 @@ class Reign:
     holds: Callable[[], bool]  # asked anew each time; False also where that cannot be told
 
 
-UNNAMED = Reign("", 0, lambda: True)  # without a database: agents do not fence it, and it has no leases
+# without a database: agents do not fence it, and it has no leases
+UNNAMED = Reign("", 0, lambda: True)

@@ -1,5 +1,6 @@
-"""What nobody needs any more is removed: copies of checkpoints of jobs that ended, but for the last one; code that no live
-job was submitted with. Level, not edge: what was missed because a server did not answer is found at a later look."""
+"""What nobody needs any more is removed: copies of checkpoints of jobs that ended, but for the last
+one; code that no live job was submitted with. Level, not edge: what was missed because a server did
+not answer is found at a later look."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ YOUNG: Seconds = 3600.0  # an archive may be of a job that is being submitted
 class Keeper:
     """`start`, then `close`. `codes` is the folder of the archives."""
 
-    def __init__(self, ask: AskNode, view: Callable[[], Snapshot], past: History, codes: str) -> None:
+    def __init__(
+        self, ask: AskNode, view: Callable[[], Snapshot], past: History, codes: str
+    ) -> None:
         self._ask = ask
         self._view = view
         self._past = past
@@ -57,12 +60,15 @@ class Keeper:
         snapshot = self._view()
         for _, node in sorted(snapshot.nodes.items()):
             if node.state is NodeState.UP and node.storage:
-                with contextlib.suppress(GpqError):  # it went away, or a job runs there: at a later look
+                with contextlib.suppress(GpqError):
+                    # it went away, or a job runs there: at a later look
                     self._look_at(snapshot, node)
         needed = {job.spec.code for job in snapshot.jobs.values()}
         with contextlib.suppress(FileNotFoundError):
             for name in sorted(os.listdir(self._codes)):
-                self._look_at_archive(os.path.join(self._codes, name), name.partition(".")[0] in needed)
+                self._look_at_archive(
+                    os.path.join(self._codes, name), name.partition(".")[0] in needed
+                )
 
     def _look_at(self, snapshot: Snapshot, node: Node) -> None:
         kept = self._ask(node.id, "kept", {}, ANSWER)

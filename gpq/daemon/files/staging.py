@@ -1,8 +1,10 @@
-"""What has to lie on a node before an attempt may start there: the newest checkpoint, the code of a snapshot.
+"""What has to lie on a node before an attempt may start there: the newest checkpoint, the code of a
+snapshot.
 
-A start order is said only once everything is there, on all nodes of the attempt. Nothing is remembered across daemons: what
-came before a restart lies on the node, and the transfer goes on behind it. What cannot be brought is told as a refusal of the
-start for a passing reason, so that the job waits or goes elsewhere.
+A start order is said only once everything is there, on all nodes of the attempt. Nothing is
+remembered across daemons: what came before a restart lies on the node, and the transfer goes on
+behind it. What cannot be brought is told as a refusal of the start for a passing reason, so that
+the job waits or goes elsewhere.
 """
 
 from __future__ import annotations
@@ -66,8 +68,8 @@ class _Task:
 
 
 class Stager:
-    """`ask` is an operation of a node; `nudge` makes the nodes of an attempt look at once what they lack; `codes` is the
-    folder of the archives. All of it may be called from any thread."""
+    """`ask` is an operation of a node; `nudge` makes the nodes of an attempt look at once what they
+    lack; `codes` is the folder of the archives. All of it may be called from any thread."""
 
     def __init__(
         self,
@@ -102,17 +104,27 @@ class Stager:
                 return task.state == "done"
             snapshot = self._view()
             job = snapshot.jobs.get(launch.job)
-            if job is None or job.attempt != launch.attempt or not _needs(snapshot, job, launch.placement):
+            if (
+                job is None
+                or job.attempt != launch.attempt
+                or not _needs(snapshot, job, launch.placement)
+            ):
                 return True
             self._forget_old()
             task = self._tasks[key] = _Task(launch, self._clock.elapsed())
-        threading.Thread(target=self._work, args=(task,), name=f"staging-{launch.job}", daemon=True).start()
+        threading.Thread(
+            target=self._work, args=(task,), name=f"staging-{launch.job}", daemon=True
+        ).start()
         return False
 
     def progress(self, job: JobId) -> Staging | None:
         """Of the attempt that is being started; None when nothing is on its way."""
         with self._lock:
-            live = [task for (name, _), task in self._tasks.items() if name == job and task.state == "running"]
+            live = [
+                task
+                for (name, _), task in self._tasks.items()
+                if name == job and task.state == "running"
+            ]
         if not live or not live[-1].what:  # what it is, is not known in its first moment
             return None
         task = live[-1]
@@ -132,7 +144,7 @@ class Stager:
             if task.state != "running" and now - task.began > OLD:
                 del self._tasks[key]
 
-    # -- one attempt, in a thread of its own ---------------------------------------------------------------------------
+    # -- one attempt, in a thread of its own -------------------------------------------------------
 
     def _work(self, task: _Task) -> None:
         launch = task.launch
@@ -151,7 +163,12 @@ class Stager:
             if self._wanted(task):
                 now, nodes = self._clock.now(), [node for node, _ in launch.placement.parts]
                 key = (launch.job, launch.attempt)
-                self._inbox([StartRefused(now, *key, node, reason, transient=True, stays=stays) for node in nodes])
+                self._inbox(
+                    [
+                        StartRefused(now, *key, node, reason, transient=True, stays=stays)
+                        for node in nodes
+                    ]
+                )
         else:
             task.state = "done"
             for node, _ in launch.placement.parts:
@@ -160,7 +177,9 @@ class Stager:
     def _wanted(self, task: _Task) -> bool:
         launch = task.launch
         job = self._view().jobs.get(launch.job)
-        starting = job is not None and job.attempt == launch.attempt and job.state is JobState.STARTING
+        starting = (
+            job is not None and job.attempt == launch.attempt and job.state is JobState.STARTING
+        )
         return starting and not self._closing
 
     def _bring(self, task: _Task) -> None:
@@ -172,12 +191,17 @@ class Stager:
         with ThreadPoolExecutor(PARALLEL, "staging") as pool:
             under_way = []
             if launch.spec.code:
-                under_way += [pool.submit(self._bring_code, task, node) for node in apart(snapshot, launch.placement)]
+                under_way += [
+                    pool.submit(self._bring_code, task, node)
+                    for node in apart(snapshot, launch.placement)
+                ]
             nodes = lacking(snapshot, job, launch.placement)
             if nodes:
                 found = self._find(task, job)
                 if found is not None:
-                    under_way += [pool.submit(self._bring_files, task, *found, node) for node in nodes]
+                    under_way += [
+                        pool.submit(self._bring_files, task, *found, node) for node in nodes
+                    ]
             for one in under_way:
                 one.result()
 
@@ -187,20 +211,42 @@ class Stager:
         try:
             size = os.stat(path).st_size
         except OSError as error:
-            raise GpqError(f"the code {digest[:12]} of the job is gone: {error.strerror}", "submit it again") from None
+            raise GpqError(
+                f"the code {digest[:12]} of the job is gone: {error.strerror}", "submit it again"
+            ) from None
         task.what = task.what or "its code"
         self._transfer(
-            task, {"code": digest}, [[f"{digest}.tar", size, digest, 0o600, 0, size]], FileSource(path, digest), node
+            task,
+            {"code": digest},
+            [[f"{digest}.tar", size, digest, 0o600, 0, size]],
+            FileSource(path, digest),
+            node,
         )
 
     def _bring_files(self, task: _Task, source: NodeId, files: list[Any], node: NodeId) -> None:
         launch, began = task.launch, time.monotonic()
-        gauge = self._transfer(task, {"job": launch.job}, files, NodeSource(self._ask(source), launch.job), node)
+        gauge = self._transfer(
+            task, {"job": launch.job}, files, NodeSource(self._ask(source), launch.job), node
+        )
         seconds = time.monotonic() - began
         if gauge.moved:
-            self._inbox([Staged(self._clock.now(), launch.job, launch.attempt, source, node, gauge.moved, seconds)])
+            self._inbox(
+                [
+                    Staged(
+                        self._clock.now(),
+                        launch.job,
+                        launch.attempt,
+                        source,
+                        node,
+                        gauge.moved,
+                        seconds,
+                    )
+                ]
+            )
 
-    def _transfer(self, task: _Task, what: Mapping[str, Any], files: list[Any], source: Source, node: NodeId) -> Gauge:
+    def _transfer(
+        self, task: _Task, what: Mapping[str, Any], files: list[Any], source: Source, node: NodeId
+    ) -> Gauge:
         gauge = Gauge()
         task.gauges.append(gauge)
         Transfer(what, files, source, self._ask(node), lambda: self._wanted(task), gauge).run()
@@ -212,13 +258,16 @@ class Stager:
         return gauge
 
     def _find(self, task: _Task, job: Job) -> tuple[NodeId, list[Any]] | None:
-        """(node, files) of the newest checkpoint; None where there is nothing to bring. Raises NodeSilent when nobody who
-        has it answered for GIVE_UP seconds."""
+        """(node, files) of the newest checkpoint; None where there is nothing to bring. Raises
+        NodeSilent when nobody who has it answered for GIVE_UP seconds."""
         until = time.monotonic() + GIVE_UP
         while True:
             snapshot = self._view()
             seeing = holders(snapshot, job)
-            task.what = f"its checkpoint from {seeing[0] if seeing else job.files.node if job.files else ''}"
+            task.what = (
+                "its checkpoint from"
+                f" {seeing[0] if seeing else job.files.node if job.files else ''}"
+            )
             told, silent = self._listed(job.id, seeing)
             if told is not None:
                 return told if told[1] else self._elsewhere(snapshot, job, seeing)
@@ -237,7 +286,9 @@ class Stager:
             raise Stays(f"its checkpoint stays on server {node}: {answer['stays']}")
         return answer
 
-    def _listed(self, job: JobId, nodes: Sequence[NodeId]) -> tuple[tuple[NodeId, list[Any]] | None, str]:
+    def _listed(
+        self, job: JobId, nodes: Sequence[NodeId]
+    ) -> tuple[tuple[NodeId, list[Any]] | None, str]:
         """(the first of `nodes` that answers, what it has; why the others do not)."""
         silent = ""
         for node in nodes:
@@ -246,7 +297,9 @@ class Stager:
             silent = f"server {node} does not answer"
         return None, silent
 
-    def _elsewhere(self, snapshot: Snapshot, job: Job, asked: Sequence[NodeId]) -> tuple[NodeId, list[Any]] | None:
+    def _elsewhere(
+        self, snapshot: Snapshot, job: Job, asked: Sequence[NodeId]
+    ) -> tuple[NodeId, list[Any]] | None:
         """The newest that another node has, where the one that should have it lost it."""
         best: tuple[list[int], NodeId, list[Any]] | None = None
         for node in sorted(snapshot.nodes):

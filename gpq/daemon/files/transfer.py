@@ -1,7 +1,9 @@
-"""One set of files from where it lies to one node, piece by piece over the connections that the daemon has anyway.
+"""One set of files from where it lies to one node, piece by piece over the connections that the
+daemon has anyway.
 
-Pieces are small enough that each takes about `PIECE_SECONDS`, so that orders and reports wait no longer for them; after a cut
-it goes on at the offset that the node names. What arrived is proved by SHA-256 on the node before it counts.
+Pieces are small enough that each takes about `PIECE_SECONDS`, so that orders and reports wait no
+longer for them; after a cut it goes on at the offset that the node names. What arrived is proved by
+SHA-256 on the node before it counts.
 """
 
 from __future__ import annotations
@@ -96,7 +98,9 @@ class FileSource:
                 stream.seek(offset)
                 return 0, stream.read(limit)
         except OSError as error:
-            raise GpqError(f"cannot read {self._path}: {error.strerror}", "submit the job again") from None
+            raise GpqError(
+                f"cannot read {self._path}: {error.strerror}", "submit the job again"
+            ) from None
 
     def gather(self, paths: Sequence[str]) -> list[str]:
         return [base64.b64encode(self.read(path, 0, SMALL)[1]).decode("ascii") for path in paths]
@@ -106,7 +110,8 @@ class FileSource:
 
 
 class Transfer:
-    """`what`: {"job": 42} or {"code": hash}. `target`: operations of the node. `wanted` is asked before every piece."""
+    """`what`: {"job": 42} or {"code": hash}. `target`: operations of the node. `wanted` is asked
+    before every piece."""
 
     def __init__(
         self,
@@ -126,8 +131,8 @@ class Transfer:
         self._piece = FIRST_PIECE
 
     def run(self) -> None:
-        """Until it is there. Raises Abandoned, NodeSilent when an end was silent for GIVE_UP seconds, GpqError when it
-        cannot be done."""
+        """Until it is there. Raises Abandoned, NodeSilent when an end was silent for GIVE_UP
+        seconds, GpqError when it cannot be done."""
         self.gauge.total = sum(int(size) for _, size, *_ in self._files)
         cut_at: Seconds | None = None
         while True:
@@ -171,7 +176,9 @@ class Transfer:
         rest = list(places)
 
         def read() -> Future[list[str]]:
-            return ahead.submit(self._source.gather, [str(self._files[at][0]) for at in self._batch(rest)])
+            return ahead.submit(
+                self._source.gather, [str(self._files[at][0]) for at in self._batch(rest)]
+            )
 
         coming = read() if rest else None
         while coming is not None:
@@ -233,6 +240,7 @@ class Transfer:
 
 
 def fitting(piece: int, took: Seconds) -> int:
-    """The next size of a piece, after one of `piece` bytes took so long: at most doubled, within the limits."""
+    """The next size of a piece, after one of `piece` bytes took so long: at most doubled, within
+    the limits."""
     wanted = piece * min(PIECE_SECONDS / max(took, 1e-4), 2.0)
     return int(min(max(wanted, LEAST_PIECE), MOST_PIECE))

@@ -1,8 +1,9 @@
-"""Serves metrics over HTTP, in threads of its own: a scraper that is slow, or many, costs a bounded share of the daemon.
+"""Serves metrics over HTTP, in threads of its own: a scraper that is slow, or many, costs a bounded
+share of the daemon.
 
-At most `MOST_OPEN` connections, each for at most `LONGEST` seconds, and a new one at most every `REST` seconds; the text is
-made anew at most once a second and never takes more than a twentieth of the time. An address that cannot be had is told,
-and tried again.
+At most `MOST_OPEN` connections, each for at most `LONGEST` seconds, and a new one at most every
+`REST` seconds; the text is made anew at most once a second and never takes more than a twentieth of
+the time. An address that cannot be had is told, and tried again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Page:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._lock = threading.Lock()
-        self._made: dict[str, tuple[float, bytes]] = {}  # by content type: until when it is given out, the text
+        # by content type: until when it is given out, the text
+        self._made: dict[str, tuple[float, bytes]] = {}
 
     def text(self, accepted: str) -> tuple[str, bytes]:
         """(content type, text)."""
@@ -52,7 +54,9 @@ class Page:
             if left(until) <= 0:
                 began = time.monotonic()
                 text = encode(self._registry)
-                self._made = {kind: (deadline(max(FRESH, SHARE * (time.monotonic() - began))), text)}
+                self._made = {
+                    kind: (deadline(max(FRESH, SHARE * (time.monotonic() - began))), text)
+                }
         return kind, text
 
 
@@ -93,7 +97,10 @@ class Exporter:
         try:
             self._server = _Server(self._address, self._page.text)
         except OSError as error:
-            why = f"{self._address.host}:{self._address.port} cannot be had: {(error.strerror or str(error)).lower()}"
+            why = (
+                f"{self._address.host}:{self._address.port} cannot be had:"
+                f" {(error.strerror or str(error)).lower()}"
+            )
             if why != self._problem:
                 log.warning("no metrics are served: %s; tried again every %.0f s", why, AGAIN)
             self._problem = why
@@ -115,12 +122,14 @@ class _Server(http.server.ThreadingHTTPServer):
         super().__init__((address.host, address.port), _Scrape)
 
     def server_bind(self) -> None:
-        """As the library does it, but without asking for the name of the machine, for which a resolver may take minutes."""
+        """As the library does it, but without asking for the name of the machine, for which a
+        resolver may take minutes."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Those who come sooner wait, or a crowd would take the daemon's interpreter from its rounds."""
+        """Those who come sooner wait, or a crowd would take the daemon's interpreter from its
+        rounds."""
         time.sleep(max(self._next - time.monotonic(), 0.0))
         self._next = time.monotonic() + REST
         with self._lock:

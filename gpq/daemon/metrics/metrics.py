@@ -1,7 +1,8 @@
-"""The newest committed snapshot as Prometheus metrics. Reads answers that there are; imported only where metrics are served.
+"""The newest committed snapshot as Prometheus metrics. Reads answers that there are; imported only
+where metrics are served.
 
-Series are bounded: by state, user, node and device, and of jobs by those that hold GPUs now. A job's label is `job_id`,
-because Prometheus gives each series a `job` of its own.
+Series are bounded: by state, user, node and device, and of jobs by those that hold GPUs now. A
+job's label is `job_id`, because Prometheus gives each series a `job` of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 import gpq
@@ -33,7 +39,8 @@ MIB = float(1 << 20)
 LIVE = [state for state in JobState if state not in TERMINAL]
 ILL = tuple(str(state) for state in DeviceState if state is not DeviceState.OK)
 STANDINGS = ("held", "free", *ILL, "drained", "reserved", "unknown")
-Row = tuple[tuple[str, ...], float | None]  # values of the labels, and the figure; None: not known, and left out
+# values of the labels, and the figure; None: not known, and left out
+Row = tuple[tuple[str, ...], float | None]
 
 
 class Look(NamedTuple):
@@ -57,7 +64,8 @@ class Cluster(Collector):
     def __init__(self, look: Callable[[], Look], policy: str) -> None:
         self._look = look
         self._policy = policy
-        self._gpu_seconds: dict[str, float] = {}  # as told last: a counter never falls, though an end may be told late
+        # as told last: a counter never falls, though an end may be told late
+        self._gpu_seconds: dict[str, float] = {}
 
     def collect(self) -> Iterable[Metric]:
         look = self._look()
@@ -68,25 +76,51 @@ class Cluster(Collector):
         yield from _gpus(look.reader, nodes)
         yield from _nodes(nodes)
         yield from self._counted(look)
-        yield _gauge("gpq_build_info", "1, with the version of gpq and its policy.", ["version", "policy", "python"], [
-            ((gpq.__version__, self._policy, ".".join(map(str, sys.version_info[:3]))), 1.0)
-        ])  # fmt: skip
+        yield _gauge(
+            "gpq_build_info",
+            "1, with the version of gpq and its policy.",
+            ["version", "policy", "python"],
+            [((gpq.__version__, self._policy, ".".join(map(str, sys.version_info[:3]))), 1.0)],
+        )
 
     def _counted(self, look: Look) -> Iterator[Metric]:
         tally, reader, users = look.tally, look.reader, _known_users(look)
-        yield _histogram("gpq_round_duration_seconds", "Time that rounds took to decide.", tally.rounds)
-        yield _histogram("gpq_commit_duration_seconds", "Time that writes to the database took.", tally.commits)
-        yield _histogram("gpq_job_wait_seconds", "Time from the submission to the first launch.", tally.waits)
+        yield _histogram(
+            "gpq_round_duration_seconds", "Time that rounds took to decide.", tally.rounds
+        )
+        yield _histogram(
+            "gpq_commit_duration_seconds", "Time that writes to the database took.", tally.commits
+        )
+        yield _histogram(
+            "gpq_job_wait_seconds", "Time from the submission to the first launch.", tally.waits
+        )
         if reader.round is not None:
-            yield _gauge("gpq_last_round_timestamp_seconds", "When the latest round was.", [], [((), reader.round.at)])
+            yield _gauge(
+                "gpq_last_round_timestamp_seconds",
+                "When the latest round was.",
+                [],
+                [((), reader.round.at)],
+            )
         ended: list[Row] = [
-            ((user, state), tally.ended.get((user, state), 0)) for user in users for state in sorted(map(str, TERMINAL))
+            ((user, state), tally.ended.get((user, state), 0))
+            for user in users
+            for state in sorted(map(str, TERMINAL))
         ]
-        yield _counter("gpq_jobs_ended", "Jobs that ended since the daemon's start.", ["user", "state"], ended)
+        yield _counter(
+            "gpq_jobs_ended", "Jobs that ended since the daemon's start.", ["user", "state"], ended
+        )
         for name, told, counts in (
             ("gpq_restarts", "Launches of jobs after their first.", tally.restarts),
-            ("gpq_restart_seconds", "From orders to stop to the next first step.", tally.restart_seconds),
-            ("gpq_gpu_seconds", "GPU time, of live jobs and of those that ended.", self._attained(look)),
+            (
+                "gpq_restart_seconds",
+                "From orders to stop to the next first step.",
+                tally.restart_seconds,
+            ),
+            (
+                "gpq_gpu_seconds",
+                "GPU time, of live jobs and of those that ended.",
+                self._attained(look),
+            ),
         ):
             rows: list[Row] = [((user,), counts.get(user, 0)) for user in users]
             yield _counter(name, told, ["user"], rows)
@@ -101,7 +135,8 @@ class Cluster(Collector):
 
 
 def _known_users(look: Look) -> list[str]:
-    """Whoever has a live job, or had one since the daemon's start: their series begin at 0, and stay."""
+    """Whoever has a live job, or had one since the daemon's start: their series begin at 0, and
+    stay."""
     live = {job.spec.user for job in look.reader.snapshot.jobs.values()}
     return sorted(live | {user for user, _ in look.tally.ended})
 
@@ -118,9 +153,12 @@ def _jobs(look: Look) -> Iterator[Metric]:
     for job in jobs:
         if job.state is JobState.PENDING and job.submitted_at < oldest[job.spec.user]:
             oldest[job.spec.user] = job.submitted_at
-    yield _gauge("gpq_oldest_pending_job_age_seconds", "Age of the oldest pending job; 0 without one.", ["user"], [
-        ((user,), max(look.reader.now - since, 0.0)) for user, since in oldest.items()
-    ])  # fmt: skip
+    yield _gauge(
+        "gpq_oldest_pending_job_age_seconds",
+        "Age of the oldest pending job; 0 without one.",
+        ["user"],
+        [((user,), max(look.reader.now - since, 0.0)) for user, since in oldest.items()],
+    )
 
 
 class _Figure(NamedTuple):
@@ -130,16 +168,36 @@ class _Figure(NamedTuple):
 
 
 FIGURES = (
-    _Figure("goodput_examples_per_second", "Useful examples a second, of the base batch's worth.", lambda job: job.goodput),
+    _Figure(
+        "goodput_examples_per_second",
+        "Useful examples a second, of the base batch's worth.",
+        lambda job: job.goodput,
+    ),
     _Figure("throughput_examples_per_second", "Examples a second.", lambda job: job.throughput),
-    _Figure("efficiency_ratio", "Statistical efficiency: goodput over throughput.", lambda job: job.efficiency),
-    _Figure("speedup_ratio", "Goodput over that of a fair share, at least its fewest GPUs.", lambda job: job.speedup),
+    _Figure(
+        "efficiency_ratio",
+        "Statistical efficiency: goodput over throughput.",
+        lambda job: job.efficiency,
+    ),
+    _Figure(
+        "speedup_ratio",
+        "Goodput over that of a fair share, at least its fewest GPUs.",
+        lambda job: job.speedup,
+    ),
     _Figure("finish_time_fairness_ratio", "rho: at most 1 is fair.", lambda job: job.rho),
     _Figure("progress_ratio", "Of its declared length.", lambda job: job.progress),
     _Figure("remaining_seconds", "Expected time to its end.", lambda job: job.eta_seconds),
     _Figure("batch_examples", "Total batch in use.", lambda job: job.total_batch or None),
-    _Figure("silent_seconds", "For how long its servers have not answered.", lambda job: job.unknown_seconds or 0.0),
-    _Figure("hung_seconds", "For how long it has made no step.", lambda job: job.hung_seconds or 0.0),
+    _Figure(
+        "silent_seconds",
+        "For how long its servers have not answered.",
+        lambda job: job.unknown_seconds or 0.0,
+    ),
+    _Figure(
+        "hung_seconds",
+        "For how long it has made no step.",
+        lambda job: job.hung_seconds or 0.0,
+    ),
 )  # fmt: skip
 
 
@@ -147,9 +205,12 @@ def _running(reader: Reader) -> Iterator[Metric]:
     """Of jobs that hold GPUs: never more than there are GPUs."""
     held = [job for _, job in sorted(reader.snapshot.jobs.items()) if job.state in HOLDS_DEVICES]
     rows = reader.jobs(held)
-    yield _gauge("gpq_job_info", "1, with what a job is, of jobs that hold GPUs.", ["job_id", "name", "user", "level"], [
-        ((str(job.id), job.name, job.user, job.level), 1.0) for job in rows
-    ])  # fmt: skip
+    yield _gauge(
+        "gpq_job_info",
+        "1, with what a job is, of jobs that hold GPUs.",
+        ["job_id", "name", "user", "level"],
+        [((str(job.id), job.name, job.user, job.level), 1.0) for job in rows],
+    )
     yield _gauge("gpq_job_gpus", "GPUs that the job holds on a server.", ["job_id", "node"], [
         ((str(job.id), part.node), len(part.devices)) for job in rows for part in job.placement
     ])  # fmt: skip
@@ -164,8 +225,16 @@ def _users(reader: Reader) -> Iterator[Metric]:
     for name, told, values in (
         ("gpus", "GPUs that the user's jobs hold.", [float(row.gpus) for row in users]),
         ("share_ratio", "Of the GPUs in use.", [row.share for row in users]),
-        ("fair_share_ratio", "Of the GPUs, what a fair share is.", [row.fair_share for row in users]),
-        ("speedup_ratio", "Mean goodput of the jobs over that of their fair share.", [row.speedup for row in users]),
+        (
+            "fair_share_ratio",
+            "Of the GPUs, what a fair share is.",
+            [row.fair_share for row in users],
+        ),
+        (
+            "speedup_ratio",
+            "Mean goodput of the jobs over that of their fair share.",
+            [row.speedup for row in users],
+        ),
         ("finish_time_fairness_ratio", "Worst rho of the user's jobs.", [row.rho for row in users]),
     ):
         yield _gauge(f"gpq_user_{name}", told, ["user"], [
@@ -180,10 +249,15 @@ def _gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
         if held.start <= reader.now
         for device in devices_of(held, reader.snapshot.nodes.get(held.node))
     }
-    counts = Counter((node.name, standing(node, device, kept)) for node in nodes for device in node.devices)
-    yield _gauge("gpq_gpus", "GPUs (or CPU slots) of a server, each in one state.", ["node", "state"], [
-        ((node.name, state), counts[node.name, state]) for node in nodes for state in STANDINGS
-    ])  # fmt: skip
+    counts = Counter(
+        (node.name, standing(node, device, kept)) for node in nodes for device in node.devices
+    )
+    yield _gauge(
+        "gpq_gpus",
+        "GPUs (or CPU slots) of a server, each in one state.",
+        ["node", "state"],
+        [((node.name, state), counts[node.name, state]) for node in nodes for state in STANDINGS],
+    )
     all_of = [(node, device) for node in nodes for device in node.devices]
     yield _gauge("gpq_gpu_info", "1, with what a GPU is.", ["node", "gpu", "uuid", "type"], [
         ((node.name, str(device.index), device.id, device.type), 1.0) for node, device in all_of
@@ -224,9 +298,15 @@ def _nodes(nodes: list[NodeView]) -> Iterator[Metric]:
     for name, told, of in (
         ("up", "1 while the server answers.", lambda node: float(node.answers)),
         ("drained", "1 while nothing new is placed there.", lambda node: float(node.drained)),
-        ("knowledge_age_seconds", "Since the server was last heard of.", lambda node: node.seen_seconds),
+        (
+            "knowledge_age_seconds",
+            "Since the server was last heard of.",
+            lambda node: node.seen_seconds,
+        ),
     ):
-        yield _gauge(f"gpq_node_{name}", told, ["node"], [((node.name,), of(node)) for node in nodes])
+        yield _gauge(
+            f"gpq_node_{name}", told, ["node"], [((node.name,), of(node)) for node in nodes]
+        )
 
 
 def _gauge(name: str, told: str, labels: list[str], rows: Iterable[Row]) -> Metric:
@@ -246,10 +326,14 @@ def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]
 
 
 def _histogram(name: str, told: str, seen: counting.Histogram) -> Metric:
-    buckets = [("+Inf" if math.isinf(bound) else repr(bound), float(count)) for bound, count in seen.cumulated]
+    buckets = [
+        ("+Inf" if math.isinf(bound) else repr(bound), float(count))
+        for bound, count in seen.cumulated
+    ]
     return HistogramMetricFamily(name, told, buckets=buckets, sum_value=seen.total)
 
 
 def label(text: str) -> str:
-    """What comes from jobs and servers, as a label may hold it: no control characters, and not long."""
+    """What comes from jobs and servers, as a label may hold it: no control characters, and not
+    long."""
     return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)[:LONGEST_LABEL]

@@ -23,7 +23,8 @@ MOST = 1 << 53  # of any number; beyond it JSON and floats are not exact
 
 
 def whole(value: Any) -> int:
-    """Raises ValueError, TypeError or OverflowError for what is no number, or none that anything could have."""
+    """Raises ValueError, TypeError or OverflowError for what is no number, or none that anything
+    could have."""
     number = int(value)
     if abs(number) > MOST:
         raise ValueError("a number is out of range")
@@ -39,15 +40,17 @@ def real(value: Any) -> float:
 
 
 def moment(stamp: Any, of: Any, now: Seconds) -> Seconds:
-    """When it was by the daemon's clock what a node stamped: by its age in the report `of` that stamp, taken in `now`, for
-    neither knows what the other's clock says. 0.0 where the node does not tell."""
+    """When it was by the daemon's clock what a node stamped: by its age in the report `of` that
+    stamp, taken in `now`, for neither knows what the other's clock says. 0.0 where the node does
+    not tell."""
     if stamp is None or of is None:
         return 0.0
     return now - max(real(of) - real(stamp), 0.0)
 
 
 def exit_of(record: Mapping[str, Any] | None, *, lost: bool, at: Seconds = 0.0) -> Exit:
-    """A wire.ExitRecord. `lost`: nobody saw the end, so the code is not known. `at`: when it was, 0.0 if that is not known."""
+    """A wire.ExitRecord. `lost`: nobody saw the end, so the code is not known. `at`: when it was,
+    0.0 if that is not known."""
     if record is None:
         return Exit(code=None, lost=True, note="the node does not know it any more")
     code, signal = record.get("code"), record.get("signal")
@@ -71,10 +74,14 @@ def exit_of(record: Mapping[str, Any] | None, *, lost: bool, at: Seconds = 0.0) 
 
 
 def devices_of(
-    infos: Sequence[Mapping[str, Any]], taken: Mapping[str, str], gpus: Collection[str] = (), now: Seconds = 0.0
+    infos: Sequence[Mapping[str, Any]],
+    taken: Mapping[str, str],
+    gpus: Collection[str] = (),
+    now: Seconds = 0.0,
 ) -> tuple[Device, ...]:
-    """wire.DeviceInfo list, as of `now`; of GPUs only those named in `gpus` by UUID or index, when it names any. `taken`:
-    why a device is not to be had, by device: a process that this daemon does not count on is on it."""
+    """wire.DeviceInfo list, as of `now`; of GPUs only those named in `gpus` by UUID or index, when
+    it names any. `taken`: why a device is not to be had, by device: a process that this daemon does
+    not count on is on it."""
     return tuple(
         _device(info, taken.get(info["id"], ""), now)
         for info in infos
@@ -114,11 +121,15 @@ def stuck(known: Mapping[tuple[JobId, int], Mapping[str, Any]]) -> tuple[tuple[s
     )
 
 
-def damage(hello: Mapping[str, Any], known: Mapping[tuple[JobId, int], Mapping[str, Any]]) -> tuple[str, ...]:
+def damage(
+    hello: Mapping[str, Any], known: Mapping[tuple[JobId, int], Mapping[str, Any]]
+) -> tuple[str, ...]:
     """Files that the node set aside, a line each, at most MOST_DAMAGE."""
     lines = [str(line) for line in hello.get("damage", ())]
     lines += [
-        f"attempt {key[0]}.{key[1]}: {line}" for key, info in sorted(known.items()) for line in info.get("damage", ())
+        f"attempt {key[0]}.{key[1]}: {line}"
+        for key, info in sorted(known.items())
+        for line in info.get("damage", ())
     ]
     return tuple(line[:LONGEST_NOTE] for line in lines[:MOST_DAMAGE])
 
@@ -140,24 +151,32 @@ def _process(info: Mapping[str, Any]) -> DeviceProcess:
     )
 
 
-def pulses_of(ranks: Sequence[Mapping[str, Any]], node: NodeId, now: Seconds) -> tuple[RankPulse, ...]:
+def pulses_of(
+    ranks: Sequence[Mapping[str, Any]], node: NodeId, now: Seconds
+) -> tuple[RankPulse, ...]:
     """wire.Pulse list. `since` is by the daemon's clock: a node tells how long ago it was."""
     return tuple(
-        RankPulse(whole(one["rank"]), node, whole(one["step"]), str(one["phase"]), now - real(one["age"]))
+        RankPulse(
+            whole(one["rank"]), node, whole(one["step"]), str(one["phase"]), now - real(one["age"])
+        )
         for one in ranks
         if one["phase"] in wire.PHASES
     )
 
 
 def addresses_of(hello: Mapping[str, Any], address: str, interface: str) -> tuple[str, ...]:
-    """Where peers may try to reach a node: where the configuration says, else by the interface that it names, else where
-    ssh has reached it and then wherever else it may be reached."""
+    """Where peers may try to reach a node: where the configuration says, else by the interface that
+    it names, else where ssh has reached it and then wherever else it may be reached."""
     if address:
         return (address,)
     rows = [(str(name), str(one)) for name, one in hello.get("network", ())][:MOST_ADDRESSES]
     found = [one for name, one in rows if interface in ("", name) and is_address(one)]
     ssh = str(hello.get("address") or "")
-    return tuple(dict.fromkeys([*([ssh] if is_address(ssh) and (not interface or ssh in found) else []), *found]))
+    return tuple(
+        dict.fromkeys(
+            [*([ssh] if is_address(ssh) and (not interface or ssh in found) else []), *found]
+        )
+    )
 
 
 def is_address(text: str) -> bool:
@@ -170,7 +189,8 @@ def is_address(text: str) -> bool:
 
 
 def ephemeral_of(hello: Mapping[str, Any]) -> tuple[int, int]:
-    """Ports that its kernel gives to outgoing connections; Linux's default where an agent does not say."""
+    """Ports that its kernel gives to outgoing connections; Linux's default where an agent does not
+    say."""
     first, last = hello.get("ephemeral") or Node(NodeId("")).ephemeral
     return whole(first), whole(last)
 
@@ -182,8 +202,33 @@ def differs(before: Node | None, after: Node) -> bool:
 
 def _outline(node: Node) -> tuple[object, ...]:
     devices = tuple(
-        (device.id, device.index, device.kind, device.type, device.memory_mib, device.state, device.reason)
+        (
+            device.id,
+            device.index,
+            device.kind,
+            device.type,
+            device.memory_mib,
+            device.state,
+            device.reason,
+        )
         for device in node.devices
     )
-    net = (node.address, node.addresses, node.interface, node.ephemeral, node.storage, node.strangers, presence(node))
-    return (node.state, node.boot_id, node.cores, node.memory_mib, *net, node.stuck, node.damage, devices)
+    net = (
+        node.address,
+        node.addresses,
+        node.interface,
+        node.ephemeral,
+        node.storage,
+        node.strangers,
+        presence(node),
+    )
+    return (
+        node.state,
+        node.boot_id,
+        node.cores,
+        node.memory_mib,
+        *net,
+        node.stuck,
+        node.damage,
+        devices,
+    )

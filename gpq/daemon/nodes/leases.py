@@ -1,4 +1,5 @@
-"""Looks each second whether a node has been silent for longer than a lease lasts, and tells the ends that follow."""
+"""Looks each second whether a node has been silent for longer than a lease lasts, and tells the
+ends that follow."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ ABSENCE: Seconds = 5.0  # between two looks: this daemon was stopped, or its mac
 
 
 class LeaseWatch:
-    """`heard` gives, for each node with a link to be, when it was last heard of (`elapsed`). `forgo` is told which attempts
-    a node may not be told to start any more, since their end is told: that may be long before it is committed (a full
-    disk). `resume` takes it back."""
+    """`heard` gives, for each node with a link to be, when it was last heard of (`elapsed`).
+    `forgo` is told which attempts a node may not be told to start any more, since their end is
+    told: that may be long before it is committed (a full disk). `resume` takes it back."""
 
     def __init__(
         self,
@@ -62,7 +63,8 @@ class LeaseWatch:
                 self._inbox(events)
 
     def look(self) -> list[Event]:
-        """The ends that are certain by now. A node that nobody connects to any more is silent since this daemon's start."""
+        """The ends that are certain by now. A node that nobody connects to any more is silent since
+        this daemon's start."""
         counted, snapshot = self._counted(), self._view()
         if counted - self._looked_at > ABSENCE:
             self._not_before = counted + pace.LISTENING
@@ -80,10 +82,12 @@ class LeaseWatch:
             keys = frozenset((end.job, end.attempt) for end in ends)
             self._forgo(node, keys)
             if self._heard().get(node, self._born) != since:
-                self._resume(node, keys)  # heard of in between: it may just have been told to start them
+                # heard of in between: it may just have been told to start them
+                self._resume(node, keys)
                 continue
             known = snapshot.nodes.get(node)
-            # Else the next round might choose the very node. Of one that is known to be silent, why is known as well.
+            # Else the next round might choose the very node. Of one that is known to be silent, why
+            # is known as well.
             if known is not None and known.state is not NodeState.UNREACHABLE:
                 found.append(NodeSilent(now, node, NO_ANSWER, now - silent))
             found += ends

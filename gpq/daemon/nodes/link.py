@@ -1,4 +1,5 @@
-"""One connection to a node agent: numbered requests out, their replies in, silence noticed. Knows no job and no order."""
+"""One connection to a node agent: numbered requests out, their replies in, silence noticed. Knows
+no job and no order."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ class Link:
         self._writer.start()
 
     def send(self, op: str, fields: Mapping[str, Any], done: Done) -> None:
-        """Queue a request; never blocks. `done` gets the reply in the reader's thread, or at once or later
-        ``{"ok": False, "lost": True, ...}`` when the link is lost before it came."""
+        """Queue a request; never blocks. `done` gets the reply in the reader's thread, or at once
+        or later ``{"ok": False, "lost": True, ...}`` when the link is lost before it came."""
         with self._lock:
             number = next(self._numbers)
             lost = self._lost
@@ -63,9 +64,11 @@ class Link:
         self._outbox.put(wire.encode({"v": wire.VERSION, "id": number, "op": op, **fields}))
 
     def serve(self, silence: Seconds) -> NoReturn:
-        """Read until the link is lost, and raise LinkLost. Nothing heard for `silence` seconds counts as lost.
+        """Read until the link is lost, and raise LinkLost. Nothing heard for `silence` seconds
+        counts as lost.
 
-        Seconds are counted by looks that found nothing, so a daemon that was itself stopped for a while blames nobody.
+        Seconds are counted by looks that found nothing, so a daemon that was itself stopped for a
+        while blames nobody.
         """
         for line in self._lines(silence):
             try:
@@ -81,7 +84,8 @@ class Link:
         raise LinkLost(self._lost)
 
     def end(self, why: str) -> None:
-        """Ask the link to end, from any thread: the agent sees the end of its input, and `serve` the agent's end."""
+        """Ask the link to end, from any thread: the agent sees the end of its input, and `serve`
+        the agent's end."""
         with self._lock:
             self._lost = self._lost or why
         self._outbox.put(None)
@@ -133,12 +137,14 @@ class Link:
                 while rest:
                     rest = rest[self._channel.writer.write(rest) :]
             self._channel.writer.close()
-        except (OSError, ValueError) as error:  # ValueError: closed meanwhile. The reader notices the end.
+        except (OSError, ValueError) as error:
+            # ValueError: closed meanwhile. The reader notices the end.
             log.debug("%s: cannot write: %s", self._name, error)
 
 
 def _decode(line: bytes) -> Reply:
-    """As wire.decode; halves of surrogate pairs, which neither the database nor a terminal takes, become question marks."""
+    """As wire.decode; halves of surrogate pairs, which neither the database nor a terminal takes,
+    become question marks."""
     message = wire.decode(line)
     if HALVES.search(line):
         message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))

@@ -1,4 +1,5 @@
-"""The daemon's end of one node: a thread that keeps a link to its agent and lends it to the conversation.
+"""The daemon's end of one node: a thread that keeps a link to its agent and lends it to the
+conversation.
 
 Decides nothing: what is said, and when, is in `conversation`.
 """
@@ -35,12 +36,14 @@ log = logging.getLogger(__name__)
 
 
 class NodeClient:
-    """`start`, then `order` from the controller's thread and `request` from any; `close` ends its threads.
+    """`start`, then `order` from the controller's thread and `request` from any; `close` ends its
+    threads.
 
-    `arguments` are the agent's; `library` is the folder on the node that holds gpq_agent alone, "" where the agent is
-    to say it; `variables` are of all jobs there; `local` is what jobs have that noted no attributes, where the node is this
-    machine; `gpus` names those to use by UUID or index, all when empty; `address` is where peers reach the node, "" where
-    the agent is to say it; `python` runs scripts there, "" for the one of each job; `setup_limit` is what a setup may take;
+    `arguments` are the agent's; `library` is the folder on the node that holds gpq_agent alone, ""
+    where the agent is to say it; `variables` are of all jobs there; `local` is what jobs have that
+    noted no attributes, where the node is this machine; `gpus` names those to use by UUID or index,
+    all when empty; `address` is where peers reach the node, "" where the agent is to say it;
+    `python` runs scripts there, "" for the one of each job; `setup_limit` is what a setup may take;
     `view` gives the newest committed snapshot; `ready` says whether an attempt may start.
     """
 
@@ -116,7 +119,8 @@ class NodeClient:
             self._thread.join(timeout=5.0)
 
     def order(self, action: Action) -> None:
-        """From the controller's thread. Without a link it is not kept: it is found missing once there is one."""
+        """From the controller's thread. Without a link it is not kept: it is found missing once
+        there is one."""
         self._conversation.order(action)
 
     def nudge(self) -> None:
@@ -129,32 +133,45 @@ class NodeClient:
         self._conversation.resume(keys)
 
     def request(self, op: str, fields: Mapping[str, Any], timeout: Seconds = 10.0) -> Reply:
-        """The node's answer, in any thread. Raises NodeSilent when none comes in time, GpqError when it refuses."""
+        """The node's answer, in any thread. Raises NodeSilent when none comes in time, GpqError
+        when it refuses."""
         line = self._line()
         answer: Future[Reply] = Future()
         if line is None:
-            raise NodeSilent(f"node {self.node} does not answer", "`gpq nodes` tells since when and why")
+            raise NodeSilent(
+                f"node {self.node} does not answer", "`gpq nodes` tells since when and why"
+            )
         line(op, fields, answer.set_result)
         try:
             reply = answer.result(timeout)
         except FutureTimeout:
-            raise NodeSilent(f"node {self.node} did not answer within {timeout:.0f} s", "try again") from None
+            raise NodeSilent(
+                f"node {self.node} did not answer within {timeout:.0f} s", "try again"
+            ) from None
         if reply.get("lost"):
             raise NodeSilent(
-                f"node {self.node} does not answer: {reply['error']}", "`gpq nodes` tells since when and why"
+                f"node {self.node} does not answer: {reply['error']}",
+                "`gpq nodes` tells since when and why",
             )
         if not reply.get("ok"):
-            raise GpqError(f"node {self.node}: {reply.get('error', 'refused')}", str(reply.get("hint", "")))
+            raise GpqError(
+                f"node {self.node}: {reply.get('error', 'refused')}", str(reply.get("hint", ""))
+            )
         return reply
 
     def _line(self) -> Send | None:
-        """None where it is silent. Just after the start of the daemon nobody knows yet: the first contact is waited for."""
+        """None where it is silent. Just after the start of the daemon nobody knows yet: the first
+        contact is waited for."""
         until = self._began + FIRST_CONTACT
-        while (line := self._conversation.line) is None and not self._failed and self._clock.elapsed() < until:
+        while (
+            (line := self._conversation.line) is None
+            and not self._failed
+            and self._clock.elapsed() < until
+        ):
             self._closing.wait(FIRST_LOOK)
         return line
 
-    # -- the reader's thread -------------------------------------------------------------------------------------------
+    # -- the reader's thread -----------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._closing.is_set():

@@ -1,4 +1,5 @@
-"""What a node says against what the snapshot says -> events. Remembers what was told already; sends nothing."""
+"""What a node says against what the snapshot says -> events. Remembers what was told already; sends
+nothing."""
 
 from __future__ import annotations
 
@@ -34,12 +35,18 @@ RETELL: Seconds = 30.0  # an event that changed nothing is told again, after thi
 
 
 class Observer:
-    """Of one node; used by that node's reader thread alone. `gpus`: the GPUs to use by UUID or index, empty for all.
-    `address`, `interface`: where peers reach it, and over which interface it trains; "" for what the agent finds. `owner`: user
-    there to whom it belongs, "" for nobody."""
+    """Of one node; used by that node's reader thread alone. `gpus`: the GPUs to use by UUID or
+    index, empty for all. `address`, `interface`: where peers reach it, and over which interface it
+    trains; "" for what the agent finds. `owner`: user there to whom it belongs, "" for nobody."""
 
     def __init__(
-        self, node: NodeId, gpus: Sequence[str], clock: Clock, address: str = "", interface: str = "", owner: str = ""
+        self,
+        node: NodeId,
+        gpus: Sequence[str],
+        clock: Clock,
+        address: str = "",
+        interface: str = "",
+        owner: str = "",
     ) -> None:
         self.node = node
         self._owner = owner
@@ -48,7 +55,8 @@ class Observer:
         self._gpus = tuple(gpus)
         self._clock = clock
         self._hello: Mapping[str, Any] = {}
-        self._told: Node | None = None  # what rounds know of the node; None: nothing, or that it is silent
+        # what rounds know of the node; None: nothing, or that it is silent
+        self._told: Node | None = None
         self._told_at = 0.0
         self._ends: dict[Key, Seconds] = {}  # told when, of attempts that the node still has
         self._reason = ""  # of the silence that was told
@@ -80,7 +88,8 @@ class Observer:
         return [NodeSilent(now, self.node, reason, now - seconds)]
 
     def offsets(self, snapshot: Snapshot) -> dict[str, int]:
-        """By attempt: where the next report line begins. What was told counts, though it may not be committed yet."""
+        """By attempt: where the next report line begins. What was told counts, though it may not be
+        committed yet."""
         jobs = snapshot.expected_on(self.node)
         live = {(job.id, job.attempt) for job in jobs}
         self._offsets = {key: offset for key, offset in self._offsets.items() if key in live}
@@ -102,8 +111,8 @@ class Observer:
         stamp: float | None = None,
         yields: Sequence[str] = (),
     ) -> tuple[list[Event], bool]:
-        """(events, is there more to read at once). `asked`: the offsets that this answer was asked with; `stamp`: its own;
-        `yields`: users who want the server back."""
+        """(events, is there more to read at once). `asked`: the offsets that this answer was asked
+        with; `stamp`: its own; `yields`: users who want the server back."""
         events: list[Event] = []
         more = False
         waited_for = {(job.id, job.attempt) for job in snapshot.expected_on(self.node)}
@@ -118,8 +127,11 @@ class Observer:
         events += self._of_node(devices, known, snapshot, yields)
         return events, more
 
-    def of_attempt(self, info: Info, snapshot: Snapshot, *, drained: bool, stamp: float | None = None) -> list[Event]:
-        """Events of one attempt. Its end is told only once its report was read to the end (`drained`)."""
+    def of_attempt(
+        self, info: Info, snapshot: Snapshot, *, drained: bool, stamp: float | None = None
+    ) -> list[Event]:
+        """Events of one attempt. Its end is told only once its report was read to the end
+        (`drained`)."""
         job_id, attempt, state = JobId(info["job"]), int(info["attempt"]), info["state"]
         key, now = (job_id, attempt), self._clock.now()
         if fate(snapshot, self.node, *key) is not Fate.LIVE:
@@ -142,14 +154,26 @@ class Observer:
             end = decode.exit_of(info.get("exit"), lost=state == "lost", at=ended)
             events.append(Exited(now, job_id, attempt, self.node, end))
         if state == "orphan":
-            self.note(f"the shim of attempt {job_id}.{attempt} is gone, its processes live on and keep their devices")
+            self.note(
+                f"the shim of attempt {job_id}.{attempt} is gone, its processes live on and keep"
+                " their devices"
+            )
         return events
 
     def _damage(self, job: Job, lines: Sequence[Any]) -> list[Event]:
-        """Files of the attempt that its server could not take for what they should be, once each."""
+        """Files of the attempt that its server could not take for what they should be, once
+        each."""
         told = [f"{self.node}: {str(line)[: decode.LONGEST_NOTE]}" for line in lines]
-        new = tuple(line for line in told if line not in job.notices and self._is_new(line, (job.id, job.attempt)))
-        return [Profiled(self._clock.now(), job.id, job.attempt, self._offset(job), notices=new)] if new else []
+        new = tuple(
+            line
+            for line in told
+            if line not in job.notices and self._is_new(line, (job.id, job.attempt))
+        )
+        return (
+            [Profiled(self._clock.now(), job.id, job.attempt, self._offset(job), notices=new)]
+            if new
+            else []
+        )
 
     def _pulses(self, job: Job, ranks: Sequence[Info]) -> list[Event]:
         """Where its replicas are, once they have made no step for a while, and that they go on."""
@@ -158,7 +182,8 @@ class Observer:
         if all(now - one.since < STILL for one in found):
             found = ()
         outline = _outline(found)
-        kept = tuple(one for one in job.pulses if one.node == self.node)  # told by the daemon before us, perhaps
+        # told by the daemon before us, perhaps
+        kept = tuple(one for one in job.pulses if one.node == self.node)
         if outline == self._still.get(key, _outline(kept)):
             return []
         self._still[key] = outline
@@ -194,12 +219,17 @@ class Observer:
         return events
 
     def _of_node(
-        self, devices: Sequence[Info], known: Mapping[Key, Info], snapshot: Snapshot, yields: Sequence[str]
+        self,
+        devices: Sequence[Info],
+        known: Mapping[Key, Info],
+        snapshot: Snapshot,
+        yields: Sequence[str],
     ) -> list[Event]:
         taken = {
             device: reason
             for key, info in known.items()
-            if info["state"] in ALIVE and (reason := _taken_by(key, fate(snapshot, self.node, *key)))
+            if info["state"] in ALIVE
+            and (reason := _taken_by(key, fate(snapshot, self.node, *key)))
             for device in info.get("devices", ())
         }
         now = self._clock.now()
@@ -229,7 +259,8 @@ class Observer:
         return [NodeSeen(now, node)]
 
     def _strangers(self, known: Mapping[Key, Info], snapshot: Snapshot) -> tuple[Stranger, ...]:
-        """Those that live. What is committed a moment later is none: no job is started before it is."""
+        """Those that live. What is committed a moment later is none: no job is started before it
+        is."""
         keys = [key for key in sorted(known) if known[key]["state"] in ALIVE]
         folder = f"{self._hello.get('path', '')}/attempts"
         return tuple(

@@ -1,4 +1,5 @@
-"""What an outage of one node puts into the log: its first tries, each new reason, and then tries at doubling distances."""
+"""What an outage of one node puts into the log: its first tries, each new reason, and then tries at
+doubling distances."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ class Outage:
         if self._tries <= FIRST_TRIES:
             log.info("%s: %s; next try in %.1f s", self.node, reason, wait)
         elif is_new or self._tries & (self._tries - 1) == 0:
-            log.info("%s: %s; that was try %d, the next in %.1f s", self.node, reason, self._tries, wait)
+            log.info(
+                "%s: %s; that was try %d, the next in %.1f s", self.node, reason, self._tries, wait
+            )
 
     def over(self) -> None:
         """It answers."""

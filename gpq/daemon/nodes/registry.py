@@ -1,4 +1,5 @@
-"""Which nodes are configured, and what follows when that changes while the daemon runs. Talks to none of them itself."""
+"""Which nodes are configured, and what follows when that changes while the daemon runs. Talks to
+none of them itself."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from gpq.rpc.node_answers import Reloaded
 class Fleet:
     """`settings` is config.toml as it was read, `fingerprint` of the file then."""
 
-    def __init__(self, world: LiveWorld, controller: Controller, settings: FileConfig, fingerprint: str) -> None:
+    def __init__(
+        self, world: LiveWorld, controller: Controller, settings: FileConfig, fingerprint: str
+    ) -> None:
         self._world = world
         self._controller = controller
         self._settings = settings
@@ -38,10 +41,11 @@ class Fleet:
         return config.fingerprint() != self._fingerprint
 
     def reload(self, *, force: bool) -> Reloaded:
-        """Take in nodes that were added to the file and let go of those that were removed; all else needs a new daemon.
+        """Take in nodes that were added to the file and let go of those that were removed; all else
+        needs a new daemon.
 
-        Raises UsageError for a file that is wrong, and Refused, having changed nothing, for a node with jobs unless
-        `force`.
+        Raises UsageError for a file that is wrong, and Refused, having changed nothing, for a node
+        with jobs unless `force`.
         """
         with self._lock:
             fingerprint = config.fingerprint()
@@ -54,13 +58,16 @@ class Fleet:
                 self._remove(name, force=force)
             for name in new:
                 self._world.add(name, after.nodes[name])
-                self._settings = replace(self._settings, nodes={**self._settings.nodes, name: after.nodes[name]})
+                self._settings = replace(
+                    self._settings, nodes={**self._settings.nodes, name: after.nodes[name]}
+                )
             if self._settings == after:
                 self._fingerprint = fingerprint
             return Reloaded(added=new, removed=gone, restart_needed=self._settings != after)
 
     def _remove(self, name: str, *, force: bool) -> None:
-        """First the link goes, then the node: so that no news of it can bring it back, and no round in between uses it."""
+        """First the link goes, then the node: so that no news of it can bring it back, and no round
+        in between uses it."""
         was = self._settings.nodes[name]
         self._world.remove(name)
         now = self._controller.world.now
@@ -79,10 +86,14 @@ class Fleet:
 
 
 def _check_free(snapshot: Snapshot, name: str, *, force: bool) -> None:
-    on_it = [str(job.id) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES and name in job.nodes]
+    on_it = [
+        str(job.id)
+        for job in snapshot.jobs.values()
+        if job.state in HOLDS_DEVICES and name in job.nodes
+    ]
     if on_it and not force:
         raise Refused(
             f"there are jobs on {name}: {', '.join(on_it)}",
-            f"`gpq nodes drain {name}` sends those away that can leave; wait for the others or `gpq cancel` them; "
-            "--force leaves them there, and gpq hears no more of them",
+            f"`gpq nodes drain {name}` sends those away that can leave; wait for the others or `gpq"
+            " cancel` them; --force leaves them there, and gpq hears no more of them",
         )

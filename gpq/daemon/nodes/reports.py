@@ -1,4 +1,5 @@
-"""Lines of report.jsonl -> one Profiled event. Reads what a training process wrote; trusts none of it, decides nothing."""
+"""Lines of report.jsonl -> one Profiled event. Reads what a training process wrote; trusts none of
+it, decides nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ MAX_COUNT = 1 << 53  # beyond it JSON and floats are not exact
 def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> Profiled:
     """The event that tells what whole lines `text`, which end at `offset` of the report file, say.
 
-    A line that makes no sense is logged and skipped: the ones around it still count, and the offset goes past it.
+    A line that makes no sense is logged and skipped: the ones around it still count, and the offset
+    goes past it.
     """
     found: dict[str, Any] = {}
     timings: list[TimingSums] = []
@@ -45,7 +47,13 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
             if kind == "timing":
                 timings.append(_timing(message))
             elif kind == "metrics":
-                metrics.update({_text(k, MAX_NAME): float(v) for k, v in message["values"].items() if v is not None})
+                metrics.update(
+                    {
+                        _text(k, MAX_NAME): float(v)
+                        for k, v in message["values"].items()
+                        if v is not None
+                    }
+                )
             elif kind == "loss":
                 losses.append(_loss(message))
             elif kind == "notice":
@@ -57,8 +65,21 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
                 found[field] = read(message)
                 if kind == "checkpoint":
                     found["checkpoint_bytes"] = _count(message.get("bytes", 0))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            log.warning("job %s, attempt %s: a report line makes no sense (%r): %.200s", job, attempt, error, line)
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
+            log.warning(
+                "job %s, attempt %s: a report line makes no sense (%r): %.200s",
+                job,
+                attempt,
+                error,
+                line,
+            )
     return Profiled(
         at,
         job,
@@ -74,7 +95,8 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
 
 
 def _text(value: Any, most: int) -> str:
-    """At most so many characters; halves of surrogate pairs, which the database does not take, become question marks."""
+    """At most so many characters; halves of surrogate pairs, which the database does not take,
+    become question marks."""
     return str(value)[:most].encode("utf-8", "replace").decode("utf-8")
 
 
@@ -85,11 +107,15 @@ def _line(value: Any, most: int) -> str:
 
 
 def _habit(message: Mapping[str, Any]) -> Habit:
-    """Freedoms that gpq does not know are left out. Raises ValueError where none is left, or it has no code: it says nothing."""
+    """Freedoms that gpq does not know are left out. Raises ValueError where none is left, or it has
+    no code: it says nothing."""
     named, code = message["freedoms"], message["code"]
     if not isinstance(named, list) or not isinstance(code, str):
         raise ValueError("freedoms are a list, a code is a text")
-    freedoms, code = tuple(freedom for freedom in FREEDOMS if freedom in named), _line(code, MAX_CODE)
+    freedoms, code = (
+        tuple(freedom for freedom in FREEDOMS if freedom in named),
+        _line(code, MAX_CODE),
+    )
     if not freedoms or not code:
         raise ValueError("a habit without a freedom or a code")
     return Habit(
@@ -166,7 +192,9 @@ def _ranks(message: Mapping[str, Any]) -> tuple[RankTime, ...]:
     columns = [[_positive(value) for value in message[name]] for name in names]
     if {len(column) for column in columns} != {len(steps)} or len(steps) > MAX_RANKS:
         raise ValueError("ranks have different numbers of values, or are too many")
-    return tuple(RankTime(rank, steps[rank], *row) for rank, row in enumerate(zip(*columns, strict=True)))
+    return tuple(
+        RankTime(rank, steps[rank], *row) for rank, row in enumerate(zip(*columns, strict=True))
+    )
 
 
 def _noise(message: Mapping[str, Any]) -> Noise:

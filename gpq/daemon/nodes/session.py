@@ -1,5 +1,6 @@
-"""What is said to one node, and what its answers mean: greeting, watches, orders and their repetition. No threads, no
-pipes: whoever has a line to the node lends it. It never touches the state: the newest committed snapshot is only read.
+"""What is said to one node, and what its answers mean: greeting, watches, orders and their
+repetition. No threads, no pipes: whoever has a line to the node lends it. It never touches the
+state: the newest committed snapshot is only read.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ log = logging.getLogger(__name__)
 
 OWNER_LOOK: Seconds = 2.0  # between two looks at the GPUs of a server that is somebody's
 LEASE_SHARE = 0.25  # of the shortest lease, after which a watch answers at the latest
-REPEAT: Mapping[type[OfAttempt], Seconds] = {Launch: 5.0, Stop: 30.0, Retune: 60.0, Forget: 30.0}  # while of no effect
+# while of no effect
+REPEAT: Mapping[type[OfAttempt], Seconds] = {Launch: 5.0, Stop: 30.0, Retune: 60.0, Forget: 30.0}
 REFUSED_PATIENCE: Seconds = 10.0  # a start refused for a passing reason is tried again this long
 REMEMBER: Seconds = 120.0  # longer than any of the above
 SHELL_CODES = {"not-found": 127, "not-executable": 126}  # of refusals
@@ -41,10 +43,11 @@ Send = Callable[[str, Mapping[str, Any], Done], None]  # as Link.send
 
 
 class Conversation:
-    """Over as many connections as it takes: `attempt`, `begin` with a line, replies to what was sent, `over`.
+    """Over as many connections as it takes: `attempt`, `begin` with a line, replies to what was
+    sent, `over`.
 
-    All of these and the replies come from one thread; `order` may come from another. `line` is there once the node's
-    first full report was taken in.
+    All of these and the replies come from one thread; `order` may come from another. `line` is
+    there once the node's first full report was taken in.
     """
 
     def __init__(
@@ -71,7 +74,8 @@ class Conversation:
         self._ready = ready  # may this attempt start, or does it lack files?
         self.line: Send | None = None
         self._python, self._setup_limit = python, setup_limit
-        self._looks: dict[str, Seconds] = {}  # environments that the node was asked to look at on this line, when
+        # environments that the node was asked to look at on this line, when
+        self._looks: dict[str, Seconds] = {}
         self._library, self._variables, self._local = library, variables, local
         self._clock = clock
         self._inbox = inbox
@@ -84,10 +88,12 @@ class Conversation:
         self._observer = Observer(node, gpus, clock, address, interface, owner)
         # A daemon counts the silence of a node from its own start.
         self._tried_at = self._connected_at = self.heard_at = clock.elapsed()
-        self._report: Mapping[str, Any] = {}  # boot id and stamp of the last one taken in on this line
+        # boot id and stamp of the last one taken in on this line
+        self._report: Mapping[str, Any] = {}
         self._refused_since: dict[Key, Seconds] = {}
         self._unanswered: dict[Key, list[Seconds]] = {}  # starts said, when
-        self._refusals: dict[Key, StartRefused] = {}  # for good; not told while another start may be under way
+        # for good; not told while another start may be under way
+        self._refusals: dict[Key, StartRefused] = {}
         self._told_refused: set[Key] = set()
         self._lacks: dict[Key, EnvironmentSeen] = {}  # told with the refusal, after it
         self._backoff = pace.FIRST_BACKOFF
@@ -99,7 +105,7 @@ class Conversation:
         unheard = Node(self.node, reason=NOT_YET, silent_since=now, owner=self._owner)
         self._inbox([NodeSeen(now, unheard)])
 
-    # -- connections ---------------------------------------------------------------------------------------------------
+    # -- connections -------------------------------------------------------------------------------
 
     def attempt(self) -> None:
         """A connection is about to be tried."""
@@ -124,8 +130,8 @@ class Conversation:
             self._tell(self._observer.silent(NO_ANSWER, silent))
 
     def over(self, reason: str, *, refused: bool = False) -> Seconds:
-        """The connection, or the try, came to its end. Seconds to wait at most before the next; longer where the node refused
-        us, which takes a person to change."""
+        """The connection, or the try, came to its end. Seconds to wait at most before the next;
+        longer where the node refused us, which takes a person to change."""
         if self.heard_at - self._tried_at > pace.LAST_BACKOFF:
             self._backoff = pace.FIRST_BACKOFF
         wait = self._backoff
@@ -141,10 +147,11 @@ class Conversation:
         self._backoff = min(wait * 2, pace.HOPEFUL_BACKOFF if is_hopeful else pace.LAST_BACKOFF)
         return wait
 
-    # -- orders --------------------------------------------------------------------------------------------------------
+    # -- orders ------------------------------------------------------------------------------------
 
     def order(self, action: Action) -> None:
-        """Say it to the node. Without a line it is not kept: it is found missing once there is one."""
+        """Say it to the node. Without a line it is not kept: it is found missing once there is
+        one."""
         line = self.line
         if line is not None:
             self._say_look(line, action) if isinstance(action, Prepare) else self._say(line, action)
@@ -153,7 +160,9 @@ class Conversation:
         """What a start waited for may be there: look at once, in the thread of the answers."""
         line = self.line
         if line is not None:
-            line("ping", {}, lambda reply: None if reply.get("lost") else self._start_standing(line))
+            line(
+                "ping", {}, lambda reply: None if reply.get("lost") else self._start_standing(line)
+            )
 
     def _start_standing(self, send: Send) -> None:
         for action in standing(self._view(), self.node):
@@ -172,7 +181,9 @@ class Conversation:
         if look.environment in self._looks:
             return
         self._looks[look.environment] = self._clock.elapsed()
-        order = start_orders.prepare_order(look, self._python, self._setup_limit, self._variables, self._local)
+        order = start_orders.prepare_order(
+            look, self._python, self._setup_limit, self._variables, self._local
+        )
 
         def done(reply: Reply) -> None:
             if reply.get("lost"):
@@ -181,9 +192,16 @@ class Conversation:
             if not reply.get("ok") and reply.get("kind") in ("busy", "stale"):
                 return  # it is asked again
             now, told = self._clock.now(), str(reply.get("reason", ""))
-            # One that refuses as such knows no looks: an agent before 0.3. What is lacking there shows at the start.
+            # One that refuses as such knows no looks: an agent before 0.3. What is lacking there
+            # shows at the start.
             fit = bool(reply.get("fit", True))
-            self._tell([EnvironmentSeen(now, self.node, look.environment, fit, told, str(reply.get("fix", "")))])
+            self._tell(
+                [
+                    EnvironmentSeen(
+                        now, self.node, look.environment, fit, told, str(reply.get("fix", ""))
+                    )
+                ]
+            )
 
         send("prepare", {"prepare": order._asdict()}, done)
 
@@ -202,15 +220,19 @@ class Conversation:
                 fields = {"attempt": key, "control": start_orders.control(action)._asdict()}
                 send("control", fields, lambda reply: self._log_refusal("control", key, reply))
             case Forget():
-                send("forget", {"attempt": key}, lambda reply: self._log_refusal("forget", key, reply))
+                send(
+                    "forget",
+                    {"attempt": key},
+                    lambda reply: self._log_refusal("forget", key, reply),
+                )
 
     def _say_start(self, send: Send, launch: Launch) -> None:
         nodes = self._view().nodes
         if not start_orders.can_meet(launch, nodes):
             return  # said again once the others have been heard of
         order = start_orders.start_order(
-            launch, self.node, nodes=nodes, library=self._library, python=self._python, variables=self._variables,
-            local=self._local,
+            launch, self.node, nodes=nodes, library=self._library, python=self._python,
+            variables=self._variables, local=self._local,
         )  # fmt: skip
         order = order._replace(**self._report, store=self._reign.store, log_limit=self._log_limit)
         key, said_at = (launch.job, launch.attempt), self._clock.elapsed()
@@ -220,7 +242,18 @@ class Conversation:
             return
         if order.lease > 0 and not (order.stamp and order.store):
             told = "its node agent knows no leases (--requeue-on-lost)"
-            self._tell([StartRefused(self._clock.now(), launch.job, launch.attempt, self.node, told, transient=True)])
+            self._tell(
+                [
+                    StartRefused(
+                        self._clock.now(),
+                        launch.job,
+                        launch.attempt,
+                        self.node,
+                        told,
+                        transient=True,
+                    )
+                ]
+            )
             return
 
         self._unanswered.setdefault(key, []).append(said_at)
@@ -237,22 +270,31 @@ class Conversation:
         send("start", {"order": order._asdict()}, done)
 
     def _refused(self, launch: Launch, reply: Reply) -> None:
-        """A passing reason is given some time: the attempt is found missing, and started again, at the next look."""
+        """A passing reason is given some time: the attempt is found missing, and started again, at
+        the next look."""
         key = (launch.job, launch.attempt)
         kind, reason = reply.get("kind", ""), str(reply.get("error", "refused"))
         now = self._clock.elapsed()
         since = self._refused_since.setdefault(key, now)
-        passing = kind == "busy" and not reply.get("taken")  # taken: the device is somebody else's, better go elsewhere
+        # taken: the device is somebody else's, better go elsewhere
+        passing = kind == "busy" and not reply.get("taken")
         if kind in ("expired", "stale") or (passing and now - since < REFUSED_PATIENCE):
             return
         log.info("%s: attempt %d.%d is refused: %s", self.node, launch.job, launch.attempt, reason)
         code = SHELL_CODES.get(kind)
         transient = kind in ("busy", "port", "used", "unfit")
-        refusal = StartRefused(self._clock.now(), *key, self.node, reason, transient=transient, code=code)
+        refusal = StartRefused(
+            self._clock.now(), *key, self.node, reason, transient=transient, code=code
+        )
         self._refusals[key] = refusal
         if kind == "unfit":
             lack = EnvironmentSeen(
-                self._clock.now(), self.node, launch.spec.environment, False, reason, str(reply.get("hint", ""))
+                self._clock.now(),
+                self.node,
+                launch.spec.environment,
+                False,
+                reason,
+                str(reply.get("hint", "")),
             )
             self._lacks[key] = lack
         self._tell_refusals(())
@@ -278,7 +320,7 @@ class Conversation:
         if not reply.get("ok") and not reply.get("lost"):
             log.info("%s: %s of attempt %s: %s", self.node, what, key, reply.get("error"))
 
-    # -- answers -------------------------------------------------------------------------------------------------------
+    # -- answers -----------------------------------------------------------------------------------
 
     def _on_hello(self, send: Send, reply: Reply) -> None:
         if reply.get("lost"):
@@ -332,12 +374,16 @@ class Conversation:
             self._heal(send, known, snapshot)
         self.line = send
         self._outage.over()
-        leases = (job.spec.requeue_on_lost * LEASE_SHARE or pace.WATCH for job in snapshot.expected_on(self.node))
+        leases = (
+            job.spec.requeue_on_lost * LEASE_SHARE or pace.WATCH
+            for job in snapshot.expected_on(self.node)
+        )
         patience = 0.0 if more else min([pace.WATCH, *leases])
         self._watch(send, reply["digest"], patience, self._report.get("stamp") if holds else None)
 
     def _start_possible(self, key: Key) -> bool:
-        """May an order to start this attempt still be under way, from us or from the daemon before us?"""
+        """May an order to start this attempt still be under way, from us or from the daemon before
+        us?"""
         said = self._said.get(("Launch", *key), self._connected_at)
         return self._clock.elapsed() - max(said, self._connected_at) < wire.START_EXPIRY + 1.0
 
@@ -353,9 +399,15 @@ class Conversation:
         for key, info in known.items():
             match fate(snapshot, self.node, *key):
                 case Fate.STRANGER:
-                    self._observer.note(f"attempt {key[0]}.{key[1]} is not in this daemon's database; it is left alone")
+                    self._observer.note(
+                        f"attempt {key[0]}.{key[1]} is not in this daemon's database; it is left"
+                        " alone"
+                    )
                 case Fate.OVER if info["state"] in ALIVE:
-                    self._observer.note(f"attempt {key[0]}.{key[1]} lives on though its end is recorded; it is killed")
+                    self._observer.note(
+                        f"attempt {key[0]}.{key[1]} lives on though its end is recorded; it is"
+                        " killed"
+                    )
                     kill = Stop(*key, (self.node,), StopReason.CANCEL, "kill", CANCEL_GRACE)
                     if self._is_time(kill):
                         self._say(send, kill)

@@ -1,4 +1,5 @@
-"""What scripts written for Slurm read of where they run, for jobs whose submission found `#SBATCH` lines."""
+"""What scripts written for Slurm read of where they run, for jobs whose submission found `#SBATCH`
+lines."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ IN_ARRAY = {"GPQ_ARRAY_ID": "JOB_ID", "GPQ_ARRAY_INDEX": "TASK_ID", "GPQ_ARRAY_S
 
 
 def variables(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) -> dict[str, str]:
-    """Empty for a job that came otherwise. What its submission knew is in its own environment already."""
+    """Empty for a job that came otherwise. What its submission knew is in its own environment
+    already."""
     env = dict(launch.spec.env)
     if env.get(LIKE_SLURM) != "1":
         return {}
@@ -41,13 +43,17 @@ def variables(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) -> dic
         "SLURM_GTIDS": "0",
         "SLURM_TASKS_PER_NODE": _for_each([tasks] * len(parts)),
         "SLURM_CPUS_ON_NODE": str(_cpus(env, len(ids), tasks)),
-        "SLURM_JOB_CPUS_PER_NODE": _for_each([_cpus(env, len(devices), tasks) for _, devices in parts]),
+        "SLURM_JOB_CPUS_PER_NODE": _for_each(
+            [_cpus(env, len(devices), tasks) for _, devices in parts]
+        ),
         "SLURM_GPUS_ON_NODE": str(len(ids)),
         "SLURM_JOB_GPUS": ",".join(str(known.get(each, place)) for place, each in enumerate(ids)),
     }
     if launch.attempt > 1:  # Slurm sets it for a job that was restarted, and no other
         made["SLURM_RESTART_COUNT"] = str(launch.attempt - 1)
-    return made | {f"SLURM_ARRAY_{theirs}": env[ours] for ours, theirs in IN_ARRAY.items() if ours in env}
+    return made | {
+        f"SLURM_ARRAY_{theirs}": env[ours] for ours, theirs in IN_ARRAY.items() if ours in env
+    }
 
 
 def _cpus(env: Mapping[str, str], gpus: int, tasks: int) -> int:

@@ -1,4 +1,5 @@
-"""A Launch -> the start orders of its nodes: complete command lines and environments. Says how; the core said what."""
+"""A Launch -> the start orders of its nodes: complete command lines and environments. Says how; the
+core said what."""
 
 from __future__ import annotations
 
@@ -28,11 +29,15 @@ def can_meet(launch: Launch, nodes: Mapping[NodeId, Node]) -> bool:
 
 
 def masters(launch: Launch, nodes: Mapping[NodeId, Node]) -> tuple[str, ...]:
-    """Addresses under which the others may reach rank 0's node, the most likely first. Where all are on one machine they
-    need no network."""
+    """Addresses under which the others may reach rank 0's node, the most likely first. Where all
+    are on one machine they need no network."""
     found = [nodes[name] for name, _ in launch.placement.parts]
     one_machine = len({node.boot_id for node in found}) == 1
-    return tuple(dict.fromkeys([*([LOOPBACK] if one_machine else []), *(found[0].addresses or (found[0].address,))]))
+    return tuple(
+        dict.fromkeys(
+            [*([LOOPBACK] if one_machine else []), *(found[0].addresses or (found[0].address,))]
+        )
+    )
 
 
 def start_order(
@@ -45,16 +50,17 @@ def start_order(
     variables: Mapping[str, str] = NONE,
     local: Attributes | None = None,
 ) -> wire.StartOrder:
-    """The order for one node of `launch.placement`; raises KeyError for another. `library`: the folder on that node
-    that holds gpq_agent and nothing else (a folder with more would hide packages of the script's own environment).
-    `python`: `script_python` of that node; `variables`: of all jobs there; `local`: what jobs
-    that noted none have where it is this machine."""
+    """The order for one node of `launch.placement`; raises KeyError for another. `library`: the
+    folder on that node that holds gpq_agent and nothing else (a folder with more would hide
+    packages of the script's own environment). `python`: `script_python` of that node; `variables`:
+    of all jobs there; `local`: what jobs that noted none have where it is this machine."""
     parts = launch.placement.parts
     rank = [name for name, _ in parts].index(node)
     spec = launch.spec
     command = [*spec.argv, *(spec.resume_argv if launch.attempt > 1 else ())]
     env = {
-        "PYTHONHASHSEED": wire.HASH_SEED, **variables, **slurm_env.variables(launch, node, nodes), **dict(spec.env),
+        "PYTHONHASHSEED": wire.HASH_SEED, **variables, **slurm_env.variables(launch, node, nodes),
+        **dict(spec.env),
     }  # fmt: skip
     port = 0
     ways: tuple[str, ...] = ()
@@ -66,7 +72,9 @@ def start_order(
         if spec.accept:
             env[wire.ENV_ACCEPTED] = ",".join(spec.accept)
         if spec.proof is not None:
-            proof = wire.Proof(spec.proof.program, list(spec.proof.same), list(spec.proof.lost), spec.proof.message)
+            proof = wire.Proof(
+                spec.proof.program, list(spec.proof.same), list(spec.proof.lost), spec.proof.message
+            )
             env[wire.ENV_PROOF] = json.dumps(proof._asdict())
         if launch.placement.replicas == 1:
             env.update(_alone(launch, address))
@@ -122,11 +130,13 @@ def prepare_order(
     variables: Mapping[str, str] = NONE,
     local: Attributes | None = None,
 ) -> wire.PrepareOrder:
-    """What a node is to look for. `python`: its `script_python`; `limit`: what a setup may take; the others as above."""
+    """What a node is to look for. `python`: its `script_python`; `limit`: what a setup may take;
+    the others as above."""
     spec = prepare.spec
     return wire.PrepareOrder(
         environment=prepare.environment,
-        cwd="~" if spec.code else spec.cwd,  # frozen code is sent once there is a start to send it for
+        # frozen code is sent once there is a start to send it for
+        cwd="~" if spec.code else spec.cwd,
         python=interpreter(spec, python) if spec.level is Level.SCRIPT else "",
         any_python=_gives_way(spec, python),
         setup=spec.setup,
@@ -138,19 +148,22 @@ def prepare_order(
 
 
 def _attributes(spec: JobSpec, local: Attributes | None) -> dict[str, object] | None:
-    """wire.Attributes. None: those of a login there. Limits that are made from a machine's memory, or set for its
-    network, another machine keeps."""
+    """wire.Attributes. None: those of a login there. Limits that are made from a machine's memory,
+    or set for its network, another machine keeps."""
     source = spec.attributes or local
     if source is None:
         return None
     limits = {name: [UNLIMITED, UNLIMITED] for name in RESOURCES}
     limits |= {name: [soft, hard] for name, soft, hard in source.limits}
-    limits = {name: pair for name, pair in limits.items() if local is not None or name not in OF_MACHINES}
+    limits = {
+        name: pair for name, pair in limits.items() if local is not None or name not in OF_MACHINES
+    }
     return wire.Attributes(source.umask, source.nice, limits)._asdict()
 
 
 def interpreter(spec: JobSpec, of_node: str) -> str:
-    """Of a script: the one its user named, else the node's own, else the one that was active at its submission."""
+    """Of a script: the one its user named, else the node's own, else the one that was active at its
+    submission."""
     return (spec.python if spec.python_asked else of_node or spec.python) or "python3"
 
 
@@ -167,7 +180,8 @@ def _for_scripts(env: dict[str, str], library: str) -> None:
 
 
 def _launcher(launch: Launch, rank: int, address: str) -> list[str]:
-    """torchrun with exact sizes: an elastic range would make every start wait half a minute for more nodes to come."""
+    """torchrun with exact sizes: an elastic range would make every start wait half a minute for
+    more nodes to come."""
     parts = launch.placement.parts
     return [
         "-m",
@@ -183,8 +197,8 @@ def _launcher(launch: Launch, rank: int, address: str) -> list[str]:
 
 
 def _alone(launch: Launch, address: str) -> dict[str, str]:
-    """What torchrun would set for a single replica. Without the launcher a start is the seconds shorter that it takes
-    to import torch once more."""
+    """What torchrun would set for a single replica. Without the launcher a start is the seconds
+    shorter that it takes to import torch once more."""
     ones = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE")
     zeros = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
     return {

@@ -1,4 +1,5 @@
-"""LiveWorld: real time, real nodes, and one queue in which all news meet. Holds no state and decides nothing."""
+"""LiveWorld: real time, real nodes, and one queue in which all news meet. Holds no state and
+decides nothing."""
 
 from __future__ import annotations
 
@@ -31,13 +32,15 @@ from gpq.daemon.nodes.node_client import NodeClient
 from gpq.daemon.nodes.observer import Key
 from gpq.errors import NodeSilent, NotFound
 
-LONGEST_WAIT: Seconds = 60.0  # the clock is looked at again: it may have been slewed, the machine suspended
+# the clock is looked at again: it may have been slewed, the machine suspended
+LONGEST_WAIT: Seconds = 60.0
 
 _WAKE: tuple[Event, ...] = ()
 
 
 class LiveWorld:
-    """`start` once the controller exists, `close` at the end: `wait` then answers None. Jobs live on."""
+    """`start` once the controller exists, `close` at the end: `wait` then answers None. Jobs live
+    on."""
 
     def __init__(
         self,
@@ -70,7 +73,9 @@ class LiveWorld:
             codes=paths.snapshots(home),
         )
         # Replaced as a whole, never changed: other threads look things up in it.
-        self._clients = {NodeId(name): self._client(NodeId(name), nodes[name]) for name in sorted(nodes)}
+        self._clients = {
+            NodeId(name): self._client(NodeId(name), nodes[name]) for name in sorted(nodes)
+        }
         self._leases = LeaseWatch(
             self._heard,
             lambda: self._snapshot,
@@ -112,11 +117,16 @@ class LiveWorld:
             ready=self.stager.ready,
         )
 
-    def ask(self, node: NodeId, operation: str, fields: Mapping[str, Any], timeout: Seconds) -> Mapping[str, Any]:
-        """The node's answer. Raises NodeSilent when none comes in time, GpqError when it refuses."""
+    def ask(
+        self, node: NodeId, operation: str, fields: Mapping[str, Any], timeout: Seconds
+    ) -> Mapping[str, Any]:
+        """The node's answer. Raises NodeSilent when none comes in time, GpqError when it
+        refuses."""
         client = self._clients.get(node)
         if client is None:
-            raise NodeSilent(f"node {node} is not in the configuration any more", "`gpq nodes list`")
+            raise NodeSilent(
+                f"node {node} is not in the configuration any more", "`gpq nodes list`"
+            )
         return client.request(operation, fields, timeout)
 
     def _nudge(self, node: NodeId) -> None:
@@ -162,19 +172,21 @@ class LiveWorld:
         client.start()
 
     def remove(self, name: str) -> None:
-        """Let go of a node: nothing more is heard of it. What runs there runs on. Its removal is for others to tell."""
+        """Let go of a node: nothing more is heard of it. What runs there runs on. Its removal is
+        for others to tell."""
         client = self._clients[NodeId(name)]
         self._clients = {node: each for node, each in self._clients.items() if node != name}
         client.close()
         self._give_up_unreachable()
 
-    # -- for the loop --------------------------------------------------------------------------------------------------
+    # -- for the loop ------------------------------------------------------------------------------
 
     def now(self) -> Seconds:
         return self._clock.now()
 
     def wait(self, until: Seconds) -> Sequence[Event] | None:
-        """All that has come; nothing when woken or when it is `until`; None once the world is closed."""
+        """All that has come; nothing when woken or when it is `until`; None once the world is
+        closed."""
         found: list[Event] = []
         woken = False
         while not self._over:
@@ -214,12 +226,14 @@ class LiveWorld:
                 self._give_up(node, action.job, action.attempt)
 
     def _give_up(self, node: NodeId, job: JobId, attempt: int) -> None:
-        """A job that its user cancelled on a node that was taken out of the configuration: nobody will ever tell its end.
-        It is not started anywhere else, so nothing can run twice."""
-        end = Exit(code=None, lost=True, note=f"given up: node {node} is not in the configuration any more")
+        """A job that its user cancelled on a node that was taken out of the configuration: nobody
+        will ever tell its end. It is not started anywhere else, so nothing can run twice."""
+        end = Exit(
+            code=None, lost=True, note=f"given up: node {node} is not in the configuration any more"
+        )
         self._queue.put([Exited(self.now(), job, attempt, node, end)])
 
-    # -- for the server's threads --------------------------------------------------------------------------------------
+    # -- for the server's threads ------------------------------------------------------------------
 
     def on_peer(self, pid: int) -> None:
         """A command: its login may have an ssh-agent that no server was tried with yet."""
@@ -227,18 +241,28 @@ class LiveWorld:
             for client in self._clients.values():
                 client.hurry()
 
-    def tail(self, node: NodeId, job: JobId, attempt: int, offset: int, limit: int) -> dict[str, Any]:
+    def tail(
+        self, node: NodeId, job: JobId, attempt: int, offset: int, limit: int
+    ) -> dict[str, Any]:
         """A piece of a log, as wire's `tail` answers. Raises GpqError when the node does not."""
-        fields = {"attempt": wire.attempt_key(job, attempt), "offset": offset, "limit": limit, "skip": True}
+        fields = {
+            "attempt": wire.attempt_key(job, attempt),
+            "offset": offset,
+            "limit": limit,
+            "skip": True,
+        }
         return dict(self._of(node).request("tail", fields))
 
-    def errand(self, node: NodeId, errand: str, fields: Mapping[str, object], limit: Seconds) -> dict[str, Any]:
+    def errand(
+        self, node: NodeId, errand: str, fields: Mapping[str, object], limit: Seconds
+    ) -> dict[str, Any]:
         """What a server told of an errand. Raises GpqError when it does not answer or refuses."""
         asked = {"errand": errand, "fields": fields, "limit": limit}
         return dict(self._of(node).request("errand", asked, timeout=limit + 5.0)["answer"])
 
     def purge(self, job: JobId) -> None:
-        """Remove logs and checkpoints of a job that ended, on every node. Raises GpqError naming the first that refused."""
+        """Remove logs and checkpoints of a job that ended, on every node. Raises GpqError naming
+        the first that refused."""
         for client in self._clients.values():
             client.request("purge", {"job": job})
 
@@ -246,4 +270,6 @@ class LiveWorld:
         try:
             return self._clients[node]
         except KeyError:
-            raise NotFound(f"no node {node}", f"there is {', '.join(sorted(self._clients))}") from None
+            raise NotFound(
+                f"no node {node}", f"there is {', '.join(sorted(self._clients))}"
+            ) from None

@@ -1,4 +1,5 @@
-"""Which facts of the journal are told to whom, and in which words. Pure: facts and jobs in, text out.
+"""Which facts of the journal are told to whom, and in which words. Pure: facts and jobs in, text
+out.
 
 A command is not in the words, nor its environment: either may hold what is nobody's business.
 """
@@ -25,7 +26,8 @@ Told = (
     | facts.TimeLimitReached
 )
 KINDS = (
-    facts.Started, facts.Stopped, facts.Held, facts.Succeeded, facts.Failed, facts.Cancelled, facts.TimeLimitReached,
+    facts.Started, facts.Stopped, facts.Held, facts.Succeeded, facts.Failed, facts.Cancelled,
+    facts.TimeLimitReached,
 )  # fmt: skip
 HOW = {JobState.TIMEOUT: "ran out of time", JobState.CANCELLED: "was cancelled"}
 WITH_LOG = ("retry", "fail", "end")  # words after which a log says something
@@ -37,7 +39,8 @@ class Letter(NamedTuple):
 
 
 def word_of(event: Told, job: Job) -> str:
-    """What it is called in `--notify-on`; "" for what is told to nobody. `job` as it is now, or when it ended."""
+    """What it is called in `--notify-on`; "" for what is told to nobody. `job` as it is now, or
+    when it ended."""
     match event:
         case facts.Started() if _is_first_server(event, job):
             return "start" if event.attempt == 1 else "restart"
@@ -55,7 +58,9 @@ def word_of(event: Told, job: Job) -> str:
 
 def is_wanted(word: str, event: Told, job: Job) -> bool:
     """A failure that is the end is both, and told once."""
-    is_end = isinstance(event, (facts.Succeeded, facts.Failed, facts.Cancelled, facts.TimeLimitReached))
+    is_end = isinstance(
+        event, (facts.Succeeded, facts.Failed, facts.Cancelled, facts.TimeLimitReached)
+    )
     return word in job.spec.notify_on or (is_end and "end" in job.spec.notify_on)
 
 
@@ -84,7 +89,10 @@ def letter(job: Job, word: str, said: str, lines: Sequence[str], note: str, now:
     """About one fact. `lines`: the end of its log, fit to be sent; `note`: why there are none."""
     facts_of = [f"user {job.spec.user}"]
     if job.placement is not None and job.state in HOLDS_DEVICES:
-        facts_of.append(f"on {', '.join(f'{node} ({len(devices)} GPUs)' for node, devices in job.placement.parts)}")
+        facts_of.append(
+            "on "
+            + ", ".join(f"{node} ({len(devices)} GPUs)" for node, devices in job.placement.parts)
+        )
     if job.first_started_at is not None:
         facts_of.append(f"waited {span(max(job.first_started_at - job.submitted_at, 0.0))}")
         facts_of.append(f"ran {span(run_seconds(job, now))}")
@@ -102,5 +110,8 @@ def letter(job: Job, word: str, said: str, lines: Sequence[str], note: str, now:
 
 def digest(headlines: Sequence[str]) -> Letter:
     """About many at once."""
-    shown = [*headlines[:50], *([f"and {len(headlines) - 50} more: gpq status"] if len(headlines) > 50 else [])]
+    shown = [
+        *headlines[:50],
+        *([f"and {len(headlines) - 50} more: gpq status"] if len(headlines) > 50 else []),
+    ]
     return Letter(f"gpq: {len(headlines)} news of jobs", "\n".join(shown))

@@ -1,8 +1,10 @@
-"""Tells people what became of their jobs: what is told follows from the journal, who was told stands in a file of its own.
+"""Tells people what became of their jobs: what is told follows from the journal, who was told
+stands in a file of its own.
 
-Level, not edge: what the journal holds behind `seq` and what is waiting is sent, at least once, also after a restart. A
-target is served by one thread, and a message by one process at a time, so a dead one delays no other, and nobody else at
-all. After the last try a message is lost, which `gpq show` tells.
+Level, not edge: what the journal holds behind `seq` and what is waiting is sent, at least once,
+also after a restart. A target is served by one thread, and a message by one process at a time, so a
+dead one delays no other, and nobody else at all. After the last try a message is lost, which `gpq
+show` tells.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from gpq.daemon.service.logs import Tail
 from gpq.errors import GpqError
 from gpq.notify.worker_pool import Courier
 
-BACKOFF: tuple[Seconds, ...] = (10.0, 60.0, 300.0, 1800.0, 7200.0)  # between the tries; after the last it is lost
+# between the tries; after the last it is lost
+BACKOFF: tuple[Seconds, ...] = (10.0, 60.0, 300.0, 1800.0, 7200.0)
 MOST_AT_ONCE = 8  # targets
 ONE_BY_ONE = 3  # messages to one target; more at once are one message
 MOST_WAITING, MOST_LOST = 5000, 200
@@ -45,9 +48,13 @@ class Journal(Protocol):
 
     id: str
 
-    def news(self, after: int, kinds: Sequence[type], limit: int) -> tuple[int, list[tuple[int, facts.Event]]]: ...
+    def news(
+        self, after: int, kinds: Sequence[type], limit: int
+    ) -> tuple[int, list[tuple[int, facts.Event]]]: ...
     def history(self, *, ids: Sequence[JobId] | None = None) -> list[Job]: ...
-    def events(self, *, job: JobId | None = None, kinds: Sequence[type] = ()) -> list[facts.Event]: ...
+    def events(
+        self, *, job: JobId | None = None, kinds: Sequence[type] = ()
+    ) -> list[facts.Event]: ...
 
 
 class Notifier:
@@ -64,7 +71,13 @@ class Notifier:
         lines: int = 20,
         backoff: Sequence[Seconds] = BACKOFF,
     ) -> None:
-        self._journal, self._view, self._changed, self._tail, self._now = journal, view, changed, tail, now
+        self._journal, self._view, self._changed, self._tail, self._now = (
+            journal,
+            view,
+            changed,
+            tail,
+            now,
+        )
         self._path, self._lines, self._backoff = path, lines, tuple(backoff)
         self._lock = threading.Lock()
         self._busy: dict[str, Courier] = {}  # targets that are being served
@@ -75,7 +88,7 @@ class Notifier:
         self._nudged = False  # a target's thread has ended
         self._thread = threading.Thread(target=self._run, name="notifier", daemon=True)
 
-    # -- from any thread -----------------------------------------------------------------------------------------------
+    # -- from any thread ---------------------------------------------------------------------------
 
     def start(self) -> None:
         self._thread.start()
@@ -96,7 +109,7 @@ class Notifier:
         """What could not be sent about a job, or not yet, a line each."""
         return self._state.notes(job, self._now())
 
-    # -- the thread ----------------------------------------------------------------------------------------------------
+    # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -117,11 +130,20 @@ class Notifier:
         snapshot = self._view()
         while True:
             seq, read = self._journal.news(self._state.seq, announcement.KINDS, READ_AT_ONCE)
-            found = [(number, event) for number, event in read if isinstance(event, announcement.KINDS)]
+            found = [
+                (number, event) for number, event in read if isinstance(event, announcement.KINDS)
+            ]
             jobs = self._jobs(found)
-            early = [number for number, event in found if event.job not in jobs and self._now() - event.at < YOUNG]
+            early = [
+                number
+                for number, event in found
+                if event.job not in jobs and self._now() - event.at < YOUNG
+            ]
             if early:  # committed, and not published yet: at the next look
-                seq, found = early[0] - 1, [(number, event) for number, event in found if number < early[0]]
+                seq, found = (
+                    early[0] - 1,
+                    [(number, event) for number, event in found if number < early[0]],
+                )
             news = _wanted(found, jobs)
             with self._lock:
                 waiting = (*self._state.waiting, *news)
@@ -137,8 +159,13 @@ class Notifier:
         """As they are now, or were at their end."""
         live = self._view().jobs
         names = {event.job for _, event in found}
-        ended = self._journal.history(ids=sorted(names - live.keys())) if names - live.keys() else []
-        return {**{name: live[name] for name in names if name in live}, **{job.id: job for job in ended}}
+        ended = (
+            self._journal.history(ids=sorted(names - live.keys())) if names - live.keys() else []
+        )
+        return {
+            **{name: live[name] for name in names if name in live},
+            **{job.id: job for job in ended},
+        }
 
     def _serve(self) -> Seconds:
         """Begin what is due. Seconds until something else will be."""
@@ -152,21 +179,29 @@ class Notifier:
                     threading.Thread(
                         target=self._send, args=(target, self._busy[target]), name=name, daemon=True
                     ).start()
-            later = [each.due - now for each in self._state.waiting if each.target not in self._busy]
+            later = [
+                each.due - now for each in self._state.waiting if each.target not in self._busy
+            ]
         return min(max(min(later, default=LONGEST_PAUSE), 0.0), LONGEST_PAUSE)
 
-    # -- a target's thread ---------------------------------------------------------------------------------------------
+    # -- a target's thread -------------------------------------------------------------------------
 
     def _send(self, target: str, courier: Courier) -> None:
         try:
             while not self._closing.is_set():
                 now = self._now()
-                due = [each for each in self._state.waiting if each.target == target and each.due <= now]
+                due = [
+                    each
+                    for each in self._state.waiting
+                    if each.target == target and each.due <= now
+                ]
                 batch = due[:1] if len(due) <= ONE_BY_ONE else due
                 if not batch:
                     break
                 letter = self._letter(batch)
-                why = courier.deliver(target, letter.title, letter.body) if letter is not None else ""
+                why = (
+                    courier.deliver(target, letter.title, letter.body) if letter is not None else ""
+                )
                 if self._closing.is_set() and why:
                     break
                 self._tried(batch, why)
@@ -181,7 +216,8 @@ class Notifier:
                 self._changed.notify_all()
 
     def _tried(self, batch: Sequence[Message], why: str) -> None:
-        """Once it was sent, it is forgotten and what waits for the same target is due; else it waits longer, or is lost."""
+        """Once it was sent, it is forgotten and what waits for the same target is due; else it
+        waits longer, or is lost."""
         now, target = self._now(), batch[0].target
         done = {(each.seq, each.target) for each in batch}
         after: list[Message] = []
@@ -189,23 +225,36 @@ class Notifier:
             lost = list(self._state.lost)
             for each in self._state.waiting:
                 if (each.seq, each.target) not in done:
-                    after.append(replace(each, due=0.0) if each.target == target and not why else each)
+                    after.append(
+                        replace(each, due=0.0) if each.target == target and not why else each
+                    )
                 elif why and each.tries < len(self._backoff):
-                    after.append(replace(each, tries=each.tries + 1, due=now + self._backoff[each.tries], why=why))
+                    after.append(
+                        replace(
+                            each, tries=each.tries + 1, due=now + self._backoff[each.tries], why=why
+                        )
+                    )
                 elif why:
                     lost.append(replace(each, tries=each.tries + 1, why=why))
-            self._keep(replace(self._state, waiting=tuple(after), lost=tuple(lost[-MOST_LOST:])), write=True)
+            self._keep(
+                replace(self._state, waiting=tuple(after), lost=tuple(lost[-MOST_LOST:])),
+                write=True,
+            )
         if why:
             log.warning("notification to %s: %s", target, why)
 
     def _letter(self, batch: Sequence[Message]) -> announcement.Letter | None:
         """None where nothing is known of the jobs any more."""
-        jobs = {name: job for each in batch if (job := self._job(name := JobId(each.job))) is not None}
+        jobs = {
+            name: job for each in batch if (job := self._job(name := JobId(each.job))) is not None
+        }
         known = [(jobs[JobId(each.job)], each) for each in batch if each.job in jobs]
         if not known:
             return None
         if len(batch) > 1:
-            return announcement.digest([announcement.headline(job, each.word, each.said) for job, each in known])
+            return announcement.digest(
+                [announcement.headline(job, each.word, each.said) for job, each in known]
+            )
         [(job, each)] = known
         lines, note = self._log(job, each)
         return announcement.letter(job, each.word, each.said, lines, note, self._now())
@@ -218,7 +267,11 @@ class Notifier:
         """The end of the log of the attempt that it is about, or why there is none."""
         if message.word not in announcement.WITH_LOG or not self._lines:
             return [], ""
-        launches = [each for each in self._journal.events(job=job.id, kinds=(facts.Launched,)) if each.at <= message.at]
+        launches = [
+            each
+            for each in self._journal.events(job=job.id, kinds=(facts.Launched,))
+            if each.at <= message.at
+        ]
         if not launches or not isinstance(last := launches[-1], facts.Launched):
             return [], ""
         node = last.placement.parts[0][0]
@@ -228,13 +281,15 @@ class Notifier:
             text = base64.b64decode(piece["data"]).decode("utf-8", "replace")
         except (GpqError, ValueError, KeyError, TypeError) as error:
             return [], f"Its log cannot be had now: {redaction.plain(str(error))[:200]}"
-        whole = text if size <= END_OF_LOG else text.partition("\n")[2]  # of its first line only a part was read
+        # of its first line only a part was read
+        whole = text if size <= END_OF_LOG else text.partition("\n")[2]
         return redaction.last_lines(whole, self._lines, job.spec.env), ""
 
-    # -- what is remembered --------------------------------------------------------------------------------------------
+    # -- what is remembered ------------------------------------------------------------------------
 
     def _read(self) -> State:
-        """Of another database, or an older state of it, nothing that happened so far is told again."""
+        """Of another database, or an older state of it, nothing that happened so far is told
+        again."""
         state, why = outbox.read(self._path)
         if why:
             log.warning("%s cannot be read and begins anew: %s", self._path, why)
@@ -251,11 +306,15 @@ class Notifier:
                 outbox.write(self._path, state)
                 self._kept = state.seq
         except OSError as error:
-            log.warning("%s cannot be written, so a notification may be sent twice: %s", self._path, error)
+            log.warning(
+                "%s cannot be written, so a notification may be sent twice: %s", self._path, error
+            )
         self._state = state
 
 
-def _wanted(found: Sequence[tuple[int, announcement.Told]], jobs: Mapping[JobId, Job]) -> list[Message]:
+def _wanted(
+    found: Sequence[tuple[int, announcement.Told]], jobs: Mapping[JobId, Job]
+) -> list[Message]:
     news: dict[tuple[int, str, str, int], Message] = {}
     for seq, event in found:
         job = jobs.get(event.job)
@@ -263,7 +322,10 @@ def _wanted(found: Sequence[tuple[int, announcement.Told]], jobs: Mapping[JobId,
         if job is None or not word or not announcement.is_wanted(word, event, job):
             continue
         said = event_text.event_line(event)
-        fact = event.attempt if isinstance(event, facts.Started) else seq  # all servers of an attempt tell that it runs
+        # all servers of an attempt tell that it runs
+        fact = event.attempt if isinstance(event, facts.Started) else seq
         for target in job.spec.notify:
-            news.setdefault((job.id, target, word, fact), Message(seq, event.at, job.id, target, word, said))
+            news.setdefault(
+                (job.id, target, word, fact), Message(seq, event.at, job.id, target, word, said)
+            )
     return list(news.values())

@@ -1,6 +1,7 @@
 """What is still to be told to people, and what never was, in a file beside the database.
 
-notifications.json  {"store": id of the database, "seq": the journal was read up to it, "waiting": [...], "lost": [...]}
+notifications.json  {"store": id of the database, "seq": the journal was read up to it, "waiting":
+                    [...], "lost": [...]}
 """
 
 from __future__ import annotations
@@ -45,12 +46,14 @@ class State:
     def notes(self, job: int, now: Seconds) -> list[str]:
         """What could not be sent about a job, or not yet, a line each."""
         lost = [
-            f"{each.about} was not sent to {each.target}: {each.why}; given up after {_tries(each.tries)}"
+            f"{each.about} was not sent to {each.target}: {each.why}; given up after"
+            f" {_tries(each.tries)}"
             for each in self.lost
             if each.job == job
         ]
         late = [
-            f"{each.about} is not sent to {each.target} yet: {each.why}; tried again in {span(max(each.due - now, 0.0))}"
+            f"{each.about} is not sent to {each.target} yet: {each.why}; tried again in"
+            f" {span(max(each.due - now, 0.0))}"
             for each in self.waiting
             if each.job == job and each.tries
         ]

@@ -1,7 +1,9 @@
-"""The end of a job's log as it may leave the lab: few lines, no control characters, nothing that looks like a secret. Pure.
+"""The end of a job's log as it may leave the lab: few lines, no control characters, nothing that
+looks like a secret. Pure.
 
-A line is left out whole where it names a secret and gives it, where it has the form of a token, or where it shows what a
-variable of the job's environment holds. Better one line too many than a key in a chat room.
+A line is left out whole where it names a secret and gives it, where it has the form of a token, or
+where it shows what a variable of the job's environment holds. Better one line too many than a key
+in a chat room.
 """
 
 from __future__ import annotations
@@ -15,28 +17,45 @@ from gpq.outward import SECRET
 LEFT_OUT = "[a line that may hold a secret was left out]"
 LONGEST_LINE = 300  # characters
 LEAST_VALUE, LEAST_SECRET = 8, 4  # characters of a variable's value that a line is searched for
-ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
-GIVEN = re.compile(
-    r"[\w.-]*(?:" + SECRET.pattern + r")[\w.-]*[\"']?\s*(?:[=:]|=>|\bis\b)\s*[\"']?(\S{4,})", re.IGNORECASE
+ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
 )
-NUMBER = re.compile(r"[-+]?[\d.,_]+(?:e[-+]?\d+)?[a-z%/,;)\]}]{0,6}", re.IGNORECASE)  # tokens: 1024, key=3
+CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+GIVEN = re.compile(
+    r"[\w.-]*(?:" + SECRET.pattern + r")[\w.-]*[\"']?\s*(?:[=:]|=>|\bis\b)\s*[\"']?(\S{4,})",
+    re.IGNORECASE,
+)
+# tokens: 1024, key=3
+NUMBER = re.compile(r"[-+]?[\d.,_]+(?:e[-+]?\d+)?[a-z%/,;)\]}]{0,6}", re.IGNORECASE)
 TOKENS = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY|\b(?:bearer|basic)\s+[\w.~+/=-]{8,}|\bauthorization\b\s*[:=]|://[^/\s:@]+:[^/\s@]+@"
-    r"|\b(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|sk-|rk_live_|hf_|npm_|pypi-|AKIA|ASIA|AIza|ya29\.)[\w-]{8,}"
+    r"-----BEGIN [A-Z ]*PRIVATE KEY|\b(?:bearer|basic)\s+[\w.~+/=-]{8,}|\bauthorization\b\s*[:=]"
+    r"|://[^/\s:@]+:[^/\s@]+@"
+    r"|\b(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|sk-|rk_live_|hf_|npm_|pypi-|AKIA|ASIA"
+    r"|AIza|ya29\.)[\w-]{8,}"
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}|hooks\.slack\.com/|discord(?:app)?\.com/api/webhooks/",
     re.IGNORECASE,
 )
-BLOB = re.compile(r"[A-Za-z0-9+/_=-]{32,}")  # a long random word; hashes of commits and of files are shorter, or hex
+# a long random word; hashes of commits and of files are shorter, or hex
+BLOB = re.compile(r"[A-Za-z0-9+/_=-]{32,}")
 HEX = re.compile(r"[0-9a-fA-F-]+")
-CALLS = re.compile(r"<!|@(?=everyone|here|channel|all\b)", re.IGNORECASE)  # what chat rooms read as a call to everybody
+# what chat rooms read as a call to everybody
+CALLS = re.compile(r"<!|@(?=everyone|here|channel|all\b)", re.IGNORECASE)
 
 
 def last_lines(text: str, count: int, env: Iterable[tuple[str, str]] = ()) -> list[str]:
-    """The last `count` lines of a log that are not empty, as they may be sent; `env` is the job's."""
+    """The last `count` lines of a log that are not empty, as they may be sent; `env` is the
+    job's."""
     hidden = _values(env)
-    lines = [plain(line.rpartition("\r")[2] or line) for line in text.replace("\r\n", "\n").split("\n")]
-    return [shown(line, hidden) for line in [each for each in lines if each][-count:]] if count > 0 else []
+    lines = [
+        plain(line.rpartition("\r")[2] or line) for line in text.replace("\r\n", "\n").split("\n")
+    ]
+    return (
+        [shown(line, hidden) for line in [each for each in lines if each][-count:]]
+        if count > 0
+        else []
+    )
 
 
 def plain(line: str) -> str:
@@ -62,15 +81,20 @@ def looks_secret(line: str) -> bool:
 
 
 def _random(word: str) -> bool:
-    """Letters of both cases and digits, mixed again and again: no path, no hash, no rule of dashes."""
+    """Letters of both cases and digits, mixed again and again: no path, no hash, no rule of
+    dashes."""
     if HEX.fullmatch(word) or "/" in word.strip("/"):
         return False
-    kinds = [1 if each.islower() else 2 if each.isupper() else 3 if each.isdigit() else 0 for each in word]
+    kinds = [
+        1 if each.islower() else 2 if each.isupper() else 3 if each.isdigit() else 0
+        for each in word
+    ]
     return {1, 2, 3} <= set(kinds) and sum(a != b for a, b in pairwise(kinds)) >= len(word) // 3
 
 
 def _values(env: Iterable[tuple[str, str]]) -> list[str]:
-    """What must not be in a line: values of variables that are secrets, and whole settings of the others."""
+    """What must not be in a line: values of variables that are secrets, and whole settings of the
+    others."""
     found = []
     for name, value in env:
         if SECRET.search(name) and len(value) >= LEAST_SECRET:

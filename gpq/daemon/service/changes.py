@@ -28,7 +28,8 @@ Handlers = Mapping[type[Request], Callable[[Any, Peer], msgspec.Struct]]
 
 
 class Changes:
-    """Answers requests about jobs, servers and reservations from any thread. `until_gone` waits for the end of jobs."""
+    """Answers requests about jobs, servers and reservations from any thread. `until_gone` waits for
+    the end of jobs."""
 
     def __init__(
         self,
@@ -55,22 +56,34 @@ class Changes:
         }
 
     def _cancel(self, request: requests.Cancel, peer: Peer) -> job_answers.CancelResult:
-        """Ask, then wait until each job has left the snapshot: it does so only when none of its processes is left."""
+        """Ask, then wait until each job has left the snapshot: it does so only when none of its
+        processes is left."""
         controller = self._controller
         now = controller.world.now
         names = resolve(request.jobs, controller.snapshot, self._past)
 
-        def build(snapshot: Snapshot) -> tuple[Sequence[Any], tuple[set[JobId], dict[JobId, list[str]]]]:
+        def build(
+            snapshot: Snapshot,
+        ) -> tuple[Sequence[Any], tuple[set[JobId], dict[JobId, list[str]]]]:
             unheard = {
                 name: absent
                 for name in names
-                if name in snapshot.jobs and (absent := _without(snapshot, name, self._configured()))
+                if name in snapshot.jobs
+                and (absent := _without(snapshot, name, self._configured()))
             }
-            return job_requests.cancel(snapshot, names, now(), peer.user), (set(names) - set(snapshot.jobs), unheard)
+            return job_requests.cancel(snapshot, names, now(), peer.user), (
+                set(names) - set(snapshot.jobs),
+                unheard,
+            )
 
         before, absent = controller.ask(build)
-        remaining = self.until_gone(names, request.wait, hurry=lambda: all(self._unheard(names).values()))
-        over = {job.id: job for job in self._past.history(ids=[name for name in names if name not in remaining])}
+        remaining = self.until_gone(
+            names, request.wait, hurry=lambda: all(self._unheard(names).values())
+        )
+        over = {
+            job.id: job
+            for job in self._past.history(ids=[name for name in names if name not in remaining])
+        }
         cancelled = [
             int(name)
             for name in names
@@ -78,21 +91,35 @@ class Changes:
         ]
         given_up = {int(name): nodes for name, nodes in absent.items() if int(name) in cancelled}
         cancelled = [name for name in cancelled if name not in given_up]
-        ended = [int(name) for name in names if name not in remaining and int(name) not in {*cancelled, *given_up}]
-        waiting = {int(name): said for name, said in self._unheard(names).items() if said and name in remaining}
+        ended = [
+            int(name)
+            for name in names
+            if name not in remaining and int(name) not in {*cancelled, *given_up}
+        ]
+        waiting = {
+            int(name): said
+            for name, said in self._unheard(names).items()
+            if said and name in remaining
+        }
         return job_answers.CancelResult(
             cancelled, ended, [int(name) for name in names if name in remaining], waiting, given_up
         )
 
     def _unheard(self, names: Sequence[JobId]) -> dict[JobId, str]:
-        """Of the jobs that are still live: whose silence an order to them waits out, "" where it was given.
+        """Of the jobs that are still live: whose silence an order to them waits out, "" where it
+        was given.
 
-        Not yet of servers that were never heard of, or only a moment ago; never of those that are not configured."""
+        Not yet of servers that were never heard of, or only a moment ago; never of those that are
+        not configured."""
         snapshot, now = self._controller.snapshot, self._controller.world.now()
         told = dict.fromkeys((name for name in names if name in snapshot.jobs), "")
         for name in told:
             silent = silence(snapshot, snapshot.jobs[name], now)
-            if silent is not None and silent.seconds >= pace.FIRST_NEWS and snapshot.nodes.keys() >= set(silent.nodes):
+            if (
+                silent is not None
+                and silent.seconds >= pace.FIRST_NEWS
+                and snapshot.nodes.keys() >= set(silent.nodes)
+            ):
                 told[name] = str(silent)
         return told
 
@@ -110,21 +137,37 @@ class Changes:
         controller, past = self._controller, self._past
         names = resolve(request.jobs, controller.snapshot, past)
         words = request.changes.get("after")
-        if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+        if words is not None and not (
+            isinstance(words, list) and all(isinstance(word, str) for word in words)
+        ):
             raise UsageError("`after` is a list of jobs with conditions", dependencies.EXAMPLE)
-        asked = None if words is None else dependencies.dependencies(words, controller.snapshot, past)
+        asked = (
+            None if words is None else dependencies.dependencies(words, controller.snapshot, past)
+        )
         notify = self._targets(request.changes.get("notify"))
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Changed]:
             ended = [name for name in names if name not in snapshot.jobs]
             over = past.history(ids=ended) if ended else []
-            ends = edit.judge(request, asked, snapshot, lambda ids: past.history(ids=ids), self._configured(), notify)
-            return job_requests.changes(snapshot, names, over, ends, controller.world.now(), peer.user)
+            ends = edit.judge(
+                request,
+                asked,
+                snapshot,
+                lambda ids: past.history(ids=ids),
+                self._configured(),
+                notify,
+            )
+            return job_requests.changes(
+                snapshot, names, over, ends, controller.world.now(), peer.user
+            )
 
         return settled(controller, build)
 
     def _change(
-        self, selectors: Sequence[str], judge: Callable[[Job, float, str], job_requests.Verdict], peer: Peer
+        self,
+        selectors: Sequence[str],
+        judge: Callable[[Job, float, str], job_requests.Verdict],
+        peer: Peer,
     ) -> job_answers.Changed:
         controller = self._controller
         now = controller.world.now
@@ -139,7 +182,9 @@ class Changes:
 
     def _drain(self, request: requests.Drain, peer: Peer) -> node_answers.Drained:
         ask, now = self._controller.ask, self._controller.world.now
-        return ask(lambda snapshot: drain.drain(snapshot, request.node, request.reason, now(), peer.user))
+        return ask(
+            lambda snapshot: drain.drain(snapshot, request.node, request.reason, now(), peer.user)
+        )
 
     def _undrain(self, request: requests.Undrain, peer: Peer) -> node_answers.Drained:
         ask, now = self._controller.ask, self._controller.world.now
@@ -147,7 +192,11 @@ class Changes:
 
     def _reserve(self, request: requests.Reserve, peer: Peer) -> node_answers.Reserved:
         ask, now, r = self._controller.ask, self._controller.world.now, request
-        return ask(lambda snapshot: reserve.reserve(snapshot, r.node, r.gpus, r.user, r.start, r.end, now(), peer.user))
+        return ask(
+            lambda snapshot: reserve.reserve(
+                snapshot, r.node, r.gpus, r.user, r.start, r.end, now(), peer.user
+            )
+        )
 
     def _unreserve(self, request: requests.Unreserve, peer: Peer) -> node_answers.Reserved:
         ask, now = self._controller.ask, self._controller.world.now
@@ -157,7 +206,9 @@ class Changes:
         ask, now = self._controller.ask, self._controller.world.now
         return ask(lambda snapshot: links.measured(snapshot, request, now()))
 
-    def until_gone(self, names: Sequence[JobId], wait: float, hurry: Callable[[], bool]) -> set[JobId]:
+    def until_gone(
+        self, names: Sequence[JobId], wait: float, hurry: Callable[[], bool]
+    ) -> set[JobId]:
         """Those of `names` that are still live after `wait` seconds, or sooner when `hurry()`."""
         controller, until = self._controller, deadline(wait)
 

@@ -1,4 +1,5 @@
-"""Answers `gpq logs`: which attempts there are, and a piece of one; waits for more while the attempt goes on."""
+"""Answers `gpq logs`: which attempts there are, and a piece of one; waits for more while the
+attempt goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from gpq.ports import History
 from gpq.rpc.job_answers import LogChunk
 from gpq.rpc.requests import Logs
 
-# (node, job, attempt, offset, limit) -> {"data": base64, "offset", "size"}; raises NodeSilent when the node is
+# (node, job, attempt, offset, limit) -> {"data": base64, "offset", "size"}; raises NodeSilent when
+# the node is
 Tail = Callable[[NodeId, JobId, int, int, int], Mapping[str, Any]]
 
 MAX_PIECE = 4 << 20  # bytes of one answer
@@ -35,11 +37,13 @@ class LogReader:
         self._pieces: dict[NodeId, int] = {}  # bytes that each node brings in about PIECE_SECONDS
 
     def read(self, job: JobId, request: Logs, hurry: Callable[[], bool]) -> LogChunk:
-        """A piece from `offset`, at once when there is one, else after `wait` seconds or when `hurry()` says so, or with
-        `silent` soon after its node stopped answering: what is to come will come. Of an attempt that is over and that its
-        node knows nothing of, `silent` says so, and the piece is its last.
+        """A piece from `offset`, at once when there is one, else after `wait` seconds or when
+        `hurry()` says so, or with `silent` soon after its node stopped answering: what is to come
+        will come. Of an attempt that is over and that its node knows nothing of, `silent` says so,
+        and the piece is its last.
 
-        Raises NotFound for an attempt or node that is none, and what the node says when it cannot be asked.
+        Raises NotFound for an attempt or node that is none, and what the node says when it cannot
+        be asked.
         """
         if request.offset < 0 or request.attempt < 0 or request.tail < 0:
             raise UsageError("offset, attempt and tail cannot be negative", "see `gpq logs --help`")
@@ -72,11 +76,15 @@ class LogReader:
         nodes = [str(node) for node, _ in launches[attempt].placement.parts]
         node = request.node or nodes[0]
         if node not in nodes:
-            raise NotFound(f"attempt {attempt} of job {name} did not run on `{node}`", f"it ran on {', '.join(nodes)}")
-        # Read before the log is: what is written before the end of an attempt is then surely seen. The journal may know
-        # of a launch that this snapshot does not.
+            raise NotFound(
+                f"attempt {attempt} of job {name} did not run on `{node}`",
+                f"it ran on {', '.join(nodes)}",
+            )
+        # Read before the log is: what is written before the end of an attempt is then surely seen.
+        # The journal may know of a launch that this snapshot does not.
         over = job.attempt > attempt or (job.attempt == attempt and job.state not in HOLDS_DEVICES)
-        if job.state in TERMINAL and job.first_started_at is None:  # its node refused it, and has nothing of it
+        if job.state in TERMINAL and job.first_started_at is None:
+            # its node refused it, and has nothing of it
             return LogChunk(attempt, node, "", request.offset, True, numbers, nodes, str(job.state))
         limit = min(max(request.limit, 1), MAX_PIECE)
         offset = request.offset
@@ -96,10 +104,15 @@ class LogReader:
         data, offset = str(piece["data"]), int(piece["offset"])
         ended = over and offset >= int(piece["size"])
         skipped = int(piece.get("skipped", 0))
-        return LogChunk(attempt, node, data, offset, ended, numbers, nodes, str(job.state), skipped=skipped)
+        return LogChunk(
+            attempt, node, data, offset, ended, numbers, nodes, str(job.state), skipped=skipped
+        )
 
-    def _piece(self, node: NodeId, job: JobId, attempt: int, offset: int, limit: int) -> Mapping[str, Any]:
-        """At most as much as the way to the node carries soon: its other news come over the same one."""
+    def _piece(
+        self, node: NodeId, job: JobId, attempt: int, offset: int, limit: int
+    ) -> Mapping[str, Any]:
+        """At most as much as the way to the node carries soon: its other news come over the same
+        one."""
         asked = min(limit, self._pieces.get(node, FIRST_PIECE))
         began = time.monotonic()
         try:
@@ -109,7 +122,9 @@ class LogReader:
             raise
         seconds = time.monotonic() - began
         if not _makes_sense(piece, offset):  # who reads on from there would never come to an end
-            raise GpqError(f"what node {node} says of the log makes no sense", "see `gpq daemon logs`")
+            raise GpqError(
+                f"what node {node} says of the log makes no sense", "see `gpq daemon logs`"
+            )
         full = int(piece["offset"]) - offset - int(piece.get("skipped", 0)) >= asked
         if full and asked >= LEAST_PIECE:  # such a one tells how fast it is
             fitting = int(asked * PIECE_SECONDS / max(seconds, 1e-3))
@@ -131,6 +146,10 @@ def _makes_sense(piece: Mapping[str, Any], offset: int) -> bool:
     try:
         data = base64.b64decode(piece["data"], validate=True)
         skipped = int(piece.get("skipped", 0))
-        return int(piece["offset"]) == offset + skipped + len(data) and int(piece["size"]) >= 0 and skipped >= 0
+        return (
+            int(piece["offset"]) == offset + skipped + len(data)
+            and int(piece["size"]) >= 0
+            and skipped >= 0
+        )
     except (KeyError, ValueError, TypeError, OverflowError):
         return False

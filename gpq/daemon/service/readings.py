@@ -39,7 +39,12 @@ class Readings:
     """Answers from any thread. `notes` are what could not be told to anybody about a job."""
 
     def __init__(
-        self, controller: Controller, past: History, policy: str, tail: Tail, staging: Callable[[JobId], Staging | None]
+        self,
+        controller: Controller,
+        past: History,
+        policy: str,
+        tail: Tail,
+        staging: Callable[[JobId], Staging | None],
     ) -> None:
         self._controller = controller
         self._past = past
@@ -74,7 +79,12 @@ class Readings:
             snapshot = newest
             self._fairness = snapshot, fairness = snapshot, known_fairness(snapshot)
         return Reader(
-            snapshot, controller.last_round, controller.world.now(), fairness, self._staging, controller.last_change
+            snapshot,
+            controller.last_round,
+            controller.world.now(),
+            fairness,
+            self._staging,
+            controller.last_change,
         )
 
     def _status(self, request: requests.Status, peer: Peer) -> job_answers.JobList:
@@ -85,7 +95,11 @@ class Readings:
         query = query_language.parse(request.query)
         if request.jobs:
             listed = self.rows(resolve(request.jobs, self._controller.snapshot, self._past))
-            return msgspec.structs.replace(listed, jobs=query.answer(listed.jobs)) if request.query else listed
+            return (
+                msgspec.structs.replace(listed, jobs=query.answer(listed.jobs))
+                if request.query
+                else listed
+            )
         reader = self._reader()
         users = [request.user] if request.user else query.exactly("user")
         states = request.states or query.exactly("state")
@@ -99,8 +113,12 @@ class Readings:
         recent: list[Job] = []
         searched = max(request.recent, SEARCHED) if request.query else request.recent
         if request.recent > 0 and (finals or not states):
-            found = self._past.history(user=users[0] if len(users) == 1 else "", states=finals, limit=searched)
-            recent = sorted((job for job in found if job.id not in reader.snapshot.jobs), key=lambda job: job.id)
+            found = self._past.history(
+                user=users[0] if len(users) == 1 else "", states=finals, limit=searched
+            )
+            recent = sorted(
+                (job for job in found if job.id not in reader.snapshot.jobs), key=lambda job: job.id
+            )
         hidden_waiting = 0
         if request.waiting > 0 and not request.query:
             shown, hidden_waiting = job_rows.screen(reader, live, request.waiting)
@@ -117,7 +135,10 @@ class Readings:
             hidden=0 if users or states or request.query else unseen,
             hidden_waiting=hidden_waiting,
             now=event_text.stamp(reader.now),
-            warnings=[*reader.warnings(), *(_unsearched(unseen) if request.query and len(recent) == searched else [])],
+            warnings=[
+                *reader.warnings(),
+                *(_unsearched(unseen) if request.query and len(recent) == searched else []),
+            ],
         )
 
     def rows(self, names: Sequence[JobId]) -> job_answers.JobList:
@@ -171,7 +192,11 @@ class Readings:
             drain.known(reader.snapshot, name)
         snapshot, now = reader.snapshot, reader.now
         wanted = set(request.names) or set(map(str, snapshot.nodes))
-        held = [reserve.view(snapshot, each, now) for each in current(snapshot, now) if each.node in wanted]
+        held = [
+            reserve.view(snapshot, each, now)
+            for each in current(snapshot, now)
+            if each.node in wanted
+        ]
         return node_answers.NodeList(reader.nodes(request.names), held)
 
     def _top(self, request: requests.Top, peer: Peer) -> daemon_answers.TopLook:
@@ -188,12 +213,16 @@ class Readings:
             policy=self._policy,
             round_seconds=took[-1] if took else None,
             round_age=max(reader.now - reader.round.at, 0.0) if reader.round is not None else None,
-            cluster_goodput=sum(found.goodput for job in live if job.replicas and (found := estimates.now_of(job))),
+            cluster_goodput=sum(
+                found.goodput for job in live if job.replicas and (found := estimates.now_of(job))
+            ),
             now=event_text.stamp(reader.now),
             states=Counter(str(job.state) for job in live),
         )
 
-    def _looked_at(self, reader: Reader, live: list[Job], request: requests.Top) -> list[job_answers.JobView]:
+    def _looked_at(
+        self, reader: Reader, live: list[Job], request: requests.Top
+    ) -> list[job_answers.JobView]:
         """It is asked for every second, so that few of the jobs that ended are searched."""
         query = query_language.parse(request.query)
         if request.jobs:
@@ -201,9 +230,13 @@ class Readings:
         finals = [state for state in query.exactly("state") if state in TERMINAL]
         users = query.exactly("user")
         found = self._past.history(
-            user=users[0] if len(users) == 1 else "", states=finals, limit=ENDED_IN_TOP if finals else RECENT_IN_TOP
+            user=users[0] if len(users) == 1 else "",
+            states=finals,
+            limit=ENDED_IN_TOP if finals else RECENT_IN_TOP,
         )
-        return query.answer(reader.jobs([*live, *(job for job in found if job.id not in reader.snapshot.jobs)]))
+        return query.answer(
+            reader.jobs([*live, *(job for job in found if job.id not in reader.snapshot.jobs)])
+        )
 
     def _complete(self, request: requests.Complete, peer: Peer) -> daemon_answers.Words:
         return words(self._reader(), self._past, request)
@@ -211,5 +244,10 @@ class Readings:
 
 def _unsearched(count: int) -> list[str]:
     return (
-        [f"{count} jobs that ended earlier were not searched: `gpq status --all` with the query does"] if count else []
+        [
+            f"{count} jobs that ended earlier were not searched: `gpq status --all` with the query"
+            " does"
+        ]
+        if count
+        else []
     )

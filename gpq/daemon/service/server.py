@@ -1,7 +1,8 @@
-"""The Unix socket: who may speak, how much, how long. Turns lines into requests and results into lines, no more.
+"""The Unix socket: who may speak, how much, how long. Turns lines into requests and results into
+lines, no more.
 
-Nobody but the daemon's own user and root is let in, by the kernel's word (SO_PEERCRED). A user's connections beyond
-`MAX_PER_USER` wait for their turn.
+Nobody but the daemon's own user and root is let in, by the kernel's word (SO_PEERCRED). A user's
+connections beyond `MAX_PER_USER` wait for their turn.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Peer:
-    """Who is at the other end, as the kernel says; `crowded` tells whether others of the same user wait for a turn."""
+    """Who is at the other end, as the kernel says; `crowded` tells whether others of the same user
+    wait for a turn."""
 
     uid: int
     pid: int
@@ -54,8 +56,8 @@ Turn = tuple[socket.socket, int, int]  # a connection, its user, its process
 
 
 class Server:
-    """Serves `handle` on `path` from `start` to `close`. `handle` raises GpqError for what the user is to read. `signpost`: a
-    link to the socket, where it is not the socket's own path."""
+    """Serves `handle` on `path` from `start` to `close`. `handle` raises GpqError for what the user
+    is to read. `signpost`: a link to the socket, where it is not the socket's own path."""
 
     def __init__(self, path: str, handle: Handler, signpost: str = "") -> None:
         self._path = path
@@ -75,7 +77,8 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Accept nothing more, take the socket away, let answers under way go out for a moment, and hang up."""
+        """Accept nothing more, take the socket away, let answers under way go out for a moment, and
+        hang up."""
         with self._lock:
             first = not self._closing
             self._closing = True
@@ -116,7 +119,8 @@ class Server:
         except OSError as error:
             listener.close()
             raise Refused(
-                f"cannot listen on {self._path}: {error.strerror}", "set GPQ_HOME to a folder that you may write"
+                f"cannot listen on {self._path}: {error.strerror}",
+                "set GPQ_HOME to a folder that you may write",
             ) from None
         except BaseException:
             listener.close()
@@ -127,12 +131,14 @@ class Server:
         if not self._signpost:
             return
         new = f"{self._signpost}.{os.getpid()}"
-        with contextlib.suppress(OSError):  # a file system that knows no links: jobs do not find the socket, no more
+        with contextlib.suppress(OSError):
+            # a file system that knows no links: jobs do not find the socket, no more
             os.symlink(self._path, new)
             os.replace(new, self._signpost)
 
     def _refuse_neighbour(self) -> None:
-        """Another state's daemon may listen here: one that answers keeps its socket, one that hangs loses it."""
+        """Another state's daemon may listen here: one that answers keeps its socket, one that hangs
+        loses it."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(2.0)
             try:
@@ -144,7 +150,7 @@ class Server:
         if answers:
             raise Refused(f"another daemon answers on {self._path}", "`gpq daemon stop` ends it")
 
-    # -- connections ---------------------------------------------------------------------------------------------------
+    # -- connections -------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         while True:
@@ -153,14 +159,20 @@ class Server:
             except OSError as error:
                 if self._closing:
                     return
-                log.warning("accept: %s", error)  # no descriptor left: what is open goes on, and frees some
+                # no descriptor left: what is open goes on, and frees some
+                log.warning("accept: %s", error)
                 threading.Event().wait(0.1)
                 continue
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
+            credentials = connection.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII")
+            )
             pid, uid, _ = struct.unpack("iII", credentials)
             if uid not in (os.getuid(), 0):
                 log.warning("refused uid %d (pid %d)", uid, pid)
-                _hang_up(connection, Refused("this daemon serves another user", "run gpq with your own GPQ_HOME"))
+                _hang_up(
+                    connection,
+                    Refused("this daemon serves another user", "run gpq with your own GPQ_HOME"),
+                )
                 continue
             self._admit(connection, uid, pid)
 
@@ -179,13 +191,18 @@ class Server:
                 self._open[connection] = uid
                 crowded = False
         if crowded:
-            _hang_up(connection, Refused("too many commands wait for the daemon", "end some, or try again"))
+            _hang_up(
+                connection,
+                Refused("too many commands wait for the daemon", "end some, or try again"),
+            )
             return
         self._spawn(connection, uid, pid)
 
     def _spawn(self, connection: socket.socket, uid: int, pid: int) -> None:
         try:
-            threading.Thread(target=self._serve, args=(connection, uid, pid), name="client", daemon=True).start()
+            threading.Thread(
+                target=self._serve, args=(connection, uid, pid), name="client", daemon=True
+            ).start()
         except RuntimeError:  # no thread to be had
             log.warning("no thread for another connection")
             _hang_up(connection, Refused("the daemon has too much to do", "try again"))
@@ -200,7 +217,8 @@ class Server:
         return self._closing or bool(self._parked.get(uid))
 
     def _serve(self, connection: socket.socket, uid: int, pid: int) -> None:
-        """This one, and then those that wait for their turn: in a crowd a thread for each would cost more than it does."""
+        """This one, and then those that wait for their turn: in a crowd a thread for each would
+        cost more than it does."""
         turn: Turn | None = (connection, uid, pid)
         while turn is not None:
             self._serve_one(*turn)
@@ -217,8 +235,8 @@ class Server:
             log.exception("a connection of uid %d failed", uid)
 
     def _leave(self, connection: socket.socket, uid: int) -> Turn | None:
-        """A connection is served no more: whose turn it is. The place of a look beyond `MAX_PER_USER` is nobody's turn, or
-        those who wait would take all places of looks."""
+        """A connection is served no more: whose turn it is. The place of a look beyond
+        `MAX_PER_USER` is nobody's turn, or those who wait would take all places of looks."""
         with self._lock:
             self._open.pop(connection, None)
             self._left.notify_all()
@@ -253,12 +271,16 @@ class Server:
         except Exception as error:
             log.exception("a request of uid %d (pid %d) failed", peer.uid, peer.pid)
             return codec.encode_error(
-                GpqError(f"the daemon failed at this request: {error!r:.200}", "a bug in gpq: see `gpq daemon logs`")
+                GpqError(
+                    f"the daemon failed at this request: {error!r:.200}",
+                    "a bug in gpq: see `gpq daemon logs`",
+                )
             )
 
 
 def _read_line(connection: socket.socket, rest: bytes) -> tuple[bytes | None, bytes]:
-    """(line, what follows it); (None, b"") at the end. A line that never ends comes back once it is too long."""
+    """(line, what follows it); (None, b"") at the end. A line that never ends comes back once it is
+    too long."""
     buffer = bytearray(rest)
     until = deadline(LINE_SECONDS if rest else IDLE_SECONDS)
     searched = 0
@@ -280,7 +302,8 @@ def _read_line(connection: socket.socket, rest: bytes) -> tuple[bytes | None, by
 
 
 def _is_look(connection: socket.socket) -> bool:
-    """Does its first request only look, as far as it has come in by now? Nothing is taken out of the socket."""
+    """Does its first request only look, as far as it has come in by now? Nothing is taken out of
+    the socket."""
     try:
         begin = connection.recv(64, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except OSError:
@@ -295,7 +318,8 @@ def _shut(connections: Iterable[socket.socket], how: int) -> None:
 
 
 def _hang_up(connection: socket.socket, error: GpqError) -> None:
-    """Say why, and leave. What the other end still writes is read for a moment, or the kernel would drop our answer."""
+    """Say why, and leave. What the other end still writes is read for a moment, or the kernel would
+    drop our answer."""
     with connection, contextlib.suppress(OSError):
         connection.settimeout(0.2)
         connection.sendall(codec.encode_error(error))

@@ -1,4 +1,5 @@
-"""What the daemon does with each request: reads from the newest snapshot, changes through the controller."""
+"""What the daemon does with each request: reads from the newest snapshot, changes through the
+controller."""
 
 from __future__ import annotations
 
@@ -45,13 +46,14 @@ class About:
     epoch: int
     grace: float  # of jobs that ask for none
     lease: float = 0.0  # of jobs that ask for none: requeue_on_lost
-    notify: outward.Notify = outward.NO_TARGETS  # as of its start; targets that were added since are known as well
+    # as of its start; targets that were added since are known as well
+    notify: outward.Notify = outward.NO_TARGETS
     accept: Mapping[str, Sequence[str]] = field(default_factory=dict)  # suspicions by script
 
 
 class Service:
-    """`handle` answers any request, from any thread. `end` is called when somebody asks the daemon to end, `on_peer` with the
-    process that a request is of."""
+    """`handle` answers any request, from any thread. `end` is called when somebody asks the daemon
+    to end, `on_peer` with the process that a request is of."""
 
     def __init__(
         self,
@@ -72,7 +74,8 @@ class Service:
         self._fleet = fleet
         self._end = end
         self._run_errand = errand
-        self.metrics: Callable[[], tuple[str, str]] = lambda: ("", "")  # where they are served, why they are not
+        # where they are served, why they are not
+        self.metrics: Callable[[], tuple[str, str]] = lambda: ("", "")
         submitting = Submitting(
             controller, past, lambda: fleet.names,
             grace=about.grace, lease=about.lease, notify=about.notify, accept=about.accept,
@@ -143,7 +146,10 @@ class Service:
             rounds=controller.rounds,
             round_ms_median=statistics.median(took) * 1000 if took else None,
             memory_mib=_resident_mib(),
-            nodes={str(node.id): node_word(snapshot, node, now) for _, node in sorted(snapshot.nodes.items())},
+            nodes={
+                str(node.id): node_word(snapshot, node, now)
+                for _, node in sorted(snapshot.nodes.items())
+            },
             config_changed=self._fleet.config_changed(),
             metrics=metrics,
             metrics_problem=problem,

@@ -1,4 +1,5 @@
-"""New jobs: checked against what the servers have, queued in one transaction, or tried on a copy that is thrown away."""
+"""New jobs: checked against what the servers have, queued in one transaction, or tried on a copy
+that is thrown away."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ T = TypeVar("T")
 
 
 def settled(controller: Controller, build: Callable[[Snapshot], tuple[Sequence[Any], T]]) -> T:
-    """`Controller.ask`, asked again while a job that `build` has to know the end of is just ending."""
+    """`Controller.ask`, asked again while a job that `build` has to know the end of is just
+    ending."""
     until = deadline(ENDING_PATIENCE)
     while True:
         seen = controller.snapshot
@@ -51,8 +53,8 @@ def settled(controller: Controller, build: Callable[[Snapshot], tuple[Sequence[A
 
 
 class Submitting:
-    """`grace`, `lease`: seconds, and `notify`: of jobs that ask for none. `accept`: suspicions by script.
-    `configured` answers with the names of the nodes."""
+    """`grace`, `lease`: seconds, and `notify`: of jobs that ask for none. `accept`: suspicions by
+    script. `configured` answers with the names of the nodes."""
 
     def __init__(
         self,
@@ -74,14 +76,18 @@ class Submitting:
     def submit(self, request: requests.Submit, peer: Peer) -> msgspec.Struct:
         """Submitted, or what a dry run came to. Raises GpqError; nothing is queued then."""
         notify = self.targets(request.spec.notify)
-        spec = job_requests.spec_of(request.spec, peer.user, peer.uid, self._grace, self._lease, notify)
+        spec = job_requests.spec_of(
+            request.spec, peer.user, peer.uid, self._grace, self._lease, notify
+        )
         spec = job_requests.accepting(spec, self._accept)
         if request.array is not None:
             arrays.check(request.array)
         if spec.min_gpus > 1 or spec.gpu_type or spec.min_gpu_memory_mib:
             self._wait_for_nodes()
         job_requests.fits(self._controller.snapshot, spec, self._configured())
-        wanted = dependencies.dependencies(request.spec.after, self._controller.snapshot, self._past)
+        wanted = dependencies.dependencies(
+            request.spec.after, self._controller.snapshot, self._past
+        )
         spec = replace(spec, after=wanted)
         if request.dry_run:
             return self._dry_run(request, spec)
@@ -96,13 +102,16 @@ class Submitting:
             events = job_requests.submitted(snapshot, specs, awaits, now(), held=request.held)
             state = JobState.HELD if request.held else JobState.PENDING
             jobs = [int(event.job) for event in events if isinstance(event, Submitted)]
-            answer = job_answers.Submitted(snapshot.next_id, spec.name, str(state), warnings(spec), jobs)
+            answer = job_answers.Submitted(
+                snapshot.next_id, spec.name, str(state), warnings(spec), jobs
+            )
             return events, answer
 
         return settled(self._controller, build)
 
     def targets(self, named: object) -> outward.Notify:
-        """Whom a job may tell; where it names somebody, those that were added since the daemon's start are known as well."""
+        """Whom a job may tell; where it names somebody, those that were added since the daemon's
+        start are known as well."""
         if not named:
             return self._notify
         return self._notify._replace(targets=outward.notify(config.load().notify).targets)
@@ -111,7 +120,8 @@ class Submitting:
         return dependencies.awaited(asked, snapshot, lambda names: self._past.history(ids=names))
 
     def _wait_for_nodes(self) -> None:
-        """Just after the start the servers have not said yet what they have, and a misfit could not be told."""
+        """Just after the start the servers have not said yet what they have, and a misfit could not
+        be told."""
         controller = self._controller
         with controller.changed:
             controller.changed.wait_for(
@@ -125,11 +135,15 @@ class Submitting:
         now = controller.world.now()
         snapshot = replace(controller.snapshot, now=now)
         if not any(environment == spec.environment for _, environment in snapshot.checks):
-            spec = environments.unasked(spec)  # no server has been asked for it yet: it is at the submission
+            # no server has been asked for it yet: it is at the submission
+            spec = environments.unasked(spec)
         specs = _specs(request, spec, snapshot)
-        events = job_requests.submitted(snapshot, specs, self._awaited(spec.after, snapshot), now, held=request.held)
+        events = job_requests.submitted(
+            snapshot, specs, self._awaited(spec.after, snapshot), now, held=request.held
+        )
         name = next(event.job for event in events if isinstance(event, Submitted))
-        # What was found lacking still is: only a job that is really submitted is a reason to look again.
+        # What was found lacking still is: only a job that is really submitted is a reason to look
+        # again.
         snapshot = replace(fold(snapshot, events).snapshot, checks=snapshot.checks)
         decision = decide(snapshot, [], controller.policy, allocate=True)
         reader = Reader(decision.snapshot, decision.round, now, {})
@@ -137,25 +151,40 @@ class Submitting:
         said = detail.explanation(reader, job)
         placement = decision.round.placements.get(name) if decision.round is not None else None
         starting = {action.job for action in decision.actions if isinstance(action, Launch)}
-        state = "held" if job.state is JobState.HELD else "starting" if name in starting else "pending"
-        why = decision.round.motives.get(name) if decision.round is not None and name in starting else None
+        state = (
+            "held" if job.state is JobState.HELD else "starting" if name in starting else "pending"
+        )
+        why = (
+            decision.round.motives.get(name)
+            if decision.round is not None and name in starting
+            else None
+        )
         reasons = [why] if why else said.reasons
         if len(specs) > 1:
             at_once = sum(JobId(name + place) in starting for place in range(len(specs)))
             reasons = [*reasons, f"{at_once} of {len(specs)} jobs would start at once"]
-        return job_answers.DryRun(state, reader.parts(placement), reasons, [*reader.warnings(), *warnings(spec)])
+        return job_answers.DryRun(
+            state, reader.parts(placement), reasons, [*reader.warnings(), *warnings(spec)]
+        )
 
 
 def _specs(request: requests.Submit, spec: JobSpec, snapshot: Snapshot) -> list[JobSpec]:
-    return [spec] if request.array is None else list(arrays.elements(spec, request.array, JobId(snapshot.next_id)))
+    return (
+        [spec]
+        if request.array is None
+        else list(arrays.elements(spec, request.array, JobId(snapshot.next_id)))
+    )
 
 
 def keep_archive(code: str) -> None:
-    """Its age begins anew, so that it is not removed before the job is known. Raises Refused where it is not there."""
+    """Its age begins anew, so that it is not removed before the job is known. Raises Refused where
+    it is not there."""
     try:
         os.utime(os.path.join(paths.snapshots(), f"{code}.tar"))
     except OSError as error:
-        raise Refused(f"the frozen code {code[:12]} is not there: {error.strerror}", "submit it again") from None
+        raise Refused(
+            f"the frozen code {code[:12]} is not there: {error.strerror}", "submit it again"
+        ) from None
 
 
 def warnings(spec: JobSpec) -> list[str]:

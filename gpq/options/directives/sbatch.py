@@ -1,5 +1,6 @@
-"""sbatch's options as gpq's: what means the same is translated, what means nothing here is named, and what gpq would do
-otherwise than Slurm is refused. Knows the options of sbatch 22 to 24; submits nothing."""
+"""sbatch's options as gpq's: what means the same is translated, what means nothing here is named,
+and what gpq would do otherwise than Slurm is refused. Knows the options of sbatch 22 to 24; submits
+nothing."""
 
 from __future__ import annotations
 
@@ -18,38 +19,48 @@ NOTHING: Mapping[str, Any] = {}
 Pair = tuple[str, str]  # (name without dashes, value; "" for a flag)
 
 SHORT = {
-    "A": "account", "a": "array", "b": "begin", "D": "chdir", "M": "clusters", "C": "constraint", "S": "core-spec",
-    "c": "cpus-per-task", "d": "dependency", "m": "distribution", "e": "error", "x": "exclude", "B": "extra-node-info",
-    "G": "gpus", "H": "hold", "i": "input", "J": "job-name", "L": "licenses", "k": "no-kill", "F": "nodefile",
-    "w": "nodelist", "N": "nodes", "n": "ntasks", "o": "output", "O": "overcommit", "s": "oversubscribe", "p": "partition",
-    "q": "qos", "Q": "quiet", "t": "time", "v": "verbose", "W": "wait",
+    "A": "account", "a": "array", "b": "begin", "D": "chdir", "M": "clusters", "C": "constraint",
+    "S": "core-spec", "c": "cpus-per-task", "d": "dependency", "m": "distribution", "e": "error",
+    "x": "exclude", "B": "extra-node-info", "G": "gpus", "H": "hold", "i": "input", "J": "job-name",
+    "L": "licenses", "k": "no-kill", "F": "nodefile", "w": "nodelist", "N": "nodes", "n": "ntasks",
+    "o": "output", "O": "overcommit", "s": "oversubscribe", "p": "partition", "q": "qos",
+    "Q": "quiet", "t": "time", "v": "verbose", "W": "wait",
 }  # fmt: skip
 FLAGS = frozenset({
-    "contiguous", "hold", "ignore-pbs", "no-requeue", "overcommit", "oversubscribe", "parsable", "quiet", "reboot",
-    "requeue", "spread-job", "stepmgr", "test-only", "use-min-nodes", "verbose", "wait",
+    "contiguous", "hold", "ignore-pbs", "no-requeue", "overcommit", "oversubscribe", "parsable",
+    "quiet", "reboot", "requeue", "spread-job", "stepmgr", "test-only", "use-min-nodes", "verbose",
+    "wait",
 })  # fmt: skip
-OPTIONAL = frozenset({"exclusive", "get-user-env", "nice", "no-kill", "propagate"})  # a value only after =
-# Without a meaning here: gpq gives a job whole GPUs and the cores and the memory of its server with them.
+# a value only after =
+OPTIONAL = frozenset({"exclusive", "get-user-env", "nice", "no-kill", "propagate"})
+# Without a meaning here: gpq gives a job whole GPUs and the cores and the memory of its server with
+# them.
 UNUSED = frozenset({
-    "account", "acctg-freq", "batch", "bb", "bbf", "bcast", "cluster-constraint", "clusters", "comment", "constraint",
-    "contiguous", "core-spec", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot",
-    "distribution", "exclude", "exclusive", "extra", "extra-node-info", "get-user-env", "gpu-bind", "gpu-freq", "gres-flags",
-    "hint", "ignore-pbs", "kill-on-invalid-dep", "licenses", "mail-type", "mail-user", "mcs-label", "mem", "mem-bind",
-    "mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nice", "no-kill", "no-requeue", "nodelist", "ntasks-per-core",
-    "ntasks-per-socket", "open-mode", "overcommit", "oversubscribe", "parsable", "partition", "power",
-    "prefer", "priority", "profile", "propagate", "qos", "quiet", "requeue", "reservation", "segment", "sockets-per-node",
-    "spread-job", "stepmgr", "switches", "thread-spec", "threads-per-core", "time-min", "tmp", "tres-bind", "use-min-nodes",
-    "verbose", "wait-all-nodes", "wckey",
+    "account", "acctg-freq", "batch", "bb", "bbf", "bcast", "cluster-constraint", "clusters",
+    "comment", "constraint", "contiguous", "core-spec", "cores-per-socket", "cpu-freq",
+    "cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot", "distribution", "exclude",
+    "exclusive", "extra", "extra-node-info", "get-user-env", "gpu-bind", "gpu-freq", "gres-flags",
+    "hint", "ignore-pbs", "kill-on-invalid-dep", "licenses", "mail-type", "mail-user", "mcs-label",
+    "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nice", "no-kill",
+    "no-requeue", "nodelist", "ntasks-per-core", "ntasks-per-socket", "open-mode", "overcommit",
+    "oversubscribe", "parsable", "partition", "power", "prefer", "priority", "profile", "propagate",
+    "qos", "quiet", "requeue", "reservation", "segment", "sockets-per-node", "spread-job",
+    "stepmgr", "switches", "thread-spec", "threads-per-core", "time-min", "tmp", "tres-bind",
+    "use-min-nodes", "verbose", "wait-all-nodes", "wckey",
 })  # fmt: skip
 USED = frozenset({
-    "array", "begin", "chdir", "dependency", "error", "export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "hold",
-    "job-name", "nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "output", "test-only", "time", "wait", "wrap",
+    "array", "begin", "chdir", "dependency", "error", "export", "gpus", "gpus-per-node",
+    "gpus-per-task", "gres", "hold", "job-name", "nodes", "ntasks", "ntasks-per-gpu",
+    "ntasks-per-node", "output", "test-only", "time", "wait", "wrap",
 })  # fmt: skip
 REFUSED = {
     "input": ("gpq gives jobs no input", "read it in the script: `python train.py < FILE`"),
     "signal": (
         "gpq sends no signal before the time limit",
-        "--preemptible --signal USR1 --grace 2m has it checkpoint whenever it is stopped; or take the line out",
+        (
+            "--preemptible --signal USR1 --grace 2m has it checkpoint whenever it is stopped; or"
+            " take the line out"
+        ),
     ),
     "export-file": ("gpq reads no file of variables", "--env NAME=VALUE"),
     "uid": ("a job runs as who submits it", "take it out"),
@@ -65,7 +76,8 @@ EXAMPLES = "minutes, MM:SS, HH:MM:SS, D-HH or D-HH:MM:SS"
 
 
 def name_of(word: str) -> str:
-    """The long name that a word such as `-J` or `--job-n` means; "" for none, or for what may mean several."""
+    """The long name that a word such as `-J` or `--job-n` means; "" for none, or for what may mean
+    several."""
     if not word.startswith("--"):
         return SHORT.get(word[1:2], "")
     name = word[2:].partition("=")[0]
@@ -78,14 +90,15 @@ def takes_value(name: str) -> bool:
 
 
 def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
-    """The options in words of sbatch. One that sbatch does not know is handed on as it is written, beginning with a dash.
-    Raises UsageError for a word that is no option, or lacks its value."""
+    """The options in words of sbatch. One that sbatch does not know is handed on as it is written,
+    beginning with a dash. Raises UsageError for a word that is no option, or lacks its value."""
     rest = list(words)
     while rest:
         word = rest.pop(0)
         if word == "hetjob" or not word.startswith("-") or word in ("-", "--"):
             raise UsageError(
-                f"{where}: {word} is no option", "a value with blanks goes in quotes; there is one job for each script"
+                f"{where}: {word} is no option",
+                "a value with blanks goes in quotes; there is one job for each script",
             )
         name, (_, assigned, value) = name_of(word), word.partition("=")
         if not name:
@@ -98,14 +111,23 @@ def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
                 rest.insert(0, f"-{word[2:]}")
         else:
             short = not word.startswith("--") and len(word) > 2  # -c4
-            value = word[2:].removeprefix("=") if short else value if assigned else rest.pop(0) if rest else ""
+            value = (
+                word[2:].removeprefix("=")
+                if short
+                else value
+                if assigned
+                else rest.pop(0)
+                if rest
+                else ""
+            )
             if not value:
                 raise UsageError(f"{where}: {word} needs a value", f"--{name}=...")
             yield name, value
 
 
 class Translated(msgspec.Struct):
-    """`fields`: of spec.Asked and of how it is queued, as typed. `unused`: options without a meaning here. `notes`: lines."""
+    """`fields`: of spec.Asked and of how it is queued, as typed. `unused`: options without a
+    meaning here. `notes`: lines."""
 
     fields: dict[str, Any] = {}
     unused: list[str] = []
@@ -113,10 +135,16 @@ class Translated(msgspec.Struct):
 
 
 def translate(
-    found: Sequence[Pair], where: str, *, given: Mapping[str, Any] = NOTHING, shell: bool = True, lines: bool = False
+    found: Sequence[Pair],
+    where: str,
+    *,
+    given: Mapping[str, Any] = NOTHING,
+    shell: bool = True,
+    lines: bool = False,
 ) -> Translated:
-    """Of a job whose options `given` (fields of spec.Asked) have been said otherwise, and count. `shell`: it is run as a
-    command, on a fixed number of GPUs of one server; `lines`: of a script written for Slurm. Raises UsageError."""
+    """Of a job whose options `given` (fields of spec.Asked) have been said otherwise, and count.
+    `shell`: it is run as a command, on a fixed number of GPUs of one server; `lines`: of a script
+    written for Slurm. Raises UsageError."""
     made = Translated()
     last = dict(found)  # of an option that is repeated the last one counts, as for sbatch
     for name, value in last.items():
@@ -128,7 +156,9 @@ def translate(
                 raise UsageError(f"{where}: {shown}: {REFUSED[name][0]}", REFUSED[name][1])
         elif name in UNUSED:
             made.unused.append(shown)
-        elif (translator := TRANSLATORS.get(name)) is not None and FIELDS.get(name, name) not in given:
+        elif (translator := TRANSLATORS.get(name)) is not None and FIELDS.get(
+            name, name
+        ) not in given:
             translator(made, value, f"{where}: {shown}")
     made.fields |= sbatch_sizes.fields(last, where, given, made.unused, shell=shell)
     if lines and found and "gpus" not in made.fields and "gpus" not in given:
@@ -142,7 +172,11 @@ def seconds(text: str, said: str) -> float | None:
         return None
     days, dash, clock = text.rpartition("-")
     parts = clock.split(":")
-    if not all(re.fullmatch(r"\d{1,7}", part) for part in parts) or len(parts) > 3 or (dash and not days.isdigit()):
+    if (
+        not all(re.fullmatch(r"\d{1,7}", part) for part in parts)
+        or len(parts) > 3
+        or (dash and not days.isdigit())
+    ):
         raise UsageError(f"{said} is no time that Slurm knows", EXAMPLES)
     numbers = [int(part) for part in parts]
     if dash:  # D-HH, D-HH:MM, D-HH:MM:SS
@@ -168,7 +202,9 @@ def _name(made: Translated, value: str, said: str) -> None:
 
 
 def _output(made: Translated, value: str, said: str) -> None:
-    note = "gpq keeps what the job prints, both streams in one: `gpq logs JOB`, `gpq logs JOB > FILE`"
+    note = (
+        "gpq keeps what the job prints, both streams in one: `gpq logs JOB`, `gpq logs JOB > FILE`"
+    )
     made.unused.append(said.rpartition(": ")[2])
     if note not in made.notes:
         made.notes.append(note)
@@ -180,9 +216,14 @@ def _dependency(made: Translated, value: str, said: str) -> None:
     found = []
     for part in value.split(","):
         kind, *jobs = part.split(":")
-        if kind not in kinds or not jobs or not all(re.fullmatch(r"\d+(_\d+)?", job) for job in jobs):
+        if (
+            kind not in kinds
+            or not jobs
+            or not all(re.fullmatch(r"\d+(_\d+)?", job) for job in jobs)
+        ):
             raise UsageError(
-                f"{said}: gpq cannot wait for {part}", "afterok, afterany or afternotok, with numbers of gpq's jobs"
+                f"{said}: gpq cannot wait for {part}",
+                "afterok, afterany or afternotok, with numbers of gpq's jobs",
             )
         found += [f"{job}:{kinds[kind]}" for job in jobs]
     made.fields["after"] = found
@@ -192,20 +233,32 @@ def _begin(made: Translated, value: str, said: str) -> None:
     """`now+1hour` as +1h; what else there is, gpq reads as well, or says that it does not."""
     later = re.fullmatch(r"now\+(\d{1,9})(second|minute|hour|day|week)?s?", value)
     if later:
-        unit = {None: 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}[later[2]]
+        unit = {None: 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}[
+            later[2]
+        ]
         made.fields["begin"] = f"+{values.written(float(int(later[1]) * unit))}"
     else:
-        made.fields["begin"] = {"midnight": "tomorrow 0:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00"}.get(
-            value, value.removesuffix(":00") if value.count(":") == 2 and "-" not in value else value
+        made.fields["begin"] = {
+            "midnight": "tomorrow 0:00",
+            "noon": "12:00",
+            "fika": "15:00",
+            "teatime": "16:00",
+        }.get(
+            value,
+            value.removesuffix(":00") if value.count(":") == 2 and "-" not in value else value,
         )
 
 
 def _export(made: Translated, value: str, said: str) -> None:
-    """`ALL,A=1,B`: A as it is given, B as it is set here. ALL and NONE change nothing: gpq has a list of its own."""
+    """`ALL,A=1,B`: A as it is given, B as it is set here. ALL and NONE change nothing: gpq has a
+    list of its own."""
     for part in filter(None, value.split(",")):
         if part in ("ALL", "NONE", "NIL"):
             made.unused.append(f"--export={part}")
-            made.notes.append("of your environment gpq passes on what jobs commonly need: --env NAME for anything else")
+            made.notes.append(
+                "of your environment gpq passes on what jobs commonly need: --env NAME for anything"
+                " else"
+            )
         elif "=" in part or part in os.environ:
             made.fields.setdefault("env", []).append(part)
 

@@ -20,10 +20,16 @@ KIB = {"K": 1, "": 1 << 10, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
 
 
 def fields(
-    options: Mapping[str, str], where: str, given: Mapping[str, Any], unused: list[str], *, shell: bool
+    options: Mapping[str, str],
+    where: str,
+    given: Mapping[str, Any],
+    unused: list[str],
+    *,
+    shell: bool,
 ) -> dict[str, str]:
-    """`gpus` and `gpu_type`, unless they are `given`: --gpus, else those of a node times nodes, else those of a task times
-    tasks. What is no GPU goes to `unused`. Raises UsageError, also for what a command (`shell`) cannot have."""
+    """`gpus` and `gpu_type`, unless they are `given`: --gpus, else those of a node times nodes,
+    else those of a task times tasks. What is no GPU goes to `unused`. Raises UsageError, also for
+    what a command (`shell`) cannot have."""
     count = nodes(options, where)
     for name in NUMBERS:
         if name in options:
@@ -31,7 +37,8 @@ def fields(
     if shell and count > 1:
         raise UsageError(
             f"{where}: --nodes={count}: gpq runs a command on one server",
-            f"a training script on gpq's library may run over several: gpq submit --gpus {count} train.py",
+            f"a training script on gpq's library may run over several: gpq submit --gpus {count}"
+            " train.py",
         )
     made: dict[str, str] = {}
     if "gpus" not in given:
@@ -40,7 +47,9 @@ def fields(
             made.pop("gpu_type", None)
     asked = tasks(options, where, made.get("gpus") or str(given.get("gpus", "1")))
     if shell and asked > 1:
-        raise UsageError(f"{where}: {asked} tasks: gpq starts a command once, and there is no srun", ONE_PROCESS)
+        raise UsageError(
+            f"{where}: {asked} tasks: gpq starts a command once, and there is no srun", ONE_PROCESS
+        )
     return made
 
 
@@ -74,14 +83,18 @@ def mebibytes(text: str) -> int:
     return -(-int(found[1]) * KIB[found[2].upper()] // 1024) if found else 0
 
 
-def _gpus_in_all(options: Mapping[str, str], where: str, count: int, unused: list[str]) -> dict[str, str]:
+def _gpus_in_all(
+    options: Mapping[str, str], where: str, count: int, unused: list[str]
+) -> dict[str, str]:
     kinds: set[str] = set()
     asked = {
         name: _gpus(options[name], f"{where}: --{name}={options[name]}", unused, kinds)
         for name in GPUS
         if name in options
     }
-    each = tasks({name: options[name] for name in ("nodes", *TASKS[:2]) if name in options}, where, "1")
+    each = tasks(
+        {name: options[name] for name in ("nodes", *TASKS[:2]) if name in options}, where, "1"
+    )
     factors = {"gpus": 1, "gpus-per-node": count, "gres": count, "gpus-per-task": each}
     total = next((asked[name] * factors[name] for name in GPUS if asked.get(name)), 0)
     made = {"gpus": str(total)} if total else {}
@@ -89,7 +102,8 @@ def _gpus_in_all(options: Mapping[str, str], where: str, count: int, unused: lis
 
 
 def _gpus(text: str, said: str, unused: list[str], kinds: set[str]) -> int:
-    """`2`, `a100:2`, `gpu`, `gpu:a100:2(S:0)`: how many; their type is added to `kinds`. 0 where no GPU is in it."""
+    """`2`, `a100:2`, `gpu`, `gpu:a100:2(S:0)`: how many; their type is added to `kinds`. 0 where no
+    GPU is in it."""
     total = 0
     gres = "--gres=" in said
     for part in text.split(","):
@@ -103,7 +117,9 @@ def _gpus(text: str, said: str, unused: list[str], kinds: set[str]) -> int:
         words = words[1:] if gres else words
         count = words.pop() if words and words[-1].isdigit() else "1"
         if len(words) > 1 or (words and not re.fullmatch(r"[A-Za-z0-9._-]+", words[0])):
-            raise UsageError(f"{said} is no number of GPUs", "--gres=gpu:2, --gres=gpu:a100:2 or --gpus=2")
+            raise UsageError(
+                f"{said} is no number of GPUs", "--gres=gpu:2, --gres=gpu:a100:2 or --gpus=2"
+            )
         kinds.update(words)
         total += int(count)
     if len(kinds) > 1:

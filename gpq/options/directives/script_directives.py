@@ -1,4 +1,5 @@
-"""The head of a script: its `#SBATCH` and `#GPQ` lines, and what it is run with. Reads one file; understands no option."""
+"""The head of a script: its `#SBATCH` and `#GPQ` lines, and what it is run with. Reads one file;
+understands no option."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Script(msgspec.Struct, frozen=True):
 
 
 def read(path: str) -> Script | None:
-    """None for what is no script, or cannot be read. Raises UsageError for lines that cannot be split into words."""
+    """None for what is no script, or cannot be read. Raises UsageError for lines that cannot be
+    split into words."""
     try:
         with open(path, "rb") as stream:
             text = stream.read(MOST_READ).decode("utf-8", "replace")
@@ -46,13 +48,19 @@ def read(path: str) -> Script | None:
     if not (python or slurm or own or first.startswith("#!") or path.endswith(SHELLS)):
         return None
     if not python and first.endswith("\r"):
-        raise UsageError(f"{path} has line ends of DOS: no shell runs it", f"sed -i 's/\\r$//' {shlex.quote(path)}")
+        raise UsageError(
+            f"{path} has line ends of DOS: no shell runs it",
+            f"sed -i 's/\\r$//' {shlex.quote(path)}",
+        )
     interpreter = first[2:].strip().split(None, 1) if first.startswith("#!") else []
-    return Script(path, python, interpreter, slurm, own, not python and bool(SRUN.search(text)), text)
+    return Script(
+        path, python, interpreter, slurm, own, not python and bool(SRUN.search(text)), text
+    )
 
 
 def command(script: Script, cwd: str, *, relative: bool = False) -> list[str]:
-    """How it is run in `cwd`: itself, or by the interpreter that it names. `relative`: by no absolute path, ever."""
+    """How it is run in `cwd`: itself, or by the interpreter that it names. `relative`: by no
+    absolute path, ever."""
     shown = os.path.relpath(script.path, cwd)
     if shown.startswith("..") and not relative:
         shown = script.path

@@ -1,5 +1,6 @@
-"""What a script written for Slurm reads of its environment, as far as its submission knows it: the variables that
-sbatch sets for its options, with its values (as sbatch 22.05 does). The daemon adds the others (gpq.daemon.nodes.slurm_env)."""
+"""What a script written for Slurm reads of its environment, as far as its submission knows it: the
+variables that sbatch sets for its options, with its values (as sbatch 22.05 does). The daemon adds
+the others (gpq.daemon.nodes.slurm_env)."""
 
 from __future__ import annotations
 
@@ -18,27 +19,36 @@ if TYPE_CHECKING:
 
 Options = Mapping[str, str]  # of sbatch, by name without dashes; "" for a flag
 AS_TYPED = {
-    "account": "SLURM_JOB_ACCOUNT", "cpus-per-gpu": "SLURM_CPUS_PER_GPU", "cpus-per-task": "SLURM_CPUS_PER_TASK",
-    "dependency": "SLURM_JOB_DEPENDENCY", "distribution": "SLURM_DISTRIBUTION", "export": "SLURM_EXPORT_ENV",
-    "gpu-bind": "SLURM_GPU_BIND", "gpu-freq": "SLURM_GPU_FREQ", "gpus": "SLURM_GPUS", "gpus-per-node": "SLURM_GPUS_PER_NODE",
-    "gpus-per-task": "SLURM_GPUS_PER_TASK", "ntasks-per-core": "SLURM_NTASKS_PER_CORE",
-    "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU", "ntasks-per-node": "SLURM_NTASKS_PER_NODE",
-    "ntasks-per-socket": "SLURM_NTASKS_PER_SOCKET", "overcommit": "SLURM_OVERCOMMIT", "partition": "SLURM_JOB_PARTITION",
-    "qos": "SLURM_JOB_QOS", "reservation": "SLURM_JOB_RESERVATION", "threads-per-core": "SLURM_THREADS_PER_CORE",
+    "account": "SLURM_JOB_ACCOUNT", "cpus-per-gpu": "SLURM_CPUS_PER_GPU",
+    "cpus-per-task": "SLURM_CPUS_PER_TASK", "dependency": "SLURM_JOB_DEPENDENCY",
+    "distribution": "SLURM_DISTRIBUTION", "export": "SLURM_EXPORT_ENV",
+    "gpu-bind": "SLURM_GPU_BIND", "gpu-freq": "SLURM_GPU_FREQ", "gpus": "SLURM_GPUS",
+    "gpus-per-node": "SLURM_GPUS_PER_NODE", "gpus-per-task": "SLURM_GPUS_PER_TASK",
+    "ntasks-per-core": "SLURM_NTASKS_PER_CORE", "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU",
+    "ntasks-per-node": "SLURM_NTASKS_PER_NODE", "ntasks-per-socket": "SLURM_NTASKS_PER_SOCKET",
+    "overcommit": "SLURM_OVERCOMMIT", "partition": "SLURM_JOB_PARTITION", "qos": "SLURM_JOB_QOS",
+    "reservation": "SLURM_JOB_RESERVATION", "threads-per-core": "SLURM_THREADS_PER_CORE",
 }  # fmt: skip
-IN_MIB = {"mem": "SLURM_MEM_PER_NODE", "mem-per-cpu": "SLURM_MEM_PER_CPU", "mem-per-gpu": "SLURM_MEM_PER_GPU"}
+IN_MIB = {
+    "mem": "SLURM_MEM_PER_NODE",
+    "mem-per-cpu": "SLURM_MEM_PER_CPU",
+    "mem-per-gpu": "SLURM_MEM_PER_GPU",
+}
 TASKS = ("SLURM_NTASKS", "SLURM_NPROCS")
 ARRAY = ("SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX", "SLURM_ARRAY_TASK_STEP")
 BY_DAEMON = frozenset({
-    "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_USER", "SLURM_JOB_UID", "SLURM_JOB_NUM_NODES", "SLURM_NNODES",
-    "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME", "SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS",
-    "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE", "SLURM_TASKS_PER_NODE",
-    "SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN",
+    "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_USER", "SLURM_JOB_UID", "SLURM_JOB_NUM_NODES",
+    "SLURM_NNODES", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME", "SLURM_NODEID",
+    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS",
+    "SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_TOPOLOGY_ADDR",
+    "SLURM_TOPOLOGY_ADDR_PATTERN",
 })  # fmt: skip
-OF_CLUSTER = frozenset({"account", "partition", "qos"})  # Slurm sets these without the option as well
+# Slurm sets these without the option as well
+OF_CLUSTER = frozenset({"account", "partition", "qos"})
 # What Slurm, too, leaves unset where nobody asks for it, or nothing was restarted.
 OPTIONAL = frozenset({
-    *(variable for option, variable in AS_TYPED.items() if option not in OF_CLUSTER), *IN_MIB.values(), *TASKS, *ARRAY,
+    *(variable for option, variable in AS_TYPED.items() if option not in OF_CLUSTER),
+    *IN_MIB.values(), *TASKS, *ARRAY,
     "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_RESTART_COUNT",
 })  # fmt: skip
 # Options of gpq, and those of sbatch that count no more beside them.
@@ -49,8 +59,11 @@ ANY = re.compile(rf"\b{NAME}\b")
 ASSIGNMENT = re.compile(rf"\b({NAME})=|\$\{{({NAME}):?=")
 
 
-def overlay(below: Options, pairs: Sequence[tuple[str, str]], fields: Mapping[str, Any]) -> dict[str, str]:
-    """Options of a place `below`, with what `pairs` of sbatch and `fields` of gpq's own options above it replace."""
+def overlay(
+    below: Options, pairs: Sequence[tuple[str, str]], fields: Mapping[str, Any]
+) -> dict[str, str]:
+    """Options of a place `below`, with what `pairs` of sbatch and `fields` of gpq's own options
+    above it replace."""
     options = {**below, **dict(pairs)}
     replaced = {name for field, names in INSTEAD.items() if field in fields for name in names}
     kept = {name: value for name, value in options.items() if name not in replaced}
@@ -64,19 +77,27 @@ def overlay(below: Options, pairs: Sequence[tuple[str, str]], fields: Mapping[st
 def environment(
     options: Options, fields: Mapping[str, Any], script: Script, *, shell: bool
 ) -> tuple[list[str], list[str]]:
-    """(assignments, remarks). `fields`: of the request, as they count in the end; `shell`: it runs as a command. Raises
-    UsageError for an array that is none."""
+    """(assignments, remarks). `fields`: of the request, as they count in the end; `shell`: it runs
+    as a command. Raises UsageError for an array that is none."""
     variables = _variables(options, fields, script.name)
     other = {assignment.partition("=")[0] for assignment in fields.get("env", [])}
     remarks = []
-    tasks = [name for name in _plain_tasks(script.text) if name not in {*variables, *other}] if shell else []
+    tasks = (
+        [name for name in _plain_tasks(script.text) if name not in {*variables, *other}]
+        if shell
+        else []
+    )
     if tasks:
         variables |= dict.fromkeys(tasks, "1")
-        remarks.append(f"{script.name} reads {', '.join(tasks)}, which sbatch sets for --ntasks alone: here it is 1")
+        remarks.append(
+            f"{script.name} reads {', '.join(tasks)}, which sbatch sets for --ntasks alone: here it"
+            " is 1"
+        )
     missing = _missing(script.text, {*variables, *other})
     if missing:
         remarks.append(
-            f"{script.name} reads {', '.join(missing)}, which gpq leaves unset: --env {missing[0]}=VALUE sets it"
+            f"{script.name} reads {', '.join(missing)}, which gpq leaves unset: --env"
+            f" {missing[0]}=VALUE sets it"
         )
     return [f"{name}={value}" for name, value in variables.items()], remarks
 
@@ -88,10 +109,16 @@ def _variables(options: Options, fields: Mapping[str, Any], script: str) -> dict
         "SLURM_SUBMIT_DIR": os.getcwd(),
         "SLURM_SUBMIT_HOST": socket.gethostname(),
     }
-    variables |= {name: options[option] or "1" for option, name in AS_TYPED.items() if option in options}
+    variables |= {
+        name: options[option] or "1" for option, name in AS_TYPED.items() if option in options
+    }
     if "," in variables.get("SLURM_JOB_PARTITION", ""):
         del variables["SLURM_JOB_PARTITION"]  # it is the one of them that was chosen
-    sizes = {name: sbatch_sizes.mebibytes(options[option]) for option, name in IN_MIB.items() if option in options}
+    sizes = {
+        name: sbatch_sizes.mebibytes(options[option])
+        for option, name in IN_MIB.items()
+        if option in options
+    }
     variables |= {name: str(size) for name, size in sizes.items() if size}
     if any(option in options for option in sbatch_sizes.TASKS):
         tasks = sbatch_sizes.tasks(options, script, fields.get("gpus") or "1")
@@ -110,8 +137,8 @@ def _of_array(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _plain_tasks(text: str) -> list[str]:
-    """Numbers of tasks that a shell script reads as if they were set. Others do not get them: a library that finds one
-    waits for processes that `srun` starts."""
+    """Numbers of tasks that a shell script reads as if they were set. Others do not get them: a
+    library that finds one waits for processes that `srun` starts."""
     code = COMMENT.sub("", text)
     return [name for name in TASKS if re.search(rf"\$(?:{name}\b|\{{{name}\}})", code)]
 

@@ -1,5 +1,5 @@
-"""Moments as people write them: `18:00`, `noon`, `fri 6pm`, `tomorrow 8am`, `2026-11-27 18:00`, `27 nov`, `+2h`, `now`; in local
-time."""
+"""Moments as people write them: `18:00`, `noon`, `fri 6pm`, `tomorrow 8am`, `2026-11-27 18:00`, `27
+nov`, `+2h`, `now`; in local time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ EXAMPLES = "write for example 18:00, 'fri 6pm', 'tomorrow 8am', '2026-11-27 18:0
 
 
 def moment(text: str, option: str, now: datetime) -> float:
-    """Seconds since the epoch. Days of the week and bare times are the next such ones after `now`, which is local and knows
-    its zone. Raises UsageError."""
+    """Seconds since the epoch. Days of the week and bare times are the next such ones after `now`,
+    which is local and knows its zone. Raises UsageError."""
     word = text.strip().lower()
     if word == "now":
         return now.timestamp()
     if word.startswith(("+", "in ")):
-        return now.timestamp() + seconds(re.sub(r"\s", "", word[1:] if word[0] == "+" else word[3:]), option)
+        return now.timestamp() + seconds(
+            re.sub(r"\s", "", word[1:] if word[0] == "+" else word[3:]), option
+        )
     if re.match(r"\d{4}-", word):
         return _exact(text.strip(), option)
     day, hour, minute = _words(word, text, option)
@@ -42,8 +44,8 @@ def moment(text: str, option: str, now: datetime) -> float:
 
 
 def earlier(text: str, option: str, now: datetime) -> float:
-    """As `moment`, but looking back: days of the week and bare times are the latest such ones that are over, `7d` is so long
-    ago. Raises UsageError."""
+    """As `moment`, but looking back: days of the week and bare times are the latest such ones that
+    are over, `7d` is so long ago. Raises UsageError."""
     word = text.strip().lower()
     try:
         if re.fullmatch(r"(\d+(\.\d+)?[smhd])+", word):
@@ -51,7 +53,9 @@ def earlier(text: str, option: str, now: datetime) -> float:
         if word == "now" or word.startswith("+") or re.match(r"\d{4}-", word):
             return moment(text, option, now)
         past = word.startswith("yesterday")
-        day, hour, minute = _words(word.replace("yesterday", "today", 1) if past else word, text, option)
+        day, hour, minute = _words(
+            word.replace("yesterday", "today", 1) if past else word, text, option
+        )
         if not day.isalpha() and day:
             return _of_the_year(day, hour, minute, now, option, text, past=True)
     except UsageError as error:
@@ -64,7 +68,9 @@ def earlier(text: str, option: str, now: datetime) -> float:
         latest = _at(found, hour, minute)
         return latest if latest <= now.timestamp() else _at(found - timedelta(days=7), hour, minute)
     latest = _at(today, hour, minute)
-    return latest if day or latest <= now.timestamp() else _at(today - timedelta(days=1), hour, minute)
+    return (
+        latest if day or latest <= now.timestamp() else _at(today - timedelta(days=1), hour, minute)
+    )
 
 
 def window(since: str, until: str) -> tuple[float | None, float | None]:
@@ -74,7 +80,8 @@ def window(since: str, until: str) -> tuple[float | None, float | None]:
     end = earlier(until, "--until", now) if until else None
     if begin is not None and end is not None and end <= begin:
         raise UsageError(
-            f"--until {until}: that is not after --since {since}", "name a later end, or an earlier beginning"
+            f"--until {until}: that is not after --since {since}",
+            "name a later end, or an earlier beginning",
         )
     return begin, end
 
@@ -85,14 +92,18 @@ def _words(word: str, text: str, option: str) -> tuple[str, int, int]:
         word = re.sub(rf"\b{name}\b", clock, word)
     names = "|".join((*DAYS, "today", "tomorrow"))
     dates = rf"\d{{1,2}}\.?\s*(?:{'|'.join(MONTHS)})|(?:{'|'.join(MONTHS)})[a-z]*\s*\d{{1,2}}"
-    found = re.fullmatch(rf"(?:(?:next\s+)?({names})[a-z]*|({dates})[a-z]*)?(?:^|\s+|$)(?:at\s+)?(?:{TIME})?", word)
+    found = re.fullmatch(
+        rf"(?:(?:next\s+)?({names})[a-z]*|({dates})[a-z]*)?(?:^|\s+|$)(?:at\s+)?(?:{TIME})?", word
+    )
     day = (found[1] or found[2] or "") if found else ""
     hours, minutes, half = found.group(3, 4, 5) if found else (None, None, None)
     if not day and not (hours and (minutes or half)):
         raise UsageError(f"{option} {text}: no such moment", EXAMPLES)
     hour, minute = int(hours or 0), int(minutes or 0)
     if hours and not minutes and not half:
-        raise UsageError(f"{option} {text}: {hours} what?", f"write {hours}:00, {hours}am or {hours}pm")
+        raise UsageError(
+            f"{option} {text}: {hours} what?", f"write {hours}:00, {hours}am or {hours}pm"
+        )
     if hour > (12 if half else 23) or minute > 59 or (half and not hour):
         raise UsageError(f"{option} {text}: no such time of day", EXAMPLES)
     return day, hour % 12 + (12 if half == "pm" else 0) if half else hour, minute
@@ -120,6 +131,8 @@ def _at(day: date, hour: int, minute: int) -> float:
 def _exact(text: str, option: str) -> float:
     """ISO 8601; of this machine's zone unless it names one."""
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00").replace("z", "+00:00")).timestamp()
+        return datetime.fromisoformat(
+            text.replace("Z", "+00:00").replace("z", "+00:00")
+        ).timestamp()
     except (ValueError, OverflowError):
         raise UsageError(f"{option} {text}: no such moment", EXAMPLES) from None

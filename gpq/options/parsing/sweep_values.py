@@ -1,5 +1,6 @@
-"""The values of `--sweep NAME=VALUES`: texts between commas, and ranges of whole numbers. What stands in brackets or in
-quotes holds together. What may have been meant as something else is refused."""
+"""The values of `--sweep NAME=VALUES`: texts between commas, and ranges of whole numbers. What
+stands in brackets or in quotes holds together. What may have been meant as something else is
+refused."""
 
 from __future__ import annotations
 
@@ -46,19 +47,25 @@ def _pieces(text: str, option: str) -> Iterator[str]:
 
 def _as_it_is(letter: str) -> str:
     quote = QUOTES[letter == QUOTES[0]]
-    return f"close it, or put a value that has a {letter} of its own into quotes: {quote}a{letter}b{quote}"
+    return (
+        f"close it, or put a value that has a {letter} of its own into quotes:"
+        f" {quote}a{letter}b{quote}"
+    )
 
 
 def _values(piece: str, option: str) -> list[str]:
     if not piece:
-        raise UsageError(f"{option}: a value is empty", 'take the comma out, or write "" for an empty value')
+        raise UsageError(
+            f"{option}: a value is empty", 'take the comma out, or write "" for an empty value'
+        )
     if piece[0] in QUOTES:
         return [_unquoted(piece, option)]
     bounds = RANGE.fullmatch(piece)
     if bounds:
         return _numbers(bounds, option)
     bare = QUOTED.sub("", piece)
-    if any(".." in part and part.strip() != ".." for part in BETWEEN.split(bare)):  # `../data` is a path
+    if any(".." in part and part.strip() != ".." for part in BETWEEN.split(bare)):
+        # `../data` is a path
         raise UsageError(
             f"{option}: {piece[:80]} is no range of whole numbers",
             f'list its values, as in 0.1,0.2,0.3; in quotes it is one value: "{piece[:80]}"',
@@ -69,7 +76,9 @@ def _values(piece: str, option: str) -> list[str]:
 def _unquoted(piece: str, option: str) -> str:
     end = piece.index(piece[0], 1)
     if end + 1 < len(piece):
-        raise UsageError(f"{option}: {piece[end + 1 :][:80]} follows a value in quotes", "a comma follows it")
+        raise UsageError(
+            f"{option}: {piece[end + 1 :][:80]} follows a value in quotes", "a comma follows it"
+        )
     return piece[1:end]
 
 
@@ -79,14 +88,16 @@ def _numbers(bounds: re.Match[str], option: str) -> list[str]:
     low, high = int(bounds[1] + first), int(bounds[3] + last)
     if high < low:
         raise UsageError(
-            f"{option}: {bounds[0]} ends below its begin", f"did you mean {bounds[3]}{last}..{bounds[1]}{first}?"
+            f"{option}: {bounds[0]} ends below its begin",
+            f"did you mean {bounds[3]}{last}..{bounds[1]}{first}?",
         )
     padded = any(digits.startswith("0") and len(digits) > 1 for digits in (first, last))
     width = max(len(first), len(last))
     if padded and len(first) != len(last):
         raise UsageError(
             f"{option}: the ends of {bounds[0]} are of different width",
-            f"write {bounds[1]}{first.zfill(width)}..{bounds[3]}{last.zfill(width)}, or {low}..{high} without zeros",
+            f"write {bounds[1]}{first.zfill(width)}..{bounds[3]}{last.zfill(width)}, or"
+            f" {low}..{high} without zeros",
         )
     if high - low >= MOST:
         raise UsageError(f"{option} is more than {MOST} jobs", "submit it in parts")

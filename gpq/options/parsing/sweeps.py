@@ -1,4 +1,5 @@
-"""`--array 0-99%4`, `--sweep lr=1e-3,1e-2` and `--sweep-file CSV` -> the elements of an array. Raises UsageError."""
+"""`--array 0-99%4`, `--sweep lr=1e-3,1e-2` and `--sweep-file CSV` -> the elements of an array.
+Raises UsageError."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ Params = dict[str, str]
 
 
 def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
-    """None where none of the three options was given. `--array %4` beside a sweep is its limit alone."""
+    """None where none of the three options was given. `--array %4` beside a sweep is its limit
+    alone."""
     if not array and not sweeps and not file:
         return None
     text, percent, at_once = array.partition("%")
@@ -37,8 +39,8 @@ def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
 
 
 def unused(array: ArrayMessage, spec: SpecMessage) -> list[str]:
-    """A line on each `${NAME}` that is left to the shell where `{NAME}` may have been meant, and one where something
-    swept is in no argument: the job then has it in its environment alone."""
+    """A line on each `${NAME}` that is left to the shell where `{NAME}` may have been meant, and
+    one where something swept is in no argument: the job then has it in its environment alone."""
     texts = [*spec.argv, *spec.resume_argv, spec.done_file, *spec.env.values()]
     written = {name for text in texts for name in placeholders.names(text)}
     swept = list((array.params or [{}])[0])
@@ -57,7 +59,10 @@ def unused(array: ArrayMessage, spec: SpecMessage) -> list[str]:
     names = [name for name in swept if name not in written and name not in shells]
     if names:
         shown = ", ".join(f"{{{name}}}" for name in names)
-        notes.append(f"{shown} is in no argument: the job finds it in its environment, as GPQ_SWEEP_{names[0]}")
+        notes.append(
+            f"{shown} is in no argument: the job finds it in its environment, as"
+            f" GPQ_SWEEP_{names[0]}"
+        )
     return notes
 
 
@@ -67,7 +72,10 @@ def plain_indices(text: str, spec: SpecMessage) -> list[str]:
     zeros = re.search(r"(?<!\d)0\d+", text.partition("%")[0])
     if not zeros or not any("index" in placeholders.names(each) for each in texts):
         return []
-    return [f"--array {text}: an index is a number, so {{index}} has no zeros before it: --sweep i=001..010 keeps them"]
+    return [
+        f"--array {text}: an index is a number, so {{index}} has no zeros before it: --sweep"
+        " i=001..010 keeps them"
+    ]
 
 
 def _limit(array: str, text: str) -> int:
@@ -85,7 +93,10 @@ def indices(text: str, array: str) -> list[int]:
             raise UsageError(f"--array {array} names no jobs", EXAMPLE)
         low, high = int(bounds[1]), int(bounds[2] or bounds[1])
         if high < low:
-            raise UsageError(f"--array {array}: {part.strip()} ends below its begin", f"did you mean {high}-{low}?")
+            raise UsageError(
+                f"--array {array}: {part.strip()} ends below its begin",
+                f"did you mean {high}-{low}?",
+            )
         span = range(low, high + 1, int(bounds[3] or 1))
         if len(span) + len(found) > MOST:
             raise UsageError(f"--array {array} is more than {MOST} jobs", "submit it in parts")
@@ -96,7 +107,8 @@ def indices(text: str, array: str) -> list[int]:
 def _name(text: str, where: str) -> str:
     if not PARAM.fullmatch(text) or text == "index":
         raise UsageError(
-            f"{where}: {text[:80]!r} cannot be swept", "a name has letters, digits and _, and is not index"
+            f"{where}: {text[:80]!r} cannot be swept",
+            "a name has letters, digits and _, and is not index",
         )
     return text
 
@@ -123,9 +135,13 @@ def _from_file(path: str) -> list[Params]:
     except OSError as error:
         raise UsageError(f"--sweep-file {path}: {error.strerror}", "name a CSV file") from None
     except (csv.Error, UnicodeDecodeError) as error:
-        raise UsageError(f"--sweep-file {path} is no CSV file: {error}", "save it as CSV, in UTF-8") from None
+        raise UsageError(
+            f"--sweep-file {path} is no CSV file: {error}", "save it as CSV, in UTF-8"
+        ) from None
     if len(lines) < 2:
-        raise UsageError(f"--sweep-file {path} has no jobs", "a first line with names, then a line for each job")
+        raise UsageError(
+            f"--sweep-file {path} has no jobs", "a first line with names, then a line for each job"
+        )
     names = [_name(column.strip(), f"--sweep-file {path}") for column in lines[0][1]]
     if len(set(names)) < len(names):
         raise UsageError(f"--sweep-file {path} names a column twice", "a name for each")

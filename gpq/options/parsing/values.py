@@ -1,4 +1,5 @@
-"""Turns what was typed after an option into a value, or into a UsageError that says what to type instead."""
+"""Turns what was typed after an option into a value, or into a UsageError that says what to type
+instead."""
 
 from __future__ import annotations
 
@@ -19,15 +20,20 @@ def seconds(text: str, option: str) -> float:
         raise UsageError(f"{option} {text}: {text} what?", f"write {text}s, {text}m or {text}h")
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
     if not parts or "".join(value + unit for value, unit in parts) != text:
-        raise UsageError(f"{option} {text} is no duration", "write for example 90s, 30m, 1h30m or 2d")
+        raise UsageError(
+            f"{option} {text} is no duration", "write for example 90s, 30m, 1h30m or 2d"
+        )
     total = sum(float(value) * SECONDS[unit] for value, unit in parts)
     if not 0 < total < 1e9:
-        raise UsageError(f"{option} {text} is out of range", "write for example 90s, 30m, 1h30m or 2d")
+        raise UsageError(
+            f"{option} {text} is out of range", "write for example 90s, 30m, 1h30m or 2d"
+        )
     return total
 
 
 def limit(text: str, option: str) -> float:
-    """As `seconds`; also `HH:MM:SS`, `D-HH`, `D-HH:MM` and `D-HH:MM:SS`, as Slurm writes them. `1:30` is refused: of what?"""
+    """As `seconds`; also `HH:MM:SS`, `D-HH`, `D-HH:MM` and `D-HH:MM:SS`, as Slurm writes them.
+    `1:30` is refused: of what?"""
     clock = re.fullmatch(r"(?:(\d{1,5})-)?(\d{1,5})(?::(\d{1,2}))?(?::(\d{1,2}))?", text)
     if clock and clock[1] is None and clock[3] and not clock[4]:
         raise UsageError(f"{option} {text}: hours or minutes?", "write 1h30m, 90s or 01:30:00")
@@ -38,7 +44,8 @@ def limit(text: str, option: str) -> float:
 
 
 def readable(path: str, said: str, hint: str, *, special: bool = False) -> None:
-    """Raises UsageError where no file can be read at `path`, which `said` names. `special`: a device or a pipe will do."""
+    """Raises UsageError where no file can be read at `path`, which `said` names. `special`: a
+    device or a pipe will do."""
     problem = ""
     if os.path.isdir(path):
         problem = "it is a folder"
@@ -60,17 +67,23 @@ def gpus(text: str) -> tuple[int, int | None]:
     """`4` as (4, None), `2-8` as (2, 8), `2-` as (2, 0): from 2 to whatever pays."""
     found = re.fullmatch(r"(\d{1,6})(?:(-)(\d{1,6})?)?", text)
     if not found:
-        raise UsageError(f"--gpus {text} is no number of GPUs", "write for example --gpus 2 or --gpus 1-8")
+        raise UsageError(
+            f"--gpus {text} is no number of GPUs", "write for example --gpus 2 or --gpus 1-8"
+        )
     low = int(found.group(1))
     if low == 0:
-        raise UsageError(f"--gpus {text}: a job needs at least 1 GPU", "write for example --gpus 1 or --gpus 1-8")
+        raise UsageError(
+            f"--gpus {text}: a job needs at least 1 GPU", "write for example --gpus 1 or --gpus 1-8"
+        )
     if not found.group(2):
         return low, None
     if not found.group(3):
         return low, 0
     high = int(found.group(3))
     if high < low:
-        raise UsageError(f"--gpus {text}: the range ends below its begin", f"did you mean --gpus {high}-{low}?")
+        raise UsageError(
+            f"--gpus {text}: the range ends below its begin", f"did you mean --gpus {high}-{low}?"
+        )
     return low, high
 
 
@@ -80,11 +93,15 @@ def gpu_list(text: str, target: str) -> list[str]:
     for part in text.split(","):
         bounds = re.fullmatch(r"(\d{1,4})-(\d{1,4})", part.strip())
         if bounds and int(bounds.group(1)) <= int(bounds.group(2)):
-            found.extend(str(index) for index in range(int(bounds.group(1)), int(bounds.group(2)) + 1))
+            found.extend(
+                str(index) for index in range(int(bounds.group(1)), int(bounds.group(2)) + 1)
+            )
         elif not bounds and re.fullmatch(r"[A-Za-z0-9./-]{1,128}", part.strip()):
             found.append(part.strip())
         else:
-            raise UsageError(f"{target[:80]}: no such GPUs", "write for example gpu1:0,1 or gpu1:0-3")
+            raise UsageError(
+                f"{target[:80]}: no such GPUs", "write for example gpu1:0,1 or gpu1:0-3"
+            )
     return found
 
 
@@ -92,11 +109,16 @@ def span(text: str, option: str) -> tuple[int, int]:
     """`8-64` as (8, 64), `32` as (32, 32)."""
     found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text)
     if not found or int(found.group(1)) == 0:
-        raise UsageError(f"{option} {text} is no range of sizes", f"write for example {option} 8-64")
+        raise UsageError(
+            f"{option} {text} is no range of sizes", f"write for example {option} 8-64"
+        )
     low = int(found.group(1))
     high = int(found.group(2) or low)
     if high < low:
-        raise UsageError(f"{option} {text}: the range ends below its begin", f"did you mean {option} {high}-{low}?")
+        raise UsageError(
+            f"{option} {text}: the range ends below its begin",
+            f"did you mean {option} {high}-{low}?",
+        )
     return low, high
 
 
@@ -104,7 +126,9 @@ def memory_mib(text: str, option: str) -> int:
     """`40G`, `16GiB`, `500M` in MiB. A bare number is refused."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:([MGT])(?:i?B)?)?", text)
     if not found:
-        raise UsageError(f"{option} {text} is no amount of memory", f"write for example {option} 40G")
+        raise UsageError(
+            f"{option} {text} is no amount of memory", f"write for example {option} 40G"
+        )
     if not found.group(2):
         raise UsageError(f"{option} {text}: {text} what?", f"write {text}G or {text}M")
     return int(float(found.group(1)) * MIB[found.group(2)])
@@ -112,7 +136,10 @@ def memory_mib(text: str, option: str) -> int:
 
 def name(text: str, option: str) -> str:
     if not NAME.fullmatch(text):
-        raise UsageError(f"{option} {text[:80]!r} is no name", "1 to 64 letters, digits, dots, dashes and underscores")
+        raise UsageError(
+            f"{option} {text[:80]!r} is no name",
+            "1 to 64 letters, digits, dots, dashes and underscores",
+        )
     return text
 
 
@@ -120,7 +147,10 @@ def assignment(text: str) -> tuple[str, str]:
     """`K=V`; `K` alone takes the value of now."""
     key, given, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
-        raise UsageError(f"--env {text[:80]!r} is no assignment", "write --env NAME=VALUE, or --env NAME to pass it on")
+        raise UsageError(
+            f"--env {text[:80]!r} is no assignment",
+            "write --env NAME=VALUE, or --env NAME to pass it on",
+        )
     if given:
         return key, value
     if key not in os.environ:
@@ -136,14 +166,17 @@ def signal_name(text: str) -> str:
     try:
         found = signal.Signals(int(wanted)) if wanted.isdigit() else signal.Signals[f"SIG{wanted}"]
     except (KeyError, ValueError):
-        raise UsageError(f"--signal {text} is no signal", "write for example --signal USR1") from None
+        raise UsageError(
+            f"--signal {text} is no signal", "write for example --signal USR1"
+        ) from None
     if found in (signal.SIGKILL, signal.SIGSTOP):
         raise UsageError(f"--signal {text} cannot be caught", "write for example --signal USR1")
     return found.name.removeprefix("SIG")
 
 
 def written(total: float) -> str:
-    """Seconds as a duration that `seconds` reads: `1d12h`, `90s`. Parts of a second are left out."""
+    """Seconds as a duration that `seconds` reads: `1d12h`, `90s`. Parts of a second are left
+    out."""
     rest, text = round(total), ""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         if rest >= size:

@@ -1,5 +1,5 @@
-"""What gangs ask of the types: steps per second on each, and the steps that are left. True ones where an oracle tells,
-else as estimated."""
+"""What gangs ask of the types: steps per second on each, and the steps that are left. True ones
+where an oracle tells, else as estimated."""
 
 from __future__ import annotations
 
@@ -33,32 +33,47 @@ class Demand:
         return next(iter(self.shapes.values())).replicas
 
 
-def demands(snapshot: Snapshot, jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]) -> tuple[Demand, ...]:
-    """Of each job that fits on at least one type. A job of which no speed is known counts as the median of the others."""
+def demands(
+    snapshot: Snapshot, jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]
+) -> tuple[Demand, ...]:
+    """Of each job that fits on at least one type. A job of which no speed is known counts as the
+    median of the others."""
     shapes = {job.id: _packed(job, parts[job.id]) for job in jobs}
     fitting = [job for job in jobs if shapes[job.id]]
     speeds = {job.id: _speeds(job, snapshot, shapes[job.id]) for job in fitting}
     usual = median(sorted(speed for of in speeds.values() for speed in of.values()) or [1.0])
     return tuple(
-        _demand(job, snapshot, shapes[job.id], speeds[job.id] or dict.fromkeys(shapes[job.id], usual))
+        _demand(
+            job, snapshot, shapes[job.id], speeds[job.id] or dict.fromkeys(shapes[job.id], usual)
+        )
         for job in fitting
     )
 
 
 def _packed(job: Job, parts: Mapping[str, Supply]) -> dict[str, Shape]:
-    found = {name: packed(job.spec.min_gpus, node_counts(part), job.spec.level, name) for name, part in parts.items()}
+    found = {
+        name: packed(job.spec.min_gpus, node_counts(part), job.spec.level, name)
+        for name, part in parts.items()
+    }
     return {name: shape for name, shape in found.items() if shape is not None}
 
 
 def _speeds(job: Job, snapshot: Snapshot, shapes: Mapping[str, Shape]) -> dict[str, float]:
-    """Steps per second of the batch asked for; types on which it cannot run, or not known, are left out."""
+    """Steps per second of the batch asked for; types on which it cannot run, or not known, are left
+    out."""
     oracle = snapshot.oracles.get(job.id)
     if oracle is not None:
         times = {name: oracle.step_seconds(shape) for name, shape in shapes.items()}
         return {name: 1.0 / time for name, time in times.items() if time}
     batch = _batch(job)
-    choices = {name: estimates.best_batch(job, shape, at_most=batch) for name, shape in shapes.items()}
-    return {name: choice.throughput / choice.total_batch for name, choice in choices.items() if choice is not None}
+    choices = {
+        name: estimates.best_batch(job, shape, at_most=batch) for name, shape in shapes.items()
+    }
+    return {
+        name: choice.throughput / choice.total_batch
+        for name, choice in choices.items()
+        if choice is not None
+    }
 
 
 def _batch(job: Job) -> int:
@@ -66,7 +81,9 @@ def _batch(job: Job) -> int:
     return job.spec.batch_size or (declared.batch_size if declared is not None else 0)
 
 
-def _demand(job: Job, snapshot: Snapshot, shapes: Mapping[str, Shape], speeds: Mapping[str, float]) -> Demand:
+def _demand(
+    job: Job, snapshot: Snapshot, shapes: Mapping[str, Shape], speeds: Mapping[str, float]
+) -> Demand:
     progress = job.profile.progress
     done = min(progress.fraction, 1.0) if progress is not None and progress.epochs > 0 else 0.0
     steps = _steps_left(job, snapshot, done, max(speeds.values()))
@@ -90,7 +107,11 @@ def _steps_left(job: Job, snapshot: Snapshot, done: float, speed: float) -> floa
         return max((1.0 - done) * declared.dataset_size * progress.epochs / batch, 1.0)
     if declared is not None and declared.dataset_size > 0 and declared.epochs > 0 and batch > 0:
         return max(declared.dataset_size * declared.epochs / batch, 1.0)
-    running = snapshot.now - job.started_at if job.state in HOLDS_DEVICES and job.started_at is not None else 0.0
+    running = (
+        snapshot.now - job.started_at
+        if job.state in HOLDS_DEVICES and job.started_at is not None
+        else 0.0
+    )
     return max(max(job.run_seconds + running, UNKNOWN_SECONDS) * speed, 1.0)
 
 

@@ -1,4 +1,5 @@
-"""Gavel (OSDI'20): shares of time on every GPU type, optimal for one of four objectives, approached in rounds of gangs."""
+"""Gavel (OSDI'20): shares of time on every GPU type, optimal for one of four objectives, approached
+in rounds of gangs."""
 
 from __future__ import annotations
 
@@ -15,13 +16,16 @@ from gpq.policies.shared.eligible import contest
 from gpq.policies.shared.packing import pack_in_turns
 from gpq.policies.shared.type_transfer import informed
 
-ROUND: Seconds = 360.0  # as published: time is shared by restarts, which shorter turns would spend all of it on
+# as published: time is shared by restarts, which shorter turns would spend all of it on
+ROUND: Seconds = 360.0
 
 
 class Gavel:
-    """The most throughput, summed over jobs. Each gang has exactly the GPUs that it asked for, of one type.
+    """The most throughput, summed over jobs. Each gang has exactly the GPUs that it asked for, of
+    one type.
 
-    A round lasts `interval`, at least ROUND; until its end who runs stays, and what becomes free goes to the next.
+    A round lasts `interval`, at least ROUND; until its end who runs stays, and what becomes free
+    goes to the next.
     """
 
     name = "gavel"
@@ -43,10 +47,15 @@ class Gavel:
     def _shares(self, programme: Programme) -> Shares:
         return programme.most_throughput()
 
-    def _order(self, snapshot: Snapshot, asked: Sequence[Demand], shares: Shares) -> list[tuple[JobId, Shape]]:
-        """The first to be seated first: those in the middle of their round, then by X / f, X, and where it is."""
+    def _order(
+        self, snapshot: Snapshot, asked: Sequence[Demand], shares: Shares
+    ) -> list[tuple[JobId, Shape]]:
+        """The first to be seated first: those in the middle of their round, then by X / f, X, and
+        where it is."""
         length, now = max(snapshot.config.interval, ROUND), snapshot.now
-        begins = self._round_at is None or not self._round_at <= now < self._round_at + length * (1.0 - 1e-9)
+        begins = self._round_at is None or not self._round_at <= now < self._round_at + length * (
+            1.0 - 1e-9
+        )
         if begins:
             self._round_at = now
         priority = self._ledger.priority(shares, length)
@@ -55,16 +64,30 @@ class Gavel:
             job = snapshot.jobs[demand.job]
             shape = shape_now(job, snapshot)
             for kind, speed in demand.speeds.items():
-                stays = shape is not None and (shape.replicas, shape.gpu_type) == (demand.gpus, kind)
+                stays = shape is not None and (shape.replicas, shape.gpu_type) == (
+                    demand.gpus,
+                    kind,
+                )
                 share = shares[job.id][kind]
-                rank = (-priority[job.id, kind], -share, not stays, -job.spec.priority, job.submitted_at, -speed)
+                rank = (
+                    -priority[job.id, kind],
+                    -share,
+                    not stays,
+                    -job.spec.priority,
+                    job.submitted_at,
+                    -speed,
+                )
                 keys[job.id, kind] = (begins or not stays, *rank)
         shapes = {demand.job: demand.shapes for demand in asked}
-        return [(name, shapes[name][kind]) for name, kind in sorted(keys, key=lambda key: (keys[key], key))]
+        return [
+            (name, shapes[name][kind])
+            for name, kind in sorted(keys, key=lambda key: (keys[key], key))
+        ]
 
 
 class GavelMaxMin(Gavel):
-    """Max-min fairness: the job with the least throughput, relative to an equal share of every type, has the most."""
+    """Max-min fairness: the job with the least throughput, relative to an equal share of every
+    type, has the most."""
 
     name = "gavel-max-min"
 

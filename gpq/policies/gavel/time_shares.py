@@ -1,7 +1,9 @@
-"""Shares of time on every GPU type as linear programmes, and the rounds that approach them (Gavel, OSDI'20).
+"""Shares of time on every GPU type as linear programmes, and the rounds that approach them (Gavel,
+OSDI'20).
 
-X[j, g] is the part of its time that gang j of d_j GPUs is to spend on type g: sum_g X[j, g] <= 1 for every job and
-sum_j d_j X[j, g] <= N_g for every type. R_j(X) = sum_g R[j, g] X[j, g] is its throughput, R in steps per second.
+X[j, g] is the part of its time that gang j of d_j GPUs is to spend on type g: sum_g X[j, g] <= 1
+for every job and sum_j d_j X[j, g] <= N_g for every type. R_j(X) = sum_g R[j, g] X[j, g] is its
+throughput, R in steps per second.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ class Programme:
         self.demands = tuple(demands)
         self.types = tuple(sorted(capacity))
         self.supply = np.array([float(capacity[name]) for name in self.types])
-        self.pairs = [(j, self.types.index(g)) for j, demand in enumerate(demands) for g in sorted(demand.speeds)]
+        self.pairs = [
+            (j, self.types.index(g))
+            for j, demand in enumerate(demands)
+            for g in sorted(demand.speeds)
+        ]
         self.speed = np.array([demands[j].speeds[self.types[g]] for j, g in self.pairs])
         self.gpus = np.array([float(demand.gpus) for demand in demands])
 
@@ -55,9 +61,11 @@ class Programme:
         return self._spread(scale, self.max_min(scale)[0])
 
     def finish_time_fairness(self) -> Shares:
-        """min max_j (t_j + W_j / R_j(X)) / T_iso_j: age and what is left, over all its steps on a 1/J share of each type.
+        """min max_j (t_j + W_j / R_j(X)) / T_iso_j: age and what is left, over all its steps on a
+        1/J share of each type.
 
-        rho is reached if R_j(X) (rho T_iso_j - t_j) / W_j >= 1 for every job; found by bisection, from what X_iso gives.
+        rho is reached if R_j(X) (rho T_iso_j - t_j) / W_j >= 1 for every job; found by bisection,
+        from what X_iso gives.
         """
         steps = np.array([demand.steps for demand in self.demands])
         age = np.array([demand.age for demand in self.demands])
@@ -73,8 +81,8 @@ class Programme:
         return self._spread((high * ideal - age) / steps, 1.0)
 
     def _spread(self, scale: Array, level: float) -> Shares:
-        """Of all X that reach the level, the one that gives away what is left where it helps most (not in the paper, which
-        leaves to the solver which optimum it is)."""
+        """Of all X that reach the level, the one that gives away what is left where it helps most
+        (not in the paper, which leaves to the solver which optimum it is)."""
         jobs = [j for j, _ in self.pairs]
         return self._shares(self._solve(scale[jobs] * self.speed, scale, (1.0 - 1e-6) * level))
 
@@ -84,17 +92,21 @@ class Programme:
 
     def _equal(self) -> Array:
         """Every type in the same proportion, N_g / N of the time."""
-        return np.array([self.supply[g] for _, g in self.pairs]) / max(float(self.supply.sum()), 1.0)
+        return np.array([self.supply[g] for _, g in self.pairs]) / max(
+            float(self.supply.sum()), 1.0
+        )
 
     def _isolated(self) -> Array:
         """A 1/J share of every type: (N_g / J) / d_j of the time, at most all of it."""
         share = np.array([self.supply[g] / len(self.demands) / self.gpus[j] for j, g in self.pairs])
         whole = _sums(share, [j for j, _ in self.pairs], len(self.demands))
-        return np.array([part / max(whole[j], 1.0) for part, (j, _) in zip(share, self.pairs, strict=True)])
+        return np.array(
+            [part / max(whole[j], 1.0) for part, (j, _) in zip(share, self.pairs, strict=True)]
+        )
 
     def _solve(self, value: Array, scale: Array | None = None, level: float = 0.0) -> Array:
-        """max value . (X, s) within the base constraints. With `scale`: and scale_j R_j(X) >= s, a variable if `value`
-        has one for it, else `level`."""
+        """max value . (X, s) within the base constraints. With `scale`: and scale_j R_j(X) >= s, a
+        variable if `value` has one for it, else `level`."""
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
 
@@ -108,7 +120,10 @@ class Programme:
             unit = float(np.max(scale))  # so that the solver sees no huge numbers
             lines += [base + j for j, _ in self.pairs]
             columns += range(n)
-            entries += [-float(scale[j] / unit * speed) for (j, _), speed in zip(self.pairs, self.speed, strict=True)]
+            entries += [
+                -float(scale[j] / unit * speed)
+                for (j, _), speed in zip(self.pairs, self.speed, strict=True)
+            ]
             bound += [-level / unit] * m
             if len(value) > n:
                 lines += [base + j for j in range(m)]
@@ -119,12 +134,16 @@ class Programme:
         limits = LinearConstraint(matrix, -np.inf, np.array(bound))
         found = milp(-value, bounds=Bounds(0.0, np.inf), constraints=limits)
         if found.x is None:
-            raise ArithmeticError(f"time shares have no solution, though none at all would be one: {found.message}")
+            raise ArithmeticError(
+                f"time shares have no solution, though none at all would be one: {found.message}"
+            )
         return np.asarray(found.x, dtype=np.float64)
 
     def _shares(self, found: Array) -> Shares:
         shares: dict[JobId, dict[str, float]] = {demand.job: {} for demand in self.demands}
-        for (j, g), value in zip(self.pairs, np.clip(np.round(found, DECIMALS), 0.0, 1.0).tolist(), strict=True):
+        for (j, g), value in zip(
+            self.pairs, np.clip(np.round(found, DECIMALS), 0.0, 1.0).tolist(), strict=True
+        ):
             shares[self.demands[j].job][self.types[g]] = value
         return shares
 
@@ -137,12 +156,14 @@ def _sums(values: Array, groups: Sequence[int], number: int) -> Array:
 
 @dataclass(slots=True)
 class Ledger:
-    """Seconds that each job had on each type since the set of jobs last changed, from the snapshots of the rounds."""
+    """Seconds that each job had on each type since the set of jobs last changed, from the snapshots
+    of the rounds."""
 
     jobs: frozenset[JobId] = frozenset()
     seen_at: Seconds | None = None
     seconds: dict[tuple[JobId, str], Seconds] = field(default_factory=dict)
-    totals: dict[JobId, float] = field(default_factory=dict)  # the most steps that a job was seen to need
+    # the most steps that a job was seen to need
+    totals: dict[JobId, float] = field(default_factory=dict)
 
     def credit(self, snapshot: Snapshot) -> None:
         """The time since the last round to those who have held devices since then."""
@@ -158,20 +179,27 @@ class Ledger:
         self.seen_at = now
 
     def whole(self, demands: Sequence[Demand]) -> tuple[Demand, ...]:
-        """With the steps done since a job was first seen counted in, where nothing tells how many it has done."""
-        seen = {demand.job: max(demand.total, self.totals.get(demand.job, 0.0)) for demand in demands}
-        self.totals = {name: steps for name, steps in {**self.totals, **seen}.items() if name in self.jobs}
+        """With the steps done since a job was first seen counted in, where nothing tells how many
+        it has done."""
+        seen = {
+            demand.job: max(demand.total, self.totals.get(demand.job, 0.0)) for demand in demands
+        }
+        self.totals = {
+            name: steps for name, steps in {**self.totals, **seen}.items() if name in self.jobs
+        }
         return tuple(replace(demand, total=seen[demand.job]) for demand in demands)
 
     def priority(self, shares: Shares, interval: Seconds) -> dict[tuple[JobId, str], float]:
-        """X / f: what it is to have over its part of the time that the type was given out so far, both counted from half
-        a round for everybody, so that nobody is infinitely ahead."""
+        """X / f: what it is to have over its part of the time that the type was given out so far,
+        both counted from half a round for everybody, so that nobody is infinitely ahead."""
         first = max(interval, 1.0) / 2.0
         keys = [(name, kind) for name, of in shares.items() for kind in of]
         busy: dict[str, float] = {}
         for key in keys:
             busy[key[1]] = busy.get(key[1], 0.0) + first + self.seconds.get(key, 0.0)
         return {
-            (name, kind): shares[name][kind] * busy[kind] / (first + self.seconds.get((name, kind), 0.0))
+            (name, kind): shares[name][kind]
+            * busy[kind]
+            / (first + self.seconds.get((name, kind), 0.0))
             for name, kind in keys
         }

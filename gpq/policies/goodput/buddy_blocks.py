@@ -1,9 +1,11 @@
-"""Free devices as blocks of powers of two: which sums of shapes can be placed, and a knapsack that respects it.
+"""Free devices as blocks of powers of two: which sums of shapes can be placed, and a knapsack that
+respects it.
 
-A node with 3 of 4 devices free is a block of two and one of one: on two such nodes two jobs find room on two GPUs each, a
-third one does not. Sizes that divide each other fit whenever the blocks of each size and larger have room for all that
-needs such blocks (Coffman, Garey and Johnson 1987). So classes of blocks are to the knapsack what types of GPUs are:
-capacities of their own. Classes are told apart only where a choice does not fit otherwise.
+A node with 3 of 4 devices free is a block of two and one of one: on two such nodes two jobs find
+room on two GPUs each, a third one does not. Sizes that divide each other fit whenever the blocks of
+each size and larger have room for all that needs such blocks (Coffman, Garey and Johnson 1987). So
+classes of blocks are to the knapsack what types of GPUs are: capacities of their own. Classes are
+told apart only where a choice does not fit otherwise.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ Level = tuple[str, int]  # type of GPU, devices of a block
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Devices in blocks, by type and size of the block: types sorted, the largest blocks first. `counts`: devices free on
-    each node, by type, most first."""
+    """Devices in blocks, by type and size of the block: types sorted, the largest blocks first.
+    `counts`: devices free on each node, by type, most first."""
 
     devices: Mapping[Level, int]
     counts: Mapping[str, tuple[int, ...]]
@@ -53,8 +55,8 @@ class Blocks:
         return found
 
     def pieces(self, shape: Shape) -> list[int]:
-        """Devices of a shape in powers of two, as it may lie in blocks. One that spans nodes takes the largest whole, as
-        many as it has, and of the last one what is left."""
+        """Devices of a shape in powers of two, as it may lie in blocks. One that spans nodes takes
+        the largest whole, as many as it has, and of the last one what is left."""
         left, found = shape.replicas, list[int]()
         for count in self.counts[shape.gpu_type][: shape.nodes] if shape.nodes > 1 else (left,):
             part = min(left, count)
@@ -71,7 +73,8 @@ class Blocks:
         return found
 
     def classes(self, cuts: set[Level]) -> list[tuple[str, int, int]]:
-        """(type, largest block, devices) of each class, where blocks below a cut are told from those above."""
+        """(type, largest block, devices) of each class, where blocks below a cut are told from
+        those above."""
         found: list[tuple[str, int, int]] = []
         fresh = True
         for (name, block), count in self.devices.items():
@@ -91,10 +94,14 @@ def blocks_of(free: Mapping[str, Sequence[int]]) -> Blocks:
             devices = sum(count & (1 << bit) for count in free[name])
             if devices:
                 found[name, 1 << bit] = devices
-    return Blocks(found, {name: tuple(sorted(counts, reverse=True)) for name, counts in free.items()})
+    return Blocks(
+        found, {name: tuple(sorted(counts, reverse=True)) for name, counts in free.items()}
+    )
 
 
-def programme(choices: Sequence[Valued], capacities: Mapping[str, int]) -> tuple[list[Item], list[int]]:
+def programme(
+    choices: Sequence[Valued], capacities: Mapping[str, int]
+) -> tuple[list[Item], list[int]]:
     """The knapsack by sums of GPUs, of the shapes that always fit together."""
     numbers = {name: number for number, name in enumerate(capacities)}
     kinds: dict[int, Ints] = {}  # by menu: equal ones are often one object
@@ -102,15 +109,17 @@ def programme(choices: Sequence[Valued], capacities: Mapping[str, int]) -> tuple
     for each in choices:
         menu = each.menu
         if id(menu) not in kinds:
-            kinds[id(menu)] = np.array([numbers.get(name, 0) for name in menu.types], dtype=np.int64)
+            kinds[id(menu)] = np.array(
+                [numbers.get(name, 0) for name in menu.types], dtype=np.int64
+            )
         items.append(Item(menu.sizes, each.values[: menu.tidy], kinds[id(menu)]))
     return items, list(capacities.values())
 
 
 def choose(choices: Sequence[Valued], blocks: Blocks) -> list[int] | None:
-    """The best option of each choice by the sum of GPUs; by blocks, of those sizes for which it does not fit otherwise:
-    positions in each choice's shapes. None where nothing fits. Where telling blocks apart would take too long, what is
-    chosen may still find no place."""
+    """The best option of each choice by the sum of GPUs; by blocks, of those sizes for which it
+    does not fit otherwise: positions in each choice's shapes. None where nothing fits. Where
+    telling blocks apart would take too long, what is chosen may still find no place."""
     answer = solve(*programme(choices, blocks.capacities))
     cuts: set[Level] = set()
     while answer is not None:
@@ -129,7 +138,9 @@ def choose(choices: Sequence[Valued], blocks: Blocks) -> list[int] | None:
 Class = tuple[str, int, int]  # type, largest block, devices
 
 
-def _by_blocks(choices: Sequence[Valued], blocks: Blocks, classes: Sequence[Class]) -> Answer | None:
+def _by_blocks(
+    choices: Sequence[Valued], blocks: Blocks, classes: Sequence[Class]
+) -> Answer | None:
     """None where it would take too long, or nothing fits."""
     homes: dict[Shape | None, list[tuple[int, ...]]] = {None: [(0,) * len(classes)]}
     menus: dict[int, tuple[Ints, Ints]] = {}
@@ -138,23 +149,36 @@ def _by_blocks(choices: Sequence[Valued], blocks: Blocks, classes: Sequence[Clas
             for shape in each.shapes:
                 if shape is not None and shape not in homes:
                     homes[shape] = _homes(shape, blocks, classes)
-            rows = [(option, home) for option, shape in enumerate(each.shapes) for home in homes[shape]]
-            menus[id(each.menu)] = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+            rows = [
+                (option, home) for option, shape in enumerate(each.shapes) for home in homes[shape]
+            ]
+            menus[id(each.menu)] = (
+                np.array([row[0] for row in rows]),
+                np.array([row[1] for row in rows]),
+            )
     capacities = [devices for *_, devices in classes]
     asked = [menus[id(each.menu)] for each in choices]
-    if float(np.prod(np.array(capacities) + 1.0)) * sum(len(options) for options, _ in asked) > MOST_CELLS:
+    if (
+        float(np.prod(np.array(capacities) + 1.0)) * sum(len(options) for options, _ in asked)
+        > MOST_CELLS
+    ):
         return None
-    needs = [(needed, each.values[options]) for (options, needed), each in zip(asked, choices, strict=True)]
+    needs = [
+        (needed, each.values[options])
+        for (options, needed), each in zip(asked, choices, strict=True)
+    ]
     answer = exactly(needs, capacities)
     if answer is None:
         return None
-    picked = [int(options[position]) for (options, _), position in zip(asked, answer.picked, strict=True)]
+    picked = [
+        int(options[position]) for (options, _), position in zip(asked, answer.picked, strict=True)
+    ]
     return Answer(picked, answer.value, answer.bound)
 
 
 def _homes(shape: Shape, blocks: Blocks, classes: Sequence[Class]) -> list[tuple[int, ...]]:
-    """What it takes from each class, for each way to lie in them: in blocks that hold all of it, or in pieces, where that is
-    another way."""
+    """What it takes from each class, for each way to lie in them: in blocks that hold all of it, or
+    in pieces, where that is another way."""
     own = [number for number, (name, _, _) in enumerate(classes) if name == shape.gpu_type]
     ways: list[dict[int, int]] = []
     if shape.nodes == 1:

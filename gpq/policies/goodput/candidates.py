@@ -1,4 +1,5 @@
-"""Which jobs a round decides on, and which shapes each could have: equal questions are answered once."""
+"""Which jobs a round decides on, and which shapes each could have: equal questions are answered
+once."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ OPTIONS_KEPT = 1024  # of each
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """Devices that jobs of one kind may be given. Equal ones are one object, also of different rounds, so that what was
-    worked out for one is there again: `options`, by what a job asks."""
+    """Devices that jobs of one kind may be given. Equal ones are one object, also of different
+    rounds, so that what was worked out for one is there again: `options`, by what a job asks."""
 
     devices: Supply
     types: Mapping[str, Supply]  # the same by type (`shapes.by_type`)
@@ -51,8 +52,9 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Menu:
-    """What a job may be given now (None: nothing). The first `tidy` may be mixed at will, those after them only where the
-    blocks that they lie in are counted. `sizes` and `types` are those of the first."""
+    """What a job may be given now (None: nothing). The first `tidy` may be mixed at will, those
+    after them only where the blocks that they lie in are counted. `sizes` and `types` are those of
+    the first."""
 
     shapes: tuple[Shape | None, ...]
     tidy: int
@@ -68,8 +70,9 @@ def menu_of(shapes: tuple[Shape | None, ...], tidy: int) -> Menu:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Options:
-    """Shapes that jobs may choose from, with what is asked of them often. One object for equal questions. `menus`, with
-    their columns (nothing: the one after the last): by column of the present shape (-1: none) and mask of the allowed ones."""
+    """Shapes that jobs may choose from, with what is asked of them often. One object for equal
+    questions. `menus`, with their columns (nothing: the one after the last): by column of the
+    present shape (-1: none) and mask of the allowed ones."""
 
     shapes: tuple[Shape, ...]
     offer: Offer
@@ -91,8 +94,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`kept` are jobs that keep what they have; `free` what is left for the others: devices of each node, by type ("" where
-    all are one), and `capacities` their sums."""
+    """`kept` are jobs that keep what they have; `free` what is left for the others: devices of each
+    node, by type ("" where all are one), and `capacities` their sums."""
 
     kept: Mapping[JobId, Shape]
     candidates: tuple[Candidate, ...]
@@ -104,21 +107,30 @@ class Field:
 
 
 def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Field:
-    """Everything that is to be decided in this round. `reach`: no shape with more replicas than this is looked at, but the
-    one that the job has; default: all shapes are."""
+    """Everything that is to be decided in this round. `reach`: no shape with more replicas than
+    this is looked at, but the one that the job has; default: all shapes are."""
     kept = {
         job.id: shape_on(job.placement, snapshot)
         for job in snapshot.jobs.values()
         if job.placement is not None and (job.wish is not Wish.RUN or is_fixed(job, snapshot))
     }
-    taken = {device: name for name in kept for device in (snapshot.jobs[name].placement or NOWHERE).devices}
-    waiting = [snapshot.jobs[name] for name in sorted(snapshot.jobs) if name not in kept and _ready(snapshot, name)]
+    taken = {
+        device: name
+        for name in kept
+        for device in (snapshot.jobs[name].placement or NOWHERE).devices
+    }
+    waiting = [
+        snapshot.jobs[name]
+        for name in sorted(snapshot.jobs)
+        if name not in kept and _ready(snapshot, name)
+    ]
     # The same for all who ask for the same, since none of them holds what is taken.
     asked = [(job, kind_of(job, snapshot)) for job in waiting]
     kinds = {kind: job for job, kind in asked}
     offers = {kind: _offer(snapshot, supply(snapshot, job, taken)) for kind, job in kinds.items()}
     candidates = [
-        _candidate(job, offers[kind], reach.get(job.id) if reach is not None else None, snapshot) for job, kind in asked
+        _candidate(job, offers[kind], reach.get(job.id) if reach is not None else None, snapshot)
+        for job, kind in asked
     ]
     return Field(kept, tuple(candidates), _free(snapshot, offers, waiting))
 
@@ -127,7 +139,11 @@ def _ready(snapshot: Snapshot, name: JobId) -> bool:
     job = snapshot.jobs[name]
     if job.state in HOLDS_DEVICES:
         return True
-    if job.state is not JobState.PENDING or job.wish is not Wish.RUN or snapshot.now < job.not_before:
+    if (
+        job.state is not JobState.PENDING
+        or job.wish is not Wish.RUN
+        or snapshot.now < job.not_before
+    ):
         return False
     return not must_wait(snapshot, job)
 
@@ -149,7 +165,9 @@ Parts = tuple[tuple[NodeId, tuple[DeviceId, ...]], ...]
 
 
 @lru_cache(maxsize=OFFERS_KEPT)
-def _offer_of(devices: Parts, types: tuple[tuple[str, Parts], ...], sizes: frozenset[tuple[str, int]]) -> Offer:
+def _offer_of(
+    devices: Parts, types: tuple[tuple[str, Parts], ...], sizes: frozenset[tuple[str, int]]
+) -> Offer:
     node_size = max((len(ids) for _, ids in devices), default=0)
     return Offer(dict(devices), {name: dict(part) for name, part in types}, node_size, sizes)
 
@@ -158,7 +176,9 @@ def _candidate(job: Job, offer: Offer, reach: int | None, snapshot: Snapshot) ->
     spec, declared = job.spec, job.profile.declared
     asks = (
         spec.level, spec.rigid, spec.min_gpus, spec.max_gpus, reach,
-        declared and (declared.adaptive, declared.batch_size, declared.max_batch_size, declared.min_atomic_batch),
+        declared
+        and (declared.adaptive, declared.batch_size, declared.max_batch_size,
+             declared.min_atomic_batch),
     )  # fmt: skip
     options = offer.options.get(asks)
     if options is None:
@@ -172,7 +192,10 @@ def _candidate(job: Job, offer: Offer, reach: int | None, snapshot: Snapshot) ->
     if current not in options.index:
         wider = offer.options.get((*asks, current))
         if wider is None:
-            order = sorted((*options.shapes, current), key=lambda each: (each.gpu_type, each.replicas, each.nodes))
+            order = sorted(
+                (*options.shapes, current),
+                key=lambda each: (each.gpu_type, each.replicas, each.nodes),
+            )
             wider = _kept(offer, (*asks, current), tuple(order))
         options = wider
     return Candidate(job, options, current)
@@ -197,8 +220,9 @@ def _options(shapes: tuple[Shape, ...], offer: Offer) -> Options:
 
 
 def _tidy(shapes: tuple[Shape, ...], offer: Offer) -> NDArray[np.bool_]:
-    """Among several nodes, parts of a node are powers of two (or all that a job may have): the pieces then fit together
-    and nodes are not left with crumbs. On one node every number is tidy."""
+    """Among several nodes, parts of a node are powers of two (or all that a job may have): the
+    pieces then fit together and nodes are not left with crumbs. On one node every number is
+    tidy."""
     if offer.nodes <= 1:
         return np.ones(len(shapes), dtype=bool)
     ends = set()
@@ -217,14 +241,23 @@ def _tidy(shapes: tuple[Shape, ...], offer: Offer) -> NDArray[np.bool_]:
     )
 
 
-def _free(snapshot: Snapshot, offers: Mapping[DeviceKind, Offer], waiting: list[Job]) -> dict[str, tuple[int, ...]]:
-    devices = {(node, device) for offer in offers.values() for node, ids in offer.devices.items() for device in ids}
+def _free(
+    snapshot: Snapshot, offers: Mapping[DeviceKind, Offer], waiting: list[Job]
+) -> dict[str, tuple[int, ...]]:
+    devices = {
+        (node, device)
+        for offer in offers.values()
+        for node, ids in offer.devices.items()
+        for device in ids
+    }
     for job in waiting:
         devices |= job.placement.devices if job.placement is not None else frozenset()
     if not is_mixed(snapshot):
         return {"": tuple(Counter(node for node, _ in devices).values())}
     types: dict[tuple[NodeId, str], str] = {
-        (node.id, device.id): device.type for node in snapshot.nodes.values() for device in node.devices
+        (node.id, device.id): device.type
+        for node in snapshot.nodes.values()
+        for device in node.devices
     }
     found: dict[str, Counter[NodeId]] = {}
     for device in devices:

@@ -1,4 +1,5 @@
-"""What a job will make of each shape over the next minutes, where earlier jobs of its program told how the noise scale grows.
+"""What a job will make of each shape over the next minutes, where earlier jobs of its program told
+how the noise scale grows.
 
 The batch is not chosen by this: it follows the noise scale of the moment.
 """
@@ -19,24 +20,34 @@ from gpq.policies.goodput.round_cache import Memory, Shapes
 Asked = tuple[Candidate, Prior | None, float]  # and the GPUs at which it is expected to go on
 
 LOOK_AHEAD: Seconds = 150.0  # as long as a move may take to pay (Config.hysteresis_seconds)
-LATER = 0.75  # share of what is expected at the end of it: the scale grows steeply at first, then slowly
+# share of what is expected at the end of it: the scale grows steeply at first, then slowly
+LATER = 0.75
 
 
 @dataclass
 class Outlook:
-    """Tables of goodput, the mean over LOOK_AHEAD; as they are now where no growth is known. Keeps unchanged ones."""
+    """Tables of goodput, the mean over LOOK_AHEAD; as they are now where no growth is known. Keeps
+    unchanged ones."""
 
     now: Memory = field(default_factory=Memory)
     later: Memory = field(default_factory=Memory)
-    _means: dict[JobId, tuple[GoodputTable, GoodputTable, GoodputTable]] = field(default_factory=dict)
+    _means: dict[JobId, tuple[GoodputTable, GoodputTable, GoodputTable]] = field(
+        default_factory=dict
+    )
 
     def tables(self, asked: Sequence[Asked]) -> dict[JobId, GoodputTable | None]:
         """By job; None while it has no model."""
-        found = self.now.tables([(candidate.job, candidate.options.shapes) for candidate, _, _ in asked])
+        found = self.now.tables(
+            [(candidate.job, candidate.options.shapes) for candidate, _, _ in asked]
+        )
         coming: dict[JobId, tuple[Job, Shapes]] = {}
         for candidate, prior, share in asked:
             job, table = candidate.job, found[candidate.job.id]
-            noise = _coming(candidate, prior, share, table) if table is not None and prior is not None else None
+            noise = (
+                _coming(candidate, prior, share, table)
+                if table is not None and prior is not None
+                else None
+            )
             if noise is not None:
                 later = replace(job, profile=replace(job.profile, model_noise=noise))
                 coming[job.id] = later, candidate.options.shapes
@@ -62,7 +73,8 @@ class Outlook:
 
 
 def _coming(candidate: Candidate, prior: Prior, share: float, table: GoodputTable) -> Noise | None:
-    """The noise scale that it is to have by then; None where that is not known, or no other than now."""
+    """The noise scale that it is to have by then; None where that is not known, or no other than
+    now."""
     profile = candidate.job.profile
     if not prior.noise_curve or profile.progress is None or profile.declared is None:
         return None

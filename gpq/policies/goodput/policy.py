@@ -1,4 +1,5 @@
-"""The fairest sum of goodput: every job's gain over its fair share, bent by a power, weighted, and maximised exactly."""
+"""The fairest sum of goodput: every job's gain over its fair share, bent by a power, weighted, and
+maximised exactly."""
 
 from __future__ import annotations
 
@@ -20,7 +21,15 @@ from gpq.core.placement.placement import place
 from gpq.policies.goodput.buddy_blocks import blocks_of, choose, programme
 from gpq.policies.goodput.candidates import Candidate, Field, field_of, menu_of
 from gpq.policies.goodput.forecast import Outlook
-from gpq.policies.goodput.valuation import Array, Group, Valued, groups_of, growth, growth_cap, value
+from gpq.policies.goodput.valuation import (
+    Array,
+    Group,
+    Valued,
+    groups_of,
+    growth,
+    growth_cap,
+    value,
+)
 from gpq.policies.goodput.weights import weights
 from gpq.policies.shared import link_priors, type_transfer
 from gpq.policies.shared.remaining_time import seconds_left
@@ -32,10 +41,12 @@ REPAIRS = 12  # times that shapes which cannot be placed together are withdrawn
 
 @dataclass
 class Goodput:
-    """Chooses n_j GPUs for every job j to maximise the sum of w_j (eps + f(n_j) g_j(n_j) / g_j(fair share))^p.
+    """Chooses n_j GPUs for every job j to maximise the sum of w_j (eps + f(n_j) g_j(n_j) / g_j(fair
+    share))^p.
 
-    g: modelled goodput (`outlook`), f: what a restart leaves of it, w: `weights`, p: the fairness power (1 = sum of
-    speedups, 0 = Nash welfare, -1 = Pollux's harmonic mean). Jobs that must not be moved keep what they have.
+    g: modelled goodput (`outlook`), f: what a restart leaves of it, w: `weights`, p: the fairness
+    power (1 = sum of speedups, 0 = Nash welfare, -1 = Pollux's harmonic mean). Jobs that must not
+    be moved keep what they have.
     """
 
     outlook: Outlook = field(default_factory=Outlook)
@@ -47,7 +58,8 @@ class Goodput:
         return {**found.kept, **solved(snapshot, found, valued)}
 
     def programme(self, snapshot: Snapshot) -> tuple[list[Item], list[int]]:
-        """The knapsack of a round (items, capacities), before anything that finds no place is withdrawn."""
+        """The knapsack of a round (items, capacities), before anything that finds no place is
+        withdrawn."""
         found, valued = self._valued(type_transfer.informed(snapshot))
         return programme(valued, found.capacities)
 
@@ -67,25 +79,33 @@ class Goodput:
         ends: dict[JobId, float] = {}
         for group, times in zip(groups, left, strict=True):
             soonest = times.min(axis=1).tolist()
-            ends |= {row.job.id: end for row, end in zip(group.rows, soonest, strict=True) if end < np.inf}
+            ends |= {
+                row.job.id: end
+                for row, end in zip(group.rows, soonest, strict=True)
+                if end < np.inf
+            }
         weight = weights(known, ends, shares, snapshot.now, config)
         valued: dict[JobId, Valued] = {}
         for group, times in zip(groups, left, strict=True):
             bringing = _bringing(snapshot, group)
-            for each in value(group, config, snapshot.now, shares, weight, times, found.capacities, bringing):
+            for each in value(
+                group, config, snapshot.now, shares, weight, times, found.capacities, bringing
+            ):
                 valued[each.job] = each
         return found, [valued[name] for name in sorted(valued)]
 
 
 def _left(group: Group, config: Config) -> Array:
-    """Seconds to the declared ends, rows x options; infinite where they are not known, or not to be used."""
+    """Seconds to the declared ends, rows x options; infinite where they are not known, or not to be
+    used."""
     if not config.use_length:
         return np.full((len(group.rows), len(group.options.shapes)), np.inf)
     return seconds_left([row.job for row in group.rows], group.tables, len(group.options.shapes))
 
 
 def _bringing(snapshot: Snapshot, group: Group) -> Array | None:
-    """Seconds to bring the files of each job to where each shape would lead it; None where nothing needs to be brought."""
+    """Seconds to bring the files of each job to where each shape would lead it; None where nothing
+    needs to be brought."""
     options = group.options
     offered = by_type(options.offer.devices, snapshot)
     rows = [bringing_seconds(snapshot, row.job, options.shapes, offered) for row in group.rows]
@@ -99,20 +119,28 @@ def _priors(snapshot: Snapshot) -> dict[JobId, Prior]:
     found = {name: snapshot.priors.get(program_of(job)) for name, job in snapshot.jobs.items()}
     if snapshot.links:
         found = {
-            name: link_priors.informed(snapshot.jobs[name], prior, snapshot.links) for name, prior in found.items()
+            name: link_priors.informed(snapshot.jobs[name], prior, snapshot.links)
+            for name, prior in found.items()
         }
     return {name: prior for name, prior in found.items() if prior is not None}
 
 
-def _reach(snapshot: Snapshot, most: Mapping[JobId, int], shares: Mapping[JobId, float]) -> Mapping[JobId, int] | None:
-    """Replicas beyond which no shape of a job matters: its growth cap and its fair share, to the next power of two. None
-    where there are few shapes: with the same for all jobs they are valued together."""
+def _reach(
+    snapshot: Snapshot, most: Mapping[JobId, int], shares: Mapping[JobId, float]
+) -> Mapping[JobId, int] | None:
+    """Replicas beyond which no shape of a job matters: its growth cap and its fair share, to the
+    next power of two. None where there are few shapes: with the same for all jobs they are valued
+    together."""
     if len(snapshot.nodes) <= FEW_NODES:
         return None
     node = max((len(each.devices) for each in snapshot.nodes.values()), default=0)
     times = growth(len(gpu_types(snapshot)))
     return {
-        name: max(growth_cap(job, node, most[name], times), node, 1 << int(shares.get(name, 0.0)).bit_length())
+        name: max(
+            growth_cap(job, node, most[name], times),
+            node,
+            1 << int(shares.get(name, 0.0)).bit_length(),
+        )
         for name, job in snapshot.jobs.items()
     }
 
@@ -120,32 +148,43 @@ def _reach(snapshot: Snapshot, most: Mapping[JobId, int], shares: Mapping[JobId,
 def _with_prior(candidate: Candidate, prior: Prior | None) -> Candidate:
     """What earlier jobs of the program taught counts as if the job had measured it."""
     job = informed(candidate.job, prior)
-    return candidate if job is candidate.job else Candidate(job, candidate.options, candidate.current)
+    return (
+        candidate if job is candidate.job else Candidate(job, candidate.options, candidate.current)
+    )
 
 
 def solved(snapshot: Snapshot, found: Field, valued: Sequence[Valued]) -> dict[JobId, Shape]:
-    """The best choice that can also be placed: counts that fit the sum may not fit the nodes, so what cannot be placed
-    is withdrawn and the rest chosen anew."""
+    """The best choice that can also be placed: counts that fit the sum may not fit the nodes, so
+    what cannot be placed is withdrawn and the rest chosen anew."""
     blocks = blocks_of(found.free)
     choices = list(valued)
     allocation: dict[JobId, Shape] = {}
     for _ in range(REPAIRS):
         picked = choose(choices, blocks) or [each.shapes.index(None) for each in choices]
-        chosen = [(each.job, each.shapes[option]) for each, option in zip(choices, picked, strict=True)]
+        chosen = [
+            (each.job, each.shapes[option]) for each, option in zip(choices, picked, strict=True)
+        ]
         allocation = {name: shape for name, shape in chosen if shape is not None}
         placed = place(snapshot, {**found.kept, **allocation})
         lost = [name for name in allocation if name not in placed]
         if not lost:
             break
-        lost.sort(key=lambda name: (-allocation[name].nodes, snapshot.jobs[name].spec.priority, name))
-        given_up = set(lost[: (len(lost) + 1) // 2])  # half: room for these may make room for the others
-        choices = [_without(each, allocation[each.job]) if each.job in given_up else each for each in choices]
+        lost.sort(
+            key=lambda name: (-allocation[name].nodes, snapshot.jobs[name].spec.priority, name)
+        )
+        # half: room for these may make room for the others
+        given_up = set(lost[: (len(lost) + 1) // 2])
+        choices = [
+            _without(each, allocation[each.job]) if each.job in given_up else each
+            for each in choices
+        ]
         allocation = {name: shape for name, shape in allocation.items() if name in placed}
     return allocation
 
 
 def _without(valued: Valued, shape: Shape) -> Valued:
-    """The choice less a shape that found no place, and less the larger ones that span nodes if it does."""
+    """The choice less a shape that found no place, and less the larger ones that span nodes if it
+    does."""
     left = [
         i
         for i, other in enumerate(valued.shapes)
@@ -161,4 +200,6 @@ def _without(valued: Valued, shape: Shape) -> Valued:
         )
     ]
     tidy = sum(i < valued.menu.tidy for i in left)
-    return Valued(valued.job, menu_of(tuple(valued.shapes[i] for i in left), tidy), valued.values[left])
+    return Valued(
+        valued.job, menu_of(tuple(valued.shapes[i] for i in left), tidy), valued.values[left]
+    )

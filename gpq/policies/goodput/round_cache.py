@@ -1,4 +1,5 @@
-"""What a policy keeps of its estimates from one round to the next, so that an unchanged profile is not even compared."""
+"""What a policy keeps of its estimates from one round to the next, so that an unchanged profile is
+not even compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What every shape is worth to every job: goodput over that of the fair share, less what a restart costs, bent and weighted.
+"""What every shape is worth to every job: goodput over that of the fair share, less what a restart
+costs, bent and weighted.
 
     V_j(n) = w_j (eps + f_j(n) g_j(n) / g_j(fair share))^p
 
@@ -23,8 +24,10 @@ from gpq.policies.goodput.candidates import Candidate, Menu, Options, asks_for, 
 EPSILON = 1e-3  # what no GPUs at all are worth, in fair shares
 FIRST_START = 4  # GPUs, at most one node, of a script that was never profiled
 GROWTH = 4  # times the replicas that were profiled: farther the model has not earned trust
-GROWTH_MIXED = 8  # the same where there are several types: every type that was profiled tells of the others
-LEAST_GAIN = 0.1  # a move must promise this much, however quick the restart: estimates are no better than that
+# the same where there are several types: every type that was profiled tells of the others
+GROWTH_MIXED = 8
+# a move must promise this much, however quick the restart: estimates are no better than that
+LEAST_GAIN = 0.1
 TINY = 1e-12  # seconds, instead of a division by none
 FOR_EVER = 1e12  # seconds, so that no infinity is divided
 MENUS_KEPT = 1024  # of the same options
@@ -71,7 +74,9 @@ def groups_of(
         if each.options.shapes:
             found.setdefault(id(each.options), []).append(each)
     return [
-        Group(rows, [tables[row.job.id] for row in rows], [most_profiled[row.job.id] for row in rows])
+        Group(
+            rows, [tables[row.job.id] for row in rows], [most_profiled[row.job.id] for row in rows]
+        )
         for rows in found.values()
     ]
 
@@ -94,13 +99,18 @@ def value(
     capacities: Mapping[str, int],
     bringing: Array | None = None,
 ) -> list[Valued]:
-    """`left`: seconds to the declared end, rows x options, infinite where that is not known. `bringing`: those that a
-    restart takes longer where files must be brought first, likewise."""
+    """`left`: seconds to the declared end, rows x options, infinite where that is not known.
+    `bringing`: those that a restart takes longer where files must be brought first, likewise."""
     speeds = speeds_of(group)
     share = np.array([shares[row.job.id] for row in group.rows])
     options = group.options
     fair = fair_speeds(speeds, options.shapes, share, capacities)
-    column = np.array([options.index.get(row.current, -1) if row.current is not None else -1 for row in group.rows])
+    column = np.array(
+        [
+            options.index.get(row.current, -1) if row.current is not None else -1
+            for row in group.rows
+        ]
+    )
     is_current = column[:, None] == np.arange(len(options.shapes))[None, :]
     allowed = (speeds > 0) & (is_current | _within_cap(group, growth(len(capacities))))
     relative = np.where(fair[:, None] > 0, speeds / np.where(fair > 0, fair, 1.0)[:, None], 0.0)
@@ -123,7 +133,8 @@ def value(
 
 
 def _menu(options: Options, current: int, allowed: Mask) -> tuple[Ints, Menu]:
-    """Columns (nothing: the one after the last) and shapes: the present one first, then nothing, the tidy ones, the rest."""
+    """Columns (nothing: the one after the last) and shapes: the present one first, then nothing,
+    the tidy ones, the rest."""
     others = allowed.copy()
     first = [len(options.shapes)]
     if current >= 0 and allowed[current]:
@@ -136,13 +147,17 @@ def _menu(options: Options, current: int, allowed: Mask) -> tuple[Ints, Menu]:
 
 
 def bend(utility: Array, p: float) -> Array:
-    """u^p for p > 0, log u for p = 0, -u^p for p < 0: always growing, the more bent the smaller p is."""
+    """u^p for p > 0, log u for p = 0, -u^p for p < 0: always growing, the more bent the smaller p
+    is."""
     bent: Array = np.log(utility) if p == 0 else np.sign(p) * utility**p
     return bent
 
 
-def fair_speeds(speeds: Array, options: tuple[Shape, ...], share: Array, capacities: Mapping[str, int]) -> Array:
-    """Goodput on the fair share, by row. Of several types: on the same share of each, the mean by their GPUs."""
+def fair_speeds(
+    speeds: Array, options: tuple[Shape, ...], share: Array, capacities: Mapping[str, int]
+) -> Array:
+    """Goodput on the fair share, by row. Of several types: on the same share of each, the mean by
+    their GPUs."""
     total = sum(capacities.values())
     found = np.zeros(len(speeds))
     weight = 0.0
@@ -158,8 +173,8 @@ def fair_speeds(speeds: Array, options: tuple[Shape, ...], share: Array, capacit
 
 
 def _interpolated(speeds: Array, counts: Array, share: Array) -> Array:
-    """`fairness.speed_at` of every row: linear between the shapes around the share, never falling; from nothing to the
-    first shape that it can have, as if it had that one for part of the time."""
+    """`fairness.speed_at` of every row: linear between the shapes around the share, never falling;
+    from nothing to the first shape that it can have, as if it had that one for part of the time."""
     best = np.maximum.accumulate(speeds, axis=1)
     rows = np.arange(len(speeds))
     first = np.argmax(best > 0, axis=1)
@@ -179,42 +194,62 @@ def _interpolated(speeds: Array, counts: Array, share: Array) -> Array:
 
 def _within_cap(group: Group, times: int) -> Mask:
     node = group.options.offer.node_size
-    caps = [growth_cap(row.job, node, most, times) for row, most in zip(group.rows, group.most_profiled, strict=True)]
+    caps = [
+        growth_cap(row.job, node, most, times)
+        for row, most in zip(group.rows, group.most_profiled, strict=True)
+    ]
     found: Mask = group.options.replicas[None, :] <= np.array(caps)[:, None]
     return found
 
 
 def growth(types: int) -> int:
-    """How many times the replicas that it was profiled with a job may be given, by the number of types of GPUs."""
+    """How many times the replicas that it was profiled with a job may be given, by the number of
+    types of GPUs."""
     return GROWTH_MIXED if types > 1 else GROWTH
 
 
 def growth_cap(job: Job, node_size: int, most_profiled: int, times: int = GROWTH) -> int:
     """Most replicas that it may be given now."""
-    return asks_for(job) or max(job.spec.min_gpus, min(FIRST_START, node_size), times * most_profiled)
+    return asks_for(job) or max(
+        job.spec.min_gpus, min(FIRST_START, node_size), times * most_profiled
+    )
 
 
 def _restart_factors(
-    group: Group, config: Config, now: Seconds, is_current: Mask, left: Array, bringing: Array | None
+    group: Group,
+    config: Config,
+    now: Seconds,
+    is_current: Mask,
+    left: Array,
+    bringing: Array | None,
 ) -> Array:
-    """f(n) = (H - R) / H where a shape costs a restart, R its restart time (with what has to be brought to where it leads), at
-    most 1 / (1 + LEAST_GAIN); else 1.
+    """f(n) = (H - R) / H where a shape costs a restart, R its restart time (with what has to be
+    brought to where it leads), at most 1 / (1 + LEAST_GAIN); else 1.
 
-    The horizon H is how long a move may take to pay: longer for jobs that restart slowly (f is LEAST_FACTOR at least, or
-    they would never be moved), but no job is trusted to last much longer than it has lasted (Lindy's law).
-    Nor is a shape left at once that a restart was just paid for: f <= (t + R) / (t + 2 R) after t seconds in it.
-    A job that was stopped pays when it goes on, so that two jobs do not take turns at every round. One that would end in
-    `left` seconds at a shape has no more than these to make up for the restart in.
+    The horizon H is how long a move may take to pay: longer for jobs that restart slowly (f is
+    LEAST_FACTOR at least, or they would never be moved), but no job is trusted to last much longer
+    than it has lasted (Lindy's law). Nor is a shape left at once that a restart was just paid for:
+    f <= (t + R) / (t + 2 R) after t seconds in it. A job that was stopped pays when it goes on, so
+    that two jobs do not take turns at every round. One that would end in `left` seconds at a shape
+    has no more than these to make up for the restart in.
     """
     horizon = config.hysteresis_seconds
     restart = np.array([config.restart_cost(row.job) for row in group.rows])[:, None]
     restart = restart if bringing is None else restart + bringing
-    factor = np.maximum(1.0 - restart / horizon, LEAST_FACTOR) if horizon > 0 else np.ones(restart.shape)
-    lasted = np.array([max(now - row.job.submitted_at, 0.0) for row in group.rows])[:, None] + horizon
-    factor = np.minimum(factor, np.where(restart > 0, lasted / np.maximum(lasted + restart, TINY), 1.0))
+    factor = (
+        np.maximum(1.0 - restart / horizon, LEAST_FACTOR) if horizon > 0 else np.ones(restart.shape)
+    )
+    lasted = (
+        np.array([max(now - row.job.submitted_at, 0.0) for row in group.rows])[:, None] + horizon
+    )
+    factor = np.minimum(
+        factor, np.where(restart > 0, lasted / np.maximum(lasted + restart, TINY), 1.0)
+    )
     held = np.array([_held(row.job, now) for row in group.rows])[:, None]
     factor = np.where(
-        restart > 0, np.minimum(factor, (held + restart) / np.maximum(held + 2.0 * restart, TINY)), factor
+        restart > 0,
+        np.minimum(factor, (held + restart) / np.maximum(held + 2.0 * restart, TINY)),
+        factor,
     )
     runs = np.array([row.current is not None for row in group.rows])
     ends = np.where(np.isfinite(left) & runs[:, None], left, 0.0)
@@ -227,4 +262,8 @@ def _restart_factors(
 
 def _held(job: Job, now: Seconds) -> Seconds:
     """For how long it has had the shape that it has; for ever where it has none."""
-    return max(now - job.launched_at, 0.0) if job.placement is not None and job.launched_at is not None else FOR_EVER
+    return (
+        max(now - job.launched_at, 0.0)
+        if job.placement is not None and job.launched_at is not None
+        else FOR_EVER
+    )

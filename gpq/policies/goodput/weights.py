@@ -1,4 +1,5 @@
-"""How much each job counts in a round: by what is left of it where lengths are declared, else by what it has had."""
+"""How much each job counts in a round: by what is left of it where lengths are declared, else by
+what it has had."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from gpq.core.model.units import JobId, Seconds
 from gpq.policies.goodput.candidates import Candidate
 from gpq.policies.shared.eligible import priority_weight
 
-UNKNOWN_SECONDS: Seconds = 60.0  # taken to remain of a job of which nothing is known: it is soon known
+# taken to remain of a job of which nothing is known: it is soon known
+UNKNOWN_SECONDS: Seconds = 60.0
 SERVICE_KNEE = 4000.0  # GPU-seconds that make no difference yet
 SERVICE_POWER = 0.4
 DEFICIT = 2.0  # times less service than the fair share from which on a job counts for more
@@ -24,17 +26,21 @@ def weights(
     now: Seconds,
     config: Config,
 ) -> dict[JobId, float]:
-    """Weights of the jobs. `left`: seconds to the declared end at the best shape, of those whose end is known.
+    """Weights of the jobs. `left`: seconds to the declared end at the best shape, of those whose
+    end is known.
 
-    Where at least one length is known: rank / J, the job that needs the longest ranked 1 (only the order counts, so
-    that one very long job does not swamp the rest; compare heSRPT, Berg et al. 2020), and more for a job that got far
-    less than its share so far, so that short ones cannot put it off for ever. Else (service + 4000)^-0.4, least attained
-    service first. Both times the fair share (so that users count, not their number of jobs) and priority.
+    Where at least one length is known: rank / J, the job that needs the longest ranked 1 (only the
+    order counts, so that one very long job does not swamp the rest; compare heSRPT, Berg et al.
+    2020), and more for a job that got far less than its share so far, so that short ones cannot put
+    it off for ever. Else (service + 4000)^-0.4, least attained service first. Both times the fair
+    share (so that users count, not their number of jobs) and priority.
     """
     if not candidates:
         return {}
     if left:
-        ranks = _ranks({each.job.id: _or_guess(left.get(each.job.id), each.job, now) for each in candidates})
+        ranks = _ranks(
+            {each.job.id: _or_guess(left.get(each.job.id), each.job, now) for each in candidates}
+        )
         urgency = {
             each.job.id: ranks[each.job.id]
             * (_deficit(each, shares[each.job.id], now) if config.fairness_floor else 1.0)
@@ -42,7 +48,8 @@ def weights(
         }
     else:
         urgency = {
-            each.job.id: (1.0 + each.job.service_at(now) / SERVICE_KNEE) ** -SERVICE_POWER for each in candidates
+            each.job.id: (1.0 + each.job.service_at(now) / SERVICE_KNEE) ** -SERVICE_POWER
+            for each in candidates
         }
     mean = sum(shares[each.job.id] for each in candidates) / len(candidates)
     return {
@@ -56,28 +63,35 @@ def weights(
 def _or_guess(known: Seconds | None, job: Job, now: Seconds) -> Seconds:
     """Of unknown length: as much is to come as was (Lindy's law), at least UNKNOWN_SECONDS.
 
-    Rounded up to a power of two of them, so that two such jobs do not take turns at every round but at every doubling.
+    Rounded up to a power of two of them, so that two such jobs do not take turns at every round but
+    at every doubling.
     """
     if known is not None:
         return known
-    running = now - job.started_at if job.state in HOLDS_DEVICES and job.started_at is not None else 0.0
+    running = (
+        now - job.started_at if job.state in HOLDS_DEVICES and job.started_at is not None else 0.0
+    )
     spent = max(job.run_seconds + running, UNKNOWN_SECONDS)
     return float(UNKNOWN_SECONDS * 2.0 ** ceil(log2(spent / UNKNOWN_SECONDS) - 1e-9))
 
 
 def _deficit(candidate: Candidate, share: float, now: Seconds) -> float:
-    """1, or how many times beyond DEFICIT its service falls short of its share (what it cannot use left out)."""
+    """1, or how many times beyond DEFICIT its service falls short of its share (what it cannot use
+    left out)."""
     job = candidate.job
     entitled = min(share, candidate.options.most) * max(now - job.submitted_at, 0.0)
     return max(1.0, (entitled + SERVICE_KNEE) / (job.service_at(now) + SERVICE_KNEE) / DEFICIT)
 
 
 def _ranks(seconds: Mapping[JobId, Seconds]) -> dict[JobId, float]:
-    """Rank / J from the longest (1 / J) to the shortest (1); equal ones share the mean of their ranks."""
+    """Rank / J from the longest (1 / J) to the shortest (1); equal ones share the mean of their
+    ranks."""
     ordered = sorted(seconds.values(), reverse=True)
     first: dict[Seconds, int] = {}
     last: dict[Seconds, int] = {}
     for rank, value in enumerate(ordered, 1):
         first.setdefault(value, rank)
         last[value] = rank
-    return {job: (first[value] + last[value]) / 2.0 / len(ordered) for job, value in seconds.items()}
+    return {
+        job: (first[value] + last[value]) / 2.0 / len(ordered) for job, value in seconds.items()
+    }

@@ -1,6 +1,8 @@
-"""Pollux's own model of a job (OSDI'21, sections 3 and 4.1): its seven parameters, their fit, its choice of the batch.
+"""Pollux's own model of a job (OSDI'21, sections 3 and 4.1): its seven parameters, their fit, its
+choice of the batch.
 
-Kept apart from `goodput.py`, which gpq decides with: here everything is as published, so that a comparison is one.
+Kept apart from `goodput.py`, which gpq decides with: here everything is as published, so that a
+comparison is one.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from gpq.core.model.profile import ProfileRow
 
 Array = NDArray[np.float64]
 
-NO_NOISE = GradientStats(0.0, 1.0)  # while no statistics are known: every batch is as good as the base batch
+# while no statistics are known: every batch is as good as the base batch
+NO_NOISE = GradientStats(0.0, 1.0)
 _LEAST = 1e-8  # s: what stands for no time at all
 _MOST_OVERLAP = 10.0
 _OVERLAP_WEIGHT = 1e-3  # of the penalty (gamma - 1)^2
-_GROWTH_WEIGHT = 1e-2  # of the penalty (beta / alpha)^2: rather believe that synchronising does not grow
+# of the penalty (beta / alpha)^2: rather believe that synchronising does not grow
+_GROWTH_WEIGHT = 1e-2
 _INTER_PENALTY = 1.1  # nodes among each other are at least a tenth slower than the GPUs of one
 _START = np.array([0.1, 0.01, 0.1, 0.01, 0.1, 0.01, 1.001])
 _ALPHA_C, _BETA_C, _ALPHA_N, _BETA_N, _ALPHA_R, _BETA_R, _GAMMA = range(7)
@@ -31,8 +35,9 @@ _SLACK = 1e-8  # of the rounding up
 
 @dataclass(frozen=True, slots=True)
 class PolluxParams:
-    """T_grad(m) = alpha_c + beta_c m; T_sync = 0 alone, alpha_r + beta_r (K - 2) within a node, alpha_n + beta_n (K - 2)
-    across nodes; T_step = (T_grad^gamma + T_sync^gamma)^(1 / gamma). Seconds."""
+    """T_grad(m) = alpha_c + beta_c m; T_sync = 0 alone, alpha_r + beta_r (K - 2) within a node,
+    alpha_n + beta_n (K - 2) across nodes; T_step = (T_grad^gamma + T_sync^gamma)^(1 / gamma).
+    Seconds."""
 
     alpha_c: float
     beta_c: float
@@ -45,7 +50,8 @@ class PolluxParams:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Usable rows as columns. `sync` @ (alpha_n, beta_n, alpha_r, beta_r) is T_sync, but for the 1e-8 of one replica."""
+    """Usable rows as columns. `sync` @ (alpha_n, beta_n, alpha_r, beta_r) is T_sync, but for the
+    1e-8 of one replica."""
 
     atomic: Array
     log_grad: Array  # 0 where it was not measured
@@ -57,10 +63,11 @@ class _Rows:
 
 @lru_cache(maxsize=4096)
 def fit(rows: tuple[ProfileRow, ...]) -> PolluxParams | None:
-    """Least RMSE of log T_grad plus RMSE of log T_step plus penalties, by L-BFGS-B. None: not one usable row.
+    """Least RMSE of log T_grad plus RMSE of log T_step plus penalties, by L-BFGS-B. None: not one
+    usable row.
 
-    What no row can tell is held at its optimistic value (no synchronisation). Rows count alike, however many steps they
-    stand for, as in Pollux.
+    What no row can tell is held at its optimistic value (no synchronisation). Rows count alike,
+    however many steps they stand for, as in Pollux.
     """
     from scipy.optimize import minimize
 
@@ -77,7 +84,13 @@ def fit(rows: tuple[ProfileRow, ...]) -> PolluxParams | None:
 
     lower = np.where(free == _GAMMA, 1.0, _LEAST)
     upper = np.where(free == _GAMMA, _MOST_OVERLAP, np.inf)
-    found = minimize(of_free, theta[free], jac=True, method="L-BFGS-B", bounds=list(zip(lower, upper, strict=True)))
+    found = minimize(
+        of_free,
+        theta[free],
+        jac=True,
+        method="L-BFGS-B",
+        bounds=list(zip(lower, upper, strict=True)),
+    )
     theta[free] = found.x
     if not data.sync[:, 0].any():
         theta[_ALPHA_N] = max(theta[_ALPHA_N], _INTER_PENALTY * theta[_ALPHA_R])
@@ -86,12 +99,19 @@ def fit(rows: tuple[ProfileRow, ...]) -> PolluxParams | None:
 
 
 def _columns(rows: Sequence[ProfileRow]) -> tuple[_Rows | None, Array]:
-    """The columns, and the gradient times that were measured. Alone the step is the gradient; where no row says more
-    than whole steps, these stand for the gradients, too."""
-    usable = [r for r in rows if r.atomic_batch > 0 and 0 < r.step_time < np.inf and 1 <= r.nodes <= r.replicas]
+    """The columns, and the gradient times that were measured. Alone the step is the gradient; where
+    no row says more than whole steps, these stand for the gradients, too."""
+    usable = [
+        r
+        for r in rows
+        if r.atomic_batch > 0 and 0 < r.step_time < np.inf and 1 <= r.nodes <= r.replicas
+    ]
     if not usable:
         return None, np.zeros(0)
-    table = np.array([(r.nodes, r.replicas, r.atomic_batch, r.grad_time, r.step_time) for r in usable], dtype=float)
+    table = np.array(
+        [(r.nodes, r.replicas, r.atomic_batch, r.grad_time, r.step_time) for r in usable],
+        dtype=float,
+    )
     nodes, replicas, atomic, grad, step = table.T
     grad = np.where(replicas <= 1, np.where(grad > 0, grad, step), grad)
     known = (grad > 0) & np.isfinite(grad)
@@ -101,14 +121,17 @@ def _columns(rows: Sequence[ProfileRow]) -> tuple[_Rows | None, Array]:
     more = np.maximum(replicas - 2.0, _LEAST)
     sync = np.stack([across, across * more, within, within * more], axis=1)
     log_grad = np.log(np.where(known, grad, 1.0))
-    data = _Rows(atomic, log_grad, np.log(step), known / known.sum(), (replicas <= 1) * _LEAST, sync)
+    data = _Rows(
+        atomic, log_grad, np.log(step), known / known.sum(), (replicas <= 1) * _LEAST, sync
+    )
     return data, grad[known]
 
 
 def _start(data: _Rows, grad: Array) -> tuple[Array, NDArray[np.intp]]:
     """Where the search starts, and which parameters it may change; the others stay."""
     theta, held = _START.copy(), np.zeros(7, dtype=bool)
-    if len(np.unique(data.atomic)) == 1:  # half of the time is constant: optimistic about larger batches
+    if len(np.unique(data.atomic)) == 1:
+        # half of the time is constant: optimistic about larger batches
         theta[_ALPHA_C], held[_ALPHA_C] = grad.mean() / 2.0, True
     across, within = data.sync[:, 0] > 0, data.sync[:, 2] > 0
     if not across.any():
@@ -135,14 +158,19 @@ def _loss_of(data: _Rows) -> Callable[[Array], tuple[float, Array]]:
         share = np.exp(gamma * log_sync - log_sum)  # of the step's growth that synchronising has
         off_grad, off_step = log_compute - data.log_grad, log_sum / gamma - data.log_step
         weighted = data.known * off_grad
-        grad_error, step_error = float(weighted @ off_grad) ** 0.5, float(off_step @ off_step / count) ** 0.5
+        grad_error, step_error = (
+            float(weighted @ off_grad) ** 0.5,
+            float(off_step @ off_step / count) ** 0.5,
+        )
         by_grad = weighted / max(grad_error, _LEAST)
         by_step = off_step / (count * max(step_error, _LEAST))
         by_compute = (by_grad + by_step * (1.0 - share)) / compute
         slope[_ALPHA_C], slope[_BETA_C] = by_compute.sum(), by_compute @ data.atomic
         slope[_ALPHA_N:_GAMMA] = (by_step * share / sync) @ data.sync
         mean = log_compute + share * (log_sync - log_compute)
-        slope[_GAMMA] = by_step @ (mean - log_sum / gamma) / gamma + 2.0 * _OVERLAP_WEIGHT * (gamma - 1.0)
+        slope[_GAMMA] = by_step @ (mean - log_sum / gamma) / gamma + 2.0 * _OVERLAP_WEIGHT * (
+            gamma - 1.0
+        )
         value = grad_error + step_error + _OVERLAP_WEIGHT * (gamma - 1.0) ** 2
         for alpha, beta in ((_ALPHA_N, _BETA_N), (_ALPHA_R, _BETA_R)):
             ratio = theta[beta] / theta[alpha]
@@ -155,15 +183,31 @@ def _loss_of(data: _Rows) -> Callable[[Array], tuple[float, Array]]:
 
 
 def best_batches(
-    params: PolluxParams, stats: GradientStats | None, limits: BatchLimits, nodes: ArrayLike, replicas: ArrayLike
+    params: PolluxParams,
+    stats: GradientStats | None,
+    limits: BatchLimits,
+    nodes: ArrayLike,
+    replicas: ArrayLike,
 ) -> tuple[Array, Array, Array]:
-    """(goodput, atomic batch, accumulation steps) of each (nodes, replicas): the best of 50 total batches from the base
-    to the maximum, evenly in logarithm. One replica exceeds the base batch only by accumulating. Goodput 0: none fits."""
-    n, k = np.atleast_1d(np.asarray(nodes)), np.atleast_1d(np.asarray(replicas, dtype=np.float64))[:, None]
+    """(goodput, atomic batch, accumulation steps) of each (nodes, replicas): the best of 50 total
+    batches from the base to the maximum, evenly in logarithm. One replica exceeds the base batch
+    only by accumulating. Goodput 0: none fits."""
+    n, k = (
+        np.atleast_1d(np.asarray(nodes)),
+        np.atleast_1d(np.asarray(replicas, dtype=np.float64))[:, None],
+    )
     low = np.maximum(float(limits.base), limits.min_atomic * k)
     local = low * (limits.maximum / low) ** np.linspace(0.0, 1.0, CANDIDATES) / k
-    accum = np.ceil(local / limits.max_atomic - _SLACK) - 1.0 if limits.accumulation else np.zeros_like(local)
-    accum = np.where((k == 1) & (local > limits.base + _SLACK) & limits.accumulation, np.maximum(accum, 1.0), accum)
+    accum = (
+        np.ceil(local / limits.max_atomic - _SLACK) - 1.0
+        if limits.accumulation
+        else np.zeros_like(local)
+    )
+    accum = np.where(
+        (k == 1) & (local > limits.base + _SLACK) & limits.accumulation,
+        np.maximum(accum, 1.0),
+        accum,
+    )
     atomic = np.ceil(local / (accum + 1.0) - _SLACK)
     more = np.maximum(k - 2.0, _LEAST)
     within, across = params.alpha_r + params.beta_r * more, params.alpha_n + params.beta_n * more

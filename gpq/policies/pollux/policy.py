@@ -1,4 +1,5 @@
-"""Pollux (OSDI'21): every minute a seeded genetic search for the allocation with the fairest goodput. Names the nodes."""
+"""Pollux (OSDI'21): every minute a seeded genetic search for the allocation with the fairest
+goodput. Names the nodes."""
 
 from __future__ import annotations
 
@@ -20,10 +21,12 @@ from gpq.policies.solvers.genetic_search import GENERATIONS, search
 
 @dataclass(slots=True)
 class Pollux:
-    """Maximises the harmonic mean of speedups over the fair share, less what restarts cost, where the job with the least
-    service so far wins what two want. A job may grow to twice the replicas that it was seen with, on GPUs of one type.
+    """Maximises the harmonic mean of speedups over the fair share, less what restarts cost, where
+    the job with the least service so far wins what two want. A job may grow to twice the replicas
+    that it was seen with, on GPUs of one type.
 
-    Kept between rounds: the Pareto front, from which the next search starts, and what was last chosen.
+    Kept between rounds: the Pareto front, from which the next search starts, and what was last
+    chosen.
     """
 
     name = "pollux"
@@ -38,9 +41,13 @@ class Pollux:
         chosen: dict[JobId, Layout] = {}
         for number, gpu_type in enumerate(sorted(share)):
             rivals = [contender for contender in contenders if contender.gpu_type == gpu_type]
-            kept = {name: shape for name, shape in round_.kept.items() if shape.gpu_type == gpu_type}
+            kept = {
+                name: shape for name, shape in round_.kept.items() if shape.gpu_type == gpu_type
+            }
             if rivals:
-                luck = np.random.default_rng([abs(snapshot.config.seed), int(abs(snapshot.now) * 1000), number])
+                luck = np.random.default_rng(
+                    [abs(snapshot.config.seed), int(abs(snapshot.now) * 1000), number]
+                )
                 chosen |= self._search(snapshot, gpu_type, rivals, kept, share[gpu_type], luck)
         allocation = placeable(snapshot, {**round_.kept, **chosen})
         self._chosen = {name: layout for name, layout in chosen.items() if name in allocation}
@@ -55,18 +62,24 @@ class Pollux:
         share: Share,
         luck: np.random.Generator,
     ) -> dict[JobId, Layout]:
-        present = {c.job.id: layout for c in rivals if (layout := self._present(c, snapshot)) is not None}
+        present = {
+            c.job.id: layout for c in rivals if (layout := self._present(c, snapshot)) is not None
+        }
         problem, nodes = problem_of(snapshot, rivals, present, kept, share)
         jobs = tuple(contender.job.id for contender in rivals)
-        best, front = search(problem, self._fronts.get(gpu_type, Front()).mapped(jobs, nodes), luck, self.generations)
+        best, front = search(
+            problem, self._fronts.get(gpu_type, Front()).mapped(jobs, nodes), luck, self.generations
+        )
         self._fronts[gpu_type] = Front(jobs, tuple(nodes), front)
         rows = {
-            job: [(nodes[at], int(row[at])) for at in np.flatnonzero(row)] for job, row in zip(jobs, best, strict=True)
+            job: [(nodes[at], int(row[at])) for at in np.flatnonzero(row)]
+            for job, row in zip(jobs, best, strict=True)
         }
         return {job: Layout(tuple(parts), gpu_type) for job, parts in rows.items() if parts}
 
     def _present(self, contender: Contender, snapshot: Snapshot) -> Layout | None:
-        """What it has; of one that is being moved what it is being moved to, if that is still remembered."""
+        """What it has; of one that is being moved what it is being moved to, if that is still
+        remembered."""
         job, chosen = contender.job, self._chosen.get(contender.job.id)
         moving = job.placement is None or is_leaving(job, snapshot)
         if moving and chosen is not None and job.target is not None and chosen.shape == job.target:

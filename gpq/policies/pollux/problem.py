@@ -1,4 +1,5 @@
-"""A snapshot as the problem that Pollux's search solves (OSDI'21, section 4.2): speedups, restart factor, objective."""
+"""A snapshot as the problem that Pollux's search solves (OSDI'21, section 4.2): speedups, restart
+factor, objective."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ _YOUNGEST = 1.0  # s: of age 0 the restart factor would be 0, and starting a job
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a job is measured by, on one type of GPUs: G GPUs on N nodes, and its fair share of them, ceil(G / J), as if
-    all of it were on one node (as in Pollux's artifact)."""
+    """What a job is measured by, on one type of GPUs: G GPUs on N nodes, and its fair share of
+    them, ceil(G / J), as if all of it were on one node (as in Pollux's artifact)."""
 
     nodes: int
     gpus: int
@@ -53,11 +54,15 @@ class Front:
     states: Ints = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.int16))
 
     def mapped(self, jobs: Sequence[JobId], nodes: Sequence[NodeId]) -> Ints:
-        """Its states for these jobs and nodes, by their names: the new ones have nothing, what is gone is dropped."""
+        """Its states for these jobs and nodes, by their names: the new ones have nothing, what is
+        gone is dropped."""
         states = np.zeros((len(self.states), len(jobs), len(nodes)), dtype=np.int16)
         rows = [at for at, job in enumerate(jobs) if job in self.jobs]
         columns = [at for at, node in enumerate(nodes) if node in self.nodes]
-        old = np.ix_([self.jobs.index(jobs[at]) for at in rows], [self.nodes.index(nodes[at]) for at in columns])
+        old = np.ix_(
+            [self.jobs.index(jobs[at]) for at in rows],
+            [self.nodes.index(nodes[at]) for at in columns],
+        )
         new = np.ix_(rows, columns)
         if rows and columns:
             states[:, new[0], new[1]] = self.states[:, old[0], old[1]]
@@ -70,15 +75,20 @@ def shares(snapshot: Snapshot, round_: Entrants) -> dict[str, Share]:
     homes += [shape.gpu_type for shape in round_.kept.values()]
     found = {}
     for name in sorted({*shape_types(snapshot), *homes}):
-        counts = [sum(d.type == name or not name for d in node.devices) for node in nodes_up(snapshot)]
+        counts = [
+            sum(d.type == name or not name for d in node.devices) for node in nodes_up(snapshot)
+        ]
         gpus = max(sum(counts), 1)
-        found[name] = Share(max(sum(count > 0 for count in counts), 1), gpus, ceil(gpus / max(homes.count(name), 1)))
+        found[name] = Share(
+            max(sum(count > 0 for count in counts), 1), gpus, ceil(gpus / max(homes.count(name), 1))
+        )
     return found
 
 
 def speedups(job: Job, gpu_type: str, share: Share, most: int) -> Floats:
-    """Goodput over that of the fair share, [on several nodes][replicas, 0 to `most`]. Never profiled (or no batch fits
-    the share): perfect, K / K_f; also a job that is not elastic, since it never chooses."""
+    """Goodput over that of the fair share, [on several nodes][replicas, 0 to `most`]. Never
+    profiled (or no batch fits the share): perfect, K / K_f; also a job that is not elastic, since
+    it never chooses."""
     declared = job.profile.declared
     limits = limits_of(declared, gpu_type) if declared is not None and job.elastic else None
     params = fit(rows_on(job.profile.basis, gpu_type)) if limits is not None else None
@@ -95,7 +105,9 @@ def _modelled(
 ) -> Floats | None:
     counts = np.arange(1, most + 1)
     nodes = np.concatenate([np.ones(most), np.full(most, 2), [1]])
-    goodput = best_batches(params, stats, limits, nodes, np.concatenate([counts, counts, [fair]]))[0]
+    goodput = best_batches(params, stats, limits, nodes, np.concatenate([counts, counts, [fair]]))[
+        0
+    ]
     if goodput[-1] <= 0:
         return None
     table = np.zeros((2, most + 1))
@@ -104,7 +116,8 @@ def _modelled(
 
 
 def restart_factor(job: Job, now: float, config: Config) -> float:
-    """(age - R d) / (age + d) for R restarts so far and d seconds each, at least 0: what any change leaves of a speedup."""
+    """(age - R d) / (age + d) for R restarts so far and d seconds each, at least 0: what any change
+    leaves of a speedup."""
     age = max(now - job.submitted_at, _YOUNGEST)
     return max(age - job.restarts * config.restart_seconds, 0.0) / (age + config.restart_seconds)
 
@@ -116,8 +129,8 @@ def growth_cap(contender: Contender) -> int:
 
 
 def objective(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> float:
-    """Pollux's fitness of an allocation, whoever chose it: the harmonic mean of the utilities of all jobs that hold GPUs
-    or could have some now. What is not named gets nothing."""
+    """Pollux's fitness of an allocation, whoever chose it: the harmonic mean of the utilities of
+    all jobs that hold GPUs or could have some now. What is not named gets nothing."""
     round_ = entrants(snapshot)
     share = shares(snapshot, round_)
     costs = []
@@ -127,7 +140,9 @@ def objective(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> floa
         if wanted is not None:
             shape = shape_of(wanted)
             table = speedups(job, shape.gpu_type, share[shape.gpu_type], shape.replicas)
-            utility = float(table[int(shape.nodes > 1), shape.replicas]) * share[shape.gpu_type].scale
+            utility = (
+                float(table[int(shape.nodes > 1), shape.replicas]) * share[shape.gpu_type].scale
+            )
         if _differs(snapshot, job, wanted):
             utility *= restart_factor(job, snapshot.now, snapshot.config)
         costs.append(1.0 / (utility + FLOOR))
@@ -149,8 +164,9 @@ def problem_of(
     kept: Mapping[JobId, Shape],
     share: Share,
 ) -> tuple[Problem, list[NodeId]]:
-    """The problem of the jobs of one type, in this order, and the nodes of its columns. `present`: what each has now (or
-    is about to have), `kept`: the jobs of this type that are not to be moved."""
+    """The problem of the jobs of one type, in this order, and the nodes of its columns.
+    `present`: what each has now (or is about to have), `kept`: the jobs of this type that are
+    not to be moved."""
     nodes = sorted({node for contender in contenders for node in contender.offer})
     column = {node: at for at, node in enumerate(nodes)}
     room = np.zeros((len(contenders), len(nodes)), dtype=np.int16)
@@ -170,17 +186,24 @@ def problem_of(
                 for node, count in layout.parts:
                     if node in column:
                         wanted[column[node]] = count
-                if wanted.sum() == layout.shape.replicas and (base.sum(axis=0) + wanted <= capacity).all():
+                if (
+                    wanted.sum() == layout.shape.replicas
+                    and (base.sum(axis=0) + wanted <= capacity).all()
+                ):
                     base[row] = wanted
     most = np.array([growth_cap(contender) for contender in contenders], dtype=np.int16)
-    cost, speedup = _tables(snapshot, contenders, share, int(max(most.max(), base.sum(axis=1).max())))
+    cost, speedup = _tables(
+        snapshot, contenders, share, int(max(most.max(), base.sum(axis=1).max()))
+    )
     problem = Problem(
         base,
         room,
         capacity,
         np.array([contender.least for contender in contenders], dtype=np.int16),
         most,
-        np.array([MOST_NODES if contender.spreads else 1 for contender in contenders], dtype=np.int16),
+        np.array(
+            [MOST_NODES if contender.spreads else 1 for contender in contenders], dtype=np.int16
+        ),
         _spanned(snapshot, kept, nodes),
         cost,
         speedup,
@@ -189,14 +212,18 @@ def problem_of(
     return problem, nodes
 
 
-def _tables(snapshot: Snapshot, contenders: Sequence[Contender], share: Share, most: int) -> tuple[Floats, Floats]:
+def _tables(
+    snapshot: Snapshot, contenders: Sequence[Contender], share: Share, most: int
+) -> tuple[Floats, Floats]:
     speedup = np.stack([speedups(c.job, c.gpu_type, share, most) for c in contenders])
     factor = np.array([restart_factor(c.job, snapshot.now, snapshot.config) for c in contenders])
     utility = np.stack([speedup, speedup * factor[:, None, None]], axis=1) * share.scale
     return 1.0 / (utility + FLOOR), speedup
 
 
-def _spanned(snapshot: Snapshot, kept: Mapping[JobId, Shape], nodes: Sequence[NodeId]) -> np.ndarray:
+def _spanned(
+    snapshot: Snapshot, kept: Mapping[JobId, Shape], nodes: Sequence[NodeId]
+) -> np.ndarray:
     across = {
         node
         for name, shape in kept.items()

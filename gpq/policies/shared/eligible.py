@@ -1,4 +1,5 @@
-"""Who a round decides on, who keeps what they have, and the devices that there are for the others. Decides nothing."""
+"""Who a round decides on, who keeps what they have, and the devices that there are for the others.
+Decides nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ MOST_STEPS = 10  # of priority that make a difference
 
 
 def eligible(snapshot: Snapshot) -> list[Job]:
-    """Jobs that a policy may decide on now, by id: those that wait and may start, and those that may be moved."""
+    """Jobs that a policy may decide on now, by id: those that wait and may start, and those that
+    may be moved."""
     jobs = (snapshot.jobs[name] for name in sorted(snapshot.jobs))
     return [job for job in jobs if _is_eligible(job, snapshot)]
 
@@ -47,13 +49,18 @@ def _is_eligible(job: Job, snapshot: Snapshot) -> bool:
         return False
     if job.state in HOLDS_DEVICES:
         return not is_fixed(job, snapshot)
-    return job.state is JobState.PENDING and snapshot.now >= job.not_before and not must_wait(snapshot, job)
+    return (
+        job.state is JobState.PENDING
+        and snapshot.now >= job.not_before
+        and not must_wait(snapshot, job)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """`kept`: jobs that keep what they have. `jobs`: those to decide on, by id, with the devices that each could use
-    (`offers`; by type: `parts`), and what there is for all of them (`capacity`: devices by type)."""
+    """`kept`: jobs that keep what they have. `jobs`: those to decide on, by id, with the devices
+    that each could use (`offers`; by type: `parts`), and what there is for all of them (`capacity`:
+    devices by type)."""
 
     kept: Mapping[JobId, Shape]
     jobs: tuple[Job, ...]
@@ -73,7 +80,10 @@ def contest(snapshot: Snapshot, jobs: Sequence[Job] | None = None) -> Contest:
     }
     taken = {device: name for device, name in held_by(snapshot).items() if name in kept}
     # The same for all of one kind, since none of them holds what is taken.
-    offers = {kind: supply(snapshot, job, taken) for kind, job in {kind_of(job, snapshot): job for job in jobs}.items()}
+    offers = {
+        kind: supply(snapshot, job, taken)
+        for kind, job in {kind_of(job, snapshot): job for job in jobs}.items()
+    }
     parts = {kind: by_type(offer, snapshot) for kind, offer in offers.items()}
     kinds = {job.id: kind_of(job, snapshot) for job in jobs}
     return Contest(
@@ -85,11 +95,15 @@ def contest(snapshot: Snapshot, jobs: Sequence[Job] | None = None) -> Contest:
     )
 
 
-def _capacity(snapshot: Snapshot, jobs: Iterable[Job], parts: Iterable[Mapping[str, Supply]]) -> dict[str, int]:
+def _capacity(
+    snapshot: Snapshot, jobs: Iterable[Job], parts: Iterable[Mapping[str, Supply]]
+) -> dict[str, int]:
     devices: dict[str, set[tuple[NodeId, DeviceId]]] = {}
     for offers in parts:
         for name, offer in offers.items():
-            devices.setdefault(name, set()).update((node, device) for node, ids in offer.items() for device in ids)
+            devices.setdefault(name, set()).update(
+                (node, device) for node, ids in offer.items() for device in ids
+            )
     for job in jobs:  # it may stay on a device on which nothing new starts
         if job.placement is not None:
             name = shape_on(job.placement, snapshot).gpu_type
@@ -98,15 +112,18 @@ def _capacity(snapshot: Snapshot, jobs: Iterable[Job], parts: Iterable[Mapping[s
 
 
 def configurations(snapshot: Snapshot, round_: Contest) -> dict[JobId, list[Shape]]:
-    """Powers of two within a node, whole nodes, and the least that the job may have: about N + log2 R of a type (Sia,
-    SOSP'23, section 3.3)."""
+    """Powers of two within a node, whole nodes, and the least that the job may have: about N + log2
+    R of a type (Sia, SOSP'23, section 3.3)."""
     known: dict[tuple[object, ...], list[Shape]] = {}
     found = {}
     for job in round_.jobs:
         # Alike for all jobs with the same devices and the same range of sizes.
         alike = (kind_of(job, snapshot), job.spec.level, gpu_range(job, ANY_NUMBER))
         if alike not in known:
-            whole = {name: {len(ids) for ids in part.values()} for name, part in round_.parts[job.id].items()}
+            whole = {
+                name: {len(ids) for ids in part.values()}
+                for name, part in round_.parts[job.id].items()
+            }
             known[alike] = [
                 shape
                 for shape in feasible(job, snapshot, round_.offers[job.id])

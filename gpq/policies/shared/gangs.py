@@ -1,4 +1,5 @@
-"""Gangs: jobs that get exactly the GPUs they asked for, or none. Finds seats; the order of the jobs is the policy's.
+"""Gangs: jobs that get exactly the GPUs they asked for, or none. Finds seats; the order of the jobs
+is the policy's.
 
 Knows nothing of speeds. What it names, `placement.place` can place.
 """
@@ -19,7 +20,9 @@ from gpq.core.placement.placement import placeable
 from gpq.policies.shared.eligible import eligible
 
 
-def seat_all(snapshot: Snapshot, order: Iterable[Job], *, spread: bool = False) -> dict[JobId, Allotment]:
+def seat_all(
+    snapshot: Snapshot, order: Iterable[Job], *, spread: bool = False
+) -> dict[JobId, Allotment]:
     """Every job in `order` gets its gang if it still fits; those that do not are skipped."""
     seats = Seats(snapshot, spread=spread)
     for job in order:
@@ -30,13 +33,17 @@ def seat_all(snapshot: Snapshot, order: Iterable[Job], *, spread: bool = False) 
 class Seats:
     """Who sits where. A job that was admitted is not displaced by those that come later.
 
-    What runs keeps its devices if it is admitted. Who waits is seated for the time being, and sits down
-    elsewhere when a later job wants to keep what it has; the seats are final with `allotments`.
+    What runs keeps its devices if it is admitted. Who waits is seated for the time being, and sits
+    down elsewhere when a later job wants to keep what it has; the seats are final with
+    `allotments`.
     """
 
-    def __init__(self, snapshot: Snapshot, *, keep_running: bool = False, spread: bool = False) -> None:
-        """`keep_running`: nothing that runs is up for decision. `spread`: always on the emptiest nodes, as the artifacts
-        of Pollux and Tiresias do; else a gang that fits on one node is put on the fullest that has room for it."""
+    def __init__(
+        self, snapshot: Snapshot, *, keep_running: bool = False, spread: bool = False
+    ) -> None:
+        """`keep_running`: nothing that runs is up for decision. `spread`: always on the emptiest
+        nodes, as the artifacts of Pollux and Tiresias do; else a gang that fits on one node is put
+        on the fullest that has room for it."""
         self._snapshot = snapshot
         self._spread = spread
         self._final = keep_running
@@ -71,7 +78,8 @@ class Seats:
         return self._find(job, self._empty) is not None
 
     def later(self, job: Job, freed: Iterable[JobId]) -> Placement | None:
-        """Devices on which it will fit once the `freed` jobs are gone; None while it does not fit."""
+        """Devices on which it will fit once the `freed` jobs are gone; None while it does not
+        fit."""
         board = self._rest.copy()
         for name in freed:
             board.give(self._kept[name] if name in self._kept else self._seated[name])
@@ -80,13 +88,16 @@ class Seats:
     def allotments(self) -> dict[JobId, Allotment]:
         """The shapes of those that keep what they have, and layouts of the others."""
         seated = None if self._final else self._reseat(self._seated, self._free.copy())
-        found: dict[JobId, Allotment] = {name: shape_on(p, self._snapshot) for name, p in self._kept.items()}
+        found: dict[JobId, Allotment] = {
+            name: shape_on(p, self._snapshot) for name, p in self._kept.items()
+        }
         for name, seat in (self._seated if seated is None else seated).items():
             found[name] = Layout(seat.counts, shape_on(seat, self._snapshot).gpu_type)
         return placeable(self._snapshot, found)
 
     def _keep(self, job: Job, placement: Placement) -> bool:
-        """Let a running gang stay; those seated on its devices sit down elsewhere, if there is room."""
+        """Let a running gang stay; those seated on its devices sit down elsewhere, if there is
+        room."""
         if placement.replicas != job.spec.min_gpus or is_leaving(job, self._snapshot):
             return False
         displaced = {self._sitter[device] for device in placement.devices if device in self._sitter}
@@ -113,7 +124,8 @@ class Seats:
         self._sitter.update(dict.fromkeys(seat.devices, name))
 
     def _reseat(self, order: Iterable[JobId], board: Board) -> dict[JobId, Placement] | None:
-        """These jobs, one after the other, on a board, which is used up; None if they do not fit."""
+        """These jobs, one after the other, on a board, which is used up; None if they do not
+        fit."""
         seated: dict[JobId, Placement] = {}
         for name in order:
             seat = self._sit(self._snapshot.jobs[name], board)
@@ -124,7 +136,8 @@ class Seats:
         return seated
 
     def _sit(self, job: Job, board: Board) -> Placement | None:
-        """Where nobody has to leave first, if that takes no more nodes and the policy does not want it spread."""
+        """Where nobody has to leave first, if that takes no more nodes and the policy does not want
+        it spread."""
         seat = self._find(job, board)
         if seat is None or self._spread:
             return seat
@@ -132,7 +145,8 @@ class Seats:
         return at_once if at_once is not None and len(at_once.parts) <= len(seat.parts) else seat
 
     def _find(self, job: Job, board: Board, *, idle: bool = False) -> Placement | None:
-        """On the type with most free devices, on one node if it can be, else for a script on the emptiest nodes."""
+        """On the type with most free devices, on one node if it can be, else for a script on the
+        emptiest nodes."""
         kinds = [board.kind(job, gpu_type) for gpu_type in shape_types(self._snapshot)]
         counts = {kind: board.counts(kind, idle=idle) for kind in kinds}
         for kind in sorted(kinds, key=lambda kind: (-int(counts[kind].sum()), kind.gpu_type)):
@@ -153,7 +167,8 @@ class Seats:
         return emptiest(free, gang) if job.spec.level is Level.SCRIPT and free.sum() >= gang else []
 
     def _runs(self, job: Job, seat: Placement) -> bool:
-        """Where types differ, a batch may be too large for the memory of one; only a simulator knows beforehand."""
+        """Where types differ, a batch may be too large for the memory of one; only a simulator
+        knows beforehand."""
         oracle = self._snapshot.oracles.get(job.id)
         if oracle is None or not is_mixed(self._snapshot):
             return True

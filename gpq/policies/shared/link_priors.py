@@ -1,8 +1,10 @@
-"""What was measured between servers (`gpq doctor`), and what it tells of jobs that never ran on two of them. Pure.
+"""What was measured between servers (`gpq doctor`), and what it tells of jobs that never ran on two
+of them. Pure.
 
-A row for two replicas on two nodes is lent to jobs (as `priors` lends rows), so that the network term of their model is
-that of this network before the first such launch, instead of a tenth above what it is in one node. It gives way to the
-first row over several nodes that the program was measured with.
+A row for two replicas on two nodes is lent to jobs (as `priors` lends rows), so that the network
+term of their model is that of this network before the first such launch, instead of a tenth above
+what it is in one node. It gives way to the first row over several nodes that the program was
+measured with.
 """
 
 from __future__ import annotations
@@ -25,18 +27,21 @@ Links = Mapping[tuple[NodeId, NodeId], Link]
 
 
 def slowest(links: Links) -> Link | None:
-    """The link that an all-reduce over all servers waits for: of the least bandwidth, then of the most latency."""
+    """The link that an all-reduce over all servers waits for: of the least bandwidth, then of the
+    most latency."""
     return min(links.values(), key=lambda link: (link.bandwidth, -link.latency), default=None)
 
 
 def sync_seconds(link: Link, parameters: int) -> float:
-    """Of two replicas on the two ends of a link: each sends and receives every gradient once, as the measurement did."""
+    """Of two replicas on the two ends of a link: each sends and receives every gradient once, as
+    the measurement did."""
     return link.latency + BYTES * parameters / link.bandwidth
 
 
 def informed(job: Job, prior: Prior | None, links: Links) -> Prior | None:
-    """`prior` with a row of two nodes, where the job has told its size and times and neither was measured over nodes. The
-    same object where there is nothing to add, and for the same question."""
+    """`prior` with a row of two nodes, where the job has told its size and times and neither was
+    measured over nodes. The same object where there is nothing to add, and for the same
+    question."""
     link, declared = slowest(links), job.profile.declared
     if link is None or declared is None or declared.parameters <= 0:
         return prior
@@ -44,7 +49,9 @@ def informed(job: Job, prior: Prior | None, links: Links) -> Prior | None:
 
 
 @lru_cache(maxsize=4096)
-def _lent(rows: tuple[ProfileRow, ...], prior: Prior | None, parameters: int, link: Link) -> Prior | None:
+def _lent(
+    rows: tuple[ProfileRow, ...], prior: Prior | None, parameters: int, link: Link
+) -> Prior | None:
     prior = prior or Prior()
     known = [row for row in (*rows, *prior.rows) if is_usable(row)]
     if not known or any(row.nodes > 1 for row in known):

@@ -1,4 +1,5 @@
-"""How a loss will fall: the curve l(k) = 1 / (b0 k + b1) + b2 through what was seen of it (Optimus, EuroSys'18, 3.1).
+"""How a loss will fall: the curve l(k) = 1 / (b0 k + b1) + b2 through what was seen of it (Optimus,
+EuroSys'18, 3.1).
 
 k counts steps of the base batch. Says nothing about speed.
 """
@@ -18,12 +19,14 @@ Array = NDArray[np.float64]
 
 LEAST_POINTS = 4
 CONVERGED = 0.01  # of the whole fall so far: what an epoch must gain, or training has converged
-_FLOORS = np.geomspace(1e-3, 30.0, 60)  # how far the floor may lie below the lowest loss, in units of the fall so far
+# how far the floor may lie below the lowest loss, in units of the fall so far
+_FLOORS = np.geomspace(1e-3, 30.0, 60)
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """l(k) = 1 / (b0 k + b1) + b2, falling; `fall`: the largest change of the loss so far, from highest to lowest."""
+    """l(k) = 1 / (b0 k + b1) + b2, falling; `fall`: the largest change of the loss so far, from
+    highest to lowest."""
 
     b0: float  # > 0
     b1: float  # >= 0
@@ -34,20 +37,23 @@ class Curve:
         return 1.0 / (self.b0 * steps + self.b1) + self.b2
 
     def gained(self, steps: float, more: float) -> float:
-        """What `more` steps after `steps` take off the loss, in units of `fall`; so jobs can be compared."""
+        """What `more` steps after `steps` take off the loss, in units of `fall`; so jobs can be
+        compared."""
         here, there = self.b0 * steps + self.b1, self.b0 * (steps + more) + self.b1
         return (1.0 / here - 1.0 / there) / self.fall if here > 0 else 1.0
 
     def remaining_steps(self, steps: float, epoch: float) -> float:
-        """Until `epoch` more steps gain less than `CONVERGED` of `fall`: b0 epoch / (b0 k + b1)^2 = CONVERGED fall."""
+        """Until `epoch` more steps gain less than `CONVERGED` of `fall`: b0 epoch / (b0 k + b1)^2 =
+        CONVERGED fall."""
         end = (sqrt(self.b0 * epoch / (CONVERGED * self.fall)) - self.b1) / self.b0
         return max(end - steps, 0.0)
 
 
 @lru_cache(maxsize=1024)
 def fit(points: tuple[LossPoint, ...]) -> Curve | None:
-    """Non-negative least squares of b0 k + b1 to 1 / (l - b2), errors weighted so that they count as errors of l, for a
-    row of floors b2; the best of them. None: too few points, or a loss that does not fall."""
+    """Non-negative least squares of b0 k + b1 to 1 / (l - b2), errors weighted so that they count
+    as errors of l, for a row of floors b2; the best of them. None: too few points, or a loss that
+    does not fall."""
     if len(points) < LEAST_POINTS:
         return None
     steps = np.array([point.base_steps for point in points])
@@ -65,7 +71,9 @@ def fit(points: tuple[LossPoint, ...]) -> Curve | None:
         if b0 <= 0:
             continue
         curve = Curve(b0 / length, b1, float(floor), fall)
-        error = float(np.mean((1.0 / np.maximum(b0 * steps / length + b1, 1e-300) + floor - losses) ** 2))
+        error = float(
+            np.mean((1.0 / np.maximum(b0 * steps / length + b1, 1e-300) + floor - losses) ** 2)
+        )
         if best is None or error < best[0]:
             best = error, curve
         if floor == 0.0:
@@ -83,6 +91,7 @@ def _line(steps: Array, above: Array) -> tuple[float, float]:
 
 
 def _without_outliers(losses: Array) -> Array:
-    """Each loss but the first and last within the range of its neighbours: their median (a spike is no change)."""
+    """Each loss but the first and last within the range of its neighbours: their median (a spike is
+    no change)."""
     middle = np.median(np.stack([losses[:-2], losses[1:-1], losses[2:]]), axis=0)
     return np.concatenate([losses[:1], middle, losses[-1:]])

@@ -1,4 +1,5 @@
-"""Nodes for shapes, the largest first: `place` can honour every one that is handed out. Who gets which shape is the policy's."""
+"""Nodes for shapes, the largest first: `place` can honour every one that is handed out. Who gets
+which shape is the policy's."""
 
 from __future__ import annotations
 
@@ -17,22 +18,33 @@ from gpq.policies.shared.eligible import Contest
 
 
 def pack(
-    snapshot: Snapshot, kept: Mapping[JobId, Shape], wanted: Mapping[JobId, Shape], *, loose: bool = False
+    snapshot: Snapshot,
+    kept: Mapping[JobId, Shape],
+    wanted: Mapping[JobId, Shape],
+    *,
+    loose: bool = False,
 ) -> dict[JobId, Allotment]:
-    """`kept`, and nodes for as many of `wanted` as possible: all of this `place` will honour; who is left out found none.
+    """`kept`, and nodes for as many of `wanted` as possible: all of this `place` will honour; who
+    is left out found none.
 
-    The largest first, and of equal ones those first that stay where they are. The others go where they drive nobody away,
-    else where they drive away fewest, to the fullest node that still fits (best fit): shapes of powers of two on equal
-    nodes thus always find room. `loose`: a script may come to lie on more nodes than its shape says.
+    The largest first, and of equal ones those first that stay where they are. The others go where
+    they drive nobody away, else where they drive away fewest, to the fullest node that still fits
+    (best fit): shapes of powers of two on equal nodes thus always find room. `loose`: a script may
+    come to lie on more nodes than its shape says.
     """
     board = Board(snapshot, kept)
-    staying = {name for name, shape in wanted.items() if _stays(snapshot, snapshot.jobs[name], shape, loose)}
+    staying = {
+        name
+        for name, shape in wanted.items()
+        if _stays(snapshot, snapshot.jobs[name], shape, loose)
+    }
     reserved = np.zeros(len(board.nodes), dtype=np.int64)
     for name in staying:
         _reserve(board, snapshot.jobs[name], reserved, 1)
     found: dict[JobId, Allotment] = {name: kept[name] for name in sorted(kept)}
     for name in sorted(
-        wanted, key=lambda n: (-wanted[n].replicas, n not in staying, -snapshot.jobs[n].spec.priority, n)
+        wanted,
+        key=lambda n: (-wanted[n].replicas, n not in staying, -snapshot.jobs[n].spec.priority, n),
     ):
         job, shape = snapshot.jobs[name], wanted[name]
         layout = None
@@ -47,17 +59,26 @@ def pack(
     return placeable(snapshot, found)
 
 
-def pack_in_turns(snapshot: Snapshot, round_: Contest, turns: Sequence[tuple[JobId, Shape]]) -> dict[JobId, Allotment]:
-    """Gangs in their turns while devices of the type are left; who finds no nodes there is passed over in this turn."""
+def pack_in_turns(
+    snapshot: Snapshot, round_: Contest, turns: Sequence[tuple[JobId, Shape]]
+) -> dict[JobId, Allotment]:
+    """Gangs in their turns while devices of the type are left; who finds no nodes there is passed
+    over in this turn."""
     passed: set[int] = set()
     while True:
         left = dict(round_.capacity)
         wanted: dict[JobId, tuple[int, Shape]] = {}
         for turn, (name, shape) in enumerate(turns):
-            if turn not in passed and name not in wanted and shape.replicas <= left.get(shape.gpu_type, 0):
+            if (
+                turn not in passed
+                and name not in wanted
+                and shape.replicas <= left.get(shape.gpu_type, 0)
+            ):
                 wanted[name] = (turn, shape)
                 left[shape.gpu_type] -= shape.replicas
-        found = pack(snapshot, round_.kept, {name: shape for name, (_, shape) in wanted.items()}, loose=True)
+        found = pack(
+            snapshot, round_.kept, {name: shape for name, (_, shape) in wanted.items()}, loose=True
+        )
         lost = [turn for name, (turn, _) in wanted.items() if name not in found]
         if not lost:
             return found
@@ -69,7 +90,9 @@ def _stays(snapshot: Snapshot, job: Job, shape: Shape, loose: bool) -> bool:
     if job.placement is None or is_leaving(job, snapshot):
         return False
     here = shape_on(job.placement, snapshot)
-    return (here.replicas, here.gpu_type) == (shape.replicas, shape.gpu_type) and (loose or here.nodes == shape.nodes)
+    return (here.replicas, here.gpu_type) == (shape.replicas, shape.gpu_type) and (
+        loose or here.nodes == shape.nodes
+    )
 
 
 def _reserve(board: Board, job: Job, reserved: Counts, sign: int) -> None:
@@ -84,7 +107,9 @@ def _where_it_is(board: Board, job: Job, shape: Shape) -> Layout | None:
     assert job.placement is not None
     for node, devices in job.placement.parts:
         at = board.index.get(node)
-        if at is None or any(board.position[at].get(device, -1) not in board.free[at] for device in devices):
+        if at is None or any(
+            board.position[at].get(device, -1) not in board.free[at] for device in devices
+        ):
             return None
     return Layout(job.placement.counts, shape.gpu_type)
 
@@ -111,15 +136,21 @@ def _one_node(room: Counts, unclaimed: Counts, shape: Shape) -> list[tuple[int, 
     return [(int(fitting[np.lexsort((fitting, room[fitting], driven_out))[0]]), shape.replicas)]
 
 
-def _several_nodes(room: Counts, unclaimed: Counts, shape: Shape, loose: bool) -> list[tuple[int, int]] | None:
-    """The largest nodes first; the last piece to the fullest node that still fits. Exactly `shape.nodes` unless loose."""
+def _several_nodes(
+    room: Counts, unclaimed: Counts, shape: Shape, loose: bool
+) -> list[tuple[int, int]] | None:
+    """The largest nodes first; the last piece to the fullest node that still fits. Exactly
+    `shape.nodes` unless loose."""
     left, parts = shape.replicas, list[tuple[int, int]]()
     order = np.lexsort((np.arange(len(room)), -unclaimed, -room)).tolist()
     for rank, at in enumerate(order):
         if left == 0 or room[at] == 0 or (not loose and len(parts) == shape.nodes):
             break
         if room[at] >= left and (loose or len(parts) + 1 == shape.nodes):
-            at = min((o for o in order[rank:] if room[o] >= left), key=lambda o: (room[o], -unclaimed[o], o))
+            at = min(
+                (o for o in order[rank:] if room[o] >= left),
+                key=lambda o: (room[o], -unclaimed[o], o),
+            )
         parts.append((at, min(left, int(room[at]))))
         left -= parts[-1][1]
     return parts if left == 0 and (loose or len(parts) == shape.nodes) else None

@@ -1,5 +1,5 @@
-"""How long a job still takes: what is left of its declared length, and what policies that look ahead believe of a gang.
-Not known is None or infinite, never zero."""
+"""How long a job still takes: what is left of its declared length, and what policies that look
+ahead believe of a gang. Not known is None or infinite, never zero."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.feasibility.shapes import DeviceKind, by_type, is_leaving, kind_of, node_counts, packed, shape_on, supply
+from gpq.core.feasibility.shapes import (
+    DeviceKind,
+    by_type,
+    is_leaving,
+    kind_of,
+    node_counts,
+    packed,
+    shape_on,
+    supply,
+)
 from gpq.core.goodput import estimates
 from gpq.core.goodput.batches import GoodputTable
 from gpq.core.model.jobs import Job
@@ -25,26 +34,32 @@ class Lengths:
         self._counts: dict[DeviceKind, dict[str, list[int]]] = {}
 
     def left(self, job: Job) -> Seconds | None:
-        """Run time still to come, where it is or else on the best type: of the oracle, else of its declared length; at
-        most what its time limit leaves. None where nothing of these is known."""
+        """Run time still to come, where it is or else on the best type: of the oracle, else of
+        its declared length; at most what its time limit leaves. None where nothing of these is
+        known."""
         known, limit = self._known(job), job.spec.time_limit
         if limit is None:
             return known
-        running = max(self._snapshot.now - job.started_at, 0.0) if job.started_at is not None else 0.0
+        running = (
+            max(self._snapshot.now - job.started_at, 0.0) if job.started_at is not None else 0.0
+        )
         bound = max(limit - job.run_seconds - running, 0.0)
         return bound if known is None else min(known, bound)
 
     def to_end(self, job: Job) -> Seconds | None:
-        """The same if it were to run from now on: who does not run pays a start, as long as its last one or as assumed."""
+        """The same if it were to run from now on: who does not run pays a start, as long as its
+        last one or as assumed."""
         left = self.left(job)
         if left is None or self._stays(job):
             return left
         return left + self._snapshot.config.restart_cost(job)
 
     def packed(self, job: Job) -> tuple[Shape, ...]:
-        """Its gang on as few nodes as can be, alone on the cluster: a shape for each type that has room for it."""
+        """Its gang on as few nodes as can be, alone on the cluster: a shape for each type that has
+        room for it."""
         shapes = (
-            packed(job.spec.min_gpus, counts, job.spec.level, name) for name, counts in self._counts_of(job).items()
+            packed(job.spec.min_gpus, counts, job.spec.level, name)
+            for name, counts in self._counts_of(job).items()
         )
         return tuple(shape for shape in shapes if shape is not None)
 
@@ -73,8 +88,11 @@ class Lengths:
         return self._counts[kind]
 
 
-def seconds_left(jobs: Sequence[Job], tables: Sequence[GoodputTable | None], options: int) -> NDArray[np.float64]:
-    """What is left of the declared lengths, jobs x shapes of their tables; infinite where length or speed are not known."""
+def seconds_left(
+    jobs: Sequence[Job], tables: Sequence[GoodputTable | None], options: int
+) -> NDArray[np.float64]:
+    """What is left of the declared lengths, jobs x shapes of their tables; infinite where length or
+    speed are not known."""
     speeds = np.zeros((len(jobs), options))
     examples = np.zeros(len(jobs))
     for row, (job, table) in enumerate(zip(jobs, tables, strict=True)):
@@ -88,7 +106,8 @@ def seconds_left(jobs: Sequence[Job], tables: Sequence[GoodputTable | None], opt
 
 
 def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
-    """What is left of the declared length at the fastest shape; None when length or speed are not known."""
+    """What is left of the declared length at the fastest shape; None when length or speed are not
+    known."""
     times = seconds_left([job], [estimates.table(job, shapes)], len(shapes))
     return float(times.min()) if times.size and np.isfinite(times).any() else None
 

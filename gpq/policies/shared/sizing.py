@@ -1,11 +1,20 @@
-"""Jobs of a policy that sizes them itself: each on one type of GPUs, with the fewest and the most that it may have."""
+"""Jobs of a policy that sizes them itself: each on one type of GPUs, with the fewest and the most
+that it may have."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpq.core.feasibility.shapes import Supply, by_type, gpu_range, kind_of, node_counts, packed, supply
+from gpq.core.feasibility.shapes import (
+    Supply,
+    by_type,
+    gpu_range,
+    kind_of,
+    node_counts,
+    packed,
+    supply,
+)
 from gpq.core.model.jobs import Job, arrival
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
@@ -15,14 +24,16 @@ from gpq.policies.shared.eligible import contest, eligible
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A job to decide on. Its GPUs are all of `gpu_type` ("" where there is one only); `offer`: those it could have."""
+    """A job to decide on. Its GPUs are all of `gpu_type` ("" where there is one only); `offer`:
+    those it could have."""
 
     job: Job
     gpu_type: str
     offer: Supply
     least: int  # GPUs, at least 1
     most: int
-    spreads: bool  # may have GPUs of several nodes: who can be resized, and scripts that fit on no single one
+    # may have GPUs of several nodes: who can be resized, and scripts that fit on no single one
+    spreads: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +45,16 @@ class Entrants:
 
 
 def entrants(snapshot: Snapshot) -> Entrants:
-    """Kept are also jobs that hold a device which they could not be given anew (what runs on a draining node runs on).
-    Jobs that could never have their least are left out."""
+    """Kept are also jobs that hold a device which they could not be given anew (what runs on a
+    draining node runs on). Jobs that could never have their least are left out."""
     jobs = eligible(snapshot)
     kinds = {kind_of(job, snapshot): job for job in jobs}
     alone = {kind: by_type(supply(snapshot, job, {}), snapshot) for kind, job in kinds.items()}
-    movable = [job for job in jobs if any(_holds(job, offer) for offer in alone[kind_of(job, snapshot)].values())]
+    movable = [
+        job
+        for job in jobs
+        if any(_holds(job, offer) for offer in alone[kind_of(job, snapshot)].values())
+    ]
     round_ = contest(snapshot, movable)
     return Entrants(round_.kept, tuple(_at_home(sorted(movable, key=arrival), round_.parts)))
 
@@ -51,10 +66,14 @@ def _holds(job: Job, offer: Supply) -> bool:
 
 
 def _at_home(jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]) -> list[Contender]:
-    """Each on its type: a job that holds GPUs stays on theirs, another goes where most are left by those, by the jobs
-    that have no choice, and by those before it."""
+    """Each on its type: a job that holds GPUs stays on theirs, another goes where most are left by
+    those, by the jobs that have no choice, and by those before it."""
     able = {
-        job.id: {name: offer for name, offer in parts[job.id].items() if _can_have(job, offer) and _holds(job, offer)}
+        job.id: {
+            name: offer
+            for name, offer in parts[job.id].items()
+            if _can_have(job, offer) and _holds(job, offer)
+        }
         for job in jobs
     }
     taken: dict[str, int] = {}

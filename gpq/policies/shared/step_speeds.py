@@ -1,4 +1,5 @@
-"""How fast a job takes steps of its own batch, and how many it has left, as far as an oracle or its reports tell."""
+"""How fast a job takes steps of its own batch, and how many it has left, as far as an oracle or its
+reports tell."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ StepSeconds = Callable[[int], Seconds | None]
 
 
 def step_seconds(contender: Contender, oracle: Oracle | None) -> StepSeconds:
-    """Seconds of a step of the batch asked for on so many GPUs, packed on the largest nodes; None where it is not
-    known, or where less than the least atomic batch would be left for each."""
+    """Seconds of a step of the batch asked for on so many GPUs, packed on the largest nodes; None
+    where it is not known, or where less than the least atomic batch would be left for each."""
     sizes, level = node_counts(contender.offer), contender.job.spec.level
     model = model_of(contender.job.profile, contender.gpu_type) if oracle is None else None
     declared = contender.job.profile.declared
@@ -35,14 +36,18 @@ def step_seconds(contender: Contender, oracle: Oracle | None) -> StepSeconds:
             return oracle.step_seconds(shape)
         if model is None:
             return None
-        return float(iteration_time(model.params, shape.nodes, shape.replicas, *split_base(model.limits, replicas)))
+        return float(
+            iteration_time(
+                model.params, shape.nodes, shape.replicas, *split_base(model.limits, replicas)
+            )
+        )
 
     return seconds
 
 
 def remaining_steps(job: Job, oracle: Oracle | None) -> float:
-    """Of the batch asked for: what the oracle knows; else what is left of the declared length; else what the loss curve
-    says; else as many as were done."""
+    """Of the batch asked for: what the oracle knows; else what is left of the declared length; else
+    what the loss curve says; else as many as were done."""
     if oracle is not None:
         return oracle.remaining_steps
     declared, progress = job.profile.declared, job.profile.progress
@@ -60,4 +65,7 @@ def remaining_steps(job: Job, oracle: Oracle | None) -> float:
 def steps_done(job: Job) -> float:
     """Steps of the base batch."""
     losses, progress = job.profile.losses, job.profile.progress
-    return max(progress.base_steps if progress is not None else 0.0, losses[-1].base_steps if losses else 0.0)
+    return max(
+        progress.base_steps if progress is not None else 0.0,
+        losses[-1].base_steps if losses else 0.0,
+    )

@@ -1,4 +1,5 @@
-"""The cheapest assignment: one option of each job or none, within the devices of every type. Exact, or within 1e-4 of it."""
+"""The cheapest assignment: one option of each job or none, within the devices of every type. Exact,
+or within 1e-4 of it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import numpy as np
 from gpq.policies.solvers.knapsack import item, solve
 
 GAP = 1e-4  # relative, at which the search may end (Sia's artefact)
-# A limit of time would make the answer depend on the machine's load: the search tree is bounded by its nodes instead.
+# A limit of time would make the answer depend on the machine's load: the search tree is bounded by
+# its nodes instead.
 NODE_LIMIT = 5000
 
 
@@ -23,11 +25,14 @@ class Option:
     cost: float
 
 
-def cheapest(rows: Sequence[Sequence[Option]], idle: Sequence[float], capacity: Mapping[str, int]) -> list[int | None]:
-    """min sum_j (cost of j's option, or idle_j), sizes of each type within `capacity`: the position of each job's option.
+def cheapest(
+    rows: Sequence[Sequence[Option]], idle: Sequence[float], capacity: Mapping[str, int]
+) -> list[int | None]:
+    """min sum_j (cost of j's option, or idle_j), sizes of each type within `capacity`: the position
+    of each job's option.
 
-    One type: dynamic programme. Several: integer programme (HiGHS), without the options that another one of the type
-    beats with no more devices.
+    One type: dynamic programme. Several: integer programme (HiGHS), without the options that
+    another one of the type beats with no more devices.
     """
     useful = [_undominated(row, bound) for row, bound in zip(rows, idle, strict=True)]
     types = sorted({row[i].gpu_type for row, kept in zip(rows, useful, strict=True) for i in kept})
@@ -40,12 +45,15 @@ def cheapest(rows: Sequence[Sequence[Option]], idle: Sequence[float], capacity: 
         ]
         answer = solve(items, [capacity.get(types[0], 0)], exact=True)
         assert answer is not None  # nothing at all always fits
-        return [kept[at - 1] if at else None for kept, at in zip(useful, answer.picked, strict=True)]
+        return [
+            kept[at - 1] if at else None for kept, at in zip(useful, answer.picked, strict=True)
+        ]
     return _integer_programme(rows, useful, idle, types, capacity)
 
 
 def _undominated(row: Sequence[Option], idle: float) -> list[int]:
-    """Options cheaper than none, and than every other one of their type that is no larger (of equal ones the first)."""
+    """Options cheaper than none, and than every other one of their type that is no larger (of equal
+    ones the first)."""
     best: dict[str, float] = {}
     kept = []
     for i in sorted(range(len(row)), key=lambda i: (row[i].size, row[i].cost, i)):
@@ -67,10 +75,13 @@ def _integer_programme(
 
     columns = [(j, i) for j, kept in enumerate(useful) for i in kept]
     cost = np.array([rows[j][i].cost - idle[j] for j, i in columns])
-    lines = [j for j, _ in columns] + [len(rows) + types.index(rows[j][i].gpu_type) for j, i in columns]
+    lines = [j for j, _ in columns] + [
+        len(rows) + types.index(rows[j][i].gpu_type) for j, i in columns
+    ]
     entries = [1.0] * len(columns) + [float(rows[j][i].size) for j, i in columns]
     matrix = csr_array(
-        (entries, (lines, [*range(len(columns)), *range(len(columns))])), shape=(len(rows) + len(types), len(columns))
+        (entries, (lines, [*range(len(columns)), *range(len(columns))])),
+        shape=(len(rows) + len(types), len(columns)),
     )
     most = np.array([1.0] * len(rows) + [float(capacity.get(name, 0)) for name in types])
     found = milp(
@@ -81,7 +92,9 @@ def _integer_programme(
         options={"mip_rel_gap": GAP, "node_limit": NODE_LIMIT},
     )
     if found.x is None:
-        raise ArithmeticError(f"the assignment has no solution, though nothing at all would be one: {found.message}")
+        raise ArithmeticError(
+            f"the assignment has no solution, though nothing at all would be one: {found.message}"
+        )
     chosen: list[int | None] = [None] * len(rows)
     for (j, i), value in zip(columns, found.x.tolist(), strict=True):
         if value > 0.5:

@@ -1,6 +1,8 @@
-"""The genetic search of Pollux (OSDI'21, section 4.2; NSGA-II, Deb et al. 2002) on integer matrices, jobs x nodes.
+"""The genetic search of Pollux (OSDI'21, section 4.2; NSGA-II, Deb et al. 2002) on integer
+matrices, jobs x nodes.
 
-Knows no job and no node, only the matrices of a `Problem`; the luck comes as a generator. Whole populations at once.
+Knows no job and no node, only the matrices of a `Problem`; the luck comes as a generator. Whole
+populations at once.
 """
 
 from __future__ import annotations
@@ -19,14 +21,16 @@ Bools = NDArray[np.bool_]
 POPULATION = 100
 GENERATIONS = 100  # the first is the start itself
 CROSSOVER = 0.9  # of the pairs exchange jobs
-RESET, SHRINK = 0.1, 0.1  # of the rows go back to what is; of the rows lose each element with the same probability
+# of the rows go back to what is; of the rows lose each element with the same probability
+RESET, SHRINK = 0.1, 0.1
 TRIES = 2  # passes of a generation to find new states, until there are
 ENOUGH = 90  # of them
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """J jobs (in the order in which they may keep what two want) on N nodes; K the most replicas of any job."""
+    """J jobs (in the order in which they may keep what two want) on N nodes; K the most replicas of
+    any job."""
 
     base: Ints  # J x N: the replicas that are there
     room: Ints  # J x N: the most of a job that a node could hold
@@ -36,13 +40,17 @@ class Problem:
     most_nodes: Ints  # J
     spanned: Bools  # N: carries a job of several nodes that is not to be moved
     cost: (
-        Floats  # J x 2 (changed) x 2 (on several nodes) x K + 1: 1 / (utility + 1e-3), of which the mean is to be least
+        # J x 2 (changed) x 2 (on several nodes) x K + 1: 1 / (utility + 1e-3), of which the mean is
+        # to be least
+        Floats
     )
     speedup: Floats  # J x 2 x K + 1
-    others: tuple[float, int] = (0.0, 0)  # summed cost and number of the jobs that are not to be moved
+    # summed cost and number of the jobs that are not to be moved
+    others: tuple[float, int] = (0.0, 0)
 
     def values(self, states: Ints) -> Floats:
-        """What is to be least of each state: minus the harmonic mean of the utilities, minus the cluster's utility."""
+        """What is to be least of each state: minus the harmonic mean of the utilities, minus the
+        cluster's utility."""
         jobs = np.arange(len(self.base))
         replicas = states.sum(axis=2, dtype=np.intp)
         wide = (np.count_nonzero(states, axis=2) > 1).astype(np.intp)
@@ -55,10 +63,15 @@ class Problem:
         return np.stack([-(len(jobs) + self.others[1]) / cost, -utility], axis=1)
 
 
-def search(problem: Problem, start: Ints, luck: Generator, generations: int = GENERATIONS) -> tuple[Ints, Ints]:
-    """(the state with the best harmonic mean, the Pareto front). The present state is among the start, as it is; the
-    rest of `start` (states x J x N) is repaired first. So what comes out is never worse than what is."""
-    states = np.concatenate([problem.base[None], repair(problem, start.copy(), luck)]).astype(np.int16)
+def search(
+    problem: Problem, start: Ints, luck: Generator, generations: int = GENERATIONS
+) -> tuple[Ints, Ints]:
+    """(the state with the best harmonic mean, the Pareto front). The present state is among the
+    start, as it is; the rest of `start` (states x J x N) is repaired first. So what comes out is
+    never worse than what is."""
+    states = np.concatenate([problem.base[None], repair(problem, start.copy(), luck)]).astype(
+        np.int16
+    )
     keys: dict[bytes, None] = {}
     states = _new(states, keys)
     values = problem.values(states)
@@ -73,14 +86,18 @@ def search(problem: Problem, start: Ints, luck: Generator, generations: int = GE
     return states[best], states[rank == 0]
 
 
-def _children(problem: Problem, states: Ints, values: Floats, lonely: Floats, luck: Generator) -> Ints:
+def _children(
+    problem: Problem, states: Ints, values: Floats, lonely: Floats, luck: Generator
+) -> Ints:
     """Up to POPULATION states that are not there yet."""
     keys = dict.fromkeys(state.tobytes() for state in states)
     found: list[Ints] = []
     missing = POPULATION
     for _ in range(TRIES):
         pairs = states[_tournament(values, lonely, 2 * (-(-missing // 2)), luck)]
-        children = _new(repair(problem, _mutate(problem, _cross(pairs, luck), luck), luck), keys)[:missing]
+        children = _new(repair(problem, _mutate(problem, _cross(pairs, luck), luck), luck), keys)[
+            :missing
+        ]
         found.append(children)
         missing -= len(children)
         if POPULATION - missing >= ENOUGH:
@@ -99,8 +116,11 @@ def _new(states: Ints, keys: dict[bytes, None]) -> Ints:
     return states[fresh]
 
 
-def _survive(states: Ints, values: Floats, luck: Generator) -> tuple[Ints, Floats, NDArray[np.intp], Floats]:
-    """The best POPULATION by front, then by how far they are from the others: (states, values, front, distance)."""
+def _survive(
+    states: Ints, values: Floats, luck: Generator
+) -> tuple[Ints, Floats, NDArray[np.intp], Floats]:
+    """The best POPULATION by front, then by how far they are from the others: (states, values,
+    front, distance)."""
     rank = fronts(values)
     lonely = crowding(values, rank)
     order = np.lexsort((luck.random(len(values)), -lonely, rank))[:POPULATION]
@@ -113,7 +133,9 @@ def _tournament(values: Floats, lonely: Floats, winners: int, luck: Generator) -
     drawn = np.concatenate([luck.permutation(len(values)) for _ in range(rounds)])[: 2 * winners]
     one, two = drawn[:winners], drawn[winners:]
     less, more = values[one] <= values[two], values[one] >= values[two]
-    wins = np.where(less.all(axis=1) & ~more.all(axis=1), 1, 0) - np.where(more.all(axis=1) & ~less.all(axis=1), 1, 0)
+    wins = np.where(less.all(axis=1) & ~more.all(axis=1), 1, 0) - np.where(
+        more.all(axis=1) & ~less.all(axis=1), 1, 0
+    )
     farther = np.where(lonely[one] > lonely[two], 1, 0) - np.where(lonely[one] < lonely[two], 1, 0)
     wins = np.where(wins == 0, farther, wins)
     return np.where((wins > 0) | ((wins == 0) & (luck.random(winners) < 0.5)), one, two)
@@ -129,8 +151,8 @@ def _cross(parents: Ints, luck: Generator) -> Ints:
 
 
 def _mutate(problem: Problem, states: Ints, luck: Generator) -> Ints:
-    """Some rows go back to what is, some elements are cleared, some grow: about one job of those that fit on a node with
-    a free GPU, and one of those that are there already."""
+    """Some rows go back to what is, some elements are cleared, some grow: about one job of those
+    that fit on a node with a free GPU, and one of those that are there already."""
     many, jobs, nodes = states.shape
     back = luck.random((many, jobs), dtype=np.float32) < RESET
     states = np.where(back[:, :, None], problem.base, states)
@@ -159,8 +181,11 @@ def _mutate(problem: Problem, states: Ints, luck: Generator) -> Ints:
     return states
 
 
-def _unseated(problem: Problem, states: Ints, one: NDArray[np.intp], job: NDArray[np.intp]) -> NDArray[np.intp]:
-    """(state, job) among those that grow of which fewer than `least` make no sense: gangs, and what has nothing yet."""
+def _unseated(
+    problem: Problem, states: Ints, one: NDArray[np.intp], job: NDArray[np.intp]
+) -> NDArray[np.intp]:
+    """(state, job) among those that grow of which fewer than `least` make no sense: gangs, and what
+    has nothing yet."""
     whole = problem.least > 1
     if not whole.any():
         return np.zeros((0, 2), dtype=np.intp)
@@ -169,8 +194,11 @@ def _unseated(problem: Problem, states: Ints, one: NDArray[np.intp], job: NDArra
     return np.unique(np.stack([one[pick], job[pick]], axis=1), axis=0)
 
 
-def _seat(problem: Problem, states: Ints, free: Ints, fresh: NDArray[np.intp], luck: Generator) -> None:
-    """Give these exactly their least: on a node with room for all of it, else, where they may, over several."""
+def _seat(
+    problem: Problem, states: Ints, free: Ints, fresh: NDArray[np.intp], luck: Generator
+) -> None:
+    """Give these exactly their least: on a node with room for all of it, else, where they may, over
+    several."""
     one, job = fresh.T
     room = np.minimum(free[one], problem.room[job])
     least = problem.least[job]
@@ -184,8 +212,8 @@ def _seat(problem: Problem, states: Ints, free: Ints, fresh: NDArray[np.intp], l
 
 
 def repair(problem: Problem, states: Ints, luck: Generator) -> Ints:
-    """Make states feasible, in place, in Pollux's order: one job of several nodes on a node, the jobs' most, the nodes'
-    capacity (earlier jobs first), the jobs' least."""
+    """Make states feasible, in place, in Pollux's order: one job of several nodes on a node, the
+    jobs' most, the nodes' capacity (earlier jobs first), the jobs' least."""
     used = states > 0
     used &= (np.count_nonzero(states, axis=2) > 1)[:, :, None]
     at, node = np.nonzero(used.sum(axis=1) + problem.spanned > 1)

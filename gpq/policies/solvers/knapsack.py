@@ -1,7 +1,9 @@
-"""Multiple-choice knapsack: one option of each item, sizes within capacities, the sum of values greatest.
+"""Multiple-choice knapsack: one option of each item, sizes within capacities, the sum of values
+greatest.
 
-Exact by a dynamic programme up to a lab's size (Sinha and Zoltners 1979); beyond it by prices, with a bound on what the
-optimum could be worth more. Deterministic: of equal values the option that stands first in its item.
+Exact by a dynamic programme up to a lab's size (Sinha and Zoltners 1979); beyond it by prices, with
+a bound on what the optimum could be worth more. Deterministic: of equal values the option that
+stands first in its item.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ PRICE_STEPS = 80  # of the search for prices
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Options of one item: the size of each, its value, and which capacity it takes from (all 0 where there is one)."""
+    """Options of one item: the size of each, its value, and which capacity it takes from (all 0
+    where there is one)."""
 
     sizes: Ints
     values: Array
@@ -31,7 +34,8 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The option of each item by position, the sum of their values, and what no choice can exceed."""
+    """The option of each item by position, the sum of their values, and what no choice can
+    exceed."""
 
     picked: list[int]
     value: float
@@ -46,10 +50,14 @@ class Answer:
 def item(options: Sequence[tuple[int, float]]) -> Item:
     """Of (size, value) pairs, for one capacity."""
     sizes = np.array([size for size, _ in options], dtype=np.int64)
-    return Item(sizes, np.array([value for _, value in options], dtype=np.float64), np.zeros_like(sizes))
+    return Item(
+        sizes, np.array([value for _, value in options], dtype=np.float64), np.zeros_like(sizes)
+    )
 
 
-def solve(items: Sequence[Item], capacities: Sequence[int], *, exact: bool | None = None) -> Answer | None:
+def solve(
+    items: Sequence[Item], capacities: Sequence[int], *, exact: bool | None = None
+) -> Answer | None:
     """None when no choice of sizes fits. `exact`: which way; default by the size of the problem."""
     states = int(np.prod([capacity + 1 for capacity in capacities], dtype=np.float64))
     if exact is None:
@@ -62,20 +70,25 @@ def solve(items: Sequence[Item], capacities: Sequence[int], *, exact: bool | Non
 def _exactly(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:
     axes = np.arange(len(capacities))
     needs: dict[bytes, Ints] = {}
-    known: dict[tuple[int, int], Ints] = {}  # the same by the very arrays: equal ones are often one object
+    # the same by the very arrays: equal ones are often one object
+    known: dict[tuple[int, int], Ints] = {}
     for each in items:
         if (id(each.sizes), id(each.kinds)) not in known:
             key = each.sizes.tobytes() + each.kinds.tobytes()
             if key not in needs:
                 needs[key] = np.where(each.kinds[:, None] == axes, each.sizes[:, None], 0)
             known[id(each.sizes), id(each.kinds)] = needs[key]
-    return exactly([(known[id(each.sizes), id(each.kinds)], each.values) for each in items], capacities)
+    return exactly(
+        [(known[id(each.sizes), id(each.kinds)], each.values) for each in items], capacities
+    )
 
 
 def exactly(items: Sequence[tuple[Ints, Array]], capacities: Sequence[int]) -> Answer | None:
-    """The optimum where an option may take from several capacities: needs (options x capacities) and values of each item.
+    """The optimum where an option may take from several capacities: needs (options x capacities)
+    and values of each item.
 
-    A dynamic programme over what is used of each capacity, all states at once: one numpy operation an item.
+    A dynamic programme over what is used of each capacity, all states at once: one numpy operation
+    an item.
     """
     shape = np.array(capacities) + 1
     strides = np.append(np.cumprod(shape[:0:-1])[::-1], 1).astype(np.int64)
@@ -83,7 +96,8 @@ def exactly(items: Sequence[tuple[Ints, Array]], capacities: Sequence[int]) -> A
     # Slot 0 stands for "does not fit": what is taken from before it is minus infinity.
     best = np.concatenate([[-np.inf], np.zeros(len(states))])
     steps: list[Array] = []  # the best before each item
-    ways: dict[int, tuple[Ints, Ints]] = {}  # by needs: the states that options take, and whence they reach each state
+    # by needs: the states that options take, and whence they reach each state
+    ways: dict[int, tuple[Ints, Ints]] = {}
     for needs, values in items:
         way = ways.get(id(needs))
         if way is None:
@@ -109,7 +123,8 @@ def exactly(items: Sequence[tuple[Ints, Array]], capacities: Sequence[int]) -> A
 
 
 def _sources(needs: Ints, taken: Ints, states: Ints, strides: Ints, shape: Ints) -> Ints:
-    """Slots (options x states) that each state is reached from by each option, 0 where the option does not fit."""
+    """Slots (options x states) that each state is reached from by each option, 0 where the option
+    does not fit."""
     slots: Ints = states + 1 - taken[:, None]
     if len(shape) == 1:
         return np.maximum(slots, 0)
@@ -118,8 +133,9 @@ def _sources(needs: Ints, taken: Ints, states: Ints, strides: Ints, shape: Ints)
 
 
 def _by_prices(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:
-    """Lagrangian relaxation: at a price a GPU of each kind every item picks for itself; the least sum over all prices
-    bounds the optimum (Fisher 1981). The picks are then made to fit, and what is left over is given away greedily."""
+    """Lagrangian relaxation: at a price a GPU of each kind every item picks for itself; the least
+    sum over all prices bounds the optimum (Fisher 1981). The picks are then made to fit, and what
+    is left over is given away greedily."""
     sizes, values, kinds = _padded(items)
     room = np.array(capacities, dtype=np.float64)
     prices, bound = _prices(sizes, values, kinds, room)
@@ -138,12 +154,17 @@ def _padded(items: Sequence[Item]) -> tuple[Ints, Array, Ints]:
     kinds = np.zeros((len(items), width), dtype=np.int64)
     for row, each in enumerate(items):
         count = len(each.sizes)
-        sizes[row, :count], values[row, :count], kinds[row, :count] = each.sizes, each.values, each.kinds
+        sizes[row, :count], values[row, :count], kinds[row, :count] = (
+            each.sizes,
+            each.values,
+            each.kinds,
+        )
     return sizes, values, kinds
 
 
 def _prices(sizes: Ints, values: Array, kinds: Ints, room: Array) -> tuple[Array, float]:
-    """Prices of least bound: coordinate by coordinate by bisection (exact for one kind), then that bound."""
+    """Prices of least bound: coordinate by coordinate by bisection (exact for one kind), then that
+    bound."""
     prices = np.zeros(len(room))
     rows = np.arange(len(sizes))
     spread = np.where(np.isfinite(values), values, 0.0)
@@ -160,12 +181,15 @@ def _prices(sizes: Ints, values: Array, kinds: Ints, room: Array) -> tuple[Array
                 if high - low <= 1e-12 * top:
                     break
             prices[kind] = high
-    bound = float(np.max(values - prices[kinds] * sizes, axis=1, initial=-np.inf).sum() + prices @ room)
+    bound = float(
+        np.max(values - prices[kinds] * sizes, axis=1, initial=-np.inf).sum() + prices @ room
+    )
     return prices, bound
 
 
 def _make_fit(picked: Ints, sizes: Ints, values: Array, kinds: Ints, room: Array) -> bool:
-    """Take back what costs least a GPU until every kind fits, in place; False where that is not possible."""
+    """Take back what costs least a GPU until every kind fits, in place; False where that is not
+    possible."""
     rows = np.arange(len(picked))
     for kind in range(len(room)):
         while True:
@@ -175,8 +199,14 @@ def _make_fit(picked: Ints, sizes: Ints, values: Array, kinds: Ints, room: Array
                 break
             now_size, now_value = sizes[rows, picked], values[rows, picked]
             less = now_size[:, None] - np.where(kinds == kind, sizes, 0)
-            allowed = mine[:, None] & (less > 0) & np.isfinite(values) & ((kinds == kind) | (sizes == 0))
-            loss = np.where(allowed, (now_value[:, None] - values) / np.maximum(np.minimum(less, over), 1), np.inf)
+            allowed = (
+                mine[:, None] & (less > 0) & np.isfinite(values) & ((kinds == kind) | (sizes == 0))
+            )
+            loss = np.where(
+                allowed,
+                (now_value[:, None] - values) / np.maximum(np.minimum(less, over), 1),
+                np.inf,
+            )
             best = int(np.argmin(loss))
             if not np.isfinite(loss.flat[best]):
                 return False
@@ -186,9 +216,12 @@ def _make_fit(picked: Ints, sizes: Ints, values: Array, kinds: Ints, room: Array
 
 
 def _fill(picked: Ints, sizes: Ints, values: Array, kinds: Ints, room: Array) -> None:
-    """Give what is left to whoever gains most by a GPU, one change of one item at a time, in place."""
+    """Give what is left to whoever gains most by a GPU, one change of one item at a time, in
+    place."""
     rows = np.arange(len(picked))
-    used = np.array([(sizes[rows, picked] * (kinds[rows, picked] == kind)).sum() for kind in range(len(room))])
+    used = np.array(
+        [(sizes[rows, picked] * (kinds[rows, picked] == kind)).sum() for kind in range(len(room))]
+    )
     left = room - used
     for _ in range(len(picked)):
         now_size, now_kind = sizes[rows, picked], kinds[rows, picked]

@@ -1,6 +1,8 @@
-"""Many simulated runs, side by side: policies x workloads x clusters x seeds. Decides nothing about a run: `replay` does.
+"""Many simulated runs, side by side: policies x workloads x clusters x seeds. Decides nothing about
+a run: `replay` does.
 
-Results come in the order of the runs, however many processes there are; one that fails takes no other along.
+Results come in the order of the runs, however many processes there are; one that fails takes no
+other along.
 """
 
 from __future__ import annotations
@@ -91,20 +93,31 @@ def plan(
 
 def blocks(runs: Sequence[Run], outcomes: Sequence[Outcome | Failure]) -> list[Block]:
     """By cluster, in the order of the runs; clusters on which all failed are left out."""
-    pairs = [(run.cluster, found) for run, found in zip(runs, outcomes, strict=True) if isinstance(found, Outcome)]
+    pairs = [
+        (run.cluster, found)
+        for run, found in zip(runs, outcomes, strict=True)
+        if isinstance(found, Outcome)
+    ]
     names = dict.fromkeys(cluster for cluster, _ in pairs)
-    return [Block(name, tuple(found for cluster, found in pairs if cluster == name)) for name in names]
+    return [
+        Block(name, tuple(found for cluster, found in pairs if cluster == name)) for name in names
+    ]
 
 
-def attempt_all(runs: Sequence[Run], processes: int = 1, progress: Progress | None = None) -> list[Outcome | Failure]:
-    """What each came to, in the order of the runs: of one that cannot be simulated to its end, why. Input that cannot be
-    read ends all; so do Ctrl-C and SIGTERM, as Interrupted."""
+def attempt_all(
+    runs: Sequence[Run], processes: int = 1, progress: Progress | None = None
+) -> list[Outcome | Failure]:
+    """What each came to, in the order of the runs: of one that cannot be simulated to its end, why.
+    Input that cannot be read ends all; so do Ctrl-C and SIGTERM, as Interrupted."""
     with _without_chatter():
         return work_on(runs, _attempt, _lost, processes, progress)
 
 
-def run_all(runs: Sequence[Run], processes: int = 1, progress: Progress | None = None) -> list[Outcome]:
-    """The outcomes, in the order of the runs. Raises Refused about the first that failed, once all others have ended."""
+def run_all(
+    runs: Sequence[Run], processes: int = 1, progress: Progress | None = None
+) -> list[Outcome]:
+    """The outcomes, in the order of the runs. Raises Refused about the first that failed, once all
+    others have ended."""
     found = attempt_all(runs, processes, progress)
     failed = next((each for each in found if isinstance(each, Failure)), None)
     if failed is not None:
@@ -114,7 +127,8 @@ def run_all(runs: Sequence[Run], processes: int = 1, progress: Progress | None =
 
 @contextmanager
 def _without_chatter() -> Iterator[None]:
-    """HiGHS now and then writes a line of its own to the standard output, past Python: it would spoil what is printed."""
+    """HiGHS now and then writes a line of its own to the standard output, past Python: it would
+    spoil what is printed."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -129,9 +143,13 @@ def _without_chatter() -> Iterator[None]:
 
 def _attempt(run: Run, watch: Callable[[float], None]) -> Outcome | Failure:
     try:
-        return replay(run.policy, run.source.tasks(), run.rules, workload=run.source.name, watch=watch)
+        return replay(
+            run.policy, run.source.tasks(), run.rules, workload=run.source.name, watch=watch
+        )
     except Refused as error:
-        return Failure(run.cluster, run.policy, run.source.name, run.rules.seed, error.message, error.hint)
+        return Failure(
+            run.cluster, run.policy, run.source.name, run.rules.seed, error.message, error.hint
+        )
 
 
 def _lost(run: Run) -> Failure:

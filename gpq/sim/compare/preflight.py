@@ -1,6 +1,8 @@
-"""Can every job run on every cluster under every policy? Asked before hours of simulation; says file, row and what there is.
+"""Can every job run on every cluster under every policy? Asked before hours of simulation; says
+file, row and what there is.
 
-As far as can be told: which placements a policy will choose over several nodes shows only in the run.
+As far as can be told: which placements a policy will choose over several nodes shows only in the
+run.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class _Problem:
 
 
 def check(sources: Sequence[Source], clusters: Sequence[Cluster], policies: Sequence[str]) -> None:
-    """Raises UsageError about the first job that cannot run on one of the clusters under one of the policies."""
+    """Raises UsageError about the first job that cannot run on one of the clusters under one of the
+    policies."""
     sizes = {cluster.name: _node_sizes(cluster.nodes) for cluster in clusters}
     unmeasured: dict[_Key, _Problem | None] = {}
     for source in sources:
@@ -65,13 +68,19 @@ def _misfit(task: Task, sizes: dict[str, list[int]], policies: Sequence[str]) ->
     unknown = next(filter(None, (_unknown(task.truth, kind) for kind in sizes)), None)
     if unknown:
         return unknown
-    fitting = {kind: sum(counts) for kind, counts in sizes.items() if task.gpu_type.lower() in kind.lower()}
+    fitting = {
+        kind: sum(counts) for kind, counts in sizes.items() if task.gpu_type.lower() in kind.lower()
+    }
     if not fitting:
         return _Problem(f"it asks for GPUs of type {task.gpu_type}")
     whole = task.rigid or any(entry(policy).gang for policy in policies)
     most, least = max(fitting.values()), task.replicas if whole else 1
     of_type = " of one type" if len(fitting) > 1 else ""
-    return _Problem(f"it asks for {least} GPUs, and there are {most}{of_type}") if least > most else None
+    return (
+        _Problem(f"it asks for {least} GPUs, and there are {most}{of_type}")
+        if least > most
+        else None
+    )
 
 
 def _unknown(truth: Truth, kind: str) -> _Problem | None:
@@ -83,10 +92,13 @@ def _unknown(truth: Truth, kind: str) -> _Problem | None:
 
 
 def _first_unmeasured(
-    task: Task, sizes: dict[str, list[int]], policies: Sequence[str], known: dict[_Key, _Problem | None]
+    task: Task,
+    sizes: dict[str, list[int]],
+    policies: Sequence[str],
+    known: dict[_Key, _Problem | None],
 ) -> _Problem | None:
-    """Of the placements that a policy will give the job, the first of which there are no times. `known`: what was found
-    before."""
+    """Of the placements that a policy will give the job, the first of which there are no times.
+    `known`: what was found before."""
     for kind, nodes in sizes.items():
         if task.gpu_type.lower() not in kind.lower():
             continue
@@ -99,9 +111,11 @@ def _first_unmeasured(
     return None
 
 
-def _placements(task: Task, kind: str, nodes: Sequence[int], policies: Sequence[str]) -> list[Counts]:
-    """Gangs have the GPUs that they ask for, packed; others from one GPU to the whole largest node, as far as their batch
-    can be split."""
+def _placements(
+    task: Task, kind: str, nodes: Sequence[int], policies: Sequence[str]
+) -> list[Counts]:
+    """Gangs have the GPUs that they ask for, packed; others from one GPU to the whole largest node,
+    as far as their batch can be split."""
     found: set[Counts] = set()
     for policy in policies:
         traits, truth = entry(policy), task.truth
@@ -109,7 +123,9 @@ def _placements(task: Task, kind: str, nodes: Sequence[int], policies: Sequence[
             found |= {_packed(task.replicas, nodes)} if task.replicas <= sum(nodes) else set()
             continue
         batch = task.batch_size if traits.own_batch else truth.fixed_batch or truth.max_batch
-        most = min(truth.most_replicas or nodes[0], max(batch // truth.limits(kind)[0], 1), nodes[0])
+        most = min(
+            truth.most_replicas or nodes[0], max(batch // truth.limits(kind)[0], 1), nodes[0]
+        )
         found |= {(count,) for count in range(1, most + 1)}
     return sorted(found)
 

@@ -1,6 +1,8 @@
-"""Work on a list of items, in several processes where that is asked for. Results come in the order of the items.
+"""Work on a list of items, in several processes where that is asked for. Results come in the order
+of the items.
 
-Owns the processes and the signals: Ctrl-C and SIGTERM end all of them, and the parent says so in one line.
+Owns the processes and the signals: Ctrl-C and SIGTERM end all of them, and the parent says so in
+one line.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ ENDING = (signal.SIGINT, signal.SIGTERM)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Progress = Callable[[Sequence[float]], None]  # gets the share of each item that is done, 0 to 1, in their order
-Work = Callable[[Item, Callable[[float], None]], Result]  # of one item; it tells the share of it that is done
+# gets the share of each item that is done, 0 to 1, in their order
+Progress = Callable[[Sequence[float]], None]
+# of one item; it tells the share of it that is done
+Work = Callable[[Item, Callable[[float], None]], Result]
 
 
 def work_on(
@@ -34,14 +38,17 @@ def work_on(
     processes: int = 1,
     progress: Progress | None = None,
 ) -> list[Result]:
-    """The result of each item. `work` and what it takes and gives travel between processes; `lost` is the result of an item
-    whose process was killed. An error in one of them ends all; so does a signal, as Interrupted."""
+    """The result of each item. `work` and what it takes and gives travel between processes; `lost`
+    is the result of an item whose process was killed. An error in one of them ends all; so does a
+    signal, as Interrupted."""
     if min(processes, len(items)) > 1:
         return _in_processes(items, work, lost, min(processes, len(items)), progress)
     return _here(items, work, progress)
 
 
-def _here(items: Sequence[Item], work: Work[Item, Result], progress: Progress | None) -> list[Result]:
+def _here(
+    items: Sequence[Item], work: Work[Item, Result], progress: Progress | None
+) -> list[Result]:
     shares = [0.0] * len(items)
     results: list[Result] = []
 
@@ -64,7 +71,7 @@ def _tell(shares: list[float], index: int, progress: Progress | None, share: flo
         progress(shares)
 
 
-# -- signals -----------------------------------------------------------------------------------------------------------
+# -- signals ---------------------------------------------------------------------------------------
 
 
 class _Stop(BaseException):
@@ -82,8 +89,8 @@ def _interrupted(number: int, done: int, count: int) -> Interrupted:
 
 @contextmanager
 def _hearing(act: Callable[[int], None]) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM calls `act`; further ones are not heard, until the process has ended. Whoever ignores one
-    of them goes on ignoring it."""
+    """The first Ctrl-C or SIGTERM calls `act`; further ones are not heard, until the process has
+    ended. Whoever ignores one of them goes on ignoring it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -109,7 +116,8 @@ def _hearing(act: Callable[[int], None]) -> Iterator[None]:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Processes started meanwhile never hear Ctrl-C: whoever started them ends them, by SIGTERM if need be."""
+    """Processes started meanwhile never hear Ctrl-C: whoever started them ends them, by SIGTERM if
+    need be."""
     heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -117,9 +125,10 @@ def _deaf() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, heard)
 
 
-# -- several processes -------------------------------------------------------------------------------------------------
+# -- several processes -----------------------------------------------------------------------------
 
-_shares: MutableSequence[float] = []  # in a worker: memory that it shares with the process that started it
+# in a worker: memory that it shares with the process that started it
+_shares: MutableSequence[float] = []
 
 
 def _in_processes(
@@ -130,14 +139,19 @@ def _in_processes(
     progress: Progress | None,
 ) -> list[Result]:
     signals: list[int] = []
-    with _hearing(signals.append):  # it raises nothing: the pool is never left half made or half ended
+    with _hearing(signals.append):
+        # it raises nothing: the pool is never left half made or half ended
         context = multiprocessing.get_context("spawn")
         shares = context.Array("d", len(items), lock=False)
         before = set(multiprocessing.active_children())
-        pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare, initargs=(shares,))
+        pool = ProcessPoolExecutor(
+            processes, mp_context=context, initializer=_prepare, initargs=(shares,)
+        )
         try:
             with _deaf():
-                futures = [pool.submit(_work, work, item, index) for index, item in enumerate(items)]
+                futures = [
+                    pool.submit(_work, work, item, index) for index, item in enumerate(items)
+                ]
             pending: set[Future[Result]] = set(futures)
             while pending and not signals:
                 done, pending = wait(pending, LOOK_SECONDS, FIRST_EXCEPTION)
@@ -146,8 +160,12 @@ def _in_processes(
                 if progress is not None:
                     progress(list(shares))
             if signals:
-                raise _interrupted(signals[0], sum(_ended_well(future) for future in futures), len(items))
-            return [_result(future, item, lost) for future, item in zip(futures, items, strict=True)]
+                raise _interrupted(
+                    signals[0], sum(_ended_well(future) for future in futures), len(items)
+                )
+            return [
+                _result(future, item, lost) for future, item in zip(futures, items, strict=True)
+            ]
         except BaseException:
             for child in set(multiprocessing.active_children()) - before:
                 child.kill()
@@ -157,7 +175,8 @@ def _in_processes(
 
 
 def _raise_own(future: Future[Result]) -> None:
-    """The error of the work itself. A process that was killed takes down only what had not ended."""
+    """The error of the work itself. A process that was killed takes down only what had not
+    ended."""
     error = future.exception()
     if error is not None and not isinstance(error, BrokenExecutor):
         raise error

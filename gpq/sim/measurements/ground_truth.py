@@ -1,5 +1,6 @@
-"""What a simulated job would really do, whatever anybody believes of it: the protocol, and one job to come. Policies never
-see it, only what jobs report (and, where they ask for an oracle, `Snapshot.oracles`)."""
+"""What a simulated job would really do, whatever anybody believes of it: the protocol, and one job
+to come. Policies never see it, only what jobs report (and, where they ask for an oracle,
+`Snapshot.oracles`)."""
 
 from __future__ import annotations
 
@@ -38,19 +39,24 @@ class Truth(Protocol):
         """(least, most) atomic batch."""
         ...
 
-    def times(self, counts: tuple[int, ...], atomic: float, gpu_type: str = "") -> tuple[Seconds, Seconds]:
-        """(optimiser step without accumulation, the part of it that is synchronising) on `counts` GPUs by node.
+    def times(
+        self, counts: tuple[int, ...], atomic: float, gpu_type: str = ""
+    ) -> tuple[Seconds, Seconds]:
+        """(optimiser step without accumulation, the part of it that is synchronising) on `counts`
+        GPUs by node.
 
         Raises NotMeasured (timings.py) where the data do not say.
         """
         ...
 
     def measured(self, counts: tuple[int, ...], gpu_type: str = "") -> tuple[int, int]:
-        """(least, most) atomic batch within the limits that `times` can answer for on these GPUs."""
+        """(least, most) atomic batch within the limits that `times` can answer for on these
+        GPUs."""
         ...
 
     def stats(self, total_batch: float, epoch: int) -> tuple[float, float]:
-        """(|E g|^2, tr(Cov g) / base batch): of the gradient of one base batch, during `epoch` (0-based)."""
+        """(|E g|^2, tr(Cov g) / base batch): of the gradient of one base batch, during `epoch`
+        (0-based)."""
         ...
 
     def progress(self, epoch: int) -> float:
@@ -79,7 +85,8 @@ class Task:
     gpu_type: str = ""
     restart: Seconds = 30.0  # each start or move: GPUs held, no progress
     rigid: bool = False  # exactly `replicas`, whatever the policy
-    slowdown: float = 1.0  # of its true progress against its measured steps (the calibration of an artifact)
+    # of its true progress against its measured steps (the calibration of an artifact)
+    slowdown: float = 1.0
     habits: tuple[Habit, ...] = ()  # of its loop, known from its arrival on
 
     def has_lost(self, freedom: str) -> bool:

@@ -1,4 +1,5 @@
-"""The truth of a simulated workload: what a job would really do on a shape. Policies never see it, only its reports."""
+"""The truth of a simulated workload: what a job would really do on a shape. Policies never see it,
+only its reports."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from gpq.core.model.units import Seconds
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One job to come. Without `params` it is a black box that runs for `seconds` on any placement."""
+    """One job to come. Without `params` it is a black box that runs for `seconds` on any
+    placement."""
 
     at: Seconds
     spec: JobSpec
@@ -28,7 +30,9 @@ class Program:
     habits: tuple[Habit, ...] = ()  # of its loop, told with its first report
 
 
-def step_seconds(program: Program, shape: Shape, atomic_batch: int, accum_steps: int) -> tuple[Seconds, Seconds]:
+def step_seconds(
+    program: Program, shape: Shape, atomic_batch: int, accum_steps: int
+) -> tuple[Seconds, Seconds]:
     """(one micro-batch without synchronisation, the whole optimiser step)."""
     assert program.params is not None
     grad = float(grad_time(program.params, atomic_batch))
@@ -38,11 +42,18 @@ def step_seconds(program: Program, shape: Shape, atomic_batch: int, accum_steps:
 
 def gain_of(program: Program, total_batch: int) -> float:
     """Base steps that one step at `total_batch` is worth."""
-    return float(gain(program.stats, program.declared.batch_size, max(total_batch, program.declared.batch_size)))
+    return float(
+        gain(
+            program.stats,
+            program.declared.batch_size,
+            max(total_batch, program.declared.batch_size),
+        )
+    )
 
 
 def default_batch(program: Program, replicas: int) -> tuple[int, int]:
-    """What the training library takes without an order: the base batch, split, accumulated where it must be."""
+    """What the training library takes without an order: the base batch, split, accumulated where it
+    must be."""
     declared = program.declared
     local = -(-declared.batch_size // replicas)
     largest = declared.max_atomic_batch or local

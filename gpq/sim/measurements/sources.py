@@ -1,4 +1,5 @@
-"""Where the jobs of a simulated run come from: a workload file on public measurements, with what an artifact charges.
+"""Where the jobs of a simulated run come from: a workload file on public measurements, with what an
+artifact charges.
 
 A source is small and travels between processes; each process reads the measurements itself, once.
 """
@@ -27,7 +28,8 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Charges:
-    """By application: seconds of each start or move, and by how much true progress is slower than the measured steps."""
+    """By application: seconds of each start or move, and by how much true progress is slower than
+    the measured steps."""
 
     restarts: tuple[tuple[str, Seconds], ...] = ()
     restart: Seconds = 30.0  # of all others
@@ -36,7 +38,8 @@ class Charges:
 
 
 OSDI21 = Charges()
-# Of the simulator in the Sia artifact (SOSP'23): restart times by application, and its calibration by a real cluster.
+# Of the simulator in the Sia artifact (SOSP'23): restart times by application, and its calibration
+# by a real cluster.
 SIA = Charges(
     restarts=(
         ("bert", 120.0),
@@ -100,7 +103,8 @@ def _kept(folder: str, application: str, batch: int) -> Truth:
 
 @dataclass(frozen=True, slots=True)
 class KeptBatch:
-    """An application that is trained with one batch, under every policy (categories `scale-gpus` and `rigid`)."""
+    """An application that is trained with one batch, under every policy (categories `scale-gpus`
+    and `rigid`)."""
 
     application: Truth
     fixed_batch: int
@@ -131,7 +135,9 @@ class KeptBatch:
     def measured(self, counts: tuple[int, ...], gpu_type: str = "") -> tuple[int, int]:
         return self.application.measured(counts, gpu_type)
 
-    def times(self, counts: tuple[int, ...], atomic: float, gpu_type: str = "") -> tuple[Seconds, Seconds]:
+    def times(
+        self, counts: tuple[int, ...], atomic: float, gpu_type: str = ""
+    ) -> tuple[Seconds, Seconds]:
         return self.application.times(counts, atomic, gpu_type)
 
     def stats(self, total_batch: float, epoch: int) -> tuple[float, float]:

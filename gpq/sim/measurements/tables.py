@@ -1,6 +1,8 @@
-"""Strict CSV: columns of numbers and words, or one line that names the file, the row and what is wrong there.
+"""Strict CSV: columns of numbers and words, or one line that names the file, the row and what is
+wrong there.
 
-Guesses nothing: no missing cell, no NaN, no rounding. Row numbers are lines of the file; the header is row 1.
+Guesses nothing: no missing cell, no NaN, no rounding. Row numbers are lines of the file; the header
+is row 1.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from gpq.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What its cells must be: words, or finite numbers, perhaps whole, from `least` (itself excluded if `above`)."""
+    """What its cells must be: words, or finite numbers, perhaps whole, from `least` (itself
+    excluded if `above`)."""
 
     name: str
     text: bool = False
@@ -49,13 +52,18 @@ def at(path: Path, row: int, problem: str, hint: str = "") -> UsageError:
 
 
 def read(path: str | Path, columns: Sequence[Column]) -> Table:
-    """The named columns; others may be there and are not looked at. Blank lines are skipped, cells are stripped."""
+    """The named columns; others may be there and are not looked at. Blank lines are skipped, cells
+    are stripped."""
     path = Path(path)
     header, records = _records(path)
-    missing = [column.name for column in columns if column.name not in header and not column.default]
+    missing = [
+        column.name for column in columns if column.name not in header and not column.default
+    ]
     if missing:
         names = ", ".join(missing)
-        raise UsageError(f"{path.name} has no column {names}", f"the first line of {path} must name it")
+        raise UsageError(
+            f"{path.name} has no column {names}", f"the first line of {path} must name it"
+        )
     rows = tuple(row for row, _ in records)
     numbers: dict[str, NDArray[np.float64]] = {}
     texts: dict[str, list[str]] = {}
@@ -63,9 +71,13 @@ def read(path: str | Path, columns: Sequence[Column]) -> Table:
         place = header.index(column.name) if column.name in header else None
         cells = [column.default if place is None else record[place] for _, record in records]
         if column.text:
-            texts[column.name] = [_word(path, row, column, cell) for row, cell in zip(rows, cells, strict=True)]
+            texts[column.name] = [
+                _word(path, row, column, cell) for row, cell in zip(rows, cells, strict=True)
+            ]
         else:
-            values = [_number(path, row, column, cell) for row, cell in zip(rows, cells, strict=True)]
+            values = [
+                _number(path, row, column, cell) for row, cell in zip(rows, cells, strict=True)
+            ]
             numbers[column.name] = np.array(values, dtype=np.float64)
     return Table(path, rows, numbers, texts)
 
@@ -74,7 +86,9 @@ def _records(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The header and (row, cells) of what follows it."""
     lines: list[tuple[int, list[str]]] = []
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise UsageError(f"{path} is no regular file", "it is read more than once: write it to a file first")
+        raise UsageError(
+            f"{path} is no regular file", "it is read more than once: write it to a file first"
+        )
     try:
         with open(path, encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, strict=True)
@@ -89,9 +103,14 @@ def _records(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     except csv.Error as error:
         raise UsageError(f"{path.name} is no CSV file: {error}", f"correct {path}") from None
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", "name a readable CSV file") from None
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}", "name a readable CSV file"
+        ) from None
     if len(lines) < 2:
-        raise UsageError(f"{path.name} has no rows", f"{path} needs a line of column names and at least one of values")
+        raise UsageError(
+            f"{path.name} has no rows",
+            f"{path} needs a line of column names and at least one of values",
+        )
     header = lines[0][1]
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
@@ -118,5 +137,9 @@ def _number(path: Path, row: int, column: Column, cell: str) -> float:
     if column.whole and value != int(value):
         raise at(path, row, f"{column.name} is {cell}, must be a whole number")
     if value < column.least or (column.above and value == column.least):
-        raise at(path, row, f"{column.name} is {cell}, must be {'>' if column.above else '>='} {column.least:g}")
+        raise at(
+            path,
+            row,
+            f"{column.name} is {cell}, must be {'>' if column.above else '>='} {column.least:g}",
+        )
     return value

@@ -1,4 +1,5 @@
-"""Measured step times of one application on one GPU type. Interpolates between measurements, never beyond them."""
+"""Measured step times of one application on one GPU type. Interpolates between measurements, never
+beyond them."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ TIMES = (
     Column("sync_time", least=0.0),
 )
 PLACEMENTS = (Column("placement", text=True), *TIMES)
-SCALABILITY = (Column("num_nodes", whole=True, least=1.0), Column("num_replicas", whole=True, least=1.0), *TIMES)
+SCALABILITY = (
+    Column("num_nodes", whole=True, least=1.0),
+    Column("num_replicas", whole=True, least=1.0),
+    *TIMES,
+)
 
 Counts = tuple[int, ...]  # GPUs on each node
 Pair = tuple[Seconds, Seconds]  # the step, and what of it is synchronisation
@@ -36,7 +41,8 @@ class NotMeasured(Refused):
 
 
 def normalised(counts: Counts) -> Counts:
-    """The lexicographically smallest rotation: a ring of replicas is the same wherever it starts."""
+    """The lexicographically smallest rotation: a ring of replicas is the same wherever it
+    starts."""
     used = tuple(count for count in counts if count)
     if not used or min(used) < 0:
         raise ValueError(f"no placement: {counts}")
@@ -44,10 +50,21 @@ def normalised(counts: Counts) -> Counts:
 
 
 class StepTimes:
-    """`times` answers from the measured curve of the placement or, if there is none, by linear interpolation over
-    (nodes, replicas, atomic batch) of all measurements, as the published simulators do. Answers are kept."""
+    """`times` answers from the measured curve of the placement or, if there is none, by linear
+    interpolation over (nodes, replicas, atomic batch) of all measurements, as the published
+    simulators do. Answers are kept."""
 
-    __slots__ = ("_answers", "_curves", "_interpolator", "_path", "_points", "_ranges", "largest", "name", "smallest")
+    __slots__ = (
+        "_answers",
+        "_curves",
+        "_interpolator",
+        "_path",
+        "_points",
+        "_ranges",
+        "largest",
+        "name",
+        "smallest",
+    )
 
     def __init__(self, name: str, placements: Path, scalability: Path) -> None:
         """`name` is for errors. Reads both files."""
@@ -62,13 +79,18 @@ class StepTimes:
         self._answers: dict[tuple[Counts, float], Pair] = {}
 
     def times(self, counts: Counts, atomic: float) -> Pair:
-        """(step, synchronisation within it), seconds, of one micro-batch of `atomic` examples on every replica."""
+        """(step, synchronisation within it), seconds, of one micro-batch of `atomic` examples on
+        every replica."""
         key = (counts, atomic)
         found = self._answers.get(key)
         if found is None:
             placement = normalised(counts)
             curve = self._curves.get(placement)
-            found = self._between(placement, atomic) if curve is None else self._on(placement, curve, atomic)
+            found = (
+                self._between(placement, atomic)
+                if curve is None
+                else self._on(placement, curve, atomic)
+            )
             self._answers[key] = found
         return found
 
@@ -87,7 +109,10 @@ class StepTimes:
     def _on(self, placement: Counts, curve: Curve, atomic: float) -> Pair:
         sizes, pairs = curve
         if not sizes[0] <= atomic <= sizes[-1]:
-            problem = f"was measured on {_prose(placement)} at {sizes[0]:g} to {sizes[-1]:g} examples a GPU"
+            problem = (
+                f"was measured on {_prose(placement)} at {sizes[0]:g} to {sizes[-1]:g} examples"
+                " a GPU"
+            )
             raise self._refusal(placement, f"{problem}, not at {atomic:g}")
         right = bisect_left(sizes, atomic)
         if sizes[right] == atomic:
@@ -99,14 +124,18 @@ class StepTimes:
     def _between(self, placement: Counts, atomic: float) -> Pair:
         step, sync = self._at(placement, atomic)
         if np.isnan(step):
-            raise self._refusal(placement, f"was not measured on {_prose(placement)} at {atomic:g} examples a GPU")
+            raise self._refusal(
+                placement, f"was not measured on {_prose(placement)} at {atomic:g} examples a GPU"
+            )
         return step, sync
 
     def _at(self, placement: Counts, atomic: float) -> Pair:
         """NaN outside the convex hull of what was measured."""
         if self._interpolator is None:
             self._interpolator = _interpolator(self._points)
-        pair = self._interpolator((min(len(placement), MOST_NODES), sum(placement), atomic)).reshape(2)
+        pair = self._interpolator(
+            (min(len(placement), MOST_NODES), sum(placement), atomic)
+        ).reshape(2)
         return float(pair[0]), float(pair[1])
 
     def _inside(self, placement: Counts) -> list[float]:
@@ -116,29 +145,42 @@ class StepTimes:
     def _refusal(self, placement: Counts, problem: str) -> NotMeasured:
         nodes = max(nodes for (nodes, _, _), _ in self._points)
         replicas = max(replicas for (_, replicas, _), _ in self._points)
-        on_one = max((replicas for (nodes, replicas, _), _ in self._points if nodes == 1), default=0)
-        reach = (
-            f"up to {on_one} {'GPU' if on_one == 1 else 'GPUs'} on one node and up to {replicas} GPUs on {nodes} nodes"
+        on_one = max(
+            (replicas for (nodes, replicas, _), _ in self._points if nodes == 1), default=0
         )
-        hint = f"{self._path} and {self._path.name.replace('placements', 'scalability')} have {reach}"
-        return NotMeasured(f"{self.name} {problem}", f"{hint}; name with --nodes a cluster within that")
+        reach = (
+            f"up to {on_one} {'GPU' if on_one == 1 else 'GPUs'} on one node and up to {replicas}"
+            f" GPUs on {nodes} nodes"
+        )
+        hint = (
+            f"{self._path} and {self._path.name.replace('placements', 'scalability')} have {reach}"
+        )
+        return NotMeasured(
+            f"{self.name} {problem}", f"{hint}; name with --nodes a cluster within that"
+        )
 
 
 def _curves(table: Table) -> dict[Counts, Curve]:
     rows: dict[Counts, dict[float, Pair]] = defaultdict(dict)
     for i, digits in enumerate(table.texts["placement"]):
         if not digits.isascii() or not digits.isdigit() or "0" in digits:
-            raise table.wrong(i, f"placement is {digits!r}, must be digits from 1 to 9, the GPUs on each node")
+            raise table.wrong(
+                i, f"placement is {digits!r}, must be digits from 1 to 9, the GPUs on each node"
+            )
         placement, size = normalised(tuple(map(int, digits))), float(table.numbers["local_bsz"][i])
         if size in rows[placement]:
             raise table.wrong(i, f"placement {digits} with local_bsz {size:g} is there twice")
         rows[placement][size] = _pair(table, i)
-    return {placement: (sorted(pairs), [pairs[m] for m in sorted(pairs)]) for placement, pairs in rows.items()}
+    return {
+        placement: (sorted(pairs), [pairs[m] for m in sorted(pairs)])
+        for placement, pairs in rows.items()
+    }
 
 
 def _points(curves: dict[Counts, Curve], scalability: Table) -> list[tuple[Point, Pair]]:
-    """Means over the placements of the same nodes and replicas, then what else was measured, mostly of larger ones. What
-    is there twice stays twice, as in the published simulators: without it ties in the triangulation fall otherwise."""
+    """Means over the placements of the same nodes and replicas, then what else was measured, mostly
+    of larger ones. What is there twice stays twice, as in the published simulators: without it ties
+    in the triangulation fall otherwise."""
     groups: dict[Point, list[Pair]] = defaultdict(list)
     for placement, curve in curves.items():
         for size, pair in zip(*curve, strict=True):
@@ -146,15 +188,23 @@ def _points(curves: dict[Counts, Curve], scalability: Table) -> list[tuple[Point
     points = [(point, _mean(groups[point])) for point in sorted(groups)]
     numbers = scalability.numbers
     for i in range(len(scalability)):
-        point = (int(numbers["num_nodes"][i]), int(numbers["num_replicas"][i]), float(numbers["local_bsz"][i]))
+        point = (
+            int(numbers["num_nodes"][i]),
+            int(numbers["num_replicas"][i]),
+            float(numbers["local_bsz"][i]),
+        )
         if point[0] > point[1]:
-            raise scalability.wrong(i, f"num_nodes is {point[0]}, more than num_replicas, {point[1]}")
+            raise scalability.wrong(
+                i, f"num_nodes is {point[0]}, more than num_replicas, {point[1]}"
+            )
         points.append((point, _pair(scalability, i)))
     return points
 
 
 def _mean(pairs: list[Pair]) -> Pair:
-    return fsum(step for step, _ in pairs) / len(pairs), fsum(sync for _, sync in pairs) / len(pairs)
+    return fsum(step for step, _ in pairs) / len(pairs), fsum(sync for _, sync in pairs) / len(
+        pairs
+    )
 
 
 def _pair(table: Table, i: int) -> Pair:
@@ -165,8 +215,8 @@ def _pair(table: Table, i: int) -> Pair:
 
 
 def _interpolator(points: list[tuple[Point, Pair]]) -> Callable[[Point], NDArray[np.float64]]:
-    """Piecewise linear on a Delaunay triangulation, in the measurements' own units as published. Points that span no
-    volume (one node only, say) have none, and all answers are NaN."""
+    """Piecewise linear on a Delaunay triangulation, in the measurements' own units as published.
+    Points that span no volume (one node only, say) have none, and all answers are NaN."""
     from scipy.interpolate import LinearNDInterpolator
     from scipy.spatial import QhullError
 
@@ -180,5 +230,9 @@ def _interpolator(points: list[tuple[Point, Pair]]) -> Callable[[Point], NDArray
 
 def _prose(placement: Counts) -> str:
     gpus = sum(placement)
-    spread = "1 node" if len(placement) == 1 else f"{len(placement)} nodes ({'+'.join(map(str, placement))})"
+    spread = (
+        "1 node"
+        if len(placement) == 1
+        else f"{len(placement)} nodes ({'+'.join(map(str, placement))})"
+    )
     return f"{gpus} {'GPU' if gpus == 1 else 'GPUs'} of {spread}"

@@ -1,6 +1,8 @@
-"""The truth of a simulation: public measurements of real applications, read from a folder. Invents no number.
+"""The truth of a simulation: public measurements of real applications, read from a folder. Invents
+no number.
 
-Layouts: that of the Pollux artifact (OSDI'21) and that of the Sia artifact (SOSP'23), which adds a type to file names.
+Layouts: that of the Pollux artifact (OSDI'21) and that of the Sia artifact (SOSP'23), which adds a
+type to file names.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from gpq.errors import UsageError
 from gpq.sim.measurements.timings import Counts, StepTimes
 from gpq.sim.measurements.training import Training
 
-# Not in the data, but in the artifacts' tables of applications: passes over the data to the final quality.
+# Not in the data, but in the artifacts' tables of applications: passes over the data to the final
+# quality.
 EPOCHS = {"bert": 2, "cifar10": 100, "deepspeech2": 80, "imagenet": 90, "ncf": 10, "yolov3": 50}
 FIXED_BATCH = {"ncf": 32768}  # OSDI'21: ncf runs so under every policy
 MOST_REPLICAS = {"ncf": 1}
-# By application and the type in the file's name: atomic batches that were measured but are not used.
+# By application and the type in the file's name: atomic batches that were measured but are not
+# used.
 MOST_ATOMIC = {("yolov3", ""): 8, ("deepspeech2", "rtx"): 57}
 # What people call the types that the Sia artifact's file names mean.
 FILE_TYPES = {"t4": "aws", "a100": "dgx-ext", "v100": "azure", "2080ti": "rtx", "rtx6000": "quad"}
@@ -28,9 +32,11 @@ PLACEMENTS_FILE = re.compile(r"placements(?:-(.+))?\.csv")
 
 
 class Application:
-    """What one application really does. Batches are in examples: `atomic` on one GPU in one pass, `total` a whole step.
+    """What one application really does. Batches are in examples: `atomic` on one GPU in one pass,
+    `total` a whole step.
 
-    `types` are the GPU types of its files, () where they name none. Epochs count from 0 where they are under way.
+    `types` are the GPU types of its files, () where they name none. Epochs count from 0 where they
+    are under way.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,17 +54,25 @@ class Application:
         self._resolved: dict[str, StepTimes] = {}
         self._by_file: dict[str, StepTimes] = {}
         bounds = [self.limits(kind) for kind in ([""] if "" in self._files else self._files)]
-        self.min_atomic, self.max_atomic = min(low for low, _ in bounds), max(high for _, high in bounds)
+        self.min_atomic, self.max_atomic = (
+            min(low for low, _ in bounds),
+            max(high for _, high in bounds),
+        )
         if self.fixed_batch and not self.base_batch <= self.fixed_batch <= self.max_batch:
-            problem = f"{self.name} runs at a batch of {self.fixed_batch}, it was measured up to {self.max_batch}"
+            problem = (
+                f"{self.name} runs at a batch of {self.fixed_batch}, it was measured up to"
+                f" {self.max_batch}"
+            )
             raise UsageError(problem, f"another application in {folder.parent} needs another name")
 
     def times(self, counts: Counts, atomic: float, gpu_type: str = "") -> tuple[Seconds, Seconds]:
-        """(step, synchronisation within it) of one pass over `atomic` examples on each of `counts` GPUs by node."""
+        """(step, synchronisation within it) of one pass over `atomic` examples on each of `counts`
+        GPUs by node."""
         return self._times(gpu_type).times(counts, atomic)
 
     def measured(self, counts: Counts, gpu_type: str = "") -> tuple[int, int]:
-        """The smallest and largest atomic batch that `times` can answer for on these GPUs, within the limits."""
+        """The smallest and largest atomic batch that `times` can answer for on these GPUs, within
+        the limits."""
         low, high = self._times(gpu_type).measured(counts)
         smallest, largest = self.limits(gpu_type)
         return max(low, smallest), min(high, largest)
@@ -71,7 +85,8 @@ class Application:
         return -int(-times.smallest // 1), largest if most is None else min(largest, most)
 
     def stats(self, total_batch: float, epoch: int) -> tuple[float, float]:
-        """(|G|^2, tr(Cov)) of the gradient of a base batch while `epoch` is under way, trained at `total_batch`."""
+        """(|G|^2, tr(Cov)) of the gradient of a base batch while `epoch` is under way, trained at
+        `total_batch`."""
         return self.training.stats(total_batch, epoch)
 
     def progress(self, epoch: int) -> float:
@@ -87,7 +102,8 @@ class Application:
         return self.training.metric(total_batch, epoch)
 
     def loss(self, total_batch: float, progress: float) -> float:
-        """From 1 down to about 0: what is still to be gained in the metric after `progress` base steps."""
+        """From 1 down to about 0: what is still to be gained in the metric after `progress` base
+        steps."""
         return self.training.loss(total_batch, progress)
 
     def _times(self, gpu_type: str) -> StepTimes:
@@ -113,7 +129,11 @@ class Application:
         if asked == OSDI_TYPE and "" in self._files:
             return ""
         known = ", ".join(self.types) or "measurements without a type"
-        problem = f"no measurements on GPU type {gpu_type}" if gpu_type else "no measurements without a GPU type"
+        problem = (
+            f"no measurements on GPU type {gpu_type}"
+            if gpu_type
+            else "no measurements without a GPU type"
+        )
         raise UsageError(f"{self.name} has {problem}", f"{self.folder} has {known}")
 
 
@@ -124,22 +144,30 @@ class Traces:
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise UsageError(
-                f"there is no folder {folder}", "name a folder with one folder of measurements an application"
+                f"there is no folder {folder}",
+                "name a folder with one folder of measurements an application",
             )
         self.names = tuple(
             sorted(
                 path.name
                 for path in self.folder.iterdir()
-                if path.is_dir() and any(PLACEMENTS_FILE.fullmatch(file.name) for file in path.iterdir())
+                if path.is_dir()
+                and any(PLACEMENTS_FILE.fullmatch(file.name) for file in path.iterdir())
             )
         )
         if not self.names:
-            raise UsageError(f"{folder} has no measurements", "each application is a folder with a placements.csv")
+            raise UsageError(
+                f"{folder} has no measurements",
+                "each application is a folder with a placements.csv",
+            )
         self._loaded: dict[str, Application] = {}
 
     def application(self, name: str) -> Application:
         if name not in self.names:
-            raise UsageError(f"there are no measurements of application {name}", f"there are {', '.join(self.names)}")
+            raise UsageError(
+                f"there are no measurements of application {name}",
+                f"there are {', '.join(self.names)}",
+            )
         if name not in self._loaded:
             self._loaded[name] = Application(self.folder / name)
         return self._loaded[name]

@@ -1,6 +1,8 @@
-"""How training of one application goes at each total batch: gradient noise, steps, metric, epoch by epoch.
+"""How training of one application goes at each total batch: gradient noise, steps, metric, epoch by
+epoch.
 
-Between measured batches all is linear in the batch; outside them, and after the last epoch, nothing is known.
+Between measured batches all is linear in the batch; outside them, and after the last epoch, nothing
+is known.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training run at one batch: values after 0, 1, 2... epochs; of the noise: during epoch 0, 1, 2..."""
+    """One training run at one batch: values after 0, 1, 2... epochs; of the noise: during epoch 0,
+    1, 2..."""
 
     progress: Floats  # base steps
     iteration: Floats
@@ -46,9 +49,13 @@ class Training:
     def __init__(self, folder: Path, epochs: int) -> None:
         """`epochs` 0 = as many as every run has."""
         self.name = folder.name
-        found = sorted((int(match[1]), path) for path in folder.iterdir() if (match := _validation(path)))
+        found = sorted(
+            (int(match[1]), path) for path in folder.iterdir() if (match := _validation(path))
+        )
         if not found:
-            raise UsageError(f"{folder} has no validation-BATCH.csv", "there must be one for each measured batch")
+            raise UsageError(
+                f"{folder} has no validation-BATCH.csv", "there must be one for each measured batch"
+            )
         tables = [read(path, COLUMNS) for _, path in found]
         self.sizes = tuple(size for size, _ in found)
         self.epochs = epochs or min(map(len, tables))
@@ -84,14 +91,18 @@ class Training:
         """(the best metric of the first `epoch` epochs, is a larger one better?)"""
         self._within(epoch, 1, self.epochs)
         low, high, part = self._bracket(total_batch)
-        return float(low.best[epoch] + part * (high.best[epoch] - low.best[epoch])), self.larger_is_better
+        return float(
+            low.best[epoch] + part * (high.best[epoch] - low.best[epoch])
+        ), self.larger_is_better
 
     def loss(self, total_batch: float, progress: float) -> float:
-        """The share of the metric's way that is still to go, 1 at the worst start, 0 at the best end of all runs; linear
-        in progress between epochs, constant after the last. It never grows."""
+        """The share of the metric's way that is still to go, 1 at the worst start, 0 at the best
+        end of all runs; linear in progress between epochs, constant after the last. It never
+        grows."""
         if self._goal == self._worst:
             raise NotMeasured(
-                f"the metric of {self.name} never gets better, so it has no loss curve", "use another policy"
+                f"the metric of {self.name} never gets better, so it has no loss curve",
+                "use another policy",
             )
         low, high, part = self._bracket(total_batch)
         first = float(np.interp(progress, low.progress, low.best))
@@ -99,7 +110,8 @@ class Training:
         return abs(best - self._goal) / abs(self._worst - self._goal)
 
     def _bracket(self, total_batch: float) -> tuple[Run, Run, float]:
-        """The runs at the measured batches on both sides, and how far it is from the first to the second."""
+        """The runs at the measured batches on both sides, and how far it is from the first to the
+        second."""
         sizes = self.sizes
         if not sizes[0] <= total_batch <= sizes[-1]:
             known = f"from {sizes[0]} to {sizes[-1]}"
@@ -113,12 +125,18 @@ class Training:
 
     def _within(self, epoch: int, first: int, last: int) -> None:
         if not first <= epoch <= last:
-            raise NotMeasured(f"{self.name} has {self.epochs} epochs, {epoch} is none of {first} to {last}")
+            raise NotMeasured(
+                f"{self.name} has {self.epochs} epochs, {epoch} is none of {first} to {last}"
+            )
 
     def _check(self, table: Table) -> None:
         if len(table) < self.epochs:
-            problem = f"{table.path.name} of {self.name} has {len(table)} epochs, must have {self.epochs}"
-            raise UsageError(problem, "the file is cut short, or another application needs another name")
+            problem = (
+                f"{table.path.name} of {self.name} has {len(table)} epochs, must have {self.epochs}"
+            )
+            raise UsageError(
+                problem, "the file is cut short, or another application needs another name"
+            )
         for name in ("progress", "iteration"):
             back = np.flatnonzero(np.diff(table.numbers[name]) <= 0)
             if back.size:
@@ -128,7 +146,9 @@ class Training:
 def _validation(path: Path) -> re.Match[str] | None:
     match = VALIDATION_FILE.fullmatch(path.name)
     if match is None and path.name.startswith("validation"):
-        raise UsageError(f"{path.name} names no batch", f"call {path} validation-BATCH.csv or take it away")
+        raise UsageError(
+            f"{path.name} names no batch", f"call {path} validation-BATCH.csv or take it away"
+        )
     return match
 
 
@@ -145,8 +165,8 @@ def _run(table: Table, epochs: int, larger_is_better: bool) -> Run:
 
 
 def _start(best: Floats, larger_is_better: bool) -> float:
-    """The metric before training, which nobody measured: 0 of a quality (accuracy, F1, hit rate); of an error, as much
-    above the first value as the second is below it."""
+    """The metric before training, which nobody measured: 0 of a quality (accuracy, F1, hit rate);
+    of an error, as much above the first value as the second is below it."""
     if larger_is_better and best[0] >= 0:
         return 0.0
     return float(2 * best[0] - best[min(1, len(best) - 1)])

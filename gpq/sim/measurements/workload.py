@@ -1,4 +1,5 @@
-"""The jobs of a simulation from a workload file: who arrives when, running which application. Refuses what cannot run."""
+"""The jobs of a simulation from a workload file: who arrives when, running which application.
+Refuses what cannot run."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from gpq.sim.measurements.tables import Column, at
 from gpq.sim.measurements.tables import read as read_table
 from gpq.sim.measurements.trace import Traces
 
-# Of the published workloads: what a policy may change. scale-gpus: the number of GPUs, not the batch.
+# Of the published workloads: what a policy may change. scale-gpus: the number of GPUs, not the
+# batch.
 CATEGORIES = ("adaptive", "scale-gpus", "rigid")
 
 LATEST: Seconds = 1e12  # beyond it a clock of floating point numbers loses its seconds
@@ -28,7 +30,8 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One job to come. `replicas` and `batch_size` are what its user would ask for; adaptive policies choose anew."""
+    """One job to come. `replicas` and `batch_size` are what its user would ask for; adaptive
+    policies choose anew."""
 
     name: str
     at: Seconds  # since the start
@@ -49,7 +52,9 @@ def read(path: str | Path) -> tuple[Arrival, ...]:
         if name in first:
             raise table.wrong(i, f"the name {name} is taken, by row {first[name]}")
         if table.numbers["time"][i] > LATEST:
-            raise table.wrong(i, f"time is {table.numbers['time'][i]:g}, must be at most {LATEST:g} s")
+            raise table.wrong(
+                i, f"time is {table.numbers['time'][i]:g}, must be at most {LATEST:g} s"
+            )
         if category not in CATEGORIES:
             raise table.wrong(i, f"category is {category}, must be one of {', '.join(CATEGORIES)}")
         first[name] = row
@@ -68,14 +73,23 @@ def read(path: str | Path) -> tuple[Arrival, ...]:
 
 
 def check(arrivals: Sequence[Arrival], traces: Traces, path: str | Path) -> None:
-    """Can every job run on what was measured? Raises UsageError about the first, in the file's order, that cannot."""
+    """Can every job run on what was measured? Raises UsageError about the first, in the file's
+    order, that cannot."""
     path = Path(path)
     for arrival in sorted(arrivals, key=lambda arrival: arrival.row):
         if arrival.application not in traces.names:
             hint = f"{traces.folder} has {', '.join(traces.names)}"
-            raise at(path, arrival.row, f"there are no measurements of application {arrival.application}", hint)
+            raise at(
+                path,
+                arrival.row,
+                f"there are no measurements of application {arrival.application}",
+                hint,
+            )
         application = traces.application(arrival.application)
         low, high = application.base_batch, application.max_batch
         if not low <= arrival.batch_size <= high:
-            problem = f"batch_size is {arrival.batch_size}, {application.name} was measured from {low} to {high}"
+            problem = (
+                f"batch_size is {arrival.batch_size}, {application.name} was measured from {low} to"
+                f" {high}"
+            )
             raise at(path, arrival.row, problem)

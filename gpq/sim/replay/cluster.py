@@ -1,5 +1,5 @@
-"""The cluster of a simulation from a short text: "16x4", "6x4:t4,3x8:rtx,2x8:a100". Refuses empty and absurd ones,
-and types on which nothing was measured."""
+"""The cluster of a simulation from a short text: "16x4", "6x4:t4,3x8:rtx,2x8:a100". Refuses empty
+and absurd ones, and types on which nothing was measured."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ HINT = "write NODESxGPUS[:TYPE], separated by commas, as in 16x4 or 6x4:t4,2x8:a
 
 
 def parse(text: str) -> tuple[Node, ...]:
-    """The nodes, up and empty, named n00, n01... in the order of the text, so that sorting keeps it."""
+    """The nodes, up and empty, named n00, n01... in the order of the text, so that sorting keeps
+    it."""
     groups = [_group(part.strip()) for part in text.split(",")]
     gpus = sum(nodes * each for nodes, each, _ in groups)
     if gpus > MOST_GPUS:
-        raise UsageError(f"the cluster {text} has {gpus} GPUs, at most {MOST_GPUS} can be simulated", HINT)
+        raise UsageError(
+            f"the cluster {text} has {gpus} GPUs, at most {MOST_GPUS} can be simulated", HINT
+        )
     width = max(len(str(sum(nodes for nodes, _, _ in groups) - 1)), 2)
     shapes = [(each, gpu_type) for nodes, each, gpu_type in groups for _ in range(nodes)]
-    return tuple(_node(f"n{i:0{width}}", each, gpu_type) for i, (each, gpu_type) in enumerate(shapes))
+    return tuple(
+        _node(f"n{i:0{width}}", each, gpu_type) for i, (each, gpu_type) in enumerate(shapes)
+    )
 
 
 def _group(part: str) -> tuple[int, int, str]:
@@ -40,16 +45,21 @@ def _group(part: str) -> tuple[int, int, str]:
 
 
 def _node(name: str, gpus: int, gpu_type: str) -> Node:
-    devices = tuple(Device(DeviceId(f"{name}:{i}"), i, "cuda", gpu_type, MEMORY_MIB) for i in range(gpus))
+    devices = tuple(
+        Device(DeviceId(f"{name}:{i}"), i, "cuda", gpu_type, MEMORY_MIB) for i in range(gpus)
+    )
     return Node(NodeId(name), NodeState.UP, devices=devices)
 
 
 def typed(nodes: Sequence[Node], known: Sequence[str]) -> tuple[Node, ...]:
-    """The nodes with their GPUs called as those in `known`, on which jobs were measured: `a100` may be said for the one that
-    has it in its name. Raises UsageError for a type that is none of them. GPUs of no type stay so."""
+    """The nodes with their GPUs called as those in `known`, on which jobs were measured: `a100` may
+    be said for the one that has it in its name. Raises UsageError for a type that is none of them.
+    GPUs of no type stay so."""
     names = {device.type: _known(device.type, known) for node in nodes for device in node.devices}
     return tuple(
-        replace(node, devices=tuple(replace(device, type=names[device.type]) for device in node.devices))
+        replace(
+            node, devices=tuple(replace(device, type=names[device.type]) for device in node.devices)
+        )
         for node in nodes
     )
 
@@ -60,6 +70,12 @@ def _known(said: str, known: Sequence[str]) -> str:
     if not said or len(fitting) == 1:
         return fitting[0] if said else ""
     if fitting:
-        raise UsageError(f"GPUs of type {said} may be of several types", f"say which: {', '.join(fitting)}")
-    there = f"there are measurements on {', '.join(known)}" if known else "the types are not known: say none, as in 2x4"
+        raise UsageError(
+            f"GPUs of type {said} may be of several types", f"say which: {', '.join(fitting)}"
+        )
+    there = (
+        f"there are measurements on {', '.join(known)}"
+        if known
+        else "the types are not known: say none, as in 2x4"
+    )
     raise UsageError(f"no job was measured on GPUs of type {said}", there)

@@ -1,8 +1,9 @@
 """The lab's own jobs as tasks of the simulator: what was measured of each is taken for the truth.
 
-A training script with a profile follows its fitted step-time model and its latest noise scale; its work is what it did.
-Everything else takes as long as it took, on as many GPUs. Refuses to guess: a job that never ran or was cancelled is left
-out, one that has not ended is replayed as far as it came, and a type of GPUs that no job was on is refused.
+A training script with a profile follows its fitted step-time model and its latest noise scale; its
+work is what it did. Everything else takes as long as it took, on as many GPUs. Refuses to guess: a
+job that never ran or was cancelled is left out, one that has not ended is replayed as far as it
+came, and a type of GPUs that no job was on is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ NAME = "history"  # of this workload, in tables
 
 @dataclass(frozen=True, slots=True)
 class LearntTruth:
-    """An adaptive or resizable training script: what gpq believes of it. One epoch, as long as all its work."""
+    """An adaptive or resizable training script: what gpq believes of it. One epoch, as long as all
+    its work."""
 
     name: str
     profile: Profile
@@ -58,7 +60,9 @@ class LearntTruth:
         """As `limits`: a model answers for every shape."""
         return self.limits(gpu_type)
 
-    def times(self, counts: tuple[int, ...], atomic: float, gpu_type: str = "") -> tuple[Seconds, Seconds]:
+    def times(
+        self, counts: tuple[int, ...], atomic: float, gpu_type: str = ""
+    ) -> tuple[Seconds, Seconds]:
         params = self._model(gpu_type).params
         step = float(step_time(params, len(counts), sum(counts), atomic))
         return step, max(step - float(grad_time(params, atomic)), 0.0)
@@ -66,17 +70,26 @@ class LearntTruth:
     def stats(self, total_batch: float, epoch: int) -> tuple[float, float]:
         """Constant. Without a noise scale a larger batch is worth no more than the base batch."""
         model = self._model("")
-        return (model.stats.sqr, model.stats.var / model.limits.base) if model.stats is not None else (1.0, 0.0)
+        return (
+            (model.stats.sqr, model.stats.var / model.limits.base)
+            if model.stats is not None
+            else (1.0, 0.0)
+        )
 
     def progress(self, epoch: int) -> float:
         return self.work * epoch
 
     def iterations(self, total_batch: float, epoch: int) -> float:
         model = self._model("")
-        return self.work * epoch / float(gain(model.stats, model.limits.base, max(total_batch, model.limits.base)))
+        return (
+            self.work
+            * epoch
+            / float(gain(model.stats, model.limits.base, max(total_batch, model.limits.base)))
+        )
 
     def loss(self, total_batch: float, progress: float) -> float:
-        """As it was logged, the lowest so far, scaled from 1 to 0; a straight line where none was."""
+        """As it was logged, the lowest so far, scaled from 1 to 0; a straight line where none
+        was."""
         steps, losses = _curve(self.profile.losses, self.work)
         return float(np.interp(progress, steps, losses))
 
@@ -88,8 +101,8 @@ class LearntTruth:
 
 @dataclass(frozen=True, slots=True)
 class FixedTruth:
-    """A black box: `seconds` long on `replicas` GPUs. On fewer, which it never gets, they would take turns: that is what
-    finish-time fairness compares it with."""
+    """A black box: `seconds` long on `replicas` GPUs. On fewer, which it never gets, they would
+    take turns: that is what finish-time fairness compares it with."""
 
     name: str
     replicas: int
@@ -118,7 +131,9 @@ class FixedTruth:
     def measured(self, counts: tuple[int, ...], gpu_type: str = "") -> tuple[int, int]:
         return 1, 1
 
-    def times(self, counts: tuple[int, ...], atomic: float, gpu_type: str = "") -> tuple[Seconds, Seconds]:
+    def times(
+        self, counts: tuple[int, ...], atomic: float, gpu_type: str = ""
+    ) -> tuple[Seconds, Seconds]:
         if sum(counts) > self.replicas or atomic != 1:
             raise NotMeasured(f"{self.name} ran on {self.replicas} GPUs only")
         return 1.0, 0.0
@@ -167,8 +182,9 @@ def history(
     held: Mapping[JobId, Seconds] | None = None,
     gpu_types: Mapping[JobId, Set[str]] | None = None,
 ) -> History:
-    """Those submitted in the last `since` seconds. `restart`: of every job, instead of each one's measured 30 s or so.
-    `held`: by its user before its first start, seconds; it arrives when it was released. `gpu_types`: that it ran on."""
+    """Those submitted in the last `since` seconds. `restart`: of every job, instead of each one's
+    measured 30 s or so. `held`: by its user before its first start, seconds; it arrives when it was
+    released. `gpu_types`: that it ran on."""
     asked = [job for job in jobs if since is None or job.submitted_at >= now - since]
     begin = min((job.submitted_at for job in asked), default=0.0)
     tasks: list[Task] = []
@@ -204,7 +220,11 @@ def _unfit(job: Job, now: Seconds) -> str:
 
 def _run_seconds(job: Job, now: Seconds) -> Seconds:
     """Of all attempts; the present one up to now."""
-    present = now - job.started_at if job.state not in TERMINAL and job.placement and job.started_at else 0.0
+    present = (
+        now - job.started_at
+        if job.state not in TERMINAL and job.placement and job.started_at
+        else 0.0
+    )
     return job.run_seconds + max(present, 0.0)
 
 
@@ -248,7 +268,8 @@ def _task(job: Job, now: Seconds, arrives: Seconds, restart: Seconds | None) -> 
 
 
 def _work(job: Job) -> float:
-    """Base-batch steps that it did. What one that has not ended is still to do, only its script believes to know."""
+    """Base-batch steps that it did. What one that has not ended is still to do, only its script
+    believes to know."""
     progress = job.profile.progress
     return max(progress.base_steps, 0.0) if progress is not None else 0.0
 
@@ -260,7 +281,9 @@ def nodes_of(views: Sequence[NodeView]) -> tuple[Node, ...]:
             NodeId(view.name),
             NodeState.UP,
             devices=tuple(
-                Device(DeviceId(device.id), device.index, device.kind, device.type, device.memory_mib)
+                Device(
+                    DeviceId(device.id), device.index, device.kind, device.type, device.memory_mib
+                )
                 for device in view.devices
             ),
             cores=view.cores,

@@ -1,7 +1,9 @@
-"""How long a simulated job would take alone on a share of the cluster: what finish-time fairness compares with.
+"""How long a simulated job would take alone on a share of the cluster: what finish-time fairness
+compares with.
 
-The job starts at once, pays one start, and trains at the best batch of every epoch, by the true times; nobody else is
-there. A share that is no whole shape is interpolated between the two around it (Sia's definition, schedulers.md 1.5).
+The job starts at once, pays one start, and trains at the best batch of every epoch, by the true
+times; nobody else is there. A share that is no whole shape is interpolated between the two around
+it (Sia's definition, schedulers.md 1.5).
 """
 
 from __future__ import annotations
@@ -32,16 +34,21 @@ class Alone:
         self.sizes = {kind: tuple(sorted(sizes[kind], reverse=True)) for kind in sorted(sizes)}
 
     def seconds(self, task: Task, jobs: float) -> Seconds | None:
-        """Start included, on 1 / `jobs` of the GPUs of every type that it may use: the mean over the types, weighted by
-        their GPUs. None where the data do not say."""
-        kinds = {kind: sum(sizes) for kind, sizes in self.sizes.items() if task.gpu_type.lower() in kind.lower()}
+        """Start included, on 1 / `jobs` of the GPUs of every type that it may use: the mean over
+        the types, weighted by their GPUs. None where the data do not say."""
+        kinds = {
+            kind: sum(sizes)
+            for kind, sizes in self.sizes.items()
+            if task.gpu_type.lower() in kind.lower()
+        }
         found = [(gpus, self._on_type(task, kind, gpus / jobs)) for kind, gpus in kinds.items()]
         known = [(gpus, seconds) for gpus, seconds in found if seconds is not None]
         weight = sum(gpus for gpus, _ in known)
         return sum(gpus * seconds for gpus, seconds in known) / weight if weight else None
 
     def speed_on_one(self, truth: Truth, gpu_type: str, epoch: int) -> float:
-        """Best true progress on one GPU during an epoch, base-batch steps a second; 0 where it cannot run on one."""
+        """Best true progress on one GPU during an epoch, base-batch steps a second; 0 where it
+        cannot run on one."""
         speeds = best_speeds(truth, gpu_type, ((1,),))
         return float(speeds[min(epoch, len(speeds) - 1), 0])
 
@@ -71,7 +78,8 @@ _REMEMBERED: dict[tuple[int, str, tuple[tuple[int, ...], ...]], tuple[Truth, Arr
 
 
 def best_speeds(truth: Truth, kind: str, shapes: tuple[tuple[int, ...], ...]) -> Array:
-    """True progress at the best batch, epochs x shapes, base-batch steps a second; 0 where nothing was measured."""
+    """True progress at the best batch, epochs x shapes, base-batch steps a second; 0 where nothing
+    was measured."""
     known = _REMEMBERED.get((id(truth), kind, shapes))
     if known is not None and known[0] is truth:
         return known[1]
@@ -88,13 +96,21 @@ def best_speeds(truth: Truth, kind: str, shapes: tuple[tuple[int, ...], ...]) ->
     return speeds
 
 
-def _candidates(truth: Truth, kind: str, counts: tuple[int, ...]) -> tuple[list[float], list[Seconds]]:
+def _candidates(
+    truth: Truth, kind: str, counts: tuple[int, ...]
+) -> tuple[list[float], list[Seconds]]:
     """(total batches, seconds a step) of what was measured on these GPUs."""
     least, most = truth.limits(kind)
     base = truth.fixed_batch or truth.base_batch
-    limits = BatchLimits(base, truth.fixed_batch or truth.max_batch, least, most, True, accumulate_alone=True)
+    limits = BatchLimits(
+        base, truth.fixed_batch or truth.max_batch, least, most, True, accumulate_alone=True
+    )
     atomic, accum, feasible = candidate_batches(limits, np.array([sum(counts)], dtype=np.int64))
-    pairs = {(float(m), float(s)) for m, s, ok in zip(atomic[0], accum[0], feasible[0], strict=True) if ok}
+    pairs = {
+        (float(m), float(s))
+        for m, s, ok in zip(atomic[0], accum[0], feasible[0], strict=True)
+        if ok
+    }
     totals, seconds = [], []
     for m, s in sorted(pairs):
         if sum(counts) == 1 and s == 0 and m > truth.base_batch:

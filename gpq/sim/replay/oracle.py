@@ -1,4 +1,5 @@
-"""What the simulator tells policies that were published with an oracle (Optimus+Oracle, Gavel): true times, true work left."""
+"""What the simulator tells policies that were published with an oracle (Optimus+Oracle, Gavel):
+true times, true work left."""
 
 from __future__ import annotations
 
@@ -17,15 +18,16 @@ _SLACK = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class TrueOracle:
-    """Of one job, at the batch that it asked for. Answers for packed shapes: full nodes of `node_sizes`, then the rest."""
+    """Of one job, at the batch that it asked for. Answers for packed shapes: full nodes of
+    `node_sizes`, then the rest."""
 
     job: Running
     node_sizes: Mapping[str, int]  # GPUs of the largest node of each type there is
 
     @property
     def remaining_steps(self) -> float:
-        """Optimiser steps at the batch asked for, from the end of the epoch that is under way (as in the artifact), at least
-        one."""
+        """Optimiser steps at the batch asked for, from the end of the epoch that is under way (as
+        in the artifact), at least one."""
         truth, batch = self.job.task.truth, self._total()
         done = truth.iterations(batch, min(self.job.epoch + 1, truth.epochs))
         return max(truth.iterations(batch, truth.epochs) - done, 1.0)
@@ -49,7 +51,10 @@ class TrueOracle:
                 return None
         elif shape.replicas == 1:
             accum = max(accum, 1)
-        atomic = min(ceil(local / (accum + 1) - _SLACK), max(truth.max_batch, batch) // (shape.replicas * (accum + 1)))
+        atomic = min(
+            ceil(local / (accum + 1) - _SLACK),
+            max(truth.max_batch, batch) // (shape.replicas * (accum + 1)),
+        )
         if atomic < least:
             return None
         step, sync = truth.times(counts, atomic, gpu_type)

@@ -1,4 +1,5 @@
-"""What a simulated run came to: by job, and the figures that policies are compared by. Measures only."""
+"""What a simulated run came to: by job, and the figures that policies are compared by. Measures
+only."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class Outcome:
     gpus: int  # of the cluster
     jobs: tuple[JobOutcome, ...]
     round_seconds: tuple[Seconds, ...]  # CPU time of each round: the policy and the placement
-    goodput: float  # mean over time and jobs that hold GPUs, relative to each one's goodput on one GPU
+    # mean over time and jobs that hold GPUs, relative to each one's goodput on one GPU
+    goodput: float
     wall_seconds: Seconds
 
 
@@ -95,7 +97,8 @@ def summary(run: Outcome) -> Summary:
 
 
 def means(rows: Sequence[Summary]) -> list[Summary]:
-    """One row a policy, in the order of their first runs: the mean over its runs, the worst where a column is a worst."""
+    """One row a policy, in the order of their first runs: the mean over its runs, the worst where a
+    column is a worst."""
     policies = list(dict.fromkeys(row.policy for row in rows))
     return [_mean([row for row in rows if row.policy == policy]) for policy in policies]
 

@@ -1,7 +1,9 @@
-"""The physics of one simulated job: how far it gets in a stretch of time, and what it measures meanwhile.
+"""The physics of one simulated job: how far it gets in a stretch of time, and what it measures
+meanwhile.
 
-After the simulator of the OSDI'21 artifact (pollux.md 1.14): a (re)start holds its GPUs for a while without progress; then
-progress is gain / time of a step; the end of an epoch falls on a whole second; the batch is chosen anew at every epoch.
+After the simulator of the OSDI'21 artifact (pollux.md 1.14): a (re)start holds its GPUs for a while
+without progress; then progress is gain / time of a step; the end of an epoch falls on a whole
+second; the batch is chosen anew at every epoch.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ _NOISE_SAMPLES = 10_000  # of a simulated noise scale: as many as make it certai
 
 @dataclass
 class Running:
-    """One job that was submitted. Its batch is set from outside at each start, and asked for after each epoch."""
+    """One job that was submitted. Its batch is set from outside at each start, and asked for after
+    each epoch."""
 
     task: Task
     fixed_batch: int  # total; 0: as it is set
@@ -56,7 +59,8 @@ class Running:
         return self.replicas * self.batch[0] * (self.batch[1] + 1)
 
     def base_choice(self) -> Batch:
-        """The batch before anything is known: the one asked for, or the base batch, split as it must be."""
+        """The batch before anything is known: the one asked for, or the base batch, split as it
+        must be."""
         truth = self.task.truth
         least, most = self.bounds()
         total = self.fixed_batch or max(truth.base_batch, least * self.replicas)
@@ -73,7 +77,9 @@ class Running:
         return self.task.truth.measured(self.counts, self.gpu_type)
 
     def set_batch(self, wanted: Batch | None) -> None:
-        self.batch = self.base_choice() if self.fixed_batch or wanted is None else self._capped(wanted)
+        self.batch = (
+            self.base_choice() if self.fixed_batch or wanted is None else self._capped(wanted)
+        )
 
     def _capped(self, batch: Batch) -> Batch:
         count = self.replicas * (batch[1] + 1)
@@ -90,7 +96,13 @@ class Running:
         """True progress, base-batch steps a second."""
         scale = self.total_batch() / self.task.truth.base_batch
         sqr, var = self.stats
-        return (var + sqr) / (var / scale + sqr) / self.times()[1] * (1.0 - interference) / self.task.slowdown
+        return (
+            (var + sqr)
+            / (var / scale + sqr)
+            / self.times()[1]
+            * (1.0 - interference)
+            / self.task.slowdown
+        )
 
     def measure(self) -> None:
         """What the job learns of its present configuration: one sample suffices."""
@@ -118,9 +130,17 @@ class Running:
             self.measured += 1
 
     def _error(self) -> float:
-        return float(np.exp(self.error * self.rng.standard_normal())) if self.rng is not None else 1.0
+        return (
+            float(np.exp(self.error * self.rng.standard_normal())) if self.rng is not None else 1.0
+        )
 
-    def advance(self, now: Seconds, seconds: Seconds, interference: float, choose: Callable[[], Batch | None]) -> None:
+    def advance(
+        self,
+        now: Seconds,
+        seconds: Seconds,
+        interference: float,
+        choose: Callable[[], Batch | None],
+    ) -> None:
         """`seconds` from `now` on, or to its end. `choose` gives the batch of the next epoch."""
         if self.placement is None or self.ended_at is not None:
             return
@@ -147,21 +167,26 @@ class Running:
                 self.set_batch(choose())
 
     def seconds_to_end(self, interference: float) -> Seconds:
-        """At the present speed: an estimate of when to look again, never past the end of this epoch."""
+        """At the present speed: an estimate of when to look again, never past the end of this
+        epoch."""
         if self.placement is None:
             return float("inf")
         self.stats = self.task.truth.stats(self.total_batch(), self.epoch)
         goal = self.task.truth.progress(self.epoch + 1)
         if self.epoch + 1 < self.task.truth.epochs:
             return float("inf")
-        # Never 0: `advance` rounds what is left to whole seconds, and of less than half a one would make nothing, for ever.
-        return self.waiting + max(float(ceil((goal - self.progress) / self.speed(interference))), 1.0)
+        # Never 0: `advance` rounds what is left to whole seconds, and of less than half a one would
+        # make nothing, for ever.
+        return self.waiting + max(
+            float(ceil((goal - self.progress) / self.speed(interference))), 1.0
+        )
 
     def start(self, placement: Placement | None, restart: Seconds) -> None:
         """Give it these GPUs, or none."""
         self.placement = placement
         counts = (len(devices) for _, devices in placement.parts) if placement else ()
-        self.counts = tuple(sorted(counts, reverse=True))  # fullest node first, as the artifact lists them
+        # fullest node first, as the artifact lists them
+        self.counts = tuple(sorted(counts, reverse=True))
         self.gpu_type = placement.gpu_type if placement else ""
         self.waiting = restart if placement else 0.0
 
@@ -171,7 +196,8 @@ class Running:
 
 
 def geometric_batches(least: int, most: int, count: int) -> list[int]:
-    """`count` atomic batches from least to most, evenly spaced in their logarithm, without repetition."""
+    """`count` atomic batches from least to most, evenly spaced in their logarithm, without
+    repetition."""
     if most <= least:
         return [least]
     found = np.exp(np.linspace(log(least), log(most), count))

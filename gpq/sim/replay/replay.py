@@ -1,7 +1,8 @@
-"""A workload under a policy, in simulated time: the policy and placement code of the daemon on the physics of `running`.
+"""A workload under a policy, in simulated time: the policy and placement code of the daemon on the
+physics of `running`.
 
-Daemon and artifact differ in the life of a job (the artifact stops and restarts in one instant), so this loop keeps its own
-jobs, and shows them to the policy as the daemon would.
+Daemon and artifact differ in the life of a job (the artifact stops and restarts in one instant), so
+this loop keeps its own jobs, and shows them to the policy as the daemon would.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def replay(
 ) -> Outcome:
     """Run all `tasks` to their ends under the policy called `name`.
 
-    `watch` gets the share of the jobs that have ended. Raises UsageError for an unknown policy, Refused when a job can
-    never run on these nodes.
+    `watch` gets the share of the jobs that have ended. Raises UsageError for an unknown policy,
+    Refused when a job can never run on these nodes.
     """
     began = time.perf_counter()
     run = Replay(entry(name), policy(name), tasks, rules)
@@ -98,7 +99,7 @@ class Replay:
         self._goodput = self._goodput_seconds = 0.0
         self._idle = 0
 
-    # -- time ----------------------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def round(self) -> None:
         """On to the next moment that calls for a round, and hold it."""
@@ -117,8 +118,11 @@ class Replay:
         tick = (np.floor(self.now / self.rules.interval + _EPSILON) + 1.0) * self.rules.interval
         arrival = self.to_come[-1][1].at if self.to_come else np.inf
         if not self.rules.events:
-            if not self.guests and arrival > tick:  # nothing to do until the first tick at or after it
-                tick = max(tick, np.ceil(arrival / self.rules.interval - _EPSILON) * self.rules.interval)
+            if not self.guests and arrival > tick:
+                # nothing to do until the first tick at or after it
+                tick = max(
+                    tick, np.ceil(arrival / self.rules.interval - _EPSILON) * self.rules.interval
+                )
             return float(tick)
         moments = [float(tick) if self.guests else np.inf, max(arrival, self.now)]
         shared = self._sharing()
@@ -140,9 +144,13 @@ class Replay:
 
     def _count_goodput(self, guest: Guest, seconds: Seconds) -> None:
         if guest.running.placement is not None:
-            one = self.alone.speed_on_one(guest.running.task.truth, guest.running.gpu_type, guest.running.epoch)
+            one = self.alone.speed_on_one(
+                guest.running.task.truth, guest.running.gpu_type, guest.running.epoch
+            )
             if one > 0:
-                self._goodput += seconds * guest.running.speed(0.0) * guest.running.task.slowdown / one
+                self._goodput += (
+                    seconds * guest.running.speed(0.0) * guest.running.task.slowdown / one
+                )
             self._goodput_seconds += seconds
 
     def _sharing(self) -> dict[JobId, float]:
@@ -155,12 +163,18 @@ class Replay:
             if guest.running.placement is not None and len(guest.running.counts) > 1
         }
         crowd = Counter(node for nodes in spans.values() for node in nodes)
-        return {name: self.rules.interference for name, nodes in spans.items() if any(crowd[n] > 1 for n in nodes)}
+        return {
+            name: self.rules.interference
+            for name, nodes in spans.items()
+            if any(crowd[n] > 1 for n in nodes)
+        }
 
     def _arrive(self) -> None:
         while self.to_come and self.to_come[-1][1].at <= self.now + _EPSILON:
             number, task = self.to_come.pop()
-            self.guests[JobId(number)] = arrive(JobId(number), task, self.traits, self.rules, self.types, self._taught)
+            self.guests[JobId(number)] = arrive(
+                JobId(number), task, self.traits, self.rules, self.types, self._taught
+            )
 
     def _end(self, name: JobId) -> None:
         guest = self.ended[name] = self.guests.pop(name)
@@ -170,12 +184,14 @@ class Replay:
         if self.config.use_priors:
             self.priors = remember(self.priors, [guest.seen()])
 
-    # -- rounds --------------------------------------------------------------------------------------------------------
+    # -- rounds ------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         jobs = {name: self.guests[name].shown(self.now) for name in sorted(self.guests)}
         oracles = {name: TrueOracle(self.guests[name].running, self.node_sizes) for name in jobs}
-        return Snapshot(self.now, self.config, self.nodes, jobs, max(jobs) + 1, self.now, self.priors, oracles)
+        return Snapshot(
+            self.now, self.config, self.nodes, jobs, max(jobs) + 1, self.now, self.priors, oracles
+        )
 
     def _allocate(self) -> None:
         snapshot = self.snapshot()
@@ -199,11 +215,12 @@ class Replay:
         if self._idle > IDLE_ROUNDS or (self._idle > IDLE_AT_THE_END and not self.to_come):
             names = ", ".join(guest.running.task.name for guest in list(self.guests.values())[:3])
             raise Refused(
-                f"{self.policy.name} gives no GPU to {names}: no node of this cluster fits what is asked for",
+                f"{self.policy.name} gives no GPU to {names}: no node of this cluster fits what is"
+                " asked for",
                 "give larger nodes, or a workload that asks for fewer GPUs",
             )
 
-    # -- results -------------------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------
 
     def outcomes(self) -> tuple[JobOutcome, ...]:
         guests = [self.ended[name] for name in sorted(self.ended)]

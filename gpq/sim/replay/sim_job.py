@@ -11,7 +11,15 @@ from gpq.core.freedoms.habits import with_habits
 from gpq.core.goodput import estimates
 from gpq.core.model.jobs import Job, JobSpec, JobState, Level
 from gpq.core.model.placements import BatchOrder, Placement
-from gpq.core.model.profile import RESIZE, RETUNE, Declared, LossPoint, Profile, ProfileRow, Progress
+from gpq.core.model.profile import (
+    RESIZE,
+    RETUNE,
+    Declared,
+    LossPoint,
+    Profile,
+    ProfileRow,
+    Progress,
+)
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.batch_orders import typed
 from gpq.core.state.learn_profile import with_losses
@@ -21,7 +29,8 @@ from gpq.sim.replay.physics import Batch, Running, geometric_batches
 from gpq.sim.replay.rules import Rules
 
 PROFILED_BATCHES = 10  # atomic batches of a one-GPU profile on arrival
-PROFILED_WEIGHT = 10.0  # steps that each of them was measured for: less than anything measured in the run
+# steps that each of them was measured for: less than anything measured in the run
+PROFILED_WEIGHT = 10.0
 
 
 @dataclass
@@ -31,7 +40,8 @@ class Guest:
     running: Running
     job: Job  # as it was last shown
     rules: Rules
-    taught: Callable[[Job], Job]  # as its batch is chosen: with what earlier jobs of its program measured
+    # as its batch is chosen: with what earlier jobs of its program measured
+    taught: Callable[[Job], Job]
     logs_loss: bool = False
     first_start: Seconds | None = None
     restarts: int = -1  # the first start is none
@@ -48,13 +58,18 @@ class Guest:
             rows = tuple(running.rows[key] for key in sorted(running.rows))
             early = profile.early_noise or running.noise
             profile = replace(
-                profile, rows=rows, noise=running.noise, early_noise=early, noise_curve=running.noise_curve
+                profile,
+                rows=rows,
+                noise=running.noise,
+                early_noise=early,
+                noise_curve=running.noise_curve,
             )
             self.reported = running.measured
         if self.rules.known_length:
             epochs = running.task.truth.epochs
             profile = replace(
-                profile, progress=Progress(running.epoch, epochs, 0, 0, running.progress, running.fraction)
+                profile,
+                progress=Progress(running.epoch, epochs, 0, 0, running.progress, running.fraction),
             )
         self.job = replace(job, profile=profile)
         return self.job
@@ -66,9 +81,16 @@ class Guest:
         job, running = self.seen(), self.running
         state = job.state
         if job.placement is not None:
-            # Between events a restart is not disturbed; the timer alone comes as it comes (as in the artifact).
-            state = JobState.STARTING if self.rules.events and running.waiting > 0 else JobState.RUNNING
-        held = max(now - job.launched_at, 0.0) * running.replicas if job.launched_at is not None else 0.0
+            # Between events a restart is not disturbed; the timer alone comes as it comes (as in
+            # the artifact).
+            state = (
+                JobState.STARTING if self.rules.events and running.waiting > 0 else JobState.RUNNING
+            )
+        held = (
+            max(now - job.launched_at, 0.0) * running.replicas
+            if job.launched_at is not None
+            else 0.0
+        )
         if state is not job.state or job.service != running.service - held:
             self.job = job = replace(job, state=state, service=running.service - held)
         return job
@@ -79,7 +101,9 @@ class Guest:
         total = float(running.total_batch() or running.fixed_batch or running.task.truth.base_batch)
         if running.progress > (losses[-1].base_steps if losses else -1.0):
             point = LossPoint(running.progress, running.task.truth.loss(total, running.progress))
-            self.job = replace(self.job, profile=replace(self.job.profile, losses=with_losses(losses, (point,))))
+            self.job = replace(
+                self.job, profile=replace(self.job.profile, losses=with_losses(losses, (point,)))
+            )
 
     def batch(self) -> Batch | None:
         """The batch that gpq would order now; None while nothing is known."""
@@ -88,10 +112,16 @@ class Guest:
             return None
         job = self.taught(self.seen())
         bounds = running.bounds()
-        if bounds != running.task.truth.limits(running.gpu_type):  # the measurements do not reach as far as the limits
+        if bounds != running.task.truth.limits(running.gpu_type):
+            # the measurements do not reach as far as the limits
             assert job.profile.declared is not None
             least, most = bounds
-            here = replace(job.profile.declared, min_atomic_batch=least, max_atomic_batch=most, atomic_by_type=())
+            here = replace(
+                job.profile.declared,
+                min_atomic_batch=least,
+                max_atomic_batch=most,
+                atomic_by_type=(),
+            )
             job = replace(job, profile=replace(job.profile, declared=here))
         choice = estimates.best_batch(job, typed(running.placement))
         return (choice.atomic_batch, choice.accum_steps) if choice is not None else None
@@ -128,9 +158,15 @@ class Guest:
 
 
 def arrive(
-    number: JobId, task: Task, traits: Entry, rules: Rules, types: Sequence[str], taught: Callable[[Job], Job]
+    number: JobId,
+    task: Task,
+    traits: Entry,
+    rules: Rules,
+    types: Sequence[str],
+    taught: Callable[[Job], Job],
 ) -> Guest:
-    """A job that was just submitted to a policy with these `traits`, on a cluster of GPUs of these `types`."""
+    """A job that was just submitted to a policy with these `traits`, on a cluster of GPUs of these
+    `types`."""
     rng = np.random.default_rng([rules.seed, number]) if rules.noise > 0 else None
     fixed = task.batch_size if traits.own_batch else task.truth.fixed_batch
     if task.has_lost(RETUNE):
@@ -187,5 +223,7 @@ def _profile(running: Running, types: Sequence[str]) -> None:
         least, most = truth.limits(kind)
         for atomic in geometric_batches(least, most, PROFILED_BATCHES):
             step, sync = truth.times((1,), atomic, kind)
-            running.rows[kind, 1, 1, atomic] = ProfileRow(1, 1, atomic, step - sync, step, PROFILED_WEIGHT, kind)
+            running.rows[kind, 1, 1, atomic] = ProfileRow(
+                1, 1, atomic, step - sync, step, PROFILED_WEIGHT, kind
+            )
     running.measured += 1

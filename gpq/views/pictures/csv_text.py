@@ -1,4 +1,5 @@
-"""Rows of an answer as CSV: one line a row, with the names and units of the JSON; an empty cell where nothing is known."""
+"""Rows of an answer as CSV: one line a row, with the names and units of the JSON; an empty cell
+where nothing is known."""
 
 from __future__ import annotations
 

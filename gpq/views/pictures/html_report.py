@@ -1,4 +1,5 @@
-"""The page of `gpq report --html`: one file with tables and plots, without scripts, that asks for nothing from elsewhere."""
+"""The page of `gpq report --html`: one file with tables and plots, without scripts, that asks for
+nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -20,48 +21,90 @@ MOST_ROWS = 500  # of the table; the CSV has all
 OTHERS = "others"
 HOUR = 3600.0
 STYLE = """
-:root{color-scheme:light dark;--back:#fff;--text:#1b1f24;--dim:#667;--line:#d8dee4;--panel:#f6f8fa;--fair:#111}
-@media(prefers-color-scheme:dark){:root{--back:#14171a;--text:#e6e9ec;--dim:#9aa4ae;--line:#333a41;--panel:#1c2126;--fair:#fff}}
+:root{color-scheme:light dark;--back:#fff;--text:#1b1f24;--dim:#667;--line:#d8dee4;\
+--panel:#f6f8fa;--fair:#111}
+@media(prefers-color-scheme:dark){:root{--back:#14171a;--text:#e6e9ec;--dim:#9aa4ae;--line:#333a41;\
+--panel:#1c2126;--fair:#fff}}
 body{margin:0;background:var(--back);color:var(--text);font:15px/1.45 system-ui,sans-serif}
-main{max-width:980px;margin:0 auto;padding:24px 16px 48px}h1{margin:0;font-size:26px}h2{font-size:18px;margin:32px 0 8px}
-p{margin:4px 0 12px}.dim,figcaption,dd{color:var(--dim)}.tiles{display:flex;flex-wrap:wrap;gap:12px;margin:20px 0}
-.tile{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:10px 16px;min-width:110px}
+main{max-width:980px;margin:0 auto;padding:24px 16px 48px}h1{margin:0;font-size:26px}\
+h2{font-size:18px;margin:32px 0 8px}
+p{margin:4px 0 12px}.dim,figcaption,dd{color:var(--dim)}.tiles{display:flex;flex-wrap:wrap;\
+gap:12px;margin:20px 0}
+.tile{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:10px 16px;\
+min-width:110px}
 .tile b{display:block;font-size:22px;font-weight:600}.scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:5px 10px;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}
 th{font-size:12px;color:var(--dim)}.num{text-align:right}tr.all td{font-weight:600;border-bottom:0}
-figure{margin:0 0 20px}svg{width:100%;height:auto;display:block}svg text{font:11px system-ui,sans-serif;fill:var(--dim)}
-.end{text-anchor:end}.mid{text-anchor:middle}.grid{stroke:var(--line);fill:none}.fair{stroke:var(--fair);stroke-width:1.6;fill:none}
+figure{margin:0 0 20px}svg{width:100%;height:auto;display:block}\
+svg text{font:11px system-ui,sans-serif;fill:var(--dim)}
+.end{text-anchor:end}.mid{text-anchor:middle}.grid{stroke:var(--line);fill:none}\
+.fair{stroke:var(--fair);stroke-width:1.6;fill:none}
 .pair{display:grid;grid-template-columns:repeat(auto-fill,minmax(300px,1fr));gap:8px 24px}
-.key{display:flex;flex-wrap:wrap;gap:4px 16px;font-size:13px;margin:4px 0 8px;padding:0;list-style:none}
+.key{display:flex;flex-wrap:wrap;gap:4px 16px;font-size:13px;margin:4px 0 8px;padding:0;\
+list-style:none}
 .key svg{width:11px;height:11px;display:inline-block;margin-right:6px}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 16px;font-size:13px}dt{font-weight:600}dd{margin:0}
-.s0{fill:#3b82c4}.s1{fill:#e69f00}.s2{fill:#1a9e77}.s3{fill:#cc6fa5}.s4{fill:#5bb8e8}.s5{fill:#d55e00}.s6{fill:#a89a1e}.s7{fill:#8b6bb8}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 16px;font-size:13px}\
+dt{font-weight:600}dd{margin:0}
+.s0{fill:#3b82c4}.s1{fill:#e69f00}.s2{fill:#1a9e77}.s3{fill:#cc6fa5}.s4{fill:#5bb8e8}\
+.s5{fill:#d55e00}.s6{fill:#a89a1e}.s7{fill:#8b6bb8}
 .s8{fill:#8a929a}.good{fill:#1a9e77}.lost{fill:#d9822b}.none{fill:#aab2ba}.bad{fill:#cf4a3f}
 """
 WORDS = (
     ("GPU H", "hours times GPUs, from the launch of an attempt to its end"),
     (
         "GOODPUT H",
-        "what these were worth: hours in which one GPU, used as well as the job can use one, would have done the same useful "
-        "work. Useful work is progress in steps at the job's base batch, as its training library counts it; work that was done "
-        "twice counts once. Jobs that report no progress have none",
+        (
+            "what these were worth: hours in which one GPU, used as well as the job can use one,"
+            " would have done the same useful work. Useful work is progress in steps at the job's"
+            " base batch, as its training library counts it; work that was done twice counts once."
+            " Jobs that report no progress have none"
+        ),
     ),
     ("WORTH", "goodput hours over the GPU hours of the jobs that report progress"),
-    ("SHARE, FAIR", "of all GPU hours; and what equal parts, at every moment, for all whose jobs ran or waited would have been"),
-    ("WAIT, P95", "from the submission to the first start, less what its user held it: median, and all but the longest 5%"),
-    ("RESTARTS, COST H", "starts after a job's first, and the GPU hours held by stops and by starts up to the first step"),
-    ("FAILED H", "GPU hours of attempts that failed or were lost, also where a checkpoint kept their work"),
-    ("RHO, MAX", "finish-time fairness of jobs that completed: time taken over the time alone on the fair share; 1 is fair, less "
-     "is better. Median and worst"),
-)  # fmt: skip
+    (
+        "SHARE, FAIR",
+        (
+            "of all GPU hours; and what equal parts, at every moment, for all whose jobs ran or"
+            " waited would have been"
+        ),
+    ),
+    (
+        "WAIT, P95",
+        (
+            "from the submission to the first start, less what its user held it: median, and all"
+            " but the longest 5%"
+        ),
+    ),
+    (
+        "RESTARTS, COST H",
+        (
+            "starts after a job's first, and the GPU hours held by stops and by starts up to the"
+            " first step"
+        ),
+    ),
+    (
+        "FAILED H",
+        "GPU hours of attempts that failed or were lost, also where a checkpoint kept their work",
+    ),
+    (
+        "RHO, MAX",
+        (
+            "finish-time fairness of jobs that completed: time taken over the time alone on the"
+            " fair share; 1 is fair, less is better. Median and worst"
+        ),
+    ),
+)
 
 
 def check(path: str) -> None:
     """Raises UsageError where it cannot be written."""
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        raise UsageError(f"--html {path}: cannot write there", "name a file in a folder that is there and writable")
+        raise UsageError(
+            f"--html {path}: cannot write there",
+            "name a file in a folder that is there and writable",
+        )
 
 
 def write(path: str, page: str) -> None:
@@ -74,7 +117,9 @@ def write(path: str, page: str) -> None:
     except OSError as error:
         with suppress(OSError):
             os.unlink(beside)
-        raise UsageError(f"--html {path}: {error.strerror or error}", "name a file that can be written") from None
+        raise UsageError(
+            f"--html {path}: {error.strerror or error}", "name a file that can be written"
+        ) from None
 
 
 def document(answer: ReportView, users: ReportView) -> str:
@@ -83,12 +128,15 @@ def document(answer: ReportView, users: ReportView) -> str:
     plots = _plots(users) if users.rows else "<p>No job held a GPU, waited or ended then.</p>"
     words = "".join(f"<dt>{svg.text(word)}</dt><dd>{svg.text(said)}</dd>" for word, said in WORDS)
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>gpq report, {svg.text(span)}</title><style>{STYLE}</style></head>\n<body><main>"
-        f'<h1>gpq report</h1><p class="dim">{svg.text(span)}, as known at {svg.text(moment(answer.now))}</p>\n'
-        f"{_tiles(answer.total)}\n{_table(answer)}\n{plots}\n<h2>What the words mean</h2><dl>{words}</dl></main></body></html>\n"
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta'
+        ' http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src'
+        ' \'unsafe-inline\'"><meta name="viewport" content="width=device-width,'
+        ' initial-scale=1"><title>gpq report,'
+        f" {svg.text(span)}</title><style>{STYLE}</style></head>\n<body><main><h1>gpq report</h1><p"
+        f' class="dim">{svg.text(span)}, as known at'
+        f" {svg.text(moment(answer.now))}</p>\n{_tiles(answer.total)}\n{_table(answer)}\n"
+        f"{plots}\n<h2>What"
+        f" the words mean</h2><dl>{words}</dl></main></body></html>\n"
     )
 
 
@@ -103,7 +151,12 @@ def _tiles(total: ReportRow) -> str:
         (hours(total.failed_gpu_hours), "GPU hours failed"),
         (number(total.rho_median), "median rho"),
     )
-    return f'<div class="tiles">{"".join(f"<div class=tile><b>{svg.text(v)}</b>{svg.text(k)}</div>" for v, k in tiles)}</div>'
+    return (
+        "<div"
+        ' class="tiles">'
+        + "".join(f"<div class=tile><b>{svg.text(v)}</b>{svg.text(k)}</div>" for v, k in tiles)
+        + "</div>"
+    )
 
 
 def _table(answer: ReportView) -> str:
@@ -112,16 +165,24 @@ def _table(answer: ReportView) -> str:
     if not rows:
         return ""
     columns = fit(report_columns(rows, answer.by), 0)
-    head = "".join(f"<th{' class=num' if each.right else ''}>{svg.text(each.title)}</th>" for each in columns)
+    head = "".join(
+        f"<th{' class=num' if each.right else ''}>{svg.text(each.title)}</th>" for each in columns
+    )
     body = "".join(
         f"<tr{' class=all' if row is answer.total else ''}>"
-        + "".join(f"<td{' class=num' if each.right else ''}>{svg.text(each.cells[index])}</td>" for each in columns)
+        + "".join(
+            f"<td{' class=num' if each.right else ''}>{svg.text(each.cells[index])}</td>"
+            for each in columns
+        )
         + "</tr>"
         for index, row in enumerate(rows)
     )
     more = len(answer.rows) - len(shown)
     left = f'<p class="dim">{more} more rows: gpq report --by {answer.by} --csv</p>' if more else ""
-    return f'<h2>By {answer.by}</h2><div class="scroll"><table><tr>{head}</tr>{body}</table></div>{left}'
+    return (
+        f"<h2>By {answer.by}</h2><div"
+        f' class="scroll"><table><tr>{head}</tr>{body}</table></div>{left}'
+    )
 
 
 def _plots(users: ReportView) -> str:
@@ -135,21 +196,33 @@ def _plots(users: ReportView) -> str:
         drawn = svg.over_time(series, labels, "GPUs")
         found.append(f"<h2>GPUs in use, by user</h2><figure>{_key(key)}{drawn}</figure>")
     if users.total.gpu_hours > 0:
-        kinds = (("worth", "good"), ("not worth it: slow, restarted, repeated", "lost"), ("not known", "none"))
+        kinds = (
+            ("worth", "good"),
+            ("not worth it: slow, restarted, repeated", "lost"),
+            ("not known", "none"),
+        )
         bars = [(row.key, _parts(row)) for row in users.rows[: 2 * MOST_USERS] if row.gpu_hours > 0]
         found.append(
-            f"<h2>What the GPU hours were worth</h2><figure>{_key(kinds)}{svg.parts_of(bars, 'GPU hours')}</figure>"
+            "<h2>What the GPU hours were"
+            f" worth</h2><figure>{_key(kinds)}{svg.parts_of(bars, 'GPU hours')}</figure>"
         )
     if len(users.pieces) > 1 and users.total.gpu_hours > 0:
         found.append(_fairness(users.pieces, own, labels))
     if users.total.rhos:
         bars_of = [(_between(bar.least, bar.below), bar.jobs) for bar in users.rho_bars]
         shades = [
-            "good" if bar.below is not None and bar.below <= 1 else "bad" if bar.least >= 2 else "lost"
+            (
+                "good"
+                if bar.below is not None and bar.below <= 1
+                else "bad"
+                if bar.least >= 2
+                else "lost"
+            )
             for bar in users.rho_bars
         ]
         found.append(
-            "<h2>Finish-time fairness</h2><figure><figcaption>jobs that completed; below 1 they took less than alone on a fair "
+            "<h2>Finish-time fairness</h2><figure><figcaption>jobs that completed; below 1 they"
+            " took less than alone on a fair "
             f'share</figcaption><div class="pair">{svg.histogram(bars_of, shades)}</div></figure>'
         )
     return "\n".join(found)
@@ -162,19 +235,31 @@ def _fairness(pieces: Sequence[Piece], names: Sequence[str], labels: Sequence[st
         mine = [next((each for each in piece.users if each.user == name), None) for piece in pieces]
         pairs = list(zip(mine, held, strict=True))
         share = [each.gpu_hours / whole if each and whole else 0.0 for each, whole in pairs]
-        found[name] = share, [min(each.fair_gpu_hours / whole, 1.0) if each and whole else 0.0 for each, whole in pairs]
+        found[name] = (
+            share,
+            [
+                min(each.fair_gpu_hours / whole, 1.0) if each and whole else 0.0
+                for each, whole in pairs
+            ],
+        )
     highest = max((max(*share, *fair) for share, fair in found.values()), default=0.0)
     most = next((each for each in (0.2, 0.5) if highest <= each), 1.0)
+    colours = svg.COLOURS - 1
     drawn = [
         f"<figure><figcaption>{svg.text(name)}</figcaption>"
-        f"{svg.shares(share, fair, labels, name, f's{place % (svg.COLOURS - 1)}', most=most)}</figure>"
+        f"{svg.shares(share, fair, labels, name, f's{place % colours}', most=most)}</figure>"
         for place, (name, (share, fair)) in enumerate(found.items())
     ]
     said = "bars: share of the GPUs in use; line: the fair share"
-    return f'<h2>Fairness over time</h2><p class="dim">{said}</p><div class="pair">{"".join(drawn)}</div>'
+    return (
+        f'<h2>Fairness over time</h2><p class="dim">{said}</p><div'
+        f' class="pair">{"".join(drawn)}</div>'
+    )
 
 
-def _series(pieces: Sequence[Piece], names: Sequence[str], *, rest: bool) -> list[tuple[str, list[float]]]:
+def _series(
+    pieces: Sequence[Piece], names: Sequence[str], *, rest: bool
+) -> list[tuple[str, list[float]]]:
     """GPUs held on average in each piece, by user."""
     found: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(pieces))
     for name in [*names, *([OTHERS] if rest else [])]:
@@ -183,7 +268,9 @@ def _series(pieces: Sequence[Piece], names: Sequence[str], *, rest: bool) -> lis
         span = (_at(piece.end) - _at(piece.start)).total_seconds() / HOUR
         for each in piece.users:
             if each.user in names or rest:
-                found[each.user if each.user in names else OTHERS][index] += each.gpu_hours / span if span > 0 else 0.0
+                found[each.user if each.user in names else OTHERS][index] += (
+                    each.gpu_hours / span if span > 0 else 0.0
+                )
     return list(found.items())
 
 
@@ -203,7 +290,9 @@ def _key(entries: Sequence[tuple[str, str]]) -> str:
 
 
 def _between(least: float, below: float | None) -> str:
-    return f"{least:g}+" if below is None else f"<{below:g}" if least == 0 else f"{least:g}-{below:g}"
+    return (
+        f"{least:g}+" if below is None else f"<{below:g}" if least == 0 else f"{least:g}-{below:g}"
+    )
 
 
 def _at(stamp: str) -> datetime:

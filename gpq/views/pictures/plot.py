@@ -1,6 +1,8 @@
-"""One figure of simulated runs: completion times, finish-time fairness, and who had the GPUs when. SVG or PNG.
+"""One figure of simulated runs: completion times, finish-time fairness, and who had the GPUs when.
+SVG or PNG.
 
-The only module that imports matplotlib, and only when a figure is asked for. The same runs give the same bytes.
+The only module that imports matplotlib, and only when a figure is asked for. The same runs give the
+same bytes.
 """
 
 from __future__ import annotations
@@ -35,19 +37,24 @@ HOUR = 3600.0
 
 
 def check(path: str) -> None:
-    """Raises UsageError for what could not be drawn or written: to be asked before hours of simulation."""
+    """Raises UsageError for what could not be drawn or written: to be asked before hours of
+    simulation."""
     ending = os.path.splitext(path)[1].lower()
     if ending not in FORMATS:
         raise UsageError(
-            f"--plot {path}: cannot draw {ending or 'a file without an ending'}", "write FILE.svg or FILE.png"
+            f"--plot {path}: cannot draw {ending or 'a file without an ending'}",
+            "write FILE.svg or FILE.png",
         )
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        raise UsageError(f"--plot {path}: cannot write in {folder}", "name a folder that is there and writable")
+        raise UsageError(
+            f"--plot {path}: cannot write in {folder}", "name a folder that is there and writable"
+        )
     broken = _broken(FORMATS[ending])
     if broken:
         raise UsageError(
-            f"--plot needs matplotlib, which cannot be imported: {broken}", "pip install 'goodput-queue[plot]'"
+            f"--plot needs matplotlib, which cannot be imported: {broken}",
+            "pip install 'goodput-queue[plot]'",
         )
 
 
@@ -80,7 +87,11 @@ def draw(blocks: Sequence[Block], path: str) -> None:
         _completion(completion, groups)
         _fairness(figure.add_subplot(grid[0, len(panels) :]), groups)
         figure.legend(
-            handles=_handles(groups), loc="outside upper center", ncols=columns, frameon=False, handlelength=3.0
+            handles=_handles(groups),
+            loc="outside upper center",
+            ncols=columns,
+            frameon=False,
+            handlelength=3.0,
         )
         for index, (label, outcome) in enumerate(panels):
             _gpus(figure.add_subplot(grid[1, 2 * index : 2 * index + 2]), label, outcome)
@@ -92,7 +103,9 @@ def draw(blocks: Sequence[Block], path: str) -> None:
         except OSError as error:
             with suppress(OSError):
                 os.unlink(beside)
-            raise UsageError(f"--plot {path}: {error.strerror or error}", "name a file that can be written") from None
+            raise UsageError(
+                f"--plot {path}: {error.strerror or error}", "name a file that can be written"
+            ) from None
 
 
 def _groups(blocks: Sequence[Block]) -> dict[str, list[Outcome]]:
@@ -112,7 +125,12 @@ def _panels(groups: dict[str, list[Outcome]]) -> list[tuple[str, Outcome]]:
 
 def _completion(axes: Axes, groups: dict[str, list[Outcome]]) -> None:
     for look, (label, outcomes) in zip(_looks(len(groups)), groups.items(), strict=True):
-        _ecdf(axes, [job.completion_seconds / HOUR for outcome in outcomes for job in outcome.jobs], label, look)
+        _ecdf(
+            axes,
+            [job.completion_seconds / HOUR for outcome in outcomes for job in outcome.jobs],
+            label,
+            look,
+        )
     axes.set_xscale("log")
     axes.set_xlabel("completion time (h)")
     axes.set_ylabel("share of jobs")
@@ -120,14 +138,20 @@ def _completion(axes: Axes, groups: dict[str, list[Outcome]]) -> None:
 
 def _fairness(axes: Axes, groups: dict[str, list[Outcome]]) -> None:
     for look, (label, outcomes) in zip(_looks(len(groups)), groups.items(), strict=True):
-        _ecdf(axes, [job.rho for outcome in outcomes for job in outcome.jobs if job.rho is not None], label, look)
+        _ecdf(
+            axes,
+            [job.rho for outcome in outcomes for job in outcome.jobs if job.rho is not None],
+            label,
+            look,
+        )
     axes.set_xscale("log")
     axes.axvline(1.0, color="black", linewidth=0.8, linestyle="--")
     axes.set_xlabel("finish-time fairness (1 = as with a fair share)")
 
 
 def _looks(count: int) -> list[tuple[str, Style]]:
-    """A colour and a line style for each: ten colours, then the same ones dashed, dotted, dash-dotted."""
+    """A colour and a line style for each: ten colours, then the same ones dashed, dotted,
+    dash-dotted."""
     pairs = [(f"C{colour}", style) for style, colour in product(STYLES, range(10))]
     return [pairs[index % len(pairs)] for index in range(count)]
 

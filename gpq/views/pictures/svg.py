@@ -1,7 +1,8 @@
-"""A few plots as SVG that stands in a page: bars over time, parts of a whole, shares beside fair shares, a histogram.
+"""A few plots as SVG that stands in a page: bars over time, parts of a whole, shares beside fair
+shares, a histogram.
 
-Drawn directly: a page of four is some 30 KB without a library. Colours are classes of the page (`s0`, `s1`, ...), so that it
-may be light or dark. All text is escaped here.
+Drawn directly: a page of four is some 30 KB without a library. Colours are classes of the page
+(`s0`, `s1`, ...), so that it may be light or dark. All text is escaped here.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ def over_time(
         for place, (name, values) in enumerate(series):
             if values[index] > 0:
                 told = f"{name}, {label}: {number(values[index])} {unit}"
-                box = (LEFT + index * step, scale(base + values[index]), max(step - min(step * 0.15, 2), 0.5))
+                box = (
+                    LEFT + index * step,
+                    scale(base + values[index]),
+                    max(step - min(step * 0.15, 2), 0.5),
+                )
                 parts.append(_box(*box, scale(base) - box[1], colour(place, len(series)), told))
                 base += values[index]
     parts.append(_ticks(labels, step, height))
@@ -64,13 +69,17 @@ def shares(
 ) -> str:
     """A user's share of the GPUs as bars, and the fair share as a line over them, 0 to `most`."""
     height = 120
-    scale = _Scale(most, height - TOP - BOTTOM, height - BOTTOM, ticks=(0.0, most / 2, most), percent=True)
+    scale = _Scale(
+        most, height - TOP - BOTTOM, height - BOTTOM, ticks=(0.0, most / 2, most), percent=True
+    )
     step = (width - LEFT) / max(len(labels), 1)
     parts = [_grid(scale, width)]
     line = ""
     for index, label in enumerate(labels):
         left = LEFT + index * step
-        told = f"{name}, {label}: {held[index]:.0%} of the GPUs in use, fair share {fair[index]:.0%}"
+        told = (
+            f"{name}, {label}: {held[index]:.0%} of the GPUs in use, fair share {fair[index]:.0%}"
+        )
         parts.append(
             _box(
                 left,
@@ -82,39 +91,55 @@ def shares(
             )
         )
         line += f"{'L' if line else 'M'}{_n(left)} {_n(scale(fair[index]))}H{_n(left + step)}"
-    parts += [f'<path class="fair" d="{line}"/>' if line else "", _ticks(labels, step, height, most=3)]
+    parts += [
+        f'<path class="fair" d="{line}"/>' if line else "",
+        _ticks(labels, step, height, most=3),
+    ]
     return _picture(width, height, parts, f"share of {name} over time")
 
 
-def parts_of(rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]], unit: str, *, width: int = 760) -> str:
+def parts_of(
+    rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]], unit: str, *, width: int = 760
+) -> str:
     """A bar a row, of (what, how much, class)."""
     most = max((sum(value for _, value, _ in values) for _, values in rows), default=0.0) or 1.0
     left, tall = 170, 22
     drawn: list[str] = []
     for place, (name, values) in enumerate(rows):
         top, at = TOP + place * tall, float(left)
-        drawn.append(f'<text x="{left - 8}" y="{top + 13}" class="end">{text(cut(safe(name), LABEL))}</text>')
+        drawn.append(
+            f'<text x="{left - 8}" y="{top + 13}" class="end">{text(cut(safe(name), LABEL))}</text>'
+        )
         for what, value, shade in values:
             if value > 0:
                 size = value / most * (width - left - 70)
-                drawn.append(_box(at, top, size, tall - 6, shade, f"{name}: {number(value)} {unit}, {what}"))
+                drawn.append(
+                    _box(at, top, size, tall - 6, shade, f"{name}: {number(value)} {unit}, {what}")
+                )
                 at += size
         whole = number(sum(value for _, value, _ in values))
         drawn.append(f'<text x="{_n(at + 6)}" y="{top + 13}">{whole}</text>')
     return _picture(width, 2 * TOP + tall * len(rows), drawn, unit)
 
 
-def histogram(bars: Sequence[tuple[str, int]], shades: Sequence[str], *, width: int = 370, height: int = 180) -> str:
+def histogram(
+    bars: Sequence[tuple[str, int]], shades: Sequence[str], *, width: int = 370, height: int = 180
+) -> str:
     """How many of each; `bars`: (what, how many)."""
     scale = _Scale(
-        float(max((count for _, count in bars), default=0)), height - TOP - BOTTOM, height - BOTTOM, whole=True
+        float(max((count for _, count in bars), default=0)),
+        height - TOP - BOTTOM,
+        height - BOTTOM,
+        whole=True,
     )
     step = (width - LEFT) / max(len(bars), 1)
     drawn = [_grid(scale, width)]
     for place, ((what, count), shade) in enumerate(zip(bars, shades, strict=True)):
         left, top = LEFT + place * step, scale(float(count))
         drawn.append(_box(left + 2, top, step - 4, scale(0) - top, shade, f"{what}: {count} jobs"))
-        drawn.append(f'<text x="{_n(left + step / 2)}" y="{height - 10}" class="mid">{text(what)}</text>')
+        drawn.append(
+            f'<text x="{_n(left + step / 2)}" y="{height - 10}" class="mid">{text(what)}</text>'
+        )
     return _picture(width, height, drawn, "jobs by finish-time fairness")
 
 
@@ -133,7 +158,11 @@ class _Scale:
     ) -> None:
         step = _round_step(most / 4 or 0.25)
         step = max(step, 1.0) if whole else step
-        self.ticks = list(ticks) or [step * index for index in range(math.ceil(most / step - 1e-9) + 1)] or [0.0]
+        self.ticks = (
+            list(ticks)
+            or [step * index for index in range(math.ceil(most / step - 1e-9) + 1)]
+            or [0.0]
+        )
         self._top = max(self.ticks[-1], most) or 1.0
         self._height, self._bottom, self._percent = height, bottom, percent
 
@@ -147,13 +176,16 @@ class _Scale:
 def _round_step(least: float) -> float:
     """1, 2 or 5 times a power of ten, and no less."""
     power = 10.0 ** math.floor(math.log10(least))
-    return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least * (1 - 1e-9))
+    return next(
+        factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least * (1 - 1e-9)
+    )
 
 
 def _grid(scale: _Scale, width: int) -> str:
     lines = "".join(f"M{LEFT} {_n(scale(tick))}H{width}" for tick in scale.ticks)
     said = "".join(
-        f'<text x="{LEFT - 6}" y="{_n(scale(tick) + 4)}" class="end">{scale.label(tick)}</text>' for tick in scale.ticks
+        f'<text x="{LEFT - 6}" y="{_n(scale(tick) + 4)}" class="end">{scale.label(tick)}</text>'
+        for tick in scale.ticks
     )
     return f'<path class="grid" d="{lines}"/>{said}'
 
@@ -173,7 +205,10 @@ def _box(left: float, top: float, width: float, height: float, shade: str, told:
 
 
 def _picture(width: int, height: int, parts: Sequence[str], told: str) -> str:
-    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{text(told)}">{"".join(parts)}</svg>'
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img"'
+        f' aria-label="{text(told)}">{"".join(parts)}</svg>'
+    )
 
 
 def _n(value: float) -> str:

@@ -1,4 +1,5 @@
-"""The interactive picture of `gpq top`: the list of jobs with a cursor, the GPUs above it, who gets what below it.
+"""The interactive picture of `gpq top`: the list of jobs with a cursor, the GPUs above it, who gets
+what below it.
 
 Everything fits in the size it is given; what does not is scrolled to, or counted.
 """
@@ -98,8 +99,11 @@ def _lines(view: TopView, jobs: int, height: int) -> tuple[int, int, int]:
     return found[0] or 1, found[1] or 2, found[2] or 2
 
 
-def picture(view: TopView, rows: list[JobView], look: Look, past: Past, width: int, height: int) -> RenderableType:
-    """`rows`: the jobs of `view` in order. What stands above and below it is not counted in `height`."""
+def picture(
+    view: TopView, rows: list[JobView], look: Look, past: Past, width: int, height: int
+) -> RenderableType:
+    """`rows`: the jobs of `view` in order. What stands above and below it is not counted in
+    `height`."""
     live = [job for job in rows if job.state not in ENDED]
     gpus, jobs, lower = _lines(view, len(rows), height)
     parts: list[RenderableType] = []
@@ -130,10 +134,14 @@ def _table(rows: list[JobView], first: int, room: int, look: Look, width: int) -
     shown = rows[first : first + room]
     if not shown:
         return Text(
-            "no job matches: / changes the filter, Esc ends it" if look.filter else "no jobs: gpq submit queues one"
+            "no job matches: / changes the filter, Esc ends it"
+            if look.filter
+            else "no jobs: gpq submit queues one"
         )
     found = [job_columns.cells(job) for job in shown]
-    names, reason = job_columns.with_reason(titles(rows, look, width), rows, found, width, look.sort)
+    names, reason = job_columns.with_reason(
+        titles(rows, look, width), rows, found, width, look.sort
+    )
     down, up = ("↓", "↑") if plain.ellipsis() == "…" else ("v", "^")
     heads = {look.sort: look.sort + (down if look.descending else up)}
     table = once.grid(
@@ -147,5 +155,7 @@ def _table(rows: list[JobView], first: int, room: int, look: Look, width: int) -
         cells = job_columns.narrowed(row, reason)
         here = job.id == look.selected
         over = "dim" if job.state in ENDED else ""
-        table.add_row(">" if here else "", *(cells[name] for name in names), style="reverse" if here else over)
+        table.add_row(
+            ">" if here else "", *(cells[name] for name in names), style="reverse" if here else over
+        )
     return table

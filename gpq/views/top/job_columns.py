@@ -1,5 +1,5 @@
-"""The columns of jobs in both forms of `gpq top`: what they say, which of them there is something in, and whether there is
-room for the reason. Draws nothing."""
+"""The columns of jobs in both forms of `gpq top`: what they say, which of them there is something
+in, and whether there is room for the reason. Draws nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ COLUMNS = (  # with the least width of the terminal at which they are shown
     ("age", 120),
 )
 RIGHT = "job GPUs batch goodput eff done ETA thruput restarts prio age"
-TOLD: Mapping[str, Callable[[JobView], bool]] = {  # a column that says something of none of the jobs is left out
+# a column that says something of none of the jobs is left out
+TOLD: Mapping[str, Callable[[JobView], bool]] = {
     "batch": lambda job: bool(job.total_batch and job.gpus),
     "goodput": lambda job: job.goodput is not None,
     "eff": lambda job: job.efficiency is not None,
@@ -58,7 +59,9 @@ NAME = 24  # columns at most of a name beside a reason
 GOOD, REASON = 32, 18  # columns at least of a reason: sought, and if need be
 
 
-def titles(jobs: Sequence[JobView], width: int, last: str = "restarts", sort: str = "") -> list[str]:
+def titles(
+    jobs: Sequence[JobView], width: int, last: str = "restarts", sort: str = ""
+) -> list[str]:
     """Those that there is room for and something in, up to `last`; `sort` stays."""
     names = [title for title, _ in COLUMNS]
     most = names.index(last)
@@ -71,15 +74,21 @@ def titles(jobs: Sequence[JobView], width: int, last: str = "restarts", sort: st
 
 
 def with_reason(
-    names: Sequence[str], jobs: Sequence[JobView], cells: Sequence[Mapping[str, str | Text]], width: int, sort: str = ""
+    names: Sequence[str],
+    jobs: Sequence[JobView],
+    cells: Sequence[Mapping[str, str | Text]],
+    width: int,
+    sort: str = "",
 ) -> tuple[list[str], int]:
-    """`names`, those that yield left out and "reason" at the end where it helps, and how many columns the reason has: 0
-    where nothing needs one, or there is no room. `cells` of `jobs`, the rows that are seen."""
+    """`names`, those that yield left out and "reason" at the end where it helps, and how many
+    columns the reason has: 0 where nothing needs one, or there is no room. `cells` of `jobs`, the
+    rows that are seen."""
     wanted = max((plain.width(str(row["reason"])) for row in cells), default=0)
     if not wanted:
         return list(names), 0
     sizes = {
-        name: max(len(name) + (name == sort), *(plain.width(str(row[name])) for row in cells)) + 1 for name in names
+        name: max(len(name) + (name == sort), *(plain.width(str(row[name])) for row in cells)) + 1
+        for name in names
     }
     sizes["name"] = min(sizes["name"], NAME + 1)
     yielding = [name for name in YIELDING if name != "user" or len({job.user for job in jobs}) == 1]
@@ -129,8 +138,8 @@ def narrowed(row: Mapping[str, str | Text], reason: int) -> dict[str, str | Text
 
 
 def state_of(job: JobView) -> Text:
-    """`unknown 40s` where nobody can tell, `hung 90s` where no replica goes on, `running nan` where a metric is no number,
-    `running !3` where the others wait for rank 3."""
+    """`unknown 40s` where nobody can tell, `hung 90s` where no replica goes on, `running nan` where
+    a metric is no number, `running !3` where the others wait for rank 3."""
     if job.unknown_seconds is not None:
         return Text(f"unknown {duration(job.unknown_seconds)}", style="red")
     if job.hung_seconds is not None:

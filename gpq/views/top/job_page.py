@@ -1,4 +1,5 @@
-"""The page of one job in `gpq top`: how it goes and why, its loss and goodput curves, its replicas, the end of its log."""
+"""The page of one job in `gpq top`: how it goes and why, its loss and goodput curves, its replicas,
+the end of its log."""
 
 from __future__ import annotations
 
@@ -27,18 +28,27 @@ class Page:
 
     detail: JobDetail
     why: Explanation
-    log: tuple[str, ...] = ()  # lines, made fit for a terminal (views.terminal): colours are the only codes in them
+    # lines, made fit for a terminal (views.terminal): colours are the only codes in them
+    log: tuple[str, ...] = ()
     log_of: str = ""  # `attempt 2 on a`, or why there is none
 
 
-def picture(page: Page, part: str, scroll: int, width: int, height: int) -> tuple[RenderableType, int]:
-    """All, or one of `PARTS`, below the first line; and how far it is scrolled really. The end of the log is always seen,
-    unless it is the log through which one scrolls, from its end."""
+def picture(
+    page: Page, part: str, scroll: int, width: int, height: int
+) -> tuple[RenderableType, int]:
+    """All, or one of `PARTS`, below the first line; and how far it is scrolled really. The end of
+    the log is always seen, unless it is the log through which one scrolls, from its end."""
     text = lines(page, width)
     if part == "text":
         return status_bar.window(text, scroll, height)
-    rule = Text(plain.cut(f"-- log of {safe(page.log_of)} ".ljust(width, "-"), width, ""), style="dim")
-    below = height - 1 if part == "log" else max(height - 1 - len(text), min(height // 2, max(len(page.log), LEAST)))
+    rule = Text(
+        plain.cut(f"-- log of {safe(page.log_of)} ".ljust(width, "-"), width, ""), style="dim"
+    )
+    below = (
+        height - 1
+        if part == "log"
+        else max(height - 1 - len(text), min(height // 2, max(len(page.log), LEAST)))
+    )
     if part == "log":
         scroll = max(min(scroll, len(page.log) - below), 0)
         return status_bar.stacked([rule, *tail(page.log, width, below, scroll)]), scroll
@@ -60,19 +70,33 @@ def lines(page: Page, width: int) -> list[Text]:
     """Everything but the log; nothing is wider than `width`."""
     job, bar = page.detail.job, "█" if plain.ellipsis() == "…" else "#"
     why = msgspec.structs.replace(page.why, curve=[])
-    told = [f"{plain.moment(each.at)[5:]} {safe(each.text)}" for each in page.detail.history[-EVENTS:]]
+    told = [
+        f"{plain.moment(each.at)[5:]} {safe(each.text)}" for each in page.detail.history[-EVENTS:]
+    ]
     text = wrapped(_now(job), width)
-    text += [line for line in (job.hung, job.unknown) if line for line in wrapped(safe(line), width)]
-    text += detail.paragraph("loss", loss_curve.lines(page.detail.losses, width, bar, page.detail.metrics.get("loss")))
+    text += [
+        line for line in (job.hung, job.unknown) if line for line in wrapped(safe(line), width)
+    ]
+    text += detail.paragraph(
+        "loss", loss_curve.lines(page.detail.losses, width, bar, page.detail.metrics.get("loss"))
+    )
     points = page.detail.curve or page.why.curve
-    text += detail.paragraph("goodput by number of GPUs, 1x = fewest", goodput_curve.lines(points, width, bar))
+    text += detail.paragraph(
+        "goodput by number of GPUs, 1x = fewest", goodput_curve.lines(points, width, bar)
+    )
     text += detail.paragraph("replicas", detail.replicas(page.detail, width))
-    text += detail.paragraph(detail.LOST, detail.habits(page.detail.habits, width, page.detail.job.id))
+    text += detail.paragraph(
+        detail.LOST, detail.habits(page.detail.habits, width, page.detail.job.id)
+    )
     text += detail.paragraph("why", explanation.lines(why, width, bar))
-    text += detail.paragraph("latest events", [line for each in told for line in wrapped(each, width, "  ", "    ")])
+    text += detail.paragraph(
+        "latest events", [line for each in told for line in wrapped(each, width, "  ", "    ")]
+    )
     text += detail.paragraph("command", wrapped(safe(job.command), width, "  ", "    "))
     titled = [index > 0 and text[index - 1] == "" for index in range(len(text))]
-    return [Text(line, style="bold" if title else "") for line, title in zip(text, titled, strict=True)]
+    return [
+        Text(line, style="bold" if title else "") for line, title in zip(text, titled, strict=True)
+    ]
 
 
 def _now(job: JobView) -> str:
@@ -92,7 +116,8 @@ def _now(job: JobView) -> str:
 
 
 def tail(log: Sequence[str], width: int, height: int, up: int = 0) -> list[Text]:
-    """So many rows of the log's end, `up` lines before it; long lines are folded, colours are kept."""
+    """So many rows of the log's end, `up` lines before it; long lines are folded, colours are
+    kept."""
     found: list[Text] = []
     for line in reversed(log[: max(len(log) - up, 0)]):
         text = Text.from_ansi(line, no_wrap=True)

@@ -1,4 +1,5 @@
-"""The live view of `gpq top`: GPUs by server, goodput, fairness, and the last re-allocations, as rich renderables.
+"""The live view of `gpq top`: GPUs by server, goodput, fairness, and the last re-allocations, as
+rich renderables.
 
 Everything fits in the size it is given: what does not is counted in a last row, never wrapped.
 """
@@ -24,7 +25,9 @@ from gpq.views.queue import ENDED, percent, ranges
 from gpq.views.top import job_columns
 from gpq.views.top.utilisation import Past
 
-WIDE = 140  # columns from which on the goodput table is only as wide as its cells: the eye must find its way back
+# columns from which on the goodput table is only as wide as its cells: the eye must find its way
+# back
+WIDE = 140
 IDLE = ("pending", "held")  # states without GPUs
 SLIM = 64  # columns below which the two lower panels stand one below the other
 
@@ -32,7 +35,12 @@ SLIM = 64  # columns below which the two lower panels stand one below the other
 def frame(view: TopView, width: int, height: int | None, filter: str = "") -> RenderableType:
     """One picture, `width` columns wide; `height` lines high, or as high as it must be (None)."""
     live = [job for job in view.jobs if job.state not in ENDED]
-    rows = shares(height, devices=sum(len(node.devices) for node in view.nodes), jobs=len(live), users=len(view.users))
+    rows = shares(
+        height,
+        devices=sum(len(node.devices) for node in view.nodes),
+        jobs=len(live),
+        users=len(view.users),
+    )
     return Group(
         header(view, live, width, filter),
         panel("GPUs", device_table(view.nodes, rows[0], width), rows[0]),
@@ -41,11 +49,16 @@ def frame(view: TopView, width: int, height: int | None, filter: str = "") -> Re
     )
 
 
-def lower(view: TopView, live: list[JobView], width: int, lines: int | None) -> list[RenderableType]:
-    """Fairness and changes, side by side where there is room; below `SLIM` columns only the changes, or both."""
+def lower(
+    view: TopView, live: list[JobView], width: int, lines: int | None
+) -> list[RenderableType]:
+    """Fairness and changes, side by side where there is room; below `SLIM` columns only the
+    changes, or both."""
     half = width // 2 if width >= SLIM else width
     fairness = panel("fairness", fairness_table(view, live, lines), lines)
-    changes = panel("last re-allocations", change_lines(view.changes, (width - half or width) - 4, lines), lines)
+    changes = panel(
+        "last re-allocations", change_lines(view.changes, (width - half or width) - 4, lines), lines
+    )
     if width < SLIM:
         return [fairness, changes] if lines is None else [changes]
     side_by_side = Table.grid(expand=True, padding=0)
@@ -55,13 +68,19 @@ def lower(view: TopView, live: list[JobView], width: int, lines: int | None) -> 
     return [side_by_side]
 
 
-def shares(height: int | None, *, devices: int, jobs: int, users: int) -> tuple[int | None, int | None, int | None]:
+def shares(
+    height: int | None, *, devices: int, jobs: int, users: int
+) -> tuple[int | None, int | None, int | None]:
     """Lines inside the panels of GPUs, goodput and fairness; None = as many as it takes."""
     if height is None:
         return None, None, None
     room = max(height - 1 - 6, 6)  # a header, and three borders of two lines
     wanted = (max(devices, 1), jobs + 1, max(users + jobs + 1, 4))
-    least = (min(wanted[0], max(room // 4, 2)), min(wanted[1], max(room // 4, 2)), min(wanted[2], max(room // 3, 2)))
+    least = (
+        min(wanted[0], max(room // 4, 2)),
+        min(wanted[1], max(room // 4, 2)),
+        min(wanted[2], max(room // 3, 2)),
+    )
     given = list(least)
     for index in (1, 0, 2):  # jobs first: that is what one looks for
         given[index] += max(min(wanted[index] - given[index], room - sum(given)), 0)
@@ -70,7 +89,13 @@ def shares(height: int | None, *, devices: int, jobs: int, users: int) -> tuple[
 
 
 def panel(title: str | Text, body: RenderableType, lines: int | None) -> Panel:
-    return Panel(body, title=title, title_align="left", height=None if lines is None else lines + 2, padding=(0, 1))
+    return Panel(
+        body,
+        title=title,
+        title_align="left",
+        height=None if lines is None else lines + 2,
+        padding=(0, 1),
+    )
 
 
 def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "") -> Text:
@@ -85,11 +110,19 @@ def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "")
         "held": states.get("held", 0),
     }
     clock, gpus = f"gpq {plain.moment(view.now)[11:]}", f"{used}/{devices} GPUs"
-    told = [", ".join(f"{count} {state}" for state, count in counts.items() if count or state != "held")]
+    told = [
+        ", ".join(f"{count} {state}" for state, count in counts.items() if count or state != "held")
+    ]
     if filter:
         ended = f" and {len(rows) - len(live)} that ended" if len(rows) > len(live) else ""
         told.append(f"{len(live)} of {sum(states.values())} jobs{ended} shown")
-    parts = [clock, gpus, *told, f"goodput {number(view.cluster_goodput)}", f"policy {safe(view.policy)}"]
+    parts = [
+        clock,
+        gpus,
+        *told,
+        f"goodput {number(view.cluster_goodput)}",
+        f"policy {safe(view.policy)}",
+    ]
     if view.round_seconds is not None:
         parts.append(f"round {1000 * view.round_seconds:.1f} ms, {duration(view.round_age)} ago")
     while len(parts) > 2 + len(told) and len("  ".join(parts)) > width:  # whole words, or none
@@ -100,8 +133,16 @@ def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "")
 
 
 def grid(*titles: str, right: str, give: str, expand: bool = True) -> Table:
-    """A table without lines; columns in `right` (words) are aligned right, the one named `give` takes or gives room."""
-    table = Table(box=None, expand=expand, padding=(0, 1, 0, 0), show_edge=False, header_style="dim", pad_edge=False)
+    """A table without lines; columns in `right` (words) are aligned right, the one named `give`
+    takes or gives room."""
+    table = Table(
+        box=None,
+        expand=expand,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+        header_style="dim",
+        pad_edge=False,
+    )
     for title in titles:
         side: Literal["left", "right"] = "right" if title in right.split() else "left"
         ratio = 1 if title == give else None
@@ -109,8 +150,11 @@ def grid(*titles: str, right: str, give: str, expand: bool = True) -> Table:
     return table
 
 
-def device_table(nodes: list[NodeView], lines: int | None, width: int, past: Past | None = None) -> RenderableType:
-    """A line a GPU; a line a server where that is too many. With a `past`, its last minutes instead of a bar."""
+def device_table(
+    nodes: list[NodeView], lines: int | None, width: int, past: Past | None = None
+) -> RenderableType:
+    """A line a GPU; a line a server where that is too many. With a `past`, its last minutes instead
+    of a bar."""
     if not nodes:
         return Text("no servers")
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_header=False, pad_edge=False)
@@ -123,7 +167,9 @@ def device_table(nodes: list[NodeView], lines: int | None, width: int, past: Pas
     for node in shown:
         if single and node.devices:
             for device in node.devices:
-                table.add_row(*(_device(node, device, past, measured=measured)[cell] for cell in kept))
+                table.add_row(
+                    *(_device(node, device, past, measured=measured)[cell] for cell in kept)
+                )
         else:
             table.add_row(*(_summary(node, past, measured=measured)[cell] for cell in kept))
     if len(shown) < len(nodes):
@@ -131,16 +177,24 @@ def device_table(nodes: list[NodeView], lines: int | None, width: int, past: Pas
     return table
 
 
-def _device(node: NodeView, device: DeviceView, past: Past | None, *, measured: bool) -> tuple[str | Text, ...]:
+def _device(
+    node: NodeView, device: DeviceView, past: Past | None, *, measured: bool
+) -> tuple[str | Text, ...]:
     state = device.state if node.state == "up" else node.state
     style = "red" if state != "ok" else "green" if device.job is not None else "dim"
     who = owned(device, past.owners) if past else occupant(device)
     return (
         f"{safe(node.name)}:{device.index}",
         safe(device.type).removeprefix("NVIDIA "),
-        past.utilisation(node.name, device.id) if past and measured else bar(device.utilisation) if measured else "",
+        past.utilisation(node.name, device.id)
+        if past and measured
+        else bar(device.utilisation)
+        if measured
+        else "",
         utilisation(device).rjust(4) if measured else "",
-        f"{past.memory(node.name, device.id)} {memory(device)}" if past and device.used_mib else memory(device),
+        f"{past.memory(node.name, device.id)} {memory(device)}"
+        if past and device.used_mib
+        else memory(device),
         Text(who if state == "ok" else f"{safe(state)} {who}", style=style),
     )
 
@@ -178,10 +232,15 @@ def bar(value: int | None, cells: int = 10) -> str:
     return filled * full + empty * (cells - full)
 
 
-def goodput_table(jobs: list[JobView], lines: int | None, width: int, filter: str = "") -> RenderableType:
-    """Running jobs first; columns that say nothing, or that a narrow terminal has no room for, are left out."""
+def goodput_table(
+    jobs: list[JobView], lines: int | None, width: int, filter: str = ""
+) -> RenderableType:
+    """Running jobs first; columns that say nothing, or that a narrow terminal has no room for, are
+    left out."""
     if not jobs:
-        return Text("no live job matches the filter" if filter else "no jobs: gpq submit queues one")
+        return Text(
+            "no live job matches the filter" if filter else "no jobs: gpq submit queues one"
+        )
     ordered = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
     shown = ordered if lines is None or len(jobs) + 1 <= lines else ordered[: max(lines - 2, 0)]
     rows = [job_columns.cells(job) for job in shown]
@@ -197,8 +256,11 @@ def goodput_table(jobs: list[JobView], lines: int | None, width: int, filter: st
 
 
 def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> RenderableType:
-    """By user, then by job: share of the GPUs, speedup against the fair share, finish-time fairness (rho)."""
-    table = grid("who", "GPUs", "share", "speedup", "rho", right="GPUs share speedup rho", give="who")
+    """By user, then by job: share of the GPUs, speedup against the fair share, finish-time fairness
+    (rho)."""
+    table = grid(
+        "who", "GPUs", "share", "speedup", "rho", right="GPUs share speedup rho", give="who"
+    )
     rows: list[tuple[str, ...]] = [
         (
             safe(user.user),
@@ -232,13 +294,16 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
 
 
 def change_lines(changes: list[EventView], width: int, lines: int | None) -> RenderableType:
-    """Newest first: when, which job, what and why, in as many lines as that takes; the last may be missing its end."""
+    """Newest first: when, which job, what and why, in as many lines as that takes; the last may be
+    missing its end."""
     if not changes:
         return Text("none yet")
     text: list[str] = []
     for change in changes:
         job = f"job {change.job} " if change.job is not None else ""
-        text += plain.wrapped(job + safe(change.text), max(width, 20), f"{plain.moment(change.at)[11:]} ", "  ")
+        text += plain.wrapped(
+            job + safe(change.text), max(width, 20), f"{plain.moment(change.at)[11:]} ", "  "
+        )
         if lines is not None and len(text) >= lines:
             break
     return Text("\n".join(text[:lines]), no_wrap=True, overflow="ellipsis")

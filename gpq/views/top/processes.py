@@ -1,4 +1,5 @@
-"""The page of servers in `gpq top`: each GPU with its last minutes, and every process on it with its owner."""
+"""The page of servers in `gpq top`: each GPU with its last minutes, and every process on it with
+its owner."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def lines(nodes: list[NodeView], past: Past, width: int) -> list[Text]:
         style = "bold" if node.state == "up" else "bold red"
         head = f"{safe(node.name)}  {safe(node.state)}  {node.cores} cores  {gib(node.memory_mib)}"
         found.append(Text(f"{head}  seen {seen(node)}  {safe(node.reason)}".rstrip(), style=style))
-        found += [Text(f"  not in the database: {safe(line)}", style="red") for line in node.strangers]
+        found += [
+            Text(f"  not in the database: {safe(line)}", style="red") for line in node.strangers
+        ]
         found += [Text(f"  {safe(line)}", style="yellow") for line in node.damage]
         for device in node.devices:
             found += _device(node, device, past, room)
@@ -31,7 +34,11 @@ def lines(nodes: list[NodeView], past: Past, width: int) -> list[Text]:
 
 def _device(node: NodeView, device: DeviceView, past: Past, room: int) -> list[Text]:
     kind = safe(device.type).removeprefix("NVIDIA ")
-    use = f"{past.utilisation(node.name, device.id, room)} {utilisation(device):>4}" if _measured(device) else ""
+    use = (
+        f"{past.utilisation(node.name, device.id, room)} {utilisation(device):>4}"
+        if _measured(device)
+        else ""
+    )
     full = f"{past.memory(node.name, device.id, room // 2)} " if device.used_mib else ""
     state = "" if device.state == "ok" else f"{safe(device.state)} "
     style = "red" if state else "green" if device.job is not None else "dim"

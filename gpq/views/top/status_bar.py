@@ -1,5 +1,5 @@
-"""The last line of the interactive `gpq top`, the first where no answer comes, the page of its keys, and lines through which
-one scrolls."""
+"""The last line of the interactive `gpq top`, the first where no answer comes, the page of its
+keys, and lines through which one scrolls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ KEYS = {
     "Ctrl-L": "draw anew",
 }
 INDENT = 13
-LIST_KEYS = "Enter open  / filter  s sort  r reverse  c cancel  h hold  +- prio  n servers  ? keys  q quit"
+LIST_KEYS = (
+    "Enter open  / filter  s sort  r reverse  c cancel  h hold  +- prio  n servers  ? keys  q quit"
+)
 JOB_KEYS = "Esc back  l log  up/down scroll  c cancel  h hold  +- priority  ? keys"
 PAGE_KEYS = "Esc back  up/down scroll  ? keys"
 HELP_KEYS = "up/down scroll  any other key: back"
@@ -36,7 +38,9 @@ LAST = ("  ? keys  q quit", "  ? keys")
 
 def keys(width: int) -> list[Text]:
     """The page of help."""
-    pairs = [plain.wrapped(does, width, f"{key:{INDENT}}", " " * INDENT) for key, does in KEYS.items()]
+    pairs = [
+        plain.wrapped(does, width, f"{key:{INDENT}}", " " * INDENT) for key, does in KEYS.items()
+    ]
     return [Text(line) for lines in pairs for line in lines]
 
 
@@ -55,7 +59,8 @@ def prompt(typed: str, width: int) -> Text:
 def question(job: JobView, width: int) -> Text:
     name = plain.cut(safe(job.name), max(width - 42, 4), plain.ellipsis())
     return Text(
-        plain.cut(f"cancel job {job.id} {name}? y: yes, any other key: no", width - 1, ""), style="bold reverse"
+        plain.cut(f"cancel job {job.id} {name}? y: yes, any other key: no", width - 1, ""),
+        style="bold reverse",
     )
 
 
@@ -80,6 +85,7 @@ def stacked(lines: Sequence[Text]) -> RenderableType:
 
 
 def window(lines: Sequence[Text], scroll: int, height: int) -> tuple[RenderableType, int]:
-    """So many of them from `scroll` on, or from the last place where the window is full, which is told."""
+    """So many of them from `scroll` on, or from the last place where the window is full, which is
+    told."""
     at = max(min(scroll, len(lines) - height), 0)
     return stacked(lines[at : at + max(height, 0)]), at

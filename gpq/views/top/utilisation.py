@@ -1,5 +1,5 @@
-"""What the GPUs did in the last minutes, as far as `gpq top` looked on: means over pieces of time, so that it stays small.
-And whose the jobs on them are, which a filter may hide."""
+"""What the GPUs did in the last minutes, as far as `gpq top` looked on: means over pieces of time,
+so that it stays small. And whose the jobs on them are, which a filter may hide."""
 
 from __future__ import annotations
 
@@ -94,4 +94,6 @@ def spark(shares: Sequence[float], room: int) -> str:
     """The last `room` of them, one character each, now at the right; 1 is the highest."""
     levels = LEVELS if plain.ellipsis() == "…" else ASCII
     shown = list(shares)[-room:]
-    return "".join(levels[round(min(max(share, 0.0), 1.0) * (len(levels) - 1))] for share in shown).rjust(room)
+    return "".join(
+        levels[round(min(max(share, 0.0), 1.0) * (len(levels) - 1))] for share in shown
+    ).rjust(room)

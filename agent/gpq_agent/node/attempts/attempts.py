@@ -51,7 +51,8 @@ class Attempts:
     # -- looking
 
     def keys(self) -> List[str]:
-        """Attempts not forgotten. The folder is listed only when it has changed: it may hold years of attempts."""
+        """Attempts not forgotten. The folder is listed only when it has changed: it may hold years
+        of attempts."""
         changed = os.stat(self.spool.attempts).st_mtime_ns
         if changed != self._listed_at or self._listed_early:
             self._listed_at = changed
@@ -60,7 +61,9 @@ class Attempts:
             listed = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
             before = self._keys if self._is_listed else self._marked()
             self._is_listed = True
-            self._keys = listed + [key for key in before if key not in listed and self._is_restored(key)]
+            self._keys = listed + [
+                key for key in before if key not in listed and self._is_restored(key)
+            ]
         for key in self._keys:
             if os.path.exists(os.path.join(self.spool.folder(key), spool.FORGOTTEN)):
                 self._let_go(key)
@@ -73,7 +76,8 @@ class Attempts:
         return sorted(filter(None, map(self.spool.key_of_mark, marks)))
 
     def _is_restored(self, key: str) -> bool:
-        """Its folder was removed, by the job itself perhaps. Does it live? Then it has a folder again, to be stopped by."""
+        """Its folder was removed, by the job itself perhaps. Does it live? Then it has a folder
+        again, to be stopped by."""
         if key in self._forgotten or not self._has_survivors(key):
             return False
         with contextlib.suppress(OSError):
@@ -81,8 +85,12 @@ class Attempts:
         if self._orders.get(key) is None:
             self._orders[key] = self._bare_order(key)
         else:
-            wire.write_json(os.path.join(self.spool.folder(key), wire.ORDER), self._orders[key]._asdict())
-        self._damage.setdefault(key, []).append("its folder {} was removed".format(self.spool.folder(key)))
+            wire.write_json(
+                os.path.join(self.spool.folder(key), wire.ORDER), self._orders[key]._asdict()
+            )
+        self._damage.setdefault(key, []).append(
+            "its folder {} was removed".format(self.spool.folder(key))
+        )
         return True
 
     def order(self, key: str) -> Optional[wire.StartOrder]:
@@ -94,13 +102,18 @@ class Attempts:
             try:
                 self._orders[key] = launch.parse_order(content)
             except SpoolError as error:
-                self._put_away(key, records.Damaged(os.path.join(self.spool.folder(key), wire.ORDER), error.message))
+                self._put_away(
+                    key,
+                    records.Damaged(
+                        os.path.join(self.spool.folder(key), wire.ORDER), error.message
+                    ),
+                )
                 self._orders[key] = self._bare_order(key)
         return self._orders[key]
 
     def _bare_order(self, key: str) -> wire.StartOrder:
-        """In place of one that cannot be read: the attempt must not be taken for one that never was. What devices it has,
-        their locks tell, and the daemon knows."""
+        """In place of one that cannot be read: the attempt must not be taken for one that never
+        was. What devices it has, their locks tell, and the daemon knows."""
         job, attempt = wire.parse_attempt_key(key)
         order = wire.StartOrder(job, attempt, ["?"], "/", {}, ["?"], "black-box")
         with contextlib.suppress(OSError):  # else this is found out once more
@@ -112,8 +125,9 @@ class Attempts:
         return [info for info in map(self._survey, self.keys()) if info is not None]
 
     def _survey(self, key: str) -> Optional[wire.AttemptInfo]:
-        """As `look`. Whatever goes wrong with one attempt costs the others nothing: it is told as it was last seen, or as one
-        that lives on unseen, so that nothing is started in its place."""
+        """As `look`. Whatever goes wrong with one attempt costs the others nothing: it is told
+        as it was last seen, or as one that lives on unseen, so that nothing is started in its
+        place."""
         try:
             info = self.look(key)
         except Exception as error:
@@ -121,7 +135,9 @@ class Attempts:
                 raise
             self._tell(key, error)
             job, attempt = wire.parse_attempt_key(key)
-            unseen = wire.AttemptInfo(job, attempt, "orphan", damage=list(self._damage.get(key, [])))
+            unseen = wire.AttemptInfo(
+                job, attempt, "orphan", damage=list(self._damage.get(key, []))
+            )
             latest: wire.AttemptInfo = self._seen.get(key, unseen)
             return latest
         if info is not None:
@@ -136,7 +152,8 @@ class Attempts:
             traceback.print_exc(file=sys.stderr)
 
     def look(self, key: str) -> Optional[wire.AttemptInfo]:
-        """One attempt as it is now, None when there is none. `processes` is left at 0, see `count`."""
+        """One attempt as it is now, None when there is none. `processes` is left at 0, see
+        `count`."""
         info = self._look(key)
         return info if info is None else info._replace(damage=list(self._damage.get(key, [])))
 
@@ -149,7 +166,8 @@ class Attempts:
         shim_record = self._read(key, wire.SHIM)
         alive = procs.lives(shim_record, self.boot)
         started = self._read(key, wire.STARTED)
-        ended = self._read(key, wire.EXIT)  # read after the shim was looked at: it may have ended in between
+        # read after the shim was looked at: it may have ended in between
+        ended = self._read(key, wire.EXIT)
         info = wire.AttemptInfo(
             job=order.job,
             attempt=order.attempt,
@@ -170,20 +188,28 @@ class Attempts:
                 info = info._replace(exit=self._unknown_exit(key, info, str(note["note"])))
             adopted = shim_record is not None and bool(shim_record.get("adopted"))
             return info._replace(state="orphan") if adopted else info
-        if spool.is_locked(os.path.join(self.spool.folder(key), spool.LOCK)):  # a shim is coming up, or adopting
+        if spool.is_locked(os.path.join(self.spool.folder(key), spool.LOCK)):
+            # a shim is coming up, or adopting
             return info._replace(state="orphan") if started else info
-        # In the midst of exec the first process shows no mark yet, so it is also looked for by its identity.
-        if procs.lives(started, self.boot) or (self._same_boot(shim_record) and self._has_survivors(key)):
+        # In the midst of exec the first process shows no mark yet, so it is also looked for by its
+        # identity.
+        if procs.lives(started, self.boot) or (
+            self._same_boot(shim_record) and self._has_survivors(key)
+        ):
             return info._replace(state="orphan")
         if self._read(key, wire.EXIT) is not None:
             return self._look(key)
-        why = "; ".join(["its shim was killed, and nothing of it is left", *self._damage.get(key, [])])
+        why = "; ".join(
+            ["its shim was killed, and nothing of it is left", *self._damage.get(key, [])]
+        )
         if not self._same_boot(shim_record):
             why = "rebooted"
         elif started is None:
             why = "it was never started: its shim did not come up{}".format(self._last_words(key))
         latest = None if self._same_boot(shim_record) else 0.0  # the boot ended what it had left
-        self._final[key] = info._replace(state="lost", exit=self._unknown_exit(key, info, why), ended=latest)
+        self._final[key] = info._replace(
+            state="lost", exit=self._unknown_exit(key, info, why), ended=latest
+        )
         return self._final[key]
 
     def count(self, infos: List[wire.AttemptInfo]) -> List[wire.AttemptInfo]:
@@ -202,7 +228,8 @@ class Attempts:
         return counted
 
     def owner_of(self, pid: int) -> str:
-        """The attempt that a process belongs to, by its mark or by the shim above it; "" for a stranger."""
+        """The attempt that a process belongs to, by its mark or by the shim above it; "" for a
+        stranger."""
         key = self.spool.key_of_mark(procs.mark_of(pid, wire.ENV_MARK))
         if key:
             return key
@@ -233,7 +260,11 @@ class Attempts:
         """As `_began`, of an end; None where an older shim did not write it down."""
         if not record.get("stamp"):
             return None
-        return float(record["stamp"]) if self._same_boot(record) else _before_boot(float(record["ended_at"]))
+        return (
+            float(record["stamp"])
+            if self._same_boot(record)
+            else _before_boot(float(record["ended_at"]))
+        )
 
     def _same_boot(self, record: Optional[Dict[str, Any]]) -> bool:
         return record is None or record["boot_id"] == self.boot
@@ -245,7 +276,8 @@ class Attempts:
         return self._processes
 
     def _has_survivors(self, key: str) -> bool:
-        """Are there processes with the attempt's mark? Looked up at most once a `SCAN_PERIOD` while there are."""
+        """Are there processes with the attempt's mark? Looked up at most once a `SCAN_PERIOD` while
+        there are."""
         looked_at, found = self._orphans.get(key, (-SCAN_PERIOD, False))
         if not found or time.monotonic() - looked_at >= SCAN_PERIOD:
             found = bool(Tree(self.spool.mark(key), None).members())
@@ -284,7 +316,8 @@ class Attempts:
         return record._asdict()
 
     def _read(self, key: str, name: str) -> Optional[Dict[str, Any]]:
-        """A file of the attempt, None where there is none, or none that can be taken for it: that one is set aside."""
+        """A file of the attempt, None where there is none, or none that can be taken for it: that
+        one is set aside."""
         path = os.path.join(self.spool.folder(key), name)
         try:
             shape = SHAPES.get(name)
@@ -309,8 +342,8 @@ class Attempts:
         admit: Callable[[], None] = lambda: None,
         visible: str = gpu_names.UUIDS,
     ) -> Tuple[str, wire.AttemptInfo]:
-        """("started" or "already", attempt). Raises SpoolError, with nothing left behind, when it may not start: `admit`
-        is asked under the spool's lock. `visible`: as in gpu_names."""
+        """("started" or "already", attempt). Raises SpoolError, with nothing left behind, when it
+        may not start: `admit` is asked under the spool's lock. `visible`: as in gpu_names."""
         key = wire.attempt_key(order.job, order.attempt)
         with self.spool.lock():
             folder = self.spool.folder(key)
@@ -322,7 +355,9 @@ class Attempts:
             launch.check_startable(order, env)
             self._check_devices(key, order)
             cores = sorted({core for device in devices for core in device.cores})
-            held = self.locks.take([device.id for device in devices if device.kind == "cuda"], order.job, order.attempt)
+            held = self.locks.take(
+                [device.id for device in devices if device.kind == "cuda"], order.job, order.attempt
+            )
             try:
                 held.append(self._prepare(folder, order))
                 if order.lease > 0:
@@ -352,10 +387,12 @@ class Attempts:
                 )
 
     def _prepare(self, folder: str, order: wire.StartOrder) -> int:
-        """The attempt's directory with everything a shim needs; its lock, held. order.json comes last: it makes it real."""
+        """The attempt's directory with everything a shim needs; its lock, held. order.json comes
+        last: it makes it real."""
         lock = -1
         try:
-            with contextlib.suppress(FileExistsError):  # left by an agent that ended before it wrote the order
+            with contextlib.suppress(FileExistsError):
+                # left by an agent that ended before it wrote the order
                 os.mkdir(folder, 0o700)
             spool.reserve(os.path.join(folder, wire.EXIT))
             spool.reserve(os.path.join(folder, wire.STOP), times=2)
@@ -375,7 +412,9 @@ class Attempts:
     def stop(self, key: str, mode: str, grace: float) -> wire.AttemptInfo:
         """Ask for the end of an attempt. Softer than what was asked before changes nothing."""
         if mode not in STOP_RANK:
-            raise SpoolError("no stop mode {!r}".format(mode), "it is one of {}".format(", ".join(STOP_RANK)))
+            raise SpoolError(
+                "no stop mode {!r}".format(mode), "it is one of {}".format(", ".join(STOP_RANK))
+            )
         info = self._must(key)
         if info.state not in LIVE:
             return info
@@ -403,7 +442,8 @@ class Attempts:
         return rank > old or (rank == old and grace <= float(before["grace"]))
 
     def tend(self, infos: List[wire.AttemptInfo]) -> None:
-        """Where the shim was killed, another takes its place: for a stop that it did not live to hear, for a lease."""
+        """Where the shim was killed, another takes its place: for a stop that it did not live to
+        hear, for a lease."""
         for info in infos:
             key = wire.attempt_key(info.job, info.attempt)
             if info.state != "orphan" or (info.lease <= 0 and self._read(key, wire.STOP) is None):
@@ -413,11 +453,15 @@ class Attempts:
                     self._adopt(key)  # or at the next look
 
     def _adopt(self, key: str) -> None:
-        """The shim was killed: another takes its place to do what stop.json says. Under the spool's lock. Not while the
-        lock is held: a first process that has yet to exec has it from its shim."""
+        """The shim was killed: another takes its place to do what stop.json says. Under the
+        spool's lock. Not while the lock is held: a first process that has yet to exec has it
+        from its shim."""
         order, started = self.order(key), self._read(key, wire.STARTED)
-        is_orphan = self._must(key).state == "orphan"  # asked before we hold the lock, which looks like a shim
-        lock = os.open(os.path.join(self.spool.folder(key), spool.LOCK), os.O_RDWR | os.O_CREAT, 0o600)
+        # asked before we hold the lock, which looks like a shim
+        is_orphan = self._must(key).state == "orphan"
+        lock = os.open(
+            os.path.join(self.spool.folder(key), spool.LOCK), os.O_RDWR | os.O_CREAT, 0o600
+        )
         try:
             if spool.try_lock(lock) and order is not None and is_orphan:
                 first = started or self._oldest(key)
@@ -432,15 +476,25 @@ class Attempts:
         if not members:
             return None
         one = min(members, key=lambda process: (process.start_time, process.pid))
-        return {"pid": one.pid, "start_time": one.start_time, "boot_id": self.boot, "started_at": time.time()}
+        return {
+            "pid": one.pid,
+            "start_time": one.start_time,
+            "boot_id": self.boot,
+            "started_at": time.time(),
+        }
 
     def control(self, key: str, control: Dict[str, Any]) -> None:
-        """Replace control.json by a newer order. Once a checkpoint was ordered, no later order takes that back."""
+        """Replace control.json by a newer order. Once a checkpoint was ordered, no later order
+        takes that back."""
         info = self._must(key)
         if not isinstance(control, dict) or not isinstance(control.get("seq"), int):
             raise SpoolError("a control needs a number `seq`")
         if control.get("attempt") != info.attempt:
-            raise SpoolError("this control is for attempt {}, not {}".format(control.get("attempt"), info.attempt))
+            raise SpoolError(
+                "this control is for attempt {}, not {}".format(
+                    control.get("attempt"), info.attempt
+                )
+            )
         path = os.path.join(self.spool.folder(key), wire.CONTROL)
         with self.spool.lock():
             last = self._read(key, wire.CONTROL)
@@ -467,7 +521,9 @@ class Attempts:
     def purge(self, job: int) -> None:
         """Remove logs and checkpoints of a job none of whose attempts is alive."""
         with self.spool.lock():
-            keys = [key for key in self.spool.attempt_keys() if wire.parse_attempt_key(key)[0] == job]
+            keys = [
+                key for key in self.spool.attempt_keys() if wire.parse_attempt_key(key)[0] == job
+            ]
             for key in keys:
                 info = self.look(key)
                 if info is not None and info.state in LIVE:

@@ -10,9 +10,11 @@ NOTE_AFTER, RELEASE_AFTER = 30.0, 60.0  # seconds that an ended attempt may stil
 
 
 class Release:
-    """Holds back the news that an attempt has ended until its GPUs are seen to be free, for a minute at most.
+    """Holds back the news that an attempt has ended until its GPUs are seen to be free, for a
+    minute at most.
 
-    After that minute the end is reported: the GPU itself is then quarantined or "foreign", and nobody gets it.
+    After that minute the end is reported: the GPU itself is then quarantined or "foreign", and
+    nobody gets it.
     """
 
     def __init__(self, devices: Devices) -> None:
@@ -27,7 +29,9 @@ class Release:
 
     def since(self) -> Optional[float]:
         """When the last of the attempts ended that are held back; None when none is."""
-        return max((ended for key, ended in self._ended.items() if key not in self._released), default=None)
+        return max(
+            (ended for key, ended in self._ended.items() if key not in self._released), default=None
+        )
 
     def filter(self, key: str, info: wire.AttemptInfo, held: List[str]) -> wire.AttemptInfo:
         """The attempt as it may be reported; "running" while it is held back."""
@@ -37,7 +41,11 @@ class Release:
             return self._blamed(info, held)
         ended = self._ended.setdefault(key, time.monotonic())
         waited = time.monotonic() - ended
-        rest = self.devices.still_used_by(key, held) if self.devices.probed_from >= ended else "not probed yet"
+        rest = (
+            self.devices.still_used_by(key, held)
+            if self.devices.probed_from >= ended
+            else "not probed yet"
+        )
         known = bool(self.devices.error) or not rest  # with such an error nobody gets them
         if known or waited > RELEASE_AFTER:
             self._released[key] = True
@@ -45,10 +53,13 @@ class Release:
                 self.devices.left_by(key, held)
             return self._blamed(info, held)
         note = "it has ended, but {}".format(rest) if waited > NOTE_AFTER else ""
-        return info._replace(state="running", exit=dict(info.exit or {}, note=note) if note else None)
+        return info._replace(
+            state="running", exit=dict(info.exit or {}, note=note) if note else None
+        )
 
     def _blamed(self, info: wire.AttemptInfo, held: List[str]) -> wire.AttemptInfo:
-        """With a word on GPUs of a failed attempt that are lost. Said the same each time it is asked."""
+        """With a word on GPUs of a failed attempt that are lost. Said the same each time it is
+        asked."""
         key = wire.attempt_key(info.job, info.attempt)
         if key not in self._lost:
             bad = [gpu for gpu in self.devices.current() if gpu.id in held and gpu.state == "lost"]

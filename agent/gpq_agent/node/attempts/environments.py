@@ -1,7 +1,9 @@
-"""Is what a job needs on this node? Its folder, its interpreter, modules, and what its setup makes. Starts no job.
+"""Is what a job needs on this node? Its folder, its interpreter, modules, and what its setup makes.
+Starts no job.
 
-<spool>/environments/<name>/   lock (held by the process that looks), log (what the setup printed), setup.json (how it
-                               ended, and what it exported), answer.json (of the last look)
+<spool>/environments/<name>/   lock (held by the process that looks), log (what the setup printed),
+                               setup.json (how it ended, and what it exported), answer.json (of the
+                               last look)
 
 What takes longer than a few system calls is done by a process of its own, which outlives the agent.
 """
@@ -30,7 +32,8 @@ LONGEST_LINE = 200
 OURS = ("GPQ_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")  # no setup decides these
 OF_THE_SHELL = ("_", "SHLVL", "PWD", "OLDPWD")
 MENDS_PYTHON = (
-    "make it there at the same path, name one with --python, or set script_python of that server in config.toml"
+    "make it there at the same path, name one with --python, or set script_python of that server in"
+    " config.toml"
 )
 RUN_SETUP = 'eval "$GPQ_SETUP" || exit; cat /proc/self/environ > "$GPQ_SETUP_EXPORTS"'
 FIND_MODULES = (
@@ -40,7 +43,8 @@ FIND_MODULES = (
 
 
 class Setup(NamedTuple):
-    """How one ended: setup.json. `set`, `unset`: what it exported; `python`: that it put first in PATH; `at`: wall clock."""
+    """How one ended: setup.json. `set`, `unset`: what it exported; `python`: that it put first in
+    PATH; `at`: wall clock."""
 
     ok: bool
     at: float
@@ -74,7 +78,9 @@ def parse(message: Any) -> wire.PrepareOrder:
     if not isinstance(message, dict):
         raise SpoolError("a look at an environment needs an order", 'send {"prepare": {...}}')
     try:
-        order = wire.PrepareOrder(**{k: v for k, v in message.items() if k in wire.PrepareOrder._fields})
+        order = wire.PrepareOrder(
+            **{k: v for k, v in message.items() if k in wire.PrepareOrder._fields}
+        )
     except TypeError as error:
         raise SpoolError("the order is not complete: {}".format(error)) from error
 
@@ -85,14 +91,19 @@ def parse(message: Any) -> wire.PrepareOrder:
         return isinstance(value, str) and "\0" not in value
 
     good = {
-        "environment": text(order.environment) and bool(order.environment and launch.NAME.fullmatch(order.environment)),
+        "environment": (
+            text(order.environment)
+            and bool(order.environment and launch.NAME.fullmatch(order.environment))
+        ),
         "cwd": text(order.cwd) and os.path.isabs(order.cwd),
         "python": text(order.python),
         "any_python": isinstance(order.any_python, bool),
         "setup": text(order.setup),
         "modules": isinstance(order.modules, list) and all(map(text, order.modules)),
-        "env": isinstance(order.env, dict)
-        and all(text(k) and text(v) and k and "=" not in k for k, v in order.env.items()),
+        "env": (
+            isinstance(order.env, dict)
+            and all(text(k) and text(v) and k and "=" not in k for k, v in order.env.items())
+        ),
         "limit": isinstance(order.limit, (int, float)) and 0 < order.limit < 1e6,
         "attributes": attributes.is_right(order.attributes),
     }
@@ -103,7 +114,8 @@ def parse(message: Any) -> wire.PrepareOrder:
 
 
 class Environments:
-    """Of one spool. `base`: the environment of a login, which all jobs have; `default`: what the agent had when it started."""
+    """Of one spool. `base`: the environment of a login, which all jobs have; `default`: what the
+    agent had when it started."""
 
     def __init__(self, place: Spool, base: Dict[str, str], default: wire.Attributes) -> None:
         self.spool = place
@@ -138,7 +150,11 @@ class Environments:
     def ended(self) -> List[Tuple[Message, Message]]:
         """(message, answer) of the looks that have ended since."""
         now = time.monotonic()
-        over = [each for each in self._pending if each.until < now or not is_locked(os.path.join(each.folder, LOCK))]
+        over = [
+            each
+            for each in self._pending
+            if each.until < now or not is_locked(os.path.join(each.folder, LOCK))
+        ]
         self._pending = [each for each in self._pending if each not in over]
         return [(each.message, self._concluded(each)) for each in over]
 
@@ -155,7 +171,9 @@ class Environments:
         except records.Damaged as damage:
             return Answer(False, str(damage), "remove that, and it is looked at anew")._asdict()
         if answer is None:
-            return Answer(False, "the process that looked at the environment was ended", "free memory there")._asdict()
+            return Answer(
+                False, "the process that looked at the environment was ended", "free memory there"
+            )._asdict()
         return answer
 
     def _env(self, order: wire.PrepareOrder) -> Dict[str, str]:
@@ -191,13 +209,19 @@ def _check_places(order: wire.PrepareOrder, env: Dict[str, str]) -> None:
         raise SpoolError(*problem, kind="unfit")
 
 
-def prepared(place: Spool, order: wire.StartOrder, env: Dict[str, str]) -> Tuple[wire.StartOrder, Dict[str, str]]:
+def prepared(
+    place: Spool, order: wire.StartOrder, env: Dict[str, str]
+) -> Tuple[wire.StartOrder, Dict[str, str]]:
     """A start with what its setup exported. Raises SpoolError where there is no such thing."""
     if not order.setup:
         return order, env
     kept = _kept(_folder(place, order.environment))
     if kept is None or not kept["ok"]:
-        raise SpoolError("the setup has not been run on this server", "it is run when the server is looked at", "unfit")
+        raise SpoolError(
+            "the setup has not been run on this server",
+            "it is run when the server is looked at",
+            "unfit",
+        )
     if order.any_python and kept["python"]:
         order = order._replace(argv=[str(kept["python"]), *order.argv[1:]])
     return order, _with_exports(env, kept)
@@ -205,7 +229,10 @@ def prepared(place: Spool, order: wire.StartOrder, env: Dict[str, str]) -> Tuple
 
 def _with_exports(env: Dict[str, str], kept: Message) -> Dict[str, str]:
     """What leads to gpq's library stays in PYTHONPATH."""
-    after = {**{name: value for name, value in env.items() if name not in kept["unset"]}, **kept["set"]}
+    after = {
+        **{name: value for name, value in env.items() if name not in kept["unset"]},
+        **kept["set"],
+    }
     ours = env.get("PYTHONPATH", "")
     if ours and after.get("PYTHONPATH", "") != ours:
         after["PYTHONPATH"] = os.pathsep.join(filter(None, [after.get("PYTHONPATH", ""), ours]))
@@ -216,11 +243,14 @@ def _folder(place: Spool, environment: str) -> str:
     return os.path.join(place.path, "environments", environment)
 
 
-# -- in the process that looks -------------------------------------------------------------------------------------------
+# -- in the process that looks ---------------------------------------------------------------------
 
 
-def _judge(order: wire.PrepareOrder, folder: str, env: Dict[str, str], allowance: wire.Attributes) -> Answer:
-    """The whole look. A setup after which all was there is run again where something is not there any more."""
+def _judge(
+    order: wire.PrepareOrder, folder: str, env: Dict[str, str], allowance: wire.Attributes
+) -> Answer:
+    """The whole look. A setup after which all was there is run again where something is not there
+    any more."""
     try:
         _check_places(order, env)
     except SpoolError as error:
@@ -256,31 +286,45 @@ def _interpreter_problem(python: str, cwd: str, env: Dict[str, str]) -> Optional
     try:
         launch.check_command(python, cwd, env.get("PATH", os.defpath))
     except SpoolError as error:
-        told = "no interpreter {}" if error.kind == "not-found" else "the interpreter {} cannot be executed"
+        told = (
+            "no interpreter {}"
+            if error.kind == "not-found"
+            else "the interpreter {} cannot be executed"
+        )
         return told.format(python), MENDS_PYTHON
     return None
 
 
-def _modules_problem(python: str, order: wire.PrepareOrder, env: Dict[str, str]) -> Optional[Tuple[str, str]]:
+def _modules_problem(
+    python: str, order: wire.PrepareOrder, env: Dict[str, str]
+) -> Optional[Tuple[str, str]]:
     """Looks for them without importing them: a tenth of a second instead of several."""
     command = [python, "-c", FIND_MODULES, *order.modules]
     try:
         found = subprocess.run(
-            command, cwd=order.cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            timeout=MODULES_LIMIT, check=False, preexec_fn=_as_a_job,
+            command, cwd=order.cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, timeout=MODULES_LIMIT, check=False, preexec_fn=_as_a_job,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return "{} did not answer within {:.0f} s".format(python, MODULES_LIMIT), "is its file system slow, or hung?"
+        return (
+            "{} did not answer within {:.0f} s".format(python, MODULES_LIMIT),
+            "is its file system slow, or hung?",
+        )
     except OSError as error:
         return "{} cannot be run: {}".format(python, error.strerror), MENDS_PYTHON
     lines = found.stdout.decode("utf-8", "replace").splitlines()
     told = next((line[4:] for line in reversed(lines) if line.startswith("gpq:")), None)
     if told is None:
         last = _last_line(found.stderr)
-        return "{} ends with {}: {}".format(python, found.returncode, last or "it says nothing"), MENDS_PYTHON
+        return (
+            "{} ends with {}: {}".format(python, found.returncode, last or "it says nothing"),
+            MENDS_PYTHON,
+        )
     if told:
         missing = ", ".join(told.split())
-        mend = "`{} -m pip install {}` there, or submit from an environment that has it".format(python, missing)
+        mend = "`{} -m pip install {}` there, or submit from an environment that has it".format(
+            python, missing
+        )
         return "{} has no module {}".format(python, missing), mend
     return None
 
@@ -291,12 +335,18 @@ def _kept(folder: str) -> Optional[Message]:
         kept = records.read_shape(Setup, os.path.join(folder, SETUP))
     except records.Damaged:
         return None
-    if kept is not None and not kept["ok"] and not 0 <= time.time() - float(kept["at"]) < SETUP_AGAIN:
+    if (
+        kept is not None
+        and not kept["ok"]
+        and not 0 <= time.time() - float(kept["at"]) < SETUP_AGAIN
+    ):
         return None
     return kept
 
 
-def _run_setup(order: wire.PrepareOrder, folder: str, env: Dict[str, str], allowance: wire.Attributes) -> Message:
+def _run_setup(
+    order: wire.PrepareOrder, folder: str, env: Dict[str, str], allowance: wire.Attributes
+) -> Message:
     """As the job that it is for, without a GPU, with its output in `log`; kept in setup.json."""
     exports, log = os.path.join(folder, EXPORTS), os.path.join(folder, LOG)
     with contextlib.suppress(FileNotFoundError):
@@ -306,8 +356,8 @@ def _run_setup(order: wire.PrepareOrder, folder: str, env: Dict[str, str], allow
     shell = shutil.which("bash", path=env.get("PATH", os.defpath)) or "/bin/sh"
     with open(log, "wb") as output:
         process = subprocess.Popen(
-            [shell, "-c", RUN_SETUP], cwd=order.cwd, env={**own, **ours}, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, preexec_fn=lambda: _as_a_job(allowance),
+            [shell, "-c", RUN_SETUP], cwd=order.cwd, env={**own, **ours}, stdin=subprocess.DEVNULL,
+            stdout=output, stderr=subprocess.STDOUT, preexec_fn=lambda: _as_a_job(allowance),
         )  # fmt: skip
         code = _wait(process, order.limit)
     kept: Message = {"ok": code == 0, "made": False, "reason": "", "fix": "", "at": time.time()}
@@ -316,9 +366,15 @@ def _run_setup(order: wire.PrepareOrder, folder: str, env: Dict[str, str], allow
         kept.update(_exports(exports, own))
     else:
         data, _, _ = logs.tail(log, -4096, 4096)
-        how = "took longer than {:g} s".format(order.limit) if code is None else "failed ({})".format(_how(code))
+        how = (
+            "took longer than {:g} s".format(order.limit)
+            if code is None
+            else "failed ({})".format(_how(code))
+        )
         kept["reason"] = "the setup {}: {}".format(how, _last_line(data) or "it said nothing")
-        kept["fix"] = "its output is in {} there; it is run again {:.0f} s after it failed".format(log, SETUP_AGAIN)
+        kept["fix"] = "its output is in {} there; it is run again {:.0f} s after it failed".format(
+            log, SETUP_AGAIN
+        )
     wire.write_json(os.path.join(folder, SETUP), kept)
     return kept
 
@@ -347,11 +403,23 @@ def _exports(path: str, given: Dict[str, str]) -> Message:
         return {}
     pairs = [line.partition(b"=") for line in content.split(b"\0") if b"=" in line]
     after = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
-    mine = {n: v for n, v in after.items() if not n.startswith(OURS) and n not in OF_THE_SHELL and given.get(n) != v}
+    mine = {
+        n: v
+        for n, v in after.items()
+        if not n.startswith(OURS) and n not in OF_THE_SHELL and given.get(n) != v
+    }
     python = ""
     if "PATH" in mine:
-        python = shutil.which("python", path=mine["PATH"]) or shutil.which("python3", path=mine["PATH"]) or ""
-    unset = [name for name in given if name not in after and not name.startswith(OURS) and name not in OF_THE_SHELL]
+        python = (
+            shutil.which("python", path=mine["PATH"])
+            or shutil.which("python3", path=mine["PATH"])
+            or ""
+        )
+    unset = [
+        name
+        for name in given
+        if name not in after and not name.startswith(OURS) and name not in OF_THE_SHELL
+    ]
     return {"set": mine, "unset": unset, "python": python}
 
 
@@ -361,7 +429,11 @@ def _how(code: int) -> str:
 
 def _last_line(data: bytes) -> str:
     lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
-    return "".join(sign if sign.isprintable() else "?" for sign in lines[-1][:LONGEST_LINE]) if lines else ""
+    return (
+        "".join(sign if sign.isprintable() else "?" for sign in lines[-1][:LONGEST_LINE])
+        if lines
+        else ""
+    )
 
 
 def _as_a_job(allowance: Optional[wire.Attributes] = None) -> None:

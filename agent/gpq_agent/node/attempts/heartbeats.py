@@ -1,4 +1,5 @@
-"""Where the replicas of an attempt on this node are: what their training library has written down, read without asking them."""
+"""Where the replicas of an attempt on this node are: what their training library has written down,
+read without asking them."""
 
 import os
 import struct
@@ -9,7 +10,8 @@ from gpq_agent import records, wire
 
 
 def pulses(folder: str) -> List[wire.Pulse]:
-    """By rank; those of processes that have no library of ours are not there. What makes no sense is left out."""
+    """By rank; those of processes that have no library of ours are not there. What makes no sense
+    is left out."""
     layout = struct.Struct(wire.PULSE)
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     found = []

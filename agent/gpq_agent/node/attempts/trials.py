@@ -1,5 +1,6 @@
-"""GPUs that jobs could not use. The GPU need not be to blame, so it is tried by itself; where that fails too, for two jobs in a
-row, it is taken out of use. One trial at a time, in a process of its own: a sick GPU may never answer."""
+"""GPUs that jobs could not use. The GPU need not be to blame, so it is tried by itself; where that
+fails too, for two jobs in a row, it is taken out of use. One trial at a time, in a process of its
+own: a sick GPU may never answer."""
 
 import os
 import subprocess
@@ -29,7 +30,8 @@ class Trial(NamedTuple):
 
 
 class Trials:
-    """`quarantine`: takes a GPU out of use, with a reason. `own`: the locks that the agent looks at."""
+    """`quarantine`: takes a GPU out of use, with a reason. `own`: the locks that the agent looks
+    at."""
 
     def __init__(self, quarantine: Callable[[str, str], None], own: gpu_locks.Locks) -> None:
         self._quarantine = quarantine
@@ -39,8 +41,11 @@ class Trials:
         self._refused: Dict[str, Set[int]] = {}  # by GPU, the jobs
         self._running: Optional[Trial] = None
 
-    def hear(self, info: wire.AttemptInfo, held: List[str], error: Callable[[], Optional[Dict[str, Any]]]) -> None:
-        """An attempt has ended. `error`: what ended its first replica here, as in wire.FIRST_ERROR."""
+    def hear(
+        self, info: wire.AttemptInfo, held: List[str], error: Callable[[], Optional[Dict[str, Any]]]
+    ) -> None:
+        """An attempt has ended. `error`: what ended its first replica here, as in
+        wire.FIRST_ERROR."""
         key = wire.attempt_key(info.job, info.attempt)
         if key in self._heard:
             return
@@ -57,7 +62,8 @@ class Trials:
         """GPUs that are to be tried, and why: nothing is to begin there before."""
         running = [self._running.suspicion] if self._running is not None else []
         return {
-            one.gpu: "being tried, for job {} could not use it".format(one.job) for one in [*running, *self._waiting]
+            one.gpu: "being tried, for job {} could not use it".format(one.job)
+            for one in [*running, *self._waiting]
         }
 
     def tick(self) -> None:
@@ -76,8 +82,9 @@ class Trials:
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": suspicion.gpu, wire.ENV_TRIAL: "1"}
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", cuda_trial.__name__], env=env, cwd="/", stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=lambda: procs.die_with_parent(agent),
+                [sys.executable, "-m", cuda_trial.__name__], env=env, cwd="/",
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                preexec_fn=lambda: procs.die_with_parent(agent),
             )  # fmt: skip
         except OSError:
             gpu_locks.release(lock)
@@ -90,7 +97,11 @@ class Trials:
             return
         self._running = None
         trial.process.kill()
-        words = "CUDA did not answer within {:.0f} s".format(LIMIT) if is_late else _first_line(trial.process)
+        words = (
+            "CUDA did not answer within {:.0f} s".format(LIMIT)
+            if is_late
+            else _first_line(trial.process)
+        )
         gpu_locks.release(trial.lock)
         self._locks.forget(trial.suspicion.gpu)
         jobs = self._refused.setdefault(trial.suspicion.gpu, set())
@@ -99,7 +110,10 @@ class Trials:
             return
         jobs.add(trial.suspicion.job)
         if len(jobs) >= IN_A_ROW:
-            self._quarantine(trial.suspicion.gpu, "{} jobs in a row could not use it: {}".format(len(jobs), words))
+            self._quarantine(
+                trial.suspicion.gpu,
+                "{} jobs in a row could not use it: {}".format(len(jobs), words),
+            )
 
 
 def _first_line(process: "subprocess.Popen[bytes]") -> str:

@@ -1,7 +1,8 @@
-"""Can CUDA use the GPU that this process sees? `python -m gpq_agent.node.devices.cuda_trial` prints why not, or nothing.
+"""Can CUDA use the GPU that this process sees? `python -m gpq_agent.node.devices.cuda_trial` prints
+why not, or nothing.
 
-By the driver's own library, without torch: a job may have a torch that does not go with the driver, which is no fault of the
-GPU's. The calls and codes are those of cuda.h.
+By the driver's own library, without torch: a job may have a torch that does not go with the driver,
+which is no fault of the GPU's. The calls and codes are those of cuda.h.
 """
 
 import ctypes
@@ -10,7 +11,8 @@ from typing import Any
 
 LIBRARY = "libcuda.so.1"
 BYTES = 1 << 20
-PASSING = (2, 46)  # out of memory, and in use by another process in an exclusive mode: says nothing of the GPU
+# out of memory, and in use by another process in an exclusive mode: says nothing of the GPU
+PASSING = (2, 46)
 
 
 class Refused(Exception):

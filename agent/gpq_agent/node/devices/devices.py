@@ -1,4 +1,5 @@
-"""The devices of this node, judged: whose processes a GPU runs, whether it may be given away, when it is free again."""
+"""The devices of this node, judged: whose processes a GPU runs, whether it may be given away, when
+it is free again."""
 
 import time
 from typing import Any, Callable, Dict, List, Optional
@@ -6,12 +7,22 @@ from typing import Any, Callable, Dict, List, Optional
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_probe
 from gpq_agent.node.devices.gpu_probe import Probe, RawGpu
-from gpq_agent.node.devices.health import DESKTOP, FIRST_WAIT, SHARING, TRIAL, UNSEEN_MIB, Course, Watched, strangers
+from gpq_agent.node.devices.health import (
+    DESKTOP,
+    FIRST_WAIT,
+    SHARING,
+    TRIAL,
+    UNSEEN_MIB,
+    Course,
+    Watched,
+    strangers,
+)
 from gpq_agent.node.devices.looking import Looking
 from gpq_agent.node.host import procs, user_names
 
 PERIOD = 5.0  # seconds between looks while somebody is interested
-REST = 2.0  # times what the last look took, at least so long until the next one, while nobody hurries
+# times what the last look took, at least so long until the next one, while nobody hurries
+REST = 2.0
 MPS_SERVER = "nvidia-cuda-mps"  # how the name of its process begins
 HURRY_PERIOD = 1.0  # while an ended attempt still shows on its GPU
 IDLE_PERIOD = 60.0  # where the last look found no GPU
@@ -38,8 +49,10 @@ class Devices:
         self.with_gpus = with_gpus
         self.owner_of = owner_of
         self.holder_of = holder_of
-        self.lock_of = lock_of  # who has the lock of a GPU that none of our attempts has, as a sentence
-        self.stuck: Dict[str, str] = {}  # why devices cannot be had back from attempts that cannot be ended
+        # who has the lock of a GPU that none of our attempts has, as a sentence
+        self.lock_of = lock_of
+        # why devices cannot be had back from attempts that cannot be ended
+        self.stuck: Dict[str, str] = {}
         self.looking = Looking(probe_limit, with_gpus)
         self.period = probe_period
         self.haste = 0.0  # a shorter period, where somebody waits to be seen; 0: none
@@ -56,9 +69,14 @@ class Devices:
         self._driver = Course(probe_period, LONGEST_DRIVER)  # of all GPUs at once
 
     def current(self) -> List[wire.DeviceInfo]:
-        """All devices; of a node that falls back on slots, the slots once it is known that there is no GPU."""
+        """All devices; of a node that falls back on slots, the slots once it is known that there is
+        no GPU."""
         if self.slots_if_none:
-            found = self._gpus if self._gpus or self.error or self._last.lost or not self.known else self.slots
+            found = (
+                self._gpus
+                if self._gpus or self.error or self._last.lost or not self.known
+                else self.slots
+            )
         else:
             found = self.slots + self._gpus
         return [self._told(device) for device in found]
@@ -70,8 +88,9 @@ class Devices:
     # -- looking
 
     def tick(self, wanted: bool, since: Optional[float] = None) -> None:
-        """Collect what is ready; begin a look when one is due. `since`: an attempt ended then, and its GPUs are to be
-        seen free: look at once if no look has begun since then, and again soon."""
+        """Collect what is ready; begin a look when one is due. `since`: an attempt ended then,
+        and its GPUs are to be seen free: look at once if no look has begun since then, and again
+        soon."""
         if not self.with_gpus:
             return
         if self.looking.is_under_way:
@@ -95,7 +114,8 @@ class Devices:
         return self.looking.pipe if self.looking.is_under_way else None
 
     def _not_due(self) -> List[str]:
-        """GPUs that are out of use and better left alone for now: asking a sick one may take long, or hang."""
+        """GPUs that are out of use and better left alone for now: asking a sick one may take long,
+        or hang."""
         now = time.monotonic()
         ill = {name: watched.course.now for name, watched in self._watched.items()}
         return [name for name, illness in ill.items() if illness is not None and now < illness.due]
@@ -140,7 +160,9 @@ class Devices:
         if raw.problem == gpu_probe.SKIPPED and before is not None:
             return before._replace(index=raw.number)
         processes = [self._describe(pid, memory, raw.uuid) for pid, memory in raw.processes]
-        processes += [dict(self._describe(pid, memory, ""), role=DESKTOP) for pid, memory in raw.drawing]
+        processes += [
+            dict(self._describe(pid, memory, ""), role=DESKTOP) for pid, memory in raw.drawing
+        ]
         who, ghost = strangers(processes, raw.used_mib, self.holder_of(raw.uuid))
         lost = gpu_probe.LOST if raw.problem == "lost" else ""
         watched.look(now, "" if lost else raw.problem, lost, who, ghost, raw.ecc)
@@ -188,10 +210,12 @@ class Devices:
                 self._watched[name].left = key
 
     def _describe(self, pid: int, memory_mib: int, device: str) -> Dict[str, Any]:
-        """A process as seen from here. In a container NVML may show pids of another namespace: such a one is taken for
-        the attempt's that has the device, so that our own job does not look foreign."""
+        """A process as seen from here. In a container NVML may show pids of another namespace: such
+        a one is taken for the attempt's that has the device, so that our own job does not look
+        foreign."""
         process = procs.read(pid)
-        command = procs.command_of(pid)  # a thread of the kernel has none: then the pid is not to be believed either
+        # a thread of the kernel has none: then the pid is not to be believed either
+        command = procs.command_of(pid)
         visible = process is not None and process.alive and bool(command)
         return {
             "pid": pid,

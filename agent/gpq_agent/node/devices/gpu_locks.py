@@ -1,13 +1,15 @@
-"""Which of several people's gpq has a GPU of this server: one lock file a GPU, in a folder that everybody may write to.
+"""Which of several people's gpq has a GPU of this server: one lock file a GPU, in a folder that
+everybody may write to.
 
-<folder>/gpq-<UUID>.lock          whose flock holds the GPU: a shim's, and that of the first process of its job, so that it
-                                  ends with them however they end, and outlives agent, daemon and connection
+<folder>/gpq-<UUID>.lock          whose flock holds the GPU: a shim's, and that of the first process
+                                  of its job, so that it ends with them however they end, and
+                                  outlives agent, daemon and connection
 <folder>/gpq-<UUID>.<uid>.holder  who that is, locked likewise: {"job", "attempt", "pid" of
                                   the shim, "spool", "since"}
 
-Files of others are opened for reading, never through a link, and nothing is written to them. A holder is believed as far
-as the kernel vouches for it: the file belongs to the user it is named after, and is locked. Whoever means harm can hold
-locks, as they can hold GPUs.
+Files of others are opened for reading, never through a link, and nothing is written to them. A
+holder is believed as far as the kernel vouches for it: the file belongs to the user it is named
+after, and is locked. Whoever means harm can hold locks, as they can hold GPUs.
 """
 
 import contextlib
@@ -23,7 +25,8 @@ from gpq_agent.node.host import user_names
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool.spool import try_lock, try_share
 
-FOLDERS = ("/run/gpq", "/run/lock", "/tmp")  # not /dev/shm: systemd empties it of a user's files at the last logout
+# not /dev/shm: systemd empties it of a user's files at the last logout
+FOLDERS = ("/run/gpq", "/run/lock", "/tmp")
 PATIENCE = 0.5  # seconds to wait for somebody who only looked whether the lock is held
 LOOK_PERIOD = 1.0  # seconds for which one look at a lock serves
 MOST_BYTES = 4096  # of a holder's file that are read
@@ -31,7 +34,8 @@ TAKEN = "taken"  # kind of SpoolError: told as "busy", and that waiting here is 
 
 
 class Holder(NamedTuple):
-    """Who holds a lock. `told`: what the holder's own file says, empty where there is none to be believed."""
+    """Who holds a lock. `told`: what the holder's own file says, empty where there is none to be
+    believed."""
 
     user: str
     told: Dict[str, Any]
@@ -45,13 +49,17 @@ class Holder(NamedTuple):
             facts.append("job {}".format(self.told["job"]))
         if isinstance(self.told.get("since"), (int, float)) and 0 < self.told["since"] < 1e11:
             facts.append("since {}".format(user_names.moment(self.told["since"])))
-        whose = "an attempt that this agent does not know" if self.told.get("spool") == spool else self.user + "'s gpq"
+        whose = (
+            "an attempt that this agent does not know"
+            if self.told.get("spool") == spool
+            else self.user + "'s gpq"
+        )
         return "held by {}{}".format(whose, " ({})".format(", ".join(facts)) if facts else "")
 
 
 def common_folder() -> str:
-    """The first of `FOLDERS` where everybody may make files and remove their own only. It depends on the machine alone, so
-    that everybody's gpq comes to the same."""
+    """The first of `FOLDERS` where everybody may make files and remove their own only. It depends
+    on the machine alone, so that everybody's gpq comes to the same."""
     for path in FOLDERS:
         try:
             found = os.lstat(path)
@@ -74,8 +82,8 @@ class Locks:
     # -- taking
 
     def take(self, names: Iterable[str], job: int, attempt: int) -> List[int]:
-        """Descriptors that hold the locks of these GPUs, for a shim to inherit. Raises SpoolError with none of them held:
-        somebody else has one (TAKEN), or it cannot be had."""
+        """Descriptors that hold the locks of these GPUs, for a shim to inherit. Raises SpoolError
+        with none of them held: somebody else has one (TAKEN), or it cannot be had."""
         held: List[int] = []
         try:
             for name in sorted(names):
@@ -106,13 +114,16 @@ class Locks:
             time.sleep(0.01)
 
     def _open(self, name: str) -> int:
-        """The lock file; made where it is missing. Not with O_CREAT where it is there: kernels refuse that for a file of
-        somebody else's in such a folder (fs.protected_regular)."""
+        """The lock file; made where it is missing. Not with O_CREAT where it is there: kernels
+        refuse that for a file of somebody else's in such a folder (fs.protected_regular)."""
         path = self._path(name)
         try:
             for _ in range(3):
                 try:
-                    return _plain(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), path)
+                    return _plain(
+                        os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC),
+                        path,
+                    )
                 except FileNotFoundError:
                     pass
                 try:
@@ -131,7 +142,9 @@ class Locks:
             raise self._broken(name, error) from error
 
     def _broken(self, name: str, error: OSError) -> SpoolError:
-        told = "the lock of {} cannot be used: {}: {}".format(name, self._path(name), error.strerror or error)
+        told = "the lock of {} cannot be used: {}: {}".format(
+            name, self._path(name), error.strerror or error
+        )
         return SpoolError(told, "have its owner or root remove it", TAKEN)
 
     def _is_there(self, name: str, descriptor: int) -> bool:
@@ -144,7 +157,8 @@ class Locks:
         return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
 
     def _tell(self, name: str, job: int, attempt: int) -> int:
-        """Write who holds the lock that was just taken; -1 where that cannot be told: the lock holds all the same."""
+        """Write who holds the lock that was just taken; -1 where that cannot be told: the lock
+        holds all the same."""
         path = self._path(name, os.geteuid())
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -170,8 +184,8 @@ class Locks:
         self._seen_at.pop(name, None)
 
     def holder(self, name: str) -> str:
-        """Who has the GPU, as a sentence; "" for nobody. Only of GPUs that none of our own attempts has. One look serves
-        for `LOOK_PERIOD`."""
+        """Who has the GPU, as a sentence; "" for nobody. Only of GPUs that none of our own attempts
+        has. One look serves for `LOOK_PERIOD`."""
         if time.monotonic() - self._seen_at.get(name, float("-inf")) >= LOOK_PERIOD:
             self._seen[name] = self._look(name)
             self._seen_at[name] = time.monotonic()
@@ -180,7 +194,9 @@ class Locks:
     def _look(self, name: str) -> str:
         path = self._path(name)
         try:
-            descriptor = _plain(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), path)
+            descriptor = _plain(
+                os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), path
+            )
         except FileNotFoundError:
             return ""
         except OSError as error:
@@ -194,7 +210,9 @@ class Locks:
         return (found or Holder("", {})).sentence(self.spool)
 
     def _who(self, name: str) -> Optional[Holder]:
-        shape = re.compile(re.escape(os.path.basename(self._path(name))[: -len(".lock")]) + r"\.(\d+)\.holder")
+        shape = re.compile(
+            re.escape(os.path.basename(self._path(name))[: -len(".lock")]) + r"\.(\d+)\.holder"
+        )
         for entry in sorted(os.listdir(self.folder)):
             found = shape.fullmatch(entry)
             if found:
@@ -205,12 +223,14 @@ class Locks:
 
     def _path(self, name: str, uid: int = -1) -> str:
         plain = re.sub(r"[^A-Za-z0-9-]", "_", name)[:120]
-        return os.path.join(self.folder, "gpq-{}.{}".format(plain, "lock" if uid < 0 else "{}.holder".format(uid)))
+        return os.path.join(
+            self.folder, "gpq-{}.{}".format(plain, "lock" if uid < 0 else "{}.holder".format(uid))
+        )
 
 
 def release(descriptors: Iterable[int]) -> None:
-    """Give the locks up that these hold, whoever has inherited them: a process that was just forked lets go of what it has no
-    use for only when it first runs."""
+    """Give the locks up that these hold, whoever has inherited them: a process that was just forked
+    lets go of what it has no use for only when it first runs."""
     for descriptor in descriptors:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
@@ -223,7 +243,8 @@ def close(descriptors: Iterable[int]) -> None:
 
 
 def sign(descriptors: Iterable[int], pid: int) -> None:
-    """The shim's: name the process that holds them from now on. It stays unnamed where that cannot be written."""
+    """The shim's: name the process that holds them from now on. It stays unnamed where that cannot
+    be written."""
     for descriptor in descriptors:
         if (
             fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR
@@ -235,7 +256,8 @@ def sign(descriptors: Iterable[int], pid: int) -> None:
 
 
 def keep_fresh(descriptors: Iterable[int]) -> None:
-    """So that what removes old files from such folders leaves these alone. Those of others cannot be touched."""
+    """So that what removes old files from such folders leaves these alone. Those of others cannot
+    be touched."""
     for descriptor in descriptors:
         try:
             os.utime(descriptor)

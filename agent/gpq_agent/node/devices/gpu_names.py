@@ -1,4 +1,5 @@
-"""How a job finds its GPUs named in CUDA_VISIBLE_DEVICES: by UUID, or by index for programs that read whole numbers alone."""
+"""How a job finds its GPUs named in CUDA_VISIBLE_DEVICES: by UUID, or by index for programs that
+read whole numbers alone."""
 
 from typing import List
 
@@ -9,4 +10,7 @@ UUIDS, INDEXES = "uuid", "index"
 
 def listed(devices: List[wire.DeviceInfo], names: str) -> str:
     """`names`: UUIDS or INDEXES. A MIG device has no index, so it keeps its UUID."""
-    return ",".join(str(one.index) if names == INDEXES and not one.id.startswith("MIG") else one.id for one in devices)
+    return ",".join(
+        str(one.index) if names == INDEXES and not one.id.startswith("MIG") else one.id
+        for one in devices
+    )

@@ -40,12 +40,14 @@ class Probe(NamedTuple):
     driver: str = ""
     error: str = ""
     lost: List[int] = []  # indexes of GPUs that cannot even be named
-    hidden: List[int] = []  # of those that this account may not use: a container's or a cgroup's choice
+    # of those that this account may not use: a container's or a cgroup's choice
+    hidden: List[int] = []
     partitioned: List[str] = []  # UUIDs of GPUs that are split into MIG devices
     notice: str = ""  # what is worth a word though nothing is wrong
 
     def described(self, seconds: float) -> str:
-        """What is worth a word of GPUs that are not among the devices, and of a look that took so long. "" for nothing."""
+        """What is worth a word of GPUs that are not among the devices, and of a look that took so
+        long. "" for nothing."""
         notices = [self.notice]
         if self.lost:
             notices.append("{} lost; this server must reboot".format(_numbered(self.lost)))
@@ -54,11 +56,13 @@ class Probe(NamedTuple):
         parents = {gpu.parent for gpu in self.gpus}
         empty = [uuid for uuid in self.partitioned if uuid not in parents]
         if empty:
-            notices.append("{}: partitioned (MIG), and without a MIG device".format(", ".join(empty)))
+            notices.append(
+                "{}: partitioned (MIG), and without a MIG device".format(", ".join(empty))
+            )
         if seconds > SLOW:
             notices.append(
-                "a look at the GPUs takes {:.0f} s: with persistence mode the driver stays initialised (sudo nvidia-smi "
-                "-pm 1)".format(seconds)
+                "a look at the GPUs takes {:.0f} s: with persistence mode the driver stays"
+                " initialised (sudo nvidia-smi -pm 1)".format(seconds)
             )
         return "; ".join(filter(None, notices))
 
@@ -89,11 +93,16 @@ def unused_hardware() -> str:
     nvidia = sum(1 for vendor, kind in cards if vendor == NVIDIA and kind in DISPLAYS)
     if nvidia:
         return (
-            "{} NVIDIA GPU{} in this machine, and no driver answers: it is not loaded, or not passed on to this "
-            "container (nvidia-smi says more)".format(nvidia, "s are" if nvidia > 1 else " is")
+            "{} NVIDIA GPU{} in this machine, and no driver answers: it is not loaded, or not"
+            " passed on to this container (nvidia-smi says more)".format(
+                nvidia, "s are" if nvidia > 1 else " is"
+            )
         )
     if os.path.exists("/dev/kfd"):
-        return "GPUs of AMD (ROCm) are not supported yet: gpq leaves them alone and sets no HIP_VISIBLE_DEVICES"
+        return (
+            "GPUs of AMD (ROCm) are not supported yet: gpq leaves them alone and sets no"
+            " HIP_VISIBLE_DEVICES"
+        )
     if any(vendor == INTEL and kind in ACCELERATORS for vendor, kind in cards):
         return "GPUs of Intel are not supported yet: gpq leaves them alone"
     return ""

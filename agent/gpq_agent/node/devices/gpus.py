@@ -1,7 +1,8 @@
-"""A look at the GPUs of this machine, by the best way there is. Runs in a child process: a sick driver may never answer.
+"""A look at the GPUs of this machine, by the best way there is. Runs in a child process: a sick
+driver may never answer.
 
-NVML first, and where that has nothing to say, or fails, `nvidia-smi`. Attributing processes to attempts and judging a GPU is
-for devices.py.
+NVML first, and where that has nothing to say, or fails, `nvidia-smi`. Attributing processes to
+attempts and judging a GPU is for devices.py.
 """
 
 import shutil

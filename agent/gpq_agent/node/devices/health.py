@@ -1,6 +1,8 @@
-"""What is to be thought of one GPU: ours to give away, somebody else's, or out of use; since when, and when to look again.
+"""What is to be thought of one GPU: ours to give away, somebody else's, or out of use; since when,
+and when to look again.
 
-Pure: looks come in, verdicts go out, `now` is an argument (seconds of a clock that never goes back).
+Pure: looks come in, verdicts go out, `now` is an argument (seconds of a clock that never goes
+back).
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -8,15 +10,19 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from gpq_agent.node.host import user_names
 
 UNSEEN_MIB = 1500  # memory in use by no visible process that is more than a driver keeps for itself
-# Roles of processes that keep nobody off a GPU: one only draws, one is NVIDIA's server for sharing a GPU (MPS), whose
-# clients are seen by themselves, and one is of `gpq doctor`, which holds the GPU's lock.
+# Roles of processes that keep nobody off a GPU: one only draws, one is NVIDIA's server for sharing
+# a GPU (MPS), whose clients are seen by themselves, and one is of `gpq doctor`, which holds the
+# GPU's lock.
 DESKTOP, SHARING, TRIAL = "desktop", "sharing", "trial"
-SETTLE_LOOKS = 2  # in a row that must contradict what is known before that changes: a blip, the rest of an ended job
-FIRST_WAIT, LONGEST_WAIT = 30.0, 1800.0  # seconds to the next look at what is out of use, doubled each time
+# in a row that must contradict what is known before that changes: a blip, the rest of an ended job
+SETTLE_LOOKS = 2
+# seconds to the next look at what is out of use, doubled each time
+FIRST_WAIT, LONGEST_WAIT = 30.0, 1800.0
 
 
 class Illness(NamedTuple):
-    """Why something is out of use. `due`: when the next look counts; `wait`: seconds from the last one to that."""
+    """Why something is out of use. `due`: when the next look counts; `wait`: seconds from the last
+    one to that."""
 
     state: str  # "lost" | "quarantined" | "degraded"
     reason: str
@@ -26,8 +32,9 @@ class Illness(NamedTuple):
 
 
 class Course:
-    """Of illnesses: a look that finds a fault makes the next one later; one that finds none, and is due, ends it. A fault
-    that is back before it was gone for as long as the last wait counts as the same, so that a flapping GPU stays out."""
+    """Of illnesses: a look that finds a fault makes the next one later; one that finds none, and is
+    due, ends it. A fault that is back before it was gone for as long as the last wait counts as the
+    same, so that a flapping GPU stays out."""
 
     def __init__(self, first_wait: float = FIRST_WAIT, longest: float = LONGEST_WAIT) -> None:
         self.first_wait = first_wait
@@ -76,8 +83,9 @@ class Watched:
         ghost: bool = False,
         ecc: Optional[int] = None,
     ) -> None:
-        """Take in one look. `problem`: a fault that the driver tells, `lost`: that it is gone; `strangers`: who else is on
-        it; `ghost`: nobody can be seen who is; `ecc`: uncorrectable memory errors since the driver was loaded."""
+        """Take in one look. `problem`: a fault that the driver tells, `lost`: that it is gone;
+        `strangers`: who else is on it; `ghost`: nobody can be seen who is; `ecc`: uncorrectable
+        memory errors since the driver was loaded."""
         worse = ecc - self._ecc if ecc is not None and self._ecc is not None else 0
         self._ecc = ecc if ecc is not None else self._ecc
         if lost:
@@ -85,9 +93,13 @@ class Watched:
         elif problem:
             self.course.ill("quarantined", problem, now)
         elif worse > 0:
-            self.course.ill("quarantined", "{} uncorrectable memory errors (ECC)".format(worse), now)
+            self.course.ill(
+                "quarantined", "{} uncorrectable memory errors (ECC)".format(worse), now
+            )
         elif self.left and ghost:
-            self.course.ill("quarantined", "attempt {} has ended, but {}".format(self.left, strangers), now)
+            self.course.ill(
+                "quarantined", "attempt {} has ended, but {}".format(self.left, strangers), now
+            )
         else:
             self.left = ""
             self.course.well(now)
@@ -105,9 +117,12 @@ class Watched:
         """Did the last look contradict what is known, which the next one decides?"""
         return self._looks > 0
 
-    def verdict(self, now: float, holder: str, locked: str, stuck: str, driver: Optional[Illness]) -> Tuple[str, str]:
-        """(state, reason). `holder`: the attempt of ours that has it, `locked`: the lock of another's gpq as a sentence,
-        `stuck`: what of ours on it cannot be killed. "ok" with a reason: ours, and somebody is on it beside us."""
+    def verdict(
+        self, now: float, holder: str, locked: str, stuck: str, driver: Optional[Illness]
+    ) -> Tuple[str, str]:
+        """(state, reason). `holder`: the attempt of ours that has it, `locked`: the lock of
+        another's gpq as a sentence, `stuck`: what of ours on it cannot be killed. "ok" with a
+        reason: ours, and somebody is on it beside us."""
         illness = driver or self.course.now
         if illness is not None:
             found = (illness.state, illness.reason)
@@ -129,12 +144,18 @@ class Watched:
 
 
 def strangers(processes: List[Dict[str, Any]], used_mib: int, holder: str) -> Tuple[str, bool]:
-    """(who else than `holder` is on a GPU, as a sentence; can nobody be seen who is?). ("", False): nobody else.
+    """(who else than `holder` is on a GPU, as a sentence; can nobody be seen who is?). ("", False):
+    nobody else.
 
-    `processes` as in wire.DeviceInfo. Memory beyond what they have counts as somebody's, where all tell how much they have:
-    in a container, and with some drivers, others' processes are not shown. Those with a role are in nobody's way.
+    `processes` as in wire.DeviceInfo. Memory beyond what they have counts as somebody's, where all
+    tell how much they have: in a container, and with some drivers, others' processes are not shown.
+    Those with a role are in nobody's way.
     """
-    others = [one for one in processes if not one.get("role") and (not one["attempt"] or one["attempt"] != holder)]
+    others = [
+        one
+        for one in processes
+        if not one.get("role") and (not one["attempt"] or one["attempt"] != holder)
+    ]
     if others:
         told = [_named(one) for one in others[:3]]
         more = " and {} more".format(len(others) - 3) if len(others) > 3 else ""
@@ -143,7 +164,9 @@ def strangers(processes: List[Dict[str, Any]], used_mib: int, holder: str) -> Tu
         return "", False
     rest = used_mib - sum(one["memory_mib"] for one in processes)
     if rest > UNSEEN_MIB and all(one["memory_mib"] > 0 for one in processes):
-        return "used by somebody: {} are in use by no process that can be seen".format(user_names.size(rest)), True
+        return "used by somebody: {} are in use by no process that can be seen".format(
+            user_names.size(rest)
+        ), True
     return "", False
 
 

@@ -1,7 +1,8 @@
-"""Looks at the GPUs in a forked child, one at a time, so that a driver that hangs costs a child and never the agent.
+"""Looks at the GPUs in a forked child, one at a time, so that a driver that hangs costs a child and
+never the agent.
 
-A driver may be slow without being sick: one without persistence mode initialises each GPU anew for each look. So a look that
-takes long is said to be late first, and given up much later.
+A driver may be slow without being sick: one without persistence mode initialises each GPU anew for
+each look. So a look that takes long is said to be late first, and given up much later.
 """
 
 import contextlib
@@ -43,7 +44,8 @@ class Looking:
         return not self._child and len(self._stuck) < 2
 
     def begin(self, skip: Sequence[str]) -> Optional[Probe]:
-        """An answer at once only where no process can be had. `skip`: GPUs that are not to be asked."""
+        """An answer at once only where no process can be had. `skip`: GPUs that are not to be
+        asked."""
         self.begun, self._answer, self._is_late = time.monotonic(), b"", False
         agent, pipe = os.getpid(), (-1, -1)
         try:
@@ -63,7 +65,8 @@ class Looking:
         return None
 
     def advance(self) -> Optional[Probe]:
-        """What there is to be told: the answer, or, once each, that there is none yet and that none is waited for."""
+        """What there is to be told: the answer, or, once each, that there is none yet and that none
+        is waited for."""
         try:
             while True:
                 chunk = os.read(self.pipe, 65536)
@@ -78,11 +81,18 @@ class Looking:
         patience = max(self.limit, LATE * self.lasted)
         if waited > max(patience, GIVEN_UP * self.limit):
             self._kill()
-            return Probe([], error="the NVIDIA driver did not answer within {:.0f} s".format(waited))
+            return Probe(
+                [], error="the NVIDIA driver did not answer within {:.0f} s".format(waited)
+            )
         if waited <= patience or self._is_late:
             return None
         self._is_late = True
-        return Probe([], error="the NVIDIA driver did not answer within {:.0f} s, and is waited for".format(patience))
+        return Probe(
+            [],
+            error="the NVIDIA driver did not answer within {:.0f} s, and is waited for".format(
+                patience
+            ),
+        )
 
     def _kill(self) -> None:
         try:

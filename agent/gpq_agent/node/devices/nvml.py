@@ -1,7 +1,9 @@
-"""What the driver's own library, NVML, says of its GPUs, raw. Asked by way of NVIDIA's binding `pynvml` (nvidia-ml-py).
+"""What the driver's own library, NVML, says of its GPUs, raw. Asked by way of NVIDIA's binding
+`pynvml` (nvidia-ml-py).
 
-The binding travels with an agent that gpq ships. It may be newer or older than the driver: what it cannot ask in the newest
-form is asked in an older one, and where that fails too the two are `Unfit`. Error codes are those of nvml.h.
+The binding travels with an agent that gpq ships. It may be newer or older than the driver: what it
+cannot ask in the newest form is asked in an older one, and where that fails too the two are
+`Unfit`. Error codes are those of nvml.h.
 """
 
 import _ctypes
@@ -20,7 +22,8 @@ INSTALLED = "pynvml"
 
 NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, NOT_LOADED, NO_LIBRARY = 3, 4, 6, 9, 12
 NO_FUNCTION, LOST, VERSION_MISMATCH, OTHER_ARGUMENT, DEPRECATED = 13, 15, 18, 25, 26
-OUTDATED = (NO_FUNCTION, OTHER_ARGUMENT, DEPRECATED)  # the question is of another version than the driver
+# the question is of another version than the driver
+OUTDATED = (NO_FUNCTION, OTHER_ARGUMENT, DEPRECATED)
 PROHIBITED = 2  # compute mode
 RECOVERY = 230  # field: what the driver asks for so that the GPU works again
 RECOVERIES = {
@@ -36,7 +39,8 @@ class Unfit(Exception):
 
 
 def load() -> Optional[ModuleType]:
-    """The binding that came with this agent, else the one that is installed. None where neither can be used."""
+    """The binding that came with this agent, else the one that is installed. None where neither can
+    be used."""
     for name in (SHIPPED, INSTALLED) if has_library() else (INSTALLED,):
         try:
             module = importlib.import_module(name)
@@ -58,7 +62,8 @@ def has_library() -> bool:
 
 
 def look(nvml: Any, skip: Sequence[str] = ()) -> Probe:
-    """Of the GPUs in `skip` (by UUID) no more than the name is asked. Raises Unfit, and nothing of NVML's."""
+    """Of the GPUs in `skip` (by UUID) no more than the name is asked. Raises Unfit, and nothing of
+    NVML's."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
@@ -106,16 +111,21 @@ def _over_all(nvml: Any, skip: Sequence[str]) -> Probe:
 
 
 def _add(nvml: Any, answer: Probe, handle: Any, uuid: str, index: int) -> None:
-    """The GPU itself or, where it is partitioned, its MIG devices (then the whole cannot be used)."""
+    """The GPU itself or, where it is partitioned, its MIG devices (then the whole cannot be
+    used)."""
     try:
         slices = slices_of(nvml, handle)
         if slices is None:
             whole = _device(nvml, handle, uuid, index)
-            answer.gpus.append(whole if whole.problem else whole._replace(problem=_ban(nvml, handle)))
+            answer.gpus.append(
+                whole if whole.problem else whole._replace(problem=_ban(nvml, handle))
+            )
             return
         answer.partitioned.append(uuid)
         named = [(text(nvml.nvmlDeviceGetUUID(part)), part) for part in slices]
-        answer.gpus.extend(_device(nvml, part, name, index)._replace(parent=uuid) for name, part in named)
+        answer.gpus.extend(
+            _device(nvml, part, name, index)._replace(parent=uuid) for name, part in named
+        )
     except nvml.NVMLError as error:
         if error.value in OUTDATED:
             raise
@@ -151,21 +161,27 @@ def slices_of(nvml: Any, handle: Any) -> Optional[List[Any]]:
 
 
 def _read(nvml: Any, handle: Any, uuid: str, index: int) -> RawGpu:
-    """What a device does not support is unknown. Raises NVMLError where it fails in what all support."""
+    """What a device does not support is unknown. Raises NVMLError where it fails in what all
+    support."""
     name = text(supported(nvml, lambda: nvml.nvmlDeviceGetName(handle), "GPU"))
     total, used = memory(nvml, handle)
     computing = processes(nvml, handle, "Compute")
     pids = {pid for pid, _ in computing}
     clients = [one for one in processes(nvml, handle, "MPSCompute") if one[0] not in pids]
     drawing = [one for one in processes(nvml, handle, "Graphics") if one[0] not in pids]
-    utilisation = supported(nvml, lambda: gpu_probe.plausible(nvml.nvmlDeviceGetUtilizationRates(handle).gpu), None)
+    utilisation = supported(
+        nvml, lambda: gpu_probe.plausible(nvml.nvmlDeviceGetUtilizationRates(handle).gpu), None
+    )
     problem, errors = _health(nvml, handle)
     users = sorted([*computing, *clients])
-    return RawGpu(uuid, index, name, total, used, utilisation, users, problem, errors, sorted(drawing))
+    return RawGpu(
+        uuid, index, name, total, used, utilisation, users, problem, errors, sorted(drawing)
+    )
 
 
 def supported(nvml: Any, question: Callable[[], Any], otherwise: Any) -> Any:
-    """The answer, `otherwise` where this GPU, this driver or this account has none. Raises NVMLError for a fault."""
+    """The answer, `otherwise` where this GPU, this driver or this account has none. Raises
+    NVMLError for a fault."""
     try:
         return question()
     except AttributeError:  # the binding is too old to ask
@@ -181,8 +197,9 @@ def supported(nvml: Any, question: Callable[[], Any], otherwise: Any) -> Any:
 
 
 def memory(nvml: Any, handle: Any) -> Tuple[int, int]:
-    """(total, in use), MiB, without what the driver keeps for itself where it tells that apart. A GPU that has no memory of
-    its own shares the machine's, and does not tell how much of it is in use."""
+    """(total, in use), MiB, without what the driver keeps for itself where it tells that apart. A
+    GPU that has no memory of its own shares the machine's, and does not tell how much of it is in
+    use."""
     whole = supported(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2), None)
     if whole is None:
         whole = supported(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle), None)
@@ -192,8 +209,9 @@ def memory(nvml: Any, handle: Any) -> Tuple[int, int]:
 
 
 def processes(nvml: Any, handle: Any, kind: str) -> List[Tuple[int, int]]:
-    """(pid, MiB) of all of one kind: "Compute", "Graphics" or "MPSCompute". Empty where that is not supported. Raises Unfit
-    where compute processes can be asked for in no way that the driver knows."""
+    """(pid, MiB) of all of one kind: "Compute", "Graphics" or "MPSCompute". Empty where that is not
+    supported. Raises Unfit where compute processes can be asked for in no way that the driver
+    knows."""
     base = "nvmlDeviceGet{}RunningProcesses".format(kind)
     for name in (base, base + "_v3", base + "_v2"):
         try:
@@ -217,14 +235,18 @@ def processes(nvml: Any, handle: Any, kind: str) -> List[Tuple[int, int]]:
 
 
 def _health(nvml: Any, handle: Any) -> Tuple[str, Optional[int]]:
-    """(a fault that lasts, uncorrectable errors since the driver was loaded), as far as this GPU and its driver know them."""
+    """(a fault that lasts, uncorrectable errors since the driver was loaded), as far as this GPU
+    and its driver know them."""
     problem, errors = "", None
-    with contextlib.suppress(nvml.NVMLError, AttributeError):  # before Ampere rows were not remapped
+    with contextlib.suppress(nvml.NVMLError, AttributeError):
+        # before Ampere rows were not remapped
         _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
         problem = gpu_probe.REMAP_FAILED if failed else gpu_probe.REMAP if pending else ""
     with contextlib.suppress(nvml.NVMLError, AttributeError):  # no ECC
         errors = int(
-            nvml.nvmlDeviceGetTotalEccErrors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
+            nvml.nvmlDeviceGetTotalEccErrors(
+                handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+            )
         )
     return problem, errors
 
@@ -234,7 +256,11 @@ def _ban(nvml: Any, handle: Any) -> str:
     if supported(nvml, lambda: nvml.nvmlDeviceGetComputeMode(handle), 0) == PROHIBITED:
         return gpu_probe.BANNED
     action = recovery(nvml, handle)
-    return RECOVERIES.get(action, "the driver asks for recovery action {}".format(action)) if action else ""
+    return (
+        RECOVERIES.get(action, "the driver asks for recovery action {}".format(action))
+        if action
+        else ""
+    )
 
 
 def recovery(nvml: Any, handle: Any) -> int:

@@ -1,4 +1,5 @@
-"""CPU slots: where a node has no GPU, its cores are shared out in equal parts that jobs get as they would get GPUs."""
+"""CPU slots: where a node has no GPU, its cores are shared out in equal parts that jobs get as they
+would get GPUs."""
 
 import os
 from typing import List
@@ -7,7 +8,8 @@ from gpq_agent import wire
 
 
 def parse_cores(text: str) -> List[int]:
-    """``0,2-4`` -> [0, 2, 3, 4]. Raises ValueError for anything else, and for cores that this process may not use."""
+    """``0,2-4`` -> [0, 2, 3, 4]. Raises ValueError for anything else, and for cores that this
+    process may not use."""
     cores: List[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -38,7 +40,8 @@ def memory_mib() -> int:
 
 
 def slots(count: int, cores: List[int]) -> List[wire.DeviceInfo]:
-    """`count` slots with equal, disjoint shares of the cores; with more slots than cores, slots share a core."""
+    """`count` slots with equal, disjoint shares of the cores; with more slots than cores, slots
+    share a core."""
     devices = []
     for index in range(count):
         share = cores[index * len(cores) // count : (index + 1) * len(cores) // count]

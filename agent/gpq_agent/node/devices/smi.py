@@ -1,4 +1,5 @@
-"""What `nvidia-smi`, which every driver brings along, says of the GPUs, raw. Asked where NVML cannot be."""
+"""What `nvidia-smi`, which every driver brings along, says of the GPUs, raw. Asked where NVML
+cannot be."""
 
 import os
 import re
@@ -10,7 +11,8 @@ from gpq_agent.node.devices.gpu_probe import Probe, RawGpu
 from gpq_agent.node.host import procs
 
 GPUS = (
-    "--query-gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,driver_version,mig.mode.current,"
+    "--query-gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,driver_version,"
+    "mig.mode.current,"
     "ecc.errors.uncorrected.volatile.total,compute_mode"
 )
 APPS = "--query-compute-apps=gpu_uuid,pid,used_gpu_memory"
@@ -19,7 +21,8 @@ Processes = Dict[str, List[Tuple[int, int]]]  # (pid, MiB) by UUID
 
 
 def look() -> Probe:
-    """Of all GPUs. Where one of them makes the command fail as a whole, the others are asked one by one."""
+    """Of all GPUs. Where one of them makes the command fail as a whole, the others are asked one by
+    one."""
     names: List[str] = []
     code, first = _query(GPUS, names)
     output = first
@@ -39,7 +42,8 @@ def look() -> Probe:
 
 
 def _query(question: str, names: List[str]) -> Tuple[int, str]:
-    """(exit code, rows) of all GPUs at once. With `names`: of each of them, and 0 where one has answered."""
+    """(exit code, rows) of all GPUs at once. With `names`: of each of them, and 0 where one has
+    answered."""
     if not names:
         return _run(question, AS_CSV)
     answers = [_run(question, AS_CSV, "-i", name) for name in names]
@@ -63,14 +67,24 @@ def _read(output: str, processes: Processes) -> Probe:
         memory = (_number(total) or gpu_probe.shared_memory_mib(), _number(used) or 0)
         problem = gpu_probe.BANNED if mode == "Prohibited" else ""
         answer.gpus.append(
-            RawGpu(uuid, int(index), name, *memory, gpu_probe.plausible(utilisation), busy, problem, _number(ecc))
+            RawGpu(
+                uuid,
+                int(index),
+                name,
+                *memory,
+                gpu_probe.plausible(utilisation),
+                busy,
+                problem,
+                _number(ecc),
+            )
         )
     return answer
 
 
 def _slices(parent: str, index: int, processes: Processes) -> List[RawGpu]:
-    """MIG devices as ``nvidia-smi -L`` lists them below their GPU. The profile's name tells the memory. Drivers differ in
-    whether a process is shown on its slice or on the whole GPU: one that is on the whole may be on any of them."""
+    """MIG devices as ``nvidia-smi -L`` lists them below their GPU. The profile's name tells the
+    memory. Drivers differ in whether a process is shown on its slice or on the whole GPU: one that
+    is on the whole may be on any of them."""
     code, listing = _run("-L")
     slices: List[RawGpu] = []
     inside = False
@@ -85,7 +99,9 @@ def _slices(parent: str, index: int, processes: Processes) -> List[RawGpu]:
             memory = int(size.group(1)) * 1024 if size else 0
             busy = sorted([*processes.get(uuid, []), *processes.get(parent, [])])
             used = sum(taken for _, taken in processes.get(uuid, []))
-            slices.append(RawGpu(uuid, index, "MIG " + profile, memory, used, None, busy, parent=parent))
+            slices.append(
+                RawGpu(uuid, index, "MIG " + profile, memory, used, None, busy, parent=parent)
+            )
     return slices
 
 

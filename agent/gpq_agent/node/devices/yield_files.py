@@ -1,8 +1,11 @@
-"""Who wants their server back: one file a user, in the folder of the locks, which everybody's gpq on this server reads.
+"""Who wants their server back: one file a user, in the folder of the locks, which everybody's gpq
+on this server reads.
 
-<folder>/gpq-yield.<uid>     {"until": wall clock of this server}; believed of the user who owns the file
+<folder>/gpq-yield.<uid>     {"until": wall clock of this server}; believed of the user who owns the
+                             file
 
-gpq gives heed to whom the configuration of each daemon names as the owner of the server; others may ask in vain.
+gpq gives heed to whom the configuration of each daemon names as the owner of the server; others may
+ask in vain.
 """
 
 import contextlib
@@ -41,13 +44,16 @@ class Yielding:
         with contextlib.suppress(OSError):
             for name in os.listdir(self.folder):
                 match = NAME.fullmatch(name)
-                if match and time.time() < until(os.path.join(self.folder, name), int(match.group(1))):
+                if match and time.time() < until(
+                    os.path.join(self.folder, name), int(match.group(1))
+                ):
                     found.append(user_names.user_name(int(match.group(1))))
         return found
 
 
 def until(path: str, uid: int) -> float:
-    """Until when the user wants it; 0.0 where there is no file of that user to be believed. Never through a link."""
+    """Until when the user wants it; 0.0 where there is no file of that user to be believed. Never
+    through a link."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -65,7 +71,8 @@ def until(path: str, uid: int) -> float:
 
 
 def ask(folder: str, seconds: float) -> float:
-    """The calling user wants this server for so long; until when that is. Raises OSError, ValueError."""
+    """The calling user wants this server for so long; until when that is. Raises OSError,
+    ValueError."""
     if not 0 < seconds <= LONGEST:
         raise ValueError("a server is asked for for at most a year")
     path, moment = _path(folder), time.time() + seconds

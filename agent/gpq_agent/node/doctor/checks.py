@@ -1,5 +1,6 @@
-"""What `gpq doctor` has a server look at, measure and try. Each function here is the work of one process (`errands`), told by
-one JSON object. Changes nothing but a mark in the folder of the checkpoints, which `unmark` removes."""
+"""What `gpq doctor` has a server look at, measure and try. Each function here is the work of one
+process (`errands`), told by one JSON object. Changes nothing but a mark in the folder of the
+checkpoints, which `unmark` removes."""
 
 import json
 import os
@@ -28,7 +29,8 @@ import json, platform
 found = {"python": platform.python_version()}
 try:
     import torch
-    found.update(torch=str(torch.__version__), cuda=str(torch.version.cuda or ""), gpus=torch.cuda.device_count())
+    found.update(torch=str(torch.__version__), cuda=str(torch.version.cuda or ""))
+    found.update(gpus=torch.cuda.device_count())
     if found["gpus"]:
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
 except Exception as error:
@@ -36,7 +38,8 @@ except Exception as error:
 print("gpq:" + json.dumps(found))
 """
 
-# Both ranks time the same sizes: what rank 0 measured decides, and is given to rank 1 by an all-reduce.
+# Both ranks time the same sizes: what rank 0 measured decides, and is given to rank 1 by an
+# all-reduce.
 ALL_REDUCE = """
 import datetime, json, statistics, sys, time
 import torch
@@ -68,7 +71,8 @@ while taken < 0.15 and numbers < 1 << 24:
     numbers *= 4
     taken = agreed(timed(numbers, 2))
 taken = agreed(timed(numbers, 3 if taken < 3 else 1))
-print("gpq:" + json.dumps({"latency": latency, "bandwidth": 4 * numbers / taken, "bytes": 4 * numbers}))
+size = 4 * numbers
+print("gpq:" + json.dumps({"latency": latency, "bandwidth": size / taken, "bytes": size}))
 dist.destroy_process_group()
 """
 
@@ -92,7 +96,8 @@ def tell(pipe: int, answer: Fields) -> None:
 
 
 def examine(place: Place, fields: Fields, pipe: int) -> None:
-    """Everything that can be seen from here alone. `python`: interpreter of scripts, "" for none; `env`: of the jobs."""
+    """Everything that can be seen from here alone. `python`: interpreter of scripts, "" for none;
+    `env`: of the jobs."""
     known = network.interfaces()
     found: Fields = {
         "time": time.time(),
@@ -103,12 +108,17 @@ def examine(place: Place, fields: Fields, pipe: int) -> None:
         "version": wire.VERSION,
         "agent": _agent_name(),
         "disks": [_disk("spool", place.spool), _disk("checkpoints", place.checkpoints)],
-        "limits": {name: place.limits.get(name, list(resource.getrlimit(number))) for name, number in _LIMITS},
+        "limits": {
+            name: place.limits.get(name, list(resource.getrlimit(number)))
+            for name, number in _LIMITS
+        },
         "shm_mib": _size_mib("/dev/shm"),
         "interfaces": [one._asdict() for one in known],
         "addresses": [one.address for one in network.candidates(known)],
         "ephemeral": list(network.ephemeral_ports()),
-        "infiniband": os.path.isdir("/sys/class/infiniband") and bool(os.listdir("/sys/class/infiniband")),
+        "infiniband": (
+            os.path.isdir("/sys/class/infiniband") and bool(os.listdir("/sys/class/infiniband"))
+        ),
         "conda": shutil.which("conda") or "",
     }
     if fields.get("python"):
@@ -117,7 +127,11 @@ def examine(place: Place, fields: Fields, pipe: int) -> None:
     tell(pipe, found)
 
 
-_LIMITS = (("nofile", resource.RLIMIT_NOFILE), ("memlock", resource.RLIMIT_MEMLOCK), ("nproc", resource.RLIMIT_NPROC))
+_LIMITS = (
+    ("nofile", resource.RLIMIT_NOFILE),
+    ("memlock", resource.RLIMIT_MEMLOCK),
+    ("nproc", resource.RLIMIT_NPROC),
+)
 
 
 def driver(_: Place, fields: Fields, pipe: int) -> None:
@@ -167,11 +181,12 @@ def _size_mib(path: str) -> Optional[int]:
         return None
 
 
-# -- between servers ----------------------------------------------------------------------------------------------------
+# -- between servers -------------------------------------------------------------------------------
 
 
 def listen(_: Place, fields: Fields, pipe: int) -> None:
-    """Listen on a port of each range that jobs use, tell which, and say `token` to whoever connects until time is up."""
+    """Listen on a port of each range that jobs use, tell which, and say `token` to whoever connects
+    until time is up."""
     token = str(fields["token"]).encode("ascii")
     sockets = [_listener(0), _listener_between(FIRST_PORT, LAST_PORT)]
     tell(pipe, {"ports": [each.getsockname()[1] for each in sockets]})
@@ -189,7 +204,11 @@ def listen(_: Place, fields: Fields, pipe: int) -> None:
 
 
 def _listener(port: int) -> socket.socket:
-    family = socket.AF_INET6 if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6") else socket.AF_INET
+    family = (
+        socket.AF_INET6
+        if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6")
+        else socket.AF_INET
+    )
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:
@@ -219,7 +238,10 @@ def reach(_: Place, fields: Fields, pipe: int) -> None:
     def try_one(number: int) -> None:
         problems[number] = _problem(targets[number])
 
-    threads = [threading.Thread(target=try_one, args=(number,), daemon=True) for number in range(len(targets))]
+    threads = [
+        threading.Thread(target=try_one, args=(number,), daemon=True)
+        for number in range(len(targets))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -231,7 +253,9 @@ def _problem(target: Fields) -> str:
     """As network.reachable, and that it is the server that was meant who answers."""
     wanted = str(target["token"]).encode("ascii")
     try:
-        with socket.create_connection((str(target["address"]), int(target["port"])), TRY_LIMIT) as connection:
+        with socket.create_connection(
+            (str(target["address"]), int(target["port"])), TRY_LIMIT
+        ) as connection:
             said = connection.recv(len(wanted))
     except socket.timeout:
         return "no answer within {:g} s".format(TRY_LIMIT)
@@ -241,11 +265,14 @@ def _problem(target: Fields) -> str:
 
 
 def all_reduce(place: Place, fields: Fields, pipe: int) -> None:
-    """One of two ranks: latency in seconds, bandwidth in bytes a second. `peer`: an address of the other server; `device`: a
-    GPU, whose lock is held meanwhile, so that no gpq begins something there. Raises SpoolError where it is taken."""
+    """One of two ranks: latency in seconds, bandwidth in bytes a second. `peer`: an address of the
+    other server; `device`: a GPU, whose lock is held meanwhile, so that no gpq begins something
+    there. Raises SpoolError where it is taken."""
     device = str(fields.get("device", ""))
     held = gpu_locks.Locks(place.common).take([device], 0, 0) if device else []
-    interface = network.interface_of(network.local_address(str(fields["peer"])), network.interfaces())
+    interface = network.interface_of(
+        network.local_address(str(fields["peer"])), network.interfaces()
+    )
     env = {
         **place.base,
         **fields.get("env", {}),
@@ -272,8 +299,8 @@ def run(command: List[str], env: Dict[str, str], limit: float) -> Fields:
     """What a program told in its line that begins with `gpq:`; else an error with its last line."""
     try:
         done = subprocess.run(
-            command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            timeout=limit, check=False,
+            command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, timeout=limit, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return {"error": "{} did not answer within {:g} s".format(command[0], limit)}
@@ -283,11 +310,17 @@ def run(command: List[str], env: Dict[str, str], limit: float) -> Fields:
         if line.startswith("gpq:"):
             answer: Fields = json.loads(line[4:])
             return answer
-    lines = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
-    return {"error": "exit {}: {}".format(done.returncode, lines[-1][:LAST_LINE] if lines else "it said nothing")}
+    lines = [
+        line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()
+    ]
+    return {
+        "error": "exit {}: {}".format(
+            done.returncode, lines[-1][:LAST_LINE] if lines else "it said nothing"
+        )
+    }
 
 
-# -- is the folder of the checkpoints one that others have too? -------------------------------------------------------
+# -- is the folder of the checkpoints one that others have too? ------------------------------------
 
 
 def mark(place: Place, fields: Fields, pipe: int) -> None:
@@ -297,7 +330,8 @@ def mark(place: Place, fields: Fields, pipe: int) -> None:
 
 
 def seen(place: Place, fields: Fields, pipe: int) -> None:
-    """Which marks are there. The folder is read anew: a network file system may remember that there was none."""
+    """Which marks are there. The folder is read anew: a network file system may remember that there
+    was none."""
     there = set(os.listdir(place.checkpoints))
     tell(pipe, {"seen": [token for token in fields["tokens"] if MARK + str(token) in there]})
 
@@ -314,7 +348,7 @@ def _mark(place: Place, token: str) -> str:
     return os.path.join(place.checkpoints, MARK + token)
 
 
-# -- whose server is it? -----------------------------------------------------------------------------------------------
+# -- whose server is it? ---------------------------------------------------------------------------
 
 
 def ask_back(place: Place, fields: Fields, pipe: int) -> None:

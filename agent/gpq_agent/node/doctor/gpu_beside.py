@@ -1,4 +1,5 @@
-"""What looks at the GPUs cost a program that works there. Standard library only, but for the program."""
+"""What looks at the GPUs cost a program that works there. Standard library only, but for the
+program."""
 
 import os
 import subprocess
@@ -35,15 +36,18 @@ while True:
 """
 
 
-def beside(command: List[str], env: Dict[str, str], seen_by: Callable[[str], Look] = look) -> GpuLine:
-    """How much less a process gets done while looks are made once a second. `command` prints a line when it works, and then
-    when each of its turns began and ended, and how much it did in a second of it."""
+def beside(
+    command: List[str], env: Dict[str, str], seen_by: Callable[[str], Look] = look
+) -> GpuLine:
+    """How much less a process gets done while looks are made once a second. `command` prints a line
+    when it works, and then when each of its turns began and ended, and how much it did in a second
+    of it."""
     parent = os.getpid()
     begin = time.monotonic()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE,
-            preexec_fn=lambda: procs.die_with_parent(parent),
+            command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.PIPE, preexec_fn=lambda: procs.die_with_parent(parent),
         )  # fmt: skip
         phases: Dict[bool, List[Tuple[float, float]]] = {True: [], False: []}
         works = _begins(process, output)
@@ -54,9 +58,15 @@ def beside(command: List[str], env: Dict[str, str], seen_by: Callable[[str], Loo
         if not works:
             return GpuLine("looks beside work", "FAIL", "it did not begin: {}".format(words))
         output.seek(0)
-        turns = [tuple(map(float, line.split())) for line in output.read().decode("utf-8").splitlines()[1:] if line]
+        turns = [
+            tuple(map(float, line.split()))
+            for line in output.read().decode("utf-8").splitlines()[1:]
+            if line
+        ]
     rates = {
-        looking: sorted(rate for start, end, rate in turns if any(a <= start and end <= b for a, b in times))
+        looking: sorted(
+            rate for start, end, rate in turns if any(a <= start and end <= b for a, b in times)
+        )
         for looking, times in phases.items()
     }
     return _judged(rates)._replace(seconds=round(time.monotonic() - begin, 1))
@@ -77,7 +87,9 @@ def _judged(rates: Dict[bool, List[float]]) -> GpuLine:
         return GpuLine("looks beside work", "FAIL", "it did not tell how much it did")
     with_looks, without = (rates[looking][len(rates[looking]) // 2] for looking in (True, False))
     loss = 1.0 - with_looks / without
-    figure = "{:.1f} products a second, {:.1f} beside a look each second ({:+.1%})".format(without, with_looks, -loss)
+    figure = "{:.1f} products a second, {:.1f} beside a look each second ({:+.1%})".format(
+        without, with_looks, -loss
+    )
     return GpuLine("looks beside work", "PASS" if loss <= LOSS else "FAIL", figure)
 
 

@@ -1,6 +1,7 @@
 """What NVML says of each GPU for `gpq doctor --gpu`, beyond what a look of the agent asks.
 
-`python -m gpq_agent.node.doctor.gpu_facts` prints it; a process of its own, because a sick driver may never answer.
+`python -m gpq_agent.node.doctor.gpu_facts` prints it; a process of its own, because a sick driver
+may never answer.
 """
 
 import functools
@@ -22,7 +23,9 @@ def asked(binding: Any, question: Callable[[], Any]) -> Fact:
     except AttributeError:
         return {"unsupported": "nvidia-ml-py is too old to ask"}
     except binding.NVMLError as error:
-        kind = "unsupported" if error.value in [getattr(binding, name) for name in PAST] else "error"
+        kind = (
+            "unsupported" if error.value in [getattr(binding, name) for name in PAST] else "error"
+        )
         return {kind: str(error)}
     except Exception as error:  # NVMLLibraryMismatchError is no NVMLError
         return {"error": "{}: {}".format(type(error).__name__, error)}
@@ -36,12 +39,20 @@ def of_gpu(binding: Any, index: int) -> Dict[str, Fact]:
         return sorted(int(one.pid) for one in getattr(binding, name)(handle))
 
     def memory(version: Any) -> List[int]:
-        taken = binding.nvmlDeviceGetMemoryInfo(handle, version) if version else binding.nvmlDeviceGetMemoryInfo(handle)
+        taken = (
+            binding.nvmlDeviceGetMemoryInfo(handle, version)
+            if version
+            else binding.nvmlDeviceGetMemoryInfo(handle)
+        )
         return [int(taken.used) // MIB, int(getattr(taken, "reserved", 0)) // MIB]
 
     def slices() -> Any:
         handles = nvml.slices_of(binding, handle)
-        return None if handles is None else [nvml.text(binding.nvmlDeviceGetUUID(one)) for one in handles]
+        return (
+            None
+            if handles is None
+            else [nvml.text(binding.nvmlDeviceGetUUID(one)) for one in handles]
+        )
 
     questions: Dict[str, Callable[[], Any]] = {
         "uuid": lambda: nvml.text(binding.nvmlDeviceGetUUID(handle)),
@@ -61,7 +72,9 @@ def of_gpu(binding: Any, index: int) -> Dict[str, Fact]:
                 handle, binding.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, binding.NVML_VOLATILE_ECC
             )
         ),
-        "remapped rows": lambda: [int(number) for number in binding.nvmlDeviceGetRemappedRows(handle)],
+        "remapped rows": lambda: [
+            int(number) for number in binding.nvmlDeviceGetRemappedRows(handle)
+        ],
     }
     return {name: asked(binding, question) for name, question in questions.items()}
 
@@ -74,14 +87,18 @@ def everything() -> Dict[str, Any]:
     try:
         binding.nvmlInit()
     except binding.NVMLError as error:
-        absent = error.value in (binding.NVML_ERROR_LIBRARY_NOT_FOUND, binding.NVML_ERROR_DRIVER_NOT_LOADED)
+        absent = error.value in (
+            binding.NVML_ERROR_LIBRARY_NOT_FOUND,
+            binding.NVML_ERROR_DRIVER_NOT_LOADED,
+        )
         return {"absent" if absent else "error": "NVML: {}".format(error)}
     return {
         "nvml": _version(),
         "driver": asked(binding, lambda: nvml.text(binding.nvmlSystemGetDriverVersion())),
         "cuda": asked(binding, lambda: int(binding.nvmlSystemGetCudaDriverVersion())),
         "gpus": [
-            asked(binding, functools.partial(of_gpu, binding, index)) for index in range(binding.nvmlDeviceGetCount())
+            asked(binding, functools.partial(of_gpu, binding, index))
+            for index in range(binding.nvmlDeviceGetCount())
         ],
     }
 

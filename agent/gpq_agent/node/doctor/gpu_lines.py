@@ -69,14 +69,22 @@ def over_gpus(name: str, gpus: List[Facts], judge: Callable[[Facts], Judgement])
             verdicts.add("FAIL")
             text = str(error)
         texts.setdefault(text, []).append(str(number))
-    figure = "; ".join("GPU {}: {}".format(", ".join(numbers), text) for text, numbers in texts.items())
+    figure = "; ".join(
+        "GPU {}: {}".format(", ".join(numbers), text) for text, numbers in texts.items()
+    )
     return GpuLine(name, next(one for one in ("FAIL", "PASS", "SKIP") if one in verdicts), figure)
 
 
 def _persistence(gpu: Facts) -> Judgement:
     if value(gpu, "persistence"):
         return True, "on"
-    return False, "off: each look initialises the driver anew (sudo nvidia-smi -pm 1, or nvidia-persistenced)"
+    return (
+        False,
+        (
+            "off: each look initialises the driver anew (sudo nvidia-smi -pm 1, or"
+            " nvidia-persistenced)"
+        ),
+    )
 
 
 def _idle(gpu: Facts) -> Judgement:
@@ -97,7 +105,9 @@ def _slices(gpu: Facts) -> Judgement:
         return True, "not known to this GPU"
     if slices is None:
         return True, "off"
-    return bool(slices), "{} devices".format(len(slices)) if slices else "on, without a device: nothing can run"
+    return bool(slices), (
+        "{} devices".format(len(slices)) if slices else "on, without a device: nothing can run"
+    )
 
 
 def _mode(gpu: Facts) -> Judgement:
@@ -128,7 +138,9 @@ def _mps(gpu: Facts, servers: List[int]) -> Judgement:
         clients = []
     if servers or clients:
         pids = ", ".join(map(str, servers)) or "of somebody else"
-        return True, "server {}, clients {}: a fault of one client ends all of them".format(pids, clients or "none")
+        return True, "server {}, clients {}: a fault of one client ends all of them".format(
+            pids, clients or "none"
+        )
     return True, "off"
 
 
@@ -138,23 +150,35 @@ def _graphics(gpu: Facts) -> Judgement:
 
 
 def versions(facts: Facts, torch: Facts) -> GpuLine:
-    """The driver must know the CUDA that torch was built for: the same major version, or a later one."""
+    """The driver must know the CUDA that torch was built for: the same major version, or a later
+    one."""
     driver, cuda = facts["driver"], facts["cuda"]
     if "value" not in driver:
         return GpuLine("versions", "FAIL", str(next(iter(driver.values()))))
-    able = "{}.{}".format(cuda["value"] // 1000, cuda["value"] % 1000 // 10) if "value" in cuda else "unknown"
+    able = (
+        "{}.{}".format(cuda["value"] // 1000, cuda["value"] % 1000 // 10)
+        if "value" in cuda
+        else "unknown"
+    )
     text = "driver {} for CUDA {}, nvidia-ml-py {}".format(driver["value"], able, facts["nvml"])
     if "error" in torch:
         return GpuLine("versions", "SKIP", "{}; no torch: {}".format(text, torch["error"]))
-    text += ", torch {} for CUDA {}, Python {}".format(torch["torch"], torch["cuda"] or "none", torch["python"])
+    text += ", torch {} for CUDA {}, Python {}".format(
+        torch["torch"], torch["cuda"] or "none", torch["python"]
+    )
     if not torch["cuda"]:
         return GpuLine("versions", "FAIL", text + ": torch was built for CPUs alone")
     ok = able == "unknown" or int(torch["cuda"].split(".")[0]) <= int(able.split(".")[0])
-    return GpuLine("versions", "PASS" if ok else "FAIL", text + ("" if ok else ": the driver is too old for torch"))
+    return GpuLine(
+        "versions",
+        "PASS" if ok else "FAIL",
+        text + ("" if ok else ": the driver is too old for torch"),
+    )
 
 
 def architectures(facts: Facts, torch: Facts) -> GpuLine:
-    """torch must have kernels of the GPU's generation, or such that the driver can compile for it."""
+    """torch must have kernels of the GPU's generation, or such that the driver can compile for
+    it."""
     if "error" in torch or not torch.get("architectures"):
         return GpuLine("architectures", "SKIP", str(torch.get("error", "torch names none")))
 
@@ -169,7 +193,8 @@ def architectures(facts: Facts, torch: Facts) -> GpuLine:
 
 
 def runs_on(architectures: List[str], major: int, minor: int) -> bool:
-    """sm_86 runs on 8.6 and 8.9, compute_80 on all from 8.0 on. A letter at the end binds to one generation."""
+    """sm_86 runs on 8.6 and 8.9, compute_80 on all from 8.0 on. A letter at the end binds to one
+    generation."""
     for one in architectures:
         kind, _, text = one.partition("_")
         digits = "".join(sign for sign in text if sign.isdigit())

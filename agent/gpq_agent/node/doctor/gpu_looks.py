@@ -1,4 +1,5 @@
-"""Ten looks at the GPUs as the agent looks, by NVML and by nvidia-smi, and a process that holds memory, which they must name.
+"""Ten looks at the GPUs as the agent looks, by NVML and by nvidia-smi, and a process that holds
+memory, which they must name.
 
 `python -m gpq_agent.node.doctor.gpu_looks nvml` (or `smi`) prints one look.
 """
@@ -51,8 +52,9 @@ def look(way: str) -> Look:
     begin = time.monotonic()
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "gpq_agent.node.doctor.gpu_looks", way], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, timeout=LOOK_LIMIT, check=False, env=environment(),
+            [sys.executable, "-m", "gpq_agent.node.doctor.gpu_looks", way],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            timeout=LOOK_LIMIT, check=False, env=environment(),
             preexec_fn=lambda: procs.die_with_parent(parent),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -71,14 +73,22 @@ def look(way: str) -> Look:
 
 def environment() -> Dict[str, str]:
     """So that a process of this interpreter finds what this one has found."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path)}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path),
+    }
 
 
 def ten(name: str, way: str) -> Tuple[GpuLine, Look]:
     """The line, and the last look."""
     begin = time.monotonic()
     rows = [look(way)]
-    while len(rows) < LOOKS and rows[-1].devices and not rows[-1].error and time.monotonic() - begin < ENOUGH:
+    while (
+        len(rows) < LOOKS
+        and rows[-1].devices
+        and not rows[-1].error
+        and time.monotonic() - begin < ENOUGH
+    ):
         rows.append(look(way))
     times = sorted(row.seconds for row in rows)
     slowest = times[min(int(0.95 * len(times)), len(times) - 1)]
@@ -86,9 +96,17 @@ def ten(name: str, way: str) -> Tuple[GpuLine, Look]:
         len(rows), times[len(times) // 2], slowest, len(rows[-1].devices)
     )
     if rows[-1].error:
-        return GpuLine(name, "FAIL", "look {}: {}".format(len(rows), rows[-1].error), round(sum(times), 1)), rows[-1]
+        return (
+            GpuLine(
+                name, "FAIL", "look {}: {}".format(len(rows), rows[-1].error), round(sum(times), 1)
+            ),
+            rows[-1],
+        )
     ok = slowest < SLOW
-    return GpuLine(name, "PASS" if ok else "FAIL", figure, round(time.monotonic() - begin, 1)), rows[-1]
+    return (
+        GpuLine(name, "PASS" if ok else "FAIL", figure, round(time.monotonic() - begin, 1)),
+        rows[-1],
+    )
 
 
 def both() -> List[GpuLine]:
@@ -96,7 +114,11 @@ def both() -> List[GpuLine]:
     lines: List[GpuLine] = []
     last: List[Look] = []
     for name, way, missing in (
-        ("looks by NVML", "nvml", "" if nvml.load() is not None else "no nvidia-ml-py for {}".format(sys.executable)),
+        (
+            "looks by NVML",
+            "nvml",
+            "" if nvml.load() is not None else "no nvidia-ml-py for {}".format(sys.executable),
+        ),
         ("looks by nvidia-smi", "smi", "" if shutil.which("nvidia-smi") else "no nvidia-smi"),
     ):
         if missing:
@@ -127,24 +149,33 @@ def same(looks: List[Look]) -> GpuLine:
             ("processes", sorted(dict(one.processes)), sorted(dict(other.processes))),
         ):
             if mine != its:
-                differences.append("{} of {}: {} by NVML, {} by nvidia-smi".format(what, uuid, mine, its))
+                differences.append(
+                    "{} of {}: {} by NVML, {} by nvidia-smi".format(what, uuid, mine, its)
+                )
         if abs(one.memory_mib - other.memory_mib) > 1:
-            differences.append("memory of {}: {} and {} MiB".format(uuid, one.memory_mib, other.memory_mib))
+            differences.append(
+                "memory of {}: {} and {} MiB".format(uuid, one.memory_mib, other.memory_mib)
+            )
     used = ", ".join(
-        "{} and {} MiB".format(first[uuid].used_mib, second[uuid].used_mib) for uuid in first if uuid in second
+        "{} and {} MiB".format(first[uuid].used_mib, second[uuid].used_mib)
+        for uuid in first
+        if uuid in second
     )
     if differences:
         return GpuLine("same answers", "FAIL", "; ".join(differences))
     return GpuLine("same answers", "PASS", "names, memory, processes; in use: {}".format(used))
 
 
-def holder(command: List[str], env: Dict[str, str], uuid: str, seen_by: Callable[[str], Look] = look) -> List[GpuLine]:
-    """Two lines: a process that holds 2 GiB is named by the second look, and gone within ten seconds of its kill."""
+def holder(
+    command: List[str], env: Dict[str, str], uuid: str, seen_by: Callable[[str], Look] = look
+) -> List[GpuLine]:
+    """Two lines: a process that holds 2 GiB is named by the second look, and gone within ten
+    seconds of its kill."""
     parent = os.getpid()
     begin = time.monotonic()
     process = subprocess.Popen(
-        command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        preexec_fn=lambda: procs.die_with_parent(parent),
+        command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, preexec_fn=lambda: procs.die_with_parent(parent),
     )  # fmt: skip
     try:
         ready = _first_line(process)
@@ -154,7 +185,10 @@ def holder(command: List[str], env: Dict[str, str], uuid: str, seen_by: Callable
     except RuntimeError as error:
         process.kill()
         process.communicate()
-        return [GpuLine("process seen", "FAIL", str(error)), GpuLine("process gone", "SKIP", "it was never seen")]
+        return [
+            GpuLine("process seen", "FAIL", str(error)),
+            GpuLine("process gone", "SKIP", "it was never seen"),
+        ]
     seen = seen._replace(seconds=round(time.monotonic() - begin, 1))
     process.kill()
     process.communicate()
@@ -164,7 +198,11 @@ def holder(command: List[str], env: Dict[str, str], uuid: str, seen_by: Callable
 def _first_line(process: "subprocess.Popen[bytes]") -> bytes:
     """b"" where there is none within HOLDER_LIMIT."""
     assert process.stdout is not None
-    return process.stdout.readline() if select.select([process.stdout], [], [], HOLDER_LIMIT)[0] else b""
+    return (
+        process.stdout.readline()
+        if select.select([process.stdout], [], [], HOLDER_LIMIT)[0]
+        else b""
+    )
 
 
 def last_words(process: "subprocess.Popen[bytes]") -> str:
@@ -175,7 +213,9 @@ def last_words(process: "subprocess.Popen[bytes]") -> str:
 
 def _memory(pid: int, uuid: str, seen: Look) -> int:
     """MiB that this look gives the process on this GPU, -1 where it does not name it."""
-    return max((dict(gpu.processes).get(pid, -1) for gpu in seen.devices if gpu.uuid == uuid), default=-1)
+    return max(
+        (dict(gpu.processes).get(pid, -1) for gpu in seen.devices if gpu.uuid == uuid), default=-1
+    )
 
 
 def _seen(pid: int, uuid: str, seen_by: Callable[[str], Look]) -> GpuLine:
@@ -184,7 +224,9 @@ def _seen(pid: int, uuid: str, seen_by: Callable[[str], Look]) -> GpuLine:
         seen = seen_by("any")
         memory = _memory(pid, uuid, seen)
         if memory >= HELD_MIB:
-            return GpuLine("process seen", "PASS", "pid {} with {} MiB in look {}".format(pid, memory, number))
+            return GpuLine(
+                "process seen", "PASS", "pid {} with {} MiB in look {}".format(pid, memory, number)
+            )
         others = [gpu.processes for gpu in seen.devices if gpu.uuid == uuid]
     figure = "pid {} holds {} MiB, and after {} looks its GPU has (pid, MiB): {}".format(
         pid, HELD_MIB, SEEN_WITHIN, others
@@ -198,7 +240,9 @@ def _gone(pid: int, uuid: str, seen_by: Callable[[str], Look]) -> GpuLine:
         seen = seen_by("any")
         taken = time.monotonic() - begin
         if not seen.error and _memory(pid, uuid, seen) < 0:
-            return GpuLine("process gone", "PASS", "{:.1f} s after its kill".format(taken), round(taken, 1))
+            return GpuLine(
+                "process gone", "PASS", "{:.1f} s after its kill".format(taken), round(taken, 1)
+            )
         if taken > GONE_WITHIN:
             figure = "{:.0f} s after its kill pid {} is there still".format(taken, pid)
             return GpuLine("process gone", "FAIL", figure, round(taken, 1))
@@ -209,7 +253,9 @@ def main() -> None:
     begin = time.monotonic()
     seen = smi.look() if sys.argv[1] == "smi" else gpus.probe(gpus.binding())
     seconds = round(time.monotonic() - begin, 1)
-    told = dict(seen._asdict(), notice=seen.described(seconds), gpus=[gpu._asdict() for gpu in seen.gpus])
+    told = dict(
+        seen._asdict(), notice=seen.described(seconds), gpus=[gpu._asdict() for gpu in seen.gpus]
+    )
     sys.stdout.write(json.dumps(told) + "\n")
 
 

@@ -1,8 +1,9 @@
-"""`gpq doctor --gpu` on the server that it is about: one part of the report after the other, each within its limit.
+"""`gpq doctor --gpu` on the server that it is about: one part of the report after the other, each
+within its limit.
 
-Standard library only. What needs torch is run by the interpreter of the user's scripts (`gpq_agent.gpucheck`), on GPUs that
-nobody uses, whose locks are held meanwhile. `python -m gpq_agent.node.doctor.gpu_report` reads {"part", "python", "env"} from
-stdin and prints the lines.
+Standard library only. What needs torch is run by the interpreter of the user's scripts
+(`gpq_agent.gpucheck`), on GPUs that nobody uses, whose locks are held meanwhile. `python -m
+gpq_agent.node.doctor.gpu_report` reads {"part", "python", "env"} from stdin and prints the lines.
 """
 
 import json
@@ -24,7 +25,8 @@ from gpq_agent.node.host.errors import SpoolError
 FACTS_LIMIT = 20.0  # seconds
 TORCH_LIMIT = 25.0
 MARGIN = 4.0  # seconds that a part ends before its limit, so that its lines are told
-IN_USE = 0.05  # of a GPU's memory that may be, of one that nobody is seen on: drivers keep some for themselves
+# of a GPU's memory that may be, of one that nobody is seen on: drivers keep some for themselves
+IN_USE = 0.05
 NO_TORCH = "No module named 'torch'"
 
 LOOK_AT_TORCH = """
@@ -48,7 +50,8 @@ class Free(NamedTuple):
 
 
 def lines(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
-    """One line for each check of the part, in order. `python`: interpreter of scripts. `env`: of the jobs."""
+    """One line for each check of the part, in order. `python`: interpreter of scripts. `env`: of
+    the jobs."""
     made = _driver(python, env) if part == "driver" else _on_free_gpus(part, python, env)
     by_name = {line.name: line for line in made}
     nothing = wire.GpuLine("", "FAIL", "nothing was told of it")
@@ -61,8 +64,12 @@ def all_alike(part: str, verdict: str, figure: str) -> List[wire.GpuLine]:
 
 
 def _driver(python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
-    facts = checks.run([sys.executable, "-m", gpu_facts.__name__], gpu_looks.environment(), FACTS_LIMIT)
-    torch = checks.run([python, "-c", LOOK_AT_TORCH], {**env, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, TORCH_LIMIT)
+    facts = checks.run(
+        [sys.executable, "-m", gpu_facts.__name__], gpu_looks.environment(), FACTS_LIMIT
+    )
+    torch = checks.run(
+        [python, "-c", LOOK_AT_TORCH], {**env, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, TORCH_LIMIT
+    )
     return [*gpu_lines.of_facts(facts, torch, mps_servers()), *gpu_looks.both()]
 
 
@@ -112,13 +119,18 @@ def _on_free_gpus(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuL
         if wire.GPU_PARTS[part].section == "C" and len(free.uuids) < 2:
             return all_alike(part, "SKIP", "two free GPUs are needed, and there is one")
         folder = library()
-        env = {**env, "PYTHONPATH": os.pathsep.join(filter(None, [folder, env.get("PYTHONPATH", "")]))}
+        env = {
+            **env,
+            "PYTHONPATH": os.pathsep.join(filter(None, [folder, env.get("PYTHONPATH", "")])),
+        }
         env.update({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", wire.ENV_TRIAL: "1"})
         if part != "holder":
             return trained(part, python, env, free.uuids)
         alone = {**env, "CUDA_VISIBLE_DEVICES": free.uuids[0]}
         made = gpu_looks.holder([python, "-c", gpu_looks.HOLDER], alone, free.uuids[0])
-        return _skipped_without_torch([*made, gpu_beside.beside([python, "-c", gpu_beside.WORKER], alone)])
+        return _skipped_without_torch(
+            [*made, gpu_beside.beside([python, "-c", gpu_beside.WORKER], alone)]
+        )
     finally:
         gpu_locks.close(free.held)
         if folder:
@@ -126,28 +138,35 @@ def _on_free_gpus(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuL
 
 
 def library() -> str:
-    """A folder with gpq_agent alone: what else lies beside it would hide the script's own packages."""
+    """A folder with gpq_agent alone: what else lies beside it would hide the script's own
+    packages."""
     folder = tempfile.mkdtemp(prefix="gpq-doctor-")
-    os.symlink(os.path.dirname(os.path.abspath(gpq_agent.__file__)), os.path.join(folder, "gpq_agent"))
+    os.symlink(
+        os.path.dirname(os.path.abspath(gpq_agent.__file__)), os.path.join(folder, "gpq_agent")
+    )
     return folder
 
 
 def trained(part: str, python: str, env: Dict[str, str], devices: List[str]) -> List[wire.GpuLine]:
-    """The lines of `gpq_agent.gpucheck`, and a FAIL for each check that it ended before, with its last words."""
+    """The lines of `gpq_agent.gpucheck`, and a FAIL for each check that it ended before, with its
+    last words."""
     parent = os.getpid()
     begin = time.monotonic()
     limit = wire.GPU_PARTS[part].limit - MARGIN
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(
-                [python, "-m", "gpq_agent.gpucheck", part, *devices], env=env, cwd="/", stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.PIPE, preexec_fn=lambda: procs.die_with_parent(parent),
+                [python, "-m", "gpq_agent.gpucheck", part, *devices], env=env, cwd="/",
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE,
+                preexec_fn=lambda: procs.die_with_parent(parent),
             )  # fmt: skip
         except OSError as error:
             return all_alike(part, "FAIL", "{} cannot be run: {}".format(python, error.strerror))
         try:
             _, errors = process.communicate(timeout=limit)
-            words = (errors.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
+            words = (errors.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[
+                -1
+            ]
             ending = "exit {}: {}".format(process.returncode, words)
         except subprocess.TimeoutExpired:
             process.kill()
@@ -162,7 +181,9 @@ def trained(part: str, python: str, env: Dict[str, str], devices: List[str]) -> 
 
 def parsed(text: Iterable[str]) -> List[wire.GpuLine]:
     """Lines that begin with "gpq:"."""
-    return [wire.GpuLine(**json.loads(line[len("gpq:") :])) for line in text if line.startswith("gpq:")]
+    return [
+        wire.GpuLine(**json.loads(line[len("gpq:") :])) for line in text if line.startswith("gpq:")
+    ]
 
 
 def _skipped_without_torch(made: List[wire.GpuLine]) -> List[wire.GpuLine]:

@@ -1,6 +1,8 @@
-"""Looks that may take long, or hang: each in a process of its own with a time limit, answered once that has told something.
+"""Looks that may take long, or hang: each in a process of its own with a time limit, answered once
+that has told something.
 
-Which there are is in `checkup`. A process that is ended before it has told anything is an answer too.
+Which there are is in `checkup`. A process that is ended before it has told anything is an answer
+too.
 """
 
 import contextlib
@@ -35,7 +37,9 @@ class _Errand(NamedTuple):
 class Errands:
     """Of one agent. `base` and `limits`: of a login."""
 
-    def __init__(self, place: Spool, base: Dict[str, str], common: str, limits: Dict[str, List[int]]) -> None:
+    def __init__(
+        self, place: Spool, base: Dict[str, str], common: str, limits: Dict[str, List[int]]
+    ) -> None:
         self.place = checks.Place(place.path, place.checkpoints, base, common, limits)
         self._under_way: List[_Errand] = []
 
@@ -49,7 +53,8 @@ class Errands:
         fields, limit = message.get("fields", {}), float(message.get("limit", 30.0))
         if work is None or not isinstance(fields, dict) or not 0 < limit <= LONGEST:
             raise SpoolError(
-                "no errand {!r}".format(message.get("errand")), "it is one of {}".format(", ".join(ERRANDS))
+                "no errand {!r}".format(message.get("errand")),
+                "it is one of {}".format(", ".join(ERRANDS)),
             )
         if len(self._under_way) >= MOST:
             raise SpoolError("{} errands are under way".format(MOST), "wait for their end", "busy")

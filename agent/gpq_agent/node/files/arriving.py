@@ -1,5 +1,5 @@
-"""Put a set of files that has come whole to where it belongs: a checkpoint of the library is whole or absent, and whatever else
-a job keeps there is afterwards what it was where it comes from."""
+"""Put a set of files that has come whole to where it belongs: a checkpoint of the library is whole
+or absent, and whatever else a job keeps there is afterwards what it was where it comes from."""
 
 import contextlib
 import ctypes
@@ -20,10 +20,14 @@ PAUSE = 0.01  # seconds between two looks whether the disk has it all
 
 
 def install(place: str, target: str, entries: List[Entry]) -> Generator[None, None, None]:
-    """Files come from `place`, by their number in the list. What they replace gives way; the record of own saves comes last.
-    Once more after a crash it goes on."""
+    """Files come from `place`, by their number in the list. What they replace gives way; the record
+    of own saves comes last. Once more after a crash it goes on."""
     os.makedirs(target, mode=0o700, exist_ok=True)
-    library = [one for one in entries if one.path.startswith(checkpoint_folder.LIBRARY + "/" + checkpoint_folder.STEP)]
+    library = [
+        one
+        for one in entries
+        if one.path.startswith(checkpoint_folder.LIBRARY + "/" + checkpoint_folder.STEP)
+    ]
     if not all(checkpoint_folder.is_same(target, one) for one in library):
         _install_step(place, target, library[0].path.rpartition("/")[0], entries)
     arrival = _Target(target)
@@ -51,7 +55,9 @@ def check_space(folder: str, needed: int) -> None:
     free = disk.f_bavail * disk.f_frsize
     if needed > 0 and free - SPARE < needed:
         raise SpoolError(
-            "no room in {}: {} MB are needed, {} MB are free".format(folder, needed >> 20, free >> 20),
+            "no room in {}: {} MB are needed, {} MB are free".format(
+                folder, needed >> 20, free >> 20
+            ),
             "free space there, or give the server another folder: `checkpoints` in config.toml",
             "busy",
         )
@@ -67,14 +73,16 @@ def inside(folder: str, path: str) -> str:
 
 
 class _Target:
-    """The folder of a job that a set arrives in. Folders on the way to its files are made and looked at once."""
+    """The folder of a job that a set arrives in. Folders on the way to its files are made and
+    looked at once."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._ready: Set[str] = set()
 
     def path(self, one: Entry) -> str:
-        """The full path of an entry whose folder is there, and below the target. Raises SpoolError."""
+        """The full path of an entry whose folder is there, and below the target. Raises
+        SpoolError."""
         parent = os.path.dirname(one.path)
         if parent and parent not in self._ready:
             os.makedirs(inside(self.folder, parent), mode=0o700, exist_ok=True)
@@ -120,11 +128,15 @@ def _dress(target: str, one: Entry) -> None:
 
 
 def _prune(target: str, entries: List[Entry]) -> None:
-    """What else a job had there is of an earlier time, or of an attempt that was given up. So are checkpoints of the library
-    that the loader would prefer."""
+    """What else a job had there is of an earlier time, or of an attempt that was given up. So are
+    checkpoints of the library that the loader would prefer."""
     known = {one.path for one in entries}
     waiting = [trees.shared_name(name) for name in os.listdir(target)]
-    waiting = [name for name in waiting if name in known or not checkpoint_folder.is_kept_apart(target, name)]
+    waiting = [
+        name
+        for name in waiting
+        if name in known or not checkpoint_folder.is_kept_apart(target, name)
+    ]
     while waiting:
         path = waiting.pop()
         full = os.path.join(target, trees.local_name(path))
@@ -153,7 +165,10 @@ def _install_step(place: str, target: str, step: str, entries: List[Entry]) -> N
     for number, one in enumerate(entries):
         if one.path.rpartition("/")[0] != step:
             continue
-        source, path = os.path.join(place, str(number)), os.path.join(temporary, os.path.basename(one.path))
+        source, path = (
+            os.path.join(place, str(number)),
+            os.path.join(temporary, os.path.basename(one.path)),
+        )
         if os.path.exists(source):
             os.replace(source, path)
         elif not os.path.exists(path):
@@ -176,12 +191,12 @@ def remove(path: str) -> None:
         shutil.rmtree(doomed)
 
 
-# -- durability -------------------------------------------------------------------------------------------------------------
+# -- durability ------------------------------------------------------------------------------------
 
 
 def settle(folder: str, large: List[str]) -> Generator[None, None, None]:
-    """All that was written to the file system of `folder` is on its disk, the `large` files by name. A process of its own
-    waits for that. Raises OSError."""
+    """All that was written to the file system of `folder` is on its disk, the `large` files by
+    name. A process of its own waits for that. Raises OSError."""
     agent = os.getpid()
     child = os.fork()
     if child == 0:
@@ -222,7 +237,8 @@ def sync(path: str) -> None:
 
 
 def _sync_all(folder: str) -> None:
-    """A whole file system: many small files are on the disk in one go, where one by one each waits for it."""
+    """A whole file system: many small files are on the disk in one go, where one by one each waits
+    for it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         library = ctypes.CDLL(None, use_errno=True)

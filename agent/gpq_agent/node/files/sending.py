@@ -1,4 +1,5 @@
-"""Files of a job as they are read for another server: a listing, pieces of large ones, many small ones at once."""
+"""Files of a job as they are read for another server: a listing, pieces of large ones, many small
+ones at once."""
 
 import base64
 import os
@@ -22,7 +23,11 @@ def files(folder: str) -> Work:
         entries = yield from checkpoint_folder.listing(folder)
     except Immovable as error:
         return {"files": [], "age": list(checkpoint_folder.age([])), "stays": str(error)}
-    return {"files": trees.as_json(entries), "age": list(checkpoint_folder.age(entries)), "stays": ""}
+    return {
+        "files": trees.as_json(entries),
+        "age": list(checkpoint_folder.age(entries)),
+        "stays": "",
+    }
 
 
 def fetch(folder: str, message: Message) -> Message:
@@ -38,7 +43,8 @@ def fetch(folder: str, message: Message) -> Message:
 def gather(folder: str, message: Message) -> Message:
     """Small files whole, the first of those that are asked for: as many as a piece holds."""
     contents: List[str] = []
-    parents: Dict[str, str] = {"": folder}  # in full, looked at once: a file itself is opened as no link
+    # in full, looked at once: a file itself is opened as no link
+    parents: Dict[str, str] = {"": folder}
     room = PIECE
     for one in _named(message["paths"]):
         parent, _, name = one.path.rpartition("/")

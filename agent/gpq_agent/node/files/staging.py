@@ -1,11 +1,13 @@
-"""Files on their way to this server: taken in at an offset, proved by SHA-256, then renamed in. `sending` reads them.
+"""Files on their way to this server: taken in at an offset, proved by SHA-256, then renamed in.
+`sending` reads them.
 
 <checkpoints>/.staging/NAME/set.json    what is to come: {"files": [as trees.Entry, ...]}
-<checkpoints>/.staging/NAME/N           the file of that place in the list, as far as it came: after a cut it goes on there
+<checkpoints>/.staging/NAME/N           the file of that place in the list, as far as it came: after
+                                        a cut it goes on there
 <checkpoints>/.staging/NAME/proved      its content was right: from here on it is only moved
 
-NAME is ``42`` for the files of job 42 and ``code-HASH`` for a snapshot's code. Long work (hashing, unpacking) is done a
-little at a time between two requests, so that nothing else waits for it.
+NAME is ``42`` for the files of job 42 and ``code-HASH`` for a snapshot's code. Long work (hashing,
+unpacking) is done a little at a time between two requests, so that nothing else waits for it.
 """
 
 import base64
@@ -24,7 +26,8 @@ from gpq_agent.node.spool.trees import SMALL, TIMED, Entry
 
 SET, PROVED = "set.json", "proved"
 SLICE = 0.05  # seconds of long work between two requests
-PARALLEL = ("files", "digest", "stage", "seal")  # requests that are answered when their work is done
+# requests that are answered when their work is done
+PARALLEL = ("files", "digest", "stage", "seal")
 
 
 class Staging:
@@ -35,7 +38,8 @@ class Staging:
         self.damage: List[str] = []
         self.storage = checkpoint_folder.storage_id(folder, self.damage)
         self._works: List[Tuple[Message, Work]] = []
-        self._announced: Dict[str, Tuple[int, List[Entry]]] = {}  # by name, with the time of change of its SET
+        # by name, with the time of change of its SET
+        self._announced: Dict[str, Tuple[int, List[Entry]]] = {}
         self.operations: Dict[str, Callable[[Message], Message]] = {
             "fetch": lambda message: sending.fetch(self._of_job(message), message),
             "gather": lambda message: sending.gather(self._of_job(message), message),
@@ -45,7 +49,7 @@ class Staging:
             "drop": self._drop,
         }
 
-    # -- long work -----------------------------------------------------------------------------------------------------
+    # -- long work ---------------------------------------------------------------------------------
 
     def begin(self, message: Message, check: Callable[[], None]) -> None:
         """One of PARALLEL; `tick` gives its answer. `check` raises where whoever asks may not."""
@@ -62,7 +66,8 @@ class Staging:
         return bool(self._works)
 
     def tick(self) -> List[Tuple[Message, Callable[[Message], Message]]]:
-        """Go on for a moment. Requests that are done, each with what says their answer, or raises."""
+        """Go on for a moment. Requests that are done, each with what says their answer, or
+        raises."""
         if not self._works:
             return []
         message, work = self._works.pop(0)
@@ -78,10 +83,11 @@ class Staging:
         self._works.append((message, work))  # whoever else waits is next
         return []
 
-    # -- where it goes -------------------------------------------------------------------------------------------------
+    # -- where it goes -----------------------------------------------------------------------------
 
     def _stage(self, message: Message) -> Work:
-        """What is still missing of a set: (place in the list, offset). Another set of the same name gives way."""
+        """What is still missing of a set: (place in the list, offset). Another set of the same name
+        gives way."""
         entries = trees.parsed(message["files"])
         name, target = self._target(message)
         place = os.path.join(self.folder, STAGING, name)
@@ -102,7 +108,10 @@ class Staging:
         os.makedirs(place, mode=0o700, exist_ok=True)
         if known != entries:
             wire.write_json(os.path.join(place, SET), {"files": trees.as_json(entries)})
-        offsets = [[number, min(_size(os.path.join(place, str(number))), one.size)] for number, one in missing]
+        offsets = [
+            [number, min(_size(os.path.join(place, str(number))), one.size)]
+            for number, one in missing
+        ]
         here = sum(_stored(os.path.join(place, str(number))) for number, _ in missing)
         arriving.check_space(self.folder, sum(one.stored for _, one in missing) - here)
         return {"missing": offsets}
@@ -150,7 +159,8 @@ class Staging:
         return {}
 
     def _seal(self, message: Message, check: Callable[[], None]) -> Work:
-        """All has come: prove it against `digests` (by place in the list), and rename it in. What is wrong is removed."""
+        """All has come: prove it against `digests` (by place in the list), and rename it in. What
+        is wrong is removed."""
         name, target = self._target(message)
         place = os.path.join(self.folder, STAGING, name)
         entries = trees.parsed(message["files"])
@@ -190,9 +200,13 @@ class Staging:
                 raise SpoolError("{} has not come".format(one.path), "it is sent again", "busy")
             is_timed = one.mark.startswith(TIMED)
             digest = yield from (trees.digest(path) if is_timed else trees.sha256(path))
-            if _size(path) != one.size or digest != (digests.get(str(number)) if is_timed else one.mark):
+            if _size(path) != one.size or digest != (
+                digests.get(str(number)) if is_timed else one.mark
+            ):
                 remove(place)
-                raise SpoolError("{} did not arrive as it was sent".format(one.path), "it is sent again", "busy")
+                raise SpoolError(
+                    "{} did not arrive as it was sent".format(one.path), "it is sent again", "busy"
+                )
             os.utime(path, ns=(one.changed, one.changed))
             if one.size > SMALL:
                 large.append(path)
@@ -202,7 +216,7 @@ class Staging:
         arriving.sync(place)
         return {}
 
-    # -- what is not needed any more -----------------------------------------------------------------------------------
+    # -- what is not needed any more ---------------------------------------------------------------
 
     def _drop(self, message: Message) -> Message:
         name, target = self._target(message)
@@ -214,7 +228,9 @@ class Staging:
         """The folder of a snapshot's code. Raises SpoolError where it is not here."""
         _, target = self._target({"code": digest})
         if not os.path.isdir(target):
-            raise SpoolError("the code {} is not on this server".format(digest[:12]), "it is sent again", "busy")
+            raise SpoolError(
+                "the code {} is not on this server".format(digest[:12]), "it is sent again", "busy"
+            )
         return target
 
     def _target(self, message: Message) -> Tuple[str, str]:

@@ -11,7 +11,8 @@ from gpq_agent.node.spool.trees import BLOCK
 
 
 def unpack(path: str, target: str) -> Generator[None, None, None]:
-    """A tar archive of plain files, folders and links that stay inside, as nobody but us; whole or absent."""
+    """A tar archive of plain files, folders and links that stay inside, as nobody but us; whole or
+    absent."""
     if os.path.isdir(target):
         return
     temporary = "{}.{}.tmp".format(target, os.getpid())
@@ -50,6 +51,8 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> 
     if source is None:
         raise SpoolError("the code holds something that is no file: {!r}".format(member.name))
     mode = 0o755 if member.mode & 0o100 else 0o644  # never setuid, whatever it says
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb") as stream:
+    with os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb"
+    ) as stream:
         os.fchmod(stream.fileno(), mode)
         shutil.copyfileobj(source, stream, BLOCK)

@@ -1,1 +1,2 @@
-"""What this machine says of itself: processes, network, users, limits, logs. Knows nothing of jobs."""
+"""What this machine says of itself: processes, network, users, limits, logs. Knows nothing of
+jobs."""

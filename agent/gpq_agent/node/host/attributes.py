@@ -1,5 +1,5 @@
-"""What a process has beside its variables: umask, niceness, limits, cores. Of the agent's own: all that it may have.
-Of a job: what its submission noted, as far as this server allows it.
+"""What a process has beside its variables: umask, niceness, limits, cores. Of the agent's own: all
+that it may have. Of a job: what its submission noted, as far as this server allows it.
 """
 
 import contextlib
@@ -16,17 +16,22 @@ RESOURCES = {
     if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"  # another name of NOFILE
 }
 NAMES = {
-    "as": "address space", "core": "core dumps", "cpu": "CPU seconds", "data": "data segment", "fsize": "size of files",
-    "memlock": "locked memory", "msgqueue": "message queues", "nice": "raised priority", "nofile": "open files",
-    "nproc": "processes", "rss": "resident memory", "rtprio": "real-time priority", "rttime": "real-time runs",
+    "as": "address space", "core": "core dumps", "cpu": "CPU seconds", "data": "data segment",
+    "fsize": "size of files", "memlock": "locked memory", "msgqueue": "message queues",
+    "nice": "raised priority", "nofile": "open files", "nproc": "processes",
+    "rss": "resident memory", "rtprio": "real-time priority", "rttime": "real-time runs",
     "sigpending": "pending signals", "stack": "stack",
 }  # fmt: skip
-# Soft ones that stay as they are: core dumps would hold environments, and each thread has a stack of that size.
+# Soft ones that stay as they are: core dumps would hold environments, and each thread has a stack
+# of that size.
 NOT_RAISED = ("core", "stack")
 NR_OPEN = "/proc/sys/fs/nr_open"  # more open files nobody may have
 MOST_CORES = 1 << 13
 LEAST_NICE, MOST_NICE = -20, 19
-MENDS = "raise it there; on the daemon's machine `gpq daemon stop`, then start it from a shell that has it"
+MENDS = (
+    "raise it there; on the daemon's machine `gpq daemon stop`, then start it from a shell that"
+    " has it"
+)
 
 
 def own() -> wire.Attributes:
@@ -38,8 +43,8 @@ def own() -> wire.Attributes:
 
 
 def settle() -> None:
-    """Give this process all that it may have, whatever its shell or login had. Its hard limits are then what this server
-    allows jobs."""
+    """Give this process all that it may have, whatever its shell or login had. Its hard limits are
+    then what this server allows jobs."""
     os.umask(0o077)
     for name, number in RESOURCES.items():
         soft, hard = resource.getrlimit(number)
@@ -62,8 +67,9 @@ def _nr_open() -> int:
 
 
 def grant(request: wire.Attributes, default: wire.Attributes) -> Tuple[wire.Attributes, List[str]]:
-    """What a child of this process, which has settled, can have of `request`, and what not: "open files 256 instead of 4096".
-    Limits that it does not name are those of `default`, the server's own."""
+    """What a child of this process, which has settled, can have of `request`, and what not: "open
+    files 256 instead of 4096". Limits that it does not name are those of `default`, the server's
+    own."""
     shortfalls: List[str] = []
     nice = max(request.nice, _least_nice())
     if nice != request.nice:
@@ -75,9 +81,13 @@ def grant(request: wire.Attributes, default: wire.Attributes) -> Tuple[wire.Attr
         soft, hard = [_least(value, most) for value in pair]
         limits[name] = [soft, hard]
         if soft != pair[0]:
-            shortfalls.append("{} {} instead of {}".format(NAMES.get(name, name), _shown(soft), _shown(pair[0])))
+            shortfalls.append(
+                "{} {} instead of {}".format(NAMES.get(name, name), _shown(soft), _shown(pair[0]))
+            )
         elif hard != pair[1]:
-            line = "{} at most {} instead of {}".format(NAMES.get(name, name), _shown(hard), _shown(pair[1]))
+            line = "{} at most {} instead of {}".format(
+                NAMES.get(name, name), _shown(hard), _shown(pair[1])
+            )
             shortfalls.append(line)
     return wire.Attributes(request.umask, nice, limits), shortfalls
 
@@ -111,11 +121,14 @@ def apply(target: wire.Attributes) -> List[str]:
         os.setpriority(os.PRIO_PROCESS, 0, target.nice)
     except OSError as error:
         failures.append("cannot have niceness {}: {}".format(target.nice, error.strerror))
-    for name, (soft, hard) in target.limits.items():  # `grant` has left those out that are not known here
+    for name, (soft, hard) in target.limits.items():
+        # `grant` has left those out that are not known here
         try:
             resource.setrlimit(RESOURCES[name], (soft, hard))
         except (OSError, ValueError) as error:
-            failures.append("cannot limit {} to {}: {}".format(NAMES.get(name, name), _shown(soft), error))
+            failures.append(
+                "cannot limit {} to {}: {}".format(NAMES.get(name, name), _shown(soft), error)
+            )
     return failures
 
 

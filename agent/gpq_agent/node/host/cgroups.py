@@ -1,4 +1,5 @@
-"""What the kernel counts of a process's control group: how many it has killed there for want of memory, and when."""
+"""What the kernel counts of a process's control group: how many it has killed there for want of
+memory, and when."""
 
 import os
 import time
@@ -30,10 +31,15 @@ class Memory:
             self._seen = self._seen[len(older) - 1 :]
 
     def killed(self) -> str:
-        """What tells that a process of the group was killed since `LATELY` before the last look, "" when nothing does."""
+        """What tells that a process of the group was killed since `LATELY` before the last look, ""
+        when nothing does."""
         before = next((count for _, path, count in self._seen if path == self._path), 0)
         now = _count(self._path)
-        return "oom_kill rose from {} to {} in {}".format(before, now, self._path) if now > before else ""
+        return (
+            "oom_kill rose from {} to {} in {}".format(before, now, self._path)
+            if now > before
+            else ""
+        )
 
 
 def _count(path: str) -> int:
@@ -50,8 +56,8 @@ def _count(path: str) -> int:
 
 
 def _counters(pid: int) -> List[str]:
-    """Files with an `oom_kill` line for the group of a process: version 2 first, then version 1's memory controller,
-    then the machine's. Empty when the process is gone."""
+    """Files with an `oom_kill` line for the group of a process: version 2 first, then version 1's
+    memory controller, then the machine's. Empty when the process is gone."""
     try:
         with open("/proc/{}/cgroup".format(pid)) as stream:
             lines = stream.read().splitlines()
@@ -63,5 +69,7 @@ def _counters(pid: int) -> List[str]:
         if controllers == "":
             found.append(os.path.join("/sys/fs/cgroup", path.lstrip("/"), "memory.events"))
         elif "memory" in controllers.split(","):
-            found.append(os.path.join("/sys/fs/cgroup/memory", path.lstrip("/"), "memory.oom_control"))
+            found.append(
+                os.path.join("/sys/fs/cgroup/memory", path.lstrip("/"), "memory.oom_control")
+            )
     return [*found, SYSTEM]

@@ -1,4 +1,5 @@
-"""Reading the two append-only files of an attempt by offset: the log as bytes, the report as whole lines."""
+"""Reading the two append-only files of an attempt by offset: the log as bytes, the report as whole
+lines."""
 
 import errno
 import os
@@ -10,8 +11,9 @@ LONGEST_LINE = 1 << 20  # a report line beyond this is dropped
 
 
 def tail(path: str, offset: int, limit: int) -> Tuple[bytes, int, int]:
-    """(bytes from offset on, at most `limit`; offset after them; size of the file). A negative offset counts from the
-    end. A file that does not exist yet is empty, and so is what is no plain file."""
+    """(bytes from offset on, at most `limit`; offset after them; size of the file). A negative
+    offset counts from the end. A file that does not exist yet is empty, and so is what is no plain
+    file."""
     try:
         with os.fdopen(records.open_plain(path), "rb") as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -24,8 +26,9 @@ def tail(path: str, offset: int, limit: int) -> Tuple[bytes, int, int]:
 
 
 def kept(path: str, offset: int, limit: int) -> Tuple[bytes, int, int, int]:
-    """As `tail`, over the holes that a log over its limit has (`capping`): (bytes, how many before them are left out,
-    offset after them, size of the file). A hole may be made while we read: looked for afterwards, too."""
+    """As `tail`, over the holes that a log over its limit has (`capping`): (bytes, how many before
+    them are left out, offset after them, size of the file). A hole may be made while we read:
+    looked for afterwards, too."""
     while True:
         start = _edge(path, offset, os.SEEK_DATA)
         data, _, size = tail(path, start, limit)
@@ -36,15 +39,21 @@ def kept(path: str, offset: int, limit: int) -> Tuple[bytes, int, int, int]:
 
 
 def _edge(path: str, offset: int, which: int) -> int:
-    """The next byte from `offset` on that is in no hole, or that is in one; the end of the file is a hole."""
+    """The next byte from `offset` on that is in no hole, or that is in one; the end of the file is
+    a hole."""
     try:
         with os.fdopen(records.open_plain(path), "rb") as stream:
             try:
                 return os.lseek(stream.fileno(), offset, which)
             except OSError as error:
                 if error.errno != errno.ENXIO:  # a file system that knows no holes
-                    return offset if which == os.SEEK_DATA else max(offset, os.fstat(stream.fileno()).st_size)
-                return max(offset, os.fstat(stream.fileno()).st_size)  # beyond the end, or nothing but a hole
+                    return (
+                        offset
+                        if which == os.SEEK_DATA
+                        else max(offset, os.fstat(stream.fileno()).st_size)
+                    )
+                # beyond the end, or nothing but a hole
+                return max(offset, os.fstat(stream.fileno()).st_size)
     except (FileNotFoundError, records.Damaged):
         return offset
 
@@ -61,7 +70,8 @@ def has_lines(path: str, offset: int) -> bool:
 
 
 def lines_after(path: str, offset: int, budget: int) -> Tuple[str, int]:
-    """(whole lines from `offset` on, offset after them): about `budget` bytes, but one line at least if there is one.
+    """(whole lines from `offset` on, offset after them): about `budget` bytes, but one line at
+    least if there is one.
 
     A line longer than `LONGEST_LINE` cannot be a report; it is left out.
     """

@@ -1,6 +1,8 @@
-"""This server's network: interfaces with their addresses, which of them other servers may try, whether an address answers.
+"""This server's network: interfaces with their addresses, which of them other servers may try,
+whether an address answers.
 
-Looks only; changes nothing and guesses no peer. IPv4 by ioctl, IPv6 and routes by /proc: standard library alone.
+Looks only; changes nothing and guesses no peer. IPv4 by ioctl, IPv6 and routes by /proc: standard
+library alone.
 """
 
 import array
@@ -15,8 +17,11 @@ SIOCGIFCONF, SIOCGIFFLAGS, SIOCGIFNETMASK = 0x8912, 0x8913, 0x891B
 IFF_UP, IFF_LOOPBACK, IFF_POINTOPOINT = 0x1, 0x8, 0x10
 ENTRY = 40  # bytes of a struct ifreq where a pointer has 8
 EPHEMERAL = (32768, 60999)  # Linux's default for ports of outgoing connections
-# Where containers and virtual machines of this server live: every server may have the same addresses there.
-INNER = re.compile(r"(docker|podman|br-|virbr|veth|cni|flannel|cali|lxc|lxd|kube|vmnet|vboxnet|tap|dummy|ifb)")
+# Where containers and virtual machines of this server live: every server may have the same
+# addresses there.
+INNER = re.compile(
+    r"(docker|podman|br-|virbr|veth|cni|flannel|cali|lxc|lxd|kube|vmnet|vboxnet|tap|dummy|ifb)"
+)
 LINK_LOCAL = re.compile(r"(169\.254\.|fe[89ab][0-9a-f]:)")
 
 
@@ -26,7 +31,9 @@ class Interface(NamedTuple):
     name: str
     address: str
     prefix: int  # bits of the network
-    kind: str  # "ethernet" (or whatever leads out), "tunnel", "inner" (containers, virtual machines), "loopback"
+    # "ethernet" (or whatever leads out), "tunnel", "inner" (containers, virtual machines),
+    # "loopback"
+    kind: str
     default: bool = False  # the default route leaves by it
 
 
@@ -36,7 +43,9 @@ def interfaces() -> List[Interface]:
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         flags: Dict[str, int] = {}
-        rows = [(name, address, _netmask(probe, label)) for label, name, address in _ipv4(probe)] + _ipv6()
+        rows = [
+            (name, address, _netmask(probe, label)) for label, name, address in _ipv4(probe)
+        ] + _ipv6()
         for name, address, prefix in rows:
             if name not in flags:
                 flags[name] = _flags(probe, name)
@@ -47,7 +56,8 @@ def interfaces() -> List[Interface]:
 
 
 def _ipv4(probe: socket.socket) -> List[Tuple[str, str, str]]:
-    """(label, interface, address); a second address of an interface may have a label of its own, eth0:1."""
+    """(label, interface, address); a second address of an interface may have a label of its own,
+    eth0:1."""
     size = 64 * ENTRY
     while True:
         buffer = array.array("B", bytes(size))
@@ -110,21 +120,24 @@ def _kind(name: str, flags: int, is_default: bool) -> str:
     if flags & IFF_LOOPBACK:
         return "loopback"
     bridge = os.path.isdir(os.path.join("/sys/class/net", name, "bridge"))
-    if (bridge or INNER.match(name)) and not is_default:  # a bridge may be how this server reaches the world
+    if (bridge or INNER.match(name)) and not is_default:
+        # a bridge may be how this server reaches the world
         return "inner"
     return "tunnel" if flags & IFF_POINTOPOINT else "ethernet"
 
 
 def candidates(known: List[Interface]) -> List[Interface]:
-    """Those under which another server may reach this one, the most likely first: no loopback, nothing that belongs to
-    containers, nothing that is valid on one link only; wires before tunnels, the default route's first, IPv4 first."""
+    """Those under which another server may reach this one, the most likely first: no loopback,
+    nothing that belongs to containers, nothing that is valid on one link only; wires before
+    tunnels, the default route's first, IPv4 first."""
     order = {"ethernet": 0, "tunnel": 1}
     usable = [one for one in known if one.kind in order and not LINK_LOCAL.match(one.address)]
     return sorted(usable, key=lambda one: (order[one.kind], not one.default, ":" in one.address))
 
 
 def interface_of(address: str, known: List[Interface]) -> str:
-    """The name of the interface that has this address, "" where none has. All of 127.0.0.0/8 is the loopback's."""
+    """The name of the interface that has this address, "" where none has. All of 127.0.0.0/8 is the
+    loopback's."""
     address = address.partition("%")[0].replace("::ffff:", "")
     for one in known:
         if one.address == address or (one.kind == "loopback" and address.startswith("127.")):
@@ -133,7 +146,8 @@ def interface_of(address: str, known: List[Interface]) -> str:
 
 
 def local_address(address: str) -> str:
-    """Our own address on the way to `address`, as the routes are now; "" where there is no way. Sends nothing."""
+    """Our own address on the way to `address`, as the routes are now; "" where there is no way.
+    Sends nothing."""
     try:
         family, _, _, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -144,7 +158,8 @@ def local_address(address: str) -> str:
 
 
 def reachable(address: str, port: int, timeout: float = 3.0) -> str:
-    """Why a TCP connection to `address` does not come about within `timeout` seconds; "" where it does."""
+    """Why a TCP connection to `address` does not come about within `timeout` seconds; "" where it
+    does."""
     try:
         socket.create_connection((address, port), timeout).close()
     except socket.timeout:

@@ -1,6 +1,7 @@
 """Processes as the kernel shows them in /proc: identity, trees, marks, signals.
 
-A process is named by (boot id, pid, start time), never by a bare pid: pids are used again, after a reboot above all.
+A process is named by (boot id, pid, start time), never by a bare pid: pids are used again, after a
+reboot above all.
 """
 
 import contextlib
@@ -13,7 +14,8 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 MOST_COMMAND = 200
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
-SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # who cannot look has not seen that something is gone
+# who cannot look has not seen that something is gone
+SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Process(NamedTuple):
@@ -39,7 +41,8 @@ def boot_id() -> str:
 
 
 def read(pid: int) -> Optional[Process]:
-    """The process with this pid, None when there is none. Raises OSError when there is no means to look (`SCARCE`)."""
+    """The process with this pid, None when there is none. Raises OSError when there is no means to
+    look (`SCARCE`)."""
     try:
         with open("/proc/{}/stat".format(pid), "rb") as stream:
             text = stream.read()
@@ -63,7 +66,8 @@ def read(pid: int) -> Optional[Process]:
 
 
 def identity(pid: int) -> Dict[str, Any]:
-    """What shim.json and started.json hold of a process. Raises ProcessLookupError when it is gone."""
+    """What shim.json and started.json hold of a process. Raises ProcessLookupError when it is
+    gone."""
     process = read(pid)
     if process is None:
         raise ProcessLookupError("no process {}".format(pid))
@@ -105,8 +109,8 @@ def descendants(roots: Iterable[int], processes: Dict[int, Process]) -> Set[int]
 
 
 def mark_of(pid: int, variable: str) -> str:
-    """Value of an environment variable that the process was started with; "" when absent or not ours to read. Raises
-    OSError when there is no means to look (`SCARCE`)."""
+    """Value of an environment variable that the process was started with; "" when absent or not
+    ours to read. Raises OSError when there is no means to look (`SCARCE`)."""
     try:
         with open("/proc/{}/environ".format(pid), "rb") as stream:
             content = stream.read()
@@ -122,7 +126,8 @@ def mark_of(pid: int, variable: str) -> str:
 
 
 def command_of(pid: int) -> str:
-    """Its command line as everybody may see it, at most `MOST_COMMAND` characters; "" when it is gone or hidden."""
+    """Its command line as everybody may see it, at most `MOST_COMMAND` characters; "" when it is
+    gone or hidden."""
     try:
         with open("/proc/{}/cmdline".format(pid), "rb") as stream:
             content = stream.read(MOST_COMMAND)
@@ -139,7 +144,11 @@ def started_at(process: Process) -> float:
 
 def marked(variable: str, value: str, processes: Dict[int, Process]) -> Set[int]:
     """Pids whose environment holds variable=value."""
-    return {pid for pid, process in processes.items() if process.alive and mark_of(pid, variable) == value}
+    return {
+        pid
+        for pid, process in processes.items()
+        if process.alive and mark_of(pid, variable) == value
+    }
 
 
 def send(process: Process, number: int) -> bool:
@@ -153,7 +162,8 @@ def send(process: Process, number: int) -> bool:
     except OSError:  # a kernel without pidfd, or no descriptor left
         return _send_checked(process, number)
     try:
-        # The descriptor holds whichever process has the pid now; the start time says whether it is the one meant.
+        # The descriptor holds whichever process has the pid now; the start time says whether it is
+        # the one meant.
         now = read(process.pid)
         if now is None or now.start_time != process.start_time:
             return False
@@ -181,8 +191,8 @@ def _send_checked(process: Process, number: int) -> bool:
 
 
 def keep_only(keep: Set[int]) -> None:
-    """/dev/null on the three standard streams, nothing else but `keep`: after a fork no pipe of the parent may stay open
-    in the child, or nobody would see the parent's end."""
+    """/dev/null on the three standard streams, nothing else but `keep`: after a fork no pipe of the
+    parent may stay open in the child, or nobody would see the parent's end."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
@@ -193,7 +203,8 @@ def keep_only(keep: Set[int]) -> None:
 
 
 def become_subreaper() -> None:
-    """Be handed every descendant whose own parent ends. Raises OSError where the kernel has no such thing."""
+    """Be handed every descendant whose own parent ends. Raises OSError where the kernel has no such
+    thing."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_NAME, b"gpq-shim", 0, 0, 0)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:

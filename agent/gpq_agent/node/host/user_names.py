@@ -1,4 +1,5 @@
-"""How people, their processes, moments and sizes are named in the sentences that the agent tells. Decides nothing."""
+"""How people, their processes, moments and sizes are named in the sentences that the agent tells.
+Decides nothing."""
 
 import os
 import pwd
@@ -16,7 +17,8 @@ def user_name(uid: int) -> str:
 
 
 def moment(at: float) -> str:
-    """``14:02``, or ``2026-11-20 14:02`` where it is more than 20 hours ago: of this node's wall clock."""
+    """``14:02``, or ``2026-11-20 14:02`` where it is more than 20 hours ago: of this node's wall
+    clock."""
     recent = time.time() - at < DAY * 20 / 24
     return time.strftime("%H:%M" if recent else "%Y-%m-%d %H:%M", time.localtime(at))
 

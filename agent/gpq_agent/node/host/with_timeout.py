@@ -1,6 +1,8 @@
-"""Questions to file systems that may not answer, a file server that is down say: asked in a child, given up after a while.
+"""Questions to file systems that may not answer, a file server that is down say: asked in a child,
+given up after a while.
 
-A process that waits for such a file system cannot always be killed, so the agent must never be the one that waits.
+A process that waits for such a file system cannot always be killed, so the agent must never be the
+one that waits.
 """
 
 import json
@@ -23,8 +25,8 @@ _left: List[int] = []  # children that the kernel has not let go yet
 
 
 def check(place: str, question: Callable[[], None], longest: float = PATIENCE) -> None:
-    """Run `question`, which looks at `place` above all, for at most `longest` seconds. Raises its SpoolError; one of kind
-    "busy" when there is no answer."""
+    """Run `question`, which looks at `place` above all, for at most `longest` seconds. Raises its
+    SpoolError; one of kind "busy" when there is no answer."""
     _left[:] = [pid for pid in _left if os.waitpid(pid, os.WNOHANG)[0] != pid]
     if time.monotonic() - _silent.get(place, -AGAIN_AFTER) < AGAIN_AFTER:
         raise no_answer(place)
@@ -71,7 +73,11 @@ def _answer(writing: int, question: Callable[[], None]) -> None:
     except SpoolError as error:
         told = {"message": error.message[:1000], "hint": error.hint[:1000], "kind": error.kind}
     except OSError as error:
-        told = {"message": str(error)[:1000], "hint": "check the file system that it is on", "kind": "busy"}
+        told = {
+            "message": str(error)[:1000],
+            "hint": "check the file system that it is on",
+            "kind": "busy",
+        }
     finally:
         os.write(writing, json.dumps(told).encode("utf-8"))
         os._exit(0)

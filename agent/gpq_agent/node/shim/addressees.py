@@ -1,9 +1,10 @@
 """Who of an attempt's processes hears a stop signal. Pure but for its looks at /proc.
 
-The program of a job is rarely its first process: shells, launchers and environments stand before it, and workers below.
-Who has a handler for the signal is told, the topmost on each way down, and not what is below it: it sees to that itself.
-What only waits for another program is passed by: shells hand nothing on, `make` takes USR1 for itself, `timeout` sends TERM
-to workers too. Launchers are passed by and held meanwhile: torchrun ends the other replicas as soon as one has saved.
+The program of a job is rarely its first process: shells, launchers and environments stand before
+it, and workers below. Who has a handler for the signal is told, the topmost on each way down, and
+not what is below it: it sees to that itself. What only waits for another program is passed by:
+shells hand nothing on, `make` takes USR1 for itself, `timeout` sends TERM to workers too. Launchers
+are passed by and held meanwhile: torchrun ends the other replicas as soon as one has saved.
 """
 
 import os
@@ -13,11 +14,13 @@ from gpq_agent.node.host.procs import Process
 
 # Names of executables.
 WAITING = (
-    "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "make", "mksh", "sh", "tcsh", "time", "timeout", "uv", "zsh",
+    "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "make", "mksh", "sh", "tcsh", "time",
+    "timeout", "uv", "zsh",
 )  # fmt: skip
 # Words of a command line, without their folder.
 LAUNCHERS = (
-    b"accelerate", b"conda", b"deepspeed", b"mamba", b"torchrun", b"torch.distributed.launch", b"torch.distributed.run",
+    b"accelerate", b"conda", b"deepspeed", b"mamba", b"torchrun", b"torch.distributed.launch",
+    b"torch.distributed.run",
 )  # fmt: skip
 WORKER = b"from multiprocessing."  # in the command line of a worker that Python spawned
 MOST_COMMAND = 1 << 16
@@ -63,9 +66,9 @@ def look(pid: int) -> Look:
 def addressees(members: Sequence[Process], first: int, number: int) -> Addressees:
     """Of `members`, for signal `number`. `first`: the pid of the job's first process.
 
-    Only where no program has a handler are workers asked: replicas that a script spawned by itself. Where nobody has one,
-    all of the first process's group is told: that ends them, as the signal does. So is the first process itself, which may
-    have yet to begin a group of its own.
+    Only where no program has a handler are workers asked: replicas that a script spawned by itself.
+    Where nobody has one, all of the first process's group is told: that ends them, as the signal
+    does. So is the first process itself, which may have yet to begin a group of its own.
     """
     looks = {process.pid: look(process.pid) for process in members}
     programs = [process for process in members if not _is_worker(process, looks)]
@@ -76,7 +79,9 @@ def addressees(members: Sequence[Process], first: int, number: int) -> Addressee
     return Addressees([process for process in members if first in (process.group, process.pid)], [])
 
 
-def _topmost(candidates: Sequence[Process], looks: Dict[int, Look], first: int, number: int) -> Addressees:
+def _topmost(
+    candidates: Sequence[Process], looks: Dict[int, Look], first: int, number: int
+) -> Addressees:
     below: Dict[int, List[Process]] = {}
     for process in candidates:
         below.setdefault(process.parent, []).append(process)

@@ -1,7 +1,9 @@
-"""What says that a job had come to its end when it was asked to stop: files that were made during the attempt.
+"""What says that a job had come to its end when it was asked to stop: files that were made during
+the attempt.
 
-They are the job's, on any file system, and may be anything: they are looked at in a child, for a limited time, read up to
-a limited size, and what cannot be read says nothing. Decides no outcome, removes nothing.
+They are the job's, on any file system, and may be anything: they are looked at in a child, for a
+limited time, read up to a limited size, and what cannot be read says nothing. Decides no outcome,
+removes nothing.
 """
 
 import contextlib
@@ -46,8 +48,8 @@ class Witness:
         self._before = self._look() if order.attempt > 1 or self._done else {}
 
     def evidence(self) -> str:
-        """What says that the job has come to its end, one phrase; "" for nothing. Also where it could not be seen what was
-        there at the start, or what is there now."""
+        """What says that the job has come to its end, one phrase; "" for nothing. Also where it
+        could not be seen what was there at the start, or what is there now."""
         if os.path.exists(os.path.join(self._folder, wire.STOPPED)):
             return ""  # it stopped half way, whatever it said before
         if os.path.exists(os.path.join(self._folder, wire.FINISHED)):
@@ -71,7 +73,8 @@ def done_path(order: wire.StartOrder, env: Dict[str, str]) -> str:
 
 
 def signs(done: str, checkpoints: str) -> Signs:
-    """All signs that are there now. `done`: path of the done file; `checkpoints`: the job's folder of checkpoints."""
+    """All signs that are there now. `done`: path of the done file; `checkpoints`: the job's folder
+    of checkpoints."""
     looks: Dict[str, Callable[[], str]] = {
         "done-file": lambda: _stamp(os.stat(done)) if done else "",
         "checkpoint": lambda: _checkpoint(os.path.join(checkpoints, "gpq")),
@@ -80,7 +83,9 @@ def signs(done: str, checkpoints: str) -> Signs:
     }
     found: Signs = {}
     for kind, look in looks.items():
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError, MemoryError):
+        with contextlib.suppress(
+            OSError, ValueError, TypeError, AttributeError, RecursionError, MemoryError
+        ):
             sign = look()
             if sign:
                 found[kind] = sign
@@ -108,7 +113,8 @@ def _trainer(folder: str) -> str:
 
 
 def _newest(folder: str, pattern: "re.Pattern[str]") -> str:
-    """The entry with the highest number. Raises OSError where there is none, or where there are too many to look at."""
+    """The entry with the highest number. Raises OSError where there is none, or where there are too
+    many to look at."""
     found: Tuple[int, int, str] = (-1, 0, "")
     with os.scandir(folder) as entries:
         for count, entry in enumerate(entries):
@@ -123,7 +129,8 @@ def _newest(folder: str, pattern: "re.Pattern[str]") -> str:
 
 
 def _record(path: str, limit: int) -> Tuple[Dict[str, Any], str]:
-    """The JSON object in a file, and its stamp. Raises OSError or ValueError for one that is none or too large."""
+    """The JSON object in a file, and its stamp. Raises OSError or ValueError for one that is none
+    or too large."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as stream:
         sign = _stamp(os.fstat(stream.fileno()))
@@ -134,17 +141,20 @@ def _record(path: str, limit: int) -> Tuple[Dict[str, Any], str]:
 
 
 def _stamp(status: os.stat_result) -> str:
-    """Changes whenever the file is written, touched or replaced; "" for what is no ordinary file."""
+    """Changes whenever the file is written, touched or replaced; "" for what is no ordinary
+    file."""
     if not stat.S_ISREG(status.st_mode):
         return ""
-    return "{} {} {} {}".format(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return "{} {} {} {}".format(
+        status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    )
 
 
 def _in_child(look: Callable[[], Signs]) -> Optional[Signs]:
     """What `look` finds within PATIENCE; None where it did not come back, or ended badly.
 
-    It is a grandchild, left to whoever takes orphans: one that the kernel does not let go must be nobody's child here,
-    for a shim that has a child takes its job for alive.
+    It is a grandchild, left to whoever takes orphans: one that the kernel does not let go must be
+    nobody's child here, for a shim that has a child takes its job for alive.
     """
     try:
         reading, writing = os.pipe()

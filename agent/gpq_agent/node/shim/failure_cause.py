@@ -1,6 +1,8 @@
-"""What the end of a failed launch was due to, from what it left behind: its own note, else the last lines of its log.
+"""What the end of a failed launch was due to, from what it left behind: its own note, else the last
+lines of its log.
 
-Reads only what launchers and collectives print about themselves; where that says nothing, neither does this.
+Reads only what launchers and collectives print about themselves; where that says nothing, neither
+does this.
 """
 
 import os
@@ -18,7 +20,8 @@ TITLE = re.compile(r"^.+ FAILED$", re.MULTILINE)
 ROOT = "Root Cause"
 FAILURE = re.compile(r"\n\s*rank\s*:\s*(\d+).*?\n\s*exitcode\s*:\s*(-?\d+)", re.DOTALL)
 PEER_GONE = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|remote process exited"
+    r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|remote process"
+    r" exited"
     r"|Socket Timeout|Connection timed out|Timed out waiting \d+ms",
 )
 
@@ -42,11 +45,16 @@ def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
     if not order.port:
         return Verdict()
     log = _tail(os.path.join(folder, wire.LOG))
-    # The server lets go of a port that it has checked, so that the launcher can take it; somebody else may be faster.
+    # The server lets go of a port that it has checked, so that the launcher can take it; somebody
+    # else may be faster.
     if re.search(r"port: {}\b.*EADDRINUSE".format(order.port), log):
         return Verdict(unlaunched="port", note="port {} was taken".format(order.port))
     failures = _failures(log)
-    killed = [(rank, code) for rank, code in failures if code < 0 and code not in (-signal.SIGABRT, -signal.SIGTERM)]
+    killed = [
+        (rank, code)
+        for rank, code in failures
+        if code < 0 and code not in (-signal.SIGABRT, -signal.SIGTERM)
+    ]
     if killed:
         return Verdict(cause=_cause(*killed[0]))
     error = statement(folder, wire.FIRST_ERROR)
@@ -54,7 +62,9 @@ def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
     if departed is not None and (error is None or PEER_GONE.search(str(error.get("error")))):
         rank = int(departed.get("rank", 0))
         ends = [_cause(one, code) for one, code in failures if one == rank]
-        return Verdict(cause="".join(ends) or "rank {} ended before its training was over".format(rank))
+        return Verdict(
+            cause="".join(ends) or "rank {} ended before its training was over".format(rank)
+        )
     victim = order.node_count > 1 and PEER_GONE.search(log) is not None
     if error is None:
         return Verdict(cause=_cause(*failures[0]) if failures else "", victim=victim)
@@ -69,7 +79,9 @@ def _failures(log: str) -> List[Tuple[int, int]]:
     if not title:
         return []
     others = TITLE.split(before)[-1]
-    return [(int(rank), int(code)) for rank, code in FAILURE.findall(root)[:1] + FAILURE.findall(others)]
+    return [
+        (int(rank), int(code)) for rank, code in FAILURE.findall(root)[:1] + FAILURE.findall(others)
+    ]
 
 
 def _cause(rank: int, code: int) -> str:

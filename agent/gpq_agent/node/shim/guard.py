@@ -1,8 +1,8 @@
-"""The second guard of a lease: a process beside the shim that ends the attempt where the shim does not, because it was killed
-or stands still while nobody reaches this server.
+"""The second guard of a lease: a process beside the shim that ends the attempt where the shim does
+not, because it was killed or stands still while nobody reaches this server.
 
-It only looks until the shim's own time for that is over. Whoever is left of shim, guard and agent ends the attempt: the
-agent by adopting it (attempts.py).
+It only looks until the shim's own time for that is over. Whoever is left of shim, guard and agent
+ends the attempt: the agent by adopting it (attempts.py).
 """
 
 import contextlib
@@ -50,7 +50,9 @@ class Guard:
 
     def _is_over(self) -> bool:
         """Its end is recorded, or nothing was ever begun."""
-        return os.path.lexists(os.path.join(self.folder, wire.EXIT)) or not os.path.isdir(self.folder)
+        return os.path.lexists(os.path.join(self.folder, wire.EXIT)) or not os.path.isdir(
+            self.folder
+        )
 
     def _shim(self) -> Optional[procs.Process]:
         """None where it is gone."""
@@ -93,8 +95,8 @@ class Guard:
 
     def _record(self, why: str) -> None:
         record = wire.ExitRecord(
-            self.order.job, self.order.attempt, None, None, False, None,
-            started_at=0.0, ended_at=time.time(), note="{}; {}".format(self.lease.note(), why), fenced=True,
+            self.order.job, self.order.attempt, None, None, False, None, started_at=0.0,
+            ended_at=time.time(), note="{}; {}".format(self.lease.note(), why), fenced=True,
             stamp=boottime(), boot_id=self.boot,
         )  # fmt: skip
         write_exit(self.folder, record)

@@ -1,4 +1,5 @@
-"""What a job is started with: its order checked, its environment, and the last steps before exec in the child."""
+"""What a job is started with: its order checked, its environment, and the last steps before exec in
+the child."""
 
 import contextlib
 import errno
@@ -20,7 +21,12 @@ from gpq_agent.node.shim.leases import STORE, age
 from gpq_agent.node.spool.checkpoint_folder import HASH
 from gpq_agent.node.spool.spool import Spool
 
-THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+THREAD_LIMITS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as every shell says it
 NAME = re.compile(r"[0-9a-f]{0,64}")  # of an environment; also of its folder
 MASTER = "--master-addr="  # an option of the launcher
@@ -28,7 +34,8 @@ LEVELS = ("black-box", "signal", "resizable", "adaptive")
 
 
 def parse_order(message: Any) -> wire.StartOrder:
-    """A StartOrder from what came over the wire. Raises SpoolError naming the first field that is wrong."""
+    """A StartOrder from what came over the wire. Raises SpoolError naming the first field that is
+    wrong."""
     if not isinstance(message, dict):
         raise SpoolError("a start needs an order", 'send {"order": {...}}')
     known = {name: value for name, value in message.items() if name in wire.StartOrder._fields}
@@ -58,15 +65,37 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
         ("attempt", number(order.attempt) and order.attempt >= 1),
         (
             "argv",
-            isinstance(order.argv, list) and bool(order.argv) and all(map(text, order.argv)) and order.argv[0] != "",
+            isinstance(order.argv, list)
+            and bool(order.argv)
+            and all(map(text, order.argv))
+            and order.argv[0] != "",
         ),
-        ("code", isinstance(order.code, str) and (not order.code or bool(HASH.fullmatch(order.code)))),
-        ("cwd", text(order.cwd) and (_stays_inside(order.cwd) if order.code else os.path.isabs(order.cwd))),
-        ("env", isinstance(env, dict) and all(text(k) and text(v) and k and "=" not in k for k, v in env.items())),
-        ("devices", isinstance(order.devices, list) and all(map(text, order.devices)) and bool(order.devices)),
+        (
+            "code",
+            isinstance(order.code, str) and (not order.code or bool(HASH.fullmatch(order.code))),
+        ),
+        (
+            "cwd",
+            text(order.cwd)
+            and (_stays_inside(order.cwd) if order.code else os.path.isabs(order.cwd)),
+        ),
+        (
+            "env",
+            isinstance(env, dict)
+            and all(text(k) and text(v) and k and "=" not in k for k, v in env.items()),
+        ),
+        (
+            "devices",
+            isinstance(order.devices, list)
+            and all(map(text, order.devices))
+            and bool(order.devices),
+        ),
         ("devices", len(set(order.devices)) == len(order.devices)),
         ("level", order.level in LEVELS),
-        ("environment", isinstance(order.environment, str) and bool(NAME.fullmatch(order.environment))),
+        (
+            "environment",
+            isinstance(order.environment, str) and bool(NAME.fullmatch(order.environment)),
+        ),
         ("setup", isinstance(order.setup, bool) and (bool(order.environment) or not order.setup)),
         ("any_python", isinstance(order.any_python, bool)),
         ("signal", signal_number(order.signal) is not None),
@@ -75,7 +104,9 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
         ("node_count", number(order.node_count) and 0 <= order.node_count <= 1024),
         (
             "masters",
-            isinstance(order.masters, list) and all(map(text, order.masters)) and bool(order.port or not order.masters),
+            isinstance(order.masters, list)
+            and all(map(text, order.masters))
+            and bool(order.port or not order.masters),
         ),
         ("servers", isinstance(order.servers, list) and all(map(text, order.servers))),
         ("interface", text(order.interface)),
@@ -84,12 +115,19 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
         ("stamp", order.stamp is None or isinstance(order.stamp, (int, float))),
         ("boot_id", text(order.boot_id)),
         ("lease", seconds(order.lease) and (not order.lease or order.stamp is not None)),
-        ("lease_margin", seconds(order.lease_margin) and (not order.lease or order.lease_margin > 0)),
+        (
+            "lease_margin",
+            seconds(order.lease_margin) and (not order.lease or order.lease_margin > 0),
+        ),
         ("log_limit", number(order.log_limit) and order.log_limit >= 0),
         ("done_file", text(order.done_file)),
         ("attributes", attributes.is_right(order.attributes)),
         ("shortfall", text(order.shortfall)),
-        ("store", isinstance(order.store, str) and (not order.lease or bool(STORE.fullmatch(order.store)))),
+        (
+            "store",
+            isinstance(order.store, str)
+            and (not order.lease or bool(STORE.fullmatch(order.store))),
+        ),
     ]
 
 
@@ -109,10 +147,13 @@ def signal_number(name: Any) -> Optional[int]:
 
 
 def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None:
-    """Everything about an order that can be known to fail before anything runs. Raises SpoolError."""
+    """Everything about an order that can be known to fail before anything runs. Raises
+    SpoolError."""
     late = lateness(order)
     if late >= 0:
-        told = "is of an earlier boot" if late == float("inf") else "expired {:.1f} s ago".format(late)
+        told = (
+            "is of an earlier boot" if late == float("inf") else "expired {:.1f} s ago".format(late)
+        )
         hint = "it was delayed on its way; ask for a new one"
         raise SpoolError("the start order {}".format(told), hint, "expired")
     with_timeout.check(order.cwd, lambda: _check_places(order, environment))
@@ -164,7 +205,9 @@ def folder_problem(path: str) -> Optional[Tuple[str, str]]:
             return told, "check the file system that it is on"
         is_folder = False
     if not is_folder:
-        return "no folder {}".format(path), "make it there, or use a file system that the servers share"
+        return "no folder {}".format(
+            path
+        ), "make it there, or use a file system that the servers share"
     if not os.access(path, os.X_OK):
         return "the folder {} cannot be entered".format(path), "check its permissions there"
     return None
@@ -175,13 +218,19 @@ def check_command(command: str, cwd: str, path: str) -> None:
         full = os.path.join(cwd, command)
         if not os.path.exists(full):
             raise SpoolError(
-                "no command {} on this server".format(full), "check the path, or give it in full", "not-found"
+                "no command {} on this server".format(full),
+                "check the path, or give it in full",
+                "not-found",
             )
         if os.path.isdir(full) or not os.access(full, os.X_OK):
             hint = "chmod +x it, or name its interpreter first"
             raise SpoolError("{} cannot be executed".format(full), hint, "not-executable")
     elif shutil.which(command, path=path) is None:
-        raise SpoolError("no command {} in PATH on this server".format(command), "give its full path", "not-found")
+        raise SpoolError(
+            "no command {} in PATH on this server".format(command),
+            "give its full path",
+            "not-found",
+        )
 
 
 def _check_port(port: int) -> None:
@@ -192,7 +241,9 @@ def _check_port(port: int) -> None:
         probe.bind(("", port))
         probe.listen(1)
     except OSError as error:
-        raise SpoolError("port {} is taken on this server".format(port), "choose another port", "port") from error
+        raise SpoolError(
+            "port {} is taken on this server".format(port), "choose another port", "port"
+        ) from error
     finally:
         probe.close()
 
@@ -200,7 +251,9 @@ def _check_port(port: int) -> None:
 def _check_interface(name: str) -> None:
     known = sorted({one.name for one in network.interfaces()})
     if name not in known:
-        hint = "it has {}; correct `interface` of this server in config.toml".format(", ".join(known))
+        hint = "it has {}; correct `interface` of this server in config.toml".format(
+            ", ".join(known)
+        )
         raise SpoolError("no interface {} on this server".format(name), hint, "busy")
 
 
@@ -211,8 +264,8 @@ def environment(
     devices: List[wire.DeviceInfo],
     visible: str = gpu_names.UUIDS,
 ) -> Dict[str, str]:
-    """The job's whole environment: that of a login, the order's, and what says where and on what it runs. `visible`: how GPUs
-    are named, as in gpu_names."""
+    """The job's whole environment: that of a login, the order's, and what says where and on what it
+    runs. `visible`: how GPUs are named, as in gpu_names."""
     key = wire.attempt_key(order.job, order.attempt)
     env = dict(base)
     env.setdefault(wire.ENV_CHECKPOINT_DIR, os.path.join(spool.checkpoints, str(order.job)))
@@ -239,22 +292,29 @@ def environment(
         env[wire.ENV_CORES] = ";".join(",".join(map(str, device.cores)) for device in devices)
         threads = str(max(1, min(len(device.cores) for device in devices)))
         env = login.with_defaults(env, dict.fromkeys(THREAD_LIMITS, threads))
-    if order.port and order.node_count == 1:  # whatever else this server has: its replicas need nothing of it
+    if order.port and order.node_count == 1:
+        # whatever else this server has: its replicas need nothing of it
         here = next((one for one in network.interfaces() if one.kind == "loopback"), None)
-        return rendezvous.exports(rendezvous.Met("127.0.0.1", here.name if here else ""), order.port, env)
+        return rendezvous.exports(
+            rendezvous.Met("127.0.0.1", here.name if here else ""), order.port, env
+        )
     return env
 
 
 def addressed(argv: List[str], address: str) -> List[str]:
-    """The command with the master's address that was found, in the place of the one that was assumed."""
+    """The command with the master's address that was found, in the place of the one that was
+    assumed."""
     for index, word in enumerate(argv):
         if word.startswith(MASTER):  # the first: the script may have an option of that name as well
             return [*argv[:index], MASTER + address, *argv[index + 1 :]]
     return argv
 
 
-def become_job(order: wire.StartOrder, env: Dict[str, str], cores: List[int], log: str, go: int) -> NoReturn:
-    """Runs in the forked child: wait for the go byte, then turn into the job. Without a go byte nothing ever runs."""
+def become_job(
+    order: wire.StartOrder, env: Dict[str, str], cores: List[int], log: str, go: int
+) -> NoReturn:
+    """Runs in the forked child: wait for the go byte, then turn into the job. Without a go byte
+    nothing ever runs."""
     try:
         os.setsid()
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -264,11 +324,15 @@ def become_job(order: wire.StartOrder, env: Dict[str, str], cores: List[int], lo
     except BaseException as error:  # nothing may return into the shim's code
         code = NOT_EXECUTABLE
         with contextlib.suppress(BaseException):
-            os.write(output, "gpq: cannot start the job: {}\n".format(error).encode("utf-8", "replace"))
+            os.write(
+                output, "gpq: cannot start the job: {}\n".format(error).encode("utf-8", "replace")
+            )
     os._exit(code)
 
 
-def _prepare_and_exec(order: wire.StartOrder, env: Dict[str, str], cores: List[int], output: int) -> int:
+def _prepare_and_exec(
+    order: wire.StartOrder, env: Dict[str, str], cores: List[int], output: int
+) -> int:
     """Returns only when it failed, with the exit code that says how."""
 
     def say(line: str) -> None:
@@ -289,7 +353,8 @@ def _prepare_and_exec(order: wire.StartOrder, env: Dict[str, str], cores: List[i
             signal.signal(number, signal.SIG_DFL)  # what is ignored would stay ignored through exec
     os.dup2(output, 1)
     os.dup2(output, 2)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # what is blocked would stay blocked through exec
+    # what is blocked would stay blocked through exec
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     argv = order.argv
     if order.masters:
         try:
@@ -299,7 +364,11 @@ def _prepare_and_exec(order: wire.StartOrder, env: Dict[str, str], cores: List[i
             note = {"kind": apart.kind, "note": str(apart)}
             wire.write_json(os.path.join(env[wire.ENV_RUN_DIR], wire.UNLAUNCHED), note)
             return NOT_EXECUTABLE
-        say("the servers of this job meet at {} port {}, here by {}".format(met.address, order.port, met.interface))
+        say(
+            "the servers of this job meet at {} port {}, here by {}".format(
+                met.address, order.port, met.interface
+            )
+        )
         env, argv = rendezvous.exports(met, order.port, env), addressed(argv, met.address)
     for failure in attributes.apply(attributes.of(order.attributes)) if order.attributes else ():
         say(failure)

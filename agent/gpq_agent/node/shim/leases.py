@@ -1,7 +1,10 @@
-"""Leases and epochs on a node: which daemon may order, and until when a job may run that nobody has heard of. Rules: wire.py.
+"""Leases and epochs on a node: which daemon may order, and until when a job may run that nobody has
+heard of. Rules: wire.py.
 
-<spool>/epoch.<store>.json      the highest epoch of that store's daemons that was ever greeted: {"epoch"}
-<spool>/lease.<store>.json      the latest acknowledged report: {"boot_id", "stamp"}, padded, written over in place
+<spool>/epoch.<store>.json      the highest epoch of that store's daemons that was ever greeted:
+                                {"epoch"}
+<spool>/lease.<store>.json      the latest acknowledged report: {"boot_id", "stamp"}, padded,
+                                written over in place
 """
 
 import contextlib
@@ -52,7 +55,8 @@ def _lease_path(place: Spool, store: str) -> str:
 
 
 class Reign:
-    """The daemon at the other end of one connection. Before it said who it is, everything is allowed and nothing renewed."""
+    """The daemon at the other end of one connection. Before it said who it is, everything is
+    allowed and nothing renewed."""
 
     def __init__(self, place: Spool, boot: str) -> None:
         self.spool = place
@@ -67,8 +71,16 @@ class Reign:
         """Raises SpoolError for a daemon that a newer one has followed."""
         if store is None or store == "":  # a daemon before 0.2
             return
-        if not isinstance(store, str) or not STORE.fullmatch(store) or not isinstance(epoch, int) or epoch < 1:
-            raise SpoolError("hello: store {!r} with epoch {!r} makes no sense".format(store, epoch), "see wire.py")
+        if (
+            not isinstance(store, str)
+            or not STORE.fullmatch(store)
+            or not isinstance(epoch, int)
+            or epoch < 1
+        ):
+            raise SpoolError(
+                "hello: store {!r} with epoch {!r} makes no sense".format(store, epoch),
+                "see wire.py",
+            )
         with self.spool.lock():
             self.store, self.epoch = store, epoch
             self.admit()
@@ -77,10 +89,13 @@ class Reign:
                 self.spool.write_both(_epoch_name(store), {"epoch": epoch})
 
     def admit(self) -> None:
-        """Raises SpoolError once a newer daemon of the same store has greeted any agent of this spool."""
+        """Raises SpoolError once a newer daemon of the same store has greeted any agent of this
+        spool."""
         if self.store and self._highest() > self.epoch:
             raise SpoolError(
-                "a newer daemon has taken over: epoch {}, this one has {}".format(self._highest(), self.epoch),
+                "a newer daemon has taken over: epoch {}, this one has {}".format(
+                    self._highest(), self.epoch
+                ),
                 "if its database was restored from a copy, remove {}*".format(
                     os.path.join(self.spool.path, _epoch_name(self.store))
                 ),
@@ -89,7 +104,9 @@ class Reign:
 
     def _recorded(self) -> List[int]:
         """Of the file and its copy, those that are there and whole."""
-        return [int(record["epoch"]) for record in self.spool.read_both(Epoch, _epoch_name(self.store))]
+        return [
+            int(record["epoch"]) for record in self.spool.read_both(Epoch, _epoch_name(self.store))
+        ]
 
     def _highest(self) -> int:
         return max(self._recorded(), default=0)
@@ -100,10 +117,12 @@ class Reign:
         return self._newest
 
     def heard(self, stamp: Any, least_lease: float) -> None:
-        """The daemon acknowledges a report. `least_lease`: the shortest of those at stake, seconds; 0: none is."""
+        """The daemon acknowledges a report. `least_lease`: the shortest of those at stake, seconds;
+        0: none is."""
         if not isinstance(stamp, (int, float)) or not self.store or least_lease <= 0:
             return
-        if stamp > self._newest or stamp < self._renewed + least_lease / 20:  # nobody's, or nearly what is written
+        if stamp > self._newest or stamp < self._renewed + least_lease / 20:
+            # nobody's, or nearly what is written
             return
         self.ready(self.store)
         line = wire.encode({"boot_id": self.boot, "stamp": stamp})
@@ -113,7 +132,10 @@ class Reign:
     def ready(self, store: str) -> None:
         """See to it that there is a file with room for renewals. Raises SpoolError or OSError."""
         if store != self.store:
-            raise SpoolError("a lease needs a daemon that said whose it is: {!r}".format(store), "say hello first")
+            raise SpoolError(
+                "a lease needs a daemon that said whose it is: {!r}".format(store),
+                "say hello first",
+            )
         path = _lease_path(self.spool, store)
         if self._descriptor >= 0 and _is_at(path, self._descriptor):
             return
@@ -155,15 +177,22 @@ class Lease:
         self.margin = order.lease_margin
         self._path = _lease_path(place, order.store)
         self._boot = boot
-        self._stamp = order.stamp if order.stamp is not None and order.boot_id == boot else boottime()
+        self._stamp = (
+            order.stamp if order.stamp is not None and order.boot_id == boot else boottime()
+        )
 
     def until_kill(self) -> float:
-        """Seconds that are left for TERM to work; none where the end was slept through, and the daemon may not wait."""
+        """Seconds that are left for TERM to work; none where the end was slept through, and the
+        daemon may not wait."""
         return max(0.0, self._stamp + self.seconds + self.margin * KILL_SHARE - boottime())
 
     def patience(self) -> float:
         """Seconds until the next look, infinite without a lease."""
-        return min(LONGEST_LOOK, max(0.02, self.margin * LOOK_SHARE)) if self.seconds > 0 else float("inf")
+        return (
+            min(LONGEST_LOOK, max(0.02, self.margin * LOOK_SHARE))
+            if self.seconds > 0
+            else float("inf")
+        )
 
     def is_over(self) -> bool:
         """Has nobody acknowledged a report for `seconds`?"""
@@ -177,11 +206,14 @@ class Lease:
 
     def is_guards(self) -> bool:
         """Is the time over in which the shim ends the attempt?"""
-        return self.is_over() and boottime() >= self._stamp + self.seconds + self.margin * GUARD_SHARE
+        return (
+            self.is_over() and boottime() >= self._stamp + self.seconds + self.margin * GUARD_SHARE
+        )
 
     def _acknowledged(self) -> float:
         record: Optional[Dict[str, Any]] = None
-        with contextlib.suppress(OSError, ValueError):  # not there yet; half written, then the next look finds it whole
+        with contextlib.suppress(OSError, ValueError):
+            # not there yet; half written, then the next look finds it whole
             record = records.read_shape(Renewal, self._path)
         if record is None or record.get("boot_id") != self._boot:
             return float("-inf")

@@ -1,7 +1,8 @@
-"""The limit of an attempt's log: beyond it a hole is punched in the middle, head and end stay, and so does every offset.
+"""The limit of an attempt's log: beyond it a hole is punched in the middle, head and end stay, and
+so does every offset.
 
-The job goes on writing to the same file; nothing is piped through us, so a killed shim costs the job nothing. A reader is
-told by the file itself where the hole is (`logs.tail`).
+The job goes on writing to the same file; nothing is piped through us, so a killed shim costs the
+job nothing. A reader is told by the file itself where the hole is (`logs.tail`).
 """
 
 import ctypes
@@ -11,14 +12,18 @@ import time
 
 from gpq_agent import records
 
-ALIGN = 1 << 16  # bytes; holes have whole blocks of the file system, so that no zeros are left at their ends
-HEAD_SHARE, END_SHARE = 8, 2  # after a cut there are 1/8 of the limit from the start and 1/2 of it from the end
-SOONEST, LATEST = 0.05, 2.0  # seconds between two looks; the time doubles at most from one to the next
+# bytes; holes have whole blocks of the file system, so that no zeros are left at their ends
+ALIGN = 1 << 16
+# after a cut there are 1/8 of the limit from the start and 1/2 of it from the end
+HEAD_SHARE, END_SHARE = 8, 2
+# seconds between two looks; the time doubles at most from one to the next
+SOONEST, LATEST = 0.05, 2.0
 KEEP_SIZE, PUNCH_HOLE = 1, 2  # linux/falloc.h
 
 
 class Cap:
-    """`look` now and then, at the latest after `patience` seconds. `limit`: bytes on the disk, 0 for none."""
+    """`look` now and then, at the latest after `patience` seconds. `limit`: bytes on the disk, 0
+    for none."""
 
     def __init__(self, path: str, limit: int) -> None:
         self.path = path
@@ -32,7 +37,8 @@ class Cap:
         return max(0.0, self._due - time.monotonic())
 
     def look(self, at_once: bool = False) -> str:
-        """Cut what is over the limit. Returns what a person should know: why it cannot be done, else ""."""
+        """Cut what is over the limit. Returns what a person should know: why it cannot be done,
+        else ""."""
         if not self.limit or (self.patience() > 0 and not at_once):
             return ""
         try:
@@ -57,9 +63,13 @@ class Cap:
             except OSError as error:
                 self._due = float("inf")
                 self.limit = 0
-                return "its log is over its limit and cannot be shortened here: {}".format(error.strerror)
+                return "its log is over its limit and cannot be shortened here: {}".format(
+                    error.strerror
+                )
             used = os.fstat(descriptor).st_blocks * 512
-        self._due = time.monotonic() + self._next(self._until_full(found.st_size, self.limit - used))
+        self._due = time.monotonic() + self._next(
+            self._until_full(found.st_size, self.limit - used)
+        )
         return ""
 
     def _until_full(self, size: int, room: int) -> float:

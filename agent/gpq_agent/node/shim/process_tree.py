@@ -1,4 +1,5 @@
-"""The tree of an attempt: everything below its shim, and everything that carries its mark. Nothing else is ever signalled."""
+"""The tree of an attempt: everything below its shim, and everything that carries its mark. Nothing
+else is ever signalled."""
 
 import contextlib
 import os
@@ -14,8 +15,8 @@ YOUNG = 1.0  # seconds; older ones are read with their parents
 class Tree:
     """Live processes of one attempt.
 
-    `root` is the shim, which as subreaper becomes the parent of every escapee; None once that shim is gone, when only
-    the mark in the environment still tells whose a process is.
+    `root` is the shim, which as subreaper becomes the parent of every escapee; None once that shim
+    is gone, when only the mark in the environment still tells whose a process is.
     """
 
     def __init__(self, mark: str, root: Optional[int]) -> None:
@@ -48,11 +49,12 @@ class Tree:
         return members
 
     def signal_groups(self, number: int) -> None:
-        """To whole process groups at once, which nothing escapes that forks faster than it can be looked at.
+        """To whole process groups at once, which nothing escapes that forks faster than it can be
+        looked at.
 
-        A group is within a session, and the first process began one of its own: who is in a group of a member's is of the
-        tree as well, though its parent, or itself, may be gone before it is read. Not to a group with somebody in it who
-        is none of ours and older than that.
+        A group is within a session, and the first process began one of its own: who is in a group
+        of a member's is of the tree as well, though its parent, or itself, may be gone before it is
+        read. Not to a group with somebody in it who is none of ours and older than that.
         """
         processes = procs.snapshot()
         ours = {process.pid for process in self._of(processes)}

@@ -1,7 +1,9 @@
-"""The servers of an attempt meet before the user's program starts: under which address is rank 0 reached, by which interface?
+"""The servers of an attempt meet before the user's program starts: under which address is rank 0
+reached, by which interface?
 
-Each tries, nobody guesses. The port on which they meet is the one that the program's own rendezvous will use. What
-keeps them apart is said in words that a person can act on. Runs in the process that then becomes the program.
+Each tries, nobody guesses. The port on which they meet is the one that the program's own rendezvous
+will use. What keeps them apart is said in words that a person can act on. Runs in the process that
+then becomes the program.
 """
 
 import queue
@@ -46,17 +48,22 @@ def meet(order: wire.StartOrder, patience: float = PATIENCE) -> Met:
     """Blocks until all servers of the attempt agree. Raises Apart."""
     token = "{}:{}".format(order.store, wire.attempt_key(order.job, order.attempt))
     until = time.monotonic() + patience
-    address, own = _host(order, token, until) if order.node_rank == 0 else _visit(order, token, until)
+    address, own = (
+        _host(order, token, until) if order.node_rank == 0 else _visit(order, token, until)
+    )
     return Met(address, order.interface or network.interface_of(own, network.interfaces()))
 
 
 def exports(met: Met, port: int, env: Dict[str, str]) -> Dict[str, str]:
-    """`env` with what the program's rendezvous and its collectives need; what the user has set of the latter stays."""
+    """`env` with what the program's rendezvous and its collectives need; what the user has set of
+    the latter stays."""
     found = dict(env, MASTER_ADDR=met.address, MASTER_PORT=str(port))
     if not met.interface:
         return found
     exactly = "=" + met.interface  # eth1 alone would be eth10 too
-    return login.with_defaults(found, {"GLOO_SOCKET_IFNAME": met.interface, "NCCL_SOCKET_IFNAME": exactly})
+    return login.with_defaults(
+        found, {"GLOO_SOCKET_IFNAME": met.interface, "NCCL_SOCKET_IFNAME": exactly}
+    )
 
 
 def _name(order: wire.StartOrder, rank: int) -> str:
@@ -79,7 +86,9 @@ def _host(order: wire.StartOrder, token: str, until: float) -> Tuple[str, str]:
             server.shutdown(socket.SHUT_RDWR)  # who waits in accept() would keep it open
 
 
-def _gather(order: wire.StartOrder, server: socket.socket, token: str, until: float) -> Dict[int, Guest]:
+def _gather(
+    order: wire.StartOrder, server: socket.socket, token: str, until: float
+) -> Dict[int, Guest]:
     """All others, by node rank."""
     guests: Dict[int, Guest] = {}
     came: "queue.Queue[Tuple[int, Guest]]" = queue.Queue()
@@ -89,7 +98,9 @@ def _gather(order: wire.StartOrder, server: socket.socket, token: str, until: fl
             # Longer than the guests wait: they know better what keeps them away.
             rank, guest = came.get(timeout=max(until + 2 * KNOCK - time.monotonic(), 0.01))
         except queue.Empty:
-            missing = ", ".join(_name(order, rank) for rank in range(1, order.node_count) if rank not in guests)
+            missing = ", ".join(
+                _name(order, rank) for rank in range(1, order.node_count) if rank not in guests
+            )
             told = "no word at port {} of {} from {}".format(order.port, _name(order, 0), missing)
             raise Apart("network", told) from None
         guests[rank] = guest
@@ -133,10 +144,17 @@ def _welcome(line: socket.socket, token: str, came: "queue.Queue[Tuple[int, Gues
 def _agree(order: wire.StartOrder, guests: Dict[int, Guest]) -> str:
     """An address that all reach. Raises Apart, once all have been told."""
     problem = ""
-    common = [one for one in order.masters if all(one in guest.reached for guest in guests.values())]
+    common = [
+        one for one in order.masters if all(one in guest.reached for guest in guests.values())
+    ]
     if not common:
-        ways = ["{} by {}".format(_name(order, rank), ", ".join(guests[rank].reached)) for rank in sorted(guests)]
-        problem = "no one address of {} is reached by all others: {}".format(_name(order, 0), "; ".join(ways))
+        ways = [
+            "{} by {}".format(_name(order, rank), ", ".join(guests[rank].reached))
+            for rank in sorted(guests)
+        ]
+        problem = "no one address of {} is reached by all others: {}".format(
+            _name(order, 0), "; ".join(ways)
+        )
     for rank in sorted(guests):
         address = str(guests[rank].line.getpeername()[0]).replace("::ffff:", "")
         silence = network.reachable(address, guests[rank].port, KNOCK)
@@ -192,9 +210,14 @@ def _visit(order: wire.StartOrder, token: str, until: float) -> Tuple[str, str]:
         if met is not None:
             return met
         if time.monotonic() > until:
-            tried = "; ".join("{}: {}".format(address, problems[address]) for address in problems) or "it hung up"
+            tried = (
+                "; ".join("{}: {}".format(address, problems[address]) for address in problems)
+                or "it hung up"
+            )
             first = _name(order, 0)
-            raise Apart("network", "{} is not reached at port {}: {}".format(first, order.port, tried))
+            raise Apart(
+                "network", "{} is not reached at port {}: {}".format(first, order.port, tried)
+            )
         time.sleep(AGAIN)
 
 
@@ -216,8 +239,11 @@ def _knock(address: str, port: int, token: str) -> Tuple[Optional[socket.socket]
     return None, "somebody else answers there"
 
 
-def _introduce(order: wire.StartOrder, lines: Dict[str, socket.socket], until: float) -> Optional[Tuple[str, str]]:
-    """Say what was reached and hear what all take; None where rank 0 hung up. Raises Apart with its reason."""
+def _introduce(
+    order: wire.StartOrder, lines: Dict[str, socket.socket], until: float
+) -> Optional[Tuple[str, str]]:
+    """Say what was reached and hear what all take; None where rank 0 hung up. Raises Apart with its
+    reason."""
     if not lines:
         return None
     line = next(iter(lines.values()))

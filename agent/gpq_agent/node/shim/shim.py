@@ -1,4 +1,5 @@
-"""One process per attempt: the parent of the job, in a session of its own, that outlives agent, daemon and connection.
+"""One process per attempt: the parent of the job, in a session of its own, that outlives agent,
+daemon and connection.
 
 It records first and lets the job go afterwards, so that no job ever runs without a record of it.
 """
@@ -24,10 +25,16 @@ CRASH = "shim.err"  # traceback of a shim that failed, which would be a bug
 
 
 def spawn(
-    place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], lock: int, gpus: Sequence[int] = ()
+    place: Spool,
+    order: wire.StartOrder,
+    env: Dict[str, str],
+    cores: List[int],
+    lock: int,
+    gpus: Sequence[int] = (),
 ) -> None:
-    """Fork a shim that starts the job. `lock` is the attempt's lock, held from now on by the shim; `gpus` are those of its
-    GPUs, held by the shim and by the job's first process, which may outlive it."""
+    """Fork a shim that starts the job. `lock` is the attempt's lock, held from now on by the shim;
+    `gpus` are those of its GPUs, held by the shim and by the job's first process, which may outlive
+    it."""
     detach(
         place.folder(wire.attempt_key(order.job, order.attempt)),
         {lock, *gpus},
@@ -36,18 +43,24 @@ def spawn(
 
 
 def adopt(place: Spool, order: wire.StartOrder, first: Dict[str, object], lock: int) -> None:
-    """Fork a shim for an attempt whose own one was killed: it obeys stop.json and records that the code is unknown."""
+    """Fork a shim for an attempt whose own one was killed: it obeys stop.json and records that the
+    code is unknown."""
 
     def watch() -> None:
         folder = place.folder(wire.attempt_key(order.job, order.attempt))
-        wire.write_json(os.path.join(folder, wire.SHIM), dict(procs.identity(os.getpid()), adopted=True))
-        Supervisor(place, order, Tree(place.mark(os.path.basename(folder)), None), first, parent=False).run()
+        wire.write_json(
+            os.path.join(folder, wire.SHIM), dict(procs.identity(os.getpid()), adopted=True)
+        )
+        Supervisor(
+            place, order, Tree(place.mark(os.path.basename(folder)), None), first, parent=False
+        ).run()
 
     detach(place.folder(wire.attempt_key(order.job, order.attempt)), {lock}, watch)
 
 
 def detach(folder: str, keep: Set[int], body: Callable[[], None]) -> None:
-    """Run `body` in a process that belongs to nobody here: forked twice, own session, no inherited descriptor but `keep`."""
+    """Run `body` in a process that belongs to nobody here: forked twice, own session, no inherited
+    descriptor but `keep`."""
     pid = os.fork()
     if pid:
         os.waitpid(pid, 0)
@@ -79,7 +92,9 @@ def _leave_trace(folder: str) -> None:
         pass
 
 
-def _start(place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], gpus: Sequence[int]) -> None:
+def _start(
+    place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], gpus: Sequence[int]
+) -> None:
     key = wire.attempt_key(order.job, order.attempt)
     folder = place.folder(key)
     wire.write_json(os.path.join(folder, wire.SHIM), procs.identity(os.getpid()))
@@ -89,7 +104,8 @@ def _start(place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: Lis
     listen, go = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(go)  # else the child would keep its own go pipe open, and wait for ever for a dead shim
+        # else the child would keep its own go pipe open, and wait for ever for a dead shim
+        os.close(go)
         for descriptor in gpus:
             os.set_inheritable(descriptor, True)
         launch.become_job(order, env, cores, os.path.join(folder, wire.LOG), listen)
@@ -119,4 +135,12 @@ def _start(place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: Lis
         return
     os.write(go, b"g")
     os.close(go)
-    Supervisor(place, order, Tree(place.mark(key), os.getpid()), first, parent=True, gpus=gpus, witness=witness).run()
+    Supervisor(
+        place,
+        order,
+        Tree(place.mark(key), os.getpid()),
+        first,
+        parent=True,
+        gpus=gpus,
+        witness=witness,
+    ).run()

@@ -1,4 +1,5 @@
-"""The shim's watch over one attempt: wait, obey stops (each only harder than the last), empty the tree, record the end."""
+"""The shim's watch over one attempt: wait, obey stops (each only harder than the last), empty the
+tree, record the end."""
 
 import contextlib
 import errno
@@ -23,9 +24,11 @@ from gpq_agent.node.spool.shapes import NOTE, STOP_RANK, Stop
 
 TERM_GRACE = 5.0  # seconds between TERM and KILL where nobody asked for another time
 STUCK_AFTER = 10.0  # seconds of KILL without effect after which a person is told
-GROUPS_AFTER = 0.5  # seconds of KILL, process by process, after which whole groups are killed at once
+# seconds of KILL, process by process, after which whole groups are killed at once
+GROUPS_AFTER = 0.5
 FRESHEN = 3600.0  # seconds between two signs of life of the locks of its GPUs
-IDLE = 5.0  # seconds between two looks at stop.json, should its signal have been lost with its sender
+# seconds between two looks at stop.json, should its signal have been lost with its sender
+IDLE = 5.0
 BUSY = 0.05
 CALM = 0.25
 WAKE = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM)
@@ -34,10 +37,11 @@ WAKE = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM)
 class Supervisor:
     """One attempt, from the go byte to exit.json.
 
-    `first` is the job's first process. `parent`: it is our child, so that its exit status is ours to collect; an
-    adopting shim (the first one was killed) is not its parent and records an unknown exit code. `gpus`: the locks of its
-    GPUs, which are given up once no process of the tree is left, before its end can be told. `witness`: what says that it
-    had come to its end; an adopting shim has none, and the code by which that counts is not known to it either.
+    `first` is the job's first process. `parent`: it is our child, so that its exit status is ours
+    to collect; an adopting shim (the first one was killed) is not its parent and records an unknown
+    exit code. `gpus`: the locks of its GPUs, which are given up once no process of the tree is
+    left, before its end can be told. `witness`: what says that it had come to its end; an adopting
+    shim has none, and the code by which that counts is not known to it either.
     """
 
     def __init__(
@@ -89,7 +93,8 @@ class Supervisor:
         self._record()
 
     def _looked(self) -> bool:
-        """As `_step`. Who has no descriptor or memory left to look with calls nothing gone, and looks again."""
+        """As `_step`. Who has no descriptor or memory left to look with calls nothing gone, and
+        looks again."""
         try:
             return self._step()
         except OSError as error:
@@ -100,9 +105,15 @@ class Supervisor:
     def _wait(self) -> None:
         if self.stage in ("run", "asked"):
             patience = IDLE if self.parent else BUSY
-        else:  # a look is one at every process of the machine; our own children wake us when they end
+        else:
+            # a look is one at every process of the machine; our own children wake us when they end
             patience = BUSY if time.monotonic() - self.stage_since < 1.0 else CALM
-        patience = min(patience, self.lease.patience(), self.cap.patience(), max(0.0, self.deadline - time.monotonic()))
+        patience = min(
+            patience,
+            self.lease.patience(),
+            self.cap.patience(),
+            max(0.0, self.deadline - time.monotonic()),
+        )
         woken = signal.sigtimedwait(WAKE, patience)
         if woken is not None and woken.si_signo == signal.SIGTERM:
             self._note("its shim was sent TERM; was the node shutting down?")
@@ -128,7 +139,9 @@ class Supervisor:
         if self.held and not self._saves():
             self._let_go()
         if self.stage in ("term", "kill"):
-            members = self.tree.signal_once(signal.SIGTERM if self.stage == "term" else signal.SIGKILL)
+            members = self.tree.signal_once(
+                signal.SIGTERM if self.stage == "term" else signal.SIGKILL
+            )
             if not members and self.ended_at is not None and self._gone():
                 return True
             if self.stage == "kill" and time.monotonic() > self.stage_since + GROUPS_AFTER:
@@ -159,13 +172,14 @@ class Supervisor:
             self.childless = True
 
     def _gone(self) -> bool:
-        """No process of the tree is left. As subreaper, having no child proves that there is no descendant."""
+        """No process of the tree is left. As subreaper, having no child proves that there is no
+        descendant."""
         self._collect()
         return self.childless and not self.tree.members()
 
     def _saves(self) -> bool:
-        """Does a process live that was told to stop? The grace is for it, though a shell or a launcher that stood before it
-        has ended."""
+        """Does a process live that was told to stop? The grace is for it, though a shell or a
+        launcher that stood before it has ended."""
         if self.stage != "asked" or not self.told:
             return False
         alive = {(process.pid, process.start_time) for process in self.tree.members()}
@@ -186,7 +200,8 @@ class Supervisor:
         self.tree.signal_once(signal.SIGTERM)
 
     def _fence(self) -> None:
-        """The daemon may have given this attempt up: its end must come within the margin, whatever else is going on."""
+        """The daemon may have given this attempt up: its end must come within the margin, whatever
+        else is going on."""
         self.fenced = True
         self._note(self.lease.note())
         grace = self.lease.until_kill()
@@ -196,7 +211,9 @@ class Supervisor:
 
     def _escalate(self) -> None:
         if self.stage == "asked":
-            self._note("ended {:.0f} s after it was asked to stop".format(time.monotonic() - self.asked_at))
+            self._note(
+                "ended {:.0f} s after it was asked to stop".format(time.monotonic() - self.asked_at)
+            )
             self._terminate(TERM_GRACE)
         elif self.stage == "term":
             self.stage = "kill"
@@ -209,10 +226,14 @@ class Supervisor:
         if not members:
             return
         self.told_stuck = True
-        told = ["{} ({}, state {})".format(process.pid, process.name, process.state) for process in members[:3]]
+        told = [
+            "{} ({}, state {})".format(process.pid, process.name, process.state)
+            for process in members[:3]
+        ]
         more = " and {} more".format(len(members) - 3) if len(members) > 3 else ""
         self._note("pid {}{} cannot be killed: the kernel holds it".format(", ".join(told), more))
-        with contextlib.suppress(OSError):  # the note is for people; the attempt stays as it is without it
+        with contextlib.suppress(OSError):
+            # the note is for people; the attempt stays as it is without it
             wire.write_json(os.path.join(self.folder, NOTE), {"note": self.notes[-1]})
 
     def _cap_log(self, at_once: bool = False) -> None:
@@ -231,7 +252,9 @@ class Supervisor:
             if stop is None or records.check(Stop, stop, path)["seq"] <= self.seq:
                 return
         except (OSError, ValueError):
-            return  # out of descriptors, say: the next look comes within `IDLE`. What is damaged the agent writes anew.
+            # out of descriptors, say: the next look comes within `IDLE`. What is damaged the agent
+            # writes anew.
+            return
         mode, grace = str(stop["mode"]), float(stop["grace"])
         if mode not in STOP_RANK:
             return
@@ -294,7 +317,9 @@ class Supervisor:
         if oom:
             self._note("the kernel killed it for want of memory ({})".format(evidence))
         elif evidence and code != 0:
-            self._note("the kernel killed a process beside it for want of memory ({})".format(evidence))
+            self._note(
+                "the kernel killed a process beside it for want of memory ({})".format(evidence)
+            )
         elif killer == signal.SIGKILL and self.stage == "run" and not self.fenced:
             self._note("killed by SIGKILL, not by gpq")
         found = verdict(self.folder, self.order, code) if code else Verdict()
@@ -325,15 +350,19 @@ class Supervisor:
         write_exit(self.folder, record)
 
     def _stopped(self, code: Optional[int], killer: Optional[int]) -> bool:
-        """Did it prove a checkpoint? Once we sent TERM ourselves, an end by TERM proves nothing. Neither does one of a
-        process that had no handler for it."""
+        """Did it prove a checkpoint? Once we sent TERM ourselves, an end by TERM proves nothing.
+        Neither does one of a process that had no handler for it."""
         if os.path.exists(os.path.join(self.folder, wire.STOPPED)):
             return True
         if self.asked != "signal":
             return False
         if code == wire.EXIT_PREEMPTED[0]:
             return True
-        asked_term = self.caught and killer == signal.SIGTERM and signal_number(self.order.signal) == signal.SIGTERM
+        asked_term = (
+            self.caught
+            and killer == signal.SIGTERM
+            and signal_number(self.order.signal) == signal.SIGTERM
+        )
         return not self.terminated and (code in wire.EXIT_PREEMPTED or asked_term)
 
     def _finished(self, code: Optional[int]) -> Tuple[bool, str]:
@@ -351,10 +380,13 @@ class Supervisor:
 
 
 def order_stop(folder: str, attempt: int) -> None:
-    """Tell the training process to checkpoint and exit, keeping the batch that it was last ordered. Under the lock."""
+    """Tell the training process to checkpoint and exit, keeping the batch that it was last ordered.
+    Under the lock."""
     path = os.path.join(folder, wire.CONTROL)
     try:
-        last = records.check(wire.Control, wire.read_json(path) or {"attempt": attempt, "seq": 0}, path)
+        last = records.check(
+            wire.Control, wire.read_json(path) or {"attempt": attempt, "seq": 0}, path
+        )
     except records.Damaged:  # a number beyond all that were given
         last = wire.Control(attempt=attempt, seq=shapes.beyond())._asdict()
         records.set_aside(path)
@@ -363,7 +395,8 @@ def order_stop(folder: str, attempt: int) -> None:
 
 
 def write_exit(folder: str, record: wire.ExitRecord) -> None:
-    """Durable also on a full disk. Tries for as long as it takes: a lost exit code cannot be found again."""
+    """Durable also on a full disk. Tries for as long as it takes: a lost exit code cannot be found
+    again."""
     while True:
         try:
             spool.write_reserved(os.path.join(folder, wire.EXIT), record._asdict())

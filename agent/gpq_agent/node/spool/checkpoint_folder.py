@@ -1,12 +1,15 @@
-"""The folder of the checkpoints: a marker that tells which servers share it, and what of a job's files must follow it.
+"""The folder of the checkpoints: a marker that tells which servers share it, and what of a job's
+files must follow it.
 
-<checkpoints>/.storage.json     {"id"}: random, made by whoever comes first; who reads the same id shares the folder
-<checkpoints>/42/               the files of job 42: gpq/step-*/ (the library's), own/ (saves of a script), and any others
+<checkpoints>/.storage.json     {"id"}: random, made by whoever comes first; who reads the same id
+                                shares the folder
+<checkpoints>/42/               the files of job 42: gpq/step-*/ (the library's), own/ (saves of a
+                                script), and any others
 <checkpoints>/.staging/NAME/    what is on its way here; see staging.py
 <checkpoints>/.code/HASH/       the code of a snapshot, unpacked
 
-Of the library's checkpoints and of a script's saves only the newest complete one follows, as the loader would choose it; of
-whatever else a job keeps there, everything.
+Of the library's checkpoints and of a script's saves only the newest complete one follows, as the
+loader would choose it; of whatever else a job keeps there, everything.
 """
 
 import contextlib
@@ -34,8 +37,8 @@ class Marker(NamedTuple):
 
 
 def storage_id(folder: str, damage: List[str]) -> str:
-    """The id that the folder has, made where it has none; "" where it cannot have one. What was set aside for it is added to
-    `damage`, in words. Raises OSError."""
+    """The id that the folder has, made where it has none; "" where it cannot have one. What was set
+    aside for it is added to `damage`, in words. Raises OSError."""
     path = os.path.join(folder, MARKER)
     try:
         known = records.read_shape(Marker, path)
@@ -60,7 +63,8 @@ def storage_id(folder: str, damage: List[str]) -> str:
 
 
 def listing(folder: str) -> Generator[None, None, List[Entry]]:
-    """What of the job's `folder` has to follow it, sorted by path; empty where there is nothing. Raises Immovable."""
+    """What of the job's `folder` has to follow it, sorted by path; empty where there is nothing.
+    Raises Immovable."""
     entries: List[Entry] = []
     for one in _following(folder):
         entries.append(one)
@@ -72,7 +76,9 @@ def listing(folder: str) -> Generator[None, None, List[Entry]]:
 
 def age(files: List[Entry]) -> Tuple[int, int, int]:
     """Of two sets of one job the newer one has the larger: (step, repetition, number of files)."""
-    names = [file.path.split("/")[1] for file in files if file.path.startswith(LIBRARY + "/" + STEP)]
+    names = [
+        file.path.split("/")[1] for file in files if file.path.startswith(LIBRARY + "/" + STEP)
+    ]
     return (*max(map(step_of, names), default=(-1, 0)), len(files))
 
 
@@ -104,19 +110,25 @@ def _following(folder: str) -> Iterator[Entry]:
 
 
 def is_kept_apart(folder: str, name: str) -> bool:
-    """Is this name in a job's folder where the library, or a script's saves, have their own order?"""
+    """Is this name in a job's folder where the library, or a script's saves, have their own
+    order?"""
     if name == LIBRARY:
         return bool(steps(folder))
     return name == OWN and os.path.lexists(os.path.join(folder, OWN, RECORD))
 
 
 def _of_library(folder: str) -> Iterator[Entry]:
-    """The newest one whose state is as long as its manifest says; its content is proved where it arrives."""
+    """The newest one whose state is as long as its manifest says; its content is proved where it
+    arrives."""
     for name in steps(folder):
         place = "{}/{}".format(LIBRARY, name)
         state = trees.entry(folder, "{}/{}".format(place, STATE))
         manifest = _manifest(folder, place)
-        if state is None or state.size != manifest.get("bytes") or not isinstance(manifest.get("sha256"), str):
+        if (
+            state is None
+            or state.size != manifest.get("bytes")
+            or not isinstance(manifest.get("sha256"), str)
+        ):
             continue
         yield state._replace(mark=str(manifest["sha256"]))
         for path in ("{}/{}".format(place, MANIFEST), LIBRARY + "/" + MEMORY):
@@ -134,7 +146,8 @@ def _manifest(folder: str, step: str) -> Dict[str, Any]:
 
 
 def _of_script(folder: str) -> Iterator[Entry]:
-    """The last complete save of a script that saves by itself, and the record that says which it is."""
+    """The last complete save of a script that saves by itself, and the record that says which it
+    is."""
     try:
         complete = (wire.read_json(os.path.join(folder, OWN, RECORD)) or {}).get("complete") or []
     except (OSError, ValueError):
@@ -147,18 +160,22 @@ def _of_script(folder: str) -> Iterator[Entry]:
 
 
 def is_same(folder: str, one: Entry) -> bool:
-    """Is its content there already? Of the library's states the manifest beside them says so; its loader proves it."""
+    """Is its content there already? Of the library's states the manifest beside them says so; its
+    loader proves it."""
     step, _, name = one.path.rpartition("/")
     if step.startswith(LIBRARY + "/" + STEP) and name == STATE:
         there, manifest = trees.entry(folder, one.path), _manifest(folder, step)
         return (
-            there is not None and there.size == one.size == manifest.get("bytes") and manifest.get("sha256") == one.mark
+            there is not None
+            and there.size == one.size == manifest.get("bytes")
+            and manifest.get("sha256") == one.mark
         )
     return trees.is_same(folder, one)
 
 
 def jobs(folder: str) -> Dict[str, List[Any]]:
-    """What lies here of any job and of any snapshot, or was on its way here: {"jobs": numbers, "code": hashes}."""
+    """What lies here of any job and of any snapshot, or was on its way here: {"jobs": numbers,
+    "code": hashes}."""
 
     def names(path: str) -> List[str]:
         return os.listdir(path) if os.path.isdir(path) else []

@@ -1,4 +1,5 @@
-"""What the files of an attempt must have to be taken for what they are, beyond those of `wire`. By name of the file."""
+"""What the files of an attempt must have to be taken for what they are, beyond those of `wire`. By
+name of the file."""
 
 import os
 import time
@@ -78,7 +79,8 @@ SHAPES: Dict[str, Type[Any]] = {
 
 
 def statement(folder: str, name: str) -> Optional[Dict[str, Any]]:
-    """What processes of an attempt say in one of these files, None where there is nothing that can be taken for it."""
+    """What processes of an attempt say in one of these files, None where there is nothing that can
+    be taken for it."""
     try:
         return records.read_shape(SHAPES[name], os.path.join(folder, name))
     except (OSError, ValueError):
@@ -86,5 +88,6 @@ def statement(folder: str, name: str) -> Optional[Dict[str, Any]]:
 
 
 def beyond() -> int:
-    """A number for an order that is to count more than all before it, where those cannot be read. They count from 1."""
+    """A number for an order that is to count more than all before it, where those cannot be read.
+    They count from 1."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)

@@ -1,9 +1,12 @@
-"""The spool: one directory of a node that holds every attempt's files, and the lock under which they change state.
+"""The spool: one directory of a node that holds every attempt's files, and the lock under which
+they change state.
 
 <spool>/spool.json              who owns it: {"id", "machine"}
-<spool>/lock                    held (flock) by whoever changes the state of an attempt, never for long
-<spool>/attempts/42.1/          the files named in wire.py, and: lock (held by the living shim), forgotten,
-                                exit.reserve and stop.reserve (blocks set aside, so that a full disk loses neither)
+<spool>/lock                    held (flock) by whoever changes the state of an attempt, never for
+                                long
+<spool>/attempts/42.1/          the files named in wire.py, and: lock (held by the living shim),
+                                forgotten, exit.reserve and stop.reserve (blocks set aside, so that
+                                a full disk loses neither)
 <spool>/checkpoints/42/         of job 42, the same for all its attempts
 """
 
@@ -103,19 +106,24 @@ class Spool:
     def __init__(self, path: str, checkpoints: Optional[str] = None) -> None:
         self.path = os.path.abspath(path)
         self.attempts = os.path.join(self.path, "attempts")
-        self.checkpoints = os.path.abspath(checkpoints) if checkpoints else os.path.join(self.path, "checkpoints")
+        self.checkpoints = (
+            os.path.abspath(checkpoints) if checkpoints else os.path.join(self.path, "checkpoints")
+        )
         for folder in (self.path, self.attempts, self.checkpoints):
             os.makedirs(folder, mode=0o700, exist_ok=True)
         self.damage: List[str] = []  # what of the spool's own was set aside, in words
         self.id = self._claim()
 
     def _claim(self) -> str:
-        """The spool's id; refuses a spool of another machine, whose attempts would all look dead from here."""
+        """The spool's id; refuses a spool of another machine, whose attempts would all look dead
+        from here."""
         path = os.path.join(self.path, NAME)
         with self.lock():
             known = self.read_both(Identity, NAME)
             if not known and self.damage and self.attempt_keys():
-                told = "{}, and nothing tells which attempts are this spool's".format(self.damage[0])
+                told = "{}, and nothing tells which attempts are this spool's".format(
+                    self.damage[0]
+                )
                 raise SpoolError(told, "end the jobs there, then remove {}".format(self.attempts))
             record = known[0] if known else {"id": uuid.uuid4().hex[:16], "machine": machine_id()}
             if len(known) < 2:
@@ -124,12 +132,14 @@ class Spool:
         if theirs and ours and theirs != ours:
             raise SpoolError(
                 "{} belongs to another machine".format(self.path),
-                "give each node its own --spool; if this machine was installed anew, remove {}".format(path),
+                "give each node its own --spool; "
+                "if this machine was installed anew, remove {}".format(path),
             )
         return str(record["id"])
 
     def read_both(self, kind: Type[Any], name: str) -> List[Dict[str, Any]]:
-        """What a file of the spool and its copy say, as far as they can be taken: a damaged one is set aside. Raises OSError."""
+        """What a file of the spool and its copy say, as far as they can be taken: a damaged one is
+        set aside. Raises OSError."""
         known = []
         for path in (os.path.join(self.path, name), os.path.join(self.path, name + COPY)):
             try:
@@ -152,11 +162,14 @@ class Spool:
             self.damage.append(words)
 
     def beside(self) -> List[str]:
-        """Names of other spools of this machine in the same folder: of other names that a daemon has for it, perhaps."""
+        """Names of other spools of this machine in the same folder: of other names that a daemon
+        has for it, perhaps."""
         folder, own = os.path.split(self.path)
         found = []
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in itertools.islice(entries, MOST_BESIDE) if entry.name != own)
+            names = sorted(
+                entry.name for entry in itertools.islice(entries, MOST_BESIDE) if entry.name != own
+            )
         for name in names:
             try:
                 record = wire.read_json(os.path.join(folder, name, NAME))
@@ -213,9 +226,12 @@ def machine_id() -> str:
 
 
 def reserve(path: str, times: int = 1) -> None:
-    """Set blocks aside for `path`, to be written `times` times even when the disk is full. Raises OSError."""
+    """Set blocks aside for `path`, to be written `times` times even when the disk is full. Raises
+    OSError."""
     for number in range(times):
-        descriptor = os.open(path + RESERVE + str(number), os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o600)
+        descriptor = os.open(
+            path + RESERVE + str(number), os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o600
+        )
         try:
             _allocate(descriptor)
             os.fsync(descriptor)

@@ -1,6 +1,6 @@
-"""What trees of files are made of, so that they can be made again elsewhere as they are: names of any bytes, links inside the
-tree, empty folders, permissions, times of change, holes. Owners, ACLs and extended attributes stay behind, and two names of
-one file become two files.
+"""What trees of files are made of, so that they can be made again elsewhere as they are: names of
+any bytes, links inside the tree, empty folders, permissions, times of change, holes. Owners, ACLs
+and extended attributes stay behind, and two names of one file become two files.
 
 What cannot be made again elsewhere is `Immovable`, which names it.
 """
@@ -16,15 +16,16 @@ from gpq_agent import records
 SMALL = 1 << 16  # bytes: files up to here are hashed when they are listed
 MOST_ENTRIES = 20_000
 BLOCK = 1 << 20  # bytes that are hashed before anything else is looked at
-FOLDER, LINK, TIMED = "/", "l", "t"  # first letters of marks; a digest in hexadecimal has none of them
+# first letters of marks; a digest in hexadecimal has none of them
+FOLDER, LINK, TIMED = "/", "l", "t"
 BITS = 0o777  # what of a mode goes along
 OWNERS = stat.S_IRUSR | stat.S_IWUSR | stat.S_IXUSR
 NOTHING = b"\0" * BLOCK
 
 
 class Entry(NamedTuple):
-    """One name in a tree. `mark`: "/" of a folder, "l" and where it leads of a link, "t" and its time of change of a large
-    file, else the SHA-256 of the content."""
+    """One name in a tree. `mark`: "/" of a folder, "l" and where it leads of a link, "t" and its
+    time of change of a large file, else the SHA-256 of the content."""
 
     path: str  # below the tree's folder, as `shared_name` has it
     size: int  # bytes; 0 of what is no file
@@ -42,11 +43,12 @@ class Immovable(Exception):
     """A tree that cannot be made again elsewhere, in words that name what is in the way."""
 
 
-# -- names ------------------------------------------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------
 
 
 def shared_name(name: str) -> str:
-    """The same on every server, whatever its locale: UTF-8, with the bytes that are none as surrogates."""
+    """The same on every server, whatever its locale: UTF-8, with the bytes that are none as
+    surrogates."""
     return os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
@@ -57,14 +59,17 @@ def local_name(name: str) -> str:
 
 def shown(name: str) -> str:
     """For people: one line, whatever is in it."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in name)
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in name
+    )
 
 
-# -- listing ----------------------------------------------------------------------------------------------------------------
+# -- listing ---------------------------------------------------------------------------------------
 
 
 def below(folder: str, path: str) -> Iterator[Entry]:
-    """An entry of `folder` and all that is below it, folders before what they hold. Raises Immovable."""
+    """An entry of `folder` and all that is below it, folders before what they hold. Raises
+    Immovable."""
     waiting = [path]
     while waiting:
         one = entry(folder, waiting.pop())
@@ -77,7 +82,8 @@ def below(folder: str, path: str) -> Iterator[Entry]:
 
 
 def entry(folder: str, path: str) -> Optional[Entry]:
-    """What is at `path` below `folder`, None for nothing. Raises Immovable, or OSError for a disk that does not answer."""
+    """What is at `path` below `folder`, None for nothing. Raises Immovable, or OSError for a disk
+    that does not answer."""
     full = os.path.join(folder, local_name(path))
     try:
         status = os.lstat(full)
@@ -85,7 +91,9 @@ def entry(folder: str, path: str) -> Optional[Entry]:
             return Entry(path, 0, LINK + _target(folder, full, path), BITS, status.st_mtime_ns)
         if stat.S_ISDIR(status.st_mode):
             if status.st_mode & OWNERS != OWNERS:
-                raise Immovable("{} is a folder that its owner may not read and write".format(shown(path)))
+                raise Immovable(
+                    "{} is a folder that its owner may not read and write".format(shown(path))
+                )
             return Entry(path, 0, FOLDER, status.st_mode & BITS, status.st_mtime_ns)
         if not stat.S_ISREG(status.st_mode):
             raise Immovable("{} is neither a file nor a folder nor a link".format(shown(path)))
@@ -101,12 +109,16 @@ def entry(folder: str, path: str) -> Optional[Entry]:
 
 
 def _target(folder: str, full: str, path: str) -> str:
-    """Where a link leads. Raises Immovable where that is out of the folder, or would be elsewhere."""
+    """Where a link leads. Raises Immovable where that is out of the folder, or would be
+    elsewhere."""
     target = os.readlink(full)
     root = os.path.realpath(folder)
     end = os.path.realpath(full)
     if os.path.isabs(target) or not (end + os.sep).startswith(root + os.sep):
-        words = "{} is a link to {}: only a relative link inside the checkpoint folder leads to the same elsewhere"
+        words = (
+            "{} is a link to {}: only a relative link inside the checkpoint folder leads to the"
+            " same elsewhere"
+        )
         raise Immovable(words.format(shown(path), shown(shared_name(target))))
     return shared_name(target)
 
@@ -133,7 +145,7 @@ def is_same(folder: str, one: Entry) -> bool:
     return there is not None and (there.size, there.mark) == (one.size, one.mark)
 
 
-# -- over the wire ----------------------------------------------------------------------------------------------------------
+# -- over the wire ---------------------------------------------------------------------------------
 
 
 def as_json(entries: List[Entry]) -> List[List[Any]]:
@@ -141,7 +153,8 @@ def as_json(entries: List[Entry]) -> List[List[Any]]:
 
 
 def parsed(message: Any) -> List[Entry]:
-    """A listing from what came over the wire. Raises ValueError for one that would lead out of its folder."""
+    """A listing from what came over the wire. Raises ValueError for one that would lead out of its
+    folder."""
     if not isinstance(message, list) or len(message) > MOST_ENTRIES:
         raise ValueError("a listing is a list of entries")
     entries = [_parsed(one) for one in message]
@@ -162,11 +175,15 @@ def _parsed(message: Any) -> Entry:
     local_name(one.path)
     if "\0" in one.path or any(part in ("", ".", "..") for part in one.path.split("/")):
         raise ValueError("{!r} is no path below a folder".format(one.path))
-    if not all(isinstance(number, int) and number >= 0 for number in (one.size, one.mode, one.stored)):
+    if not all(
+        isinstance(number, int) and number >= 0 for number in (one.size, one.mode, one.stored)
+    ):
         raise ValueError("{!r} has no size".format(one.path))
     if not isinstance(one.changed, int) or one.mode & ~BITS or (one.size and not one.is_file):
         raise ValueError("{!r} is nothing that could be made".format(one.path))
-    if one.mark.startswith(LINK) and (one.mark[1:].startswith("/") or not one.mark[1:] or "\0" in one.mark):
+    if one.mark.startswith(LINK) and (
+        one.mark[1:].startswith("/") or not one.mark[1:] or "\0" in one.mark
+    ):
         raise ValueError("{!r} is a link that leads out".format(one.path))
     return one
 
@@ -177,20 +194,22 @@ def parents(path: str) -> List[str]:
     return ["/".join(parts[:length]) for length in range(1, len(parts))]
 
 
-# -- content ----------------------------------------------------------------------------------------------------------------
+# -- content ---------------------------------------------------------------------------------------
 
 
 def data_at(descriptor: int, offset: int, size: int) -> int:
-    """Where the first data at or after `offset` begins, `size` for none: what lies before is a hole."""
+    """Where the first data at or after `offset` begins, `size` for none: what lies before is a
+    hole."""
     try:
         return min(os.lseek(descriptor, offset, os.SEEK_DATA), size)
     except OSError as error:
-        return size if error.errno == errno.ENXIO else offset  # else a file system that knows no holes
+        # else a file system that knows no holes
+        return size if error.errno == errno.ENXIO else offset
 
 
 def digest(path: str) -> Generator[None, None, str]:
-    """SHA-256 over the size of a file and all its blocks that are not zero throughout, each with its place: a hole costs
-    nothing, and equals zeros."""
+    """SHA-256 over the size of a file and all its blocks that are not zero throughout, each with
+    its place: a hole costs nothing, and equals zeros."""
     state = hashlib.sha256()
     with os.fdopen(records.open_plain(path), "rb", buffering=0) as stream:
         size = os.fstat(stream.fileno()).st_size

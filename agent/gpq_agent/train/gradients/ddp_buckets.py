@@ -202,7 +202,8 @@ class _State:
 
 def _communicate(
     state: _State,
-    bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch names it only where c10d is built in
+    # torch names it only where c10d is built in
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
     # DDP insists on this name and on these annotations.
     buckets = state.buckets()

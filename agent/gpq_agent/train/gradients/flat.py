@@ -47,7 +47,9 @@ def clear(parameters: Sequence[Any]) -> None:
 
 def complete(gradients: Sequence[Gradient]) -> Optional[List[torch.Tensor]]:
     """The same gradients; None where one is missing."""
-    return None if any(map(is_, gradients, repeat(None))) else list(gradients)  # type: ignore[arg-type]
+    if any(map(is_, gradients, repeat(None))):
+        return None
+    return list(gradients)  # type: ignore[arg-type]
 
 
 def has_any(gradients: Sequence[Gradient]) -> bool:

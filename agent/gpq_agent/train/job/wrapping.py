@@ -30,7 +30,8 @@ def wrap_model(
                 "sync_batch_norm=True needs GPUs",
                 "leave it out, or use layer or group norm",
             )
-        model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        convert = torch.nn.SyncBatchNorm.convert_sync_batchnorm
+        model = convert(model)  # type: ignore[no-untyped-call]
     if environment.replicas == 1:
         return model
     return DistributedDataParallel(model, device_ids=[device.index] if on_gpu else None)

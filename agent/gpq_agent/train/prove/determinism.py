@@ -118,7 +118,8 @@ def still(model: torch.nn.Module) -> bool:
 
 def torch_generators() -> List[torch.Generator]:
     """Those that draw where none is given."""
-    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    cuda = torch.cuda.is_available() and started
     return [torch.default_generator, *(torch.cuda.default_generators if cuda else ())]
 
 
