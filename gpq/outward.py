@@ -175,4 +175,6 @@ def without_urls(table: Table) -> dict[str, object]:
 
 
 def _words(value: object) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list) else (str(value),) if value else ()
+    if isinstance(value, list):
+        return tuple(map(str, value))
+    return (str(value),) if value else ()

@@ -225,13 +225,9 @@ def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> job_ans
 
 def _unstarted(row: job_answers.JobView) -> str:
     never = "never started" if row.state in ENDED else "has not started"
-    why = (
-        row.reason
-        if row.reason.startswith(row.state)
-        else f"{row.state}, {row.reason}"
-        if row.reason
-        else row.state
-    )
+    why = f"{row.state}, {row.reason}" if row.reason else row.state
+    if row.reason.startswith(row.state):
+        why = row.reason
     return f"job {row.id} {never}: it is {why}"
 
 

@@ -430,7 +430,9 @@ class SqliteStore:
 
 
 def _job_row(job: Job, now: float) -> tuple[object, ...]:
-    ended = (job.ended_at if job.ended_at is not None else now) if job.state in TERMINAL else None
+    ended = None
+    if job.state in TERMINAL:
+        ended = now if job.ended_at is None else job.ended_at
     body = rows.encode(job)
     columns = (
         int(job.id),

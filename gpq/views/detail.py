@@ -84,13 +84,10 @@ def _seat(job: JobView) -> str:
 
 def _asked(spec: SpecMessage, job: JobView) -> dict[str, str]:
     """What was asked, defaults left out."""
-    most = (
-        f" to {spec.max_gpus}"
-        if spec.max_gpus > spec.min_gpus
-        else " to whatever pays"
-        if not spec.max_gpus
-        else ""
-    )
+    most = "" if spec.max_gpus else " to whatever pays"
+    if spec.max_gpus > spec.min_gpus:
+        most = f" to {spec.max_gpus}"
+    interpreter = f"{spec.python}{'' if spec.python_asked else ', unless a server has its own'}"
     pairs = {
         "command": shlex.join(spec.argv),
         "directory": spec.cwd,
@@ -104,11 +101,7 @@ def _asked(spec: SpecMessage, job: JobView) -> dict[str, str]:
         "GPUs": f"{spec.min_gpus}{most}" + (", rigid" if spec.rigid else ""),
         "GPU type": spec.gpu_type,
         "GPU memory": f"at least {spec.min_gpu_memory_mib} MiB" if spec.min_gpu_memory_mib else "",
-        "python": (
-            f"{spec.python}{'' if spec.python_asked else ', unless a server has its own'}"
-            if spec.level == "script" and spec.python
-            else ""
-        ),
+        "python": interpreter if spec.level == "script" and spec.python else "",
         "setup": spec.setup,
         "array": _seat(job),
         "after": (

@@ -103,7 +103,9 @@ def memory(device: DeviceView) -> str:
 
 
 def gib(mib: int) -> str:
-    return f"{mib / 1024:.0f}G" if mib >= 10240 else f"{mib / 1024:.1f}G" if mib else "0G"
+    if not mib:
+        return "0G"
+    return f"{mib / 1024:.0f}G" if mib >= 10240 else f"{mib / 1024:.1f}G"
 
 
 def occupant(device: DeviceView) -> str:

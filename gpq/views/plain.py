@@ -30,13 +30,9 @@ def safe(text: str) -> str:
 
 
 def _escape(point: int) -> str:
-    return (
-        f"\\x{point:02x}"
-        if point < 0x100
-        else f"\\u{point:04x}"
-        if point < 0x10000
-        else f"\\U{point:08x}"
-    )
+    if point < 0x100:
+        return f"\\x{point:02x}"
+    return f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
 
 
 def width(text: str) -> int:
@@ -117,7 +113,8 @@ def number(value: float | None, suffix: str = "") -> str:
     if value is None:
         return "-"
     size = abs(value)
-    digits = 0 if size >= 1000 else 1 if size >= 10 else 2 if size >= 1 or size == 0 else 3
+    bounds = (1000, 10, 1)  # from which on one digit less is shown
+    digits = sum(size < bound for bound in bounds) if size else 2
     return f"{value:.{digits}f}{suffix}"
 
 

@@ -46,7 +46,9 @@ def lines(found: Verdict, limit: int, bar: str = "█") -> list[str]:
 
 
 def _row(each: ShapeView, size: int, limit: int) -> list[str]:
-    largest = "" if each.largest is None else ("0" if not each.largest else f"{each.largest:.1e}")
+    largest = f"{each.largest:.1e}" if each.largest else "0"
+    if each.largest is None:
+        largest = ""
     first = f"step {each.step}: {each.what}" if each.step is not None else each.what
     text = [f"{each.shape:{size}}  {each.verdict:8} {largest:>8}  {safe(first)}".rstrip()]
     indent = " " * (size + 2)

@@ -37,7 +37,8 @@ def reachability(node: NodeView) -> Check:
             mend,
             node.name,
         )
-    drained = f", drained{': ' + node.reason if node.reason else ''}" if node.drained else ""
+    reason = f": {node.reason}" if node.reason else ""
+    drained = f", drained{reason}" if node.drained else ""
     return Check("reach", "ok", f"answers{drained}", "", node.name)
 
 

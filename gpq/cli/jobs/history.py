@@ -65,7 +65,9 @@ def history(
     if csv and json:
         raise UsageError("--csv and --json do not go together", "choose one of them")
     begin, end = window(since, until)
-    limit = number if number is not None else 0 if csv or json else LATEST
+    limit = 0 if csv or json else LATEST
+    if number is not None:
+        limit = number
     asked = requests.History(list(jobs or []), user, list(state or []), begin, end, limit)
     answer = call(asked, account_answers.HistoryList)
     if json:

@@ -66,6 +66,7 @@ class Reader:
         ended = job.ended_at if done else None
         fair = self.fairness.get(job.id)
         hung = hang(job, self.now) if silent is None else None
+        throughput = (profile.samples_per_second or None) if replicas else None
         return JobView(
             id=int(job.id),
             name=job.name,
@@ -79,13 +80,7 @@ class Reader:
             atomic_batch=profile.atomic_batch,
             accum_steps=profile.accum_steps,
             goodput=running.goodput if running else None,
-            throughput=(
-                running.throughput
-                if running
-                else profile.samples_per_second or None
-                if replicas
-                else None
-            ),
+            throughput=running.throughput if running else throughput,
             efficiency=running.efficiency if running else None,
             speedup=fair.speedup if fair else None,
             rho=fair.rho if fair else None,

@@ -264,10 +264,8 @@ class Stager:
         while True:
             snapshot = self._view()
             seeing = holders(snapshot, job)
-            task.what = (
-                "its checkpoint from"
-                f" {seeing[0] if seeing else job.files.node if job.files else ''}"
-            )
+            source = job.files.node if job.files else ""
+            task.what = f"its checkpoint from {seeing[0] if seeing else source}"
             told, silent = self._listed(job.id, seeing)
             if told is not None:
                 return told if told[1] else self._elsewhere(snapshot, job, seeing)

@@ -58,6 +58,10 @@ def last_lines(text: str, count: int, env: Iterable[tuple[str, str]] = ()) -> li
     )
 
 
+# Of a sign: is it a small letter, a capital letter, a digit?
+LETTERS_AND_DIGITS = {(True, False, False), (False, True, False), (False, False, True)}
+
+
 def plain(line: str) -> str:
     """Without what a terminal might obey, and nobody see."""
     return CONTROL.sub("", ESCAPES.sub("", line).replace("\t", " ")).rstrip()
@@ -85,11 +89,10 @@ def _random(word: str) -> bool:
     dashes."""
     if HEX.fullmatch(word) or "/" in word.strip("/"):
         return False
-    kinds = [
-        1 if each.islower() else 2 if each.isupper() else 3 if each.isdigit() else 0
-        for each in word
-    ]
-    return {1, 2, 3} <= set(kinds) and sum(a != b for a, b in pairwise(kinds)) >= len(word) // 3
+    kinds = [(sign.islower(), sign.isupper(), sign.isdigit()) for sign in word]
+    if not set(kinds) >= LETTERS_AND_DIGITS:
+        return False
+    return sum(a != b for a, b in pairwise(kinds)) >= len(word) // 3
 
 
 def _values(env: Iterable[tuple[str, str]]) -> list[str]:

@@ -151,9 +151,9 @@ class Submitting:
         said = detail.explanation(reader, job)
         placement = decision.round.placements.get(name) if decision.round is not None else None
         starting = {action.job for action in decision.actions if isinstance(action, Launch)}
-        state = (
-            "held" if job.state is JobState.HELD else "starting" if name in starting else "pending"
-        )
+        state = "starting" if name in starting else "pending"
+        if job.state is JobState.HELD:
+            state = "held"
         why = (
             decision.round.motives.get(name)
             if decision.round is not None and name in starting

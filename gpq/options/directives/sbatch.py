@@ -82,7 +82,9 @@ def name_of(word: str) -> str:
         return SHORT.get(word[1:2], "")
     name = word[2:].partition("=")[0]
     close = [each for each in sorted(KNOWN) if each.startswith(name)] if name else []
-    return name if name in KNOWN else close[0] if len(close) == 1 else ""
+    if name in KNOWN:
+        return name
+    return close[0] if len(close) == 1 else ""
 
 
 def takes_value(name: str) -> bool:
@@ -111,15 +113,10 @@ def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
                 rest.insert(0, f"-{word[2:]}")
         else:
             short = not word.startswith("--") and len(word) > 2  # -c4
-            value = (
-                word[2:].removeprefix("=")
-                if short
-                else value
-                if assigned
-                else rest.pop(0)
-                if rest
-                else ""
-            )
+            if short:
+                value = word[2:].removeprefix("=")
+            elif not assigned:
+                value = rest.pop(0) if rest else ""
             if not value:
                 raise UsageError(f"{where}: {word} needs a value", f"--{name}=...")
             yield name, value

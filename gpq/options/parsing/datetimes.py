@@ -106,7 +106,9 @@ def _words(word: str, text: str, option: str) -> tuple[str, int, int]:
         )
     if hour > (12 if half else 23) or minute > 59 or (half and not hour):
         raise UsageError(f"{option} {text}: no such time of day", EXAMPLES)
-    return day, hour % 12 + (12 if half == "pm" else 0) if half else hour, minute
+    if half:
+        hour = hour % 12 + (12 if half == "pm" else 0)
+    return day, hour, minute
 
 
 def _of_the_year(

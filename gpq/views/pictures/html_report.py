@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from gpq.errors import UsageError
-from gpq.rpc.account_answers import Piece, ReportRow, ReportView
+from gpq.rpc.account_answers import Piece, ReportRow, ReportView, RhoBar
 from gpq.views.accounts import hours, report_columns
 from gpq.views.pictures import svg
 from gpq.views.plain import duration, fit, moment, number
@@ -210,22 +210,19 @@ def _plots(users: ReportView) -> str:
         found.append(_fairness(users.pieces, own, labels))
     if users.total.rhos:
         bars_of = [(_between(bar.least, bar.below), bar.jobs) for bar in users.rho_bars]
-        shades = [
-            (
-                "good"
-                if bar.below is not None and bar.below <= 1
-                else "bad"
-                if bar.least >= 2
-                else "lost"
-            )
-            for bar in users.rho_bars
-        ]
+        shades = [_shade(bar) for bar in users.rho_bars]
         found.append(
             "<h2>Finish-time fairness</h2><figure><figcaption>jobs that completed; below 1 they"
             " took less than alone on a fair "
             f'share</figcaption><div class="pair">{svg.histogram(bars_of, shades)}</div></figure>'
         )
     return "\n".join(found)
+
+
+def _shade(bar: RhoBar) -> str:
+    if bar.below is not None and bar.below <= 1:
+        return "good"
+    return "bad" if bar.least >= 2 else "lost"
 
 
 def _fairness(pieces: Sequence[Piece], names: Sequence[str], labels: Sequence[str]) -> str:
@@ -290,9 +287,9 @@ def _key(entries: Sequence[tuple[str, str]]) -> str:
 
 
 def _between(least: float, below: float | None) -> str:
-    return (
-        f"{least:g}+" if below is None else f"<{below:g}" if least == 0 else f"{least:g}-{below:g}"
-    )
+    if below is None:
+        return f"{least:g}+"
+    return f"<{below:g}" if least == 0 else f"{least:g}-{below:g}"
 
 
 def _at(stamp: str) -> datetime:

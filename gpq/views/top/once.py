@@ -181,16 +181,17 @@ def _device(
     node: NodeView, device: DeviceView, past: Past | None, *, measured: bool
 ) -> tuple[str | Text, ...]:
     state = device.state if node.state == "up" else node.state
-    style = "red" if state != "ok" else "green" if device.job is not None else "dim"
+    style = "green" if device.job is not None else "dim"
+    if state != "ok":
+        style = "red"
     who = owned(device, past.owners) if past else occupant(device)
+    picture = bar(device.utilisation) if measured else ""
+    if past and measured:
+        picture = past.utilisation(node.name, device.id)
     return (
         f"{safe(node.name)}:{device.index}",
         safe(device.type).removeprefix("NVIDIA "),
-        past.utilisation(node.name, device.id)
-        if past and measured
-        else bar(device.utilisation)
-        if measured
-        else "",
+        picture,
         utilisation(device).rjust(4) if measured else "",
         f"{past.memory(node.name, device.id)} {memory(device)}"
         if past and device.used_mib
@@ -216,13 +217,17 @@ def _summary(node: NodeView, past: Past | None, *, measured: bool) -> tuple[str 
             held.setdefault(device.job, []).append(device.index)
     jobs = ", ".join(f"job {job} on {ranges(indices)}" for job, indices in sorted(held.items()))
     state = "" if node.state == "up" else f"{safe(node.state)} {safe(node.reason)} "
+    picture = bar(mean) if measured else ""
+    if past and measured:
+        picture = past.server(node.name)
+    style = "green" if jobs else "dim"
     return (
         safe(node.name),
         f"{len(node.devices)} GPUs",
-        past.server(node.name) if past and measured else bar(mean) if measured else "",
+        picture,
         f"{mean}%".rjust(4) if mean is not None else "",
         "",
-        Text(f"{state}{jobs or 'idle'}", style="red" if state else "green" if jobs else "dim"),
+        Text(f"{state}{jobs or 'idle'}", style="red" if state else style),
     )
 
 

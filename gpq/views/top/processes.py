@@ -41,7 +41,9 @@ def _device(node: NodeView, device: DeviceView, past: Past, room: int) -> list[T
     )
     full = f"{past.memory(node.name, device.id, room // 2)} " if device.used_mib else ""
     state = "" if device.state == "ok" else f"{safe(device.state)} "
-    style = "red" if state else "green" if device.job is not None else "dim"
+    style = "green" if device.job is not None else "dim"
+    if state:
+        style = "red"
     line = Text(f"  {device.index} {kind}  {use}  {full}{memory(device)}  ").append(
         f"{state}{owned(device, past.owners)}", style=style
     )

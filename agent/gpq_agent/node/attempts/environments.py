@@ -429,11 +429,8 @@ def _how(code: int) -> str:
 
 def _last_line(data: bytes) -> str:
     lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
-    return (
-        "".join(sign if sign.isprintable() else "?" for sign in lines[-1][:LONGEST_LINE])
-        if lines
-        else ""
-    )
+    last = lines[-1][:LONGEST_LINE] if lines else ""
+    return "".join(sign if sign.isprintable() else "?" for sign in last)
 
 
 def _as_a_job(allowance: Optional[wire.Attributes] = None) -> None:

@@ -241,7 +241,9 @@ def _health(nvml: Any, handle: Any) -> Tuple[str, Optional[int]]:
     with contextlib.suppress(nvml.NVMLError, AttributeError):
         # before Ampere rows were not remapped
         _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
-        problem = gpu_probe.REMAP_FAILED if failed else gpu_probe.REMAP if pending else ""
+        problem = gpu_probe.REMAP if pending else ""
+        if failed:
+            problem = gpu_probe.REMAP_FAILED
     with contextlib.suppress(nvml.NVMLError, AttributeError):  # no ECC
         errors = int(
             nvml.nvmlDeviceGetTotalEccErrors(
