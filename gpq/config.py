@@ -10,13 +10,14 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from gpq import decoding, outward, paths
+from gpq import decoding, paths
+from gpq.config_rules import core_problems, problems
 from gpq.errors import UsageError
 
 if sys.version_info >= (3, 11):
@@ -24,12 +25,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")  # a name, an IPv4 or an IPv6 address
-INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
-# never begins with a dash
-HOST = re.compile(rf"(?:[A-Za-z0-9_][A-Za-z0-9._-]{{0,63}}@)?(?:{ADDRESS.pattern})")
-CODE_OF_HABIT = re.compile(r"[a-z]+(-[a-z]+)*")
 CHECK = "correct it; `gpq config check` tries again"
 KINDS = {
     "float": "a number",
@@ -153,12 +148,14 @@ def parse(
     except msgspec.ValidationError as error:
         raise _located(str(error), tree, text, path) from None
     _check_keys(tree, text, path)
-    _check_values(config, text, path)
+    for problem in problems(config):
+        raise _error(problem.message, problem.keys, text, path, problem.hint)
     if policies and config.policy not in policies:
         hint = f"known are {', '.join(policies)}; `gpq config policies` says what they do"
         raise _error(f"unknown policy `{config.policy}`", ["policy"], text, path, hint)
     if cores:
-        _check_cores(config, cores, text, path)
+        for problem in core_problems(config, cores):
+            raise _error(problem.message, problem.keys, text, path, problem.hint)
     return config
 
 
@@ -236,170 +233,3 @@ def _near(key: str, known: Collection[str]) -> str:
     return (
         f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(sorted(known))}"
     )
-
-
-def _check_values(config: FileConfig, text: str, path: str) -> None:
-    positive = ("interval", "restart_seconds", "grace", "setup_limit")
-    for key in positive:
-        if not getattr(config, key) > 0:
-            raise _error(f"{key} must be above 0", [key], text, path)
-    if config.requeue_on_lost and not 60 <= config.requeue_on_lost <= 30 * 86400:
-        hint = "a shorter silence is often a slow network alone"
-        raise _error(
-            "requeue_on_lost must be 0 (off) or lie between 60 and 2592000 s",
-            ["requeue_on_lost"],
-            text,
-            path,
-            hint,
-        )
-    if config.log_limit and not 1 <= config.log_limit <= 1 << 20:
-        raise _error(
-            "log_limit must be 0 (off) or lie between 1 and 1048576 MiB", ["log_limit"], text, path
-        )
-    if config.idle_after and not 10 <= config.idle_after <= 30 * 86400:
-        raise _error(
-            "idle_after must be 0 (off) or lie between 10 and 2592000 s", ["idle_after"], text, path
-        )
-    if not -10 <= config.fairness_power <= 1:
-        raise _error("fairness_power must lie between -10 and 1", ["fairness_power"], text, path)
-    if config.seed < 0:
-        raise _error("seed must be 0 or above", ["seed"], text, path)
-    if config.metrics:
-        try:
-            outward.address(config.metrics)
-        except UsageError as error:
-            raise _error(f"metrics: {error.message}", ["metrics"], text, path, error.hint) from None
-    for program, codes in config.accept.items():
-        if any(not CODE_OF_HABIT.fullmatch(code) for code in codes):
-            hint = "`gpq show` has the codes, such as own-next"
-            raise _error(
-                f"accept.{program} names no habit's code", ["accept", program], text, path, hint
-            )
-    for key, problem, hint in outward.notify_problems(config.notify):
-        raise _error(problem, ["notify", key], text, path, hint)
-    if not config.nodes:
-        raise _error(
-            "no node is configured", ["nodes"], text, path, "add a table such as [nodes.local]"
-        )
-    for name, node in config.nodes.items():
-        if not NODE_NAME.fullmatch(name):
-            raise _error(
-                f"`{name}` is no node name",
-                [name],
-                text,
-                path,
-                "letters, digits, dot, dash and underscore",
-            )
-        if node.connector not in ("local", "ssh"):
-            hint = "known are local, ssh"
-            raise _error(
-                f"unknown connector `{node.connector}`",
-                ["nodes", name, "connector"],
-                text,
-                path,
-                hint,
-            )
-        if node.script_python and not (
-            node.script_python.startswith("/") and node.script_python.isprintable()
-        ):
-            hint = "the whole path of a Python interpreter on that server"
-            raise _error(
-                f"nodes.{name}.script_python must begin with /",
-                ["nodes", name, "script_python"],
-                text,
-                path,
-                hint,
-            )
-        for key, problem, hint in (*_network_problems(node), *_ssh_problems(node)):
-            raise _error(f"nodes.{name}.{key} {problem}", ["nodes", name, key], text, path, hint)
-        if node.owner and not (
-            re.fullmatch(r"[^\s/:]{1,64}", node.owner) and node.owner.isprintable()
-        ):
-            raise _error(
-                f"nodes.{name}.owner is no user name",
-                ["nodes", name, "owner"],
-                text,
-                path,
-                "as `id -un` says there",
-            )
-        if node.visible not in ("uuid", "index"):
-            raise _error(
-                f"nodes.{name}.visible is `uuid` or `index`", ["nodes", name, "visible"], text, path
-            )
-        if node.slots is not None and not 0 <= node.slots <= 1024:
-            raise _error(
-                f"nodes.{name}.slots must lie between 0 and 1024",
-                ["nodes", name, "slots"],
-                text,
-                path,
-            )
-
-
-def _network_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
-    """As `_ssh_problems`."""
-    if node.address and not ADDRESS.fullmatch(node.address):
-        yield (
-            "address",
-            f"`{node.address}` is no address",
-            "a name or a number that other servers reach it by",
-        )
-    if node.interface and not INTERFACE.fullmatch(node.interface):
-        yield (
-            "interface",
-            f"`{node.interface}` is no interface",
-            "a name as `ip link` shows it, such as eth0",
-        )
-
-
-def _ssh_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
-    """(key, what is wrong with it, what to do)."""
-    if node.checkpoints and not (
-        node.checkpoints.startswith(("/", "~/")) and node.checkpoints.isprintable()
-    ):
-        yield "checkpoints", "must begin with / or ~/", "it is a folder on the server"
-    if node.connector != "ssh":
-        for key in ("host", "port", "identity", "spool", "ssh"):
-            if getattr(node, key):
-                yield key, 'is only for connector = "ssh"', 'add connector = "ssh", or remove it'
-        return
-    if not node.host:
-        yield (
-            "connector",
-            'is "ssh", and there is no host',
-            'add host = "user@server", or a name of ~/.ssh/config',
-        )
-    elif not HOST.fullmatch(node.host):
-        yield "host", f"`{node.host}` is no host", "user@server, or a name of ~/.ssh/config"
-    if not 0 <= node.port <= 65535:
-        yield "port", "must lie between 1 and 65535", ""
-    for key in ("identity", "spool", "python"):
-        value = getattr(node, key)
-        if value.startswith("-") or not value.isprintable():
-            yield key, "is no path", "no dash in front, no control characters"
-    if node.spool and not node.spool.startswith(("/", "~/")):
-        yield "spool", "must begin with / or ~/", "it is a folder on the server"
-    if node.ssh and not all(each and each.isprintable() for each in node.ssh):
-        yield (
-            "ssh",
-            "must be a command and its options",
-            'e.g. ssh = ["ssh", "-F", "/path/to/a/config"]',
-        )
-
-
-def _check_cores(config: FileConfig, cores: Collection[int], text: str, path: str) -> None:
-    for name, node in config.nodes.items():
-        if len(set(node.cores)) < len(node.cores):
-            raise _error(
-                f"nodes.{name}.cores names a core twice", ["nodes", name, "cores"], text, path
-            )
-        if node.connector != "local":
-            continue  # its cores are not ours
-        missing = [str(core) for core in node.cores if core not in cores]
-        if missing:
-            raise _error(
-                f"nodes.{name}.cores: no core {', '.join(missing)} may be used here",
-                ["nodes", name, "cores"],
-                text,
-                path,
-                f"those that may be used are {', '.join(map(str, sorted(cores)))}",
-            )

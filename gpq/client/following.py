@@ -178,10 +178,7 @@ def _pieces(
         )
         piece = daemon.call(request, job_answers.LogChunk)
         if follow and watcher.watched:
-            starting = piece.state in BEGINNING and not piece.data
-            watcher.show(
-                daemon.call(requests.Status([job]), job_answers.JobList).jobs if starting else ()
-            )
+            _show_transfer(daemon, watcher, job, piece)
         if node.isdigit() and not name:
             name = _ranked(piece, int(node))
             if name != piece.node:
@@ -189,10 +186,7 @@ def _pieces(
         later = [] if only else [number for number in piece.attempts if number > piece.attempt]
         last = not follow or (piece.ended and (only or piece.state in ENDED))
         if piece.silent and not later:
-            if last:
-                raise GpqError(piece.silent, "`gpq nodes` tells since when and why")
-            if not told and not piece.ended:
-                watcher.note(f"{piece.silent}; waiting for it")
+            _note_silence(piece, watcher, last=bool(last), again=bool(told))
         told = piece.silent
         if piece.data or (later if piece.silent else piece.attempt != begun):
             begun = piece.attempt
@@ -207,6 +201,25 @@ def _pieces(
             attempt, offset = piece.attempt, piece.offset
             if piece.ended:
                 time.sleep(PAUSE)  # until the next attempt: the daemon does not wait for it
+
+
+def _note_silence(
+    piece: job_answers.LogChunk, watcher: Watcher, *, last: bool, again: bool
+) -> None:
+    """Raises GpqError where nothing more is waited for."""
+    if last:
+        raise GpqError(piece.silent, "`gpq nodes` tells since when and why")
+    if not again and not piece.ended:
+        watcher.note(f"{piece.silent}; waiting for it")
+
+
+def _show_transfer(
+    daemon: Lasting, watcher: Watcher, job: str, piece: job_answers.LogChunk
+) -> None:
+    """Of the files of a job that starts and has said nothing yet."""
+    starting = piece.state in BEGINNING and not piece.data
+    rows = daemon.call(requests.Status([job]), job_answers.JobList).jobs if starting else ()
+    watcher.show(rows)
 
 
 def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> job_answers.JobView | None:

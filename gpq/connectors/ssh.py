@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpq import pace
-from gpq.config import HOST
+from gpq.config_rules import HOST
 from gpq.connectors import ssh_errors
 from gpq.connectors.base import Channel
 from gpq.connectors.bundle import Bundle

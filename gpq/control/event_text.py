@@ -142,6 +142,13 @@ def _why(why: str) -> str:
     return f": {why}" if why else ""
 
 
+def _stopped_line(event: facts.Stopped) -> str:
+    if is_doubtful(event.exit):  # its note says what follows
+        return f"attempt over: {exit_line(event.exit)}"
+    outcome = "failed" if event.failed else "over"
+    return f"attempt {outcome}, queued again: {exit_line(event.exit)}"
+
+
 def _news_line(event: facts.Event) -> str:
     match event:
         case facts.Started():
@@ -160,10 +167,7 @@ def _news_line(event: facts.Event) -> str:
         case facts.Failed():
             return f"failed: {exit_line(event.exit)}"
         case facts.Stopped():
-            if is_doubtful(event.exit):  # its note says what follows
-                return f"attempt over: {exit_line(event.exit)}"
-            said = "attempt failed, queued again" if event.failed else "attempt over, queued again"
-            return f"{said}: {exit_line(event.exit)}"
+            return _stopped_line(event)
         case facts.Cancelled():
             return "cancelled"
         case facts.TimeLimitReached():

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpq import config
-from gpq.config import HOST, NODE_NAME, NodeConfig
+from gpq.config import NodeConfig
+from gpq.config_rules import HOST, NODE_NAME
 from gpq.connectors.ssh import Target
 from gpq.errors import NotFound, Refused, UsageError
 from gpq.options.parsing import values

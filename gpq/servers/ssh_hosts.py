@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from gpq.config import HOST
+from gpq.config_rules import HOST
 
 DEEPEST = 16  # includes within includes, as ssh has it
 

@@ -53,7 +53,7 @@ def _is_cached(path: Path) -> bool:
 
 AGENT = ("agent/gpq_agent/__init__.py", "agent/gpq_agent/node", "agent/gpq_agent/wire.py")
 LIBRARY = ("agent/gpq_agent/train", "agent/gpq_agent/wire.py", "constraints.txt")
-MODELS = ("gpq/core", "gpq/policies", "gpq/config.py", "constraints.txt")
+MODELS = ("gpq/core", "gpq/policies", "gpq/config.py", "gpq/config_rules.py", "constraints.txt")
 DAEMON = ("gpq/connectors", "gpq/control", "gpq/daemon", "gpq/notify", "gpq/rpc", "gpq/store", "agent/gpq_agent/node")
 SYSTEM = (
     *AGENT, *DAEMON, *MODELS, "gpq/attributes.py", "gpq/client", "gpq/decoding.py", "gpq/errors.py", "gpq/outward.py",

@@ -16,7 +16,7 @@ from dataclasses import replace
 from posixpath import basename, join, normpath
 
 from gpq import outward
-from gpq.config import CODE_OF_HABIT
+from gpq.config_rules import CODE_OF_HABIT
 from gpq.control.selectors import NAME, is_selector
 from gpq.core.freedoms.habits import cures, warning
 from gpq.core.model.events import (
@@ -212,74 +212,69 @@ def message_of(spec: JobSpec) -> SpecMessage:
 
 
 def _check_texts(message: SpecMessage) -> None:
+    _check_command(message)
+    _check_names(message)
+    _check_code(message)
+    _check_environment(message)
+
+
+def _check_command(message: SpecMessage) -> None:
     if not message.argv or not message.argv[0]:
-        raise UsageError(
-            "there is no command to run", "gpq submit -- COMMAND, or gpq submit SCRIPT"
-        )
+        hint = "gpq submit -- COMMAND, or gpq submit SCRIPT"
+        raise UsageError("there is no command to run", hint)
     if not message.cwd.startswith("/"):
-        raise UsageError(
-            f"the working directory {message.cwd!r} is not absolute", "give its whole path"
-        )
-    if message.name and not NAME.fullmatch(message.name):
-        raise UsageError(
-            f"{message.name!r} cannot be a job's name",
-            "letters, digits, dot, dash and underscore, at most 64",
-        )
-    if is_selector(message.name):
-        raise UsageError(
-            f"`{message.name}` would be read as an id",
-            "choose a name with a letter in it, not `all`",
-        )
-    for tag in message.tags:
-        if not NAME.fullmatch(tag):
-            raise UsageError(
-                f"{tag!r} cannot be a tag", "letters, digits, dot, dash and underscore, at most 64"
-            )
-    for code in message.accept:
-        if not CODE_OF_HABIT.fullmatch(code):
-            raise UsageError(
-                f"--accept {code[:40]!r} is no habit's code",
-                "`gpq show` has the codes, such as own-next",
-            )
-    if message.accept and message.level != Level.SCRIPT:
-        raise UsageError("--accept is for training scripts", "gpq suspects nothing of a command")
+        problem = f"the working directory {message.cwd!r} is not absolute"
+        raise UsageError(problem, "give its whole path")
     if message.signal.removeprefix("SIG") not in SIGNALS or message.signal.startswith("SIG"):
         raise UsageError(f"unknown signal `{message.signal}`", "e.g. TERM, USR1, INT")
+    if len(message.done_file) > MAX_PATH:
+        problem = f"--done-file has {len(message.done_file)} characters"
+        raise UsageError(problem, f"a path has at most {MAX_PATH}")
+    if len(message.setup) > MAX_SETUP:
+        problem = f"--setup has {len(message.setup)} characters"
+        raise UsageError(problem, "put them into a script, and name that")
+
+
+def _check_names(message: SpecMessage) -> None:
+    characters = "letters, digits, dot, dash and underscore, at most 64"
+    if message.name and not NAME.fullmatch(message.name):
+        raise UsageError(f"{message.name!r} cannot be a job's name", characters)
+    if is_selector(message.name):
+        hint = "choose a name with a letter in it, not `all`"
+        raise UsageError(f"`{message.name}` would be read as an id", hint)
+    for tag in message.tags:
+        if not NAME.fullmatch(tag):
+            raise UsageError(f"{tag!r} cannot be a tag", characters)
+    for code in message.accept:
+        if not CODE_OF_HABIT.fullmatch(code):
+            hint = "`gpq show` has the codes, such as own-next"
+            raise UsageError(f"--accept {code[:40]!r} is no habit's code", hint)
+    if message.accept and message.level != Level.SCRIPT:
+        raise UsageError("--accept is for training scripts", "gpq suspects nothing of a command")
     for module in message.modules:
         if not MODULE.fullmatch(module):
             raise UsageError(f"{module!r} cannot be a module", "the name of a package, e.g. torch")
-    if len(message.done_file) > MAX_PATH:
-        raise UsageError(
-            f"--done-file has {len(message.done_file)} characters", f"a path has at most {MAX_PATH}"
-        )
-    if len(message.setup) > MAX_SETUP:
-        raise UsageError(
-            f"--setup has {len(message.setup)} characters", "put them into a script, and name that"
-        )
-    inside = message.code_cwd.startswith("/") or ".." in message.code_cwd.split("/")
-    if message.code and (not CODE.fullmatch(message.code) or inside):
-        raise UsageError(
-            f"{message.code!r} with {message.code_cwd!r} names no frozen code",
-            "gpq submit --snapshot",
-        )
-    texts = [
-        *message.argv,
-        message.code_cwd,
-        message.code_from,
-        *message.resume_argv,
-        message.done_file,
-        message.cwd,
-        message.python,
-        message.gpu_type,
-        message.setup,
-    ]
-    if any("\0" in text for text in (*texts, *message.env, *message.env.values())):
+
+
+def _check_code(message: SpecMessage) -> None:
+    outside = message.code_cwd.startswith("/") or ".." in message.code_cwd.split("/")
+    if message.code and (not CODE.fullmatch(message.code) or outside):
+        problem = f"{message.code!r} with {message.code_cwd!r} names no frozen code"
+        raise UsageError(problem, "gpq submit --snapshot")
+
+
+def _check_environment(message: SpecMessage) -> None:
+    texts = (
+        *message.argv, message.code_cwd, message.code_from, *message.resume_argv,
+        message.done_file, message.cwd, message.python, message.gpu_type, message.setup,
+        *message.env, *message.env.values(),
+    )  # fmt: skip
+    if any("\0" in text for text in texts):
         raise UsageError("the command or its environment holds a NUL byte", "remove it")
     for name in message.env:
         if not name or "=" in name:
-            raise UsageError(
-                f"{name!r} cannot be the name of an environment variable", "--env NAME=VALUE"
-            )
+            problem = f"{name!r} cannot be the name of an environment variable"
+            raise UsageError(problem, "--env NAME=VALUE")
 
 
 def _check_numbers(message: SpecMessage) -> None:

@@ -29,7 +29,7 @@ from gpq.core.model.events import (
     Released,
 )
 from gpq.core.model.jobs import HOLDS_DEVICES, Allotment, Job, JobState, Wish
-from gpq.core.model.nodes import Device, NodeState
+from gpq.core.model.nodes import Device, Node, NodeState
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.policy import Policy, shape_of
 from gpq.core.model.snapshot import Snapshot
@@ -206,40 +206,45 @@ def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
         return True
     if not snapshot.config.events:
         return False
-    for event in events:
-        if isinstance(event, (*TRIGGERS, Exited)):
-            return True
-        if isinstance(event, NodeSeen):
-            known = snapshot.nodes.get(event.node.id)
-            if (
-                known is None
-                or known.state is not event.node.state
-                or _offer(known.devices) != _offer(event.node.devices)
-                or presence(known) != presence(event.node)
-            ):
-                return True
-        if isinstance(event, EnvironmentSeen):
-            found = snapshot.checks.get((event.node, event.environment))
-            if found is None or found.fit is not event.fit:
-                return True
-        if isinstance(event, NodeSilent):
+    return any(_calls_for_a_round(snapshot, event) for event in events)
+
+
+def _calls_for_a_round(snapshot: Snapshot, event: Event) -> bool:
+    match event:
+        case NodeSeen():
+            return _changes_offer(snapshot.nodes.get(event.node.id), event.node)
+        case NodeSilent():
             node = snapshot.nodes.get(event.node)
-            if node is not None and node.state is NodeState.UP:
-                return True
-        if isinstance(event, Profiled):
+            return node is not None and node.state is NodeState.UP
+        case EnvironmentSeen():
+            check = snapshot.checks.get((event.node, event.environment))
+            return check is None or check.fit is not event.fit
+        case Profiled():
             job = snapshot.jobs.get(event.job)
-            if job is None:
-                continue
-            if event.declared is not None and job.profile.declared is None:
-                return True
-            if (
-                joined(job.profile.habits, without_accepted(event.habits, job.spec.accept))
-                is not job.profile.habits
-            ):
-                return True  # what it has, or does, may be no longer allowed
-            if event.timings and job.profile.samples_per_second <= 0 and job.movable:
-                return True  # it may be moved from now on, and its size may have been a mistake
-    return False
+            return job is not None and _changes_range(job, event)
+        case _:
+            return isinstance(event, (*TRIGGERS, Exited))
+
+
+def _changes_offer(before: Node | None, after: Node) -> bool:
+    return (
+        before is None
+        or before.state is not after.state
+        or _offer(before.devices) != _offer(after.devices)
+        or presence(before) != presence(after)
+    )
+
+
+def _changes_range(job: Job, event: Profiled) -> bool:
+    """May it have other GPUs or batches from now on than it might before?"""
+    profile = job.profile
+    if event.declared is not None and profile.declared is None:
+        return True
+    habits = joined(profile.habits, without_accepted(event.habits, job.spec.accept))
+    if habits is not profile.habits:
+        return True  # what it has, or does, may be no longer allowed
+    # It may be moved from now on, and its size may have been a mistake.
+    return bool(event.timings) and profile.samples_per_second <= 0 and job.movable
 
 
 def _offer(devices: Sequence[Device]) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gpq.core.accounting import accrual
 from gpq.core.feasibility import environments, gates, idle_gpus, owners
@@ -50,7 +51,7 @@ from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job, JobState, StopReas
 from gpq.core.model.nodes import Link, Node, NodeState, Reservation
 from gpq.core.model.placements import Exit, FilesAt
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import JobId, NodeId
+from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.state import learn_profile
 from gpq.core.state.lifecycle import advance, conclude, preempted
 
@@ -79,102 +80,127 @@ def fold(
     todo = list(reversed(list(events)))
     if not todo:
         return Folded(snapshot, (), ())
-    jobs = dict(snapshot.jobs) if into is None else into
-    nodes, drained, checks = dict(snapshot.nodes), snapshot.drained, snapshot.checks
-    next_id, reservations, next_reservation = (
-        snapshot.next_id,
-        snapshot.reservations,
-        snapshot.next_reservation,
-    )
-    rates, links, idle, learnt = snapshot.rates, snapshot.links, snapshot.idle, snapshot.priors
+    state = _Folding(snapshot, dict(snapshot.jobs) if into is None else into)
     journal: list[Event] = []
-    ended: list[Job] = []
-    # jobs that may wait for the end of others, found once there is an end
-    waiters: set[JobId] | None = None
     while todo:
         event = todo.pop()
         journal.append(event)
+        conclusion = state.take(event)
+        if conclusion is not None:
+            todo.append(conclusion)
+    return Folded(state.snapshot(), tuple(journal), tuple(state.ended))
+
+
+class _Folding:
+    """What changes of a snapshot while events are applied."""
+
+    def __init__(self, before: Snapshot, jobs: dict[JobId, Job]) -> None:
+        self.ended: list[Job] = []
+        self._before = before
+        self._jobs = jobs
+        self._nodes = dict(before.nodes)
+        self._drained, self._checks, self._links = before.drained, before.checks, before.links
+        self._rates, self._idle, self._priors = before.rates, before.idle, before.priors
+        self._next_id = before.next_id
+        self._reservations = before.reservations
+        self._next_reservation = before.next_reservation
+        # jobs that may wait for the end of others, looked for once there is an end
+        self._waiters: set[JobId] | None = None
+
+    def snapshot(self) -> Snapshot:
+        return replace(
+            self._before,
+            jobs=self._jobs,
+            nodes=self._nodes,
+            next_id=self._next_id,
+            priors=priors.remember(self._priors, self.ended),
+            drained=self._drained,
+            checks=self._checks,
+            links=self._links,
+            rates=self._rates,
+            idle=self._idle,
+            reservations=self._reservations,
+            next_reservation=self._next_reservation,
+        )
+
+    def take(self, event: Event) -> Event | None:
+        """What follows from it by itself, if anything."""
         match event:
             case Submitted():
-                account = accrual.opened(event.at)
-                jobs[event.job] = Job(
-                    event.job, event.spec, event.at, awaits=event.awaits, account=account
-                )
-                waiters = None
-                next_id = max(next_id, event.job + 1)
-                checks = environments.hopeful(checks, event.spec.environment)
+                self._submitted(event)
             case NodeSeen() | NodeSilent() | NodeRemoved():
-                _fold_node(nodes, event)
-                drained = _fold_drained(drained, event)
-                reservations = _fold_reserved(reservations, event)
-                if isinstance(event, NodeSeen):
-                    idle = idle_gpus.folded(idle, event.node, event.at)
-                    jobs.update(idle_gpus.busy_again(jobs, event.node))
-                elif any(node == event.node for node, _ in idle):
-                    idle = {key: at for key, at in idle.items() if key[0] != event.node}
-                if isinstance(event, NodeRemoved):
-                    checks = environments.without(checks, event.node, jobs)
-                    links = {ends: link for ends, link in links.items() if event.node not in ends}
+                self._heard_of_node(event)
             case LinkMeasured():
-                links = {
-                    **links,
-                    event.nodes: Link(event.latency, event.bandwidth, event.backend, event.at),
-                }
+                link = Link(event.latency, event.bandwidth, event.backend, event.at)
+                self._links = {**self._links, event.nodes: link}
             case EnvironmentSeen():
-                checks = environments.folded(checks, event, jobs)
+                self._checks = environments.folded(self._checks, event, self._jobs)
             case Staged():
-                rates = with_rate(rates, event)
-                if event.job in jobs:
-                    jobs[event.job] = apply(jobs[event.job], event)
+                self._rates = with_rate(self._rates, event)
+                if event.job in self._jobs:
+                    self._jobs[event.job] = apply(self._jobs[event.job], event)
             case NodeDrained() | NodeUndrained():
-                drained = _fold_drained(drained, event)
+                self._drained = _fold_drained(self._drained, event)
             case NodeReserved() | NodeUnreserved():
-                reservations = _fold_reserved(reservations, event)
-                next_reservation = max([next_reservation, *(name + 1 for name in reservations)])
+                self._reservations = _fold_reserved(self._reservations, event)
+                names = (name + 1 for name in self._reservations)
+                self._next_reservation = max([self._next_reservation, *names])
             case _:
-                job = jobs.get(event.job)
-                if job is None:
-                    continue
-                after = apply(job, event)
-                if isinstance(event, Profiled) and after is not job:
-                    learnt, after = priors.shared(learnt, job, after)
-                if after.state in TERMINAL:
-                    del jobs[job.id]
-                    ended.append(after)
-                    waiters = (
-                        {name for name, each in jobs.items() if each.awaits}
-                        if waiters is None
-                        else waiters
-                    )
-                    told = gates.told_of_end(
-                        {name: jobs[name] for name in waiters if name in jobs}, after
-                    )
-                    jobs.update(accrual.let_go(told, event.at))
-                    continue
-                jobs[job.id] = after
-                waiters = None if after.awaits and not job.awaits else waiters
-                if (
-                    after is not job
-                    and isinstance(event, Exited | StartRefused)
-                    and _all_parts_over(after)
-                ):
-                    todo.append(accrual.tallied(conclude(after, event.at, snapshot.config), after))
-    learnt = priors.remember(learnt, ended)
-    now = replace(
-        snapshot,
-        jobs=jobs,
-        nodes=nodes,
-        next_id=next_id,
-        priors=learnt,
-        drained=drained,
-        checks=checks,
-        links=links,
-        rates=rates,
-        idle=idle,
-        reservations=reservations,
-        next_reservation=next_reservation,
-    )
-    return Folded(now, tuple(journal), tuple(ended))
+                return self._about_job(event)
+        return None
+
+    def _submitted(self, event: Submitted) -> None:
+        account = accrual.opened(event.at)
+        self._jobs[event.job] = Job(
+            event.job, event.spec, event.at, awaits=event.awaits, account=account
+        )
+        self._waiters = None
+        self._next_id = max(self._next_id, event.job + 1)
+        self._checks = environments.hopeful(self._checks, event.spec.environment)
+
+    def _heard_of_node(self, event: NodeSeen | NodeSilent | NodeRemoved) -> None:
+        _fold_node(self._nodes, event)
+        self._drained = _fold_drained(self._drained, event)
+        self._reservations = _fold_reserved(self._reservations, event)
+        if isinstance(event, NodeSeen):
+            self._idle = idle_gpus.folded(self._idle, event.node, event.at)
+            self._jobs.update(idle_gpus.busy_again(self._jobs, event.node))
+            return
+        if any(node == event.node for node, _ in self._idle):
+            self._idle = {key: at for key, at in self._idle.items() if key[0] != event.node}
+        if isinstance(event, NodeRemoved):
+            self._checks = environments.without(self._checks, event.node, self._jobs)
+            self._links = {
+                ends: link for ends, link in self._links.items() if event.node not in ends
+            }
+
+    def _about_job(self, event: Any) -> Event | None:
+        jobs = self._jobs
+        job = jobs.get(event.job)
+        if job is None:
+            return None
+        after = apply(job, event)
+        if isinstance(event, Profiled) and after is not job:
+            self._priors, after = priors.shared(self._priors, job, after)
+        if after.state in TERMINAL:
+            self._end(after, event.at)
+            return None
+        jobs[job.id] = after
+        if after.awaits and not job.awaits:
+            self._waiters = None
+        over = isinstance(event, Exited | StartRefused) and _all_parts_over(after)
+        if after is job or not over:
+            return None
+        return accrual.tallied(conclude(after, event.at, self._before.config), after)
+
+    def _end(self, job: Job, at: Seconds) -> None:
+        jobs = self._jobs
+        del jobs[job.id]
+        self.ended.append(job)
+        if self._waiters is None:
+            self._waiters = {name for name, other in jobs.items() if other.awaits}
+        waiting = {name: jobs[name] for name in self._waiters if name in jobs}
+        jobs.update(accrual.let_go(gates.told_of_end(waiting, job), at))
 
 
 def _fold_node(nodes: dict[NodeId, Node], event: NodeSeen | NodeSilent | NodeRemoved) -> None:
@@ -227,46 +253,14 @@ def _all_parts_over(job: Job) -> bool:
 def apply(job: Job, event: Event) -> Job:
     """The job after one fact about it; the same object when the fact is stale."""
     match event:
-        case CancelAsked():
-            return replace(job, wish=Wish.CANCEL)
-        case HoldAsked():
-            return replace(job, wish=Wish.HOLD) if job.wish is not Wish.CANCEL else job
-        case ReleaseAsked():
-            if job.wish is Wish.CANCEL:
-                return job
-            return _again(job, Wish.RUN)  # who releases it wants it now
-        case RequeueAsked():
-            if job.wish is Wish.CANCEL:
-                return job
-            # One that waits is where a requeue leads; its wish to be held may not have been
-            # followed yet.
-            wish = Wish.RUN if job.state is JobState.PENDING else Wish.REQUEUE
-            return _again(job, wish)
+        case CancelAsked() | HoldAsked() | ReleaseAsked() | RequeueAsked():
+            return _asked(job, event)
         case Edited():
-            account = accrual.edited(job, event.at)
-            unmet = job.unmet if event.spec.after == job.spec.after else ""
-            profile = habits.with_habits(
-                job.profile, habits.without_accepted(job.profile.habits, event.spec.accept)
-            )
-            return replace(
-                job,
-                spec=event.spec,
-                awaits=event.awaits,
-                unmet=unmet,
-                account=account,
-                profile=profile,
-            )
+            return _edited(job, event)
         case Idled():
             return notice(replace(job, idle=True), event.why)
-        case Held():
-            account = accrual.held(job, event.at)
-            job = replace(
-                job, state=advance(job.state, event), wish=Wish.HOLD, target=None, account=account
-            )
-            return notice(job, event.why)
-        case Released():
-            account = accrual.released(job, event.at)
-            return replace(job, state=advance(job.state, event), wish=Wish.RUN, account=account)
+        case Held() | Released():
+            return _held(job, event)
         case Launched():
             return _launched(job, event)
         case StopSent() | Retuned() | Started() | StartRefused() | Exited() | Profiled() | Pulsed():
@@ -282,6 +276,43 @@ def apply(job: Job, event: Event) -> Job:
         case Succeeded() | Failed() | Cancelled() | TimeLimitReached():
             return _finished(job, event)
     raise TypeError(f"{type(event).__name__} is not about a job")
+
+
+def _asked(job: Job, event: CancelAsked | HoldAsked | ReleaseAsked | RequeueAsked) -> Job:
+    """A wish. Nothing is wished of a job after its end was."""
+    if isinstance(event, CancelAsked):
+        return replace(job, wish=Wish.CANCEL)
+    if job.wish is Wish.CANCEL:
+        return job
+    if isinstance(event, HoldAsked):
+        return replace(job, wish=Wish.HOLD)
+    # Who releases it wants it now. One that waits is where a requeue leads; its wish to be held
+    # may not have been followed yet.
+    if isinstance(event, ReleaseAsked) or job.state is JobState.PENDING:
+        return _again(job, Wish.RUN)
+    return _again(job, Wish.REQUEUE)
+
+
+def _edited(job: Job, event: Edited) -> Job:
+    kept = habits.without_accepted(job.profile.habits, event.spec.accept)
+    return replace(
+        job,
+        spec=event.spec,
+        awaits=event.awaits,
+        unmet=job.unmet if event.spec.after == job.spec.after else "",
+        account=accrual.edited(job, event.at),
+        profile=habits.with_habits(job.profile, kept),
+    )
+
+
+def _held(job: Job, event: Held | Released) -> Job:
+    state = advance(job.state, event)
+    if isinstance(event, Released):
+        account = accrual.released(job, event.at)
+        return replace(job, state=state, wish=Wish.RUN, account=account)
+    account = accrual.held(job, event.at)
+    job = replace(job, state=state, wish=Wish.HOLD, target=None, account=account)
+    return notice(job, event.why)
 
 
 def _again(job: Job, wish: Wish) -> Job:
