@@ -94,7 +94,7 @@ def test_an_agent_that_is_not_what_its_name_says_is_never_run_and_sent_anew(
     elif damage == "one more":
         (package / "json.py").write_text(evil)
     elif damage == "one less":
-        (package / "node" / "shim.py").unlink()
+        (package / "node" / "shim" / "shim.py").unlink()
     elif damage == "a link":
         (package / "wire.py").rename(tmp_path / "wire.py")
         (package / "wire.py").symlink_to(tmp_path / "wire.py")
