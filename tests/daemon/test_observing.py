@@ -12,7 +12,7 @@ from gpq.core.model.events import Event, Exited, NodeSeen, Pulsed, Started
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import Node
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.state.apply_events import apply
+from gpq.core.state.job_events import apply
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes.observer import STILL, Observer
 from tests.support.builders import job, on, running, snapshot

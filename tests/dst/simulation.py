@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpq.control.controller import Controller
-from gpq.control.requests import job_requests
+from gpq.control.requests import job_requests, submission
 from gpq.core.model.jobs import JobState, Wish
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId
@@ -200,7 +200,7 @@ class Simulation:
 
         def build(snapshot: Snapshot) -> tuple[list[Any], int]:
             specs = [program.spec(token)]
-            return job_requests.submitted(snapshot, specs, (), daemon.now(), held=False), snapshot.next_id
+            return submission.submitted(snapshot, specs, (), daemon.now(), held=False), snapshot.next_id
 
         def take(answer: Any) -> None:
             answered.append(answer)

@@ -1,4 +1,4 @@
 """The write side: a request becomes events, or a refusal that has changed nothing. A file per verb.
 
-Open `job_requests.py` first.
+Open `submission.py` first.
 """

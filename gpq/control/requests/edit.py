@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gpq.control.event_text import stamp
-from gpq.control.requests import dependencies, job_requests
+from gpq.control.requests import dependencies, job_requests, submission
 from gpq.control.requests.arrays import MOST as MOST_ELEMENTS
 from gpq.core.freedoms.habits import blamed, cures
 from gpq.core.model.events import Edited
@@ -88,7 +88,7 @@ def judge(
             getattr(spec, name) != getattr(job.spec, name)
             for name in SIZE | {"gpu_type", "min_gpu_memory_mib"}
         ):
-            job_requests.fits(snapshot, spec, configured)
+            submission.fits(snapshot, spec, configured)
         return Edited(now, job.id, spec, awaits, "; ".join(said), by)
 
     return edit
@@ -107,7 +107,7 @@ def edited(
         notify = notify._replace(targets={**notify.targets, **dict.fromkeys(before.notify, "")})
     try:
         message = msgspec.convert(
-            {**msgspec.structs.asdict(job_requests.message_of(before)), **changes}, SpecMessage
+            {**msgspec.structs.asdict(submission.message_of(before)), **changes}, SpecMessage
         )
     except msgspec.ValidationError as error:
         raise UsageError(f"that cannot be: {error}", "see `gpq edit --help`") from None
@@ -115,7 +115,7 @@ def edited(
     message = msgspec.structs.replace(
         message, tags=[*tags, *(tag for tag in dict.fromkeys(request.tags) if tag not in tags)]
     )
-    spec = job_requests.spec_of(
+    spec = submission.spec_of(
         message, before.user, before.uid, before.grace, before.requeue_on_lost, notify
     )
     if "notify_on" in request.changes and not spec.notify:

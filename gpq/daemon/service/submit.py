@@ -15,7 +15,7 @@ from gpq import config, outward, pace, paths
 from gpq.control.answers import detail
 from gpq.control.answers.reader import Reader
 from gpq.control.controller import Controller
-from gpq.control.requests import arrays, dependencies, job_requests
+from gpq.control.requests import arrays, dependencies, submission
 from gpq.core.feasibility import environments
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Submitted
@@ -76,15 +76,15 @@ class Submitting:
     def submit(self, request: requests.Submit, peer: Peer) -> msgspec.Struct:
         """Submitted, or what a dry run came to. Raises GpqError; nothing is queued then."""
         notify = self.targets(request.spec.notify)
-        spec = job_requests.spec_of(
+        spec = submission.spec_of(
             request.spec, peer.user, peer.uid, self._grace, self._lease, notify
         )
-        spec = job_requests.accepting(spec, self._accept)
+        spec = submission.accepting(spec, self._accept)
         if request.array is not None:
             arrays.check(request.array)
         if spec.min_gpus > 1 or spec.gpu_type or spec.min_gpu_memory_mib:
             self._wait_for_nodes()
-        job_requests.fits(self._controller.snapshot, spec, self._configured())
+        submission.fits(self._controller.snapshot, spec, self._configured())
         wanted = dependencies.dependencies(
             request.spec.after, self._controller.snapshot, self._past
         )
@@ -96,10 +96,10 @@ class Submitting:
         now = self._controller.world.now
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Submitted]:
-            job_requests.fits(snapshot, spec, self._configured())
+            submission.fits(snapshot, spec, self._configured())
             awaits = self._awaited(wanted, snapshot)
             specs = _specs(request, spec, snapshot)
-            events = job_requests.submitted(snapshot, specs, awaits, now(), held=request.held)
+            events = submission.submitted(snapshot, specs, awaits, now(), held=request.held)
             state = JobState.HELD if request.held else JobState.PENDING
             jobs = [int(event.job) for event in events if isinstance(event, Submitted)]
             answer = job_answers.Submitted(
@@ -125,7 +125,7 @@ class Submitting:
         controller = self._controller
         with controller.changed:
             controller.changed.wait_for(
-                lambda: job_requests.nodes_known(controller.snapshot, self._configured()),
+                lambda: submission.nodes_known(controller.snapshot, self._configured()),
                 timeout=left(self._born + pace.FIRST_NEWS),
             )
 
@@ -138,7 +138,7 @@ class Submitting:
             # no server has been asked for it yet: it is at the submission
             spec = environments.unasked(spec)
         specs = _specs(request, spec, snapshot)
-        events = job_requests.submitted(
+        events = submission.submitted(
             snapshot, specs, self._awaited(spec.after, snapshot), now, held=request.held
         )
         name = next(event.job for event in events if isinstance(event, Submitted))

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpq.control.requests.arrays import elements
-from gpq.control.requests.job_requests import changes, requeue, submitted
+from gpq.control.requests.job_requests import changes, requeue
+from gpq.control.requests.submission import submitted
 from gpq.control.selectors import is_selector, resolve, single
 from gpq.core.model.jobs import JobSpec, JobState
 from gpq.core.model.snapshot import Snapshot

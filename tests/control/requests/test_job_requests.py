@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from gpq.control.requests import job_requests
-from gpq.control.requests.job_requests import changes, fits, hold, release, requeue
+from gpq.control.requests import job_requests, submission
+from gpq.control.requests.job_requests import changes, hold, release, requeue
+from gpq.control.requests.submission import fits
 from gpq.control.selectors import is_selector, resolve, single
 from gpq.core.model.events import CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
 from gpq.core.model.jobs import Job, JobSpec, JobState, Level, Proof, Wish
@@ -160,11 +161,11 @@ def test_while_a_server_is_unknown_nothing_is_refused_for_want_of_gpus() -> None
 
 
 def test_a_spec_survives_the_way_there_and_back() -> None:
-    message = job_requests.message_of(black_box(2, name="x", env=(("A", "b"),), tags=("t",)))
-    assert job_requests.message_of(job_requests.spec_of(message, "ana", 1000, 60.0)) == message
+    message = submission.message_of(black_box(2, name="x", env=(("A", "b"),), tags=("t",)))
+    assert submission.message_of(submission.spec_of(message, "ana", 1000, 60.0)) == message
     noted = AttributesMessage(0o27, 3, {"nofile": (256, -1), "core": (0, 0)})
     message = structs.replace(message, attributes=noted)
-    assert job_requests.message_of(job_requests.spec_of(message, "ana", 1000, 60.0)) == message
+    assert submission.message_of(submission.spec_of(message, "ana", 1000, 60.0)) == message
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_a_spec_survives_the_way_there_and_back() -> None:
 )  # fmt: skip
 def test_attributes_that_no_process_can_have_are_refused(wrong: AttributesMessage) -> None:
     with pytest.raises(UsageError, match="cannot be"):
-        job_requests.spec_of(SpecMessage(["true"], "/tmp", "black-box", attributes=wrong), "ana", 1000, 60.0)
+        submission.spec_of(SpecMessage(["true"], "/tmp", "black-box", attributes=wrong), "ana", 1000, 60.0)
 
 
 def test_jobs_that_need_the_same_have_one_environment_and_others_another() -> None:
@@ -193,23 +194,23 @@ def test_jobs_that_need_the_same_have_one_environment_and_others_another() -> No
             {"env": {"PATH": "/sbin"}}, {"setup": "make", "env": {"LR": "2"}}, {"level": "black-box"},
         )
     ]  # fmt: skip
-    first = job_requests.environment_of(script)
-    assert {job_requests.environment_of(each) for each in same} == {first}
-    assert len({first, *map(job_requests.environment_of, others)}) == len(others) + 1
-    assert job_requests.spec_of(script, "ana", 1000, 1.0).environment == first
+    first = submission.environment_of(script)
+    assert {submission.environment_of(each) for each in same} == {first}
+    assert len({first, *map(submission.environment_of, others)}) == len(others) + 1
+    assert submission.spec_of(script, "ana", 1000, 1.0).environment == first
 
 
 @pytest.mark.parametrize("wrong", [{"modules": ["a b"]}, {"modules": ["-c"]}, {"setup": "x" * 10_001}, {"setup": "\0"}])
 def test_a_setup_and_modules_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError) as refusal:
-        job_requests.spec_of(SpecMessage(["a.py"], "/tmp", "script", **wrong), "ana", 1000, 1.0)  # type: ignore[arg-type]
+        submission.spec_of(SpecMessage(["a.py"], "/tmp", "script", **wrong), "ana", 1000, 1.0)  # type: ignore[arg-type]
     assert refusal.value.hint
 
 
 def test_the_daemons_grace_is_that_of_who_asks_for_none() -> None:
     asked = SpecMessage(["true"], "/tmp", "black-box")
-    assert job_requests.spec_of(asked, "ana", 1000, 33.0).grace == 33.0
-    assert job_requests.spec_of(structs.replace(asked, grace=5.0), "ana", 1000, 33.0).grace == 5.0
+    assert submission.spec_of(asked, "ana", 1000, 33.0).grace == 33.0
+    assert submission.spec_of(structs.replace(asked, grace=5.0), "ana", 1000, 33.0).grace == 5.0
 
 
 # -- selectors ---------------------------------------------------------------------------------------------------------
@@ -287,9 +288,9 @@ SCRIPT = SpecMessage(["/x/train.py"], "/x", "script", proof=PROOF)
 
 
 def test_what_gpq_check_found_goes_along_both_ways() -> None:
-    made = job_requests.spec_of(SCRIPT, "ana", 1000, 60.0)
+    made = submission.spec_of(SCRIPT, "ana", 1000, 60.0)
     assert made.proof == Proof("abc", ("split",), ("resize",), "two replicas: differs", "2026-11-27T10:00:00Z")
-    assert job_requests.message_of(made).proof == PROOF
+    assert submission.message_of(made).proof == PROOF
 
 
 @pytest.mark.parametrize(
@@ -303,15 +304,15 @@ def test_what_gpq_check_found_goes_along_both_ways() -> None:
 )
 def test_what_it_cannot_have_found_is_refused(proof: ProofMessage) -> None:
     with pytest.raises(UsageError, match="what gpq check found"):
-        job_requests.spec_of(structs.replace(SCRIPT, proof=proof), "ana", 1000, 60.0)
+        submission.spec_of(structs.replace(SCRIPT, proof=proof), "ana", 1000, 60.0)
     with pytest.raises(UsageError, match="what gpq check found"):
-        job_requests.spec_of(structs.replace(SCRIPT, level="black-box"), "ana", 1000, 60.0)
+        submission.spec_of(structs.replace(SCRIPT, level="black-box"), "ana", 1000, 60.0)
 
 
 def test_config_accepts_suspicions_of_a_script_by_its_path_or_its_files_name() -> None:
     programs = {"train.py": ["own-next"], "/a/train.py": ["own-count"], "other.py": ["own-end"]}
     here = spec(argv=("./train.py",), cwd="/a", accept=("own-next", "forgotten-copy"))
-    assert job_requests.accepting(here, programs).accept == ("own-next", "forgotten-copy", "own-count")
-    assert job_requests.accepting(replace(here, cwd="/b"), programs).accept == ("own-next", "forgotten-copy")
+    assert submission.accepting(here, programs).accept == ("own-next", "forgotten-copy", "own-count")
+    assert submission.accepting(replace(here, cwd="/b"), programs).accept == ("own-next", "forgotten-copy")
     command = black_box(argv=("train.py",))
-    assert job_requests.accepting(command, programs) is command
+    assert submission.accepting(command, programs) is command

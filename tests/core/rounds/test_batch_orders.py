@@ -11,7 +11,7 @@ from gpq.core.model.profile import Noise, Profile, ProfileRow
 from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId
 from gpq.core.rounds.batch_orders import first_order, retunes
-from gpq.core.state.apply_events import apply
+from gpq.core.state.job_events import apply
 from tests.support.builders import DECLARED, on, running
 
 CONFIG = Config()

@@ -12,7 +12,8 @@ from gpq.core.model.events import TimingSums
 from gpq.core.model.jobs import Dependency, JobState, StopReason, Wish
 from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.state.apply_events import apply, fold
+from gpq.core.state.apply_events import fold
+from gpq.core.state.job_events import apply
 from tests.support.builders import DECLARED, job, node, on, running, snapshot, spec
 
 A, B = NodeId("a"), NodeId("b")

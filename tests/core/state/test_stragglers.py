@@ -11,7 +11,8 @@ from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.profile import Profile, ProfileRow, RankPulse, RankTime
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.state.apply_events import apply, fold
+from gpq.core.state.apply_events import fold
+from gpq.core.state.job_events import apply
 from gpq.core.state.stragglers import HUNG, WINDOWS, Hang, describe, hang, judged, stragglers
 from tests.support.builders import job, on, running, snapshot
 

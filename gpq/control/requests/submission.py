@@ -1,0 +1,258 @@
+"""What a submission may ask, made into a job, or refused with a line and a hint. Pure: decides by
+the snapshot that it is given.
+
+What the command line checks is checked here again: other programs may speak to the socket.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from posixpath import basename, join, normpath
+
+from gpq import outward
+from gpq.control.requests.submission_checks import check_numbers, check_texts
+from gpq.core.model.events import (
+    Event,
+    HoldAsked,
+    Submitted,
+)
+from gpq.core.model.jobs import (
+    Attributes,
+    Dependency,
+    JobSpec,
+    Level,
+    Proof,
+)
+from gpq.core.model.nodes import Device, NodeState
+from gpq.core.model.profile import FREEDOMS
+from gpq.core.model.snapshot import Snapshot
+from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.errors import Refused, UsageError
+from gpq.outward import NO_TARGETS, Notify
+from gpq.rpc import requests
+from gpq.rpc.requests import SpecMessage
+
+UNLIMITED, MOST_LIMIT = -1, (1 << 63) - 1
+RESOURCE = re.compile(r"[a-z]{1,16}")
+LISTS = ("argv", "resume_argv", "tags", "modules", "notify", "notify_on", "accept")
+# of the message, that become something else
+LATER = ("level", "env", "after", "attributes", "proof")
+# variables by which an interpreter finds them
+LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")
+MAX_PROOF = 500  # characters of a text in one
+HOME = "~"  # where the setup of frozen code runs: the code itself comes with the first start
+
+
+def spec_of(
+    message: SpecMessage,
+    user: str,
+    uid: int,
+    grace: Seconds,
+    lease: Seconds = 0.0,
+    notify: Notify = NO_TARGETS,
+) -> JobSpec:
+    """The checked spec, but for what `after` names; `grace`, `lease` and `notify` are those of a
+    job which asks for none. Raises UsageError."""
+    try:
+        level = Level(message.level)
+    except ValueError:
+        raise UsageError(
+            f"unknown level `{message.level}`", f"known are {', '.join(Level)}"
+        ) from None
+    check_texts(message)
+    check_numbers(message)
+    if level is not Level.SCRIPT and message.max_gpus not in (0, message.min_gpus):
+        raise UsageError(
+            f"--gpus {message.min_gpus}-{message.max_gpus}: a command that is run as it is gets a"
+            " fixed number of GPUs",
+            f"say --gpus {message.min_gpus}, or submit a script that uses gpq_agent.train",
+        )
+    fields = {
+        name: getattr(message, name) for name in message.__struct_fields__ if name not in LATER
+    }
+    fields["notify"] = notify.default if message.notify is None else message.notify
+    fields["notify_on"] = outward.events(
+        notify.on if message.notify_on is None else message.notify_on
+    )
+    outward.check_targets(fields["notify"], notify)
+    for name in LISTS:
+        fields[name] = tuple(fields[name])
+    if not fields["notify"]:
+        fields["notify_on"] = ()
+    fields["environment"] = environment_of(message)
+    fields["grace"] = grace if message.grace is None else message.grace
+    fields["requeue_on_lost"] = (
+        lease if message.requeue_on_lost is None else message.requeue_on_lost
+    )
+    if level is not Level.SCRIPT:
+        fields["max_gpus"] = message.min_gpus
+    env = tuple(sorted(message.env.items()))
+    attributes, proof = _attributes_of(message), _proof_of(message)
+    return JobSpec(
+        **fields, level=level, env=env, user=user, uid=uid, attributes=attributes, proof=proof
+    )
+
+
+def accepting(spec: JobSpec, programs: Mapping[str, Sequence[str]]) -> JobSpec:
+    """With the suspicions that config.toml accepts of this script, which it names by its path or
+    its file's name."""
+    if spec.level is not Level.SCRIPT:
+        return spec
+    path = normpath(join(spec.cwd, spec.argv[0]))
+    codes = [*spec.accept, *programs.get(path, ()), *programs.get(basename(path), ())]
+    return replace(spec, accept=tuple(dict.fromkeys(codes)))
+
+
+def _proof_of(message: SpecMessage) -> Proof | None:
+    """Raises UsageError."""
+    proof = message.proof
+    if proof is None:
+        return None
+    texts = (proof.program, proof.message, proof.at)
+    known = all(freedom in FREEDOMS for freedom in (*proof.same, *proof.lost))
+    short = all(len(text) <= MAX_PROOF and text.isprintable() for text in texts)
+    if message.level != Level.SCRIPT or not known or not short or set(proof.same) & set(proof.lost):
+        raise UsageError("what gpq check found of this job cannot be", "use the gpq command")
+    return Proof(proof.program, tuple(proof.same), tuple(proof.lost), proof.message, proof.at)
+
+
+def _attributes_of(message: SpecMessage) -> Attributes | None:
+    """Raises UsageError."""
+    attributes = message.attributes
+    if attributes is None:
+        return None
+    if not 0 <= attributes.umask <= 0o777 or not -20 <= attributes.nice <= 19:
+        raise UsageError(
+            f"umask {attributes.umask:o} and niceness {attributes.nice} cannot be",
+            "use the gpq command",
+        )
+    for name, (soft, hard) in attributes.limits.items():
+        least, most = (value if value != UNLIMITED else MOST_LIMIT for value in (soft, hard))
+        if not RESOURCE.fullmatch(name) or not 0 <= least <= most <= MOST_LIMIT:
+            raise UsageError(
+                f"a limit {name!r:.40} of {soft} and {hard} cannot be", "use the gpq command"
+            )
+    limits = tuple((name, soft, hard) for name, (soft, hard) in sorted(attributes.limits.items()))
+    return Attributes(attributes.umask, attributes.nice, limits)
+
+
+def environment_of(message: SpecMessage) -> str:
+    """What has to be on a server, as a digest: jobs that need the same share one look, and one
+    setup."""
+    env = sorted(
+        (name, value) for name, value in message.env.items() if not name.startswith("GPQ_")
+    )
+    if not message.setup:
+        env = [
+            (name, value)
+            for name, value in env
+            if message.modules and name.startswith(LEADS_TO_MODULES)
+        ]
+    asked: list[object] = [
+        HOME if message.code else message.cwd,
+        message.setup,
+        message.modules,
+        env,
+    ]
+    if message.level == Level.SCRIPT:
+        asked += [message.python, message.python_asked]
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
+
+
+def message_of(spec: JobSpec) -> SpecMessage:
+    """The inverse of `spec_of`."""
+    fields = {name: getattr(spec, name) for name in SpecMessage.__struct_fields__}
+    for name in LISTS:
+        fields[name] = list(fields[name])
+    fields |= {
+        "env": dict(spec.env),
+        "level": str(spec.level),
+        "after": [str(one) for one in spec.after],
+    }
+    if spec.attributes is not None:
+        limits = {name: (soft, hard) for name, soft, hard in spec.attributes.limits}
+        fields["attributes"] = requests.AttributesMessage(
+            spec.attributes.umask, spec.attributes.nice, limits
+        )
+    if spec.proof is not None:
+        proof = spec.proof
+        fields["proof"] = requests.ProofMessage(
+            proof.program, list(proof.same), list(proof.lost), proof.message, proof.at
+        )
+    return SpecMessage(**fields)
+
+
+# -- submit ----------------------------------------------------------------------------------------
+
+
+def submitted(
+    snapshot: Snapshot,
+    specs: Iterable[JobSpec],
+    awaits: tuple[Dependency, ...],
+    now: Seconds,
+    *,
+    held: bool,
+) -> list[Event]:
+    """The jobs get the next ids; those of an array follow its own. Raises nothing: `fits` was asked
+    before."""
+    events: list[Event] = []
+    for place, spec in enumerate(specs):
+        job = JobId((spec.seat.array + 1 if spec.seat is not None else snapshot.next_id) + place)
+        events.append(Submitted(now, job, spec, awaits))
+        if held:
+            events.append(HoldAsked(now, job, spec.user))
+    return events
+
+
+def nodes_known(snapshot: Snapshot, configured: Collection[str]) -> bool:
+    """Has every configured node said at least once what it has?"""
+    nodes = (snapshot.nodes.get(NodeId(name)) for name in configured)
+    return all(node is not None and (node.state is NodeState.UP or node.devices) for node in nodes)
+
+
+def fits(snapshot: Snapshot, spec: JobSpec, configured: Collection[str]) -> None:
+    """Raises Refused when no waiting would ever give the job its GPUs; silent while a node is still
+    unknown."""
+    if not nodes_known(snapshot, configured):
+        return
+    everything = {node.id: node.devices for node in snapshot.nodes.values()}
+    counts = [sum(_suits(device, spec) for device in devices) for devices in everything.values()]
+    most = max(counts, default=0) if spec.level is not Level.SCRIPT else sum(counts)
+    if spec.min_gpus <= most:
+        return
+    kind = f" of type '{spec.gpu_type}'" if spec.gpu_type else ""
+    if spec.min_gpu_memory_mib:
+        kind += f" with {spec.min_gpu_memory_mib} MiB"
+    there = "; ".join(f"{name}: {_offer(devices)}" for name, devices in sorted(everything.items()))
+    if spec.min_gpus == 1:
+        said = f"there is no GPU{kind}"
+    elif spec.level is not Level.SCRIPT and len(everything) > 1:
+        said = f"no server has {spec.min_gpus} GPUs{kind}"
+    else:
+        said = f"there are fewer than {spec.min_gpus} GPUs{kind}"
+    raise Refused(
+        said, f"there is: {there}" if there else "no server is configured: see `gpq config show`"
+    )
+
+
+def _suits(device: Device, spec: JobSpec) -> bool:
+    return (
+        spec.gpu_type.casefold() in device.type.casefold()
+        and device.memory_mib >= spec.min_gpu_memory_mib
+    )
+
+
+def _offer(devices: Sequence[Device]) -> str:
+    kinds: dict[str, int] = {}
+    for device in devices:
+        kind = (
+            f"{device.type} ({device.memory_mib} MiB)"
+            if device.kind == "cuda"
+            else f"{device.type} slot"
+        )
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "nothing"

@@ -1,0 +1,143 @@
+"""Whether the texts and numbers of a submission are what they may be. Each check refuses with a
+line and a hint."""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+
+from gpq.config_rules import CODE_OF_HABIT
+from gpq.control.selectors import NAME, is_selector
+from gpq.core.model.jobs import (
+    Level,
+)
+from gpq.core.model.units import Seconds
+from gpq.errors import UsageError
+from gpq.rpc.requests import SpecMessage
+
+MAX_GPUS = 100_000
+MAX_BATCH = 1 << 40
+# over the socket, for tests; the command line and config.toml ask for a minute
+LEAST_LEASE: Seconds = 1.0
+MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+MAX_SETUP = 10_000  # characters
+MAX_PATH = 4095  # characters
+CODE = re.compile(r"[0-9a-f]{64}")
+SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) - {
+    "KILL",
+    "STOP",
+    "CHLD",
+}
+
+
+def check_texts(message: SpecMessage) -> None:
+    _check_command(message)
+    _check_names(message)
+    _check_code(message)
+    _check_environment(message)
+
+
+def _check_command(message: SpecMessage) -> None:
+    if not message.argv or not message.argv[0]:
+        hint = "gpq submit -- COMMAND, or gpq submit SCRIPT"
+        raise UsageError("there is no command to run", hint)
+    if not message.cwd.startswith("/"):
+        problem = f"the working directory {message.cwd!r} is not absolute"
+        raise UsageError(problem, "give its whole path")
+    if message.signal.removeprefix("SIG") not in SIGNALS or message.signal.startswith("SIG"):
+        raise UsageError(f"unknown signal `{message.signal}`", "e.g. TERM, USR1, INT")
+    if len(message.done_file) > MAX_PATH:
+        problem = f"--done-file has {len(message.done_file)} characters"
+        raise UsageError(problem, f"a path has at most {MAX_PATH}")
+    if len(message.setup) > MAX_SETUP:
+        problem = f"--setup has {len(message.setup)} characters"
+        raise UsageError(problem, "put them into a script, and name that")
+
+
+def _check_names(message: SpecMessage) -> None:
+    characters = "letters, digits, dot, dash and underscore, at most 64"
+    if message.name and not NAME.fullmatch(message.name):
+        raise UsageError(f"{message.name!r} cannot be a job's name", characters)
+    if is_selector(message.name):
+        hint = "choose a name with a letter in it, not `all`"
+        raise UsageError(f"`{message.name}` would be read as an id", hint)
+    for tag in message.tags:
+        if not NAME.fullmatch(tag):
+            raise UsageError(f"{tag!r} cannot be a tag", characters)
+    for code in message.accept:
+        if not CODE_OF_HABIT.fullmatch(code):
+            hint = "`gpq show` has the codes, such as own-next"
+            raise UsageError(f"--accept {code[:40]!r} is no habit's code", hint)
+    if message.accept and message.level != Level.SCRIPT:
+        raise UsageError("--accept is for training scripts", "gpq suspects nothing of a command")
+    for module in message.modules:
+        if not MODULE.fullmatch(module):
+            raise UsageError(f"{module!r} cannot be a module", "the name of a package, e.g. torch")
+
+
+def _check_code(message: SpecMessage) -> None:
+    outside = message.code_cwd.startswith("/") or ".." in message.code_cwd.split("/")
+    if message.code and (not CODE.fullmatch(message.code) or outside):
+        problem = f"{message.code!r} with {message.code_cwd!r} names no frozen code"
+        raise UsageError(problem, "gpq submit --snapshot")
+
+
+def _check_environment(message: SpecMessage) -> None:
+    texts = (
+        *message.argv, message.code_cwd, message.code_from, *message.resume_argv,
+        message.done_file, message.cwd, message.python, message.gpu_type, message.setup,
+        *message.env, *message.env.values(),
+    )  # fmt: skip
+    if any("\0" in text for text in texts):
+        raise UsageError("the command or its environment holds a NUL byte", "remove it")
+    for name in message.env:
+        if not name or "=" in name:
+            problem = f"{name!r} cannot be the name of an environment variable"
+            raise UsageError(problem, "--env NAME=VALUE")
+
+
+def check_numbers(message: SpecMessage) -> None:
+    low, high = message.min_gpus, message.max_gpus
+    if not 1 <= low <= MAX_GPUS:
+        raise UsageError(
+            f"--gpus {low}: a job needs at least 1 GPU", "e.g. --gpus 2, or --gpus 1-4"
+        )
+    if high and not low <= high <= MAX_GPUS:
+        raise UsageError(
+            f"--gpus {low}-{high}: a range goes upwards",
+            f"e.g. --gpus {min(low, high)}-{max(low, high)}",
+        )
+    for option, value, most in (
+        ("--min-gpu-memory", message.min_gpu_memory_mib, 1 << 30),
+        ("--retries", message.retries, 1000),
+        ("--batch-size", message.batch_size, MAX_BATCH),
+        ("--max-batch-size", message.max_batch_size, MAX_BATCH),
+        ("--atomic-batch-size", message.min_atomic_batch, MAX_BATCH),
+        ("--atomic-batch-size", message.max_atomic_batch, MAX_BATCH),
+    ):
+        if not 0 <= value <= most:
+            raise UsageError(
+                f"{option} must lie between 0 and {most}, and is {value}", "see `gpq submit --help`"
+            )
+    if not -1_000_000 <= message.priority <= 1_000_000:
+        raise UsageError(
+            "--priority must lie between -1000000 and 1000000",
+            "0 is the default; higher goes first",
+        )
+    for option, seconds in (("--time", message.time_limit), ("--grace", message.grace)):
+        if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
+            raise UsageError(f"{option} must be above 0", "e.g. 90s, 20m or 2h")
+    if not (math.isfinite(message.begin) and 0 <= message.begin < 1e11):
+        raise UsageError("--begin is no moment", "e.g. --begin 'tomorrow 8:00'")
+    lease = message.requeue_on_lost
+    if lease is not None and lease != 0 and not LEAST_LEASE <= lease <= 30 * 86400:
+        raise UsageError(
+            "--requeue-on-lost must lie between 1m and 30d", "e.g. --requeue-on-lost 10m"
+        )
+    for small, large, option in (
+        (message.batch_size, message.max_batch_size, "--max-batch-size"),
+        (message.min_atomic_batch, message.max_atomic_batch, "--atomic-batch-size"),
+    ):
+        if large and large < small:
+            raise UsageError(f"{option}: {large} is less than {small}", "a range goes upwards")
