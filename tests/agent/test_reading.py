@@ -17,7 +17,7 @@ OURS = {
     "node/host/attributes.py": "the kernel's",
     "node/devices/looking.py": "a pipe from our own child",
     "node/host/with_timeout.py": "a pipe from our own child",
-    "node/doctor/checks.py": "the kernel's; a pipe from our own child",
+    "node/doctor/errand_process.py": "a pipe from our own child",
     "node/doctor/gpu_looks.py": "a pipe from our own child",
     "node/doctor/gpu_report.py": "the kernel's; pipes of our own",
     "node/host/login.py": "the environment that our own child is given",

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpq_agent import wire
 from gpq_agent.node.host.errors import SpoolError
-from gpq_agent.node.shim.launch import parse_order
+from gpq_agent.node.shim.start_order import parse_order
 from gpq_agent.node.shim.supervise import STOP_RANK, TERM_GRACE
 
 from tests.dst.agents import Agent

@@ -28,7 +28,7 @@ from gpq_agent.node.doctor.runner import Errands
 from gpq_agent.node.files.staging import PARALLEL, Staging
 from gpq_agent.node.host import attributes, logs, network, procs
 from gpq_agent.node.host.errors import SpoolError
-from gpq_agent.node.shim import launch
+from gpq_agent.node.shim import start_order
 from gpq_agent.node.shim.leases import Reign
 from gpq_agent.node.spool.shapes import statement
 from gpq_agent.node.spool.spool import Spool
@@ -356,7 +356,7 @@ class Agent:
         return dict(facts, devices=self._device_list(), beside=self.spool.beside())
 
     def _start(self, message: Message) -> Message:
-        order = launch.parse_order(message.get("order"))
+        order = start_order.parse_order(message.get("order"))
         key = wire.attempt_key(order.job, order.attempt)
         if self.attempts.order(key) is not None:
             if self.attempts.is_forgotten(key):

@@ -13,12 +13,12 @@ import traceback
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import records, wire
-from gpq_agent.node.attempts import environments
+from gpq_agent.node.attempts import environment_setup
 from gpq_agent.node.devices import gpu_names
 from gpq_agent.node.devices.gpu_locks import Locks, close
 from gpq_agent.node.host import procs, with_timeout
 from gpq_agent.node.host.errors import SpoolError
-from gpq_agent.node.shim import guard, launch, shim
+from gpq_agent.node.shim import guard, launch, shim, start_order
 from gpq_agent.node.shim.leases import boottime
 from gpq_agent.node.shim.process_tree import Tree
 from gpq_agent.node.spool import spool
@@ -100,7 +100,7 @@ class Attempts:
             if content is None:
                 return None
             try:
-                self._orders[key] = launch.parse_order(content)
+                self._orders[key] = start_order.parse_order(content)
             except SpoolError as error:
                 self._put_away(
                     key,
@@ -351,8 +351,8 @@ class Attempts:
                 return "already", self._must(key)
             admit()
             env = launch.environment(self.spool, order, base, devices, visible)
-            order, env = environments.prepared(self.spool, order, env)
-            launch.check_startable(order, env)
+            order, env = environment_setup.prepared(self.spool, order, env)
+            start_order.check_startable(order, env)
             self._check_devices(key, order)
             cores = sorted({core for device in devices for core in device.cores})
             held = self.locks.take(
@@ -407,7 +407,7 @@ class Attempts:
             if lock >= 0:
                 os.close(lock)
             remove_unborn(folder)
-            raise launch.unwritable(error) from error
+            raise start_order.unwritable(error) from error
 
     def stop(self, key: str, mode: str, grace: float) -> wire.AttemptInfo:
         """Ask for the end of an attempt. Softer than what was asked before changes nothing."""

@@ -1,28 +1,23 @@
 """What `gpq doctor` has a server look at, measure and try. Each function here is the work of one
-process (`errands`), told by one JSON object. Changes nothing but a mark in the folder of the
+process (`runner`), told by one JSON object. Changes nothing but a mark in the folder of the
 checkpoints, which `unmark` removes."""
 
-import json
 import os
 import resource
 import shutil
 import socket
-import subprocess
 import sys
-import threading
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Callable, Dict, Optional
 
 from gpq_agent import wire
-from gpq_agent.node.devices import gpu_locks, gpus, yield_files
+from gpq_agent.node.devices import gpus, yield_files
+from gpq_agent.node.doctor.errand_process import Fields, Place, run, tell
+from gpq_agent.node.doctor.folder_marks import mark, seen, unmark
+from gpq_agent.node.doctor.network_checks import all_reduce, listen, reach
 from gpq_agent.node.host import network, procs, user_names
 
-Fields = Dict[str, Any]
 TORCH_LIMIT = 60.0  # seconds that importing torch may take
-TRY_LIMIT = 3.0  # of one connection
-FIRST_PORT, LAST_PORT = 20000, 32700  # where gpq's master ports are
-LAST_LINE = 300
-MARK = ".gpq-doctor-"
 
 LOOK_AT_TORCH = """
 import json, platform
@@ -37,62 +32,6 @@ except Exception as error:
     found["error"] = "{}: {}".format(type(error).__name__, error)
 print("gpq:" + json.dumps(found))
 """
-
-# Both ranks time the same sizes: what rank 0 measured decides, and is given to rank 1 by an
-# all-reduce.
-ALL_REDUCE = """
-import datetime, json, statistics, sys, time
-import torch
-import torch.distributed as dist
-backend = sys.argv[1]
-device = "cuda:0" if backend == "nccl" else "cpu"
-torch.set_num_threads(1)
-dist.init_process_group(backend, timeout=datetime.timedelta(seconds=30))
-def timed(numbers, times):
-    data = torch.zeros(numbers, device=device)
-    taken = []
-    for _ in range(times):
-        dist.barrier()
-        begin = time.perf_counter()
-        dist.all_reduce(data)
-        if device != "cpu":
-            torch.cuda.synchronize()
-        taken.append(time.perf_counter() - begin)
-    return statistics.median(taken)
-def agreed(value):
-    shared = torch.tensor([value], dtype=torch.float64, device=device)
-    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
-    return float(shared[0])
-timed(1, 3)
-latency = agreed(timed(1, 21))
-numbers = 1 << 18
-taken = agreed(timed(numbers, 2))
-while taken < 0.15 and numbers < 1 << 24:
-    numbers *= 4
-    taken = agreed(timed(numbers, 2))
-taken = agreed(timed(numbers, 3 if taken < 3 else 1))
-size = 4 * numbers
-print("gpq:" + json.dumps({"latency": latency, "bandwidth": size / taken, "bytes": size}))
-dist.destroy_process_group()
-"""
-
-
-class Place(NamedTuple):
-    """Where the agent is."""
-
-    spool: str
-    checkpoints: str
-    base: Dict[str, str]  # the environment of a login, which all jobs have
-    common: str = ""  # the folder of this server that everybody's gpq uses
-    limits: Dict[str, List[int]] = {}  # of a login, as in wire.Attributes
-
-
-def tell(pipe: int, answer: Fields) -> None:
-    """The one thing that an errand tells; its process may go on."""
-    data = wire.encode(answer)
-    while data:
-        data = data[os.write(pipe, data) :]
-    os.close(pipe)
 
 
 def examine(place: Place, fields: Fields, pipe: int) -> None:
@@ -179,173 +118,6 @@ def _size_mib(path: str) -> Optional[int]:
         return shutil.disk_usage(path).total >> 20
     except OSError:
         return None
-
-
-# -- between servers -------------------------------------------------------------------------------
-
-
-def listen(_: Place, fields: Fields, pipe: int) -> None:
-    """Listen on a port of each range that jobs use, tell which, and say `token` to whoever connects
-    until time is up."""
-    token = str(fields["token"]).encode("ascii")
-    sockets = [_listener(0), _listener_between(FIRST_PORT, LAST_PORT)]
-    tell(pipe, {"ports": [each.getsockname()[1] for each in sockets]})
-
-    def serve(listener: socket.socket) -> None:
-        while True:
-            connection, _ = listener.accept()
-            with connection:
-                connection.sendall(token)
-
-    threads = [threading.Thread(target=serve, args=(each,), daemon=True) for each in sockets]
-    for thread in threads:
-        thread.start()
-    time.sleep(float(fields.get("seconds", 30.0)))
-
-
-def _listener(port: int) -> socket.socket:
-    family = (
-        socket.AF_INET6
-        if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6")
-        else socket.AF_INET
-    )
-    found = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if family == socket.AF_INET6:
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        found.bind(("", port))
-        found.listen(64)
-    except OSError:
-        found.close()
-        raise
-    return found
-
-
-def _listener_between(first: int, last: int) -> socket.socket:
-    for attempt in range(200):
-        try:
-            return _listener(first + (os.getpid() * 31 + attempt * 61) % (last - first))
-        except OSError:
-            continue
-    raise OSError("no port from {} to {} is free".format(first, last))
-
-
-def reach(_: Place, fields: Fields, pipe: int) -> None:
-    """Why each target cannot be reached: "" where it can, and says its token."""
-    targets: List[Fields] = list(fields["targets"])
-    problems = [""] * len(targets)
-
-    def try_one(number: int) -> None:
-        problems[number] = _problem(targets[number])
-
-    threads = [
-        threading.Thread(target=try_one, args=(number,), daemon=True)
-        for number in range(len(targets))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    tell(pipe, {"problems": problems})
-
-
-def _problem(target: Fields) -> str:
-    """As network.reachable, and that it is the server that was meant who answers."""
-    wanted = str(target["token"]).encode("ascii")
-    try:
-        with socket.create_connection(
-            (str(target["address"]), int(target["port"])), TRY_LIMIT
-        ) as connection:
-            said = connection.recv(len(wanted))
-    except socket.timeout:
-        return "no answer within {:g} s".format(TRY_LIMIT)
-    except OSError as error:
-        return (error.strerror or str(error)).lower()
-    return "" if said == wanted else "another machine answers there"
-
-
-def all_reduce(place: Place, fields: Fields, pipe: int) -> None:
-    """One of two ranks: latency in seconds, bandwidth in bytes a second. `peer`: an address of the
-    other server; `device`: a GPU, whose lock is held meanwhile, so that no gpq begins something
-    there. Raises SpoolError where it is taken."""
-    device = str(fields.get("device", ""))
-    held = gpu_locks.Locks(place.common).take([device], 0, 0) if device else []
-    interface = network.interface_of(
-        network.local_address(str(fields["peer"])), network.interfaces()
-    )
-    env = {
-        **place.base,
-        **fields.get("env", {}),
-        "MASTER_ADDR": str(fields["address"]),
-        "MASTER_PORT": str(fields["port"]),
-        "RANK": str(fields["rank"]),
-        "WORLD_SIZE": "2",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": device,
-        wire.ENV_TRIAL: "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    if interface:
-        env.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
-    command = [str(fields["python"]), "-c", ALL_REDUCE, str(fields.get("backend", "gloo"))]
-    try:
-        answer = run(command, env, float(fields.get("seconds", 60.0)))
-    finally:
-        gpu_locks.close(held)
-    tell(pipe, dict(answer, interface=interface))
-
-
-def run(command: List[str], env: Dict[str, str], limit: float) -> Fields:
-    """What a program told in its line that begins with `gpq:`; else an error with its last line."""
-    try:
-        done = subprocess.run(
-            command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, timeout=limit, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"error": "{} did not answer within {:g} s".format(command[0], limit)}
-    except OSError as error:
-        return {"error": "{} cannot be run: {}".format(command[0], error.strerror)}
-    for line in reversed(done.stdout.decode("utf-8", "replace").splitlines()):
-        if line.startswith("gpq:"):
-            answer: Fields = json.loads(line[4:])
-            return answer
-    lines = [
-        line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()
-    ]
-    return {
-        "error": "exit {}: {}".format(
-            done.returncode, lines[-1][:LAST_LINE] if lines else "it said nothing"
-        )
-    }
-
-
-# -- is the folder of the checkpoints one that others have too? ------------------------------------
-
-
-def mark(place: Place, fields: Fields, pipe: int) -> None:
-    """Leave a mark."""
-    os.close(os.open(_mark(place, str(fields["token"])), os.O_WRONLY | os.O_CREAT, 0o600))
-    tell(pipe, {})
-
-
-def seen(place: Place, fields: Fields, pipe: int) -> None:
-    """Which marks are there. The folder is read anew: a network file system may remember that there
-    was none."""
-    there = set(os.listdir(place.checkpoints))
-    tell(pipe, {"seen": [token for token in fields["tokens"] if MARK + str(token) in there]})
-
-
-def unmark(place: Place, fields: Fields, pipe: int) -> None:
-    """Remove the mark."""
-    os.unlink(_mark(place, str(fields["token"])))
-    tell(pipe, {})
-
-
-def _mark(place: Place, token: str) -> str:
-    if not token.isalnum():
-        raise ValueError("token")
-    return os.path.join(place.checkpoints, MARK + token)
 
 
 # -- whose server is it? ---------------------------------------------------------------------------

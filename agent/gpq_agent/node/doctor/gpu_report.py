@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 import gpq_agent
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_locks
-from gpq_agent.node.doctor import checks, gpu_beside, gpu_facts, gpu_lines, gpu_looks
+from gpq_agent.node.doctor import errand_process, gpu_beside, gpu_facts, gpu_lines, gpu_looks
 from gpq_agent.node.host import procs
 from gpq_agent.node.host.errors import SpoolError
 
@@ -64,10 +64,10 @@ def all_alike(part: str, verdict: str, figure: str) -> List[wire.GpuLine]:
 
 
 def _driver(python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
-    facts = checks.run(
+    facts = errand_process.run(
         [sys.executable, "-m", gpu_facts.__name__], gpu_looks.environment(), FACTS_LIMIT
     )
-    torch = checks.run(
+    torch = errand_process.run(
         [python, "-c", LOOK_AT_TORCH], {**env, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, TORCH_LIMIT
     )
     return [*gpu_lines.of_facts(facts, torch, mps_servers()), *gpu_looks.both()]
@@ -191,11 +191,11 @@ def _skipped_without_torch(made: List[wire.GpuLine]) -> List[wire.GpuLine]:
     return [line._replace(verdict="SKIP") if NO_TORCH in line.figure else line for line in made]
 
 
-def errand(place: checks.Place, fields: Dict[str, Any], pipe: int) -> None:
+def errand(place: errand_process.Place, fields: Dict[str, Any], pipe: int) -> None:
     """`gpu`, one of checkup's kind: {"part", "python", "env"} -> {"lines"}."""
     env = {**place.base, **fields.get("env", {})}
     made = lines(str(fields["part"]), str(fields["python"]), env)
-    checks.tell(pipe, {"lines": [line._asdict() for line in made]})
+    errand_process.tell(pipe, {"lines": [line._asdict() for line in made]})
 
 
 def main(text: Optional[str] = None) -> None:

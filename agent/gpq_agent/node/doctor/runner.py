@@ -11,7 +11,7 @@ import signal
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node.doctor import checks, gpu_report
+from gpq_agent.node.doctor import checks, errand_process, gpu_report
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import shim
 from gpq_agent.node.spool.spool import Spool
@@ -40,7 +40,7 @@ class Errands:
     def __init__(
         self, place: Spool, base: Dict[str, str], common: str, limits: Dict[str, List[int]]
     ) -> None:
-        self.place = checks.Place(place.path, place.checkpoints, base, common, limits)
+        self.place = errand_process.Place(place.path, place.checkpoints, base, common, limits)
         self._under_way: List[_Errand] = []
 
     @property
@@ -66,7 +66,7 @@ class Errands:
             try:
                 work(self.place, fields, tell)
             except Exception as error:
-                checks.tell(tell, {"error": "{}: {}".format(type(error).__name__, error)})
+                errand_process.tell(tell, {"error": "{}: {}".format(type(error).__name__, error)})
 
         try:
             shim.detach(self.place.spool, {tell}, run)

@@ -15,10 +15,10 @@ from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import addressees
 from gpq_agent.node.shim.completion_evidence import Witness
 from gpq_agent.node.shim.failure_cause import Verdict, verdict
-from gpq_agent.node.shim.launch import signal_number
 from gpq_agent.node.shim.leases import Lease, boottime
 from gpq_agent.node.shim.log_cap import Cap
 from gpq_agent.node.shim.process_tree import Tree
+from gpq_agent.node.shim.start_order import signal_number
 from gpq_agent.node.spool import shapes, spool
 from gpq_agent.node.spool.shapes import NOTE, STOP_RANK, Stop
 

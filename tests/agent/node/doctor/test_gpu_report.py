@@ -13,7 +13,7 @@ import pytest
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_locks
 from gpq_agent.node.devices.gpu_probe import RawGpu
-from gpq_agent.node.doctor import checks, gpu_beside, gpu_facts, gpu_lines, gpu_looks, gpu_report
+from gpq_agent.node.doctor import errand_process, gpu_beside, gpu_facts, gpu_lines, gpu_looks, gpu_report
 
 from tests.agent.node.harness import wait_until
 
@@ -44,7 +44,7 @@ def plant(library: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
 
 
 def facts() -> dict[str, object]:
-    return checks.run([sys.executable, "-m", gpu_facts.__name__], gpu_looks.environment(), 30.0)
+    return errand_process.run([sys.executable, "-m", gpu_facts.__name__], gpu_looks.environment(), 30.0)
 
 
 def verdicts(mps: list[int] | None = None, torch: dict[str, object] | None = None) -> dict[str, wire.GpuLine]:

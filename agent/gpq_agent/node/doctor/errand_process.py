@@ -1,0 +1,55 @@
+"""What an errand of `gpq doctor` is given, and how it answers."""
+
+import json
+import os
+import subprocess
+from typing import Any, Dict, List, NamedTuple
+
+from gpq_agent import wire
+
+Fields = Dict[str, Any]
+TRY_LIMIT = 3.0  # of one connection
+LAST_LINE = 300
+
+
+class Place(NamedTuple):
+    """Where the agent is."""
+
+    spool: str
+    checkpoints: str
+    base: Dict[str, str]  # the environment of a login, which all jobs have
+    common: str = ""  # the folder of this server that everybody's gpq uses
+    limits: Dict[str, List[int]] = {}  # of a login, as in wire.Attributes
+
+
+def tell(pipe: int, answer: Fields) -> None:
+    """The one thing that an errand tells; its process may go on."""
+    data = wire.encode(answer)
+    while data:
+        data = data[os.write(pipe, data) :]
+    os.close(pipe)
+
+
+def run(command: List[str], env: Dict[str, str], limit: float) -> Fields:
+    """What a program told in its line that begins with `gpq:`; else an error with its last line."""
+    try:
+        done = subprocess.run(
+            command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, timeout=limit, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {"error": "{} did not answer within {:g} s".format(command[0], limit)}
+    except OSError as error:
+        return {"error": "{} cannot be run: {}".format(command[0], error.strerror)}
+    for line in reversed(done.stdout.decode("utf-8", "replace").splitlines()):
+        if line.startswith("gpq:"):
+            answer: Fields = json.loads(line[4:])
+            return answer
+    lines = [
+        line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()
+    ]
+    return {
+        "error": "exit {}: {}".format(
+            done.returncode, lines[-1][:LAST_LINE] if lines else "it said nothing"
+        )
+    }

@@ -1,0 +1,36 @@
+"""Whether the folder of the checkpoints is one that other servers have too: a mark is left
+there, and looked for elsewhere."""
+
+import os
+
+from gpq_agent.node.doctor.errand_process import Fields, Place, tell
+
+MARK = ".gpq-doctor-"
+
+
+# -- is the folder of the checkpoints one that others have too? ------------------------------------
+
+
+def mark(place: Place, fields: Fields, pipe: int) -> None:
+    """Leave a mark."""
+    os.close(os.open(_mark(place, str(fields["token"])), os.O_WRONLY | os.O_CREAT, 0o600))
+    tell(pipe, {})
+
+
+def seen(place: Place, fields: Fields, pipe: int) -> None:
+    """Which marks are there. The folder is read anew: a network file system may remember that there
+    was none."""
+    there = set(os.listdir(place.checkpoints))
+    tell(pipe, {"seen": [token for token in fields["tokens"] if MARK + str(token) in there]})
+
+
+def unmark(place: Place, fields: Fields, pipe: int) -> None:
+    """Remove the mark."""
+    os.unlink(_mark(place, str(fields["token"])))
+    tell(pipe, {})
+
+
+def _mark(place: Place, token: str) -> str:
+    if not token.isalnum():
+        raise ValueError("token")
+    return os.path.join(place.checkpoints, MARK + token)

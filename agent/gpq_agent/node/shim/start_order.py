@@ -1,0 +1,245 @@
+"""A start order as the daemon sent it: every field checked, and what it needs on this server."""
+
+import errno
+import os
+import re
+import shutil
+import signal
+import socket
+import stat
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from gpq_agent import wire
+from gpq_agent.node.host import attributes, network, with_timeout
+from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.node.shim.leases import STORE, age
+from gpq_agent.node.spool.checkpoint_folder import HASH
+
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as every shell says it
+NAME = re.compile(r"[0-9a-f]{0,64}")  # of an environment; also of its folder
+LEVELS = ("black-box", "signal", "resizable", "adaptive")
+
+
+def parse_order(message: Any) -> wire.StartOrder:
+    """A StartOrder from what came over the wire. Raises SpoolError naming the first field that is
+    wrong."""
+    if not isinstance(message, dict):
+        raise SpoolError("a start needs an order", 'send {"order": {...}}')
+    known = {name: value for name, value in message.items() if name in wire.StartOrder._fields}
+    try:
+        order = wire.StartOrder(**known)
+    except TypeError as error:
+        raise SpoolError("the order is not complete: {}".format(error)) from error
+    for name, good in _checks(order):
+        if not good:
+            raise SpoolError("the order's {} is wrong: {!r}".format(name, getattr(order, name)))
+    return order
+
+
+def _checks(order: Any) -> List[Tuple[str, bool]]:
+    def text(value: Any) -> bool:
+        return isinstance(value, str) and "\0" not in value
+
+    def number(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool)
+
+    def seconds(value: Any) -> bool:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9
+
+    env = order.env
+    return [
+        ("job", number(order.job) and order.job >= 0),
+        ("attempt", number(order.attempt) and order.attempt >= 1),
+        (
+            "argv",
+            isinstance(order.argv, list)
+            and bool(order.argv)
+            and all(map(text, order.argv))
+            and order.argv[0] != "",
+        ),
+        (
+            "code",
+            isinstance(order.code, str) and (not order.code or bool(HASH.fullmatch(order.code))),
+        ),
+        (
+            "cwd",
+            text(order.cwd)
+            and (_stays_inside(order.cwd) if order.code else os.path.isabs(order.cwd)),
+        ),
+        (
+            "env",
+            isinstance(env, dict)
+            and all(text(k) and text(v) and k and "=" not in k for k, v in env.items()),
+        ),
+        (
+            "devices",
+            isinstance(order.devices, list)
+            and all(map(text, order.devices))
+            and bool(order.devices),
+        ),
+        ("devices", len(set(order.devices)) == len(order.devices)),
+        ("level", order.level in LEVELS),
+        (
+            "environment",
+            isinstance(order.environment, str) and bool(NAME.fullmatch(order.environment)),
+        ),
+        ("setup", isinstance(order.setup, bool) and (bool(order.environment) or not order.setup)),
+        ("any_python", isinstance(order.any_python, bool)),
+        ("signal", signal_number(order.signal) is not None),
+        ("port", number(order.port) and 0 <= order.port < 65536),
+        ("node_rank", number(order.node_rank) and order.node_rank >= 0),
+        ("node_count", number(order.node_count) and 0 <= order.node_count <= 1024),
+        (
+            "masters",
+            isinstance(order.masters, list)
+            and all(map(text, order.masters))
+            and bool(order.port or not order.masters),
+        ),
+        ("servers", isinstance(order.servers, list) and all(map(text, order.servers))),
+        ("interface", text(order.interface)),
+        ("control", order.control is None or isinstance(order.control, dict)),
+        ("expires_at", order.expires_at is None or isinstance(order.expires_at, (int, float))),
+        ("stamp", order.stamp is None or isinstance(order.stamp, (int, float))),
+        ("boot_id", text(order.boot_id)),
+        ("lease", seconds(order.lease) and (not order.lease or order.stamp is not None)),
+        (
+            "lease_margin",
+            seconds(order.lease_margin) and (not order.lease or order.lease_margin > 0),
+        ),
+        ("log_limit", number(order.log_limit) and order.log_limit >= 0),
+        ("done_file", text(order.done_file)),
+        ("attributes", attributes.is_right(order.attributes)),
+        ("shortfall", text(order.shortfall)),
+        (
+            "store",
+            isinstance(order.store, str)
+            and (not order.lease or bool(STORE.fullmatch(order.store))),
+        ),
+    ]
+
+
+def _stays_inside(path: str) -> bool:
+    return not os.path.isabs(path) and ".." not in path.split("/")
+
+
+def signal_number(name: Any) -> Optional[int]:
+    """10 for "USR1" or "SIGUSR1", None for what is no signal."""
+    if not isinstance(name, str):
+        return None
+    name = name if name.startswith("SIG") else "SIG" + name
+    try:
+        return int(signal.Signals[name])
+    except KeyError:
+        return None
+
+
+def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None:
+    """Everything about an order that can be known to fail before anything runs. Raises
+    SpoolError."""
+    late = lateness(order)
+    if late >= 0:
+        told = (
+            "is of an earlier boot" if late == float("inf") else "expired {:.1f} s ago".format(late)
+        )
+        hint = "it was delayed on its way; ask for a new one"
+        raise SpoolError("the start order {}".format(told), hint, "expired")
+    with_timeout.check(order.cwd, lambda: _check_places(order, environment))
+    if order.port and order.node_rank == 0:
+        _check_port(order.port)
+    if order.interface and order.masters:
+        _check_interface(order.interface)
+
+
+def _check_places(order: wire.StartOrder, environment: Dict[str, str]) -> None:
+    """What lies on file systems that may not answer."""
+    unfit = "unfit" if order.environment else "wrong"
+    problem = folder_problem(order.cwd)
+    if problem is not None:
+        raise SpoolError(*problem, kind=unfit)
+    try:
+        check_command(order.argv[0], order.cwd, environment.get("PATH", os.defpath))
+    except SpoolError as error:
+        # argv[0] of a script is an interpreter, not the job's own.
+        if order.environment and order.level in ("resizable", "adaptive"):
+            raise SpoolError(error.message, error.hint, unfit) from None
+        raise
+    try:
+        os.makedirs(environment[wire.ENV_CHECKPOINT_DIR], mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise unwritable(error) from error
+
+
+def unwritable(error: OSError) -> SpoolError:
+    """The refusal of a start that would leave nothing."""
+    hint = "free space on this server, or give it another --spool"
+    return SpoolError("the spool cannot be written: {}".format(error), hint, "busy")
+
+
+def lateness(order: wire.StartOrder) -> float:
+    """Seconds since the order expired, below 0 before; infinite for one of an earlier boot."""
+    if order.stamp is None:
+        return time.time() - order.expires_at if order.expires_at is not None else float("-inf")
+    return age(order) - wire.START_EXPIRY
+
+
+def folder_problem(path: str) -> Optional[Tuple[str, str]]:
+    """Why nothing can be started in a folder, and what to do about it; None where it can."""
+    try:
+        is_folder = stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+            told = "the folder {} cannot be used on this server: {}".format(path, error.strerror)
+            return told, "check the file system that it is on"
+        is_folder = False
+    if not is_folder:
+        return "no folder {}".format(
+            path
+        ), "make it there, or use a file system that the servers share"
+    if not os.access(path, os.X_OK):
+        return "the folder {} cannot be entered".format(path), "check its permissions there"
+    return None
+
+
+def check_command(command: str, cwd: str, path: str) -> None:
+    if "/" in command:
+        full = os.path.join(cwd, command)
+        if not os.path.exists(full):
+            raise SpoolError(
+                "no command {} on this server".format(full),
+                "check the path, or give it in full",
+                "not-found",
+            )
+        if os.path.isdir(full) or not os.access(full, os.X_OK):
+            hint = "chmod +x it, or name its interpreter first"
+            raise SpoolError("{} cannot be executed".format(full), hint, "not-executable")
+    elif shutil.which(command, path=path) is None:
+        raise SpoolError(
+            "no command {} in PATH on this server".format(command),
+            "give its full path",
+            "not-found",
+        )
+
+
+def _check_port(port: int) -> None:
+    probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        # As the rendezvous will do it: a connection that has just ended must not count as busy.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("", port))
+        probe.listen(1)
+    except OSError as error:
+        raise SpoolError(
+            "port {} is taken on this server".format(port), "choose another port", "port"
+        ) from error
+    finally:
+        probe.close()
+
+
+def _check_interface(name: str) -> None:
+    known = sorted({one.name for one in network.interfaces()})
+    if name not in known:
+        hint = "it has {}; correct `interface` of this server in config.toml".format(
+            ", ".join(known)
+        )
+        raise SpoolError("no interface {} on this server".format(name), hint, "busy")
