@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpq.cli.doctor import server_lines
+from gpq.cli.doctor import link_lines, server_lines
 from gpq.cli.doctor.server_checks import _disjoint, _ssh
 from gpq.cli.doctor.verdicts import Check
 from gpq.config import NodeConfig
@@ -114,42 +114,42 @@ TORCH = {"python": "3.11.2", "torch": "2.4.0", "gpus": 1, "nccl": "2.20.5"}
 
 def test_versions_of_torch_must_agree_and_patch_levels_of_python_need_not() -> None:
     same = {"a": TORCH, "b": {**TORCH, "python": "3.11.9"}, "c": {"error": "no torch"}}
-    assert server_lines.versions(same) == Check("versions", "ok", "Python 3.11, torch 2.4.0, NCCL 2.20.5 on a, b")
+    assert link_lines.versions(same) == Check("versions", "ok", "Python 3.11, torch 2.4.0, NCCL 2.20.5 on a, b")
     for other in ({"torch": "2.5.0"}, {"nccl": "2.21.0"}, {"python": "3.12.0"}):
-        check = server_lines.versions({"a": TORCH, "b": {**TORCH, **other}})
+        check = link_lines.versions({"a": TORCH, "b": {**TORCH, **other}})
         assert (check.verdict, bool(check.fix)) == ("fail", True)
-    assert server_lines.versions({"a": {"error": "none"}}).verdict == "warn"
+    assert link_lines.versions({"a": {"error": "none"}}).verdict == "warn"
     assert server_lines.torch("a", "/py", {"error": "no torch"}).verdict == "warn"
 
 
 def test_two_machines_of_one_name_are_told_and_two_nodes_of_one_machine_are_not() -> None:
     one = {"host": "vm", "boot": "x"}
-    assert server_lines.host_names({"a": one, "b": one}).verdict == "ok"
-    check = server_lines.host_names({"a": one, "b": {**one, "boot": "y"}})
+    assert link_lines.host_names({"a": one, "b": one}).verdict == "ok"
+    check = link_lines.host_names({"a": one, "b": {**one, "boot": "y"}})
     assert (check.verdict, check.said) == ("warn", "a, b are all called vm")
 
 
 def test_a_connection_is_good_where_one_address_takes_every_port() -> None:
     tried = {("10.0.0.2", 21000): "", ("10.0.0.2", 40000): "", ("192.168.0.2", 21000): "no route to host"}
-    assert server_lines.reached("a", "b", ["192.168.0.2", "10.0.0.2"], tried | {("192.168.0.2", 40000): "x"}) == Check(
+    assert link_lines.reached("a", "b", ["192.168.0.2", "10.0.0.2"], tried | {("192.168.0.2", 40000): "x"}) == Check(
         "tcp", "ok", "a -> b at 10.0.0.2"
     )
-    some = server_lines.reached("a", "b", ["10.0.0.2"], {("10.0.0.2", 21000): "", ("10.0.0.2", 40000): "no answer"})
+    some = link_lines.reached("a", "b", ["10.0.0.2"], {("10.0.0.2", 21000): "", ("10.0.0.2", 40000): "no answer"})
     assert (some.verdict, "only 10.0.0.2:21000" in some.said, "allow all TCP from a" in some.fix) == (
         "fail",
         True,
         True,
     )
-    none = server_lines.reached("a", "b", ["10.0.0.2"], {("10.0.0.2", 21000): "connection refused"})
+    none = link_lines.reached("a", "b", ["10.0.0.2"], {("10.0.0.2", 21000): "connection refused"})
     assert (none.verdict, "10.0.0.2: connection refused" in none.said) == ("fail", True)
 
 
 def test_an_all_reduce_tells_its_figures_and_what_is_slow() -> None:
     told = {"bandwidth": 1.1e9, "latency": 0.0002, "interface": "eth0"}
-    good = server_lines.all_reduce("a", "b", told, "nccl")
+    good = link_lines.all_reduce("a", "b", told, "nccl")
     assert good == Check("all-reduce", "ok", "a - b: 1100 MB/s, 0.20 ms (nccl by eth0)")
-    assert server_lines.all_reduce("a", "b", {**told, "bandwidth": 11e6}, "gloo").verdict == "warn"
-    failed = server_lines.all_reduce("a", "b", {"error": "timed out"}, "gloo")
+    assert link_lines.all_reduce("a", "b", {**told, "bandwidth": 11e6}, "gloo").verdict == "warn"
+    failed = link_lines.all_reduce("a", "b", {"error": "timed out"}, "gloo")
     assert replace(failed, fix="") == Check("all-reduce", "fail", "a - b: timed out")
 
 

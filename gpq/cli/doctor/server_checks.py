@@ -15,7 +15,7 @@ from itertools import combinations
 from typing import Any, TypeVar
 
 from gpq import config
-from gpq.cli.doctor import server_lines
+from gpq.cli.doctor import link_lines, server_lines
 from gpq.cli.doctor.verdicts import Check
 from gpq.client.connection import call
 from gpq.config import NodeConfig
@@ -119,10 +119,10 @@ class _Checkup:
     def _together(self, told: Mapping[str, Told]) -> None:
         names = sorted(told)
         self.found += [
-            server_lines.versions({name: self.torch[name] for name in names}),
-            server_lines.host_names(told),
+            link_lines.versions({name: self.torch[name] for name in names}),
+            link_lines.host_names(told),
         ]
-        self.found.append(server_lines.shared(self._shared(names)))
+        self.found.append(link_lines.shared(self._shared(names)))
         for name in names:
             own = self.nodes[name].address
             self.addresses[name] = list(
@@ -188,7 +188,7 @@ class _Checkup:
         for source, problems in _side_by_side(reach, names).items():
             for target, of_target in problems.items():
                 ways = self._ways(source, target)
-                check = server_lines.reached(source, target, ways, of_target)
+                check = link_lines.reached(source, target, ways, of_target)
                 self.found.append(check)
                 works = [
                     a for a in ways if not any(p for (each, _), p in of_target.items() if each == a)
@@ -212,7 +212,7 @@ class _Checkup:
         for together in _disjoint(pairs):
             answers = _side_by_side(lambda pair: self._all_reduce(*pair), together)
             for (first, second), (told, backend) in answers.items():
-                self.found.append(server_lines.all_reduce(first, second, told, backend))
+                self.found.append(link_lines.all_reduce(first, second, told, backend))
                 if "bandwidth" in told:
                     _keep(first, second, told, backend)
             done += len(together)

@@ -13,7 +13,7 @@ import msgspec
 
 from gpq.control import event_text
 from gpq.control.selectors import is_selector, resolve
-from gpq.core.accounting import accrual, usage
+from gpq.core.accounting import accrual, sums, usage
 from gpq.core.accounting import report as reports
 from gpq.core.accounting.usage import Record
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, JobState
@@ -156,7 +156,7 @@ def report(
 
 def _view(
     request: requests.Report,
-    found: reports.Report,
+    found: sums.Report,
     edges: Sequence[Seconds],
     records: Mapping[JobId, Record],
     now: Seconds,
@@ -174,8 +174,8 @@ def _view(
         )
         for start, end, piece in zip(edges, edges[1:], found.pieces, strict=False)
     ]
-    bounds = (0.0, *reports.RHO_EDGES)
-    bars = zip(bounds, (*reports.RHO_EDGES, None), found.rho_counts, strict=True)
+    bounds = (0.0, *sums.RHO_EDGES)
+    bars = zip(bounds, (*sums.RHO_EDGES, None), found.rho_counts, strict=True)
     return account_answers.ReportView(
         since=event_text.stamp(edges[0]),
         until=event_text.stamp(edges[-1]),
@@ -189,7 +189,7 @@ def _view(
 
 
 def _rows(
-    by: str, found: reports.Report, edges: Sequence[Seconds], records: Mapping[JobId, Record]
+    by: str, found: sums.Report, edges: Sequence[Seconds], records: Mapping[JobId, Record]
 ) -> list[account_answers.ReportRow]:
     """Days in their order; of all others those with the most GPU hours first."""
     if by == "day":
@@ -215,7 +215,7 @@ def _rows(
     return rows
 
 
-def _row(key: str, figures: reports.Figures, record: Record | None) -> account_answers.ReportRow:
+def _row(key: str, figures: sums.Figures, record: Record | None) -> account_answers.ReportRow:
     return account_answers.ReportRow(
         key=key,
         user=record.spec.user if record is not None else "",

@@ -17,7 +17,7 @@ from gpq.rpc.job_answers import JobView
 from gpq.views import plain
 from gpq.views.plain import safe
 from gpq.views.queue import ENDED
-from gpq.views.top import job_columns, once
+from gpq.views.top import job_columns, once, tables
 from gpq.views.top.utilisation import Past
 
 LAST = "age"  # of the columns of jobs
@@ -108,7 +108,7 @@ def picture(
     gpus, jobs, lower = _lines(view, len(rows), height)
     parts: list[RenderableType] = []
     if gpus:
-        parts.append(once.panel("GPUs", once.device_table(view.nodes, gpus, width, past), gpus))
+        parts.append(once.panel("GPUs", tables.device_table(view.nodes, gpus, width, past), gpus))
     room = jobs - 1
     first = first_row(rows, look, room)
     title = _title(rows, first, len(rows[first : first + room]), look, width)
@@ -144,12 +144,12 @@ def _table(rows: list[JobView], first: int, room: int, look: Look, width: int) -
     )
     down, up = ("↓", "↑") if plain.ellipsis() == "…" else ("v", "^")
     heads = {look.sort: look.sort + (down if look.descending else up)}
-    table = once.grid(
+    table = tables.grid(
         "",
         *(heads.get(name, name) for name in names),
         right=" ".join(heads.get(name, name) for name in job_columns.RIGHT.split()),
         give="reason" if reason else heads.get("name", "name"),
-        expand=width < once.WIDE,
+        expand=width < tables.WIDE,
     )
     for job, row in zip(shown, found, strict=True):
         cells = job_columns.narrowed(row, reason)

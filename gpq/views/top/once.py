@@ -7,8 +7,7 @@ Everything fits in the size it is given: what does not is counted in a last row,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -16,20 +15,18 @@ from rich.table import Table
 from rich.text import Text
 
 from gpq.rpc.daemon_answers import TopLook, TopView
-from gpq.rpc.job_answers import EventView, JobView
-from gpq.rpc.node_answers import DeviceView, NodeView
+from gpq.rpc.job_answers import JobView
 from gpq.views import plain
-from gpq.views.nodes import memory, occupant, utilisation
 from gpq.views.plain import duration, number, safe
-from gpq.views.queue import ENDED, percent, ranges
-from gpq.views.top import job_columns
-from gpq.views.top.utilisation import Past
-
-# columns from which on the goodput table is only as wide as its cells: the eye must find its way
-# back
-WIDE = 140
-IDLE = ("pending", "held")  # states without GPUs
-SLIM = 64  # columns below which the two lower panels stand one below the other
+from gpq.views.queue import ENDED
+from gpq.views.top.tables import (
+    IDLE,
+    SLIM,
+    change_lines,
+    device_table,
+    fairness_table,
+    goodput_table,
+)
 
 
 def frame(view: TopView, width: int, height: int | None, filter: str = "") -> RenderableType:
@@ -130,185 +127,3 @@ def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "")
     if len("  ".join(parts)) > width:  # the panel below has them
         parts.remove(gpus)
     return Text(plain.cut("  ".join(parts), width, plain.ellipsis()), style="bold", no_wrap=True)
-
-
-def grid(*titles: str, right: str, give: str, expand: bool = True) -> Table:
-    """A table without lines; columns in `right` (words) are aligned right, the one named `give`
-    takes or gives room."""
-    table = Table(
-        box=None,
-        expand=expand,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-        header_style="dim",
-        pad_edge=False,
-    )
-    for title in titles:
-        side: Literal["left", "right"] = "right" if title in right.split() else "left"
-        ratio = 1 if title == give else None
-        table.add_column(title, justify=side, no_wrap=True, overflow="ellipsis", ratio=ratio)
-    return table
-
-
-def device_table(
-    nodes: list[NodeView], lines: int | None, width: int, past: Past | None = None
-) -> RenderableType:
-    """A line a GPU; a line a server where that is too many. With a `past`, its last minutes instead
-    of a bar."""
-    if not nodes:
-        return Text("no servers")
-    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_header=False, pad_edge=False)
-    kept = (0, 1, 2, 3, 4, 5) if width >= SLIM else (0, 3, 5)  # of the cells of a line
-    for cell in kept:
-        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if cell == 5 else None)
-    measured = any(device.utilisation is not None for node in nodes for device in node.devices)
-    single = lines is None or sum(max(len(node.devices), 1) for node in nodes) <= lines
-    shown = nodes if lines is None or single or len(nodes) <= lines else nodes[: lines - 1]
-    for node in shown:
-        if single and node.devices:
-            for device in node.devices:
-                table.add_row(
-                    *(_device(node, device, past, measured=measured)[cell] for cell in kept)
-                )
-        else:
-            table.add_row(*(_summary(node, past, measured=measured)[cell] for cell in kept))
-    if len(shown) < len(nodes):
-        table.add_row(f"+{len(nodes) - len(shown)} servers")
-    return table
-
-
-def _device(
-    node: NodeView, device: DeviceView, past: Past | None, *, measured: bool
-) -> tuple[str | Text, ...]:
-    state = device.state if node.state == "up" else node.state
-    style = "green" if device.job is not None else "dim"
-    if state != "ok":
-        style = "red"
-    who = owned(device, past.owners) if past else occupant(device)
-    picture = bar(device.utilisation) if measured else ""
-    if past and measured:
-        picture = past.utilisation(node.name, device.id)
-    return (
-        f"{safe(node.name)}:{device.index}",
-        safe(device.type).removeprefix("NVIDIA "),
-        picture,
-        utilisation(device).rjust(4) if measured else "",
-        f"{past.memory(node.name, device.id)} {memory(device)}"
-        if past and device.used_mib
-        else memory(device),
-        Text(who if state == "ok" else f"{safe(state)} {who}", style=style),
-    )
-
-
-def owned(device: DeviceView, owners: Mapping[int, str]) -> str:
-    """As `occupant`, with the user of the job: `job 3 of ana`."""
-    owner = owners.get(device.job) if device.job is not None else None
-    ours, who = f"job {device.job}", occupant(device)
-    return who.replace(ours, f"{ours} of {safe(owner)}", 1) if owner else who
-
-
-def _summary(node: NodeView, past: Past | None, *, measured: bool) -> tuple[str | Text, ...]:
-    """One line: mean utilisation, and the jobs with their GPUs."""
-    busy = [device.utilisation for device in node.devices if device.utilisation is not None]
-    mean = round(sum(busy) / len(busy)) if busy else None
-    held: dict[int, list[int]] = {}
-    for device in node.devices:
-        if device.job is not None:
-            held.setdefault(device.job, []).append(device.index)
-    jobs = ", ".join(f"job {job} on {ranges(indices)}" for job, indices in sorted(held.items()))
-    state = "" if node.state == "up" else f"{safe(node.state)} {safe(node.reason)} "
-    picture = bar(mean) if measured else ""
-    if past and measured:
-        picture = past.server(node.name)
-    style = "green" if jobs else "dim"
-    return (
-        safe(node.name),
-        f"{len(node.devices)} GPUs",
-        picture,
-        f"{mean}%".rjust(4) if mean is not None else "",
-        "",
-        Text(f"{state}{jobs or 'idle'}", style="red" if state else style),
-    )
-
-
-def bar(value: int | None, cells: int = 10) -> str:
-    full = round(cells * min(max(value or 0, 0), 100) / 100)
-    filled, empty = ("█", "░") if plain.ellipsis() == "…" else ("#", ".")
-    return filled * full + empty * (cells - full)
-
-
-def goodput_table(
-    jobs: list[JobView], lines: int | None, width: int, filter: str = ""
-) -> RenderableType:
-    """Running jobs first; columns that say nothing, or that a narrow terminal has no room for, are
-    left out."""
-    if not jobs:
-        return Text(
-            "no live job matches the filter" if filter else "no jobs: gpq submit queues one"
-        )
-    ordered = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
-    shown = ordered if lines is None or len(jobs) + 1 <= lines else ordered[: max(lines - 2, 0)]
-    rows = [job_columns.cells(job) for job in shown]
-    titles, reason = job_columns.with_reason(job_columns.titles(jobs, width), jobs, rows, width)
-    give = "reason" if reason else "name"
-    table = grid(*titles, right=job_columns.RIGHT, give=give, expand=width < WIDE)
-    for row in rows:
-        found = job_columns.narrowed(row, reason)
-        table.add_row(*(found[title] for title in titles))
-    if len(shown) < len(ordered):
-        table.add_row("", f"+{len(ordered) - len(shown)} more")
-    return table
-
-
-def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> RenderableType:
-    """By user, then by job: share of the GPUs, speedup against the fair share, finish-time fairness
-    (rho)."""
-    table = grid(
-        "who", "GPUs", "share", "speedup", "rho", right="GPUs share speedup rho", give="who"
-    )
-    rows: list[tuple[str, ...]] = [
-        (
-            safe(user.user),
-            str(user.gpus),
-            f"{percent(user.share)}/{percent(user.fair_share)}",
-            number(user.speedup, "x"),
-            number(user.rho),
-        )
-        for user in view.users
-    ]
-    total = sum(device.job is not None for node in view.nodes for device in node.devices)
-    rows += [
-        (
-            f" {job.id} {safe(job.name)}",
-            str(job.gpus),
-            percent(job.gpus / total if total else 0.0),
-            number(job.speedup if job.gpus else None, "x"),
-            number(job.rho),
-        )
-        for job in jobs
-        if job.gpus
-    ]
-    if not rows:
-        return Text("nobody uses anything")
-    shown = rows if lines is None or len(rows) + 1 <= lines else rows[: max(lines - 2, 0)]
-    for row in shown:
-        table.add_row(*row)
-    if len(shown) < len(rows):
-        table.add_row(f"+{len(rows) - len(shown)} more")
-    return table
-
-
-def change_lines(changes: list[EventView], width: int, lines: int | None) -> RenderableType:
-    """Newest first: when, which job, what and why, in as many lines as that takes; the last may be
-    missing its end."""
-    if not changes:
-        return Text("none yet")
-    text: list[str] = []
-    for change in changes:
-        job = f"job {change.job} " if change.job is not None else ""
-        text += plain.wrapped(
-            job + safe(change.text), max(width, 20), f"{plain.moment(change.at)[11:]} ", "  "
-        )
-        if lines is not None and len(text) >= lines:
-            break
-    return Text("\n".join(text[:lines]), no_wrap=True, overflow="ellipsis")

@@ -8,7 +8,7 @@ from rich.text import Text
 from gpq.rpc.node_answers import DeviceView, NodeView, ProcessView
 from gpq.views.nodes import gib, memory, seen, utilisation
 from gpq.views.plain import moment, safe
-from gpq.views.top.once import owned
+from gpq.views.top.tables import owned
 from gpq.views.top.utilisation import PIECES, Past
 
 NARROW = 110  # columns below which half of the past is shown

@@ -1,0 +1,120 @@
+"""Figures of a report: sums over attempts, quantiles, and what they come to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpq.core.accounting.usage import Spell
+from gpq.core.model.jobs import JobState
+from gpq.core.model.units import JobId, Seconds
+
+RHO_EDGES = (0.5, 0.8, 1.0, 1.25, 2.0)  # between the bars of a histogram
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one user, job, server or day. GPU-seconds, where it does not say otherwise; None where
+    nothing is known."""
+
+    jobs: int  # that held GPUs, or ended
+    ended: Mapping[JobState, int]
+    held: float
+    worth: float | None
+    known: float  # of `held`: by attempts whose worth is known
+    waits: int  # jobs that were first launched
+    wait_median: Seconds | None
+    wait_p95: Seconds | None
+    restarts: int
+    restarting: float
+    failed: float  # held by attempts that failed or were lost
+    rhos: int  # jobs that completed and whose finish-time fairness is known
+    rho_median: float | None
+    rho_max: float | None
+    # GPU-seconds that a fair share of all that was held would have been; of users alone
+    fair: float | None = None
+
+    @property
+    def efficiency(self) -> float | None:
+        return self.worth / self.known if self.worth is not None and self.known > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One user's part of a piece of the window, GPU-seconds."""
+
+    held: float
+    worth: float
+    fair: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    rows: Mapping[str, Figures]
+    total: Figures
+    pieces: tuple[Mapping[str, Slice], ...]  # by user, one for each piece between two `edges`
+    # jobs below the first of RHO_EDGES, between each two, and above the last
+    rho_counts: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Sum:
+    jobs: set[JobId] = field(default_factory=set)
+    ended: Counter[JobState] = field(default_factory=Counter)
+    held: float = 0.0
+    worth: float | None = None
+    known: float = 0.0
+    waits: list[Seconds] = field(default_factory=list)
+    restarts: int = 0
+    restarting: float = 0.0
+    failed: float = 0.0
+    rhos: list[float] = field(default_factory=list)
+
+    def add(self, spell: Spell, start: Seconds, end: Seconds, part: float) -> None:
+        """What of `spell` lies from `start` to `end`, of a `part` of its devices."""
+        gpus = spell.gpus * part
+        self.jobs.add(spell.job)
+        self.held += gpus * (end - start)
+        if spell.worth is not None:
+            whole = spell.ended - spell.began
+            self.worth = (self.worth or 0.0) + spell.worth * part * (
+                (end - start) / whole if whole > 0 else 1.0
+            )
+            self.known += gpus * (end - start)
+        self.restarts += spell.again and start <= spell.began
+        if spell.restarting:
+            self.restarting += gpus * sum(
+                max(min(b, end) - max(a, start), 0.0) for a, b in spell.restarting
+            )
+        self.failed += gpus * (end - start) if spell.failed else 0.0
+
+    def figures(self, fair: float | None = None) -> Figures:
+        return Figures(
+            jobs=len(self.jobs),
+            ended=dict(self.ended),
+            held=self.held,
+            worth=self.worth,
+            known=self.known,
+            waits=len(self.waits),
+            wait_median=quantile(self.waits, 0.5),
+            wait_p95=quantile(self.waits, 0.95),
+            restarts=self.restarts,
+            restarting=self.restarting,
+            failed=self.failed,
+            rhos=len(self.rhos),
+            rho_median=quantile(self.rhos, 0.5),
+            rho_max=max(self.rhos, default=None),
+            fair=fair,
+        )
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """Interpolated between the two nearest; None of none."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
