@@ -25,6 +25,7 @@ from gpq.daemon.clock.clock import Clock, elapsed
 from gpq.daemon.clock.epoch import Reign
 from gpq.daemon.nodes.leases import ABSENCE, LeaseWatch
 from gpq.daemon.nodes.observer import Observer
+from gpq.daemon.nodes.settings import NodeSettings
 from gpq.daemon.nodes.start_orders import start_order
 from gpq.daemon.nodes.world import LiveWorld
 from gpq.store.sqlite import SqliteStore
@@ -141,7 +142,7 @@ def info(state: str, lease: float, **more: Any) -> Mapping[str, Any]:
 
 
 def test_the_end_of_an_attempt_that_was_given_up_is_told_once_and_kept_before_it_is_forgotten() -> None:
-    observer = Observer(A, (), Clock())
+    observer = Observer(NodeSettings(A), Clock())
     state = snapshot(running(1, on("b", 0), attempt=2))
 
     def news(one: Mapping[str, Any]) -> list[Any]:
@@ -161,7 +162,7 @@ def test_the_end_of_an_attempt_that_was_given_up_is_told_once_and_kept_before_it
     [seen] = [event for event in told if isinstance(event, NodeSeen)]
     assert seen.node.devices[0].state is DeviceState.FOREIGN
     assert "attempt 1.1, which was given up" in seen.node.devices[0].reason
-    fresh = Observer(A, (), Clock())
+    fresh = Observer(NodeSettings(A), Clock())
     observer = fresh
     assert news(info("exited", 0.0)) == []  # what had no lease was not given up
     assert not fresh.is_late((JobId(1), 1))

@@ -15,6 +15,7 @@ from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.job_events import apply
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes.observer import STILL, Observer
+from gpq.daemon.nodes.settings import NodeSettings
 from tests.support.builders import job, on, running, snapshot
 
 A = NodeId("a")
@@ -22,7 +23,7 @@ NETWORK = [["eth0", "10.0.0.1"], ["ib0", "10.1.0.1"], ["eth0", "fd00::1"]]
 
 
 def seen(hello: Mapping[str, Any], address: str = "", interface: str = "") -> Node:
-    observer = Observer(A, (), Clock(), address, interface)
+    observer = Observer(NodeSettings(A, address=address, interface=interface), Clock())
     observer.greeted(hello)
     events, _ = observer.news({}, [], snapshot(), asked={}, start_possible=lambda _: False)
     [found] = [event for event in events if isinstance(event, NodeSeen)]
@@ -63,7 +64,7 @@ def pulses(observer: Observer, job: Job, *ranks: wire.Pulse) -> list[Event]:
 
 
 def test_replicas_that_stand_still_are_told_once_and_once_that_they_go_on() -> None:
-    job, observer = running(1, on("a", 0, 1)), Observer(A, (), Clock())
+    job, observer = running(1, on("a", 0, 1)), Observer(NodeSettings(A), Clock())
     assert pulses(observer, job) == []
     assert pulses(observer, job, wire.Pulse(0, 7, "arrived", 2.0), wire.Pulse(1, 7, "computing", STILL / 2)) == []
     still = [wire.Pulse(0, 7, "arrived", STILL + 1), wire.Pulse(1, 7, "computing", STILL + 2)]
@@ -76,7 +77,7 @@ def test_replicas_that_stand_still_are_told_once_and_once_that_they_go_on() -> N
     assert pulses(observer, job, *(one._replace(age=99.0) for one in still)) == []
     stuck = apply(job, event)
     # The daemon after this one knows what that one was told.
-    for watcher in (observer, Observer(A, (), Clock())):
+    for watcher in (observer, Observer(NodeSettings(A), Clock())):
         [event] = pulses(watcher, stuck, wire.Pulse(0, 8, "arrived", 0.1), wire.Pulse(1, 8, "computing", 0.1))
         assert isinstance(event, Pulsed)
         assert (event.job, event.ranks) == (JobId(1), ())
@@ -91,7 +92,7 @@ def test_an_end_that_is_told_late_is_put_where_it_was_by_its_age_on_the_server()
     def told(ended: float | None, kind: type[Event]) -> Any:
         info = wire.AttemptInfo(1, 1, "exited", exit=end, ended=ended, **began)._asdict()  # type: ignore[arg-type]
         state = snapshot(job(1, state=JobState.STARTING, attempt=1, placement=on("a", 0), launched_at=0.0))
-        events, _ = Observer(A, (), clock).news(
+        events, _ = Observer(NodeSettings(A), clock).news(
             {key: info}, [], state, asked={"1.1": 0}, start_possible=lambda _: False, stamp=7050.0
         )
         [found] = [event for event in events if isinstance(event, kind)]

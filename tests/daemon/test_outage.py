@@ -15,6 +15,7 @@ from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes.link import NO_ANSWER, Done, Reply
 from gpq.daemon.nodes.node_client import NodeClient
 from gpq.daemon.nodes.session import Conversation
+from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import Refused
 from gpq.pace import SILENCE
 from tests.support.builders import snapshot
@@ -25,6 +26,7 @@ HELLO = {
     "ok": True, "version": 1, "library": "/lib", "boot_id": "b", "time": 1.0, "stamp": 1.0, "attempts": (),
     "devices": (), "digest": "",
 }  # fmt: skip
+SETTINGS = NodeSettings(NodeId("a"), library="/lib")
 
 
 class SleepyClock(Clock):
@@ -53,9 +55,7 @@ def test_an_outage_is_told_at_doubling_distances_and_each_new_reason_at_once(
 ) -> None:
     caplog.set_level(logging.INFO)
     told: list[Event] = []
-    talk = Conversation(
-        NodeId("a"), library="/lib", gpus=(), clock=Clock(), inbox=told.extend, view=snapshot
-    )  # fmt: skip
+    talk = Conversation(SETTINGS, NodePorts(Clock(), told.extend, snapshot))
     for _ in range(40):
         talk.attempt()
         talk.over(REFUSES)
@@ -80,7 +80,7 @@ def test_an_outage_is_told_at_doubling_distances_and_each_new_reason_at_once(
 
 def test_an_agent_that_ended_while_this_machine_slept_is_no_news_until_none_takes_its_place() -> None:
     clock, told = SleepyClock(), list[Event]()
-    talk = Conversation(NodeId("a"), library="/lib", gpus=(), clock=clock, inbox=told.extend, view=snapshot)
+    talk = Conversation(SETTINGS, NodePorts(clock, told.extend, snapshot))
 
     def silences() -> list[str]:
         return [event.reason for event in told if isinstance(event, NodeSilent)]
@@ -121,9 +121,7 @@ def test_who_has_something_new_to_reach_a_server_with_need_not_wait_for_the_next
 ) -> None:
     monkeypatch.setattr(pace, "FIRST_BACKOFF", 10_000.0)
     connector = Refusing()
-    client = NodeClient(
-        NodeId("a"), connector, [], library="", gpus=(), clock=Clock(), inbox=lambda events: None, view=snapshot
-    )
+    client = NodeClient(connector, [], SETTINGS, NodePorts(Clock(), lambda events: None, snapshot))
     client.start()
     try:
         for tries in (1, 2, 3):

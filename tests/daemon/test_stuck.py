@@ -13,6 +13,7 @@ from gpq.core.rounds.reconcile import stuck
 from gpq.core.state.apply_events import fold
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes.observer import Observer
+from gpq.daemon.nodes.settings import NodeSettings
 from tests.support.builders import black_box, on, running, snapshot
 
 A = NodeId("a")
@@ -26,7 +27,7 @@ def info(job: int, note: str, state: str = "running") -> dict[str, Any]:
 
 def test_a_note_of_a_living_attempt_is_its_jobs_reason_and_its_device_stays_its_own() -> None:
     job = running(1, on("a", 0), spec_=black_box(), declared=False)
-    observer = Observer(A, (), Clock())
+    observer = Observer(NodeSettings(A), Clock())
     before = snapshot(job)
     known = {(JobId(1), 1): info(1, WHY), (JobId(2), 1): info(2, "gone", state="exited")}
     events, _ = observer.news(known, [SLOT], before, asked={}, start_possible=lambda _: False)
@@ -45,7 +46,7 @@ def test_a_note_of_a_living_attempt_is_its_jobs_reason_and_its_device_stays_its_
 
 
 def test_a_note_of_any_length_is_cut() -> None:
-    observer = Observer(A, (), Clock())
+    observer = Observer(NodeSettings(A), Clock())
     job = running(1, on("a", 0), spec_=black_box(), declared=False)
     known = {(JobId(1), 1): info(1, "x" * os.sysconf("SC_PAGESIZE"))}
     events, _ = observer.news(known, [SLOT], snapshot(job), asked={}, start_possible=lambda _: False)

@@ -18,6 +18,7 @@ from gpq.daemon.clock.clock import Clock
 from gpq.daemon.clock.epoch import Reign
 from gpq.daemon.nodes.leases import LOOK, LeaseWatch
 from gpq.daemon.nodes.session import Conversation
+from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import StoreFailed
 from tests.dst.disk import Disk, DiskStore, Killed
 from tests.dst.network import Pipe
@@ -47,15 +48,8 @@ class Client:
         self._daemon = daemon
         self._node = node
         self.pipe: Pipe | None = None
-        self.conversation = kind(
-            NodeId(node.name),
-            library="/lib",
-            gpus=(),
-            clock=daemon.clock,
-            inbox=daemon.put,
-            view=lambda: daemon.published,
-            reign=daemon.reign,
-        )
+        ports = NodePorts(daemon.clock, daemon.put, lambda: daemon.published, daemon.reign)
+        self.conversation = kind(NodeSettings(NodeId(node.name), library="/lib"), ports)
 
     def start(self) -> None:
         self.conversation.start()

@@ -9,25 +9,18 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, NoReturn
 
 from gpq import pace
 from gpq.connectors.base import Connector
-from gpq.core.model.actions import Action, Launch
-from gpq.core.model.events import Event
-from gpq.core.model.jobs import Attributes
 from gpq.core.model.nodes import FIRST_CONTACT
-from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import NodeId, Seconds
-from gpq.daemon.clock.clock import Clock
-from gpq.daemon.clock.epoch import UNNAMED, Reign
+from gpq.core.model.units import Seconds
 from gpq.daemon.nodes.link import Link, LinkLost, Reply
-from gpq.daemon.nodes.observer import Key
 from gpq.daemon.nodes.session import Conversation, Send
-from gpq.daemon.nodes.start_orders import NONE
+from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import GpqError, NodeSilent, Refused
 
 FIRST_LOOK: Seconds = 0.05  # between looks whether the first contact is there
@@ -36,73 +29,28 @@ log = logging.getLogger(__name__)
 
 
 class NodeClient:
-    """`start`, then `order` from the controller's thread and `request` from any; `close` ends its
-    threads.
-
-    `arguments` are the agent's; `library` is the folder on the node that holds gpq_agent alone, ""
-    where the agent is to say it; `variables` are of all jobs there; `local` is what jobs have that
-    noted no attributes, where the node is this machine; `gpus` names those to use by UUID or index,
-    all when empty; `address` is where peers reach the node, "" where the agent is to say it;
-    `python` runs scripts there, "" for the one of each job; `setup_limit` is what a setup may take;
-    `view` gives the newest committed snapshot; `ready` says whether an attempt may start.
-    """
+    """`start`, then `conversation.order` from the controller's thread and `request` from any;
+    `close` ends its threads. `arguments` are the agent's."""
 
     def __init__(
         self,
-        node: NodeId,
         connector: Connector,
         arguments: Sequence[str],
-        *,
-        library: str,
-        variables: Mapping[str, str] = NONE,
-        local: Attributes | None = None,
-        gpus: Sequence[str],
-        address: str = "",
-        interface: str = "",
-        owner: str = "",
-        python: str = "",
-        setup_limit: Seconds = 600.0,
-        clock: Clock,
-        inbox: Callable[[Sequence[Event]], None],
-        view: Callable[[], Snapshot],
-        reign: Reign = UNNAMED,
-        log_limit: int = 0,
-        ready: Callable[[Launch], bool] = lambda launch: True,
+        settings: NodeSettings,
+        ports: NodePorts,
     ) -> None:
-        self.node = node
+        self.node = settings.node
+        self.conversation = Conversation(settings, ports)
         self._connector = connector
         self._arguments = list(arguments)
-        self._conversation = Conversation(
-            node,
-            library=library,
-            variables=variables,
-            local=local,
-            gpus=gpus,
-            clock=clock,
-            inbox=inbox,
-            view=view,
-            reign=reign,
-            log_limit=log_limit,
-            address=address,
-            interface=interface,
-            owner=owner,
-            python=python,
-            setup_limit=setup_limit,
-            ready=ready,
-        )
         self._connecting: Link | None = None
         self._closing = threading.Event()
         self._hurry = threading.Event()
-        self._clock, self._began, self._failed = clock, clock.elapsed(), False
-        self._thread = threading.Thread(target=self._run, name=f"node-{node}", daemon=True)
-
-    @property
-    def heard_at(self) -> Seconds:
-        """When the node was last heard of (`elapsed`)."""
-        return self._conversation.heard_at
+        self._clock, self._began, self._failed = ports.clock, ports.clock.elapsed(), False
+        self._thread = threading.Thread(target=self._run, name=f"node-{settings.node}", daemon=True)
 
     def start(self) -> None:
-        self._conversation.start()
+        self.conversation.start()
         self._thread.start()
 
     def hurry(self) -> None:
@@ -117,20 +65,6 @@ class NodeClient:
             link.end("the daemon is ending")
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
-
-    def order(self, action: Action) -> None:
-        """From the controller's thread. Without a link it is not kept: it is found missing once
-        there is one."""
-        self._conversation.order(action)
-
-    def nudge(self) -> None:
-        self._conversation.nudge()
-
-    def forgo(self, keys: frozenset[Key]) -> None:
-        self._conversation.forgo(keys)
-
-    def resume(self, keys: frozenset[Key]) -> None:
-        self._conversation.resume(keys)
 
     def request(self, op: str, fields: Mapping[str, Any], timeout: Seconds = 10.0) -> Reply:
         """The node's answer, in any thread. Raises NodeSilent when none comes in time, GpqError
@@ -164,7 +98,7 @@ class NodeClient:
         contact is waited for."""
         until = self._began + FIRST_CONTACT
         while (
-            (line := self._conversation.line) is None
+            (line := self.conversation.line) is None
             and not self._failed
             and self._clock.elapsed() < until
         ):
@@ -175,7 +109,7 @@ class NodeClient:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            self._conversation.attempt()
+            self.conversation.attempt()
             refused = False
             try:
                 self._converse()
@@ -190,7 +124,7 @@ class NodeClient:
             self._failed = True
             if self._closing.is_set():
                 return
-            wait = self._conversation.over(reason, refused=refused)
+            wait = self.conversation.over(reason, refused=refused)
             self._hurry.wait(wait * random.uniform(0.5, 1.0))
             self._hurry.clear()
 
@@ -201,10 +135,10 @@ class NodeClient:
         if self._closing.is_set():
             link.end("the daemon is ending")
         try:
-            self._conversation.begin(link.send)
+            self.conversation.begin(link.send)
             link.serve(pace.SILENCE)
         except BaseException as error:
-            self._conversation.cut()
+            self.conversation.cut()
             link.close(str(error))
             raise
 
@@ -212,4 +146,4 @@ class NodeClient:
         """A node that is looked for is silent, however long the look takes."""
         if self._closing.is_set():
             raise LinkLost("the daemon is ending")
-        self._conversation.waiting()
+        self.conversation.waiting()

@@ -14,11 +14,12 @@ from gpq.core.model.jobs import Job
 from gpq.core.model.nodes import Node, NodeState, Stranger
 from gpq.core.model.profile import RankPulse
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.reconcile import Fate, fate, is_lost
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes import decode
 from gpq.daemon.nodes.reports import profiled
+from gpq.daemon.nodes.settings import NodeSettings
 
 log = logging.getLogger(__name__)
 
@@ -35,24 +36,14 @@ RETELL: Seconds = 30.0  # an event that changed nothing is told again, after thi
 
 
 class Observer:
-    """Of one node; used by that node's reader thread alone. `gpus`: the GPUs to use by UUID or
-    index, empty for all. `address`, `interface`: where peers reach it, and over which interface it
-    trains; "" for what the agent finds. `owner`: user there to whom it belongs, "" for nobody."""
+    """Of one node; used by that node's reader thread alone."""
 
-    def __init__(
-        self,
-        node: NodeId,
-        gpus: Sequence[str],
-        clock: Clock,
-        address: str = "",
-        interface: str = "",
-        owner: str = "",
-    ) -> None:
-        self.node = node
-        self._owner = owner
-        self._address = address
-        self._interface = interface
-        self._gpus = tuple(gpus)
+    def __init__(self, settings: NodeSettings, clock: Clock) -> None:
+        self.node = settings.node
+        self._owner = settings.owner
+        self._address = settings.address
+        self._interface = settings.interface
+        self._gpus = tuple(settings.gpus)
         self._clock = clock
         self._hello: Mapping[str, Any] = {}
         # what rounds know of the node; None: nothing, or that it is silent

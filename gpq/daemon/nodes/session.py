@@ -16,18 +16,17 @@ from gpq import pace
 from gpq.core.feasibility import environments
 from gpq.core.model.actions import Action, Forget, Launch, OfAttempt, Prepare, Retune, Stop
 from gpq.core.model.events import EnvironmentSeen, Event, NodeSeen, StartRefused
-from gpq.core.model.jobs import Attributes, StopReason
+from gpq.core.model.jobs import StopReason
 from gpq.core.model.nodes import NOT_YET, Node
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.planning import CANCEL_GRACE
 from gpq.core.rounds.reconcile import Fate, fate, standing
-from gpq.daemon.clock.clock import Clock
-from gpq.daemon.clock.epoch import UNNAMED, Reign
 from gpq.daemon.nodes import decode, start_orders
 from gpq.daemon.nodes.link import NO_ANSWER, Done, LinkLost, Reply
 from gpq.daemon.nodes.observer import ALIVE, Key, Observer
 from gpq.daemon.nodes.outage_log import Outage
+from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 
 log = logging.getLogger(__name__)
 
@@ -50,44 +49,20 @@ class Conversation:
     there once the node's first full report was taken in.
     """
 
-    def __init__(
-        self,
-        node: NodeId,
-        *,
-        library: str,
-        variables: Mapping[str, str] = start_orders.NONE,
-        local: Attributes | None = None,
-        gpus: Sequence[str],
-        clock: Clock,
-        inbox: Callable[[Sequence[Event]], None],
-        view: Callable[[], Snapshot],
-        reign: Reign = UNNAMED,
-        address: str = "",
-        log_limit: int = 0,
-        interface: str = "",
-        owner: str = "",
-        python: str = "",
-        setup_limit: Seconds = 600.0,
-        ready: Callable[[Launch], bool] = lambda launch: True,
-    ) -> None:
-        self.node = node
-        self._ready = ready  # may this attempt start, or does it lack files?
+    def __init__(self, settings: NodeSettings, ports: NodePorts) -> None:
+        self.node = settings.node
         self.line: Send | None = None
-        self._python, self._setup_limit = python, setup_limit
+        self._settings = settings
+        self._library = settings.library  # until the agent says where it lies
         # environments that the node was asked to look at on this line, when
         self._looks: dict[str, Seconds] = {}
-        self._library, self._variables, self._local = library, variables, local
-        self._clock = clock
-        self._inbox = inbox
-        self._view = view
-        self._reign = reign
-        self._log_limit = log_limit
-        self._owner = owner
+        self._clock, self._inbox, self._view = ports.clock, ports.inbox, ports.view
+        self._reign, self._ready = ports.reign, ports.ready
         # What was said on this line, and when; written by two threads, a key at a time.
         self._said: dict[tuple[str, JobId, int], Seconds] = {}
-        self._observer = Observer(node, gpus, clock, address, interface, owner)
+        self._observer = Observer(settings, ports.clock)
         # A daemon counts the silence of a node from its own start.
-        self._tried_at = self._connected_at = self.heard_at = clock.elapsed()
+        self._tried_at = self._connected_at = self.heard_at = ports.clock.elapsed()
         # boot id and stamp of the last one taken in on this line
         self._report: Mapping[str, Any] = {}
         self._refused_since: dict[Key, Seconds] = {}
@@ -97,12 +72,12 @@ class Conversation:
         self._told_refused: set[Key] = set()
         self._lacks: dict[Key, EnvironmentSeen] = {}  # told with the refusal, after it
         self._backoff = pace.FIRST_BACKOFF
-        self._outage = Outage(node)
+        self._outage = Outage(settings.node)
         self._forgone: frozenset[Key] = frozenset()  # written by the thread of the leases alone
 
     def start(self) -> None:
         now = self._clock.now()
-        unheard = Node(self.node, reason=NOT_YET, silent_since=now, owner=self._owner)
+        unheard = Node(self.node, reason=NOT_YET, silent_since=now, owner=self._settings.owner)
         self._inbox([NodeSeen(now, unheard)])
 
     # -- connections -------------------------------------------------------------------------------
@@ -182,7 +157,11 @@ class Conversation:
             return
         self._looks[look.environment] = self._clock.elapsed()
         order = start_orders.prepare_order(
-            look, self._python, self._setup_limit, self._variables, self._local
+            look,
+            self._settings.python,
+            self._settings.setup_limit,
+            self._settings.variables,
+            self._settings.attributes,
         )
 
         def done(reply: Reply) -> None:
@@ -231,10 +210,12 @@ class Conversation:
         if not start_orders.can_meet(launch, nodes):
             return  # said again once the others have been heard of
         order = start_orders.start_order(
-            launch, self.node, nodes=nodes, library=self._library, python=self._python,
-            variables=self._variables, local=self._local,
+            launch, self.node, nodes=nodes, library=self._library, python=self._settings.python,
+            variables=self._settings.variables, local=self._settings.attributes,
         )  # fmt: skip
-        order = order._replace(**self._report, store=self._reign.store, log_limit=self._log_limit)
+        order = order._replace(
+            **self._report, store=self._reign.store, log_limit=self._settings.log_limit
+        )
         key, said_at = (launch.job, launch.attempt), self._clock.elapsed()
         if key in self._forgone or key in self._refusals or key in self._told_refused:
             return  # its end is told, or about to be; that may be long before it is committed
@@ -346,7 +327,7 @@ class Conversation:
     def _watch(self, send: Send, seen: Any, wait: Seconds, heard: float | None) -> None:
         asked = self._observer.offsets(self._view())
         fields: dict[str, Any] = {"offsets": asked, "seen": seen, "wait": wait, "heard": heard}
-        if self._owner:
+        if self._settings.owner:
             fields["look"] = OWNER_LOOK
         send("watch", fields, lambda reply: self._on_watch(send, asked, reply))
 

@@ -30,6 +30,7 @@ from gpq.daemon.files.staging import Stager
 from gpq.daemon.nodes.leases import LeaseWatch
 from gpq.daemon.nodes.node_client import NodeClient
 from gpq.daemon.nodes.observer import Key
+from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import NodeSilent, NotFound
 
 # the clock is looked at again: it may have been slewed, the machine suspended
@@ -72,6 +73,13 @@ class LiveWorld:
             clock=self._clock,
             codes=paths.snapshots(home),
         )
+        self._ports = NodePorts(
+            self._clock,
+            self._queue.put,
+            view=lambda: self._snapshot,
+            reign=self._reign,
+            ready=self.stager.ready,
+        )
         # Replaced as a whole, never changed: other threads look things up in it.
         self._clients = {
             NodeId(name): self._client(NodeId(name), nodes[name]) for name in sorted(nodes)
@@ -96,26 +104,21 @@ class LiveWorld:
         else:
             connector = LocalConnector(errors, python=config.python)
             arguments = from_config.local_arguments(config, self._home, folder)
-        return NodeClient(
+        local = config.connector != "ssh"
+        settings = NodeSettings(
             node,
-            connector,
-            arguments,
-            library="" if config.connector == "ssh" else self._library,
-            variables={} if config.connector == "ssh" else paths.of_jobs(self._home),
-            local=None if config.connector == "ssh" else self._attributes,
+            library=self._library if local else "",
             gpus=config.gpus,
             address=config.address,
             interface=config.interface,
             owner=config.owner,
             python=config.script_python,
+            variables=paths.of_jobs(self._home) if local else {},
+            attributes=self._attributes if local else None,
             setup_limit=self._setup_limit,
-            clock=self._clock,
-            inbox=self._queue.put,
-            view=lambda: self._snapshot,
-            reign=self._reign,
             log_limit=self._log_limit,
-            ready=self.stager.ready,
         )
+        return NodeClient(connector, arguments, settings, self._ports)
 
     def ask(
         self, node: NodeId, operation: str, fields: Mapping[str, Any], timeout: Seconds
@@ -131,18 +134,18 @@ class LiveWorld:
 
     def _nudge(self, node: NodeId) -> None:
         if node in self._clients:
-            self._clients[node].nudge()
+            self._clients[node].conversation.nudge()
 
     def _heard(self) -> Mapping[NodeId, Seconds]:
-        return {node: client.heard_at for node, client in self._clients.items()}
+        return {node: client.conversation.heard_at for node, client in self._clients.items()}
 
     def _forgo(self, node: NodeId, keys: frozenset[Key]) -> None:
         if node in self._clients:
-            self._clients[node].forgo(keys)
+            self._clients[node].conversation.forgo(keys)
 
     def _resume(self, node: NodeId, keys: frozenset[Key]) -> None:
         if node in self._clients:
-            self._clients[node].resume(keys)
+            self._clients[node].conversation.resume(keys)
 
     def start(self) -> None:
         for client in self._clients.values():
@@ -221,7 +224,7 @@ class LiveWorld:
                 nodes = [action.node]
         for node in nodes:
             if (client := self._clients.get(node)) is not None:
-                client.order(action)
+                client.conversation.order(action)
             elif isinstance(action, Stop) and action.reason is StopReason.CANCEL:
                 self._give_up(node, action.job, action.attempt)
 

@@ -1,0 +1,44 @@
+"""What a node's client is made with: how the node is configured, and how the daemon is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpq.core.model.actions import Launch
+from gpq.core.model.events import Event
+from gpq.core.model.jobs import Attributes
+from gpq.core.model.snapshot import Snapshot
+from gpq.core.model.units import NodeId, Seconds
+from gpq.daemon.clock.clock import Clock
+from gpq.daemon.clock.epoch import UNNAMED, Reign
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """Of one node, and of the jobs there."""
+
+    node: NodeId
+    library: str = ""  # folder there that holds gpq_agent alone; "" where the agent is to say it
+    gpus: Sequence[str] = ()  # to use, by UUID or index; all when empty
+    address: str = ""  # where peers reach it; "" where the agent is to say it
+    interface: str = ""  # over which it trains; "" for what the agent finds
+    owner: str = ""  # user there to whom it belongs; "" for nobody
+    python: str = ""  # that runs scripts there; "" for the one of each job
+    variables: Mapping[str, str] = field(default_factory=dict)  # of all jobs there
+    # what jobs have that noted no attributes, where the node is this machine
+    attributes: Attributes | None = None
+    setup_limit: Seconds = 600.0  # that a setup may take
+    log_limit: int = 0  # bytes of each attempt's log; 0: no limit
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    """What a client asks the daemon for, and tells it. `view` gives the newest committed snapshot,
+    `ready` says whether an attempt may start, or lacks files."""
+
+    clock: Clock
+    inbox: Callable[[Sequence[Event]], None]
+    view: Callable[[], Snapshot]
+    reign: Reign = UNNAMED
+    ready: Callable[[Launch], bool] = lambda launch: True
