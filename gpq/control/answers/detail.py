@@ -9,7 +9,8 @@ from dataclasses import asdict, replace
 from gpq.control import event_text
 from gpq.control.answers.reader import Reader
 from gpq.control.requests.submission import message_of
-from gpq.core.explain.explain import Explained, explain
+from gpq.core.explain.explain import explain
+from gpq.core.explain.explanation import Explained
 from gpq.core.feasibility.shapes import feasible
 from gpq.core.goodput import estimates
 from gpq.core.model import events as facts

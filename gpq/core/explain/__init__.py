@@ -2,5 +2,6 @@
 
 Nothing in the core imports this room.
 
-Open `explain.py` first.
+`pending.py` is the first obstacle of a job that waits, `obstacles.py` what keeps it from all
+servers. Open `explain.py` first.
 """

@@ -24,6 +24,12 @@ def drain_line(snapshot: Snapshot, node: NodeId) -> str:
     return f"server {node} is drained{': ' + reason if reason else ''}"
 
 
+def drain_lines(snapshot: Snapshot) -> list[str]:
+    """Of all servers that are drained and configured."""
+    names = sorted(snapshot.drained)
+    return [drain_line(snapshot, name) for name in names if name in snapshot.nodes]
+
+
 def device_name(node: NodeId, device: Device) -> str:
     """``GPU 2 of ada``."""
     return f"{'GPU' if device.kind == 'cuda' else 'CPU slot'} {device.index} of {node}"

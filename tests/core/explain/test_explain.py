@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.explain.explain import Explained, explain
+from gpq.core.explain.explain import explain
+from gpq.core.explain.explanation import Explained
 from gpq.core.model.jobs import Job, JobSpec, JobState, StopReason, Wish
 from gpq.core.model.nodes import DeviceState, NodeState
 from gpq.core.model.placements import Exit, Placement, Shape
