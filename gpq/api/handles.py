@@ -230,7 +230,7 @@ class Job:
         )
         if answer.unchanged and not answer.jobs:
             raise Refused("; ".join(answer.unchanged), f"`gpq show {self.id}` tells how it is")
-        return list(answer.said)
+        return list(answer.messages)
 
     def _change(self, request: requests.Request) -> int:
         """The number of the job that changed."""

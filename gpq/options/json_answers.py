@@ -10,7 +10,7 @@ import msgspec
 
 from gpq.config import FileConfig
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class Error(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class Error(msgspec.Struct, frozen=True):
 class CheckView(msgspec.Struct, frozen=True):
     name: str
     verdict: str  # "ok" | "warn" | "fail"
-    said: str
+    message: str
     fix: str  # "" where there is nothing to mend
     node: str  # the server that it is about, "" for this machine, or for several
 

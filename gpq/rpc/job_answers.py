@@ -234,6 +234,8 @@ class Explanation(msgspec.Struct, frozen=True):
     changes: list[ReallocationView] = []  # what that one changed
     # of its training loop, which keep gpq from changing the job as it would
     habits: list[HabitView] = []
+    code: str = ""  # of the headline, for scripts: "waits-for-gpus"
+    codes: list[str] = []  # of the reasons, in their order
     schema: int = SCHEMA
 
 
@@ -268,7 +270,7 @@ class Changed(msgspec.Struct, frozen=True):
 
     jobs: list[int]
     unchanged: list[str] = []  # one line each: why nothing was done
-    said: list[str] = []  # of edit, one line for each job that changed: what
+    messages: list[str] = []  # of edit, one line for each job that changed: what
     # of hold and requeue: what the stop costs a job whose loop does not go on exactly, and the cure
     warnings: list[str] = []
     schema: int = SCHEMA

@@ -10,6 +10,6 @@ field changes its meaning. Stamps are UTC, ISO 8601, and durations are seconds.
 from __future__ import annotations
 
 VERSION = 1
-SCHEMA = 1
+SCHEMA = 2
 MAX_LINE = 1 << 20  # bytes of a request
 LIKE_SLURM = "GPQ_LIKE_SLURM"  # in a job's environment: it reads SLURM_JOB_ID and the like

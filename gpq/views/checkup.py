@@ -16,7 +16,7 @@ class Checked(Protocol):
     @property
     def verdict(self) -> str: ...
     @property
-    def said(self) -> str: ...
+    def message(self) -> str: ...
     @property
     def fix(self) -> str: ...
     @property
@@ -30,7 +30,10 @@ def lines(found: Sequence[Checked], limit: int, bar: str = "█") -> list[str]:
     text: list[str] = []
     for name, check in zip(names, found, strict=True):
         text += wrapped(
-            safe(check.said), limit, f"{check.verdict:4}  {safe(name):{size}}  ", " " * (size + 8)
+            safe(check.message),
+            limit,
+            f"{check.verdict:4}  {safe(name):{size}}  ",
+            " " * (size + 8),
         )
         if check.fix and check.verdict != "ok":
             text += wrapped(safe(check.fix), limit, " " * (size + 8) + "fix: ", " " * (size + 13))

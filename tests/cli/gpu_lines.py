@@ -102,7 +102,7 @@ def checked(environment: Mapping[str, str]) -> str:
         for key, value in before.items():
             os.environ.pop(key)
             os.environ.update({key: value} if value is not None else {})
-    return f"{check.verdict:<10}{check.said}" + (f" ({check.fix})" if check.fix else "")
+    return f"{check.verdict:<10}{check.message}" + (f" ({check.fix})" if check.fix else "")
 
 
 if __name__ == "__main__":

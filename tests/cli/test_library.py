@@ -51,7 +51,7 @@ def test_both_ways_of_the_readme_lead_to_the_library_and_to_nothing_else(gpq: Gp
     said = gpq("config", "library")
     folder = said.stdout.strip()
     assert (said.returncode, said.stderr, os.listdir(folder)) == (0, "", ["gpq_agent"])
-    assert json.loads(gpq("config", "library", "--json").stdout) == {"path": folder, "schema": 1}
+    assert json.loads(gpq("config", "library", "--json").stdout) == {"path": folder, "schema": 2}
     assert "No module named 'gpq_agent'" in run(python).stderr
     once = run(python, PYTHONPATH=folder)
     assert once.stdout.startswith(f"trained 4 {folder}/gpq_agent/"), once.stderr

@@ -293,7 +293,7 @@ def test_a_file_that_was_broken_since_the_start_is_noticed_and_in_nobodys_way(gp
             for check in json.loads(gpq("doctor", "--json", "--python", BARE).stdout)["checks"]
             if check["name"] == "daemon"
         ]
-        assert (said["verdict"], "config.toml changed" in said["said"]) == ("warn", True)
+        assert (said["verdict"], "config.toml changed" in said["message"]) == ("warn", True)
     finally:
         gpq("daemon", "stop")
     stopped = gpq("status")

@@ -52,7 +52,7 @@ def test_targets_are_listed_and_tried(config: Path) -> None:
             "gpq: config.toml has no target `gone` in [notify]",
         )
         rows = json.loads(gpq(config, "notify", "test", "slack", "--json").stdout)
-        assert rows == {"targets": [{"name": "slack", "sent": True, "problem": ""}], "schema": 1}
+        assert rows == {"targets": [{"name": "slack", "sent": True, "problem": ""}], "schema": 2}
         checked = gpq(config, "config", "check")
         assert (checked.returncode, checked.stderr) == (0, "")
     shown = gpq(config, "config", "show")

@@ -69,7 +69,7 @@ def test_two_classes_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_field_too_many_is_let_pass_and_one_too_few_or_of_another_type_is_not() -> None:
-    right = {"path": "/c.toml", "schema": 1}
+    right = {"path": "/c.toml", "schema": 2}
     is_valid = validator("config path").is_valid
     assert is_valid(right)
     assert is_valid({**right, "news": 1})
@@ -166,7 +166,7 @@ def test_adding_and_removing_a_server_prints_what_the_schemas_say(gpq: Gpq, home
         )
         assert ran(gpq, *add)["added"][0]["name"] == "far"
         ran(gpq, *add, code=5)
-    assert ran(gpq, "nodes", "remove", "far", "--force", "--json") == {"removed": "far", "live": False, "schema": 1}
+    assert ran(gpq, "nodes", "remove", "far", "--force", "--json") == {"removed": "far", "live": False, "schema": 2}
 
 
 def test_schemas_are_printed_and_listed_and_a_command_without_is_refused(gpq: Gpq) -> None:

@@ -77,7 +77,7 @@ def test_a_healthy_server_has_nothing_to_mend() -> None:
 def test_each_trouble_is_named_with_its_fix(changed: dict[str, Any], name: str, verdict: str, said: str) -> None:
     check = lines(**changed)[name]
     assert check.verdict == verdict
-    assert said in check.said
+    assert said in check.message
     assert check.fix
 
 
@@ -94,9 +94,9 @@ def test_gpus_that_are_ill_or_used_by_others_are_named() -> None:
     driver = {"driver": "550.1", "error": ""}
     assert server_lines.gpus(NODE, driver) == Check("gpus", "ok", "1 x A100, driver 550.1", "", "a")
     ill = server_lines.gpus(with_gpu(state="lost", reason="fell off the bus"), driver)
-    assert (ill.verdict, "GPU 0 lost: fell off the bus" in ill.said) == ("fail", True)
+    assert (ill.verdict, "GPU 0 lost: fell off the bus" in ill.message) == ("fail", True)
     used = server_lines.gpus(with_gpu(state="foreign", processes=[ProcessView(7, "eve", "python", 100, None)]), driver)
-    assert (used.verdict, "GPU 0: eve (pid 7, python)" in used.said) == ("warn", True)
+    assert (used.verdict, "GPU 0: eve (pid 7, python)" in used.message) == ("warn", True)
     ours = server_lines.gpus(with_gpu(job=3, processes=[ProcessView(7, "eve", "python", 100, 3)]), driver)
     assert ours.verdict == "ok"
     hung = server_lines.gpus(NODE, {"error": "no answer within 15 s"})
@@ -105,7 +105,7 @@ def test_gpus_that_are_ill_or_used_by_others_are_named() -> None:
 
 def test_a_server_that_does_not_answer_says_why_it_was() -> None:
     silent = server_lines.reachability(NodeView("a", "unreachable", "no route to host", 8, 1000, 9.0, []))
-    assert (silent.verdict, silent.said) == ("fail", "does not answer: no route to host")
+    assert (silent.verdict, silent.message) == ("fail", "does not answer: no route to host")
     assert "gpq nodes remove a" in silent.fix
 
 
@@ -126,7 +126,7 @@ def test_two_machines_of_one_name_are_told_and_two_nodes_of_one_machine_are_not(
     one = {"host": "vm", "boot": "x"}
     assert link_lines.host_names({"a": one, "b": one}).verdict == "ok"
     check = link_lines.host_names({"a": one, "b": {**one, "boot": "y"}})
-    assert (check.verdict, check.said) == ("warn", "a, b are all called vm")
+    assert (check.verdict, check.message) == ("warn", "a, b are all called vm")
 
 
 def test_a_connection_is_good_where_one_address_takes_every_port() -> None:
@@ -135,13 +135,13 @@ def test_a_connection_is_good_where_one_address_takes_every_port() -> None:
         "tcp", "ok", "a -> b at 10.0.0.2"
     )
     some = link_lines.reached("a", "b", ["10.0.0.2"], {("10.0.0.2", 21000): "", ("10.0.0.2", 40000): "no answer"})
-    assert (some.verdict, "only 10.0.0.2:21000" in some.said, "allow all TCP from a" in some.fix) == (
+    assert (some.verdict, "only 10.0.0.2:21000" in some.message, "allow all TCP from a" in some.fix) == (
         "fail",
         True,
         True,
     )
     none = link_lines.reached("a", "b", ["10.0.0.2"], {("10.0.0.2", 21000): "connection refused"})
-    assert (none.verdict, "10.0.0.2: connection refused" in none.said) == ("fail", True)
+    assert (none.verdict, "10.0.0.2: connection refused" in none.message) == ("fail", True)
 
 
 def test_an_all_reduce_tells_its_figures_and_what_is_slow() -> None:
@@ -164,7 +164,7 @@ def test_what_ssh_makes_of_the_settings_is_shown_and_nothing_is_connected_to(tmp
     settings.write_text("Host far\n  HostName 192.0.2.7\n  User ada\n  Port 2222\n  ProxyJump gate\n")
     node = NodeConfig(connector="ssh", host="far", ssh=["ssh", "-F", str(settings)])
     assert _ssh("a", node) == Check("ssh", "ok", "ada@192.0.2.7, port 2222, by gate", "", "a")
-    assert _ssh("a", NodeConfig(connector="ssh", host="far", port=99, ssh=node.ssh)).said.startswith(
+    assert _ssh("a", NodeConfig(connector="ssh", host="far", port=99, ssh=node.ssh)).message.startswith(
         "ada@192.0.2.7, port 99"
     )
     settings.write_text("Nonsense yes\n")

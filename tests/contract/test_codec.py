@@ -52,7 +52,7 @@ def test_the_envelope_is_as_documented() -> None:
     answer = json.loads(codec.encode_result(Submitted(7, "x", "pending")))
     assert answer.pop("program")
     assert answer == {
-        "v": VERSION, "ok": True, "result": {"id": 7, "name": "x", "state": "pending", "warnings": [], "jobs": [], "schema": 1},
+        "v": VERSION, "ok": True, "result": {"id": 7, "name": "x", "state": "pending", "warnings": [], "jobs": [], "schema": 2},
     }  # fmt: skip
     refusal = json.loads(codec.encode_error(NotFound("no such job", "look again")))
     assert refusal.pop("program")

@@ -59,16 +59,16 @@ def test_two_servers_are_checked_and_what_lies_between_them(served: Daemon) -> N
         assert "ssh" not in found
         assert found["reach"]["verdict"] == "ok"
     between = [check for check in checks if not check["node"]]
-    assert [check["said"] for check in between if check["name"] == "files"] == [
+    assert [check["message"] for check in between if check["name"] == "files"] == [
         "folders of checkpoints: one, two share one"
     ]
-    assert sorted(check["said"] for check in between if check["name"] == "tcp") == [
+    assert sorted(check["message"] for check in between if check["name"] == "tcp") == [
         "one -> two at 127.0.0.1", "two -> one at 127.0.0.1",
     ]  # fmt: skip
     [reduced] = [check for check in between if check["name"] == "all-reduce"]
     assert (said.returncode == 1) == any(check["verdict"] == "fail" for check in checks)
-    if "torch" in next(check["said"] for check in between if check["name"] == "versions"):
-        assert reduced["said"].startswith("one - two: ")
+    if "torch" in next(check["message"] for check in between if check["name"] == "versions"):
+        assert reduced["message"].startswith("one - two: ")
         [(first, second, link)] = json.loads(kept(served))
         assert (first, second, link["backend"]) == ("one", "two", "gloo")
         assert link["bandwidth"] > 1e6

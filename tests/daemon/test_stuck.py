@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 from gpq.control.answers.reader import Reader
-from gpq.core.explain.explain import explain
 from gpq.core.model.nodes import DeviceState
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.reconcile import stuck
@@ -15,6 +14,7 @@ from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes.observer import Observer
 from gpq.daemon.nodes.settings import NodeSettings
 from tests.support.builders import black_box, on, running, snapshot
+from tests.support.explanations import explain
 
 A = NodeId("a")
 WHY = "pid 77 (python, state D) cannot be killed: the kernel holds it"

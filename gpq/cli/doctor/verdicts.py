@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 class Check:
     name: str
     verdict: str  # "ok" | "warn" | "fail"
-    said: str
+    message: str
     fix: str = ""
     node: str = ""  # the server that it is about, "" for this machine, or for several
 

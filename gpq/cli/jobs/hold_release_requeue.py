@@ -53,6 +53,6 @@ def tell(answer: job_answers.Changed, done: str, *, as_json: bool) -> int:
     if as_json:
         output.emit(answer)
     else:
-        output.say(*(answer.said or [f"job {job} {done}" for job in answer.jobs]))
+        output.say(*(answer.messages or [f"job {job} {done}" for job in answer.jobs]))
         output.note(*answer.unchanged, *answer.warnings)
     return 0 if answer.jobs or not answer.unchanged else 5

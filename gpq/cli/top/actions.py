@@ -138,8 +138,8 @@ def _being_cancelled(job: int) -> str:
 
 
 def _changed(said: job_answers.Changed, what: str) -> str:
-    if said.said:
-        return said.said[0]
+    if said.messages:
+        return said.messages[0]
     if said.jobs:
         return "; ".join([f"job {said.jobs[0]} {what}", *said.warnings])
     return "; ".join(said.unchanged) or "nothing changed"

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from gpq.control import event_text
+from gpq.control.answers import reason_text
 from gpq.control.answers.reader import Reader
 from gpq.control.requests.submission import message_of
 from gpq.core.explain.explain import explain
-from gpq.core.explain.explanation import Explained
+from gpq.core.explain.reasons import JobReasons, reason
 from gpq.core.feasibility.shapes import feasible
 from gpq.core.goodput import estimates
 from gpq.core.model import events as facts
@@ -133,20 +134,22 @@ def explanation(reader: Reader, job: Job) -> Explanation:
     if job.state in TERMINAL:
         how = event_text.ended_line(job)
         line = f"{job.state}{': ' + how if how else ''}"
-        return Explanation(int(job.id), str(job.state), line, [], _after(job), None)
-    said = explain(replace(reader.snapshot, now=reader.now), reader.allocation, job)
-    brought = reader.brought(job)
-    if brought is not None:
-        said = Explained(
-            str(brought), (f"it starts on {job.placement} once that is there", *said.reasons[1:])
-        )
+        return Explanation(int(job.id), str(job.state), line, [], _after(job), None, code="ended")
+    answer = explain(replace(reader.snapshot, now=reader.now), reader.allocation, job)
+    transfer = reader.brought(job)
+    if transfer is not None:
+        start = reason("starts-once-brought", placement=job.placement)
+        answer = JobReasons(reason("bringing", line=str(transfer)), (start, *answer.reasons[1:]))
     if job.exit is not None and is_doubtful(job.exit):
-        said = replace(said, reasons=(*said.reasons, f"its attempt before: {job.exit.note}"))
+        before = reason("attempt-before", line=job.exit.note)
+        answer = replace(answer, reasons=(*answer.reasons, before))
+    words = reason_text.texts(answer)
     return Explanation(
-        int(job.id), str(job.state), said.headline, list(said.reasons), list(said.remedies),
+        int(job.id), str(job.state), words.headline, list(words.reasons), list(words.remedies),
         decided, curve(reader, job),
         event_text.maybe_stamp(reader.changed.at if reader.changed is not None else None),
         changes(reader), habits(job),
+        answer.headline.code, [reason.code for reason in answer.reasons],
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpq.control import divergence, event_text
+from gpq.control.answers import reason_text
 from gpq.core.accounting.fairness import JobFairness, fairness_by_user
 from gpq.core.explain.explain import explain
 from gpq.core.feasibility import idle_gpus
@@ -140,14 +141,17 @@ class Reader:
         brought = self.brought(job)
         if brought is not None:
             return str(brought)
-        return explain(self.snapshot, self.allocation, job).headline
+        return self._headline(job)
+
+    def _headline(self, job: Job) -> str:
+        return reason_text.text(explain(self.snapshot, self.allocation, job).headline)
 
     def _waits(self, job: Job) -> str:
         """Why a job of the queue has no GPU. It may be asked of ten thousand."""
         if job.id in self._gated:
             return self._gated[job.id]
         if job.not_before > self.now:
-            return explain(self.snapshot, self.allocation, job).headline
+            return self._headline(job)
         spec = job.spec
         key = (
             spec.user if self.snapshot.reservations else "",
@@ -160,7 +164,7 @@ class Reader:
         )  # fmt: skip
         said = self._headlines.get(key)
         if said is None:
-            said = self._headlines[key] = explain(self.snapshot, self.allocation, job).headline
+            said = self._headlines[key] = self._headline(job)
         return said
 
     def ranks(self, job: Job) -> list[RankView]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpq.core.explain.reasons import Reason, reason
 from gpq.core.feasibility.shapes import by_type, feasible, held_by, is_fixed, shape_on, supply
 from gpq.core.goodput import estimates
 from gpq.core.model.jobs import Job, JobState
@@ -40,7 +41,7 @@ def _change(snapshot: Snapshot, job: Job, way: int) -> Change | None:
         return None
     here = typed(job.placement)
     counts = sorted({shape.replicas for shape in feasible(job, snapshot)}, reverse=way < 0)
-    count = next((each for each in counts if (each - here.replicas) * way > 0), None)
+    count = next((number for number in counts if (number - here.replicas) * way > 0), None)
     if count is None:
         return None
     there = [
@@ -64,8 +65,8 @@ def givers(snapshot: Snapshot, job: Job) -> list[Change]:
         for other in snapshot.jobs.values()
         if other.id != job.id and other.state is JobState.RUNNING
     ]
-    found = [change for other in others if (change := fewer(snapshot, other)) is not None]
-    return sorted(found, key=lambda change: (-change.ratio, change.job))
+    changes = [change for other in others if (change := fewer(snapshot, other)) is not None]
+    return sorted(changes, key=lambda change: (-change.ratio, change.job))
 
 
 def free(snapshot: Snapshot, job: Job, gpu_type: str = "") -> int:
@@ -82,54 +83,35 @@ def free(snapshot: Snapshot, job: Job, gpu_type: str = "") -> int:
     )
 
 
-def lines(snapshot: Snapshot, job: Job) -> list[str]:
-    """Sentences; none where its goodput is not known."""
+def reasons(snapshot: Snapshot, job: Job) -> list[Reason]:
+    """None where its goodput is not known."""
     change = more(snapshot, job)
     if change is None:
         return []
     if change.ratio <= 1:
-        return [
-            f"{change.gpus} GPUs would not make it faster: its goodput would change by"
-            f" {_percent(change.ratio)}"
-        ]
-    said = f"{change.gpus} GPUs would change its goodput by {_percent(change.ratio)}"
+        return [reason("more-gpus-no-faster", gpus=change.gpus, ratio=change.ratio)]
+    worth = {"gpus": change.gpus, "ratio": change.ratio}
     if snapshot.config.policy in GANG:
-        return [
-            f"{said}; the policy {snapshot.config.policy} gives no job more than the fewest that it"
-            " asked for"
-        ]
-    same = change.gpu_type == typed_on(snapshot, job)
-    unused, needed = (
-        free(snapshot, job, change.gpu_type),
-        change.gpus - (job.replicas if same else 0),
-    )
-    if unused >= needed:
-        return [
-            f"{said}; {unused} {'is' if unused == 1 else 'are'} free, {_why_not(snapshot, job)}"
-        ]
+        return [reason("more-gpus-gang", policy=snapshot.config.policy, **worth)]
+    own = job.replicas if change.gpu_type == typed_on(snapshot, job) else 0
+    unused = free(snapshot, job, change.gpu_type)
+    if unused >= change.gpus - own:
+        return [reason(_obstacle(snapshot, job), unused=unused, **worth)]
     rivals = givers(snapshot, job)
     if not rivals:
-        return [f"{said}; nobody who runs could give any"]
-    told = [
-        f"job {one.job} would lose {max(100 * (1 - one.ratio), 0):.0f}% with {one.gpus}"
-        for one in rivals[:2]
-    ]
-    return [said, f"who could give: {', '.join(told)}"]
+        return [reason("more-gpus-no-giver", **worth)]
+    return [reason("more-gpus", **worth), reason("givers", changes=rivals[:2])]
 
 
-def _why_not(snapshot: Snapshot, job: Job) -> str:
+def _obstacle(snapshot: Snapshot, job: Job) -> str:
     """Why it does not have the GPUs that are free and would make it faster."""
     if job.idle:
-        return "and it gets none while it does not use those that it has"
+        return "more-gpus-but-idle"
     if is_fixed(job, snapshot):
-        return "and it was started too short a time ago to be moved again"
-    return "and that was not worth a restart"
+        return "more-gpus-but-just-moved"
+    return "more-gpus-not-worth-restart"
 
 
 def typed_on(snapshot: Snapshot, job: Job) -> str:
     """The type of its GPUs as shapes name it; "" where all are of one."""
     return shape_on(job.placement, snapshot).gpu_type if job.placement is not None else ""
-
-
-def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.0f}%"

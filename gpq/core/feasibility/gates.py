@@ -9,27 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpq.core.feasibility.leases import span
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Dependency, Job, JobState, On, Wish
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
-
-_SAID = {
-    On.OK: "is to succeed first",
-    On.NOTOK: "is to end without success first",
-    On.ANY: "is to end first",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """`headline` fits in a table cell; the others are as in `explain.Explained`."""
-
-    headline: str
-    reasons: tuple[str, ...]
-    remedies: tuple[str, ...]
 
 
 def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
@@ -50,17 +35,17 @@ def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
     if not limited:
         return headlines
     limited.sort(key=lambda job: job.id)
-    taken = Counter(_array(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES)
+    taken = Counter(array_of(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES)
     for job in limited:
         if job.wish is not Wish.RUN or job.not_before > snapshot.now:
             continue
-        taken[_array(job)] += 1
-        if taken[_array(job)] > _limit(job):
-            headlines[job.id] = f"at most {_limit(job)} of array {_array(job)} at once"
+        taken[array_of(job)] += 1
+        if taken[array_of(job)] > array_limit(job):
+            headlines[job.id] = f"at most {array_limit(job)} of array {array_of(job)} at once"
     return headlines
 
 
-def _may_be_gated(job: Job) -> bool:
+def may_be_gated(job: Job) -> bool:
     spec = job.spec
     waits = job.awaits or job.unmet or spec.begin or spec.seat is not None
     return bool(waits) and job.state is JobState.PENDING
@@ -108,41 +93,11 @@ def _short(one: Dependency) -> str:
     return f"job {one.job}" if one.on is On.OK else f"job {one}"
 
 
-def gate(snapshot: Snapshot, job: Job) -> Gate | None:
-    """All that is to be said of what keeps a waiting `job` from the contest; None where nothing
-    does."""
-    headline = closed(snapshot).get(job.id) if _may_be_gated(job) else None
-    if headline is None:
-        return None
-    reasons = [_awaited(snapshot, one) for one in job.awaits]
-    remedies = [f"`gpq edit {job.id} --after none` lets it go without them"] if job.awaits else []
-    if job.spec.begin > snapshot.now:
-        reasons.append(f"it was submitted to begin in {span(job.spec.begin - snapshot.now)}")
-        remedies.append(f"`gpq edit {job.id} --begin now` lets it go at once")
-    if not reasons and job.spec.seat is not None:
-        array, limit = _array(job), _limit(job)
-        holding = sum(
-            other.state in HOLDS_DEVICES and _array(other) == array
-            for other in snapshot.jobs.values()
-        )
-        reasons.append(
-            f"{holding} of array {array} have GPUs, or are stopping, and at most {limit} may"
-        )
-        remedies.append(f"`gpq edit {array} --array-limit {limit + 1}` lets one more run")
-    return Gate(headline, tuple(reasons), tuple(remedies))
-
-
-def _awaited(snapshot: Snapshot, one: Dependency) -> str:
-    other = snapshot.jobs.get(one.job)
-    what = f" ({other.name or other.spec.argv[0]}, {other.state})" if other is not None else ""
-    return f"job {one.job}{what} {_SAID[one.on]}"
-
-
-def _array(job: Job) -> JobId:
+def array_of(job: Job) -> JobId:
     return job.spec.seat.array if job.spec.seat is not None else JobId(0)
 
 
-def _limit(job: Job) -> int:
+def array_limit(job: Job) -> int:
     return job.spec.seat.limit if job.spec.seat is not None else 0
 
 

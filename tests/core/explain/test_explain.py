@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.explain.explain import explain
-from gpq.core.explain.explanation import Explained
+from gpq.control.answers.reason_text import Texts
 from gpq.core.model.jobs import Job, JobSpec, JobState, StopReason, Wish
 from gpq.core.model.nodes import DeviceState, NodeState
 from gpq.core.model.placements import Exit, Placement, Shape
@@ -19,13 +18,14 @@ from gpq.core.placement.placement import place
 from gpq.core.rounds.motives import motives
 from gpq.policies.registry import POLICIES
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
+from tests.support.explanations import explain
 
 
-def why(here: Snapshot, number: int = 1, allocation: dict[JobId, Shape] | None = None) -> Explained:
+def why(here: Snapshot, number: int = 1, allocation: dict[JobId, Shape] | None = None) -> Texts:
     return explain(here, allocation, here.jobs[JobId(number)])
 
 
-def said(answer: Explained) -> str:
+def said(answer: Texts) -> str:
     return " | ".join([answer.headline, *answer.reasons, *answer.remedies])
 
 

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from gpq.core.explain.explain import explain
+from gpq.control.answers.reason_text import text
+from gpq.core.explain.reasons import reason
 from gpq.core.explain.start_window import NEVER, Window, window
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.profile import Profile, Progress
@@ -17,6 +18,7 @@ from gpq.core.rounds.rounds import decide, due, next_round
 from gpq.policies.fifo import Fifo
 from gpq.sim.world import SimWorld
 from tests.support.builders import DECLARED, black_box, command, job, node, on, running, snapshot, spec
+from tests.support.explanations import explain
 
 A, B = node("a", 2), node("b", 4)
 
@@ -29,15 +31,19 @@ def of(state: Snapshot, gpus: int = 1, ahead: dict[JobId, int] | None = None) ->
     return window(state, job(99, spec_=black_box(gpus)), gpus, ahead or {})
 
 
+def words(when: Window | None) -> str:
+    return text(reason("start-window", window=when))
+
+
 def test_free_gpus_are_there_at_once() -> None:
-    assert str(of(snapshot(A))) == "it may start at once"
+    assert words(of(snapshot(A))) == "it may start at once"
 
 
 def test_a_time_limit_bounds_the_end_and_nothing_the_beginning() -> None:
     found = of(snapshot(A, limited(1, 0, 1, limit=600.0), now=100.0))
     assert found is not None
     assert (found.earliest, found.latest) == (0.0, 510.0)
-    assert str(found) == (
+    assert words(found) == (
         "it may start as soon as GPUs are given back, and within 8 m if nobody else comes: "
         "the time limit of job 1 ends it by then"
     )
@@ -49,7 +55,7 @@ def test_progress_gives_both_ends_and_a_limit_cuts_the_later() -> None:
     found = of(snapshot(A, runs, now=1000.0), 2)
     assert found is not None
     assert (found.earliest, found.latest) == pytest.approx((700.0, 1500.0))
-    assert "job 1 seems to need another 16 m" in str(found)
+    assert "job 1 seems to need another 16 m" in words(found)
     cut = replace(runs, spec=replace(runs.spec, time_limit=1200.0, grace=10.0))
     found = of(snapshot(A, cut, now=1000.0), 2)
     assert found is not None
@@ -60,16 +66,16 @@ def test_what_nobody_knows_stays_open() -> None:
     found = of(snapshot(A, limited(1, 0, 1, limit=None)))
     assert found is not None
     assert found.latest == NEVER
-    assert str(found) == "nobody knows when it may start: job 1 has told neither its length nor a time limit (--time)"
+    assert words(found) == "nobody knows when it may start: job 1 has told neither its length nor a time limit (--time)"
     both = of(snapshot(A, limited(1, 0, limit=None), limited(2, 1, limit=None)), 2)
-    assert "jobs 1 and 2 have told neither their length nor" in str(both)
+    assert "jobs 1 and 2 have told neither their length nor" in words(both)
 
 
 def test_a_beginning_that_is_known_is_told_though_the_end_is_not() -> None:
     bounded = limited(2, 1, limit=100.0)
     found = of(snapshot(A, limited(1, 0, limit=None), bounded), 1, {JobId(50): 1})
     assert found is not None
-    assert str(found).startswith(
+    assert words(found).startswith(
         "it may start as soon as GPUs are given back; nobody knows how late: job 50 comes before it; job 1 has"
     )
 
@@ -90,7 +96,7 @@ def test_those_ahead_take_theirs_first() -> None:
     assert both is not None
     assert too_many is not None
     assert (one.latest, both.latest, too_many.latest) == (110.0, 510.0, NEVER)
-    assert "job 50 comes before it" in str(both)
+    assert "job 50 comes before it" in words(both)
 
 
 def test_who_can_be_moved_may_give_its_gpus_at_any_moment() -> None:

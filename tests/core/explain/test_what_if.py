@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from gpq.control.answers.reason_text import text
 from gpq.core.explain import what_if
-from gpq.core.explain.explain import explain
 from gpq.core.model.jobs import Job
 from gpq.core.model.profile import Noise, Profile, ProfileRow
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.motives import reallocations
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
+from tests.support.explanations import explain
 
 NODE = node("a", 4)
 
@@ -51,7 +52,7 @@ def test_more_is_worth_more_to_who_scales_better() -> None:
 
 def test_who_could_give_and_what_it_would_lose_is_said() -> None:
     state = two()
-    more, who = what_if.lines(state, of(state, 1))
+    more, who = map(text, what_if.reasons(state, of(state, 1)))
     assert more.startswith("3 GPUs would change its goodput by +")
     assert re.fullmatch(r"who could give: job 2 would lose [1-9]\d?% with 1", who)
     assert more in explain(state, {}, of(state, 1)).reasons
@@ -59,19 +60,19 @@ def test_who_could_give_and_what_it_would_lose_is_said() -> None:
 
 def test_free_gpus_that_were_not_worth_it_are_named() -> None:
     state = snapshot(NODE, running(1, on("a", 0, 1), spec_=spec(up_to=4), profile=profile(0.0)), now=1000.0)
-    [said] = what_if.lines(state, of(state, 1))
+    [said] = map(text, what_if.reasons(state, of(state, 1)))
     assert "2 are free, and that was not worth a restart" in said
 
 
 def test_more_that_would_be_slower_is_no_question_of_restarts() -> None:
     state = snapshot(NODE, running(1, on("a", 0), spec_=spec(up_to=4), profile=profile(-3.0)), now=1000.0)
-    [said] = what_if.lines(state, of(state, 1))
+    [said] = map(text, what_if.reasons(state, of(state, 1)))
     assert re.fullmatch(r"2 GPUs would not make it faster: its goodput would change by -\d+%", said)
 
 
 def test_who_cannot_be_resized_has_no_bargains() -> None:
     state = snapshot(NODE, running(1, on("a", 0), spec_=black_box()), now=1000.0)
-    assert what_if.lines(state, of(state, 1)) == []
+    assert what_if.reasons(state, of(state, 1)) == []
     assert what_if.more(state, job(5)) is None
     full = snapshot(NODE, running(1, on("a", 0, 1), spec_=spec(gpus=2, up_to=2), profile=profile(0.9)), now=1000.0)
     assert what_if.more(full, of(full, 1)) is None

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.explain.explain import explain
 from gpq.core.feasibility.checkpoints import (
     ASSUMED_RATE,
     FIXED,
@@ -29,6 +28,7 @@ from gpq.core.rounds.rounds import decide
 from gpq.core.state.apply_events import fold
 from gpq.policies.registry import POLICIES, policy
 from tests.support import builders
+from tests.support.explanations import explain
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 

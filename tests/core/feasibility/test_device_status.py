@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.explain.explain import explain
 from gpq.core.feasibility.device_status import condition, intruders, out_of_use
 from gpq.core.model.nodes import DeviceState, Node, NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from tests.support.builders import black_box, job, node, on, running, snapshot
+from tests.support.explanations import explain
 
 CARL = "used by carl (python, 11 GiB, since 14:02)"
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.explain.explain import explain
 from gpq.core.feasibility import environments
 from gpq.core.feasibility.environments import FIT_FOR, UNFIT_FOR
 from gpq.core.feasibility.shapes import feasible
@@ -21,6 +20,7 @@ from gpq.core.rounds.rounds import Decision, decide, due
 from gpq.core.state.apply_events import fold
 from gpq.policies.registry import POLICIES, policy
 from tests.support.builders import black_box, job, node, on, running, snapshot, spec
+from tests.support.explanations import explain
 
 A, B = NodeId("a"), NodeId("b")
 NEEDS = black_box(environment="e1")

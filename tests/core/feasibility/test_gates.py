@@ -9,7 +9,6 @@ from random import Random
 import pytest
 
 from gpq.core.accounting.fairness import shares_now
-from gpq.core.explain.explain import explain
 from gpq.core.feasibility import gates
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Cancelled, Edited, Event, Failed, ReleaseAsked, Succeeded, TimeLimitReached
@@ -22,6 +21,7 @@ from gpq.core.state.apply_events import fold
 from gpq.policies.fifo import Fifo
 from gpq.policies.registry import POLICIES
 from tests.support.builders import black_box, brief, job, node, on, running, snapshot, spec
+from tests.support.explanations import explain
 
 A = node("a", 8)
 

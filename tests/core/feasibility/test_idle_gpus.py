@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.explain.explain import explain
 from gpq.core.feasibility import idle_gpus
 from gpq.core.model.actions import Stop
 from gpq.core.model.events import Event, Idled, NodeSeen, NodeSilent
@@ -18,6 +17,7 @@ from gpq.core.rounds.rounds import Decision, decide
 from gpq.core.state.apply_events import fold
 from gpq.policies.registry import POLICIES
 from tests.support.builders import black_box, brief, node, on, running, snapshot, spec
+from tests.support.explanations import explain
 
 
 def used(*percent: int | None, name: str = "a") -> Node:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gpq.core.explain.explain import explain
 from gpq.core.feasibility.leases import LEAST, given_up, margin, patience, silence, span
 from gpq.core.model import events as facts
 from gpq.core.model.jobs import Job, JobState, Level, StopReason, Wish
@@ -22,6 +21,7 @@ from gpq.core.state.apply_events import fold
 from gpq.core.state.lifecycle import conclude, joint_exit
 from gpq.policies.registry import policy
 from tests.support.builders import black_box, node, on, running, snapshot, spec
+from tests.support.explanations import explain
 
 A, B = NodeId("a"), NodeId("b")
 ONE = JobId(1)

@@ -8,7 +8,6 @@ import pytest
 
 from gpq.cli.doctor.server_lines import unknown_attempts
 from gpq.control.answers.reader import Reader
-from gpq.core.explain.explain import explain
 from gpq.core.model.actions import Launch
 from gpq.core.model.nodes import Stranger
 from gpq.core.model.snapshot import Snapshot
@@ -18,6 +17,7 @@ from gpq.policies.registry import POLICIES, policy
 from gpq.rpc.node_answers import NodeList
 from gpq.views.nodes import lines
 from tests.support.builders import black_box, job, node, snapshot
+from tests.support.explanations import explain
 
 A = NodeId("a")
 HERE = Stranger(JobId(1), 2, since=40.0, pid=77, folder="/spool/attempts/1.2")
@@ -56,4 +56,4 @@ def test_the_user_is_told_in_status_in_nodes_and_in_doctor() -> None:
     views = reader.nodes()
     assert [view.strangers for view in views] == [[line], []]
     assert line in lines(NodeList(views), 0)[1]
-    assert [(check.verdict, check.said) for check in unknown_attempts(views[0])] == [("warn", line)]
+    assert [(check.verdict, check.message) for check in unknown_attempts(views[0])] == [("warn", line)]

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.explain.explain import explain
 from gpq.core.feasibility.reservations import UNKNOWN_LENGTH, barred, current, next_change
 from gpq.core.model import events as facts
 from gpq.core.model.actions import Launch, Stop
@@ -19,6 +18,7 @@ from gpq.core.rounds.rounds import Decision, decide, next_round
 from gpq.core.state.apply_events import fold
 from gpq.policies.registry import POLICIES, policy
 from tests.support.builders import black_box, job, node, on, running, snapshot, spec
+from tests.support.explanations import explain
 
 A = NodeId("a")
 A0 = DeviceId("a-0")

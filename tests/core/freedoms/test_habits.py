@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from gpq_agent import wire
 
-from gpq.core.explain.explain import explain
 from gpq.core.feasibility import owners
 from gpq.core.freedoms.freedoms import bound, gpus_kept
 from gpq.core.freedoms.habits import MAX_HABITS, MEANING, MENDED_AFTER, blamed, cures, joined, lent, with_habits
@@ -22,6 +21,7 @@ from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import due
 from gpq.core.state.apply_events import fold
 from tests.support.builders import DECLARED, job, node, on, running, snapshot, spec
+from tests.support.explanations import explain
 
 SAM = Habit("two-passes", (ACCUMULATE, SPLIT), "two passes", "none is needed")
 OWN_EPOCHS = Habit("own-epochs", (RESIZE,), "its own epochs", "for epoch in job.epochs(count):")

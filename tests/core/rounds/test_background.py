@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from gpq.core.accounting.fairness import shares_now
-from gpq.core.explain.explain import explain
 from gpq.core.model.actions import Launch, Stop
 from gpq.core.model.events import Exited
 from gpq.core.model.jobs import Job, JobState, StopReason
@@ -17,6 +16,7 @@ from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.rounds import Decision, decide, sanity
 from gpq.policies.registry import POLICIES
 from tests.support.builders import black_box, brief, job, node, on, running, snapshot, spec
+from tests.support.explanations import explain
 
 A = node("a", 4)
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.explain.explain import explain
 from gpq.core.feasibility.shapes import feasible
 from gpq.core.model import events as facts
 from gpq.core.model.actions import Launch, Stop
@@ -19,6 +18,7 @@ from gpq.core.rounds.rounds import Decision, decide
 from gpq.core.state.apply_events import fold
 from gpq.policies.registry import POLICIES, policy
 from tests.support.builders import black_box, job, node, on, running, snapshot, spec
+from tests.support.explanations import explain
 
 A, B = NodeId("a"), NodeId("b")
 DRAIN = facts.NodeDrained(0.0, A, "new driver", "ada")

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core.explain.explain import explain
 from gpq.core.feasibility.shapes import is_fixed
 from gpq.core.model.jobs import Job, Level, StopReason
 from gpq.core.model.nodes import DeviceProcess, DeviceState, Node, Reservation
@@ -23,6 +22,7 @@ from gpq.core.rounds.rounds import decide
 from gpq.policies.registry import policy
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 from tests.support.examples import examples
+from tests.support.explanations import explain
 
 
 def measured(scale: float = 0.9, up_to: int = 3) -> Profile:

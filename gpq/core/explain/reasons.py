@@ -1,0 +1,35 @@
+"""What is said of a job: a headline, the reasons, and what would change it. As codes and facts: the
+sentences are `gpq.control.answers.reason_text`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """`code` is stable, for scripts: `gpq why --json` prints it. `facts` are what its sentence
+    names: numbers, names, or a whole line of a room below."""
+
+    code: str
+    facts: Mapping[str, object]
+
+
+def reason(code: str, **facts: object) -> Reason:
+    return Reason(code, facts)
+
+
+def lines(code: str, sentences: list[str]) -> list[Reason]:
+    """Reasons whose sentences come from a room below."""
+    return [reason(code, line=line) for line in sentences]
+
+
+@dataclass(frozen=True, slots=True)
+class JobReasons:
+    """`headline` fits in a table cell; `reasons` are sentences; `remedies` say what would change
+    it."""
+
+    headline: Reason
+    reasons: tuple[Reason, ...] = ()
+    remedies: tuple[Reason, ...] = ()
