@@ -36,7 +36,7 @@ def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
     """Headlines of all jobs behind a gate."""
     pending = JobState.PENDING
     headlines: dict[JobId, str] = {}
-    limited: list[Job] = []
+    array_jobs: list[Job] = []
     for job in snapshot.jobs.values():
         spec = job.spec
         if job.state is not pending or not (
@@ -46,16 +46,16 @@ def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
         if line := _own(job, snapshot.now):
             headlines[job.id] = line
         elif spec.seat is not None and spec.seat.limit:
-            limited.append(job)
-    if not limited:
+            array_jobs.append(job)
+    if not array_jobs:
         return headlines
-    limited.sort(key=lambda job: job.id)
-    taken = Counter(_array(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES)
-    for job in limited:
+    array_jobs.sort(key=lambda job: job.id)
+    occupancy = Counter(_array(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES)
+    for job in array_jobs:
         if job.wish is not Wish.RUN or job.not_before > snapshot.now:
             continue
-        taken[_array(job)] += 1
-        if taken[_array(job)] > _limit(job):
+        occupancy[_array(job)] += 1
+        if occupancy[_array(job)] > _limit(job):
             headlines[job.id] = f"at most {_limit(job)} of array {_array(job)} at once"
     return headlines
 
@@ -104,8 +104,8 @@ def _own(job: Job, now: Seconds) -> str:
     return ""
 
 
-def _short(one: Dependency) -> str:
-    return f"job {one.job}" if one.on is On.OK else f"job {one}"
+def _short(dependency: Dependency) -> str:
+    return f"job {dependency.job}" if dependency.on is On.OK else f"job {dependency}"
 
 
 def gate(snapshot: Snapshot, job: Job) -> Gate | None:
@@ -114,7 +114,7 @@ def gate(snapshot: Snapshot, job: Job) -> Gate | None:
     headline = closed(snapshot).get(job.id) if _may_be_gated(job) else None
     if headline is None:
         return None
-    reasons = [_awaited(snapshot, one) for one in job.awaits]
+    reasons = [_awaited(snapshot, dependency) for dependency in job.awaits]
     remedies = [f"`gpq edit {job.id} --after none` lets it go without them"] if job.awaits else []
     if job.spec.begin > snapshot.now:
         reasons.append(f"it was submitted to begin in {span(job.spec.begin - snapshot.now)}")
@@ -122,8 +122,8 @@ def gate(snapshot: Snapshot, job: Job) -> Gate | None:
     if not reasons and job.spec.seat is not None:
         array, limit = _array(job), _limit(job)
         holding = sum(
-            other.state in HOLDS_DEVICES and _array(other) == array
-            for other in snapshot.jobs.values()
+            sibling.state in HOLDS_DEVICES and _array(sibling) == array
+            for sibling in snapshot.jobs.values()
         )
         reasons.append(
             f"{holding} of array {array} have GPUs, or are stopping, and at most {limit} may"
@@ -132,10 +132,14 @@ def gate(snapshot: Snapshot, job: Job) -> Gate | None:
     return Gate(headline, tuple(reasons), tuple(remedies))
 
 
-def _awaited(snapshot: Snapshot, one: Dependency) -> str:
-    other = snapshot.jobs.get(one.job)
-    what = f" ({other.name or other.spec.argv[0]}, {other.state})" if other is not None else ""
-    return f"job {one.job}{what} {_SAID[one.on]}"
+def _awaited(snapshot: Snapshot, dependency: Dependency) -> str:
+    prerequisite = snapshot.jobs.get(dependency.job)
+    description = (
+        f" ({prerequisite.name or prerequisite.spec.argv[0]}, {prerequisite.state})"
+        if prerequisite is not None
+        else ""
+    )
+    return f"job {dependency.job}{description} {_SAID[dependency.on]}"
 
 
 def _array(job: Job) -> JobId:
@@ -149,17 +153,20 @@ def _limit(job: Job) -> int:
 # -- dependencies ----------------------------------------------------------------------------------
 
 
-def met(one: Dependency, state: JobState) -> bool:
+def met(dependency: Dependency, state: JobState) -> bool:
     """Did the job end as it was to? Only for states that are ends."""
     if state not in TERMINAL:
-        raise ValueError(f"job {one.job} has not ended: it is {state}")
-    return one.on is On.ANY or (state is JobState.COMPLETED) is (one.on is On.OK)
+        raise ValueError(f"job {dependency.job} has not ended: it is {state}")
+    return dependency.on is On.ANY or (state is JobState.COMPLETED) is (dependency.on is On.OK)
 
 
-def unmet_line(one: Dependency, state: JobState) -> str:
+def unmet_line(dependency: Dependency, state: JobState) -> str:
     """Why a job that waited for this end will not start by itself."""
-    wanted = "succeeded" if one.on is On.OK else "ended without success"
-    return f"job {one.job} {_ENDED[state]}, and this one was to start only when it had {wanted}"
+    expected_end = "succeeded" if dependency.on is On.OK else "ended without success"
+    return (
+        f"job {dependency.job} {_ENDED[state]}, and this one was to start only when it had"
+        f" {expected_end}"
+    )
 
 
 _ENDED = {
@@ -172,13 +179,21 @@ _ENDED = {
 
 def told_of_end(jobs: Mapping[JobId, Job], ended: Job) -> dict[JobId, Job]:
     """Those of `jobs` that waited for the end of `ended`, now that it came."""
-    found = {}
+    waiters = {}
     for name, job in jobs.items():
-        if job.awaits and any(one.job == ended.id for one in job.awaits):
-            broken = [
-                one for one in job.awaits if one.job == ended.id and not met(one, ended.state)
+        if job.awaits and any(dependency.job == ended.id for dependency in job.awaits):
+            broken_dependencies = [
+                dependency
+                for dependency in job.awaits
+                if dependency.job == ended.id and not met(dependency, ended.state)
             ]
-            unmet = unmet_line(broken[0], ended.state) if broken and not job.unmet else job.unmet
-            rest = tuple(one for one in job.awaits if one.job != ended.id)
-            found[name] = replace(job, awaits=rest, unmet=unmet)
-    return found
+            unmet = (
+                unmet_line(broken_dependencies[0], ended.state)
+                if broken_dependencies and not job.unmet
+                else job.unmet
+            )
+            open_dependencies = tuple(
+                dependency for dependency in job.awaits if dependency.job != ended.id
+            )
+            waiters[name] = replace(job, awaits=open_dependencies, unmet=unmet)
+    return waiters

@@ -93,7 +93,10 @@ def is_fixed(job: Job, snapshot: Snapshot) -> bool:
 
 
 def _has_to_yield(job: Job, snapshot: Snapshot) -> bool:
-    return any(is_over_its_grace(job, held, snapshot) for held in reserved_under(job, snapshot))
+    return any(
+        is_over_its_grace(job, reservation, snapshot)
+        for reservation in reserved_under(job, snapshot)
+    )
 
 
 def drained_under(job: Job, snapshot: Snapshot) -> list[NodeId]:
@@ -149,26 +152,27 @@ def held_by(
 
 
 def supply(
-    snapshot: Snapshot, job: Job, taken: Mapping[tuple[NodeId, DeviceId], JobId] | None = None
+    snapshot: Snapshot, job: Job, occupants: Mapping[tuple[NodeId, DeviceId], JobId] | None = None
 ) -> Supply:
-    """Devices by node, sorted, that the job could use, those of fixed jobs (`taken`) left out."""
-    taken = held_by(snapshot, only_fixed=True) if taken is None else taken
-    found: dict[NodeId, tuple[DeviceId, ...]] = {}
+    """Devices by node, sorted, that the job could use, those of fixed jobs (`occupants`) left
+    out."""
+    occupants = held_by(snapshot, only_fixed=True) if occupants is None else occupants
+    devices_by_node: dict[NodeId, tuple[DeviceId, ...]] = {}
     reserved = barred(snapshot, job)
     for node in nodes_up(snapshot):
         if not is_fit(snapshot.checks, node.id, job.spec.environment):
             continue
         devices = tuple(device.id for device in node.devices if usable(device, job.spec))
-        if taken or reserved:
+        if occupants or reserved:
             devices = tuple(
                 device
                 for device in devices
-                if taken.get((node.id, device), job.id) == job.id
+                if occupants.get((node.id, device), job.id) == job.id
                 and (node.id, device) not in reserved
             )
         if devices:
-            found[node.id] = devices
-    return found
+            devices_by_node[node.id] = devices
+    return devices_by_node
 
 
 def nodes_up(snapshot: Snapshot) -> list[Node]:
@@ -192,12 +196,12 @@ _latest: list[_Look] = []
 
 def _look(snapshot: Snapshot) -> _Look:
     nodes, drained = snapshot.nodes, snapshot.drained
-    known = _latest[-1] if _latest else None
+    look = _latest[-1] if _latest else None
     if (
-        known is None
-        or known.nodes is not nodes
-        or known.drained != drained
-        or len(known.nodes) != len(nodes)
+        look is None
+        or look.nodes is not nodes
+        or look.drained != drained
+        or len(look.nodes) != len(nodes)
     ):
         up = tuple(
             nodes[name]
@@ -205,9 +209,9 @@ def _look(snapshot: Snapshot) -> _Look:
             if nodes[name].state is NodeState.UP and name not in drained
         )
         types = tuple(sorted({device.type for node in up for device in node.devices}))
-        known = _Look(nodes, drained, up, types)
-        _latest[:] = [known]
-    return known
+        look = _Look(nodes, drained, up, types)
+        _latest[:] = [look]
+    return look
 
 
 def is_mixed(snapshot: Snapshot) -> bool:
@@ -231,14 +235,14 @@ def by_type(available: Supply, snapshot: Snapshot) -> dict[str, Supply]:
     """`available` split by the type of its devices, sorted; under "" where all are of one type."""
     if not is_mixed(snapshot):
         return {"": available}
-    found: dict[str, dict[NodeId, tuple[DeviceId, ...]]] = {}
+    supplies: dict[str, dict[NodeId, tuple[DeviceId, ...]]] = {}
     for node, ids in available.items():
         types = {device.id: device.type for device in snapshot.nodes[node].devices}
         for name in sorted({types[device] for device in ids}):
-            found.setdefault(name, {})[node] = tuple(
+            supplies.setdefault(name, {})[node] = tuple(
                 device for device in ids if types[device] == name
             )
-    return {name: found[name] for name in sorted(found)}
+    return {name: supplies[name] for name in sorted(supplies)}
 
 
 def shape_on(placement: Placement, snapshot: Snapshot) -> Shape:
@@ -266,10 +270,10 @@ def node_counts(available: Supply) -> list[int]:
 def packed(replicas: int, counts: Iterable[int], level: Level, gpu_type: str) -> Shape | None:
     """So many replicas on as few nodes as can be, of these `counts` (`node_counts`); None where
     they do not fit. Scripts alone span nodes."""
-    left = replicas
+    missing = replicas
     for nodes, count in enumerate(counts, 1):
-        left -= count
-        if left <= 0:
+        missing -= count
+        if missing <= 0:
             return Shape(replicas, nodes, gpu_type)
         if level is not Level.SCRIPT:
             break
@@ -321,12 +325,12 @@ def _feasible_of(job: Job, available: Supply, gpu_type: str) -> list[Shape]:
     largest = counts[0] if counts else 0
     shapes = [Shape(k, 1, gpu_type) for k in range(fewest, min(most, largest) + 1)]
     if job.spec.level is Level.SCRIPT:
-        reached = largest
+        capacity = largest
         for nodes, count in enumerate(counts[1:], 2):
-            before, reached = reached, reached + count
-            if max(before, largest) < fewest < reached:
+            capacity_before, capacity = capacity, capacity + count
+            if max(capacity_before, largest) < fewest < capacity:
                 # its least lies between whole nodes: part of the last one
                 shapes.append(Shape(fewest, nodes, gpu_type))
-            if max(fewest, largest + 1) <= reached <= most:
-                shapes.append(Shape(reached, nodes, gpu_type))
+            if max(fewest, largest + 1) <= capacity <= most:
+                shapes.append(Shape(capacity, nodes, gpu_type))
     return shapes
