@@ -18,13 +18,11 @@ from dataclasses import replace
 from gpq.core.accounting.fairness import concluded
 from gpq.core.goodput import estimates
 from gpq.core.model.accounts import Account, MeanShare, Tally, restart_seconds
-from gpq.core.model.events import Cancelled, Event, Failed, Stopped, Succeeded, TimeLimitReached
+from gpq.core.model.events import End, Event, Failed, Stopped
 from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
-
-End = Stopped | Succeeded | Failed | Cancelled | TimeLimitReached
 
 
 def opened(at: Seconds) -> Account:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpq.core.accounting.accrual import End, is_failure
+from gpq.core.accounting.accrual import is_failure
 from gpq.core.model.accounts import Account, Span, Tally, restart_spans
 from gpq.core.model.events import (
     Cancelled,
+    End,
     Event,
     Failed,
     Held,
