@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from gpq.core.feasibility.gates import closed
 from gpq.core.feasibility.shapes import feasible, gpu_range, nodes_up, supply
 from gpq.core.goodput import estimates
+from gpq.core.goodput.models import model_of
 from gpq.core.model.accounts import MeanShare
 from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
 from gpq.core.model.placements import Shape
@@ -177,7 +178,7 @@ def fairness_by_job(snapshot: Snapshot) -> dict[JobId, JobFairness]:
 
 
 def _of(snapshot: Snapshot, job: Job, share: float, mean_share: float) -> JobFairness:
-    if estimates.model_of(job.profile) is None:
+    if model_of(job.profile) is None:
         return JobFairness(share, None, None)
     curves = _alone(snapshot, job)
     if curves is None:
@@ -220,12 +221,7 @@ def concluded(job: Job, snapshot: Snapshot, mean_share: float) -> float | None:
     its user held it, over the time alone on `mean_share` GPUs for what it did of its declared
     length."""
     work, progress = _examples(job), job.profile.progress
-    if (
-        work is None
-        or progress is None
-        or job.ended_at is None
-        or estimates.model_of(job.profile) is None
-    ):
+    if work is None or progress is None or job.ended_at is None or model_of(job.profile) is None:
         return None
     curves = _alone(snapshot, job)
     if curves is None:

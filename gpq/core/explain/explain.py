@@ -17,14 +17,9 @@ from gpq.core.feasibility.device_status import (
     reservation_line,
 )
 from gpq.core.feasibility.leases import Silence, silence, span
+from gpq.core.feasibility.mobility import drained_under, is_fixed
 from gpq.core.feasibility.reservations import reserved_under
-from gpq.core.feasibility.shapes import (
-    drained_under,
-    feasible,
-    gpu_range,
-    is_fixed,
-    nodes_up,
-)
+from gpq.core.feasibility.shapes import feasible, gpu_range, nodes_up
 from gpq.core.freedoms import words
 from gpq.core.freedoms.freedoms import bound, is_cramped
 from gpq.core.goodput import estimates

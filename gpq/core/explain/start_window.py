@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpq.core.feasibility.leases import span
+from gpq.core.feasibility.mobility import held_by
 from gpq.core.feasibility.reservations import barred
-from gpq.core.feasibility.shapes import held_by, usable
+from gpq.core.feasibility.shapes import usable
 from gpq.core.goodput import estimates
 from gpq.core.model.jobs import Job, Level
 from gpq.core.model.nodes import NodeState

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from gpq.core.feasibility import owners
 from gpq.core.feasibility.leases import span
+from gpq.core.feasibility.mobility import held_by
 from gpq.core.feasibility.owners import presence
-from gpq.core.feasibility.shapes import held_by
 from gpq.core.model.jobs import Job, JobSpec
 from gpq.core.model.nodes import Device, DeviceState, Node, NodeState, Reservation
 from gpq.core.model.snapshot import Snapshot

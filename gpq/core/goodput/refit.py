@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpq.core.goodput import estimates
+from gpq.core.goodput import models
 from gpq.core.model.profile import ProfileRow
 
 TOLERANCE = 0.05  # relative, of step and gradient times: what a model errs by that has seen much
@@ -28,7 +28,7 @@ def _is_foreseen(basis: tuple[ProfileRow, ...], row: ProfileRow) -> bool:
     type_rows = [basis_row for basis_row in basis if basis_row.gpu_type == row.gpu_type]
     if not any(_alike(basis_row, row) for basis_row in type_rows):
         return False
-    predicted = estimates.times_at(basis, row)
+    predicted = models.times_at(basis, row)
     if predicted is None:
         return False
     grad, step = predicted

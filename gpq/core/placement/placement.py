@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from gpq.core.feasibility.shapes import is_fixed, shape_on
+from gpq.core.feasibility.mobility import is_fixed
+from gpq.core.feasibility.shapes import shape_on
 from gpq.core.model.jobs import Allotment, Job
 from gpq.core.model.placements import Layout, Placement
 from gpq.core.model.policy import shape_of

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from gpq.core.feasibility.shapes import is_fixed
+from gpq.core.feasibility.mobility import is_fixed
 from gpq.core.model.jobs import Allotment, Job, JobState, Wish
 from gpq.core.model.placements import Placement
 from gpq.core.model.policy import Policy, shape_of

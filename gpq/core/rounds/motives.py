@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpq.core.feasibility.device_status import condition, drain_line, gpus, reservation_line
+from gpq.core.feasibility.mobility import drained_under, is_fixed
 from gpq.core.feasibility.reservations import reserved_under
-from gpq.core.feasibility.shapes import drained_under, is_fixed
 from gpq.core.freedoms.freedoms import is_cramped
 from gpq.core.freedoms.habits import blamed
 from gpq.core.goodput import estimates

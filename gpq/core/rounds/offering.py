@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.feasibility.shapes import by_type, held_by, is_fixed, must_leave, supply
+from gpq.core.feasibility.mobility import held_by, is_fixed, must_leave
+from gpq.core.feasibility.shapes import by_type, supply
 from gpq.core.freedoms.freedoms import bound, runs_cramped
 from gpq.core.model.jobs import Job, JobState, arrival
 from gpq.core.model.snapshot import Snapshot

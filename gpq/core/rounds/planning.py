@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpq.core.feasibility.mobility import held_by, is_fixed
 from gpq.core.feasibility.orphans import must_wait
-from gpq.core.feasibility.shapes import held_by, is_fixed, shape_on
+from gpq.core.feasibility.shapes import shape_on
 from gpq.core.freedoms.habits import blamed
 from gpq.core.goodput.priors import timed
 from gpq.core.model.actions import Action, Launch, OfAttempt, Retune, Stop

@@ -11,9 +11,9 @@ from gpq.core.accounting.fairness import counted
 from gpq.core.feasibility.environments import wanted as wanted_checks
 from gpq.core.feasibility.gates import next_opening, opened
 from gpq.core.feasibility.idle_gpus import capped, reclaimed
+from gpq.core.feasibility.mobility import evacuated, held_by, settled_at
 from gpq.core.feasibility.owners import presence
 from gpq.core.feasibility.reservations import next_change
-from gpq.core.feasibility.shapes import evacuated, held_by, settled_at
 from gpq.core.freedoms.habits import joined, without_accepted
 from gpq.core.model.actions import Action, Forget
 from gpq.core.model.events import (
