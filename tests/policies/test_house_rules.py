@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpq.core.feasibility.shapes import gpu_range, is_fixed, shape_on, usable
+from gpq.core.feasibility.mobility import is_fixed
+from gpq.core.feasibility.shapes import gpu_range, shape_on, usable
 from gpq.core.goodput import goodput as gp
 from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Level, StopReason, Wish
 from gpq.core.model.nodes import DeviceState, Node, NodeState

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core.feasibility.shapes import is_fixed, shape_on
+from gpq.core.feasibility.mobility import is_fixed
+from gpq.core.feasibility.shapes import shape_on
 from gpq.core.goodput import goodput as gp
 from gpq.core.model.jobs import Job, Level
 from gpq.core.model.placements import Shape

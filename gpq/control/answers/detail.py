@@ -14,6 +14,7 @@ from gpq.core.explain.explain import explain
 from gpq.core.explain.reasons import JobReasons, reason
 from gpq.core.feasibility.shapes import feasible
 from gpq.core.goodput import estimates
+from gpq.core.goodput.models import model_of
 from gpq.core.model import events as facts
 from gpq.core.model.jobs import TERMINAL, Job, JobState
 from gpq.core.model.placements import Shape
@@ -38,7 +39,7 @@ HISTORY_LINES = 200
 def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetail:
     """Everything of one job; `journal` holds its own events, oldest first."""
     profile = job.profile
-    model = estimates.model_of(profile)
+    model = model_of(profile)
     stats = model.stats if model is not None else None
     parameters = (
         {name: float(value) for name, value in asdict(model.params).items()}

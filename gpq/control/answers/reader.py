@@ -15,8 +15,8 @@ from gpq.core.feasibility.checkpoints import Staging
 from gpq.core.feasibility.device_status import intruders
 from gpq.core.feasibility.gates import closed
 from gpq.core.feasibility.leases import silence, span
+from gpq.core.feasibility.mobility import held_by
 from gpq.core.feasibility.orphans import line, must_wait
-from gpq.core.feasibility.shapes import held_by
 from gpq.core.goodput import estimates
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Wish
 from gpq.core.model.nodes import Device, Node, NodeState, is_connecting

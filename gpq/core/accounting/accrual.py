@@ -18,13 +18,11 @@ from dataclasses import replace
 from gpq.core.accounting.fairness import concluded
 from gpq.core.goodput import estimates
 from gpq.core.model.accounts import Account, MeanShare, Tally, restart_seconds
-from gpq.core.model.events import Cancelled, Event, Failed, Stopped, Succeeded, TimeLimitReached
+from gpq.core.model.events import End, Event, Failed, Stopped
 from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
-
-End = Stopped | Succeeded | Failed | Cancelled | TimeLimitReached
 
 
 def opened(at: Seconds) -> Account:
@@ -51,11 +49,11 @@ def edited(job: Job, at: Seconds) -> Account:
 
 def let_go(jobs: Mapping[JobId, Job], at: Seconds) -> dict[JobId, Job]:
     """Jobs that waited for the end of another, which came."""
-    found = {}
+    jobs_after = {}
     for name, job in jobs.items():
         queued = job.account.mark is not None and job.state is JobState.PENDING
-        found[name] = replace(job, account=replace(job.account, mark=at)) if queued else job
-    return found
+        jobs_after[name] = replace(job, account=replace(job.account, mark=at)) if queued else job
+    return jobs_after
 
 
 def so_far(job: Job, now: Seconds) -> Account:
@@ -125,18 +123,22 @@ def best_goodput(job: Job) -> float | None:
 
 def over(job: Job, event: End, ended: Seconds) -> Account:
     """After the end of the attempt that `job` holds GPUs for, at `ended`."""
-    account, told = job.account, event.tally or tally(job, ended)
+    account, attempt_tally = job.account, event.tally or tally(job, ended)
     began = job.launched_at if job.launched_at is not None else ended
     went_on = isinstance(event, Stopped)
     stopping_at = job.stop_sent_at if went_on else None
-    cost = restart_seconds(job.restarts > 0, began, told, stopping_at, ended) * job.replicas
+    cost = (
+        restart_seconds(job.restarts > 0, began, attempt_tally, stopping_at, ended) * job.replicas
+    )
     progress = job.profile.progress
     return replace(
         account,
         mark=None,
         working_at=None,
         peak=max(account.peak, progress.base_steps if progress is not None else 0.0),
-        worth=account.worth if told.worth is None else (account.worth or 0.0) + told.worth,
+        worth=account.worth
+        if attempt_tally.worth is None
+        else (account.worth or 0.0) + attempt_tally.worth,
         restart_cost=account.restart_cost + cost if account.restart_cost is not None else None,
         failed=account.failed
         + (max(ended - began, 0.0) * job.replicas if is_failure(event) else 0.0),

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from gpq.core.feasibility.gates import closed
 from gpq.core.feasibility.shapes import feasible, gpu_range, nodes_up, supply
 from gpq.core.goodput import estimates
+from gpq.core.goodput.models import model_of
 from gpq.core.model.accounts import MeanShare
 from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
 from gpq.core.model.placements import Shape
@@ -105,9 +106,9 @@ def finish_time_fairness(
 def active(snapshot: Snapshot) -> list[Job]:
     """Jobs that compete for devices: all live ones but those that are held, wait for something
     else, or take what is left."""
-    gated, held = closed(snapshot), JobState.HELD
-    jobs = (job for name, job in sorted(snapshot.jobs.items()) if name not in gated)
-    return [job for job in jobs if job.state is not held and not job.spec.background]
+    gated_jobs, on_hold = closed(snapshot), JobState.HELD
+    jobs = (job for name, job in sorted(snapshot.jobs.items()) if name not in gated_jobs)
+    return [job for job in jobs if job.state is not on_hold and not job.spec.background]
 
 
 def devices_up(snapshot: Snapshot) -> int:
@@ -129,9 +130,11 @@ def advance(
     dropped. While a job does not compete, its average stays as it is."""
     now = shares_now(snapshot)
     none = MeanShare()
-    resting = {job: mean for job, mean in means.items() if job in snapshot.jobs and job not in now}
+    idle_means = {
+        job: mean for job, mean in means.items() if job in snapshot.jobs and job not in now
+    }
     return {
-        **resting,
+        **idle_means,
         **{job: means.get(job, none).after(share, seconds) for job, share in now.items()},
     }
 
@@ -140,14 +143,16 @@ def counted(snapshot: Snapshot) -> Snapshot:
     """With the averages of all shares counted up to its `now`, at most once a second, and from time
     to time to be kept."""
     now = snapshot.now
-    passed = now - snapshot.means_at if snapshot.means_at else 0.0
-    if 0.0 <= passed < LEAST_COUNTED and snapshot.means_at:
+    elapsed = now - snapshot.means_at if snapshot.means_at else 0.0
+    if 0.0 <= elapsed < LEAST_COUNTED and snapshot.means_at:
         return snapshot
-    means = advance(snapshot.means, snapshot, max(passed, 0.0))
-    kept, kept_at = snapshot.means_kept, snapshot.means_kept_at or now
-    if abs(now - kept_at) >= KEPT_SECONDS:
-        kept, kept_at = means or {}, now
-    return replace(snapshot, means=means, means_at=now, means_kept=kept, means_kept_at=kept_at)
+    means = advance(snapshot.means, snapshot, max(elapsed, 0.0))
+    saved_means, saved_at = snapshot.means_kept, snapshot.means_kept_at or now
+    if abs(now - saved_at) >= KEPT_SECONDS:
+        saved_means, saved_at = means or {}, now
+    return replace(
+        snapshot, means=means, means_at=now, means_kept=saved_means, means_kept_at=saved_at
+    )
 
 
 def known_fairness(snapshot: Snapshot) -> dict[JobId, JobFairness]:
@@ -173,12 +178,12 @@ def fairness_by_job(snapshot: Snapshot) -> dict[JobId, JobFairness]:
 
 
 def _of(snapshot: Snapshot, job: Job, share: float, mean_share: float) -> JobFairness:
-    if estimates.model_of(job.profile) is None:
+    if model_of(job.profile) is None:
         return JobFairness(share, None, None)
-    found = _alone(snapshot, job)
-    if found is None:
+    curves = _alone(snapshot, job)
+    if curves is None:
         return JobFairness(share, None, None)
-    goodputs, speeds = found
+    goodputs, speeds = curves
     now, fast = estimates.now_of(job), speedup_of(job, goodputs, share)
     # The end is declared in passes over the data, so it is examples that have to be got through, at
     # any efficiency.
@@ -202,11 +207,11 @@ def speedup_of(job: Job, goodputs: Sequence[Point], share: float) -> float | Non
         return 0.0
     now = estimates.now_of(job, measured=False)
     share = max(share, float(gpu_range(job, 1)[0]))
-    used = next(
+    point_gpus = next(
         (count for count, _ in goodputs if count >= share),
         max((count for count, _ in goodputs), default=0.0),
     )
-    if now is None or used > job.profile.max_replicas:
+    if now is None or point_gpus > job.profile.max_replicas:
         return None
     return speedup(now.goodput, goodputs, share)
 
@@ -216,17 +221,12 @@ def concluded(job: Job, snapshot: Snapshot, mean_share: float) -> float | None:
     its user held it, over the time alone on `mean_share` GPUs for what it did of its declared
     length."""
     work, progress = _examples(job), job.profile.progress
-    if (
-        work is None
-        or progress is None
-        or job.ended_at is None
-        or estimates.model_of(job.profile) is None
-    ):
+    if work is None or progress is None or job.ended_at is None or model_of(job.profile) is None:
         return None
-    found = _alone(snapshot, job)
-    if found is None:
+    curves = _alone(snapshot, job)
+    if curves is None:
         return None
-    alone = seconds_alone(work * min(progress.fraction, 1.0), found[1], mean_share)
+    alone = seconds_alone(work * min(progress.fraction, 1.0), curves[1], mean_share)
     return finish_time_fairness(job.ended_at - job.submitted_at - job.account.held, 0.0, alone)
 
 
@@ -259,23 +259,28 @@ def _examples(job: Job) -> float | None:
 
 def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> list[UserFairness]:
     """One row a user, sorted by name, from the answer of `fairness_by_job`."""
-    everybody = active(snapshot)
-    users = sorted({job.spec.user for job in everybody})
-    held = sum(job.replicas for job in everybody)
+    active_jobs = active(snapshot)
+    users = sorted({job.spec.user for job in active_jobs})
+    total_gpus = sum(job.replicas for job in active_jobs)
     rows = []
     for user in users:
-        own = [job for job in everybody if job.spec.user == user]
+        own = [job for job in active_jobs if job.spec.user == user]
         gpus = sum(job.replicas for job in own)
-        found = [jobs[job.id] for job in own if job.id in jobs]
+        job_fairness = [jobs[job.id] for job in own if job.id in jobs]
         rows.append(
             UserFairness(
                 user,
                 len(own),
                 gpus,
-                gpus / held if held else 0.0,
+                gpus / total_gpus if total_gpus else 0.0,
                 1.0 / len(users),
-                _mean(fairness.speedup for fairness in found if fairness.speedup is not None),
-                max((fairness.rho for fairness in found if fairness.rho is not None), default=None),
+                _mean(
+                    fairness.speedup for fairness in job_fairness if fairness.speedup is not None
+                ),
+                max(
+                    (fairness.rho for fairness in job_fairness if fairness.rho is not None),
+                    default=None,
+                ),
                 sum(job.service_at(snapshot.now) for job in own),
             )
         )
@@ -283,5 +288,5 @@ def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> l
 
 
 def _mean(values: Iterable[float]) -> float | None:
-    known = list(values)
-    return sum(known) / len(known) if known else None
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else None

@@ -87,16 +87,16 @@ def report(
         for key, part, begin, stop in _cuts(by, record, spell, start, end, edges):
             sums[key].add(spell, begin, stop, part)
         if not spell.again and since <= spell.began < until and record.account.waited is not None:
-            for each in of(record, spell.began):
-                each.waits.append(record.account.waited)
+            for subtotal in of(record, spell.began):
+                subtotal.waits.append(record.account.waited)
     for record in records.values():
         if (
             record.ended_at is not None
             and record.state in TERMINAL
             and since <= record.ended_at < until
         ):
-            for each in of(record, record.ended_at):
-                _end(each, record)
+            for subtotal in of(record, record.ended_at):
+                _end(subtotal, record)
     pieces = over_time(records, journal, edges, now, by_user=by_user)
     fair: dict[str, float] = defaultdict(float)
     for user, share in (pair for piece in pieces for pair in piece.items()):
@@ -104,18 +104,18 @@ def report(
     if by == "user":
         rows = {user: sums[user].figures(fair.get(user, 0.0)) for user in {**sums, **fair}}
     else:
-        rows = {key: each.figures() for key, each in sums.items()}
+        rows = {key: subtotal.figures() for key, subtotal in sums.items()}
     bars = Counter(bisect_right(RHO_EDGES, rho) for rho in total.rhos)
     return Report(
         rows, total.figures(), pieces, tuple(bars[index] for index in range(len(RHO_EDGES) + 1))
     )
 
 
-def _end(each: Sum, record: Record) -> None:
-    each.jobs.add(record.id)
-    each.ended[record.state] += 1
+def _end(subtotal: Sum, record: Record) -> None:
+    subtotal.jobs.add(record.id)
+    subtotal.ended[record.state] += 1
     if record.account.rho is not None:
-        each.rhos.append(record.account.rho)
+        subtotal.rhos.append(record.account.rho)
 
 
 def over_time(
@@ -129,7 +129,7 @@ def over_time(
     """What users held in each piece of time, what it was worth, and their fair share of what all
     held."""
     count = len(edges) - 1
-    held: list[dict[str, float]] = [defaultdict(float) for _ in range(count)]
+    gpu_seconds: list[dict[str, float]] = [defaultdict(float) for _ in range(count)]
     worth: list[dict[str, float]] = [defaultdict(float) for _ in range(count)]
     for spell in journal.spells:
         record = records.get(spell.job)
@@ -137,16 +137,18 @@ def over_time(
         if record is None or start >= end:
             continue
         for key, _, begin, stop in _cuts("day", record, spell, start, end, edges):
-            held[int(key)][record.spec.user] += (stop - begin) * spell.gpus
+            gpu_seconds[int(key)][record.spec.user] += (stop - begin) * spell.gpus
             worth[int(key)][record.spec.user] += (
                 (spell.worth or 0.0) * (stop - begin) / (spell.ended - spell.began)
             )
     fair = _fair(records, journal, edges, now, by_user=by_user)
     return tuple(
         {
-            user: Slice(held[i].get(user, 0.0), worth[i].get(user, 0.0), fair[i].get(user, 0.0))
-            for user in sorted({*held[i], *fair[i]})
-            if held[i].get(user) or fair[i].get(user)
+            user: Slice(
+                gpu_seconds[i].get(user, 0.0), worth[i].get(user, 0.0), fair[i].get(user, 0.0)
+            )
+            for user in sorted({*gpu_seconds[i], *fair[i]})
+            if gpu_seconds[i].get(user) or fair[i].get(user)
         }
         for i in range(count)
     )
@@ -175,17 +177,17 @@ def _fair(
         ):
             changes += [(start, 1, owner, 1), (end, 1, owner, -1)]
     changes.sort(key=lambda change: change[0])
-    found: list[dict[str, float]] = []
+    credits: list[dict[str, float]] = []
     jobs: Counter[str] = Counter()
     since: dict[str, float] = {}  # owners that are there: the level they have been credited up to
-    level, held, before = 0.0, 0, edges[0]
+    level, gpus, before = 0.0, 0, edges[0]
     credit: dict[str, float] = defaultdict(float)
     for at, kind, owner, change in changes:
         if at > before and since:
-            level += held * (at - before) / len(since)
+            level += gpus * (at - before) / len(since)
         before = max(at, before)
         if kind == 0:
-            held += change
+            gpus += change
         elif kind == 1:
             jobs[owner] += change
             if jobs[owner] and owner not in since:
@@ -196,9 +198,9 @@ def _fair(
             for name, start in since.items():
                 credit[name.partition("\0")[0]] += level - start
                 since[name] = level
-            found.append(credit)
+            credits.append(credit)
             credit = defaultdict(float)
-    return found[1:]
+    return credits[1:]
 
 
 def _stays(
@@ -211,7 +213,7 @@ def _stays(
     began = record.submitted_at
     if record.account.waited is not None:
         anchor = end if first is None else first
-        held = sum(min(stop, anchor) - start for start, stop in holds if start < anchor)
-        began = max(began, anchor - record.account.waited - held)
+        hold_seconds = sum(min(stop, anchor) - start for start, stop in holds if start < anchor)
+        began = max(began, anchor - record.account.waited - hold_seconds)
     cuts = [began, *(max(moment, began) for span in holds for moment in span), end]
     return [(start, stop) for start, stop in list(pairwise(cuts))[::2] if stop > start]

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpq.core.accounting.accrual import End, is_failure
+from gpq.core.accounting.accrual import is_failure
 from gpq.core.model.accounts import Account, Span, Tally, restart_spans
 from gpq.core.model.events import (
     Cancelled,
+    End,
     Event,
     Failed,
     Held,
@@ -97,30 +98,32 @@ def read(events: Iterable[Event], now: Seconds, live: Mapping[tuple[JobId, int],
     """All spells, by their ends. `events` in their order, of `KINDS`, from before the first launch
     of every job that counts; `live`: what attempts that still run have come to so far."""
     spells: list[Spell] = []
-    launched: dict[JobId, Launched] = {}
-    stopping: dict[JobId, Seconds] = {}
-    known: set[JobId] = set()
-    held: dict[JobId, Seconds] = {}
+    launches: dict[JobId, Launched] = {}
+    stop_times: dict[JobId, Seconds] = {}
+    jobs_with_spells: set[JobId] = set()
+    hold_starts: dict[JobId, Seconds] = {}
     holds: dict[JobId, tuple[Span, ...]] = {}
     for event in events:
         match event:
             case Launched():
-                launched[event.job] = event
+                launches[event.job] = event
             case StopSent():
-                stopping.setdefault(event.job, event.at)
+                stop_times.setdefault(event.job, event.at)
             case Held():
-                held[event.job] = event.at
+                hold_starts[event.job] = event.at
             case Released() | Stopped() | Succeeded() | Failed() | Cancelled() | TimeLimitReached():
-                if event.job in held:
-                    since = held.pop(event.job)
+                if event.job in hold_starts:
+                    since = hold_starts.pop(event.job)
                     holds[event.job] = (*holds.get(event.job, ()), (since, max(event.at, since)))
-                if not isinstance(event, Released) and event.job in launched:
-                    start, stop = launched.pop(event.job), stopping.pop(event.job, None)
-                    spells.append(_over(start, event, stop, event.job in known))
-                    known.add(event.job)
-    for name, start in launched.items():
-        spells.append(_running(start, now, live.get((name, start.attempt)), name in known))
-    for name, since in held.items():
+                if not isinstance(event, Released) and event.job in launches:
+                    start, stop = launches.pop(event.job), stop_times.pop(event.job, None)
+                    spells.append(_over(start, event, stop, event.job in jobs_with_spells))
+                    jobs_with_spells.add(event.job)
+    for name, start in launches.items():
+        spells.append(
+            _running(start, now, live.get((name, start.attempt)), name in jobs_with_spells)
+        )
+    for name, since in hold_starts.items():
         holds[name] = (*holds.get(name, ()), (since, max(now, since)))
     return Journal(tuple(spells), holds)
 

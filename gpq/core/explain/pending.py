@@ -26,9 +26,10 @@ from gpq.core.feasibility import environments
 from gpq.core.feasibility.checkpoints import out_of_reach
 from gpq.core.feasibility.device_status import out_of_use
 from gpq.core.feasibility.gates import closed
+from gpq.core.feasibility.mobility import held_by
 from gpq.core.feasibility.orphans import at_large, must_wait
 from gpq.core.feasibility.reservations import barred
-from gpq.core.feasibility.shapes import gpu_range, held_by, nodes_up, usable
+from gpq.core.feasibility.shapes import gpu_range, nodes_up, usable
 from gpq.core.freedoms import words
 from gpq.core.freedoms.freedoms import bound
 from gpq.core.model.jobs import Job, JobState, Level

@@ -7,8 +7,9 @@ from gpq.core.explain.obstacles import total_gpus
 from gpq.core.explain.reasons import JobReasons, Reason, lines, reason
 from gpq.core.feasibility import idle_gpus
 from gpq.core.feasibility.device_status import drain_line, intruders, reservation_line
+from gpq.core.feasibility.mobility import drained_under, is_fixed
 from gpq.core.feasibility.reservations import reserved_under
-from gpq.core.feasibility.shapes import drained_under, feasible, gpu_range, is_fixed, nodes_up
+from gpq.core.feasibility.shapes import feasible, gpu_range, nodes_up
 from gpq.core.freedoms import words
 from gpq.core.freedoms.freedoms import bound, is_cramped
 from gpq.core.goodput import estimates

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from gpq.core.explain.reasons import Reason, reason
+from gpq.core.feasibility.mobility import held_by
 from gpq.core.feasibility.reservations import barred
-from gpq.core.feasibility.shapes import held_by, usable
+from gpq.core.feasibility.shapes import usable
 from gpq.core.goodput import estimates
 from gpq.core.model.jobs import Job, Level
 from gpq.core.model.nodes import NodeState

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpq.core.explain.reasons import Reason, reason
-from gpq.core.feasibility.shapes import by_type, feasible, held_by, is_fixed, shape_on, supply
+from gpq.core.feasibility.mobility import held_by, is_fixed
+from gpq.core.feasibility.shapes import by_type, feasible, shape_on, supply
 from gpq.core.goodput import estimates
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import Shape

@@ -3,5 +3,5 @@
 Health, owners, reservations, leases, environments, files, dependencies and strangers on a server
 all answer here. This room chooses nothing: it only says what could be chosen.
 
-Open `shapes.py` first.
+Open `shapes.py` first, then `mobility.py`.
 """

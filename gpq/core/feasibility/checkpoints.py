@@ -39,13 +39,13 @@ class Staging:
     note: str = ""  # what it waits for
 
     def __str__(self) -> str:
-        said = (
+        text = (
             f"brings {self.what}: {size(self.done)} of {size(self.total)}"
             if self.total
             else f"looks for {self.what}"
         )
-        said += f", {size(int(self.rate))}/s" if self.rate else ""
-        return f"{said}; {self.note}" if self.note else said
+        text += f", {size(int(self.rate))}/s" if self.rate else ""
+        return f"{text}; {self.note}" if self.note else text
 
 
 def size(count: int) -> str:
@@ -92,13 +92,13 @@ def holders(snapshot: Snapshot, job: Job) -> list[NodeId]:
 
 def apart(snapshot: Snapshot, placement: Placement) -> list[NodeId]:
     """The nodes of a placement, one of each folder that they share."""
-    found: dict[str, NodeId] = {}
+    nodes_by_folder: dict[str, NodeId] = {}
     for name, _ in placement.parts:
         node = snapshot.nodes.get(name)
-        found.setdefault(
+        nodes_by_folder.setdefault(
             node.storage if node is not None and node.storage else f"node {name}", name
         )
-    return sorted(found.values())
+    return sorted(nodes_by_folder.values())
 
 
 def lacking(snapshot: Snapshot, job: Job, placement: Placement) -> list[NodeId]:
@@ -117,11 +117,11 @@ def out_of_reach(snapshot: Snapshot, job: Job) -> str:
     ):
         return ""
     node = job.files.node
-    known = snapshot.nodes.get(node)
-    what = "does not answer" if known is not None else "is not in the configuration any more"
-    if known is not None and is_connecting(known, snapshot.now):
-        what = "is being connected to"
-    return f"its newest checkpoint is on server {node}, which {what}"
+    holder = snapshot.nodes.get(node)
+    condition = "does not answer" if holder is not None else "is not in the configuration any more"
+    if holder is not None and is_connecting(holder, snapshot.now):
+        condition = "is being connected to"
+    return f"its newest checkpoint is on server {node}, which {condition}"
 
 
 def with_rate(
@@ -143,7 +143,7 @@ def bringing_seconds(
     size_, files = job.profile.checkpoint_bytes, job.files
     if files is None or not size_:
         return [0.0] * len(shapes)
-    found: dict[str, tuple[int, Seconds]] = {}
+    costs_by_type: dict[str, tuple[int, Seconds]] = {}
     for name, devices in offered.items():
         near = sum(len(ids) for node, ids in devices.items() if shares(snapshot, job, node))
         far = [
@@ -151,12 +151,12 @@ def bringing_seconds(
             for node in sorted(devices)
             if not shares(snapshot, job, node)
         ]
-        found[name] = near, size_ / min(far) + FIXED if far else 0.0
+        costs_by_type[name] = near, size_ / min(far) + FIXED if far else 0.0
     nowhere = (0, 0.0)
     return [
         seconds if shape.replicas > room else 0.0
         for shape in shapes
-        for room, seconds in [found.get(shape.gpu_type, nowhere)]
+        for room, seconds in [costs_by_type.get(shape.gpu_type, nowhere)]
     ]
 
 
@@ -164,5 +164,5 @@ def _rate(snapshot: Snapshot, source: NodeId, node: NodeId) -> float:
     """Measured between the two, else the mean of all that was measured, else assumed."""
     if (source, node) in snapshot.rates:
         return snapshot.rates[source, node]
-    known = [snapshot.rates[way] for way in sorted(snapshot.rates)]
-    return sum(known) / len(known) if known else ASSUMED_RATE
+    rates = [snapshot.rates[way] for way in sorted(snapshot.rates)]
+    return sum(rates) / len(rates) if rates else ASSUMED_RATE

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from gpq.core.feasibility import owners
 from gpq.core.feasibility.leases import span
+from gpq.core.feasibility.mobility import held_by
 from gpq.core.feasibility.owners import presence
-from gpq.core.feasibility.shapes import held_by
 from gpq.core.model.jobs import Job, JobSpec
 from gpq.core.model.nodes import Device, DeviceState, Node, NodeState, Reservation
 from gpq.core.model.snapshot import Snapshot
@@ -50,14 +50,16 @@ def condition(node: NodeId, device: Device, now: Seconds) -> str:
                 if device.next_probe
                 else ""
             )
-            told = ", ".join(fact for fact in facts if fact)
-            return f"{device_name(node, device)} is {device.state}{': ' + told if told else ''}"
+            details = ", ".join(fact for fact in facts if fact)
+            return (
+                f"{device_name(node, device)} is {device.state}{': ' + details if details else ''}"
+            )
 
 
 def out_of_use(snapshot: Snapshot, spec: JobSpec) -> list[str]:
     """Sentences about devices that would suit a job and may not be used: the first few, of nodes
     that answer."""
-    found = [
+    sentences = [
         condition(node.id, device, snapshot.now)
         for node in _answering(snapshot)
         for device in node.devices
@@ -65,25 +67,25 @@ def out_of_use(snapshot: Snapshot, spec: JobSpec) -> list[str]:
         and spec.gpu_type.casefold() in device.type.casefold()
         and device.memory_mib >= spec.min_gpu_memory_mib
     ]
-    more = (
-        [f"and {len(found) - MOST_LINES} more GPUs are out of use"]
-        if len(found) > MOST_LINES
+    overflow = (
+        [f"and {len(sentences) - MOST_LINES} more GPUs are out of use"]
+        if len(sentences) > MOST_LINES
         else []
     )
-    return found[:MOST_LINES] + more
+    return sentences[:MOST_LINES] + overflow
 
 
 def intruders(snapshot: Snapshot, only: Job | None = None) -> list[tuple[str, JobId]]:
     """Sentences about GPUs that somebody uses beside our jobs, and whose job it is."""
     holders = held_by(snapshot)
-    found = []
+    intrusions = []
     for node in _answering(snapshot):
         for device in node.devices:
             holder = holders.get((node.id, device.id))
             if holder is None or not device.reason or device.state is not DeviceState.OK:
                 continue
             if only is None or only.id == holder:
-                found.append(
+                intrusions.append(
                     (
                         (
                             f"{device_name(node.id, device)}, where job {holder} runs, is"
@@ -92,7 +94,7 @@ def intruders(snapshot: Snapshot, only: Job | None = None) -> list[tuple[str, Jo
                         holder,
                     )
                 )
-    return found
+    return intrusions
 
 
 def _answering(snapshot: Snapshot) -> list[Node]:
@@ -103,34 +105,31 @@ def _answering(snapshot: Snapshot) -> list[Node]:
     ]
 
 
-def reservation_line(snapshot: Snapshot, held: Reservation) -> str:
+def reservation_line(snapshot: Snapshot, reservation: Reservation) -> str:
     """``GPUs 0, 1 of ada are reserved for ana in 40 m, for 2 d (reservation 3)``."""
-    node, now = snapshot.nodes.get(held.node), snapshot.now
-    if owners.is_owners(held):
-        told = presence(node) if node is not None else ""
+    node, now = snapshot.nodes.get(reservation.node), snapshot.now
+    if owners.is_owners(reservation):
+        activity = presence(node) if node is not None else ""
         return (
-            f"server {held.node} is {held.user}'s, who {told or 'is there'}, for"
-            f" {span(now - held.start)} now"
+            f"server {reservation.node} is {reservation.user}'s, who {activity or 'is there'}, for"
+            f" {span(now - reservation.start)} now"
         )
-    whom = f"for {held.user}" if held.user else "and left alone by gpq"
+    verb = "are" if len(reservation.devices) > 1 else "is"
+    whom = f"for {reservation.user}" if reservation.user else "and left alone by gpq"
     when = (
-        f"for another {span(held.end - now)}"
-        if now >= held.start
-        else f"in {span(held.start - now)}, for {span(held.end - held.start)}"
+        f"for another {span(reservation.end - now)}"
+        if now >= reservation.start
+        else f"in {span(reservation.start - now)}, for {span(reservation.end - reservation.start)}"
     )
-    return (
-        f"{place_of(held, node)} {'are' if len(held.devices) > 1 else 'is'} reserved {whom} {when}"
-        f" (reservation {held.id})"
-    )
+    place = place_of(reservation, node)
+    return f"{place} {verb} reserved {whom} {when} (reservation {reservation.id})"
 
 
-def place_of(held: Reservation, node: Node | None) -> str:
+def place_of(reservation: Reservation, node: Node | None) -> str:
     """``server ada``, ``GPU 0 of ada``, ``GPUs 0, 1 of ada``."""
-    if not held.devices:
-        return f"server {held.node}"
+    if not reservation.devices:
+        return f"server {reservation.node}"
     indices = {device.id: str(device.index) for device in node.devices} if node is not None else {}
-    many = "s" if len(held.devices) > 1 else ""
-    return (
-        f"GPU{many} {', '.join(indices.get(device, str(device)) for device in held.devices)} of"
-        f" {held.node}"
-    )
+    plural = "s" if len(reservation.devices) > 1 else ""
+    numbers = ", ".join(indices.get(device, str(device)) for device in reservation.devices)
+    return f"GPU{plural} {numbers} of {reservation.node}"

@@ -31,28 +31,32 @@ def is_fit(checks: Checks, node: NodeId, environment: str) -> bool:
     """May a job with this environment be placed there?"""
     if not environment:
         return True
-    found = checks.get((node, environment))
-    return found is not None and found.fit
+    fitness = checks.get((node, environment))
+    return fitness is not None and fitness.fit
 
 
 def wanted(snapshot: Snapshot, only: NodeId | None = None) -> list[Prepare]:
     """What servers that answer are to look at now: each environment of jobs that may be placed,
     once a server."""
-    asking: dict[str, Job] = {}
+    job_by_environment: dict[str, Job] = {}
     for name in sorted(snapshot.jobs):
         job = snapshot.jobs[name]
-        if job.spec.environment and job.spec.environment not in asking and _may_be_placed(job):
-            asking[job.spec.environment] = job
-    if not asking:
+        if (
+            job.spec.environment
+            and job.spec.environment not in job_by_environment
+            and _may_be_placed(job)
+        ):
+            job_by_environment[job.spec.environment] = job
+    if not job_by_environment:
         return []
     nodes = [only] if only is not None else sorted(snapshot.nodes)
     return [
-        Prepare(node, environment, asking[environment].spec)
+        Prepare(node, environment, job_by_environment[environment].spec)
         for node in nodes
         if node in snapshot.nodes
         and snapshot.nodes[node].state is NodeState.UP
         and node not in snapshot.drained
-        for environment in sorted(asking)
+        for environment in sorted(job_by_environment)
         if _is_stale(snapshot, node, environment) and not _is_used(snapshot.jobs, node, environment)
     ]
 
@@ -62,11 +66,11 @@ def _may_be_placed(job: Job) -> bool:
 
 
 def _is_stale(snapshot: Snapshot, node: NodeId, environment: str) -> bool:
-    found = snapshot.checks.get((node, environment))
-    if found is None:
+    fitness = snapshot.checks.get((node, environment))
+    if fitness is None:
         return True
-    age = snapshot.now - found.at
-    return not 0 <= age < (FIT_FOR if found.fit else UNFIT_FOR)
+    age = snapshot.now - fitness.at
+    return not 0 <= age < (FIT_FOR if fitness.fit else UNFIT_FOR)
 
 
 def _is_used(jobs: Mapping[JobId, Job], node: NodeId, environment: str) -> bool:
@@ -87,31 +91,39 @@ def folded(checks: Checks, event: EnvironmentSeen, jobs: Mapping[JobId, Job]) ->
     """What is known after the news. A job that is there proves more than a look that failed."""
     if not event.fit and _is_used(jobs, event.node, event.environment):
         return checks
-    found = {
+    findings = {
         **checks,
         (event.node, event.environment): Fitness(event.fit, event.reason, event.fix, event.at),
     }
-    if len(found) > MANY:
-        asked = {job.spec.environment for job in jobs.values()}
-        found = {
-            key: each for key, each in found.items() if key[1] in asked or event.at - each.at < KEPT
+    if len(findings) > MANY:
+        live_environments = {job.spec.environment for job in jobs.values()}
+        findings = {
+            key: fitness
+            for key, fitness in findings.items()
+            if key[1] in live_environments or event.at - fitness.at < KEPT
         }
-    return found
+    return findings
 
 
 def hopeful(checks: Checks, environment: str) -> Checks:
     """What is known once a job was submitted: who tries again may have mended what was lacking.
     Often the same object."""
-    lacking = {key for key, found in checks.items() if key[1] == environment and not found.fit}
+    unfit_keys = {
+        key for key, fitness in checks.items() if key[1] == environment and not fitness.fit
+    }
     return (
-        {key: found for key, found in checks.items() if key not in lacking} if lacking else checks
+        {key: fitness for key, fitness in checks.items() if key not in unfit_keys}
+        if unfit_keys
+        else checks
     )
 
 
 def without(checks: Checks, node: NodeId, jobs: Mapping[JobId, Job]) -> Checks:
     """What is known once a node was removed: nothing of it but what jobs that are still there
     prove."""
-    return {key: found for key, found in checks.items() if key[0] != node or _is_used(jobs, *key)}
+    return {
+        key: fitness for key, fitness in checks.items() if key[0] != node or _is_used(jobs, *key)
+    }
 
 
 def recalled(snapshot: Snapshot) -> Snapshot:
@@ -137,15 +149,15 @@ def obstacles(snapshot: Snapshot, job: Job) -> list[str]:
     """A line for each server that answers and is not used for the job."""
     lines = []
     for name in sorted(snapshot.nodes):
-        node, found = snapshot.nodes[name], snapshot.checks.get((name, job.spec.environment))
+        node, fitness = snapshot.nodes[name], snapshot.checks.get((name, job.spec.environment))
         if node.state is not NodeState.UP or name in snapshot.drained or not job.spec.environment:
             continue
-        if found is None:
+        if fitness is None:
             what = "its setup and its environment are" if job.spec.setup else "its environment is"
             lines.append(f"server {name}: {what} being checked")
-        elif not found.fit:
+        elif not fitness.fit:
             lines.append(
-                f"server {name}: {found.reason} (seen {max(snapshot.now - found.at, 0.0):.0f} s"
+                f"server {name}: {fitness.reason} (seen {max(snapshot.now - fitness.at, 0.0):.0f} s"
                 " ago)"
             )
     return lines
@@ -153,9 +165,11 @@ def obstacles(snapshot: Snapshot, job: Job) -> list[str]:
 
 def headline(snapshot: Snapshot, job: Job) -> str:
     """For a job that nothing but its environment keeps waiting."""
-    found = [snapshot.checks.get((name, job.spec.environment)) for name in sorted(snapshot.nodes)]
-    reasons = {each.reason for each in found if each is not None and not each.fit}
-    if any(found is None for found in _asked(snapshot, job)):
+    findings = [
+        snapshot.checks.get((name, job.spec.environment)) for name in sorted(snapshot.nodes)
+    ]
+    reasons = {fitness.reason for fitness in findings if fitness is not None and not fitness.fit}
+    if any(fitness is None for fitness in _asked(snapshot, job)):
         return "its setup runs" if job.spec.setup else "its environment is checked"
     return (
         f"no server fits: {reasons.pop()}" if len(reasons) == 1 else "no server has its environment"
@@ -173,10 +187,10 @@ def _asked(snapshot: Snapshot, job: Job) -> Iterator[Fitness | None]:
 def fixes(snapshot: Snapshot, job: Job) -> list[str]:
     """What would mend it, each once, and when it is looked at again."""
     unfit = [
-        found
+        fitness
         for name in sorted(snapshot.nodes)
-        if (found := snapshot.checks.get((name, job.spec.environment))) is not None
-        and not found.fit
+        if (fitness := snapshot.checks.get((name, job.spec.environment))) is not None
+        and not fitness.fit
     ]
-    said = list(dict.fromkeys(found.fix for found in unfit if found.fix))
-    return [*said, f"gpq looks again every {UNFIT_FOR:.0f} s"] if unfit else []
+    repairs = list(dict.fromkeys(fitness.fix for fitness in unfit if fitness.fix))
+    return [*repairs, f"gpq looks again every {UNFIT_FOR:.0f} s"] if unfit else []

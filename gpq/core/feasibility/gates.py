@@ -21,7 +21,7 @@ def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
     """Headlines of all jobs behind a gate."""
     pending = JobState.PENDING
     headlines: dict[JobId, str] = {}
-    limited: list[Job] = []
+    array_jobs: list[Job] = []
     for job in snapshot.jobs.values():
         spec = job.spec
         if job.state is not pending or not (
@@ -31,16 +31,18 @@ def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
         if line := _own(job, snapshot.now):
             headlines[job.id] = line
         elif spec.seat is not None and spec.seat.limit:
-            limited.append(job)
-    if not limited:
+            array_jobs.append(job)
+    if not array_jobs:
         return headlines
-    limited.sort(key=lambda job: job.id)
-    taken = Counter(array_of(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES)
-    for job in limited:
+    array_jobs.sort(key=lambda job: job.id)
+    occupancy = Counter(
+        array_of(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES
+    )
+    for job in array_jobs:
         if job.wish is not Wish.RUN or job.not_before > snapshot.now:
             continue
-        taken[array_of(job)] += 1
-        if taken[array_of(job)] > array_limit(job):
+        occupancy[array_of(job)] += 1
+        if occupancy[array_of(job)] > array_limit(job):
             headlines[job.id] = f"at most {array_limit(job)} of array {array_of(job)} at once"
     return headlines
 
@@ -89,8 +91,8 @@ def _own(job: Job, now: Seconds) -> str:
     return ""
 
 
-def _short(one: Dependency) -> str:
-    return f"job {one.job}" if one.on is On.OK else f"job {one}"
+def _short(dependency: Dependency) -> str:
+    return f"job {dependency.job}" if dependency.on is On.OK else f"job {dependency}"
 
 
 def array_of(job: Job) -> JobId:
@@ -104,17 +106,20 @@ def array_limit(job: Job) -> int:
 # -- dependencies ----------------------------------------------------------------------------------
 
 
-def met(one: Dependency, state: JobState) -> bool:
+def met(dependency: Dependency, state: JobState) -> bool:
     """Did the job end as it was to? Only for states that are ends."""
     if state not in TERMINAL:
-        raise ValueError(f"job {one.job} has not ended: it is {state}")
-    return one.on is On.ANY or (state is JobState.COMPLETED) is (one.on is On.OK)
+        raise ValueError(f"job {dependency.job} has not ended: it is {state}")
+    return dependency.on is On.ANY or (state is JobState.COMPLETED) is (dependency.on is On.OK)
 
 
-def unmet_line(one: Dependency, state: JobState) -> str:
+def unmet_line(dependency: Dependency, state: JobState) -> str:
     """Why a job that waited for this end will not start by itself."""
-    wanted = "succeeded" if one.on is On.OK else "ended without success"
-    return f"job {one.job} {_ENDED[state]}, and this one was to start only when it had {wanted}"
+    expected_end = "succeeded" if dependency.on is On.OK else "ended without success"
+    return (
+        f"job {dependency.job} {_ENDED[state]}, and this one was to start only when it had"
+        f" {expected_end}"
+    )
 
 
 _ENDED = {
@@ -127,13 +132,21 @@ _ENDED = {
 
 def told_of_end(jobs: Mapping[JobId, Job], ended: Job) -> dict[JobId, Job]:
     """Those of `jobs` that waited for the end of `ended`, now that it came."""
-    found = {}
+    waiters = {}
     for name, job in jobs.items():
-        if job.awaits and any(one.job == ended.id for one in job.awaits):
-            broken = [
-                one for one in job.awaits if one.job == ended.id and not met(one, ended.state)
+        if job.awaits and any(dependency.job == ended.id for dependency in job.awaits):
+            broken_dependencies = [
+                dependency
+                for dependency in job.awaits
+                if dependency.job == ended.id and not met(dependency, ended.state)
             ]
-            unmet = unmet_line(broken[0], ended.state) if broken and not job.unmet else job.unmet
-            rest = tuple(one for one in job.awaits if one.job != ended.id)
-            found[name] = replace(job, awaits=rest, unmet=unmet)
-    return found
+            unmet = (
+                unmet_line(broken_dependencies[0], ended.state)
+                if broken_dependencies and not job.unmet
+                else job.unmet
+            )
+            open_dependencies = tuple(
+                dependency for dependency in job.awaits if dependency.job != ended.id
+            )
+            waiters[name] = replace(job, awaits=open_dependencies, unmet=unmet)
+    return waiters

@@ -44,21 +44,21 @@ def unused(snapshot: Snapshot, job: Job) -> list[tuple[NodeId, DeviceId, Seconds
         or not snapshot.config.idle_after
     ):
         return []
-    found = []
+    idle_devices = []
     for node, devices in job.placement.parts:
         for device in devices:
             at = snapshot.idle.get((node, device))
             seconds = snapshot.now - max(at, job.started_at or at) if at is not None else 0.0
             if seconds >= snapshot.config.idle_after:
-                found.append((node, device, seconds))
-    return found
+                idle_devices.append((node, device, seconds))
+    return idle_devices
 
 
 def line(snapshot: Snapshot, job: Job) -> str:
     """``does not use GPU 0, 1 of ada, for 40 m now``; "" where it uses all, or that is not
     known."""
-    found = unused(snapshot, job)
-    if not found:
+    idle_devices = unused(snapshot, job)
+    if not idle_devices:
         return ""
     indices = {
         (node.id, device.id): str(device.index)
@@ -66,29 +66,29 @@ def line(snapshot: Snapshot, job: Job) -> str:
         for device in node.devices
     }
     nodes: dict[NodeId, list[str]] = {}
-    for node, device, _ in found:
+    for node, device, _ in idle_devices:
         nodes.setdefault(node, []).append(indices.get((node, device), str(device)))
-    where = ", ".join(f"GPU {', '.join(those)} of {node}" for node, those in nodes.items())
-    return f"does not use {where}, for {span(min(seconds for *_, seconds in found))} now"
+    where = ", ".join(f"GPU {', '.join(numbers)} of {node}" for node, numbers in nodes.items())
+    return f"does not use {where}, for {span(min(seconds for *_, seconds in idle_devices))} now"
 
 
 def reclaimed(snapshot: Snapshot) -> list[Idled]:
     """What follows for jobs that could have been resized for as long as that."""
     if not snapshot.idle:
         return []
-    long = RECLAIM * snapshot.config.idle_after
+    limit = RECLAIM * snapshot.config.idle_after
     return [
         Idled(snapshot.now, job.id, f"it {line(snapshot, job)}")
         for job in snapshot.holders
         if job.elastic
         and not job.idle
-        and any(seconds >= long for *_, seconds in unused(snapshot, job))
+        and any(seconds >= limit for *_, seconds in unused(snapshot, job))
     ]
 
 
 def busy_again(jobs: Mapping[JobId, Job], node: Node) -> dict[JobId, Job]:
     """Those that were found idle and use a device of `node` after all."""
-    used = {
+    busy_devices = {
         (node.id, device.id)
         for device in node.devices
         if device.utilisation is not None and device.utilisation >= USED
@@ -99,7 +99,7 @@ def busy_again(jobs: Mapping[JobId, Job], node: Node) -> dict[JobId, Job]:
         if job.idle
         and job.state in HOLDS_DEVICES
         and job.placement is not None
-        and job.placement.devices & used
+        and job.placement.devices & busy_devices
     }
 
 

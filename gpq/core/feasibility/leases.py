@@ -60,38 +60,43 @@ class Silence:
     connecting: bool = False
 
     def __str__(self) -> str:
-        many = len(self.nodes) > 1
-        servers = f"server{'s' if many else ''} {', '.join(self.nodes)}"
+        plural = len(self.nodes) > 1
+        servers = f"server{'s' if plural else ''} {', '.join(self.nodes)}"
         if self.connecting:
-            return f"not known yet: {servers} {'are' if many else 'is'} being connected to"
-        who = f"{servers} {'do' if many else 'does'} not answer"
-        return f"unknown since {span(self.seconds)}: {who}" if self.seconds else f"unknown: {who}"
+            return f"not known yet: {servers} {'are' if plural else 'is'} being connected to"
+        cause = f"{servers} {'do' if plural else 'does'} not answer"
+        return (
+            f"unknown since {span(self.seconds)}: {cause}" if self.seconds else f"unknown: {cause}"
+        )
 
 
 def silence(snapshot: Snapshot, job: Job, now: Seconds) -> Silence | None:
     """None for a job that holds nothing, or all of whose nodes answer."""
     if job.state not in HOLDS_DEVICES or job.placement is None:
         return None
-    over = {name for name, _ in job.exits}
-    silent: list[NodeId] = []
+    ended_nodes = {name for name, _ in job.exits}
+    silent_nodes: list[NodeId] = []
     longest = 0.0
     for name, _ in job.placement.parts:
         node = snapshot.nodes.get(name)
-        if name in over or (node is not None and node.state is not NodeState.UNREACHABLE):
+        if name in ended_nodes or (node is not None and node.state is not NodeState.UNREACHABLE):
             continue
-        silent.append(name)
+        silent_nodes.append(name)
         longest = max(
             longest, now - node.silent_since if node is not None and node.silent_since else 0.0
         )
-    if not silent:
+    if not silent_nodes:
         return None
-    left = patience(job) - longest
+    patience_left = patience(job) - longest
     connecting = all(
         (node := snapshot.nodes.get(name)) is not None and is_connecting(node, now)
-        for name in silent
+        for name in silent_nodes
     )
     return Silence(
-        tuple(silent), longest, None if left == float("inf") else max(left, 0.0), connecting
+        tuple(silent_nodes),
+        longest,
+        None if patience_left == float("inf") else max(patience_left, 0.0),
+        connecting,
     )
 
 

@@ -16,9 +16,9 @@ def at_large(snapshot: Snapshot, job: Job) -> tuple[NodeId, Stranger] | None:
     if job.state is not JobState.PENDING or not any(job.lost_attempts):
         return None
     for name in sorted(snapshot.nodes):
-        for one in snapshot.nodes[name].strangers:
-            if one.job == job.id:
-                return name, one
+        for stranger in snapshot.nodes[name].strangers:
+            if stranger.job == job.id:
+                return name, stranger
     return None
 
 
@@ -27,20 +27,20 @@ def must_wait(snapshot: Snapshot, job: Job) -> str:
     if not job.attempt and job.files is None and not any(job.lost_attempts):
         # most of those who wait never ran
         return ""
-    found = at_large(snapshot, job)
-    if found is None:
+    orphan = at_large(snapshot, job)
+    if orphan is None:
         return out_of_reach(snapshot, job)
-    node, one = found
+    node, stranger = orphan
     return (
-        f"attempt {one.name} of it, which this daemon's database does not know, runs on server"
+        f"attempt {stranger.name} of it, which this daemon's database does not know, runs on server"
         f" {node}"
     )
 
 
-def line(node: NodeId, one: Stranger, age: str) -> str:
+def line(node: NodeId, stranger: Stranger, age: str) -> str:
     """For the user. `age`: since when, in words."""
-    pid = f", pid {one.pid}" if one.pid else ""
+    pid = f", pid {stranger.pid}" if stranger.pid else ""
     return (
-        f"server {node} runs attempt {one.name} (since {age}{pid}), which this daemon's database"
-        f" does not know; it is left alone; its log: {one.folder}"
+        f"server {node} runs attempt {stranger.name} (since {age}{pid}), which this daemon's"
+        f" database does not know; it is left alone; its log: {stranger.folder}"
     )

@@ -26,32 +26,47 @@ def presence(node: Node) -> str:
         return ""
     for device in node.devices:
         # a blip is told as neither
-        others = device.state is DeviceState.FOREIGN or bool(device.reason)
-        if others and any(one.user == node.owner and not one.attempt for one in device.processes):
+        occupied = device.state is DeviceState.FOREIGN or bool(device.reason)
+        if occupied and any(
+            process.user == node.owner and not process.attempt for process in device.processes
+        ):
             return f"uses GPU {device.index}"
     return "asked for it with `gpq yield`" if node.owner in node.yields else ""
 
 
-def folded(held: Mapping[int, Reservation], node: Node, now: Seconds) -> Mapping[int, Reservation]:
+def folded(
+    reservations: Mapping[int, Reservation], node: Node, now: Seconds
+) -> Mapping[int, Reservation]:
     """Reservations after a report of `node`. The same mapping where nothing changes."""
     if node.state is not NodeState.UP:
-        return held
-    mine = [each for each in held.values() if each.node == node.id and is_owners(each)]
-    there = bool(presence(node))
-    if there and any(each.user == node.owner for each in mine):
-        return held
-    if not there and not mine:
-        return held
-    rest = {name: each for name, each in held.items() if each not in mine}
-    if not there:
-        return rest
-    number = min([0, *rest]) - 1
-    return {**rest, number: Reservation(number, node.id, now, FOR_EVER, (), node.owner, ITS_OWNER)}
+        return reservations
+    owner_reservations = [
+        reservation
+        for reservation in reservations.values()
+        if reservation.node == node.id and is_owners(reservation)
+    ]
+    present = bool(presence(node))
+    if present and any(reservation.user == node.owner for reservation in owner_reservations):
+        return reservations
+    if not present and not owner_reservations:
+        return reservations
+    other_reservations = {
+        name: reservation
+        for name, reservation in reservations.items()
+        if reservation not in owner_reservations
+    }
+    if not present:
+        return other_reservations
+    number = min([0, *other_reservations]) - 1
+    return {
+        **other_reservations,
+        number: Reservation(number, node.id, now, FOR_EVER, (), node.owner, ITS_OWNER),
+    }
 
 
-def is_owners(held: Reservation) -> bool:
+def is_owners(reservation: Reservation) -> bool:
     """Those have ids below 0."""
-    return held.id < 0
+    return reservation.id < 0
 
 
 def suits(job: Job, node: Node) -> bool:
@@ -75,7 +90,11 @@ def leaves(job: Job) -> bool:
     )
 
 
-def is_over_its_grace(job: Job, held: Reservation, snapshot: Snapshot) -> bool:
+def is_over_its_grace(job: Job, reservation: Reservation, snapshot: Snapshot) -> bool:
     """Has a job that did not declare itself had its grace since the owner came? Then it starts anew
     elsewhere: what it did since its start is little, and it would stay for ever."""
-    return is_owners(held) and leaves(job) and snapshot.now >= held.start + job.spec.grace
+    return (
+        is_owners(reservation)
+        and leaves(job)
+        and snapshot.now >= reservation.start + job.spec.grace
+    )

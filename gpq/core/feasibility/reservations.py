@@ -27,29 +27,31 @@ NOTHING: Barred = frozenset()
 def barred(snapshot: Snapshot, job: Job) -> Barred:
     """Devices that reservations of others keep this job from, now, those of owners that it could
     not leave for them, and those where its checkpoint cannot be brought."""
-    kept = [node for node in snapshot.nodes.values() if node.owner and not owners.suits(job, node)]
-    kept += [snapshot.nodes[name] for name in closed_to(snapshot, job)]
-    if not snapshot.reservations and not kept:
+    closed_nodes = [
+        node for node in snapshot.nodes.values() if node.owner and not owners.suits(job, node)
+    ]
+    closed_nodes += [snapshot.nodes[name] for name in closed_to(snapshot, job)]
+    if not snapshot.reservations and not closed_nodes:
         return NOTHING
     reserved = (
-        (held.node, device)
-        for _, held in sorted(snapshot.reservations.items())
-        if keeps_out(held, job, snapshot.now)
-        for device in devices_of(held, snapshot.nodes.get(held.node))
+        (reservation.node, device)
+        for _, reservation in sorted(snapshot.reservations.items())
+        if keeps_out(reservation, job, snapshot.now)
+        for device in devices_of(reservation, snapshot.nodes.get(reservation.node))
     )
     return frozenset(
-        [*reserved, *((node.id, device.id) for node in kept for device in node.devices)]
+        [*reserved, *((node.id, device.id) for node in closed_nodes for device in node.devices)]
     )
 
 
-def keeps_out(held: Reservation, job: Job, now: Seconds) -> bool:
+def keeps_out(reservation: Reservation, job: Job, now: Seconds) -> bool:
     """Must the job be off these devices now, or not start there?"""
-    if now >= held.end or (held.user and held.user == job.spec.user):
+    if now >= reservation.end or (reservation.user and reservation.user == job.spec.user):
         return False
-    return now >= held.start - _lead(held, job, now)
+    return now >= reservation.start - _lead(reservation, job, now)
 
 
-def _lead(held: Reservation, job: Job, now: Seconds) -> Seconds:
+def _lead(reservation: Reservation, job: Job, now: Seconds) -> Seconds:
     if job.movable:
         return job.spec.grace
     if job.state is not JobState.PENDING:  # it runs to its end wherever it is
@@ -59,12 +61,12 @@ def _lead(held: Reservation, job: Job, now: Seconds) -> Seconds:
     return max(job.spec.time_limit - job.run_seconds, 0.0)
 
 
-def devices_of(held: Reservation, node: Node | None) -> tuple[DeviceId, ...]:
+def devices_of(reservation: Reservation, node: Node | None) -> tuple[DeviceId, ...]:
     """All of the node's where none is named."""
     return (
-        held.devices or tuple(device.id for device in node.devices)
+        reservation.devices or tuple(device.id for device in node.devices)
         if node is not None
-        else held.devices
+        else reservation.devices
     )
 
 
@@ -73,12 +75,12 @@ def reserved_under(job: Job, snapshot: Snapshot) -> list[Reservation]:
     if not snapshot.reservations or job.placement is None:
         return []
     return [
-        held
-        for _, held in sorted(snapshot.reservations.items())
-        if keeps_out(held, job, snapshot.now)
+        reservation
+        for _, reservation in sorted(snapshot.reservations.items())
+        if keeps_out(reservation, job, snapshot.now)
         and any(
-            (held.node, device) in job.placement.devices
-            for device in devices_of(held, snapshot.nodes.get(held.node))
+            (reservation.node, device) in job.placement.devices
+            for device in devices_of(reservation, snapshot.nodes.get(reservation.node))
         )
     ]
 
@@ -86,8 +88,8 @@ def reserved_under(job: Job, snapshot: Snapshot) -> list[Reservation]:
 def current(snapshot: Snapshot, now: Seconds) -> list[Reservation]:
     """Those that are not over, by beginning."""
     return sorted(
-        (held for held in snapshot.reservations.values() if now < held.end),
-        key=lambda held: (held.start, held.id),
+        (reservation for reservation in snapshot.reservations.values() if now < reservation.end),
+        key=lambda reservation: (reservation.start, reservation.id),
     )
 
 
@@ -104,20 +106,24 @@ def next_change(snapshot: Snapshot) -> Seconds:
     """When a reservation begins to matter to a running job, begins or ends; infinite where none
     will."""
     moments = [float("inf")]
-    for held in current(snapshot, snapshot.now):
+    for reservation in current(snapshot, snapshot.now):
         graces = {
             job.spec.grace
             for job in snapshot.jobs.values()
             if job.placement is not None and job.movable
         }
-        moments += [moment for moment in (held.start, held.end) if moment > snapshot.now]
-        if owners.is_owners(held):
+        moments += [
+            moment for moment in (reservation.start, reservation.end) if moment > snapshot.now
+        ]
+        if owners.is_owners(reservation):
             moments += [
-                held.start + grace
+                reservation.start + grace
                 for grace in sorted(_graces(snapshot))
-                if held.start + grace > snapshot.now
+                if reservation.start + grace > snapshot.now
             ]
         moments += [
-            held.start - grace for grace in sorted(graces) if held.start - grace > snapshot.now
+            reservation.start - grace
+            for grace in sorted(graces)
+            if reservation.start - grace > snapshot.now
         ]
     return min(moments)

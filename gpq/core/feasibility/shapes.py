@@ -1,23 +1,20 @@
-"""Which devices a job may use, whether it may be moved now, and the shapes that it could have on
-these nodes."""
+"""Which devices a job may use, and the shapes that it could have on these nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from gpq.core.feasibility.environments import is_fit
-from gpq.core.feasibility.owners import is_over_its_grace
-from gpq.core.feasibility.reservations import Barred, barred, reserved_under
+from gpq.core.feasibility.mobility import held_by, is_leaving
+from gpq.core.feasibility.reservations import Barred, barred
 from gpq.core.freedoms.freedoms import bound
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobSpec, JobState, Level, StopReason, Wish
+from gpq.core.model.jobs import Job, JobSpec, Level
 from gpq.core.model.nodes import Device, DeviceState, Node, NodeState, is_slice
 from gpq.core.model.placements import Placement, Shape
-from gpq.core.model.snapshot import Config, Snapshot
-from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
-
-FIRST_TIMES = 4.0  # settle times within which a job is expected to tell its first step times
+from gpq.core.model.snapshot import Snapshot
+from gpq.core.model.units import DeviceId, JobId, NodeId
 
 Supply = Mapping[NodeId, tuple[DeviceId, ...]]
 DeviceKind = tuple[str, int, bool, Barred, str]
@@ -50,125 +47,28 @@ def suits(device: Device, spec: JobSpec) -> bool:
     )
 
 
-def is_leaving(job: Job, snapshot: Snapshot) -> bool:
-    """Was it told to stop so that it goes on elsewhere? Then it counts as if it had stopped, and
-    its devices as free: where two jobs change places, the one that stops first would else be given
-    back what it had. One that does not stop within its grace is not counted upon."""
-    return (
-        job.state is JobState.STOPPING
-        and job.stop in (StopReason.RESIZE, StopReason.PREEMPT)
-        and job.wish is Wish.RUN
-        and job.stop_sent_at is not None
-        and snapshot.now - job.stop_sent_at < job.spec.grace
-    )
-
-
-def settled_at(job: Job, config: Config) -> Seconds:
-    """From when on a running job may be moved again: it has run a while and, if it is elastic, told
-    how fast it is here. Without these times the last restart taught nothing. One that tells none
-    for long is not waited for."""
-    unknown = job.elastic and job.profile.samples_per_second <= 0
-    return (job.started_at or 0.0) + config.settle_seconds * (FIRST_TIMES if unknown else 1.0)
-
-
-def is_fixed(job: Job, snapshot: Snapshot) -> bool:
-    """Must a job that holds devices keep exactly those in this round?"""
-    if job.state not in HOLDS_DEVICES:
-        return False
-    if not is_leaving(job, snapshot):
-        yields = job.movable or job.spec.background or _has_to_yield(job, snapshot)
-        if job.state is not JobState.RUNNING or job.started_at is None or not yields:
-            return True
-        if (
-            not job.spec.background
-            and snapshot.now < settled_at(job, snapshot.config)
-            and not must_leave(job, snapshot)
-        ):
-            return True
-    # Silence is not death: what runs on a node that does not answer stays where it is.
-    return any(
-        (node := snapshot.nodes.get(name)) is None or node.state is NodeState.UNREACHABLE
-        for name, _ in (job.placement.parts if job.placement else ())
-    )
-
-
-def _has_to_yield(job: Job, snapshot: Snapshot) -> bool:
-    return any(is_over_its_grace(job, held, snapshot) for held in reserved_under(job, snapshot))
-
-
-def drained_under(job: Job, snapshot: Snapshot) -> list[NodeId]:
-    """Drained nodes that the job is on."""
-    return [
-        name
-        for name, _ in (job.placement.parts if job.placement else ())
-        if name in snapshot.drained
-    ]
-
-
-def must_leave(job: Job, snapshot: Snapshot) -> bool:
-    """Is it on a drained node, or on devices that are reserved for others?"""
-    return bool(drained_under(job, snapshot) or reserved_under(job, snapshot))
-
-
-def evacuated(snapshot: Snapshot) -> Snapshot:
-    """The snapshot as a policy is to see it: jobs that must leave a drained node, or reserved
-    devices, or have another number of GPUs than they may have by now, count as if they had stopped,
-    and their devices as free, so that whatever the policy weighs, staying is not among it. The same
-    object where nobody must."""
-    anywhere = bool(snapshot.drained or snapshot.reservations)
-    leaving = {
-        name: replace(
-            job, state=JobState.PENDING, placement=None, launched_at=None, started_at=None
-        )
-        for name, job in snapshot.jobs.items()
-        if job.placement is not None
-        and job.wish is Wish.RUN
-        and (_is_missized(job) or (anywhere and must_leave(job, snapshot)))
-        and not is_fixed(job, snapshot)
-    }
-    return replace(snapshot, jobs={**snapshot.jobs, **leaving}) if leaving else snapshot
-
-
-def _is_missized(job: Job) -> bool:
-    """Has its range changed since it was placed?"""
-    return job.elastic and not job.spec.min_gpus <= job.replicas <= (
-        job.spec.max_gpus or job.replicas
-    )
-
-
-def held_by(
-    snapshot: Snapshot, *, only_fixed: bool = False
-) -> dict[tuple[NodeId, DeviceId], JobId]:
-    """Which job holds which device."""
-    return {
-        device: job.id
-        for job in snapshot.jobs.values()
-        if job.placement is not None and (not only_fixed or is_fixed(job, snapshot))
-        for device in job.placement.devices
-    }
-
-
 def supply(
-    snapshot: Snapshot, job: Job, taken: Mapping[tuple[NodeId, DeviceId], JobId] | None = None
+    snapshot: Snapshot, job: Job, occupants: Mapping[tuple[NodeId, DeviceId], JobId] | None = None
 ) -> Supply:
-    """Devices by node, sorted, that the job could use, those of fixed jobs (`taken`) left out."""
-    taken = held_by(snapshot, only_fixed=True) if taken is None else taken
-    found: dict[NodeId, tuple[DeviceId, ...]] = {}
+    """Devices by node, sorted, that the job could use, those of fixed jobs (`occupants`) left
+    out."""
+    occupants = held_by(snapshot, only_fixed=True) if occupants is None else occupants
+    devices_by_node: dict[NodeId, tuple[DeviceId, ...]] = {}
     reserved = barred(snapshot, job)
     for node in nodes_up(snapshot):
         if not is_fit(snapshot.checks, node.id, job.spec.environment):
             continue
         devices = tuple(device.id for device in node.devices if usable(device, job.spec))
-        if taken or reserved:
+        if occupants or reserved:
             devices = tuple(
                 device
                 for device in devices
-                if taken.get((node.id, device), job.id) == job.id
+                if occupants.get((node.id, device), job.id) == job.id
                 and (node.id, device) not in reserved
             )
         if devices:
-            found[node.id] = devices
-    return found
+            devices_by_node[node.id] = devices
+    return devices_by_node
 
 
 def nodes_up(snapshot: Snapshot) -> list[Node]:
@@ -192,12 +92,12 @@ _latest: list[_Look] = []
 
 def _look(snapshot: Snapshot) -> _Look:
     nodes, drained = snapshot.nodes, snapshot.drained
-    known = _latest[-1] if _latest else None
+    look = _latest[-1] if _latest else None
     if (
-        known is None
-        or known.nodes is not nodes
-        or known.drained != drained
-        or len(known.nodes) != len(nodes)
+        look is None
+        or look.nodes is not nodes
+        or look.drained != drained
+        or len(look.nodes) != len(nodes)
     ):
         up = tuple(
             nodes[name]
@@ -205,9 +105,9 @@ def _look(snapshot: Snapshot) -> _Look:
             if nodes[name].state is NodeState.UP and name not in drained
         )
         types = tuple(sorted({device.type for node in up for device in node.devices}))
-        known = _Look(nodes, drained, up, types)
-        _latest[:] = [known]
-    return known
+        look = _Look(nodes, drained, up, types)
+        _latest[:] = [look]
+    return look
 
 
 def is_mixed(snapshot: Snapshot) -> bool:
@@ -231,14 +131,14 @@ def by_type(available: Supply, snapshot: Snapshot) -> dict[str, Supply]:
     """`available` split by the type of its devices, sorted; under "" where all are of one type."""
     if not is_mixed(snapshot):
         return {"": available}
-    found: dict[str, dict[NodeId, tuple[DeviceId, ...]]] = {}
+    supplies: dict[str, dict[NodeId, tuple[DeviceId, ...]]] = {}
     for node, ids in available.items():
         types = {device.id: device.type for device in snapshot.nodes[node].devices}
         for name in sorted({types[device] for device in ids}):
-            found.setdefault(name, {})[node] = tuple(
+            supplies.setdefault(name, {})[node] = tuple(
                 device for device in ids if types[device] == name
             )
-    return {name: found[name] for name in sorted(found)}
+    return {name: supplies[name] for name in sorted(supplies)}
 
 
 def shape_on(placement: Placement, snapshot: Snapshot) -> Shape:
@@ -266,10 +166,10 @@ def node_counts(available: Supply) -> list[int]:
 def packed(replicas: int, counts: Iterable[int], level: Level, gpu_type: str) -> Shape | None:
     """So many replicas on as few nodes as can be, of these `counts` (`node_counts`); None where
     they do not fit. Scripts alone span nodes."""
-    left = replicas
+    missing = replicas
     for nodes, count in enumerate(counts, 1):
-        left -= count
-        if left <= 0:
+        missing -= count
+        if missing <= 0:
             return Shape(replicas, nodes, gpu_type)
         if level is not Level.SCRIPT:
             break
@@ -321,12 +221,12 @@ def _feasible_of(job: Job, available: Supply, gpu_type: str) -> list[Shape]:
     largest = counts[0] if counts else 0
     shapes = [Shape(k, 1, gpu_type) for k in range(fewest, min(most, largest) + 1)]
     if job.spec.level is Level.SCRIPT:
-        reached = largest
+        capacity = largest
         for nodes, count in enumerate(counts[1:], 2):
-            before, reached = reached, reached + count
-            if max(before, largest) < fewest < reached:
+            capacity_before, capacity = capacity, capacity + count
+            if max(capacity_before, largest) < fewest < capacity:
                 # its least lies between whole nodes: part of the last one
                 shapes.append(Shape(fewest, nodes, gpu_type))
-            if max(fewest, largest + 1) <= reached <= most:
-                shapes.append(Shape(reached, nodes, gpu_type))
+            if max(fewest, largest + 1) <= capacity <= most:
+                shapes.append(Shape(capacity, nodes, gpu_type))
     return shapes

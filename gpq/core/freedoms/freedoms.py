@@ -29,15 +29,15 @@ def bound(job: Job, snapshot: Snapshot) -> Job:
     declared = job.profile.declared
     if not job.profile.habits or declared is None or not job.resumable:
         return job
-    lost, least, most = job.profile.lost, job.spec.min_gpus, job.spec.max_gpus
-    if RESIZE in lost:
+    lost_freedoms, least, most = job.profile.lost, job.spec.min_gpus, job.spec.max_gpus
+    if RESIZE in lost_freedoms:
         least = most = gpus_kept(job)
-    elif ACCUMULATE in lost:
+    elif ACCUMULATE in lost_freedoms:
         needed = least_at_once(declared)
         least = needed if least < needed <= _most(job, declared, snapshot) else least
     target = job.target
     if target is not None and (
-        target.replicas < least or (RESIZE in lost and target.replicas != least)
+        target.replicas < least or (RESIZE in lost_freedoms and target.replicas != least)
     ):
         target = None
     if (least, most, target) == (job.spec.min_gpus, job.spec.max_gpus, job.target):

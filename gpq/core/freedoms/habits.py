@@ -37,33 +37,37 @@ MEANING = {
 }
 
 
-def joined(known: tuple[Habit, ...], told: Iterable[Habit]) -> tuple[Habit, ...]:
-    """`known` with what was told, one of a code; the same object where nothing is new. A freedom
+def joined(previous: tuple[Habit, ...], reports: Iterable[Habit]) -> tuple[Habit, ...]:
+    """`previous` with what was told, one of a code; the same object where nothing is new. A freedom
     that was lost stays lost. Beyond MAX_HABITS only the freedoms of a new one are kept, with the
     last."""
-    found = {habit.code: habit for habit in known}
-    for habit in told:
-        old = found.get(habit.code)
+    habits_by_code = {habit.code: habit for habit in previous}
+    for habit in reports:
+        old = habits_by_code.get(habit.code)
         if old is not None:
-            found[habit.code] = replace(habit, freedoms=_union(old, habit))
-        elif len(found) < MAX_HABITS:
-            found[habit.code] = habit
+            habits_by_code[habit.code] = replace(habit, freedoms=_union(old, habit))
+        elif len(habits_by_code) < MAX_HABITS:
+            habits_by_code[habit.code] = habit
         else:
-            last = next(reversed(found))
-            found[last] = replace(found[last], freedoms=_union(found[last], habit), until=0)
-    habits = tuple(found.values())
-    return known if habits == known else habits
+            last = next(reversed(habits_by_code))
+            habits_by_code[last] = replace(
+                habits_by_code[last], freedoms=_union(habits_by_code[last], habit), until=0
+            )
+    habits = tuple(habits_by_code.values())
+    return previous if habits == previous else habits
 
 
 def without_accepted(habits: tuple[Habit, ...], accepted: Collection[str]) -> tuple[Habit, ...]:
     """Less those that are suspected and accepted. The same object where all stay."""
-    left = tuple(habit for habit in habits if not (habit.suspected and habit.code in accepted))
-    return left if len(left) < len(habits) else habits
+    open_habits = tuple(
+        habit for habit in habits if not (habit.suspected and habit.code in accepted)
+    )
+    return open_habits if len(open_habits) < len(habits) else habits
 
 
-def _union(one: Habit, other: Habit) -> tuple[str, ...]:
+def _union(first: Habit, second: Habit) -> tuple[str, ...]:
     return tuple(
-        freedom for freedom in FREEDOMS if freedom in one.freedoms or freedom in other.freedoms
+        freedom for freedom in FREEDOMS if freedom in first.freedoms or freedom in second.freedoms
     )
 
 
@@ -71,17 +75,17 @@ def lent(job: Job, habits: Iterable[Habit]) -> Job:
     """A job that has just declared itself, with the habits that earlier ones of its program had."""
     own = {habit.code for habit in job.profile.habits}
     until = _steps(job.profile.progress) + MENDED_AFTER
-    left = without_accepted(tuple(habits), job.spec.accept)
-    more = [replace(habit, until=until) for habit in left if habit.code not in own]
-    return replace(job, profile=with_habits(job.profile, joined(job.profile.habits, more)))
+    open_habits = without_accepted(tuple(habits), job.spec.accept)
+    lent_habits = [replace(habit, until=until) for habit in open_habits if habit.code not in own]
+    return replace(job, profile=with_habits(job.profile, joined(job.profile.habits, lent_habits)))
 
 
 def unmended(habits: tuple[Habit, ...], progress: Progress | None) -> tuple[Habit, ...]:
     """Less those that an earlier job had and this one, after as many steps, has not shown. The same
     object where all stay."""
     steps = _steps(progress)
-    left = tuple(habit for habit in habits if not 0 < habit.until <= steps)
-    return left if len(left) < len(habits) else habits
+    lasting_habits = tuple(habit for habit in habits if not 0 < habit.until <= steps)
+    return lasting_habits if len(lasting_habits) < len(habits) else habits
 
 
 def _steps(progress: Progress | None) -> int:
@@ -98,26 +102,28 @@ def with_habits(
     profile = replace(profile, habits=habits)
     if script is None:
         return profile
-    left = allowed(script, profile.lost)
-    return replace(profile, declared=left, script=script if left is not script else None)
+    declaration = allowed(script, profile.lost)
+    return replace(
+        profile, declared=declaration, script=script if declaration is not script else None
+    )
 
 
-def allowed(declared: Declared, lost: frozenset[str]) -> Declared:
+def allowed(declared: Declared, lost_freedoms: frozenset[str]) -> Declared:
     """What is left of it without these freedoms; the same object where all of it is."""
-    left = declared
-    if ACCUMULATE in lost and declared.accumulation:
-        left = replace(left, accumulation=False)
-    if RETUNE in lost and declared.adaptive:
-        left = replace(left, adaptive=False)
-    return left
+    declaration = declared
+    if ACCUMULATE in lost_freedoms and declared.accumulation:
+        declaration = replace(declaration, accumulation=False)
+    if RETUNE in lost_freedoms and declared.adaptive:
+        declaration = replace(declaration, adaptive=False)
+    return declaration
 
 
 def blamed(job: Job, freedom: str) -> str:
     """``the loop does so (its-code)``: the habits that take this freedom; "" where it is not
     lost."""
-    found = [habit for habit in job.profile.habits if freedom in habit.freedoms]
+    culprits = [habit for habit in job.profile.habits if freedom in habit.freedoms]
     return "; ".join(
-        f"{habit.message or 'its loop has a habit'} ({_evidence(habit)})" for habit in found
+        f"{habit.message or 'its loop has a habit'} ({_evidence(habit)})" for habit in culprits
     )
 
 

@@ -15,8 +15,8 @@ def of_size(snapshot: Snapshot, job: Job) -> list[str]:
     declared = job.profile.declared
     if not job.profile.habits or declared is None:
         return []
-    lost, narrow = job.profile.lost, bound(job, snapshot)
-    if RESIZE in lost and job.resumable:
+    lost_freedoms, narrow = job.profile.lost, bound(job, snapshot)
+    if RESIZE in lost_freedoms and job.resumable:
         why = blamed(job, RESIZE)
         if job.placement is not None:
             return [
@@ -27,7 +27,7 @@ def of_size(snapshot: Snapshot, job: Job) -> list[str]:
             f"it goes on with {_gpus(narrow.spec.min_gpus)} or not at all: with another number it"
             f" would differ, since {why}"
         ]
-    if ACCUMULATE not in lost:
+    if ACCUMULATE not in lost_freedoms:
         return []
     why, needed = blamed(job, ACCUMULATE), least_at_once(declared)
     if is_cramped(job) and narrow is job:
@@ -50,27 +50,29 @@ def of_size(snapshot: Snapshot, job: Job) -> list[str]:
 
 def of_batch(job: Job) -> list[str]:
     """Why it has this batch, and no other."""
-    lost = job.profile.lost
-    found = []
-    if RETUNE in lost:
-        found.append(f"its total batch stays as it was declared, since {blamed(job, RETUNE)}")
-    if ACCUMULATE in lost:
-        found.append(f"no step is cut into several micro-batches, since {blamed(job, ACCUMULATE)}")
-    if SPLIT in lost:
-        found.append(f"no step is split to measure its noise scale, since {blamed(job, SPLIT)}")
-    return found
+    lost_freedoms = job.profile.lost
+    reasons = []
+    if RETUNE in lost_freedoms:
+        reasons.append(f"its total batch stays as it was declared, since {blamed(job, RETUNE)}")
+    if ACCUMULATE in lost_freedoms:
+        reasons.append(
+            f"no step is cut into several micro-batches, since {blamed(job, ACCUMULATE)}"
+        )
+    if SPLIT in lost_freedoms:
+        reasons.append(f"no step is split to measure its noise scale, since {blamed(job, SPLIT)}")
+    return reasons
 
 
 def remedies(job: Job) -> list[str]:
     """A line for each habit that can be mended; and what a job that waits for the GPUs that it had
     can be told."""
-    found = cures(job, *sorted(job.profile.lost))
+    lines = cures(job, *sorted(job.profile.lost))
     if RESIZE in job.profile.lost and job.resumable and job.placement is None:
-        found.append(
+        lines.append(
             f"`gpq edit {job.id} --gpus N` lets it go on with another number all the same, though"
             " not exactly"
         )
-    return found
+    return lines
 
 
 def _gpus(count: int) -> str:

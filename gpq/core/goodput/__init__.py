@@ -4,5 +4,6 @@ goodput.
 Goodput is throughput times statistical efficiency (Pollux, OSDI'21, equations 1 to 10). This room
 knows no node and no other job. A shape is a GPU type, a number of nodes and a number of replicas.
 
-Open `goodput.py` for the model and `estimates.py` for what the rest of gpq asks.
+Open `goodput.py` for the formulas, `models.py` for what is fitted to a job, and `estimates.py` for
+what the rest of gpq asks.
 """

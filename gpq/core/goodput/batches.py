@@ -165,15 +165,15 @@ def goodput_table(
 def goodput_tables(questions: Sequence[Question]) -> list[GoodputTable]:
     """The table of each question. Of equal goodput: the smallest batch. What is asked beside does
     not change an answer."""
-    found: list[GoodputTable | None] = [None] * len(questions)
-    fixed = [number for number, each in enumerate(questions) if _is_fixed(each.limits)]
-    free = [number for number, each in enumerate(questions) if not _is_fixed(each.limits)]
+    tables: list[GoodputTable | None] = [None] * len(questions)
+    fixed = [number for number, question in enumerate(questions) if _is_fixed(question.limits)]
+    free = [number for number, question in enumerate(questions) if not _is_fixed(question.limits)]
     for numbers in (*_chunks(questions, fixed), *_chunks(questions, free)):
         for number, table in zip(
             numbers, _tables([questions[number] for number in numbers]), strict=True
         ):
-            found[number] = table
-    return [table for table in found if table is not None]
+            tables[number] = table
+    return [table for table in tables if table is not None]
 
 
 def _is_fixed(limits: BatchLimits) -> bool:
@@ -195,13 +195,13 @@ def _chunks(questions: Sequence[Question], numbers: Sequence[int]) -> Iterator[l
 
 def _tables(questions: Sequence[Question]) -> list[GoodputTable]:
     """Of questions that are all fixed, or none of them."""
-    counts = [len(each.replicas) for each in questions]
-    n = np.concatenate([each.nodes for each in questions])
-    k = np.concatenate([each.replicas for each in questions])
-    factor = np.concatenate([each.factor for each in questions])
-    params = stacked([each.params for each in questions], counts)
-    stats = stacked([each.stats or GradientStats(1.0, 0.0) for each in questions], counts)
-    limits = stacked([each.limits for each in questions], counts)
+    counts = [len(question.replicas) for question in questions]
+    n = np.concatenate([question.nodes for question in questions])
+    k = np.concatenate([question.replicas for question in questions])
+    factor = np.concatenate([question.factor for question in questions])
+    params = stacked([question.params for question in questions], counts)
+    stats = stacked([question.stats or GradientStats(1.0, 0.0) for question in questions], counts)
+    limits = stacked([question.limits for question in questions], counts)
     atomic, accum, feasible = _candidates(limits, k, fixed=_is_fixed(questions[0].limits))
     rows = np.arange(len(k))
     total = k[:, None] * atomic * (accum + 1.0)
@@ -210,16 +210,16 @@ def _tables(questions: Sequence[Question]) -> list[GoodputTable]:
     speed = total / (accum * compute + step) / factor[:, None]
     value = np.where(feasible, speed * efficiency(stats, limits.base, total), 0.0)
     best = np.argmax(value, axis=1)
-    found = value[rows, best] > 0
+    fits = value[rows, best] > 0
     total_best = total[rows, best][:, None]
     columns: tuple[NDArray[Any], ...] = (
         n,
         k,
-        np.where(found, atomic[rows, best], 0.0).astype(np.int64),
-        np.where(found, accum[rows, best], 0.0).astype(np.int64),
-        np.where(found, value[rows, best], 0.0),
-        np.where(found, speed[rows, best], 0.0),
-        np.where(found, efficiency(stats, limits.base, total_best)[:, 0], 0.0),
+        np.where(fits, atomic[rows, best], 0.0).astype(np.int64),
+        np.where(fits, accum[rows, best], 0.0).astype(np.int64),
+        np.where(fits, value[rows, best], 0.0),
+        np.where(fits, speed[rows, best], 0.0),
+        np.where(fits, efficiency(stats, limits.base, total_best)[:, 0], 0.0),
     )
     ends = np.cumsum(counts).tolist()
     return [

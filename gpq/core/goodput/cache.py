@@ -22,32 +22,32 @@ class Memo(Generic[K, V]):
 
     def __init__(self, compute: Callable[[Sequence[K]], Sequence[V]], room: int) -> None:
         self._compute = compute
-        self._known: dict[K, V] = {}
+        self._answers: dict[K, V] = {}
         self.room = room
 
     def one(self, question: K) -> V:
         try:
-            return self._known[question]
+            return self._answers[question]
         except KeyError:
             return self.many([question])[0]
 
     def many(self, questions: Sequence[K]) -> list[V]:
-        found: list[V] = [self._known.get(question, _NOTHING) for question in questions]
+        answers: list[V] = [self._answers.get(question, _NOTHING) for question in questions]
         places: dict[K, list[int]] = {}
-        for place, answer in enumerate(found):
+        for place, answer in enumerate(answers):
             if answer is _NOTHING:
                 places.setdefault(questions[place], []).append(place)
         if places:
             for (question, same), answer in zip(
                 places.items(), self._compute(list(places)), strict=True
             ):
-                self._known[question] = answer
+                self._answers[question] = answer
                 for place in same:
-                    found[place] = answer
-        while len(self._known) > self.room:
+                    answers[place] = answer
+        while len(self._answers) > self.room:
             with suppress(KeyError, StopIteration, RuntimeError):
-                del self._known[next(iter(self._known))]
-        return found
+                del self._answers[next(iter(self._answers))]
+        return answers
 
     def clear(self) -> None:
-        self._known.clear()
+        self._answers.clear()

@@ -1,12 +1,12 @@
-"""What gpq believes of a job: its fitted model, its goodput at a shape, its curve over GPU counts,
-its speedup.
+"""What gpq believes of a job by its model: its goodput at a shape, its curve over GPU counts, its
+speedup.
 
 Reads a job's profile; None everywhere means "not known yet", never zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -15,165 +15,33 @@ from numpy.typing import NDArray
 
 from gpq.core.goodput.batches import (
     BatchChoice,
-    BatchLimits,
     GoodputTable,
     Question,
     columns_of,
     goodput_tables,
-    limits_of,
 )
 from gpq.core.goodput.cache import Memo
-from gpq.core.goodput.fitting import fit_many
 from gpq.core.goodput.goodput import (
     GradientStats,
-    ThroughputParams,
     efficiency,
     goodput,
-    grad_time,
     stacked,
-    stats_of,
-    step_time,
     throughput,
 )
-from gpq.core.goodput.residuals import Correction, corrections
+from gpq.core.goodput.models import Model, model_of, models_of
 from gpq.core.model.jobs import Job
 from gpq.core.model.placements import Shape
-from gpq.core.model.profile import Declared, Noise, Profile, ProfileRow
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Model:
-    """The throughput model and gradient statistics of one job. One object for the same question,
-    and equal to no other."""
-
-    params: ThroughputParams
-    stats: GradientStats | None
-    limits: BatchLimits
-    correction: Correction
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
-    """What a model rests on. The same where its parts are the very same objects, so that nothing is
-    compared."""
-
-    basis: tuple[ProfileRow, ...]
-    declared: Declared
-    noise: Noise | None
-    gpu_type: str
-
-    def __hash__(self) -> int:
-        return hash((id(self.basis), id(self.declared), id(self.noise), self.gpu_type))
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, _Asked)
-            and self.basis is other.basis
-            and self.declared is other.declared
-            and self.noise is other.noise
-            and self.gpu_type == other.gpu_type
-        )
-
-
-LEAST_REMEMBERED = 4096  # models
 ANY = 1 << 62  # examples: a total batch without bound
-
-
-def expect(jobs: int) -> None:
-    """Make room for the models of so many jobs, so that a large queue is not fitted anew in every
-    round."""
-    _models.room = max(LEAST_REMEMBERED, 3 * jobs)
-    _fits.room = _models.room
-
-
-def model_of(profile: Profile, gpu_type: str = "") -> Model | None:
-    """None until the script has declared a batch and one configuration was timed."""
-    question = _asked(profile, gpu_type)
-    return _models.one(question) if question is not None else None
-
-
-def _asked(profile: Profile, gpu_type: str) -> _Asked | None:
-    if profile.declared is None or not profile.basis:
-        return None
-    return _Asked(profile.basis, profile.declared, profile.noise_basis, gpu_type)
-
-
-def models_of(asked: Iterable[tuple[Profile, str]]) -> list[Model | None]:
-    """`model_of` of many; those that are not known yet are fitted side by side, which is far
-    quicker than one by one."""
-    questions = [_asked(profile, gpu_type) for profile, gpu_type in asked]
-    known = iter(_models.many([question for question in questions if question is not None]))
-    return [next(known) if question is not None else None for question in questions]
-
-
-def _make(questions: Sequence[_Asked]) -> list[Model | None]:
-    fits = _fits.many([rows_on(each.basis, each.gpu_type) for each in questions])
-    found: list[Model | None] = []
-    for each, fit in zip(questions, fits, strict=True):
-        limits = limits_of(each.declared, each.gpu_type)
-        if fit is None or limits is None:
-            found.append(None)
-        else:
-            params, right = fit
-            found.append(Model(params, stats_of(each.noise), limits, right))
-    return found
-
-
-def _fit(
-    profiles: Sequence[tuple[ProfileRow, ...]],
-) -> list[tuple[ThroughputParams, Correction] | None]:
-    """The fit of each and what it gets wrong; None where there is none."""
-    fits = fit_many(profiles)
-    known = [(number, params) for number, params in enumerate(fits) if params is not None]
-    found: list[tuple[ThroughputParams, Correction] | None] = [None] * len(profiles)
-    corrected = corrections([(profiles[number], params) for number, params in known])
-    for (number, params), right in zip(known, corrected, strict=True):
-        found[number] = params, right
-    return found
-
-
-_fits: Memo[tuple[ProfileRow, ...], tuple[ThroughputParams, Correction] | None] = Memo(
-    _fit, LEAST_REMEMBERED
-)
-_models: Memo[_Asked, Model | None] = Memo(_make, LEAST_REMEMBERED)
-
-
-def times_at(rows: tuple[ProfileRow, ...], like: ProfileRow) -> tuple[float, float] | None:
-    """Gradient and step time, seconds, in the configuration of `like` by the model of `rows`; None
-    where there is none."""
-    fitted = _fits.one(rows_on(rows, like.gpu_type))
-    if fitted is None:
-        return None
-    params, right = fitted
-    factor = float(right.factor(np.array([like.nodes]), np.array([like.replicas]))[0])
-    step = float(step_time(params, like.nodes, like.replicas, like.atomic_batch)) * factor
-    return float(grad_time(params, like.atomic_batch)) * factor, step
-
-
-@lru_cache(maxsize=8192)
-def rows_on(rows: tuple[ProfileRow, ...], gpu_type: str) -> tuple[ProfileRow, ...]:
-    """Rows measured on one type. Where there are none, those of the type with most weight, as if
-    it were as fast (`transfer.informed` puts scaled rows in before); also where no type is asked
-    for."""
-    weights: dict[str, float] = {}
-    for row in rows:
-        weights[row.gpu_type] = weights.get(row.gpu_type, 0.0) + row.weight
-    if len(weights) <= 1:
-        return rows
-    wanted = (
-        gpu_type if gpu_type in weights else max(sorted(weights), key=lambda name: weights[name])
-    )
-    return tuple(row for row in rows if row.gpu_type == wanted)
-
 
 Sought = tuple[Model, tuple[Shape, ...], int]  # shapes, and what their total batches may be at most
 
 
-def _compute(sought: Sequence[Sought]) -> list[GoodputTable]:
-    return goodput_tables([_question(*each) for each in sought])
+def _compute(questions: Sequence[Sought]) -> list[GoodputTable]:
+    return goodput_tables([_question(*question) for question in questions])
 
 
-_known: Memo[Sought, GoodputTable] = Memo(_compute, 16384)
+_goodput_tables: Memo[Sought, GoodputTable] = Memo(_compute, 16384)
 
 
 def _question(model: Model, shapes: tuple[Shape, ...], at_most: int) -> Question:
@@ -196,7 +64,7 @@ def table(job: Job, shapes: Sequence[Shape]) -> GoodputTable | None:
     return tables([(job, tuple(shapes))])[0]
 
 
-def tables(asked: Sequence[tuple[Job, tuple[Shape, ...]]]) -> list[GoodputTable | None]:
+def tables(requests: Sequence[tuple[Job, tuple[Shape, ...]]]) -> list[GoodputTable | None]:
     """`table` of many jobs; what is not known yet is computed side by side."""
     parts = [
         (
@@ -206,20 +74,20 @@ def tables(asked: Sequence[tuple[Job, tuple[Shape, ...]]]) -> list[GoodputTable 
             else tuple(shape for shape in shapes if shape.gpu_type == name),
             name,
         )
-        for number, (_, shapes) in enumerate(asked)
+        for number, (_, shapes) in enumerate(requests)
         for types in [dict.fromkeys(shape.gpu_type for shape in shapes)]
         for name in types
     ]
-    models = models_of((asked[number][0].profile, name) for number, _, name in parts)
+    models = models_of((requests[number][0].profile, name) for number, _, name in parts)
     usable = [(part, model) for part, model in zip(parts, models, strict=True) if model is not None]
-    found: dict[int, list[GoodputTable]] = {}
-    for ((number, _, _), _), one in zip(
-        usable, _known.many([(model, part[1], ANY) for part, model in usable]), strict=True
+    tables_by_job: dict[int, list[GoodputTable]] = {}
+    for ((number, _, _), _), part_table in zip(
+        usable, _goodput_tables.many([(model, part[1], ANY) for part, model in usable]), strict=True
     ):
-        found.setdefault(number, []).append(one)
+        tables_by_job.setdefault(number, []).append(part_table)
     return [
-        _joined(found[number], shapes) if number in found else None
-        for number, (_, shapes) in enumerate(asked)
+        _joined(tables_by_job[number], shapes) if number in tables_by_job else None
+        for number, (_, shapes) in enumerate(requests)
     ]
 
 
@@ -244,15 +112,15 @@ def best_batch(job: Job, shape: Shape, at_most: int | None = None) -> BatchChoic
     return best_batches([(job, shape, at_most)])[0]
 
 
-def best_batches(asked: Sequence[tuple[Job, Shape, int | None]]) -> list[BatchChoice | None]:
+def best_batches(requests: Sequence[tuple[Job, Shape, int | None]]) -> list[BatchChoice | None]:
     """`best_batch` of many; what is not known yet is computed side by side."""
-    models = models_of((job.profile, shape.gpu_type) for job, shape, _ in asked)
-    sought = [
+    models = models_of((job.profile, shape.gpu_type) for job, shape, _ in requests)
+    questions = [
         (model, (shape,), ANY if most is None else most)
-        for (_, shape, most), model in zip(asked, models, strict=True)
+        for (_, shape, most), model in zip(requests, models, strict=True)
         if model is not None
     ]
-    answers = iter(_known.many(sought))
+    answers = iter(_goodput_tables.many(questions))
     choices = [next(answers).choice(0) if model is not None else None for model in models]
     return [choice if choice is not None and choice.goodput > 0 else None for choice in choices]
 
@@ -265,27 +133,31 @@ class Prospect:
     now: float
 
 
-def prospects(asked: Sequence[tuple[Job, Shape, int, int, int]]) -> list[Prospect | None]:
+def prospects(requests: Sequence[tuple[Job, Shape, int, int, int]]) -> list[Prospect | None]:
     """Of jobs at a shape, with a total batch of at most so many examples, while the atomic batch
     and the accumulation steps are these. None while a job has no model. What is not known yet is
     computed side by side."""
-    models = models_of((job.profile, shape.gpu_type) for job, shape, *_ in asked)
-    sought = [
+    models = models_of((job.profile, shape.gpu_type) for job, shape, *_ in requests)
+    questions = [
         (model, shape, at_most, atomic, accum)
-        for (_, shape, at_most, atomic, accum), model in zip(asked, models, strict=True)
+        for (_, shape, at_most, atomic, accum), model in zip(requests, models, strict=True)
         if model is not None
     ]
-    answers = iter(_prospects.many(sought))
+    answers = iter(_prospects.many(questions))
     return [next(answers) if model is not None else None for model in models]
 
 
 Chance = tuple[Model, Shape, int, int, int]
 
 
-def _look(sought: Sequence[Chance]) -> list[Prospect]:
-    tables = _known.many([(model, (shape,), at_most) for model, shape, at_most, _, _ in sought])
+def _look(chances: Sequence[Chance]) -> list[Prospect]:
+    tables = _goodput_tables.many(
+        [(model, (shape,), at_most) for model, shape, at_most, _, _ in chances]
+    )
     choices = [table.choice(0) for table in tables]
-    in_use = _goodputs([(model, shape, atomic, accum) for model, shape, _, atomic, accum in sought])
+    in_use = _goodputs(
+        [(model, shape, atomic, accum) for model, shape, _, atomic, accum in chances]
+    )
     return [
         Prospect(best if best.goodput > 0 else None, now)
         for best, now in zip(choices, in_use, strict=True)
@@ -303,25 +175,28 @@ def goodput_of(job: Job, shape: Shape, atomic_batch: int, accum_steps: int) -> f
     return _goodputs([(model, shape, atomic_batch, accum_steps)])[0]
 
 
-def _goodputs(asked: Sequence[tuple[Model, Shape, int, int]]) -> list[float]:
+def _goodputs(batches: Sequence[tuple[Model, Shape, int, int]]) -> list[float]:
     """Of models at a shape with an atomic batch and accumulation steps."""
-    models = [model for model, *_ in asked]
-    ones = [1] * len(asked)
+    models = [model for model, *_ in batches]
+    counts = [1] * len(batches)
     columns = np.array(
-        [(shape.nodes, shape.replicas, atomic, accum) for _, shape, atomic, accum in asked]
+        [(shape.nodes, shape.replicas, atomic, accum) for _, shape, atomic, accum in batches]
     ).T
     nodes, replicas, atomic, accum = columns[:, :, None]
     value = goodput(
-        stacked([model.params for model in models], ones),
-        stacked([model.stats or GradientStats(1.0, 0.0) for model in models], ones),
-        stacked([model.limits for model in models], ones).base,
+        stacked([model.params for model in models], counts),
+        stacked([model.stats or GradientStats(1.0, 0.0) for model in models], counts),
+        stacked([model.limits for model in models], counts).base,
         nodes,
         replicas,
         atomic,
         accum,
     )
-    factors = [_factor(model, shape.nodes, shape.replicas) for model, shape, *_ in asked]
-    return [each / factor for each, factor in zip(value[:, 0].tolist(), factors, strict=True)]
+    factors = [_factor(model, shape.nodes, shape.replicas) for model, shape, *_ in batches]
+    return [
+        raw_goodput / factor
+        for raw_goodput, factor in zip(value[:, 0].tolist(), factors, strict=True)
+    ]
 
 
 def _factor(model: Model, nodes: int, replicas: int) -> float:
@@ -367,10 +242,10 @@ class CurvePoint:
 
 def curve(job: Job, shapes: Sequence[Shape]) -> tuple[CurvePoint, ...]:
     """The goodput curve over `shapes` (fewest GPUs first); empty while nothing is known."""
-    found = table(job, shapes)
-    if found is None:
+    goodput_table = table(job, shapes)
+    if goodput_table is None:
         return ()
-    rows = [(shape, found.choice(index)) for index, shape in enumerate(shapes)]
+    rows = [(shape, goodput_table.choice(index)) for index, shape in enumerate(shapes)]
     usable = [(shape, choice) for shape, choice in rows if choice.goodput > 0]
     if not usable:
         return ()

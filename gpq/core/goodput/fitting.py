@@ -64,7 +64,7 @@ def fit(rows: Sequence[ProfileRow]) -> ThroughputParams | None:
 def fit_many(profiles: Sequence[Sequence[ProfileRow]]) -> list[ThroughputParams | None]:
     """`fit` of each profile, to the last bit what it is alone: profiles of about as many rows are
     searched side by side, and what is done for one does not depend on its neighbours."""
-    found: list[ThroughputParams | None] = [None] * len(profiles)
+    fits: list[ThroughputParams | None] = [None] * len(profiles)
     alike: dict[int, list[tuple[int, list[ProfileRow]]]] = {}
     for number, rows in enumerate(profiles):
         usable = [row for row in rows if is_usable(row)]
@@ -74,8 +74,8 @@ def fit_many(profiles: Sequence[Sequence[ProfileRow]]) -> list[ThroughputParams 
     for width, group in alike.items():
         answers = _fit_alike([usable for _, usable in group], width)
         for (number, _), params in zip(group, answers, strict=True):
-            found[number] = params
-    return found
+            fits[number] = params
+    return fits
 
 
 def _fit_alike(profiles: Sequence[Sequence[ProfileRow]], width: int) -> list[ThroughputParams]:
@@ -105,15 +105,15 @@ def _error(data: Rows, theta: Array) -> Array:
     at all."""
     spare = data.count - theta.shape[1]
     enough = spare >= _SPARE_ROWS
-    found = np.full(len(theta), _STEP_ERROR)
+    errors = np.full(len(theta), _STEP_ERROR)
     if enough.any():
         few = data.of(enough)
         at = theta[enough]
-        seen = _look(few, at, at, np.ones_like(few.scale))
-        residual = np.abs(seen.residual[:, : few.step.shape[1]] * few.trust)
+        view = _look(few, at, at, np.ones_like(few.scale))
+        residual = np.abs(view.residual[:, : few.step.shape[1]] * few.trust)
         typical = 1.5 * middle(residual, few.real) * np.sqrt(few.count / spare[enough])
-        found[enough] = np.minimum(np.maximum(typical, _LEAST_ERROR), _STEP_ERROR)
-    return found
+        errors[enough] = np.minimum(np.maximum(typical, _LEAST_ERROR), _STEP_ERROR)
+    return errors
 
 
 def _minimise(
@@ -128,8 +128,8 @@ def _minimise(
     open_ = np.ones(len(theta), dtype=bool)
     damping = np.full(len(theta), 1e-3)
     scale = data.scale / error[:, None]
-    seen = _look(data, theta, prior, scale)
-    loss, (curvature, slope) = seen.loss, _slopes(data, seen)
+    view = _look(data, theta, prior, scale)
+    loss, (curvature, slope) = view.loss, _slopes(data, view)
     for _ in range(_ITERATIONS):
         damped = curvature.copy()
         damped.reshape(len(theta), -1)[:, :: theta.shape[1] + 1] *= 1.0 + damping[:, None]
@@ -138,25 +138,25 @@ def _minimise(
         trial[:, OVERLAP] = np.minimum(
             np.maximum(trial[:, OVERLAP], _OVERLAP_BOUNDS[0]), _OVERLAP_BOUNDS[1]
         )
-        seen = _look(data, trial, prior, scale)
-        better = (seen.loss < loss) & open_
-        small = ~better | (loss - seen.loss < _ENOUGH * loss)
+        view = _look(data, trial, prior, scale)
+        better = (view.loss < loss) & open_
+        small = ~better | (loss - view.loss < _ENOUGH * loss)
         settled = _settled(small, better, damping > 1.0, starts)
         damping *= np.where(better, 0.2, 8.0)
         theta = np.where(better[:, None], trial, theta)
-        loss = np.where(better, seen.loss, loss)
-        some = settled.any()
-        if some:
+        loss = np.where(better, view.loss, loss)
+        any_settled = settled.any()
+        if any_settled:
             open_ &= ~np.tile(settled, starts)
             if not open_.any():
                 break
         if better.all():
-            curvature, slope = _slopes(data, seen)
+            curvature, slope = _slopes(data, view)
         elif better.any():
-            trial_curvature, trial_slope = _slopes(data, seen)
+            trial_curvature, trial_slope = _slopes(data, view)
             curvature = np.where(better[:, None, None], trial_curvature, curvature)
             slope = np.where(better[:, None], trial_slope, slope)
-        if some and 2 * np.count_nonzero(open_) <= len(open_):
+        if any_settled and 2 * np.count_nonzero(open_) <= len(open_):
             points[where], losses[where] = theta, loss
             data, prior, scale = data.of(open_), prior[open_], scale[open_]
             where, theta, loss, damping = where[open_], theta[open_], loss[open_], damping[open_]
@@ -169,12 +169,12 @@ def _minimise(
 def _settled(small: Mask, better: Mask, damped: Mask, starts: int) -> Mask:
     """Problems none of whose starts moved by more than a little, while one did move or all are
     damped so much that none can."""
-    each = len(small) // starts
-    rest, moved, stuck = small[:each], better[:each], damped[:each]
-    for at in range(each, len(small), each):
-        block = slice(at, at + each)
-        rest, moved, stuck = rest & small[block], moved | better[block], stuck & damped[block]
-    return rest & (moved | stuck)
+    count = len(small) // starts
+    steady, moved, stuck = small[:count], better[:count], damped[:count]
+    for at in range(count, len(small), count):
+        block = slice(at, at + count)
+        steady, moved, stuck = steady & small[block], moved | better[block], stuck & damped[block]
+    return steady & (moved | stuck)
 
 
 class _Seen(NamedTuple):
@@ -228,27 +228,27 @@ def _look(data: Rows, theta: Array, prior: Array, scale: Array) -> _Seen:
     )  # fmt: skip
 
 
-def _slopes(data: Rows, seen: _Seen) -> tuple[Array, Array]:
+def _slopes(data: Rows, view: _Seen) -> tuple[Array, Array]:
     """Gauss-Newton curvature (problems x 8 x 8) and gradient (problems x 8) of the loss."""
     n = data.atomic.shape[1]
-    part, share, gamma = seen.part, seen.share, seen.gamma
+    part, share, gamma = view.part, view.share, view.gamma
     jacobian = np.zeros((len(share), 2 * n, 8))
-    rest, across = 1.0 - share, share * data.across
+    compute_share, across = 1.0 - share, share * data.across
     within = share - across
     jacobian[:, n:, BETA_C] = part
     jacobian[:, n:, ALPHA_C] = 1.0 - part
-    jacobian[:, :n, BETA_C] = rest * part
-    jacobian[:, :n, ALPHA_C] = rest - rest * part
+    jacobian[:, :n, BETA_C] = compute_share * part
+    jacobian[:, :n, ALPHA_C] = compute_share - compute_share * part
     jacobian[:, :n, ALPHA_R] = within
-    jacobian[:, :n, SLOPE_R] = within * seen.grown
+    jacobian[:, :n, SLOPE_R] = within * view.grown
     jacobian[:, :n, ALPHA_N] = across
-    jacobian[:, :n, SLOPE_N] = across * seen.grown
-    jacobian[:, :n, CROWD_N] = across * seen.crowded
-    jacobian[:, :n, OVERLAP] = (share * seen.log_ratio - seen.overlap) * (gamma - 1.0) / gamma
-    weighted = jacobian * (seen.scale / seen.halfway)[:, :, None]
+    jacobian[:, :n, SLOPE_N] = across * view.grown
+    jacobian[:, :n, CROWD_N] = across * view.crowded
+    jacobian[:, :n, OVERLAP] = (share * view.log_ratio - view.overlap) * (gamma - 1.0) / gamma
+    weighted = jacobian * (view.scale / view.halfway)[:, :, None]
     transposed = weighted.transpose(0, 2, 1)
     curvature = transposed @ weighted + _STIFFNESS
-    slope = (transposed @ (seen.residual / seen.halfway)[:, :, None])[:, :, 0] + seen.away / _SPREAD
+    slope = (transposed @ (view.residual / view.halfway)[:, :, None])[:, :, 0] + view.away / _SPREAD
     return curvature, slope
 
 

@@ -70,13 +70,13 @@ def stacked(parts: Sequence[T], counts: Sequence[int]) -> T:
     kind: Any = type(parts[0])
     values = _getter(kind)
     table = np.repeat(np.array([values(part) for part in parts], dtype=np.float64), counts, axis=0)
-    found: T = kind(*(column[:, None] for column in table.T))
-    return found
+    stack: T = kind(*(column[:, None] for column in table.T))
+    return stack
 
 
 @cache
 def _getter(kind: type) -> attrgetter[Any]:
-    return attrgetter(*(each.name for each in fields(kind)))
+    return attrgetter(*(field.name for field in fields(kind)))
 
 
 def stats_of(noise: Noise | None) -> GradientStats | None:

@@ -26,19 +26,19 @@ def recorded(curve: Curve, base_steps: float, noise: Noise) -> Curve:
 
 def merged(old: Curve, new: Curve) -> Curve:
     """Geometric means by bin, `new` weighing at least 1 / (1 + MEMORY)."""
-    found = {_bin(point.base_steps): point for point in old}
+    points_by_bin = {_bin(point.base_steps): point for point in old}
     for point in new:
-        before = found.get(_bin(point.base_steps))
-        if before is not None:
-            past = min(before.jobs, MEMORY)
+        previous = points_by_bin.get(_bin(point.base_steps))
+        if previous is not None:
+            past = min(previous.jobs, MEMORY)
             total = past + point.jobs
             point = NoisePoint(
-                (past * before.base_steps + point.jobs * point.base_steps) / total,
-                exp((past * log(before.scale) + point.jobs * log(point.scale)) / total),
-                before.jobs + point.jobs,
+                (past * previous.base_steps + point.jobs * point.base_steps) / total,
+                exp((past * log(previous.scale) + point.jobs * log(point.scale)) / total),
+                previous.jobs + point.jobs,
             )
-        found[_bin(point.base_steps)] = point
-    return tuple(found[key] for key in sorted(found))
+        points_by_bin[_bin(point.base_steps)] = point
+    return tuple(points_by_bin[key] for key in sorted(points_by_bin))
 
 
 def scale_at(curve: Curve, base_steps: float) -> float:

@@ -46,7 +46,7 @@ class Rows:
 
     def of(self, problems: NDArray[np.intp] | Mask) -> Rows:
         """Only those problems."""
-        return Rows(*(getattr(self, each.name)[problems] for each in fields(self)))
+        return Rows(*(getattr(self, field.name)[problems] for field in fields(self)))
 
 
 def is_usable(row: ProfileRow) -> bool:
@@ -60,8 +60,8 @@ def is_usable(row: ProfileRow) -> bool:
 
 def any_row(rows: Mask) -> Mask:
     """Is it so in any row of each problem?"""
-    found: Mask = np.logical_or.reduce(rows, axis=1)
-    return found
+    has_row: Mask = np.logical_or.reduce(rows, axis=1)
+    return has_row
 
 
 def columns(profiles: Sequence[Sequence[ProfileRow]], width: int) -> Rows:
@@ -78,8 +78,8 @@ def columns(profiles: Sequence[Sequence[ProfileRow]], width: int) -> Rows:
     nodes, replicas, atomic, grad, step, weight = table
     # Alone there is nothing to wait for: the step is the gradient. With others, a missing gradient
     # time says nothing.
-    known = (grad > 0) & np.isfinite(grad)
-    grad = np.where(known, np.minimum(grad, step), step)
+    has_grad = (grad > 0) & np.isfinite(grad)
+    grad = np.where(has_grad, np.minimum(grad, step), step)
     trust = np.where(real, weight / (weight + FEW_STEPS), 0.0)
     trust = np.sqrt(trust / trust.max(axis=1)[:, None])
     return Rows(
@@ -93,7 +93,7 @@ def columns(profiles: Sequence[Sequence[ProfileRow]], width: int) -> Rows:
         np.log2(np.maximum(replicas, 2.0)) - 1.0,
         crowding(nodes, replicas),
         trust,
-        np.concatenate([trust, trust * GRAD_WEIGHT * (known | (replicas <= 1))], axis=1),
+        np.concatenate([trust, trust * GRAD_WEIGHT * (has_grad | (replicas <= 1))], axis=1),
         np.log(np.concatenate([step, grad], axis=1)),
     )
 
@@ -103,24 +103,24 @@ def usual(data: Rows) -> Array:
     typical, grad, step = (
         middle(values, data.real) for values in (data.atomic, data.grad, data.step)
     )
-    found = np.zeros((len(step), 8))
-    found[:, ALPHA_C] = np.log(grad / 2.0)
-    found[:, BETA_C] = np.log(grad / 2.0 / typical)
-    found[:, ALPHA_R] = np.log(0.05 * step)
-    found[:, SLOPE_R] = np.log(USUAL_SLOPE_R)
-    found[:, ALPHA_N] = np.log(step)
-    found[:, SLOPE_N] = np.log(USUAL_SLOPE_N)
-    found[:, CROWD_N] = np.log(USUAL_CROWD_N)
-    return found
+    means = np.zeros((len(step), 8))
+    means[:, ALPHA_C] = np.log(grad / 2.0)
+    means[:, BETA_C] = np.log(grad / 2.0 / typical)
+    means[:, ALPHA_R] = np.log(0.05 * step)
+    means[:, SLOPE_R] = np.log(USUAL_SLOPE_R)
+    means[:, ALPHA_N] = np.log(step)
+    means[:, SLOPE_N] = np.log(USUAL_SLOPE_N)
+    means[:, CROWD_N] = np.log(USUAL_CROWD_N)
+    return means
 
 
 def middle(values: Array, among: Mask) -> Array:
     """The upper median of each row's values `among` its rows; 1 where there are none."""
     count = among.sum(axis=1)
-    found = np.sort(np.where(among, values, np.inf), axis=1)[
+    medians = np.sort(np.where(among, values, np.inf), axis=1)[
         np.arange(len(values)), count // 2 * (count > 0)
     ]
-    return np.where(count > 0, found, 1.0)
+    return np.where(count > 0, medians, 1.0)
 
 
 def start(data: Rows, prior: Array, overlap: Array) -> Array:
@@ -154,10 +154,12 @@ def _line(data: Rows) -> tuple[Array, Array]:
     mean = (weight * data.grad).sum(axis=1)
     apart = data.atomic - centre[:, None]
     spread = (weight * apart**2).sum(axis=1)
-    one = spread <= 1e-12 * centre**2
-    beta = (weight * (apart * data.grad)).sum(axis=1) / np.where(one, 1.0, spread)
+    single = spread <= 1e-12 * centre**2
+    beta = (weight * (apart * data.grad)).sum(axis=1) / np.where(single, 1.0, spread)
     # Strictly inside the quadrant, since the search goes on in logarithms.
     beta = np.where(
-        one, mean / 2.0 / centre, np.minimum(np.maximum(beta, 1e-3 * mean / centre), mean / centre)
+        single,
+        mean / 2.0 / centre,
+        np.minimum(np.maximum(beta, 1e-3 * mean / centre), mean / centre),
     )
-    return np.where(one, mean / 2.0, np.maximum(mean - beta * centre, 1e-3 * mean)), beta
+    return np.where(single, mean / 2.0, np.maximum(mean - beta * centre, 1e-3 * mean)), beta

@@ -64,20 +64,20 @@ def absorb(prior: Prior, job: Job) -> Prior:
 def remember(priors: Mapping[str, Prior], ended: Iterable[Job]) -> Mapping[str, Prior]:
     """`priors` with what jobs that ended have taught, at most MAX_PRIORS, those learnt last at the
     end; the same object when they taught nothing."""
-    known: dict[str, Prior] | None = None
+    memory: dict[str, Prior] | None = None
     for job in ended:
         key = program_of(job)
         if not key or not (job.profile.rows or job.profile.early_noise):
             continue
-        known = dict(priors) if known is None else known
-        known[key] = absorb(known.pop(key, Prior()), job)
-    return priors if known is None else _latest(known)
+        memory = dict(priors) if memory is None else memory
+        memory[key] = absorb(memory.pop(key, Prior()), job)
+    return priors if memory is None else _latest(memory)
 
 
-def _latest(known: dict[str, Prior]) -> dict[str, Prior]:
-    for key in list(known)[: max(len(known) - MAX_PRIORS, 0)]:
-        del known[key]
-    return known
+def _latest(memory: dict[str, Prior]) -> dict[str, Prior]:
+    for key in list(memory)[: max(len(memory) - MAX_PRIORS, 0)]:
+        del memory[key]
+    return memory
 
 
 def shared(priors: Mapping[str, Prior], before: Job, after: Job) -> tuple[Mapping[str, Prior], Job]:
@@ -94,17 +94,19 @@ def shared(priors: Mapping[str, Prior], before: Job, after: Job) -> tuple[Mappin
     prior = priors.get(key, Prior())
     if first and prior.habits:
         after = lent(after, prior.habits)
-    seen = [habit for habit in after.profile.habits if not habit.until and habit.code != PROVEN]
-    mended = {habit.code for habit in before.profile.habits} - {
+    own_habits = [
+        habit for habit in after.profile.habits if not habit.until and habit.code != PROVEN
+    ]
+    mended_codes = {habit.code for habit in before.profile.habits} - {
         habit.code for habit in after.profile.habits
     }
-    left = tuple(habit for habit in prior.habits if habit.code not in mended)
-    habits = joined(left, seen)
+    lasting_habits = tuple(habit for habit in prior.habits if habit.code not in mended_codes)
+    habits = joined(lasting_habits, own_habits)
     if habits == prior.habits:
         return priors, after
-    known = dict(priors)
-    known.pop(key, None)
-    return _latest({**known, key: replace(prior, habits=habits)}), after
+    memory = dict(priors)
+    memory.pop(key, None)
+    return _latest({**memory, key: replace(prior, habits=habits)}), after
 
 
 def informed(job: Job, prior: Prior | None) -> Job:
@@ -187,16 +189,16 @@ _joins: dict[
 def _joined(own: Rows, lent: Rows) -> Rows:
     """Own rows, and lent ones of other configurations with at most LENT_WEIGHT; `own` itself where
     there are none."""
-    known = _joins.get((id(own), id(lent)))
-    if known is not None:
-        return known[2]
+    entry = _joins.get((id(own), id(lent)))
+    if entry is not None:
+        return entry[2]
     measured = {_key(row) for row in own}
-    more = [
+    loans = [
         replace(row, weight=min(row.weight, LENT_WEIGHT))
         for row in lent
         if _key(row) not in measured
     ]
-    rows = tuple(sorted((*own, *more), key=_key)) if more else own
+    rows = tuple(sorted((*own, *loans), key=_key)) if loans else own
     while len(_joins) >= REMEMBERED:
         del _joins[next(iter(_joins))]
     _joins[id(own), id(lent)] = own, lent, rows

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpq.core.goodput import estimates
+from gpq.core.goodput import models
 from gpq.core.model.profile import ProfileRow
 
 TOLERANCE = 0.05  # relative, of step and gradient times: what a model errs by that has seen much
@@ -25,20 +25,22 @@ def foreseen(basis: Sequence[ProfileRow], rows: Sequence[ProfileRow]) -> bool:
 
 
 def _is_foreseen(basis: tuple[ProfileRow, ...], row: ProfileRow) -> bool:
-    own = [each for each in basis if each.gpu_type == row.gpu_type]
-    if not any(_alike(each, row) for each in own):
+    type_rows = [basis_row for basis_row in basis if basis_row.gpu_type == row.gpu_type]
+    if not any(_alike(basis_row, row) for basis_row in type_rows):
         return False
-    predicted = estimates.times_at(basis, row)
+    predicted = models.times_at(basis, row)
     if predicted is None:
         return False
     grad, step = predicted
     return _near(step, row.step_time) and (row.grad_time <= 0 or _near(grad, row.grad_time))
 
 
-def _alike(known: ProfileRow, row: ProfileRow) -> bool:
+def _alike(basis_row: ProfileRow, row: ProfileRow) -> bool:
     """What no row told of is optimistic (`fitting`): neither that nor what lies beyond is
     foreseen."""
-    return (known.nodes > 1) == (row.nodes > 1) and (known.replicas > 1) == (row.replicas > 1)
+    return (basis_row.nodes > 1) == (row.nodes > 1) and (basis_row.replicas > 1) == (
+        row.replicas > 1
+    )
 
 
 def _near(predicted: float, measured: float) -> bool:

@@ -41,8 +41,8 @@ class Correction:
         kernel = _kernel(
             np.log2(replicas), nodes > 1, np.array(self.doublings), np.array(self.across)
         )
-        found: Array = np.exp(kernel @ np.array(self.weights))
-        return found
+        factors: Array = np.exp(kernel @ np.array(self.weights))
+        return factors
 
 
 NONE = Correction((), (), ())
@@ -70,11 +70,11 @@ def corrections(fits: Sequence[tuple[Sequence[ProfileRow], ThroughputParams]]) -
     errors = np.log(
         measured / step_time(params, nodes[:, None], replicas[:, None], atomic[:, None])[:, 0]
     )
-    found, start = [], 0
+    answers, start = [], 0
     for rows, count in zip(usable, counts, strict=True):
-        found.append(_smoothed(rows, errors[start : start + count].tolist()))
+        answers.append(_smoothed(rows, errors[start : start + count].tolist()))
         start += count
-    return found
+    return answers
 
 
 def _smoothed(rows: Sequence[ProfileRow], errors: Sequence[float]) -> Correction:
@@ -100,5 +100,5 @@ def _smoothed(rows: Sequence[ProfileRow], errors: Sequence[float]) -> Correction
 def _kernel(a: Array, a_across: NDArray[np.bool_], b: Array, b_across: NDArray[np.bool_]) -> Array:
     apart = (a[:, None] - b[None, :]) / REACH
     same = a_across[:, None] == b_across[None, :]
-    found: Array = MODEL_ERROR**2 * np.exp(-0.5 * apart**2) * same
-    return found
+    covariance: Array = MODEL_ERROR**2 * np.exp(-0.5 * apart**2) * same
+    return covariance

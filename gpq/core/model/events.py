@@ -1,20 +1,41 @@
 """Facts, past tense: what users asked, what rounds ordered, what nodes reported. Frozen data;
 decides nothing.
 
+Facts about nodes are in `node_events`, ends of attempts in `ends`; all are imported from here.
+
 The journal is the sequence of these, except the `EPHEMERAL` ones, whose effect is kept in the
 current state only. Bump `JOURNAL_VERSION` when a field changes its meaning, and write a migration.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from gpq.core.model.accounts import Tally
+from gpq.core.model.ends import Cancelled, End, Failed, Stopped, Succeeded, TimeLimitReached
 from gpq.core.model.jobs import Dependency, JobSpec, StopReason
-from gpq.core.model.nodes import Node, Reservation
+from gpq.core.model.node_events import (
+    EnvironmentSeen,
+    LinkMeasured,
+    NodeDrained,
+    NodeRemoved,
+    NodeReserved,
+    NodeSeen,
+    NodeSilent,
+    NodeUndrained,
+    NodeUnreserved,
+)
 from gpq.core.model.placements import BatchOrder, Exit, Placement, Shape
 from gpq.core.model.profile import Declared, Habit, LossPoint, Noise, Progress, RankPulse, RankTime
 from gpq.core.model.units import JobId, NodeId, Seconds
+
+__all__ = (
+    "EPHEMERAL", "JOURNAL_VERSION", "TRIGGERS", "CancelAsked", "Cancelled", "Edited", "End",
+    "EnvironmentSeen", "Event", "Exited", "Failed", "Held", "HoldAsked", "Idled", "Launched",
+    "LinkMeasured", "NodeDrained", "NodeRemoved", "NodeReserved", "NodeSeen", "NodeSilent",
+    "NodeUndrained", "NodeUnreserved", "Profiled", "Pulsed", "ReleaseAsked", "Released",
+    "RequeueAsked", "Retuned", "Staged", "StartRefused", "Started", "StopSent", "Stopped",
+    "Submitted", "Succeeded", "TimeLimitReached", "TimingSums",
+)  # fmt: skip
 
 JOURNAL_VERSION = 1
 
@@ -67,36 +88,6 @@ class Edited:
     spec: JobSpec
     awaits: tuple[Dependency, ...] = ()
     said: str = ""
-    by: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeDrained:
-    """Nothing new is to be placed there; asked again, it changes the reason."""
-
-    at: Seconds
-    node: NodeId
-    reason: str = ""
-    by: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeUndrained:
-    at: Seconds
-    node: NodeId
-    by: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReserved:
-    at: Seconds
-    reservation: Reservation
-
-
-@dataclass(frozen=True, slots=True)
-class NodeUnreserved:
-    at: Seconds
-    id: int
     by: str = ""
 
 
@@ -157,50 +148,7 @@ class Idled:
     why: str = ""
 
 
-# -- from nodes ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSeen:
-    at: Seconds
-    node: Node
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSilent:
-    at: Seconds
-    node: NodeId
-    reason: str
-    since: Seconds = 0.0  # last heard of; 0: at `at`
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRemoved:
-    at: Seconds
-    node: NodeId
-
-
-@dataclass(frozen=True, slots=True)
-class LinkMeasured:
-    """An all-reduce between two servers was timed; `nodes` are sorted."""
-
-    at: Seconds
-    nodes: tuple[NodeId, NodeId]
-    latency: Seconds
-    bandwidth: float  # bytes a second
-    backend: str = "gloo"
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentSeen:
-    """A node looked for what jobs need there."""
-
-    at: Seconds
-    node: NodeId
-    environment: str
-    fit: bool
-    reason: str = ""
-    fix: str = ""
+# -- from the nodes of an attempt ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,60 +251,7 @@ class Pulsed:
     ranks: tuple[RankPulse, ...]
 
 
-# -- concluded from the above (lifecycle.conclude) -------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Succeeded:
-    at: Seconds
-    job: JobId
-    exit: Exit
-    # of the attempt that ended; None: there was none, or nobody kept it then
-    tally: Tally | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    at: Seconds
-    job: JobId
-    exit: Exit
-    # of the attempt that ended; None: there was none, or nobody kept it then
-    tally: Tally | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The attempt is over and the job is not: it was asked to stop, or it failed and has another
-    try."""
-
-    at: Seconds
-    job: JobId
-    exit: Exit
-    failed: bool = False
-    quick: bool = False  # it failed within Config.quick_failure_seconds
-    crashed: bool = False  # it was lost within Config.crash_seconds
-    not_before: Seconds = 0.0
-    # of the attempt that ended; None: there was none, or nobody kept it then
-    tally: Tally | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    at: Seconds
-    job: JobId
-    exit: Exit = field(default_factory=lambda: Exit(code=None))
-    # of the attempt that ended; None: there was none, or nobody kept it then
-    tally: Tally | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TimeLimitReached:
-    at: Seconds
-    job: JobId
-    exit: Exit = field(default_factory=lambda: Exit(code=None))
-    # of the attempt that ended; None: there was none, or nobody kept it then
-    tally: Tally | None = None
-
+# -- all of them -----------------------------------------------------------------------------------
 
 Event = (
     Submitted
@@ -386,11 +281,7 @@ Event = (
     | Exited
     | Profiled
     | Pulsed
-    | Succeeded
-    | Failed
-    | Stopped
-    | Cancelled
-    | TimeLimitReached
+    | End
 )
 
 EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, EnvironmentSeen, Profiled, Pulsed)

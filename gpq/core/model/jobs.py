@@ -272,12 +272,12 @@ class Job:
 
     def service_at(self, now: Seconds) -> float:
         """Attained service, GPU-seconds, the running attempt included."""
-        held = (
+        attempt_service = (
             max(now - self.launched_at, 0.0) * self.replicas
             if self.placement and self.launched_at
             else 0.0
         )
-        return self.service + held
+        return self.service + attempt_service
 
 
 def arrival(job: Job) -> tuple[int, Seconds, JobId]:

@@ -30,7 +30,7 @@ class Kind:
     shape, whether it needs more than one, what is reserved for others, and what has to be on the
     node."""
 
-    asked: str
+    requested_type: str
     memory_mib: int
     gpu_type: str
     several: bool = False
@@ -51,8 +51,8 @@ class _Supply:
 class Board:
     """Devices not yet given in this round, and which nodes already carry a multi-node job."""
 
-    def __init__(self, snapshot: Snapshot, given: Iterable[JobId] = ()) -> None:
-        """`given`: jobs whose devices are given already, to themselves."""
+    def __init__(self, snapshot: Snapshot, keepers: Iterable[JobId] = ()) -> None:
+        """`keepers`: jobs whose devices are given already, to themselves."""
         self._snapshot = snapshot
         self.nodes = nodes_up(snapshot)
         self.index = {node.id: i for i, node in enumerate(self.nodes)}
@@ -70,7 +70,7 @@ class Board:
                     self.busy[at].update(
                         self.position[at][d] for d in devices if d in self.position[at]
                     )
-        for name in given:
+        for name in keepers:
             if (placement := snapshot.jobs[name].placement) is not None:
                 self.take(placement)
 
@@ -133,18 +133,18 @@ class Board:
         the node."""
         return self._placement(parts, kind, {})
 
-    def find(self, job: Job, wanted: Allotment) -> Placement | None:
+    def find(self, job: Job, allotment: Allotment) -> Placement | None:
         """Devices for one job: its own first, then idle ones, then the fullest node that still fits
         (best fit). A number that is no power of two goes where blocks of its pieces are free, if
         anywhere (see `blocks`): elsewhere it leaves crumbs."""
-        if isinstance(wanted, Layout):
-            return self._find_layout(job, wanted)
-        kind = self.kind(job, wanted.gpu_type)
+        if isinstance(allotment, Layout):
+            return self._find_layout(job, allotment)
+        kind = self.kind(job, allotment.gpu_type)
         own = self._own(job)
         return (
-            self._find_one(kind, wanted, own)
-            if wanted.nodes == 1
-            else self._find_several(kind, wanted, own)
+            self._find_one(kind, allotment, own)
+            if allotment.nodes == 1
+            else self._find_several(kind, allotment, own)
         )
 
     def _find_one(self, kind: Kind, shape: Shape, own: dict[int, set[int]]) -> Placement | None:
@@ -196,17 +196,17 @@ class Board:
     def _placement(
         self, parts: Sequence[tuple[int, int]], kind: Kind, own: dict[int, set[int]]
     ) -> Placement:
-        found: list[tuple[NodeId, tuple[DeviceId, ...]]] = []
+        device_parts: list[tuple[NodeId, tuple[DeviceId, ...]]] = []
         gpu_type = ""
         for at, count in sorted(parts):
             mine, node = own.get(at, set()), self.nodes[at]
             suited = sorted(
                 self.suits(kind, at), key=lambda k: (k not in mine, k in self.busy[at] - mine, k)
             )
-            chosen = sorted(suited[:count])
-            found.append((node.id, tuple(node.devices[k].id for k in chosen)))
-            gpu_type = node.devices[chosen[0]].type
-        return Placement(tuple(found), gpu_type)
+            positions = sorted(suited[:count])
+            device_parts.append((node.id, tuple(node.devices[k].id for k in positions)))
+            gpu_type = node.devices[positions[0]].type
+        return Placement(tuple(device_parts), gpu_type)
 
     def _own(self, job: Job) -> dict[int, set[int]]:
         return dict(self._parts(job.placement)) if job.placement is not None else {}
@@ -216,24 +216,24 @@ class Board:
         return len(self.suits(kind, at) - (self.busy[at] - own.get(at, set())))
 
     def _parts(self, placement: Placement) -> list[tuple[int, set[int]]]:
-        found = []
+        parts = []
         for node, devices in placement.parts:
             at = self.index.get(node)
             if at is not None:
-                found.append(
+                parts.append(
                     (at, {self.position[at][d] for d in devices if d in self.position[at]})
                 )
-        return found
+        return parts
 
     def _supply(self, kind: Kind) -> _Supply:
-        known = self._kinds.get(kind)
-        if known is None:
+        supply = self._kinds.get(kind)
+        if supply is None:
             suited = [self._suited(node, kind) for node in self.nodes]
             zeros = np.zeros(len(self.nodes), dtype=np.int64)
-            known = self._kinds[kind] = _Supply(suited, zeros, zeros.copy())
+            supply = self._kinds[kind] = _Supply(suited, zeros, zeros.copy())
             for at in range(len(self.nodes)):
-                self._count(known, at)
-        return known
+                self._count(supply, at)
+        return supply
 
     def _suited(self, node: Node, kind: Kind) -> frozenset[int] | None:
         asks = _asks(kind)
@@ -274,5 +274,11 @@ def emptiest(free: Counts, count: int) -> list[tuple[int, int]]:
 def _asks(kind: Kind) -> JobSpec:
     least = 2 if kind.several else 1
     return JobSpec(
-        (), "", "", 0, gpu_type=kind.asked, min_gpu_memory_mib=kind.memory_mib, min_gpus=least
+        (),
+        "",
+        "",
+        0,
+        gpu_type=kind.requested_type,
+        min_gpu_memory_mib=kind.memory_mib,
+        min_gpus=least,
     )

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from gpq.core.feasibility.shapes import is_fixed, shape_on
+from gpq.core.feasibility.mobility import is_fixed
+from gpq.core.feasibility.shapes import shape_on
 from gpq.core.model.jobs import Allotment, Job
 from gpq.core.model.placements import Layout, Placement
 from gpq.core.model.policy import shape_of
@@ -32,10 +33,10 @@ def place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Job
 def placeable(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Allotment]:
     """The allocation less what `place` has no room for: where devices of one node differ in memory,
     it may choose others than whoever counted them."""
-    found = dict(allocation)
-    while lost := found.keys() - place(snapshot, found).keys():
-        found = {name: allotment for name, allotment in found.items() if name not in lost}
-    return found
+    subset = dict(allocation)
+    while misfits := subset.keys() - place(snapshot, subset).keys():
+        subset = {name: allotment for name, allotment in subset.items() if name not in misfits}
+    return subset
 
 
 # The latest question and its answer: a policy that checks its own allocation asks just before the
@@ -47,17 +48,17 @@ def _place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Jo
     board = Board(snapshot)
     placed: dict[JobId, Placement] = {}
     for job in snapshot.jobs.values():
-        wanted = allocation.get(job.id)
+        allotment = allocation.get(job.id)
         if job.placement is not None and (
-            _same(job.placement, wanted, snapshot) or is_fixed(job, snapshot)
+            _same(job.placement, allotment, snapshot) or is_fixed(job, snapshot)
         ):
             placed[job.id] = job.placement
             board.take(job.placement)
-    rest = [
+    unplaced_jobs = [
         snapshot.jobs[name] for name in allocation if name not in placed and name in snapshot.jobs
     ]
-    sizes = {job.id: shape_of(allocation[job.id]).replicas for job in rest}
-    rest.sort(
+    sizes = {job.id: shape_of(allocation[job.id]).replicas for job in unplaced_jobs}
+    unplaced_jobs.sort(
         key=lambda job: (
             not isinstance(allocation[job.id], Layout),
             -sizes[job.id],
@@ -66,30 +67,33 @@ def _place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Jo
         )
     )
     hopeless: dict[Kind, int] = {}  # shapes of so many replicas find no room, whoever moves
-    queue = deque(rest)
+    queue = deque(unplaced_jobs)
     while queue:
         job = queue.popleft()
-        wanted = allocation[job.id]
-        found = board.find(job, wanted)
-        if found is None and not isinstance(wanted, Layout) and wanted.nodes == 1:
-            kind = board.kind(job, wanted.gpu_type)
-            if wanted.replicas < hopeless.get(kind, wanted.replicas + 1):
-                moved = _make_room(snapshot, wanted.replicas, kind, board, placed)
-                if moved:
-                    queue.extend(moved)
-                    found = board.find(job, wanted)
+        allotment = allocation[job.id]
+        placement = board.find(job, allotment)
+        if placement is None and not isinstance(allotment, Layout) and allotment.nodes == 1:
+            kind = board.kind(job, allotment.gpu_type)
+            if allotment.replicas < hopeless.get(kind, allotment.replicas + 1):
+                displaced_jobs = _make_room(snapshot, allotment.replicas, kind, board, placed)
+                if displaced_jobs:
+                    queue.extend(displaced_jobs)
+                    placement = board.find(job, allotment)
                 else:
-                    hopeless[kind] = wanted.replicas
-        if found is not None:
-            placed[job.id] = found
-            board.take(found)
+                    hopeless[kind] = allotment.replicas
+        if placement is not None:
+            placed[job.id] = placement
+            board.take(placement)
     return placed
 
 
-def _same(placement: Placement, wanted: Allotment | None, snapshot: Snapshot) -> bool:
-    if isinstance(wanted, Layout):
-        return placement.counts == wanted.parts and wanted.gpu_type in ("", placement.gpu_type)
-    return wanted is not None and wanted == shape_on(placement, snapshot)
+def _same(placement: Placement, allotment: Allotment | None, snapshot: Snapshot) -> bool:
+    if isinstance(allotment, Layout):
+        return placement.counts == allotment.parts and allotment.gpu_type in (
+            "",
+            placement.gpu_type,
+        )
+    return allotment is not None and allotment == shape_on(placement, snapshot)
 
 
 def _make_room(
@@ -103,26 +107,26 @@ def _make_room(
     """
     tenants: dict[int, list[Job]] = {}
     for name, placement in placed.items():
-        other = snapshot.jobs[name]
+        tenant = snapshot.jobs[name]
         if (
             len(placement.parts) == 1
-            and other.placement == placement
+            and tenant.placement == placement
             and placement.replicas < replicas
-            and not is_fixed(other, snapshot)
+            and not is_fixed(tenant, snapshot)
         ):
-            tenants.setdefault(board.index[placement.parts[0][0]], []).append(other)
+            tenants.setdefault(board.index[placement.parts[0][0]], []).append(tenant)
     total = sum(len(free) for free in board.free)
     best: tuple[int, int, list[Job]] | None = None
     for at in sorted(tenants):
         missing = replicas - len(board.suits(kind, at))
         movers: list[Job] = []
-        for other in sorted(tenants[at], key=lambda other: (other.replicas, other.id)):
+        for tenant in sorted(tenants[at], key=lambda tenant: (tenant.replicas, tenant.id)):
             if missing <= 0:
                 break
-            if board.all_suit(kind, placed[other.id]):
-                movers.append(other)
-                missing -= other.replicas
-        cost = sum(other.replicas for other in movers)
+            if board.all_suit(kind, placed[tenant.id]):
+                movers.append(tenant)
+                missing -= tenant.replicas
+        cost = sum(tenant.replicas for tenant in movers)
         if (
             missing <= 0
             and movers
@@ -132,6 +136,6 @@ def _make_room(
             best = (cost, at, movers)
     if best is None:
         return []
-    for other in best[2]:
-        board.give(placed.pop(other.id))
+    for tenant in best[2]:
+        board.give(placed.pop(tenant.id))
     return best[2]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from gpq.core.feasibility.shapes import is_fixed
+from gpq.core.feasibility.mobility import is_fixed
 from gpq.core.model.jobs import Allotment, Job, JobState, Wish
 from gpq.core.model.placements import Placement
 from gpq.core.model.policy import Policy, shape_of
@@ -19,60 +19,70 @@ def decided(
     snapshot: Snapshot, policy: Policy
 ) -> tuple[dict[JobId, Allotment], dict[JobId, Placement]]:
     """What `policy` gives whom, and where."""
-    behind = {
+    background_jobs = {
         name: job
         for name, job in snapshot.jobs.items()
         if job.spec.background and not is_fixed(job, snapshot)
     }
-    if not behind:
-        allotted = dict(policy.allocate(snapshot))
-        return allotted, place(snapshot, allotted)
-    ahead = replace(
-        snapshot, jobs={name: job for name, job in snapshot.jobs.items() if name not in behind}
+    if not background_jobs:
+        allotments = dict(policy.allocate(snapshot))
+        return allotments, place(snapshot, allotments)
+    foreground = replace(
+        snapshot,
+        jobs={name: job for name, job in snapshot.jobs.items() if name not in background_jobs},
     )
-    allotted = dict(policy.allocate(ahead))
-    wanted = _undisturbing(snapshot, allotted)
-    rest = _left(snapshot, behind, wanted)
-    more = policy.allocate(rest)
-    return {**allotted, **more}, {**wanted, **place(rest, more)}
+    allotments = dict(policy.allocate(foreground))
+    placements = _undisturbing(snapshot, allotments)
+    leftover = _left(snapshot, background_jobs, placements)
+    background_allotments = policy.allocate(leftover)
+    return {**allotments, **background_allotments}, {
+        **placements,
+        **place(leftover, background_allotments),
+    }
 
 
 def _undisturbing(
-    snapshot: Snapshot, allotted: Mapping[JobId, Allotment]
+    snapshot: Snapshot, allotments: Mapping[JobId, Allotment]
 ) -> dict[JobId, Placement]:
     """Where there is a choice, the others start on devices that no job of the background has to
     leave: they would wait for them. Nodes that the policy chose without knowing of it are kept to
     only if no other place is found."""
     shapes = {
         name: shape_of(wish) if snapshot.jobs[name].placement is None else wish
-        for name, wish in allotted.items()
+        for name, wish in allotments.items()
     }
     placed = place(snapshot, shapes)
-    return placed if placed.keys() >= allotted.keys() else place(snapshot, allotted)
+    return placed if placed.keys() >= allotments.keys() else place(snapshot, allotments)
 
 
 def _left(
-    snapshot: Snapshot, behind: Mapping[JobId, Job], wanted: Mapping[JobId, Placement]
+    snapshot: Snapshot, background_jobs: Mapping[JobId, Job], placements: Mapping[JobId, Placement]
 ) -> Snapshot:
     """Jobs of the background alone, on the devices that are left. One that keeps its devices is a
     job as any other there: they do not push each other about. All of them leave when they are told
     to, so on owners' servers as well."""
-    taken = {device for placement in wanted.values() for device in placement.devices}
+    busy_devices = {device for placement in placements.values() for device in placement.devices}
     nodes = {
         name: replace(
             node,
             owner="",
-            devices=tuple(device for device in node.devices if (name, device.id) not in taken),
+            devices=tuple(
+                device for device in node.devices if (name, device.id) not in busy_devices
+            ),
         )
         for name, node in snapshot.nodes.items()
     }
-    jobs = {name: _of_rest(job, taken) for name, job in behind.items() if job.wish is Wish.RUN}
+    jobs = {
+        name: _of_rest(job, busy_devices)
+        for name, job in background_jobs.items()
+        if job.wish is Wish.RUN
+    }
     return replace(snapshot, nodes=nodes, jobs=jobs)
 
 
-def _of_rest(job: Job, taken: Set[tuple[NodeId, DeviceId]]) -> Job:
+def _of_rest(job: Job, busy_devices: Set[tuple[NodeId, DeviceId]]) -> Job:
     spec = replace(job.spec, background=False)
-    if job.placement is None or not job.placement.devices & taken:
+    if job.placement is None or not job.placement.devices & busy_devices:
         return replace(job, spec=spec)
     return replace(
         job, spec=spec, state=JobState.PENDING, placement=None, launched_at=None, started_at=None

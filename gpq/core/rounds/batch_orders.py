@@ -34,15 +34,19 @@ def retunes(jobs: Sequence[Job], config: Config) -> dict[JobId, BatchOrder]:
     use, growing the total batch by at most `batch_growth`. An order that has not yet taken effect
     is waited for. First of all, for jobs whose batch, or last order, needs a freedom that was lost
     since: one that does not, whatever it is worth."""
-    found = {
+    orders = {
         job.id: order
         for job in jobs
         if job.profile.habits and (order := _way_back(job, config)) is not None
     }
-    asked = [(job, job.placement) for job in jobs if job.placement is not None and _may_change(job)]
-    asked = [(job, placement) for job, placement in asked if job.id not in found]
-    prospects = estimates.prospects([_question(job, placement, config) for job, placement in asked])
-    for (job, _), prospect in zip(asked, prospects, strict=True):
+    candidates = [
+        (job, job.placement) for job in jobs if job.placement is not None and _may_change(job)
+    ]
+    candidates = [(job, placement) for job, placement in candidates if job.id not in orders]
+    prospects = estimates.prospects(
+        [_question(job, placement, config) for job, placement in candidates]
+    )
+    for (job, _), prospect in zip(candidates, prospects, strict=True):
         if prospect is None or prospect.best is None:
             continue
         best = prospect.best
@@ -53,8 +57,8 @@ def retunes(jobs: Sequence[Job], config: Config) -> dict[JobId, BatchOrder]:
         if (best.atomic_batch, best.accum_steps) in (in_use, ordered):
             continue
         if best.goodput > (1.0 + config.batch_hysteresis) * prospect.now:
-            found[job.id] = BatchOrder(job.order.seq + 1, best.atomic_batch, best.accum_steps)
-    return found
+            orders[job.id] = BatchOrder(job.order.seq + 1, best.atomic_batch, best.accum_steps)
+    return orders
 
 
 def needs_lost(job: Job) -> str:
@@ -63,16 +67,16 @@ def needs_lost(job: Job) -> str:
     declared, placement = job.profile.declared, job.placement
     if not job.profile.habits or declared is None or placement is None:
         return ""
-    lost = job.profile.lost
+    lost_freedoms = job.profile.lost
     batches = [
         (job.profile.atomic_batch, job.profile.accum_steps),
         (job.order.atomic_batch, job.order.accum_steps),
     ]
     for atomic, accum in batches:
-        if ACCUMULATE in lost and accum > 0:
+        if ACCUMULATE in lost_freedoms and accum > 0:
             return ACCUMULATE
         if (
-            RETUNE in lost
+            RETUNE in lost_freedoms
             and atomic > 0
             and not _is_base(declared, placement.replicas, atomic, accum)
         ):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpq.core.feasibility.device_status import condition, drain_line, gpus, reservation_line
+from gpq.core.feasibility.mobility import drained_under, is_fixed
 from gpq.core.feasibility.reservations import reserved_under
-from gpq.core.feasibility.shapes import drained_under, is_fixed
 from gpq.core.freedoms.freedoms import is_cramped
 from gpq.core.freedoms.habits import blamed
 from gpq.core.goodput import estimates
@@ -41,16 +41,16 @@ def motives(snapshot: Snapshot, placements: Placements) -> dict[JobId, str]:
     """One line for every job whose placement this round changes: what for."""
     reasons: dict[JobId, str] = {}
     for name in sorted(snapshot.jobs):
-        job, wanted = snapshot.jobs[name], placements.get(name)
-        if job.placement == wanted:
+        job, new_placement = snapshot.jobs[name], placements.get(name)
+        if job.placement == new_placement:
             continue
-        if job.state is JobState.PENDING and wanted is not None:
-            reasons[name] = _launch(job, wanted)
+        if job.state is JobState.PENDING and new_placement is not None:
+            reasons[name] = _launch(job, new_placement)
         elif job.state is JobState.RUNNING and not is_fixed(job, snapshot):
             reasons[name] = (
-                _leave(snapshot, job, wanted)
-                or _cramped(job, wanted)
-                or _change(snapshot, job, wanted, placements)
+                _leave(snapshot, job, new_placement)
+                or _cramped(job, new_placement)
+                or _change(snapshot, job, new_placement, placements)
             )
     return reasons
 
@@ -59,16 +59,24 @@ def reallocations(
     snapshot: Snapshot, placements: Placements, reasons: Mapping[JobId, str]
 ) -> tuple[Reallocation, ...]:
     """Of all jobs in `reasons`, by id."""
-    found = []
+    changes = []
     for name, why in sorted(reasons.items()):
-        job, wanted = snapshot.jobs[name], placements.get(name)
-        ratio = _ratio(job, wanted) if wanted is not None and job.placement is not None else None
-        found.append(
+        job, new_placement = snapshot.jobs[name], placements.get(name)
+        ratio = (
+            _ratio(job, new_placement)
+            if new_placement is not None and job.placement is not None
+            else None
+        )
+        changes.append(
             Reallocation(
-                name, _before(job), wanted.replicas if wanted is not None else 0, ratio, why
+                name,
+                _before(job),
+                new_placement.replicas if new_placement is not None else 0,
+                ratio,
+                why,
             )
         )
-    return tuple(found)
+    return tuple(changes)
 
 
 def _before(job: Job) -> int:
@@ -79,16 +87,16 @@ def _before(job: Job) -> int:
     return job.replicas
 
 
-def _launch(job: Job, wanted: Placement) -> str:
-    count = gpus(wanted.replicas)
+def _launch(job: Job, new_placement: Placement) -> str:
+    count = gpus(new_placement.replicas)
     if not job.attempt:
         return f"starts with {count}"
-    said = f"{'goes on' if job.movable else 'starts again'} with {count}"
-    if job.last_replicas and job.last_replicas != wanted.replicas:
-        asked = own_wish(job.spec, job.last_replicas)
-        why = f": {asked}" if asked else _gain(job, wanted)
-        return f"{said} instead of {job.last_replicas}{_after(job)}{why}"
-    return f"{said}{_after(job)}"
+    text = f"{'goes on' if job.movable else 'starts again'} with {count}"
+    if job.last_replicas and job.last_replicas != new_placement.replicas:
+        user_wish = own_wish(job.spec, job.last_replicas)
+        why = f": {user_wish}" if user_wish else _gain(job, new_placement)
+        return f"{text} instead of {job.last_replicas}{_after(job)}{why}"
+    return f"{text}{_after(job)}"
 
 
 def _after(job: Job) -> str:
@@ -105,10 +113,10 @@ def _after(job: Job) -> str:
     return " after a failure"
 
 
-def own_wish(spec: JobSpec, had: int) -> str:
-    """`its user asked for 2 to 4 GPUs` where `had` GPUs are not what the job is to have by now
-    (`gpq edit --gpus`), else ""."""
-    if spec.min_gpus <= had <= (spec.max_gpus or had):
+def own_wish(spec: JobSpec, gpu_count: int) -> str:
+    """`its user asked for 2 to 4 GPUs` where `gpu_count` GPUs are not what the job is to have by
+    now (`gpq edit --gpus`), else ""."""
+    if spec.min_gpus <= gpu_count <= (spec.max_gpus or gpu_count):
         return ""
     return f"its user asked for {asked_gpus(spec)}"
 
@@ -124,61 +132,67 @@ def asked_gpus(spec: JobSpec) -> str:
     )
 
 
-def _cramped(job: Job, wanted: Placement | None) -> str:
+def _cramped(job: Job, new_placement: Placement | None) -> str:
     """For a job whose loop cannot be cut, and whose batch does not fit what it has."""
-    if wanted is None or wanted.replicas <= job.replicas or not is_cramped(job):
+    if new_placement is None or new_placement.replicas <= job.replicas or not is_cramped(job):
         return ""
     return (
-        f"{job.replicas} -> {gpus(wanted.replicas)}: they hold its base batch at once, since"
+        f"{job.replicas} -> {gpus(new_placement.replicas)}: they hold its base batch at once, since"
         f" {blamed(job, ACCUMULATE)}"
     )
 
 
-def _change(snapshot: Snapshot, job: Job, wanted: Placement | None, placements: Placements) -> str:
-    asked = own_wish(job.spec, job.replicas)
-    if wanted is None:
-        if asked:
-            return f"stops and waits for {gpus(job.spec.min_gpus)}: {asked}"
+def _change(
+    snapshot: Snapshot, job: Job, new_placement: Placement | None, placements: Placements
+) -> str:
+    user_wish = own_wish(job.spec, job.replicas)
+    if new_placement is None:
+        if user_wish:
+            return f"stops and waits for {gpus(job.spec.min_gpus)}: {user_wish}"
         return (
             f"stops to give its {gpus(job.replicas)} back:"
-            f" {_for_whom(snapshot, job, wanted, placements)}"
+            f" {_for_whom(snapshot, job, new_placement, placements)}"
         )
-    if wanted.replicas == job.replicas:
-        return f"moves to {wanted}: {_for_what_place(snapshot, job, wanted, placements)}"
-    said = f"{job.replicas} -> {gpus(wanted.replicas)}"
-    if asked:
-        return f"{said}: {asked}"
-    if wanted.replicas > job.replicas:
-        return f"{said}{_gain(job, wanted)}"
+    if new_placement.replicas == job.replicas:
+        return (
+            f"moves to {new_placement}: {_for_what_place(snapshot, job, new_placement, placements)}"
+        )
+    text = f"{job.replicas} -> {gpus(new_placement.replicas)}"
+    if user_wish:
+        return f"{text}: {user_wish}"
+    if new_placement.replicas > job.replicas:
+        return f"{text}{_gain(job, new_placement)}"
     if job.idle:
-        return f"{said}: it did not use what it had"
-    ratio = _ratio(job, wanted)
+        return f"{text}: it did not use what it had"
+    ratio = _ratio(job, new_placement)
     if ratio is not None and ratio >= 1.0:
-        return f"{said}: fewer are faster, goodput x{ratio:.2f} expected"
-    return f"{said}: {_for_whom(snapshot, job, wanted, placements)}"
+        return f"{text}: fewer are faster, goodput x{ratio:.2f} expected"
+    return f"{text}: {_for_whom(snapshot, job, new_placement, placements)}"
 
 
 def _for_whom(
-    snapshot: Snapshot, job: Job, wanted: Placement | None, placements: Placements
+    snapshot: Snapshot, job: Job, new_placement: Placement | None, placements: Placements
 ) -> str:
     """Who gets what the job gives: first of all a job that waits, then one that grows. Of those on
     its very devices first: where jobs change places, others may stand for whom it is."""
-    given = _devices(job.placement) - _devices(wanted)
+    freed_devices = _devices(job.placement) - _devices(new_placement)
     takers = [
-        name for name in sorted(placements) if name != job.id and _devices(placements[name]) & given
+        name
+        for name in sorted(placements)
+        if name != job.id and _devices(placements[name]) & freed_devices
     ]
-    others = [name for name in sorted(placements) if name != job.id and name not in takers]
-    for names in (takers, others):
+    other_jobs = [name for name in sorted(placements) if name != job.id and name not in takers]
+    for names in (takers, other_jobs):
         for name in names:
             if snapshot.jobs[name].placement is None:
                 return f"job {name} needs room"
         for name in names:
-            other = snapshot.jobs[name]
-            if placements[name].replicas > other.replicas:
-                asked = own_wish(other.spec, other.replicas)
+            rival = snapshot.jobs[name]
+            if placements[name].replicas > rival.replicas:
+                user_wish = own_wish(rival.spec, rival.replicas)
                 return (
-                    f"job {name} is to have more: {asked}"
-                    if asked
+                    f"job {name} is to have more: {user_wish}"
+                    if user_wish
                     else f"job {name} gains more from them"
                 )
     if takers:
@@ -186,16 +200,18 @@ def _for_whom(
     return f"the policy {snapshot.config.policy} keeps them free"
 
 
-def _for_what_place(snapshot: Snapshot, job: Job, wanted: Placement, placements: Placements) -> str:
-    ratio = _ratio(job, wanted)
+def _for_what_place(
+    snapshot: Snapshot, job: Job, new_placement: Placement, placements: Placements
+) -> str:
+    ratio = _ratio(job, new_placement)
     if ratio is not None and ratio > 1.0:
         return f"it is faster there, goodput x{ratio:.2f} expected"
-    given = _devices(job.placement) - _devices(wanted)
+    freed_devices = _devices(job.placement) - _devices(new_placement)
     taker = next(
         (
             name
             for name in sorted(placements)
-            if name != job.id and _devices(placements[name]) & given
+            if name != job.id and _devices(placements[name]) & freed_devices
         ),
         None,
     )
@@ -206,10 +222,12 @@ def _devices(placement: Placement | None) -> frozenset[tuple[NodeId, DeviceId]]:
     return placement.devices if placement is not None else frozenset()
 
 
-def _leave(snapshot: Snapshot, job: Job, wanted: Placement | None) -> str:
+def _leave(snapshot: Snapshot, job: Job, new_placement: Placement | None) -> str:
     """ "" where nothing drives it from where it is."""
     why = [drain_line(snapshot, name) for name in drained_under(job, snapshot)]
-    why += [reservation_line(snapshot, held) for held in reserved_under(job, snapshot)]
+    why += [
+        reservation_line(snapshot, reservation) for reservation in reserved_under(job, snapshot)
+    ]
     why += [
         condition(node, device, snapshot.now)
         for node, ids in (job.placement.parts if job.placement else ())
@@ -219,25 +237,25 @@ def _leave(snapshot: Snapshot, job: Job, wanted: Placement | None) -> str:
     if not why:
         return ""
     where = (
-        f"moves to {wanted}"
-        if wanted is not None
+        f"moves to {new_placement}"
+        if new_placement is not None
         else f"stops and waits for {gpus(job.spec.min_gpus)} elsewhere"
     )
     return f"{where}: {'; '.join(why)}"
 
 
-def _gain(job: Job, wanted: Placement) -> str:
+def _gain(job: Job, new_placement: Placement) -> str:
     if not job.profile.rows:
         return ": its goodput at that size is not known yet"
-    ratio = _ratio(job, wanted)
+    ratio = _ratio(job, new_placement)
     return f": goodput x{ratio:.2f} expected" if ratio is not None else ""
 
 
-def _ratio(job: Job, wanted: Placement) -> float | None:
-    """Modelled goodput of `wanted` over that of the present shape, or of the last one; None when
-    not known."""
-    before = typed(job.placement) if job.placement else _last_shape(job, wanted.gpu_type)
-    points = estimates.curve(job, [before, typed(wanted)]) if before is not None else ()
+def _ratio(job: Job, new_placement: Placement) -> float | None:
+    """Modelled goodput of `new_placement` over that of the present shape, or of the last one; None
+    when not known."""
+    before = typed(job.placement) if job.placement else _last_shape(job, new_placement.gpu_type)
+    points = estimates.curve(job, [before, typed(new_placement)]) if before is not None else ()
     if len(points) != 2 or points[0].goodput <= 0:
         return None
     return points[1].goodput / points[0].goodput

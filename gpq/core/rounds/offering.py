@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.feasibility.shapes import by_type, held_by, is_fixed, must_leave, supply
+from gpq.core.feasibility.mobility import held_by, is_fixed, must_leave
+from gpq.core.feasibility.shapes import by_type, supply
 from gpq.core.freedoms.freedoms import bound, runs_cramped
 from gpq.core.model.jobs import Job, JobState, arrival
 from gpq.core.model.snapshot import Snapshot
@@ -21,24 +22,24 @@ def offered(snapshot: Snapshot, *, moving: bool = True) -> tuple[Snapshot, JobId
 
     The same object where no job has a habit.
     """
-    touched: dict[JobId, Job] = {}
-    cramped: list[Job] = []
+    changes: dict[JobId, Job] = {}
+    cramped_jobs: list[Job] = []
     for name, job in snapshot.jobs.items():
         if not job.profile.habits:
             continue
-        here = bound(job, snapshot)
+        limited_job = bound(job, snapshot)
         if runs_cramped(job) and not is_fixed(job, snapshot) and not must_leave(job, snapshot):
-            cramped.append(here)
-            here = replace(here, spec=replace(here.spec, rigid=True))
-        if here is not job:
-            touched[name] = here
+            cramped_jobs.append(limited_job)
+            limited_job = replace(limited_job, spec=replace(limited_job.spec, rigid=True))
+        if limited_job is not job:
+            changes[name] = limited_job
     mover = (
-        next((job for job in sorted(cramped, key=arrival) if _has_room(job, snapshot)), None)
+        next((job for job in sorted(cramped_jobs, key=arrival) if _has_room(job, snapshot)), None)
         if moving
         else None
     )
     if mover is not None:
-        touched[mover.id] = replace(
+        changes[mover.id] = replace(
             mover,
             state=JobState.PENDING,
             placement=None,
@@ -46,14 +47,14 @@ def offered(snapshot: Snapshot, *, moving: bool = True) -> tuple[Snapshot, JobId
             started_at=None,
             target=None,
         )
-    seen = replace(snapshot, jobs={**snapshot.jobs, **touched}) if touched else snapshot
-    return seen, mover.id if mover is not None else None
+    offer = replace(snapshot, jobs={**snapshot.jobs, **changes}) if changes else snapshot
+    return offer, mover.id if mover is not None else None
 
 
 def _has_room(job: Job, snapshot: Snapshot) -> bool:
     """Are there enough GPUs that nobody else holds?"""
-    others = {device: name for device, name in held_by(snapshot).items() if name != job.id}
-    parts = by_type(supply(snapshot, job, others), snapshot).values()
+    other_holders = {device: name for device, name in held_by(snapshot).items() if name != job.id}
+    parts = by_type(supply(snapshot, job, other_holders), snapshot).values()
     return (
         job.replicas
         < job.spec.min_gpus

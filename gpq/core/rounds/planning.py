@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpq.core.feasibility.mobility import held_by, is_fixed
 from gpq.core.feasibility.orphans import must_wait
-from gpq.core.feasibility.shapes import held_by, is_fixed, shape_on
+from gpq.core.feasibility.shapes import shape_on
 from gpq.core.freedoms.habits import blamed
 from gpq.core.goodput.priors import timed
 from gpq.core.model.actions import Action, Launch, OfAttempt, Retune, Stop
@@ -31,18 +32,22 @@ _STOP_OF_WISH = {
 
 
 def plan(
-    snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[JobId, str] | None = None
+    snapshot: Snapshot,
+    placements: Mapping[JobId, Placement],
+    why: Mapping[JobId, str] | None = None,
 ) -> list[Action]:
-    """Orders that lead from `snapshot` to `wanted`: stops first, then launches on devices that
+    """Orders that lead from `snapshot` to `placements`: stops first, then launches on devices that
     nobody holds now."""
     why = why or {}
     stops: list[Action] = []
     launches: list[Action] = []
     tunings: list[Action] = []
-    held, ports = set(held_by(snapshot)), leased(snapshot)
-    staying = {name for name, job in snapshot.jobs.items() if _stays(job, wanted, snapshot)}
+    busy_devices, ports = set(held_by(snapshot)), leased(snapshot)
+    staying_jobs = {
+        name for name, job in snapshot.jobs.items() if _stays(job, placements, snapshot)
+    }
     orders = retunes(
-        [timed(snapshot.jobs[name], snapshot) for name in sorted(staying)], snapshot.config
+        [timed(snapshot.jobs[name], snapshot) for name in sorted(staying_jobs)], snapshot.config
     )
     for name in sorted(snapshot.jobs):
         job = snapshot.jobs[name]
@@ -50,43 +55,43 @@ def plan(
         if stop is not None:
             stops.append(stop)
         elif job.state is JobState.PENDING and job.wish is Wish.RUN:
-            placement = None if must_wait(snapshot, job) else wanted.get(name)
+            placement = None if must_wait(snapshot, job) else placements.get(name)
             if (
                 placement is not None
-                and not placement.devices & held
+                and not placement.devices & busy_devices
                 and snapshot.now >= job.not_before
             ):
-                held |= placement.devices
+                busy_devices |= placement.devices
                 order, attempt = first_order(timed(job, snapshot), placement), job.next_attempt
                 port = lease(snapshot, name, attempt, placement, ports)
                 launches.append(
                     Launch(name, attempt, job.spec, placement, order, why.get(name, ""), port)
                 )
         elif job.state is JobState.RUNNING:
-            if name not in staying:
-                stops.append(_move(job, wanted.get(name), snapshot, why.get(name, "")))
+            if name not in staying_jobs:
+                stops.append(_move(job, placements.get(name), snapshot, why.get(name, "")))
             elif name in orders and job.placement is not None:
                 node = job.placement.parts[0][0]
-                lost = needs_lost(job)
+                freedom = needs_lost(job)
                 reason = (
-                    f"{blamed(job, lost)}, so gpq may not {lost}"
-                    if lost
+                    f"{blamed(job, freedom)}, so gpq may not {freedom}"
+                    if freedom
                     else "more goodput with this batch"
                 )
                 tunings.append(Retune(name, job.attempt, node, orders[name], reason))
     return [*stops, *tunings, *launches]
 
 
-def _stays(job: Job, wanted: Mapping[JobId, Placement], snapshot: Snapshot) -> bool:
+def _stays(job: Job, placements: Mapping[JobId, Placement], snapshot: Snapshot) -> bool:
     return job.state is JobState.RUNNING and (
-        wanted.get(job.id) == job.placement or is_fixed(job, snapshot)
+        placements.get(job.id) == job.placement or is_fixed(job, snapshot)
     )
 
 
-def _move(job: Job, wanted: Placement | None, snapshot: Snapshot, why: str) -> Stop:
-    if wanted is None:
+def _move(job: Job, new_placement: Placement | None, snapshot: Snapshot, why: str) -> Stop:
+    if new_placement is None:
         return stop_of(job, StopReason.PREEMPT, why)
-    return replace(stop_of(job, StopReason.RESIZE, why), target=shape_on(wanted, snapshot))
+    return replace(stop_of(job, StopReason.RESIZE, why), target=shape_on(new_placement, snapshot))
 
 
 def wished_stop(job: Job, now: Seconds) -> Stop | None:
@@ -156,7 +161,7 @@ def repeat(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
         if (
             job.placement is None
             or node not in job.nodes
-            or any(known == node for known, _ in job.exits)
+            or any(exit_node == node for exit_node, _ in job.exits)
         ):
             continue
         if job.state is JobState.STARTING and node not in job.started_nodes:

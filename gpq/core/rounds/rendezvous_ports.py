@@ -28,19 +28,20 @@ def lease(
     job: JobId,
     attempt: int,
     placement: Placement,
-    taken: set[tuple[NodeId, int]],
+    leases: set[tuple[NodeId, int]],
 ) -> int:
-    """A port for this attempt; it is entered in `taken`. Attempts that are neighbours in time begin
-    to look far apart, so that none meets the late peers or the closing connections of another."""
+    """A port for this attempt; it is entered in `leases`. Attempts that are neighbours in time
+    begin to look far apart, so that none meets the late peers or the closing connections of
+    another."""
     node = placement.parts[0][0]
-    known = snapshot.nodes.get(node)
-    span = usable(*known.ephemeral) if known is not None else usable()
+    server = snapshot.nodes.get(node)
+    span = usable(*server.ephemeral) if server is not None else usable()
     begin = snapshot.config.port_salt + job * 61 + attempt * 7
     for offset in range(len(span)):
         port = span[(begin + offset) % len(span)]
-        if port not in WELL_KNOWN and (node, port) not in taken:
+        if port not in WELL_KNOWN and (node, port) not in leases:
             break
-    taken.add((node, port))
+    leases.add((node, port))
     return port
 
 

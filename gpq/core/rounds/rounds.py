@@ -11,9 +11,9 @@ from gpq.core.accounting.fairness import counted
 from gpq.core.feasibility.environments import wanted as wanted_checks
 from gpq.core.feasibility.gates import next_opening, opened
 from gpq.core.feasibility.idle_gpus import capped, reclaimed
+from gpq.core.feasibility.mobility import evacuated, held_by, settled_at
 from gpq.core.feasibility.owners import presence
 from gpq.core.feasibility.reservations import next_change
-from gpq.core.feasibility.shapes import evacuated, held_by, settled_at
 from gpq.core.freedoms.habits import joined, without_accepted
 from gpq.core.model.actions import Action, Forget
 from gpq.core.model.events import (
@@ -83,33 +83,37 @@ def decide(
         snapshot = counted(snapshot)
     before = snapshot
     first = fold(snapshot, events)
-    looked_at = changed(before, first.snapshot) if settled and not allocate else None
-    second = fold(first.snapshot, settle(first.snapshot, looked_at))
+    changed_jobs = changed(before, first.snapshot) if settled and not allocate else None
+    second = fold(first.snapshot, settle(first.snapshot, changed_jobs))
     snapshot = second.snapshot
-    wanted: dict[JobId, Placement] = {}
-    done: Round | None = None
+    placements: dict[JobId, Placement] = {}
+    outcome: Round | None = None
     if allocate:
-        allotted, wanted = _decided(snapshot, policy)
-        allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
-        reasons = motives(snapshot, wanted)
-        done = Round(
-            snapshot.now, allocation, wanted, reasons, reallocations(snapshot, wanted, reasons)
+        allotments, placements = _decided(snapshot, policy)
+        allocation = {name: shape_of(allotment) for name, allotment in allotments.items()}
+        reasons = motives(snapshot, placements)
+        outcome = Round(
+            snapshot.now,
+            allocation,
+            placements,
+            reasons,
+            reallocations(snapshot, placements, reasons),
         )
-        actions = [*plan(snapshot, wanted, reasons), *wanted_checks(snapshot)]
+        actions = [*plan(snapshot, placements, reasons), *wanted_checks(snapshot)]
         snapshot = replace(snapshot, round_at=snapshot.now)
     else:
-        wished = (wished_stop(job, snapshot.now) for job in snapshot.holders)
-        actions = [stop for stop in wished if stop is not None]
+        wished_stops = (wished_stop(job, snapshot.now) for job in snapshot.holders)
+        actions = [stop for stop in wished_stops if stop is not None]
     orders = [event for action in actions if (event := issued(action, snapshot.now)) is not None]
     third = fold(snapshot, orders)
-    over = (*first.ended, *second.ended, *third.ended)
-    ended = tuple(accrual.settled(job, before, before.means) for job in over)
+    ended_jobs = (*first.ended, *second.ended, *third.ended)
+    ended = tuple(accrual.settled(job, before, before.means) for job in ended_jobs)
     return Decision(
         third.snapshot,
         (*first.journal, *second.journal, *third.journal),
         (*actions, *_forgets(before, third.snapshot, first.journal)),
         ended,
-        done,
+        outcome,
     )
 
 
@@ -118,12 +122,12 @@ def _decided(
 ) -> tuple[dict[JobId, Allotment], dict[JobId, Placement]]:
     """What `policy` gives whom, and where. It may move a job that runs cramped, and not stop it for
     nothing."""
-    seen, mover = offered(opened(snapshot))
-    allotted, wanted = decided(evacuated(capped(seen)), policy)
-    if mover is None or mover in wanted:
-        return allotted, wanted
-    seen, _ = offered(opened(snapshot), moving=False)
-    return decided(evacuated(capped(seen)), policy)
+    offer, mover = offered(opened(snapshot))
+    allotments, placements = decided(evacuated(capped(offer)), policy)
+    if mover is None or mover in placements:
+        return allotments, placements
+    offer, _ = offered(opened(snapshot), moving=False)
+    return decided(evacuated(capped(offer)), policy)
 
 
 def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> list[Forget]:
@@ -135,19 +139,22 @@ def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> lis
             job = after.jobs.get(event.job)
             if job is None or job.attempt != event.attempt or job.state not in HOLDS_DEVICES:
                 nodes.setdefault((event.job, event.attempt), set()).add(event.node)
-    for (name, attempt), found in nodes.items():
+    for (name, attempt), node_names in nodes.items():
         old = before.jobs.get(name)
         if old is not None and old.attempt == attempt and old.placement is not None:
-            found.update(node for node, _ in old.placement.parts)
-    return [Forget(name, attempt, tuple(sorted(found))) for (name, attempt), found in nodes.items()]
+            node_names.update(node for node, _ in old.placement.parts)
+    return [
+        Forget(name, attempt, tuple(sorted(node_names)))
+        for (name, attempt), node_names in nodes.items()
+    ]
 
 
 def changed(before: Snapshot, after: Snapshot) -> list[JobId]:
     """Live jobs of which something is new."""
     if before.jobs is after.jobs:
         return []
-    known = before.jobs.get
-    return [name for name, job in after.jobs.items() if known(name) is not job]
+    previous_job = before.jobs.get
+    return [name for name, job in after.jobs.items() if previous_job(name) is not job]
 
 
 def settle(snapshot: Snapshot, names: Iterable[JobId] | None = None) -> list[Event]:
@@ -259,29 +266,29 @@ def next_round(snapshot: Snapshot) -> float:
         return max(at, snapshot.now)
     at = min(at, next_change(snapshot), next_opening(snapshot))
     pending, now = JobState.PENDING, snapshot.now
-    resting = [job for job in snapshot.jobs.values() if job.state is pending]
-    at = min([at, *(job.not_before for job in resting if job.not_before > now)])
+    pending_jobs = [job for job in snapshot.jobs.values() if job.state is pending]
+    at = min([at, *(job.not_before for job in pending_jobs if job.not_before > now)])
     for job in snapshot.holders:
         if job.state is JobState.RUNNING:
             at = min(at, snapshot.now + time_left(job, snapshot.now)) if job.stop is None else at
-            settled = settled_at(job, snapshot.config)
-            if resting and job.movable and settled > snapshot.now:
-                at = min(at, settled)
+            settle_time = settled_at(job, snapshot.config)
+            if pending_jobs and job.movable and settle_time > snapshot.now:
+                at = min(at, settle_time)
     return max(at, snapshot.now)
 
 
 def sanity(snapshot: Snapshot) -> list[str]:
     """House rules that hold between rounds, as sentences; empty when all hold. For tests and the
     simulator."""
-    broken: list[str] = []
+    violations: list[str] = []
     owners: dict[object, JobId] = {}
     for job in snapshot.jobs.values():
         if (job.placement is not None) != (job.state in HOLDS_DEVICES):
-            broken.append(f"job {job.id} is {job.state} and holds {job.placement}")
+            violations.append(f"job {job.id} is {job.state} and holds {job.placement}")
         for device in job.placement.devices if job.placement else ():
             if device in owners:
-                broken.append(f"{device} is given to job {owners[device]} and to job {job.id}")
+                violations.append(f"{device} is given to job {owners[device]} and to job {job.id}")
             owners[device] = job.id
     if len(held_by(snapshot)) != len(owners):
-        broken.append("held_by disagrees with the placements")
-    return broken
+        violations.append("held_by disagrees with the placements")
+    return violations

@@ -176,7 +176,7 @@ class _Folding:
         del jobs[job.id]
         self.ended.append(job)
         if self._waiters is None:
-            self._waiters = {name for name, other in jobs.items() if other.awaits}
+            self._waiters = {name for name, waiter in jobs.items() if waiter.awaits}
         waiting = {name: jobs[name] for name in self._waiters if name in jobs}
         jobs.update(accrual.let_go(gates.told_of_end(waiting, job), at))
 
@@ -186,9 +186,9 @@ def _fold_node(nodes: dict[NodeId, Node], event: NodeSeen | NodeSilent | NodeRem
         case NodeSeen():
             nodes[event.node.id] = event.node
         case NodeSilent():
-            known = nodes.get(event.node, Node(event.node))
+            node = nodes.get(event.node, Node(event.node))
             nodes[event.node] = replace(
-                known,
+                node,
                 state=NodeState.UNREACHABLE,
                 reason=event.reason,
                 silent_since=event.since or event.at,
@@ -208,20 +208,34 @@ def _fold_drained(drained: Mapping[NodeId, str], event: Event) -> Mapping[NodeId
             return drained
 
 
-def _fold_reserved(held: Mapping[int, Reservation], event: Event) -> Mapping[int, Reservation]:
+def _fold_reserved(
+    reservations: Mapping[int, Reservation], event: Event
+) -> Mapping[int, Reservation]:
     """The same mapping where nothing changes. Those that are over go when another comes."""
     match event:
         case NodeReserved():
-            rest = {name: each for name, each in held.items() if each.end > event.at}
-            return {**rest, event.reservation.id: event.reservation}
-        case NodeUnreserved() if event.id in held:
-            return {name: each for name, each in held.items() if name != event.id}
+            current = {
+                name: reservation
+                for name, reservation in reservations.items()
+                if reservation.end > event.at
+            }
+            return {**current, event.reservation.id: event.reservation}
+        case NodeUnreserved() if event.id in reservations:
+            return {
+                name: reservation for name, reservation in reservations.items() if name != event.id
+            }
         case NodeSeen():
-            return owners.folded(held, event.node, event.at)
-        case NodeRemoved() if any(each.node == event.node for each in held.values()):
-            return {name: each for name, each in held.items() if each.node != event.node}
+            return owners.folded(reservations, event.node, event.at)
+        case NodeRemoved() if any(
+            reservation.node == event.node for reservation in reservations.values()
+        ):
+            return {
+                name: reservation
+                for name, reservation in reservations.items()
+                if reservation.node != event.node
+            }
         case _:
-            return held
+            return reservations
 
 
 def _all_parts_over(job: Job) -> bool:

@@ -85,14 +85,14 @@ def _asked(job: Job, event: CancelAsked | HoldAsked | ReleaseAsked | RequeueAske
 
 
 def _edited(job: Job, event: Edited) -> Job:
-    kept = habits.without_accepted(job.profile.habits, event.spec.accept)
+    remaining_habits = habits.without_accepted(job.profile.habits, event.spec.accept)
     return replace(
         job,
         spec=event.spec,
         awaits=event.awaits,
         unmet=job.unmet if event.spec.after == job.spec.after else "",
         account=accrual.edited(job, event.at),
-        profile=habits.with_habits(job.profile, kept),
+        profile=habits.with_habits(job.profile, remaining_habits),
     )
 
 
@@ -177,9 +177,10 @@ def _of_attempt(
         case Profiled():
             return learn_profile.learn(job, event) if event.offset > job.report_offset else job
         case Pulsed():
-            others = [one for one in job.pulses if one.node != event.node]
+            other_pulses = [pulse for pulse in job.pulses if pulse.node != event.node]
             return replace(
-                job, pulses=tuple(sorted([*others, *event.ranks], key=lambda one: one.rank))
+                job,
+                pulses=tuple(sorted([*other_pulses, *event.ranks], key=lambda pulse: pulse.rank)),
             )
 
 
@@ -206,7 +207,7 @@ def _started(job: Job, event: Started) -> Job:
 
 
 def _exited(job: Job, node: NodeId, end: Exit) -> Job:
-    if any(known == node for known, _ in job.exits):
+    if any(exit_node == node for exit_node, _ in job.exits):
         return job
     return replace(job, exits=(*job.exits, (node, end)))
 
@@ -238,13 +239,13 @@ def _keeps_one(end: Exit) -> bool:
 
 
 def _finished(job: Job, event: Succeeded | Failed | Cancelled | TimeLimitReached) -> Job:
-    held = job.state in HOLDS_DEVICES
-    ended = (event.exit.ended_at or event.at) if held else event.at
+    had_devices = job.state in HOLDS_DEVICES
+    ended = (event.exit.ended_at or event.at) if had_devices else event.at
     after = replace(
-        _released(job, ended) if held else job,
+        _released(job, ended) if had_devices else job,
         state=advance(job.state, event),
-        account=accrual.over(job, event, ended) if held else accrual.closed(job, ended),
-        exit=event.exit if held else job.exit,
+        account=accrual.over(job, event, ended) if had_devices else accrual.closed(job, ended),
+        exit=event.exit if had_devices else job.exit,
         ended_at=ended,
     )
     return notice(after, event.exit.note)

@@ -121,13 +121,13 @@ def rested(profile: Profile) -> Profile:
 def _rows_alike(old: tuple[ProfileRow, ...], new: tuple[ProfileRow, ...]) -> bool:
     if old is new:
         return True
-    known = {_key(row): row for row in old}
-    news = [
+    rows_by_key = {_key(row): row for row in old}
+    new_rows = [
         row
         for row in new
-        if (before := known.get(_key(row))) is None or not _row_alike(before, row)
+        if (previous := rows_by_key.get(_key(row))) is None or not _row_alike(previous, row)
     ]
-    return len(old) <= len(new) and (not news or foreseen(old, news))
+    return len(old) <= len(new) and (not new_rows or foreseen(old, new_rows))
 
 
 def _key(row: ProfileRow) -> tuple[str, int, int, int]:
@@ -219,10 +219,10 @@ def with_losses(curve: tuple[LossPoint, ...], new: tuple[LossPoint, ...]) -> tup
     return tuple(points)
 
 
-def _joined(one: LossPoint, other: LossPoint) -> LossPoint:
-    weight = one.weight + other.weight
-    at = (one.base_steps * one.weight + other.base_steps * other.weight) / weight
-    loss = (one.loss * one.weight + other.loss * other.weight) / weight
+def _joined(first: LossPoint, second: LossPoint) -> LossPoint:
+    weight = first.weight + second.weight
+    at = (first.base_steps * first.weight + second.base_steps * second.weight) / weight
+    loss = (first.loss * first.weight + second.loss * second.weight) / weight
     # short numbers: it is written with every report
     return LossPoint(round(at, 1), float(f"{loss:.6g}"), weight)
 

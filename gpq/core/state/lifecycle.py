@@ -163,7 +163,7 @@ def joint_exit(exits: list[Exit], lead: Exit | None = None) -> Exit:
     one that never began, one that gpq is to blame for, else the first failure (rather one that is
     not due to another), else the one that proves the checkpoint (the node of rank 0 holds it), else
     `lead`, that of rank 0's node."""
-    for wanted in (
+    for criterion in (
         lambda e: e.lost,
         lambda e: e.fenced,
         lambda e: e.unlaunched,
@@ -173,9 +173,9 @@ def joint_exit(exits: list[Exit], lead: Exit | None = None) -> Exit:
         lambda e: e.stopped,
         lambda e: e.code is None,
     ):
-        found = next((exit_ for exit_ in exits if wanted(exit_)), None)
-        if found is not None:
-            return found
+        deciding_exit = next((exit_ for exit_ in exits if criterion(exit_)), None)
+        if deciding_exit is not None:
+            return deciding_exit
     return lead or exits[0]
 
 
@@ -200,10 +200,10 @@ def is_unproven(end: Exit, job: Job) -> bool:
     """Did a job that saves on a signal end by another code, or by a signal, after it was sent its
     own? A launcher's code says nothing of what its program saved, so this is no failure, and no
     proof of a checkpoint either."""
-    asked = job.spec.level is Level.SIGNAL and end.asked == "signal"
-    told = asked and job.stop in (*_FROM_ITS_START, StopReason.HOLD)
+    got_signal = job.spec.level is Level.SIGNAL and end.asked == "signal"
+    signalled_stop = got_signal and job.stop in (*_FROM_ITS_START, StopReason.HOLD)
     return (
-        told
+        signalled_stop
         and not end.stopped
         and not end.lost
         and not end.fenced
@@ -214,21 +214,24 @@ def is_unproven(end: Exit, job: Job) -> bool:
 
 def _told(end: Exit, job: Job) -> Exit:
     """With what is made of an exit with 0 after a stop order in its note."""
-    said = ""
+    remark = ""
     if is_doubtful(end) and job.stop is not StopReason.CANCEL:
-        so = "its time limit was over" if job.stop is StopReason.TIME else "it is queued again"
-        said = "exit 0 after a stop order, and nothing says that it had finished"
+        consequence = (
+            "its time limit was over" if job.stop is StopReason.TIME else "it is queued again"
+        )
+        remark = "exit 0 after a stop order, and nothing says that it had finished"
         if job.spec.done_file:
-            said = (
-                f"{said} (gpq saw nothing written to its done file {job.spec.done_file}), so {so}"
+            remark = (
+                f"{remark} (gpq saw nothing written to its done file {job.spec.done_file}),"
+                f" so {consequence}"
             )
         else:
-            said = f"{said}, so {so}; {STATEMENTS}"
+            remark = f"{remark}, so {consequence}; {STATEMENTS}"
     elif is_unproven(end, job):
-        said = "stopped without a proven checkpoint: neither exit code 75 or 143, nor a done file"
+        remark = "stopped without a proven checkpoint: neither exit code 75 or 143, nor a done file"
     elif _is_well(end) and end.asked and end.finished:
-        said = f"it had finished when it was asked to stop: {end.evidence}"
-    return replace(end, note="; ".join(part for part in (said, end.note) if part))
+        remark = f"it had finished when it was asked to stop: {end.evidence}"
+    return replace(end, note="; ".join(part for part in (remark, end.note) if part))
 
 
 def _blamed(end: Exit, job: Job) -> Exit:
@@ -244,12 +247,12 @@ def _blamed(end: Exit, job: Job) -> Exit:
         or end.oom
     ):
         return end
-    found = [(node, each) for node, each in job.exits if each.cause and not each.victim]
-    if not found:
+    culprits = [(node, exit_) for node, exit_ in job.exits if exit_.cause and not exit_.victim]
+    if not culprits:
         return end
-    node, first = found[0]
-    said = f"{first.cause} (server {node})" if len(job.exits) > 1 else first.cause
-    return replace(end, note="; ".join(part for part in (said, end.note) if part))
+    node, first = culprits[0]
+    cause = f"{first.cause} (server {node})" if len(job.exits) > 1 else first.cause
+    return replace(end, note="; ".join(part for part in (cause, end.note) if part))
 
 
 def preempted(job: Job, code: int | None) -> bool:

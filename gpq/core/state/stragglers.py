@@ -27,33 +27,44 @@ MOVING = ("starting", "evaluating", "saving", "ended")  # phases in which no ste
 def judged(before: Sequence[RankTime], window: Sequence[RankTime]) -> tuple[RankTime, ...]:
     """The new window with, for each rank, in how many windows running it was slower than the
     others."""
-    count = {one.rank: one.slow for one in before}
-    found = []
-    for one in window:
-        others = median([each.compute for each in window if each.rank != one.rank] or [one.compute])
-        slow = count.get(one.rank, 0)
-        if one.steps >= LEAST_STEPS:
-            slow = slow + 1 if one.compute > SLOWER * others > 0 else 0
-        found.append(
+    slow_windows = {rank_time.rank: rank_time.slow for rank_time in before}
+    ranks = []
+    for rank_time in window:
+        usual = median(
+            [peer.compute for peer in window if peer.rank != rank_time.rank] or [rank_time.compute]
+        )
+        slow = slow_windows.get(rank_time.rank, 0)
+        if rank_time.steps >= LEAST_STEPS:
+            slow = slow + 1 if rank_time.compute > SLOWER * usual > 0 else 0
+        ranks.append(
             RankTime(
-                one.rank, one.steps, one.compute, one.p95, one.whole, one.wait, one.fetch, slow
+                rank_time.rank,
+                rank_time.steps,
+                rank_time.compute,
+                rank_time.p95,
+                rank_time.whole,
+                rank_time.wait,
+                rank_time.fetch,
+                slow,
             )
         )
-    return tuple(found)
+    return tuple(ranks)
 
 
 def stragglers(job: Job) -> tuple[int, ...]:
     """Ranks that make the others wait, in ascending order."""
-    return tuple(one.rank for one in job.profile.ranks if one.slow >= WINDOWS)
+    return tuple(rank_time.rank for rank_time in job.profile.ranks if rank_time.slow >= WINDOWS)
 
 
 def describe(job: Job, rank: int) -> str:
     """One line on a straggler, with a likely cause."""
     ranks = job.profile.ranks
-    mine = next(one for one in ranks if one.rank == rank)
-    others = [one for one in ranks if one.rank != rank]
-    usual = median(one.compute for one in others)
-    waits = mine.fetch - median(one.fetch for one in others) > 0.5 * (mine.compute - usual)
+    mine = next(rank_time for rank_time in ranks if rank_time.rank == rank)
+    peers = [rank_time for rank_time in ranks if rank_time.rank != rank]
+    usual = median(rank_time.compute for rank_time in peers)
+    waits = mine.fetch - median(rank_time.fetch for rank_time in peers) > 0.5 * (
+        mine.compute - usual
+    )
     why = "it waits for data" if waits else "its GPU or its server is slower, or shared"
     return (
         f"rank {rank}{_at(job, rank)} is a straggler: {mine.compute / usual:.1f}x the time of the"
@@ -83,30 +94,34 @@ class Hang:
 def hang(job: Job, now: Seconds) -> Hang | None:
     """Of a running job whose training library tells where its replicas are; what hangs is told, and
     not touched: nobody but its user knows how long a step may take."""
-    known = job.pulses
-    if job.state is not JobState.RUNNING or not known or any(one.phase in MOVING for one in known):
+    pulses = job.pulses
+    if (
+        job.state is not JobState.RUNNING
+        or not pulses
+        or any(pulse.phase in MOVING for pulse in pulses)
+    ):
         return None
-    seconds = now - max(one.since for one in known)
+    seconds = now - max(pulse.since for pulse in pulses)
     step = max((row.step_time for row in job.profile.rows), default=0.0)
     if seconds < max(HUNG, HUNG_STEPS * step):
         return None
-    return Hang(seconds, f"no step for {seconds:.0f} s: {_who(job, known)}")
+    return Hang(seconds, f"no step for {seconds:.0f} s: {_who(job, pulses)}")
 
 
-def _who(job: Job, known: Sequence[RankPulse]) -> str:
-    newest = max(one.step for one in known)
-    behind = [one.rank for one in known if one.step < newest or one.phase != "arrived"]
-    silent = sorted(set(seats(job)) - {one.rank for one in known})
-    if behind and len(behind) + len(silent) < job.replicas:
+def _who(job: Job, pulses: Sequence[RankPulse]) -> str:
+    newest = max(pulse.step for pulse in pulses)
+    late_ranks = [pulse.rank for pulse in pulses if pulse.step < newest or pulse.phase != "arrived"]
+    silent_ranks = sorted(set(seats(job)) - {pulse.rank for pulse in pulses})
+    if late_ranks and len(late_ranks) + len(silent_ranks) < job.replicas:
         return (
-            f"{_ranks(job, behind)} {'have' if behind[1:] else 'has'} not arrived where the others"
-            " wait"
+            f"{_ranks(job, late_ranks)} {'have' if late_ranks[1:] else 'has'} not arrived where the"
+            " others wait"
         )
-    if silent:
-        return f"nothing is known of {_ranks(job, silent)}, the others wait"
+    if silent_ranks:
+        return f"nothing is known of {_ranks(job, silent_ranks)}, the others wait"
     return (
         "every rank is busy by itself"
-        if behind
+        if late_ranks
         else "all ranks have arrived and wait for their network"
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 from gpq.core.accounting.fairness import shares_now
 from gpq.core.feasibility.checkpoints import bringing_seconds
 from gpq.core.feasibility.shapes import by_type, gpu_types
-from gpq.core.goodput import estimates
+from gpq.core.goodput import models
 from gpq.core.goodput.priors import informed, most_replicas, program_of
 from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Prior
@@ -66,7 +66,7 @@ class Goodput:
     def _valued(self, snapshot: Snapshot) -> tuple[Field, list[Valued]]:
         config = snapshot.config
         self.outlook.forget_others(snapshot.jobs)
-        estimates.expect(len(snapshot.jobs))
+        models.expect(len(snapshot.jobs))
         shares = shares_now(snapshot)
         priors = _priors(snapshot)
         most = {name: most_replicas(job, priors.get(name)) for name, job in snapshot.jobs.items()}

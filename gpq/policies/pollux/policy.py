@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpq.core.feasibility.shapes import is_leaving
+from gpq.core.feasibility.mobility import is_leaving
 from gpq.core.model.jobs import Allotment, Job
 from gpq.core.model.placements import Layout, Shape
 from gpq.core.model.snapshot import Snapshot

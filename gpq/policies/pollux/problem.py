@@ -12,8 +12,8 @@ import numpy as np
 
 from gpq.core.feasibility.shapes import nodes_up, shape_on, shape_types
 from gpq.core.goodput.batches import BatchLimits, limits_of
-from gpq.core.goodput.estimates import rows_on
 from gpq.core.goodput.goodput import GradientStats, stats_of
+from gpq.core.goodput.models import rows_on
 from gpq.core.model.jobs import Allotment, Job
 from gpq.core.model.placements import Layout, Shape
 from gpq.core.model.policy import shape_of

@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpq.core.feasibility.mobility import held_by, is_fixed
 from gpq.core.feasibility.orphans import must_wait
 from gpq.core.feasibility.shapes import (
     Supply,
     by_type,
     feasible,
     gpu_range,
-    held_by,
-    is_fixed,
     kind_of,
     shape_on,
     supply,

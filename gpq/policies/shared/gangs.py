@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gpq.core.feasibility.shapes import is_leaving, is_mixed, shape_on, shape_types
+from gpq.core.feasibility.mobility import is_leaving
+from gpq.core.feasibility.shapes import is_mixed, shape_on, shape_types
 from gpq.core.model.jobs import Allotment, Job, Level
 from gpq.core.model.placements import Layout, Placement
 from gpq.core.model.snapshot import Snapshot

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpq.core.feasibility.shapes import is_leaving, shape_on
+from gpq.core.feasibility.mobility import is_leaving
+from gpq.core.feasibility.shapes import shape_on
 from gpq.core.model.jobs import Allotment, Job, Level
 from gpq.core.model.placements import Layout, Shape
 from gpq.core.model.snapshot import Snapshot

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gpq.core.feasibility.mobility import is_leaving
 from gpq.core.feasibility.shapes import (
     DeviceKind,
     by_type,
-    is_leaving,
     kind_of,
     node_counts,
     packed,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from gpq.core.feasibility.shapes import node_counts, packed
 from gpq.core.goodput.batches import limits_of, split_base
-from gpq.core.goodput.estimates import model_of
 from gpq.core.goodput.goodput import iteration_time
+from gpq.core.goodput.models import model_of
 from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Oracle
 from gpq.core.model.units import Seconds

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core.feasibility.shapes import is_fixed
+from gpq.core.feasibility.mobility import is_fixed
 from gpq.core.model.jobs import Job, Level, StopReason
 from gpq.core.model.nodes import DeviceProcess, DeviceState, Node, Reservation
 from gpq.core.model.placements import Exit, Placement

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given, settings
 
-from gpq.core.feasibility.shapes import is_fixed, shape_on
+from gpq.core.feasibility.mobility import is_fixed
+from gpq.core.feasibility.shapes import shape_on
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import Shape
 from gpq.core.model.policy import shape_of

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core.feasibility.shapes import feasible, is_fixed, supply
+from gpq.core.feasibility.mobility import is_fixed
+from gpq.core.feasibility.shapes import feasible, supply
 from gpq.core.goodput import goodput as gp
 from gpq.core.model.jobs import Job, JobState, Level, StopReason
 from gpq.core.model.nodes import DeviceState, Node, NodeState

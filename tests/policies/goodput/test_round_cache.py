@@ -40,5 +40,5 @@ def test_jobs_that_are_gone_are_forgotten() -> None:
     memory.forget_others({JobId(1)})
     assert table(memory, mine, SHAPES) is first
     memory.forget_others({JobId(2)})
-    estimates._known.clear()
+    estimates._goodput_tables.clear()
     assert table(memory, mine, SHAPES) is not first

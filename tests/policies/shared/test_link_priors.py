@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.goodput import estimates
+from gpq.core.goodput import models
 from gpq.core.goodput.goodput import sync_time
 from gpq.core.goodput.priors import informed
 from gpq.core.model.events import LinkMeasured, NodeRemoved
@@ -31,10 +31,10 @@ def trained(parameters: int = 25_000_000, rows: tuple[ProfileRow, ...] = SEEN) -
     return running(1, on("a", 0, 1), profile=profile)
 
 
-def model(job: Job, link: Link | None) -> estimates.Model:
+def model(job: Job, link: Link | None) -> models.Model:
     known = {(A, B): link} if link is not None else {}
     prior = link_priors.informed(job, None, known)
-    found = estimates.model_of(informed(job, prior).profile)
+    found = models.model_of(informed(job, prior).profile)
     assert found is not None
     return found
 

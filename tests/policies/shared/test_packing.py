@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core.feasibility.shapes import is_fixed, node_counts, shape_now, supply
+from gpq.core.feasibility.mobility import is_fixed
+from gpq.core.feasibility.shapes import node_counts, shape_now, supply
 from gpq.core.feasibility.shapes import packed as packed_shape
 from gpq.core.model.jobs import JobState as State
 from gpq.core.model.jobs import Level, StopReason, Wish

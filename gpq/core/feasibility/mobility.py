@@ -1,0 +1,115 @@
+"""Whether a job that holds devices may be moved now, or must be, and which devices are held."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpq.core.feasibility.owners import is_over_its_grace
+from gpq.core.feasibility.reservations import reserved_under
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, StopReason, Wish
+from gpq.core.model.nodes import NodeState
+from gpq.core.model.snapshot import Config, Snapshot
+from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
+
+FIRST_TIMES = 4.0  # settle times within which a job is expected to tell its first step times
+
+
+def is_leaving(job: Job, snapshot: Snapshot) -> bool:
+    """Was it told to stop so that it goes on elsewhere? Then it counts as if it had stopped, and
+    its devices as free: where two jobs change places, the one that stops first would else be given
+    back what it had. One that does not stop within its grace is not counted upon."""
+    return (
+        job.state is JobState.STOPPING
+        and job.stop in (StopReason.RESIZE, StopReason.PREEMPT)
+        and job.wish is Wish.RUN
+        and job.stop_sent_at is not None
+        and snapshot.now - job.stop_sent_at < job.spec.grace
+    )
+
+
+def settled_at(job: Job, config: Config) -> Seconds:
+    """From when on a running job may be moved again: it has run a while and, if it is elastic, told
+    how fast it is here. Without these times the last restart taught nothing. One that tells none
+    for long is not waited for."""
+    unknown = job.elastic and job.profile.samples_per_second <= 0
+    return (job.started_at or 0.0) + config.settle_seconds * (FIRST_TIMES if unknown else 1.0)
+
+
+def is_fixed(job: Job, snapshot: Snapshot) -> bool:
+    """Must a job that holds devices keep exactly those in this round?"""
+    if job.state not in HOLDS_DEVICES:
+        return False
+    if not is_leaving(job, snapshot):
+        yields = job.movable or job.spec.background or _has_to_yield(job, snapshot)
+        if job.state is not JobState.RUNNING or job.started_at is None or not yields:
+            return True
+        if (
+            not job.spec.background
+            and snapshot.now < settled_at(job, snapshot.config)
+            and not must_leave(job, snapshot)
+        ):
+            return True
+    # Silence is not death: what runs on a node that does not answer stays where it is.
+    return any(
+        (node := snapshot.nodes.get(name)) is None or node.state is NodeState.UNREACHABLE
+        for name, _ in (job.placement.parts if job.placement else ())
+    )
+
+
+def _has_to_yield(job: Job, snapshot: Snapshot) -> bool:
+    return any(
+        is_over_its_grace(job, reservation, snapshot)
+        for reservation in reserved_under(job, snapshot)
+    )
+
+
+def drained_under(job: Job, snapshot: Snapshot) -> list[NodeId]:
+    """Drained nodes that the job is on."""
+    return [
+        name
+        for name, _ in (job.placement.parts if job.placement else ())
+        if name in snapshot.drained
+    ]
+
+
+def must_leave(job: Job, snapshot: Snapshot) -> bool:
+    """Is it on a drained node, or on devices that are reserved for others?"""
+    return bool(drained_under(job, snapshot) or reserved_under(job, snapshot))
+
+
+def evacuated(snapshot: Snapshot) -> Snapshot:
+    """The snapshot as a policy is to see it: jobs that must leave a drained node, or reserved
+    devices, or have another number of GPUs than they may have by now, count as if they had stopped,
+    and their devices as free, so that whatever the policy weighs, staying is not among it. The same
+    object where nobody must."""
+    anywhere = bool(snapshot.drained or snapshot.reservations)
+    leaving = {
+        name: replace(
+            job, state=JobState.PENDING, placement=None, launched_at=None, started_at=None
+        )
+        for name, job in snapshot.jobs.items()
+        if job.placement is not None
+        and job.wish is Wish.RUN
+        and (_is_missized(job) or (anywhere and must_leave(job, snapshot)))
+        and not is_fixed(job, snapshot)
+    }
+    return replace(snapshot, jobs={**snapshot.jobs, **leaving}) if leaving else snapshot
+
+
+def _is_missized(job: Job) -> bool:
+    """Has its range changed since it was placed?"""
+    return job.elastic and not job.spec.min_gpus <= job.replicas <= (
+        job.spec.max_gpus or job.replicas
+    )
+
+
+def held_by(
+    snapshot: Snapshot, *, only_fixed: bool = False
+) -> dict[tuple[NodeId, DeviceId], JobId]:
+    """Which job holds which device."""
+    return {
+        device: job.id
+        for job in snapshot.jobs.values()
+        if job.placement is not None and (not only_fixed or is_fixed(job, snapshot))
+        for device in job.placement.devices
+    }

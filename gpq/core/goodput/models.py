@@ -1,0 +1,157 @@
+"""The model of a job: what was fitted to its profile, and what it leaves over, one object for the
+same question. Fitted side by side, and remembered.
+
+Reads a job's profile; None everywhere means "not known yet".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from gpq.core.goodput.batches import BatchLimits, limits_of
+from gpq.core.goodput.cache import Memo
+from gpq.core.goodput.fitting import fit_many
+from gpq.core.goodput.goodput import (
+    GradientStats,
+    ThroughputParams,
+    grad_time,
+    stats_of,
+    step_time,
+)
+from gpq.core.goodput.residuals import Correction, corrections
+from gpq.core.model.profile import Declared, Noise, Profile, ProfileRow
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """The throughput model and gradient statistics of one job. One object for the same question,
+    and equal to no other."""
+
+    params: ThroughputParams
+    stats: GradientStats | None
+    limits: BatchLimits
+    correction: Correction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """What a model rests on. The same where its parts are the very same objects, so that nothing is
+    compared."""
+
+    basis: tuple[ProfileRow, ...]
+    declared: Declared
+    noise: Noise | None
+    gpu_type: str
+
+    def __hash__(self) -> int:
+        return hash((id(self.basis), id(self.declared), id(self.noise), self.gpu_type))
+
+    def __eq__(self, question: object) -> bool:
+        return (
+            isinstance(question, _Asked)
+            and self.basis is question.basis
+            and self.declared is question.declared
+            and self.noise is question.noise
+            and self.gpu_type == question.gpu_type
+        )
+
+
+LEAST_REMEMBERED = 4096  # models
+
+
+def expect(jobs: int) -> None:
+    """Make room for the models of so many jobs, so that a large queue is not fitted anew in every
+    round."""
+    _models.room = max(LEAST_REMEMBERED, 3 * jobs)
+    _fits.room = _models.room
+
+
+def model_of(profile: Profile, gpu_type: str = "") -> Model | None:
+    """None until the script has declared a batch and one configuration was timed."""
+    question = _asked(profile, gpu_type)
+    return _models.one(question) if question is not None else None
+
+
+def _asked(profile: Profile, gpu_type: str) -> _Asked | None:
+    if profile.declared is None or not profile.basis:
+        return None
+    return _Asked(profile.basis, profile.declared, profile.noise_basis, gpu_type)
+
+
+def models_of(pairs: Iterable[tuple[Profile, str]]) -> list[Model | None]:
+    """`model_of` of many; those that are not known yet are fitted side by side, which is far
+    quicker than one by one."""
+    questions = [_asked(profile, gpu_type) for profile, gpu_type in pairs]
+    models = iter(_models.many([question for question in questions if question is not None]))
+    return [next(models) if question is not None else None for question in questions]
+
+
+def _make(questions: Sequence[_Asked]) -> list[Model | None]:
+    fits = _fits.many([rows_on(question.basis, question.gpu_type) for question in questions])
+    models: list[Model | None] = []
+    for question, fit in zip(questions, fits, strict=True):
+        limits = limits_of(question.declared, question.gpu_type)
+        if fit is None or limits is None:
+            models.append(None)
+        else:
+            params, correction = fit
+            models.append(Model(params, stats_of(question.noise), limits, correction))
+    return models
+
+
+def _fit(
+    profiles: Sequence[tuple[ProfileRow, ...]],
+) -> list[tuple[ThroughputParams, Correction] | None]:
+    """The fit of each and what it gets wrong; None where there is none."""
+    fits = fit_many(profiles)
+    numbered_fits = [(number, params) for number, params in enumerate(fits) if params is not None]
+    answers: list[tuple[ThroughputParams, Correction] | None] = [None] * len(profiles)
+    fit_corrections = corrections([(profiles[number], params) for number, params in numbered_fits])
+    for (number, params), correction in zip(numbered_fits, fit_corrections, strict=True):
+        answers[number] = params, correction
+    return answers
+
+
+_fits: Memo[tuple[ProfileRow, ...], tuple[ThroughputParams, Correction] | None] = Memo(
+    _fit, LEAST_REMEMBERED
+)
+
+
+_models: Memo[_Asked, Model | None] = Memo(_make, LEAST_REMEMBERED)
+
+
+def times_at(rows: tuple[ProfileRow, ...], reference: ProfileRow) -> tuple[float, float] | None:
+    """Gradient and step time, seconds, in the configuration of `reference` by the model of `rows`;
+    None where there is none."""
+    fit = _fits.one(rows_on(rows, reference.gpu_type))
+    if fit is None:
+        return None
+    params, correction = fit
+    factor = float(
+        correction.factor(np.array([reference.nodes]), np.array([reference.replicas]))[0]
+    )
+    step = (
+        float(step_time(params, reference.nodes, reference.replicas, reference.atomic_batch))
+        * factor
+    )
+    return float(grad_time(params, reference.atomic_batch)) * factor, step
+
+
+@lru_cache(maxsize=8192)
+def rows_on(rows: tuple[ProfileRow, ...], gpu_type: str) -> tuple[ProfileRow, ...]:
+    """Rows measured on one type. Where there are none, those of the type with most weight, as if
+    it were as fast (`transfer.informed` puts scaled rows in before); also where no type is asked
+    for."""
+    weights: dict[str, float] = {}
+    for row in rows:
+        weights[row.gpu_type] = weights.get(row.gpu_type, 0.0) + row.weight
+    if len(weights) <= 1:
+        return rows
+    source_type = (
+        gpu_type if gpu_type in weights else max(sorted(weights), key=lambda name: weights[name])
+    )
+    return tuple(row for row in rows if row.gpu_type == source_type)

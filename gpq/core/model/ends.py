@@ -1,0 +1,65 @@
+"""Facts: the end of an attempt, or of a job, concluded from what nodes reported
+(`lifecycle.conclude`). All are named in `events` too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpq.core.model.accounts import Tally
+from gpq.core.model.placements import Exit
+from gpq.core.model.units import JobId, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    at: Seconds
+    job: JobId
+    exit: Exit
+    # of the attempt that ended; None: there was none, or nobody kept it then
+    tally: Tally | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    at: Seconds
+    job: JobId
+    exit: Exit
+    # of the attempt that ended; None: there was none, or nobody kept it then
+    tally: Tally | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The attempt is over and the job is not: it was asked to stop, or it failed and has another
+    try."""
+
+    at: Seconds
+    job: JobId
+    exit: Exit
+    failed: bool = False
+    quick: bool = False  # it failed within Config.quick_failure_seconds
+    crashed: bool = False  # it was lost within Config.crash_seconds
+    not_before: Seconds = 0.0
+    # of the attempt that ended; None: there was none, or nobody kept it then
+    tally: Tally | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    at: Seconds
+    job: JobId
+    exit: Exit = field(default_factory=lambda: Exit(code=None))
+    # of the attempt that ended; None: there was none, or nobody kept it then
+    tally: Tally | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimitReached:
+    at: Seconds
+    job: JobId
+    exit: Exit = field(default_factory=lambda: Exit(code=None))
+    # of the attempt that ended; None: there was none, or nobody kept it then
+    tally: Tally | None = None
+
+
+End = Succeeded | Failed | Stopped | Cancelled | TimeLimitReached
