@@ -117,8 +117,8 @@ class Stage:
 def examples_folder() -> Path:
     """The example scripts: shipped inside the package, or beside it in a checkout. Raises
     Refused."""
-    inside = Path(str(resources.files("gpq"))) / "examples"
-    for folder in (inside, Path(__file__).resolve().parents[1] / "examples"):
+    packaged = Path(str(resources.files("gpq"))) / "examples"
+    for folder in (packaged, Path(__file__).resolve().parents[1] / "examples"):
         if (folder / "digits" / "train.py").is_file():
             return folder
     raise Refused(
@@ -162,25 +162,25 @@ def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
             ),
             "name a folder with --home that is there or can be made, and is writable",
         ) from None
-    kept = {name: os.environ.get(name) for name in ("GPQ_HOME", "GPQ_CONFIG")}
+    old_environment = {name: os.environ.get(name) for name in ("GPQ_HOME", "GPQ_CONFIG")}
     os.environ.update(GPQ_HOME=str(folder), GPQ_CONFIG=str(config))
     here = Stage(folder, examples_folder(), policy, temporary=not home)
-    needless = False
+    is_needless = False
     try:
         yield here
-        needless = not here.failed
+        is_needless = not here.failed
     except (TimedOut, Interrupted, KeyboardInterrupt):
-        needless = True
+        is_needless = True
         raise
     finally:
         with contextlib.suppress(GpqError):
             daemon_control.stop(jobs=True)
-        for name, value in kept.items():
+        for name, value in old_environment.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        if here.temporary and needless:
+        if here.temporary and is_needless:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -210,23 +210,23 @@ def play(
 ) -> DemoResult:
     """Submit the cast, watch it to the end, judge. `draw` is called with each frame. Raises
     TimedOut at `timeout`."""
-    first, *others = CAST
+    first, *later_parts = CAST
     submit(here, first)
-    waiting = list(others)
+    queue = list(later_parts)
     while True:
         view = connection.call(Top(), TopView)
-        alone = time.monotonic() - here.started
-        if waiting and (alone > ALONE_SECONDS or _is_grown(here, first)):
-            submit(here, waiting.pop(0))
+        elapsed = time.monotonic() - here.started
+        if queue and (elapsed > ALONE_SECONDS or _is_grown(here, first)):
+            submit(here, queue.pop(0))
         cast = connection.call(Status([str(number) for number in here.ids.values()]), JobList)
-        done = sum(job.ended_at is not None for job in cast.jobs)
-        draw(view, _act(here, waiting, done))
-        if not waiting and done == len(CAST):
+        ended_count = sum(job.ended_at is not None for job in cast.jobs)
+        draw(view, _act(here, queue, ended_count))
+        if not queue and ended_count == len(CAST):
             return judge(here)
-        if alone > timeout:
-            kept = "--home DIR keeps its logs" if here.temporary else f"its logs are in {here.home}"
+        if elapsed > timeout:
+            logs = "--home DIR keeps its logs" if here.temporary else f"its logs are in {here.home}"
             raise TimedOut(
-                f"the demo did not end within {timeout:.0f} s", f"give it longer: --timeout; {kept}"
+                f"the demo did not end within {timeout:.0f} s", f"give it longer: --timeout; {logs}"
             )
         time.sleep(pause)
 
@@ -240,14 +240,14 @@ def _is_grown(here: Stage, part: Part) -> bool:
     return job.gpus > 0 if entry(here.policy).gang else job.resizes > 0
 
 
-def _act(here: Stage, waiting: list[Part], done: int) -> str:
-    if waiting and entry(here.policy).gang:
+def _act(here: Stage, queue: list[Part], ended_count: int) -> str:
+    if queue and entry(here.policy).gang:
         return "jobs arrive: each gets the one GPU that it asked for"
     if len(here.ids) == 1:
         return "one job alone: it grows onto both servers"
-    if waiting:
+    if queue:
         return "others arrive: it gives a server back"
-    return f"{done} of {len(CAST)} jobs done"
+    return f"{ended_count} of {len(CAST)} jobs done"
 
 
 def judge(here: Stage) -> DemoResult:
@@ -272,9 +272,15 @@ def passed(policy: str, jobs: Sequence[JobResult]) -> bool:
     """Did every job do what it came for? A resize is asked of policies that resize jobs alone, a
     new batch of those that know what one is worth."""
     traits = entry(policy)
-    done = all(job.state == "completed" and job.reached and job.samples_exact for job in jobs)
-    resized = traits.gang or any(job.resizes > 0 for job in jobs)
-    return done and resized and (traits.own_batch or any(job.batch_changes > 0 for job in jobs))
+    is_complete = all(
+        job.state == "completed" and job.reached and job.samples_exact for job in jobs
+    )
+    is_resized = traits.gang or any(job.resizes > 0 for job in jobs)
+    return (
+        is_complete
+        and is_resized
+        and (traits.own_batch or any(job.batch_changes > 0 for job in jobs))
+    )
 
 
 def _result(here: Stage, part: Part) -> JobResult:

@@ -26,12 +26,12 @@ Loop = ast.For | ast.AsyncFor
 @dataclass
 class Source:
     """What the whole file says. `plain`: lines in which a name is made a number or a collection;
-    `objects`: names of instances of classes; `kept`: names that job.state() or job.prepare() was
-    given."""
+    `objects`: names of instances of classes; `state_names`: names that job.state() or job.prepare()
+    was given."""
 
     plain: dict[str, int] = field(default_factory=dict)
     objects: dict[str, int] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
+    state_names: set[str] = field(default_factory=set)
     changed_by_methods: set[str] = field(default_factory=set)
 
 
@@ -42,38 +42,38 @@ def hints(text: str) -> list[str]:
     except (SyntaxError, ValueError, RecursionError):
         return []
     source = _read(tree)
-    found: dict[str, str] = {}
+    lines_by_name: dict[str, str] = {}
     for node in ast.walk(tree):
-        if isinstance(node, Loop) and any(_is_epochs(each) for each in ast.walk(node.iter)):
+        if isinstance(node, Loop) and any(_is_epochs(part) for part in ast.walk(node.iter)):
             for name, line in _hints(node, source):
-                found.setdefault(name, line)
-    return list(found.values())[:MOST]
+                lines_by_name.setdefault(name, line)
+    return list(lines_by_name.values())[:MOST]
 
 
 def _read(tree: ast.Module) -> Source:
     source = Source()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name != "__init__":
-            changes = (name for each in ast.walk(node) for name, _ in _moves(each))
+            changes = (name for part in ast.walk(node) for name, _ in _moves(part))
             source.changed_by_methods.update(name for name in changes if name.startswith("self."))
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in ("state", "prepare")
         ):
-            given = [*node.args, *(keyword.value for keyword in node.keywords)]
-            source.kept.update(name for each in given for name in _names(each))
-            source.kept.update(
-                each.value
-                for each in given
-                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+            source.state_names.update(name for argument in arguments for name in _names(argument))
+            source.state_names.update(
+                argument.value
+                for argument in arguments
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
             )
         for target, value in _assignments(node):
             name = _name(target)
             if not name:
                 continue
             if _is_kept(value):
-                source.kept.add(name)
+                source.state_names.add(name)
             elif _is_plain(value):
                 source.plain.setdefault(name, node.lineno)  # type: ignore[attr-defined]
             elif _is_instance(value):
@@ -84,28 +84,31 @@ def _read(tree: ast.Module) -> Source:
 def _hints(loop: Loop, source: Source) -> Iterator[tuple[str, str]]:
     """(name, hint) of all by which this loop may end, and of its best values."""
     carried, numbers = _carried(loop, source), _numbered(loop)
-    leaving: set[str] = set()
+    exit_names: set[str] = set()
     for line, tests in _leaves(loop.body, []):
-        read = {name for test in tests for name in _names(test)}
-        if any("." in name and name.split(".")[-1] in ASKS for name in read):
+        names = {name for test in tests for name in _names(test)}
+        if any("." in name and name.split(".")[-1] in ASKS for name in names):
             continue
-        leaving |= read
+        exit_names |= names
         end = (
             f"line {line}: the loop may end by `{{}}`, which begins anew when gpq restarts the"
             " job: "
         )
-        for name in sorted(read & carried):
+        for name in sorted(names & carried):
             yield name, end.format(name) + _cure(name)
-        for name in sorted(read & numbers):
+        for name in sorted(names & numbers):
             yield name, end.format(name) + "job.epochs() itself gives the number of the epoch"
         for name in sorted(_instances(tests, source, loop)):
             yield name, end.format(name) + f"{name} = job.state({name}) before the loop"
     for node in _inside(loop.body):
         if isinstance(node, ast.If):
-            made = {
-                name for each in node.body for inner in _inside([each]) for name, _ in _moves(inner)
+            changes = {
+                name
+                for statement in node.body
+                for inner in _inside([statement])
+                for name, _ in _moves(inner)
             }
-            for name in sorted(_names(node.test) & made & carried - leaving):
+            for name in sorted(_names(node.test) & changes & carried - exit_names):
                 best = (
                     f"line {node.lineno}: `{name}`, the best so far, begins anew when gpq restarts"
                     " the job: "
@@ -127,41 +130,41 @@ def _carried(loop: Loop, source: Source) -> set[str]:
     names = {
         name
         for name, _ in changes
-        if source.plain.get(name, loop.lineno) < loop.lineno and name not in source.kept
+        if source.plain.get(name, loop.lineno) < loop.lineno and name not in source.state_names
     }
     names |= {
         name
         for name in source.changed_by_methods
-        if name in source.plain and name not in source.kept
+        if name in source.plain and name not in source.state_names
     }
-    grown = True
-    while grown:
-        more = {
+    has_grown = True
+    while has_grown:
+        derived_names = {
             name for name, value in changes
             if value is not None
-            and name not in source.kept
+            and name not in source.state_names
             and not isinstance(value, ast.Constant)
             and _names(value) & names
         }  # fmt: skip
-        grown = not more <= names
-        names |= more
+        has_grown = not derived_names <= names
+        names |= derived_names
     return names
 
 
 def _instances(tests: list[ast.expr], source: Source, loop: Loop) -> set[str]:
     """Of classes of the script's, that a test calls or asks for an attribute."""
-    asked = set()
+    bases = set()
     for test in tests:
         for node in ast.walk(test):
             base = node.func if isinstance(node, ast.Call) else node
             while isinstance(base, ast.Attribute):
                 base = base.value
             if isinstance(node, ast.Call | ast.Attribute) and isinstance(base, ast.Name):
-                asked.add(base.id)
+                bases.add(base.id)
     return {
         name
-        for name in asked
-        if source.objects.get(name, loop.lineno) < loop.lineno and name not in source.kept
+        for name in bases
+        if source.objects.get(name, loop.lineno) < loop.lineno and name not in source.state_names
     }
 
 
@@ -190,12 +193,12 @@ def _leaves(body: list[ast.stmt], tests: list[ast.expr]) -> Iterator[tuple[int, 
 
 def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
     """All nodes but those of functions and classes that are defined there."""
-    waiting: list[ast.AST] = list(body)
-    while waiting:
-        node = waiting.pop()
+    stack: list[ast.AST] = list(body)
+    while stack:
+        node = stack.pop()
         if not isinstance(node, SCOPES):
             yield node
-            waiting += ast.iter_child_nodes(node)
+            stack += ast.iter_child_nodes(node)
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -269,4 +272,4 @@ def _name(node: ast.AST) -> str:
 
 def _names(node: ast.AST) -> set[str]:
     """All that it reads, with the names that they are attributes of."""
-    return {name for each in ast.walk(node) if (name := _name(each))}
+    return {name for part in ast.walk(node) if (name := _name(part))}

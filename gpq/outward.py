@@ -50,9 +50,9 @@ def address(text: str) -> Address:
 # -- notifications ---------------------------------------------------------------------------------
 
 PROXIES = frozenset(
-    made
+    variable
     for name in ("http", "https", "ftp", "all", "no")
-    for made in (f"{name}_proxy", f"{name}_proxy".upper())
+    for variable in (f"{name}_proxy", f"{name}_proxy".upper())
 )
 CERTIFICATES = frozenset({"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"})
 # in the name of a variable
@@ -139,11 +139,11 @@ def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:
         yield key, f"notify.{key}: {error.message}", error.hint
 
 
-def check_targets(names: Sequence[str], known: Notify) -> None:
+def check_targets(names: Sequence[str], settings: Notify) -> None:
     """Raises UsageError for what is neither a target of config.toml nor needs to be. A URL is not
     repeated."""
     for name in names:
-        if name == DESKTOP or name in known.targets or re.fullmatch(MAIL, name):
+        if name == DESKTOP or name in settings.targets or re.fullmatch(MAIL, name):
             continue
         if not re.fullmatch(TARGET, name):
             raise UsageError(
@@ -151,17 +151,17 @@ def check_targets(names: Sequence[str], known: Notify) -> None:
                 " and in the queue",
                 f'write [notify] NAME = "URL" in config.toml, then --notify NAME; {WITHOUT}',
             )
-        there = f"there is {', '.join(sorted(known.targets))}; " if known.targets else ""
-        raise UsageError(f"config.toml has no target `{name}` in [notify]", f"{there}{WITHOUT}")
+        targets = f"there is {', '.join(sorted(settings.targets))}; " if settings.targets else ""
+        raise UsageError(f"config.toml has no target `{name}` in [notify]", f"{targets}{WITHOUT}")
 
 
 def events(words: Collection[str]) -> tuple[str, ...]:
     """The words of `--notify-on`, each once. Raises UsageError."""
     for word in words:
         if word not in WORDS:
-            shown = word if re.fullmatch(TARGET, word) else "that"
+            label = word if re.fullmatch(TARGET, word) else "that"
             raise UsageError(
-                f"`{shown}` is nothing to be notified of", f"known are {', '.join(WORDS)}"
+                f"`{label}` is nothing to be notified of", f"known are {', '.join(WORDS)}"
             )
     return tuple(dict.fromkeys(words))
 

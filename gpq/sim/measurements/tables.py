@@ -56,11 +56,11 @@ def read(path: str | Path, columns: Sequence[Column]) -> Table:
     are stripped."""
     path = Path(path)
     header, records = _records(path)
-    missing = [
+    missing_names = [
         column.name for column in columns if column.name not in header and not column.default
     ]
-    if missing:
-        names = ", ".join(missing)
+    if missing_names:
+        names = ", ".join(missing_names)
         raise UsageError(
             f"{path.name} has no column {names}", f"the first line of {path} must name it"
         )
@@ -112,9 +112,9 @@ def _records(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
             f"{path} needs a line of column names and at least one of values",
         )
     header = lines[0][1]
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise at(path, lines[0][0], f"column {twice[0]} is there twice")
+    duplicates = sorted({name for name in header if header.count(name) > 1})
+    if duplicates:
+        raise at(path, lines[0][0], f"column {duplicates[0]} is there twice")
     for row, cells in lines[1:]:
         if len(cells) != len(header):
             raise at(path, row, f"the number of cells is {len(cells)}, must be {len(header)}")

@@ -42,8 +42,8 @@ class Application:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.name = folder.name
-        found = (PLACEMENTS_FILE.fullmatch(path.name) for path in folder.iterdir())
-        self._files = sorted(match[1] or "" for match in found if match)
+        matches = (PLACEMENTS_FILE.fullmatch(path.name) for path in folder.iterdir())
+        self._files = sorted(match[1] or "" for match in matches if match)
         self.types = tuple(sorted(PLAIN_NAMES.get(kind, kind) for kind in self._files if kind))
         self.training = Training(folder, EPOCHS.get(self.name, 0))
         self.base_batch, self.max_batch = self.training.sizes[0], self.training.sizes[-1]
@@ -122,19 +122,19 @@ class Application:
 
     def _file_type(self, gpu_type: str) -> str:
         """The type in the file's name that is meant by what the user calls it."""
-        asked = gpu_type.lower()
-        for kind in (asked, FILE_TYPES.get(asked, asked)):
+        type_name = gpu_type.lower()
+        for kind in (type_name, FILE_TYPES.get(type_name, type_name)):
             if kind in self._files:
                 return kind
-        if asked == OSDI_TYPE and "" in self._files:
+        if type_name == OSDI_TYPE and "" in self._files:
             return ""
-        known = ", ".join(self.types) or "measurements without a type"
+        content = ", ".join(self.types) or "measurements without a type"
         problem = (
             f"no measurements on GPU type {gpu_type}"
             if gpu_type
             else "no measurements without a GPU type"
         )
-        raise UsageError(f"{self.name} has {problem}", f"{self.folder} has {known}")
+        raise UsageError(f"{self.name} has {problem}", f"{self.folder} has {content}")
 
 
 class Traces:

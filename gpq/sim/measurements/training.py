@@ -49,15 +49,15 @@ class Training:
     def __init__(self, folder: Path, epochs: int) -> None:
         """`epochs` 0 = as many as every run has."""
         self.name = folder.name
-        found = sorted(
+        files = sorted(
             (int(match[1]), path) for path in folder.iterdir() if (match := _validation(path))
         )
-        if not found:
+        if not files:
             raise UsageError(
                 f"{folder} has no validation-BATCH.csv", "there must be one for each measured batch"
             )
-        tables = [read(path, COLUMNS) for _, path in found]
-        self.sizes = tuple(size for size, _ in found)
+        tables = [read(path, COLUMNS) for _, path in files]
+        self.sizes = tuple(size for size, _ in files)
         self.epochs = epochs or min(map(len, tables))
         for table in tables:
             self._check(table)
@@ -114,9 +114,9 @@ class Training:
         second."""
         sizes = self.sizes
         if not sizes[0] <= total_batch <= sizes[-1]:
-            known = f"from {sizes[0]} to {sizes[-1]}"
+            range_text = f"from {sizes[0]} to {sizes[-1]}"
             problem = f"{self.name} was not trained at a batch of {total_batch:g}"
-            raise NotMeasured(problem, f"batches were measured {known}")
+            raise NotMeasured(problem, f"batches were measured {range_text}")
         right = bisect_left(sizes, total_batch)
         if sizes[right] == total_batch:
             return self.runs[right], self.runs[right], 0.0
@@ -138,9 +138,9 @@ class Training:
                 problem, "the file is cut short, or another application needs another name"
             )
         for name in ("progress", "iteration"):
-            back = np.flatnonzero(np.diff(table.numbers[name]) <= 0)
-            if back.size:
-                raise table.wrong(int(back[0]) + 1, f"{name} does not grow")
+            setbacks = np.flatnonzero(np.diff(table.numbers[name]) <= 0)
+            if setbacks.size:
+                raise table.wrong(int(setbacks[0]) + 1, f"{name} does not grow")
 
 
 def _validation(path: Path) -> re.Match[str] | None:
