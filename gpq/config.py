@@ -164,13 +164,15 @@ def _located(problem: str, tree: dict[str, Any], text: str, path: str) -> UsageE
     if "`$.nodes[...]" in problem:  # which of them is left out there
         node_name = next(name for name, node in tree["nodes"].items() if _is_wrong(node))
         problem = problem.replace("[...]", f".{node_name}", 1)
-    location = re.search(r"at `\$\.?([^`]*)`", problem)
-    keys = re.findall(r"[A-Za-z0-9_-]+", location.group(1)) if location else []
-    message = problem.split(" - at `")[0]
+    keys: list[str] = []
+    if location := re.search(r"at `\$\.?([^`]*)`", problem):
+        keys = re.findall(r"[A-Za-z0-9_-]+", location.group(1))
     name = ".".join(keys) or "file"
+    message = problem.split(" - at `")[0]
     match = re.match(r"Expected `(\w+)", message)
-    kind = KINDS.get(match.group(1)) if match is not None else None
-    return _error(f"{name} must be {kind}" if kind else f"{name}: {message}", keys, text, path)
+    if match is not None and match.group(1) in KINDS:
+        return _error(f"{name} must be {KINDS[match.group(1)]}", keys, text, path)
+    return _error(f"{name}: {message}", keys, text, path)
 
 
 def _is_wrong(node: object) -> bool:
@@ -185,16 +187,16 @@ def _error(problem: str, keys: list[str], text: str, path: str, hint: str = "") 
     """`keys` lead to the value: the place is that of the last one, looked for behind those before
     it."""
     lines = text.splitlines()
-    number, column, is_found = 0, 0, False
+    number, column, place = 0, 0, ""
     for key in keys:
         # a key, not a value that says the same
         word = re.compile(rf"(?<![\w-]){re.escape(key)}(?=[\"']?\s*[=.\]])")
         for index in range(number, len(lines)):
             match = word.search(lines[index], column if index == number else 0)
             if match and not lines[index].lstrip().startswith("#"):
-                number, column, is_found = index, match.start(), True
+                number, column = index, match.start()
+                place = f" (at line {number + 1}, column {column + 1})"
                 break
-    place = f" (at line {number + 1}, column {column + 1})" if is_found else ""
     return UsageError(f"{path}: {problem}{place}", hint or CHECK)
 
 
@@ -230,8 +232,6 @@ def _near(key: str, names: Collection[str]) -> str:
     import difflib  # only mistakes pay for it
 
     neighbours = difflib.get_close_matches(key, sorted(names), n=2, cutoff=0.6)
-    return (
-        f"did you mean {' or '.join(neighbours)}?"
-        if neighbours
-        else f"known are {', '.join(sorted(names))}"
-    )
+    if neighbours:
+        return f"did you mean {' or '.join(neighbours)}?"
+    return f"known are {', '.join(sorted(names))}"
