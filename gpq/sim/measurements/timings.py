@@ -86,11 +86,10 @@ class StepTimes:
         if pair is None:
             placement = normalised(counts)
             curve = self._curves.get(placement)
-            pair = (
-                self._between(placement, atomic)
-                if curve is None
-                else self._on(placement, curve, atomic)
-            )
+            if curve is None:
+                pair = self._between(placement, atomic)
+            else:
+                pair = self._on(placement, curve, atomic)
             self._answers[key] = pair
         return pair
 
@@ -148,10 +147,7 @@ class StepTimes:
         on_one = max(
             (replicas for (nodes, replicas, _), _ in self._points if nodes == 1), default=0
         )
-        reach = (
-            f"up to {on_one} {'GPU' if on_one == 1 else 'GPUs'} on one node and up to {replicas}"
-            f" GPUs on {nodes} nodes"
-        )
+        reach = f"up to {_gpus(on_one)} on one node and up to {replicas} GPUs on {nodes} nodes"
         hint = (
             f"{self._path} and {self._path.name.replace('placements', 'scalability')} have {reach}"
         )
@@ -231,10 +227,11 @@ def _interpolator(points: list[tuple[Point, Pair]]) -> Callable[[Point], NDArray
 
 
 def _prose(placement: Counts) -> str:
-    gpus = sum(placement)
-    spread = (
-        "1 node"
-        if len(placement) == 1
-        else f"{len(placement)} nodes ({'+'.join(map(str, placement))})"
-    )
-    return f"{gpus} {'GPU' if gpus == 1 else 'GPUs'} of {spread}"
+    spread = f"{len(placement)} nodes ({'+'.join(map(str, placement))})"
+    if len(placement) == 1:
+        spread = "1 node"
+    return f"{_gpus(sum(placement))} of {spread}"
+
+
+def _gpus(number: int) -> str:
+    return "1 GPU" if number == 1 else f"{number} GPUs"

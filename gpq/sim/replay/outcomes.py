@@ -7,8 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpq.core.model.units import Seconds
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ def summary(run: Outcome) -> Summary:
     """Figures of one run. Percentiles interpolate linearly between jobs."""
     durations = np.array([job.completion_seconds for job in run.jobs])
     rhos = np.array([job.rho for job in run.jobs if job.rho is not None])
-    rounds = np.array(run.round_seconds) * 1e3 if run.round_seconds else np.zeros(1)
+    rounds = np.array(run.round_seconds or [0.0]) * 1e3
     first_submission = min(job.submitted_at for job in run.jobs)
     return Summary(
         run.policy,
@@ -84,9 +87,7 @@ def summary(run: Outcome) -> Summary:
         float(np.percentile(durations, 50)),
         float(np.percentile(durations, 99)),
         max(job.ended_at for job in run.jobs) - first_submission,
-        float(np.percentile(rhos, 95)) if len(rhos) else None,
-        float(rhos.max()) if len(rhos) else None,
-        float((rhos > 1.0).mean()) if len(rhos) else None,
+        *_rho_figures(rhos),
         sum(job.restarts for job in run.jobs) / len(run.jobs),
         sum(job.gpu_seconds for job in run.jobs) / 3600.0,
         run.goodput,
@@ -94,6 +95,13 @@ def summary(run: Outcome) -> Summary:
         float(rounds.max()),
         run.wall_seconds,
     )
+
+
+def _rho_figures(rhos: Array) -> tuple[float | None, float | None, float | None]:
+    """(95th percentile, worst, share above 1); None each where no rho is known."""
+    if not len(rhos):
+        return None, None, None
+    return float(np.percentile(rhos, 95)), float(rhos.max()), float((rhos > 1.0).mean())
 
 
 def means(rows: Sequence[Summary]) -> list[Summary]:
@@ -104,21 +112,27 @@ def means(rows: Sequence[Summary]) -> list[Summary]:
 
 
 def _mean(rows: Sequence[Summary]) -> Summary:
+    def mean(column: str) -> float:
+        return _average(getattr(row, column) for row in rows)
+
+    workload = rows[0].workload
+    if len(rows) > 1:
+        workload = f"{len(rows)} runs"
     return Summary(
         rows[0].policy,
-        f"{len(rows)} runs" if len(rows) > 1 else rows[0].workload,
+        workload,
         rows[0].seed,
         sum(row.jobs for row in rows),
-        _average(row.avg_jct for row in rows),
-        _average(row.p50_jct for row in rows),
-        _average(row.p99_jct for row in rows),
-        _average(row.makespan for row in rows),
+        mean("avg_jct"),
+        mean("p50_jct"),
+        mean("p99_jct"),
+        mean("makespan"),
         _mean_of_known(row.rho_p95 for row in rows),
         max((row.rho_max for row in rows if row.rho_max is not None), default=None),
         _mean_of_known(row.rho_above_1 for row in rows),
-        _average(row.restarts_per_job for row in rows),
-        _average(row.gpu_hours for row in rows),
-        _average(row.goodput for row in rows),
+        mean("restarts_per_job"),
+        mean("gpu_hours"),
+        mean("goodput"),
         float(np.median([row.round_ms_median for row in rows])),
         max(row.round_ms_max for row in rows),
         sum(row.wall_s for row in rows),
@@ -131,4 +145,6 @@ def _average(values: Iterable[float]) -> float:
 
 def _mean_of_known(values: Iterable[float | None]) -> float | None:
     numbers = [value for value in values if value is not None]
-    return _average(numbers) if numbers else None
+    if not numbers:
+        return None
+    return _average(numbers)
