@@ -261,7 +261,7 @@ def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
         tidy_ones = len(always) + (held is not None)
         menu = candidates.menu_of(tuple(shapes), tidy_ones)
         valued.append(Valued(job.id, menu, -1.0 / (np.array(worth) + problem.FLOOR)))
-    return {**found.kept, **solved(snapshot, found, valued)}
+    return {**found.fixed_shapes, **solved(snapshot, found, valued)}
 
 
 def main() -> int:

@@ -80,13 +80,13 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
             )
         from importlib import import_module
 
-        found = (
+        value = (
             import_module("gpq.errors")
             if name == "errors"
             else getattr(import_module("gpq.api"), name)
         )
-        globals()[name] = found
-        return found
+        globals()[name] = value
+        return value
 
     def __dir__():
         return sorted({*globals(), *__all__})

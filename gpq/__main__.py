@@ -29,11 +29,11 @@ def own_packages_first() -> None:
     folders = {os.path.abspath(entry) for entry in path.split(os.pathsep)}
     folders.discard(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     foreign = [
-        each
-        for each in sys.path
-        if each in folders and not os.path.isdir(os.path.join(each, "gpq_agent"))
+        folder
+        for folder in sys.path
+        if folder in folders and not os.path.isdir(os.path.join(folder, "gpq_agent"))
     ]
-    sys.path[:] = [each for each in sys.path if each not in foreign] + foreign
+    sys.path[:] = [folder for folder in sys.path if folder not in foreign] + foreign
 
 
 def _not_importable(error: "ImportError | SyntaxError") -> int:

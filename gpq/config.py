@@ -116,8 +116,8 @@ def load(
             ) from None
         return FileConfig()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"cannot read {path}: {why}", "make it a readable UTF-8 file") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot read {path}: {reason}", "make it a readable UTF-8 file") from None
     return parse(text, path, policies=policies, cores=cores)
 
 
@@ -162,15 +162,17 @@ def parse(
 def _located(problem: str, tree: dict[str, Any], text: str, path: str) -> UsageError:
     """A validation message with the line of the key it is about."""
     if "`$.nodes[...]" in problem:  # which of them is left out there
-        wrong = next(name for name, node in tree["nodes"].items() if _is_wrong(node))
-        problem = problem.replace("[...]", f".{wrong}", 1)
-    where = re.search(r"at `\$\.?([^`]*)`", problem)
-    keys = re.findall(r"[A-Za-z0-9_-]+", where.group(1)) if where else []
-    said = problem.split(" - at `")[0]
+        node_name = next(name for name, node in tree["nodes"].items() if _is_wrong(node))
+        problem = problem.replace("[...]", f".{node_name}", 1)
+    keys: list[str] = []
+    if location := re.search(r"at `\$\.?([^`]*)`", problem):
+        keys = re.findall(r"[A-Za-z0-9_-]+", location.group(1))
     name = ".".join(keys) or "file"
-    wanted = re.match(r"Expected `(\w+)", said)
-    kind = KINDS.get(wanted.group(1)) if wanted is not None else None
-    return _error(f"{name} must be {kind}" if kind else f"{name}: {said}", keys, text, path)
+    message = problem.split(" - at `")[0]
+    match = re.match(r"Expected `(\w+)", message)
+    if match is not None and match.group(1) in KINDS:
+        return _error(f"{name} must be {KINDS[match.group(1)]}", keys, text, path)
+    return _error(f"{name}: {message}", keys, text, path)
 
 
 def _is_wrong(node: object) -> bool:
@@ -185,51 +187,51 @@ def _error(problem: str, keys: list[str], text: str, path: str, hint: str = "") 
     """`keys` lead to the value: the place is that of the last one, looked for behind those before
     it."""
     lines = text.splitlines()
-    number, column, found = 0, 0, False
+    number, column, place = 0, 0, ""
     for key in keys:
         # a key, not a value that says the same
         word = re.compile(rf"(?<![\w-]){re.escape(key)}(?=[\"']?\s*[=.\]])")
         for index in range(number, len(lines)):
-            at = word.search(lines[index], column if index == number else 0)
-            if at and not lines[index].lstrip().startswith("#"):
-                number, column, found = index, at.start(), True
+            match = word.search(lines[index], column if index == number else 0)
+            if match and not lines[index].lstrip().startswith("#"):
+                number, column = index, match.start()
+                place = f" (at line {number + 1}, column {column + 1})"
                 break
-    place = f" (at line {number + 1}, column {column + 1})" if found else ""
     return UsageError(f"{path}: {problem}{place}", hint or CHECK)
 
 
-def _plain(said: str) -> str:
+def _plain(message: str) -> str:
     """What the reader of TOML says, without the Python in it."""
-    twice = re.match(r"Cannot declare \((.*?),?\) twice", said)
-    if twice is None:
-        return said
-    name = ".".join(re.findall("'([^']*)'", twice[1]))
-    return f"[{name}] is there twice{said[twice.end() :]}"
+    duplicate = re.match(r"Cannot declare \((.*?),?\) twice", message)
+    if duplicate is None:
+        return message
+    name = ".".join(re.findall("'([^']*)'", duplicate[1]))
+    return f"[{name}] is there twice{message[duplicate.end() :]}"
 
 
 def _check_keys(tree: dict[str, Any], text: str, path: str) -> None:
-    known = set(FileConfig.__dataclass_fields__)
+    names = set(FileConfig.__dataclass_fields__)
     for key in tree:
-        if key not in known:
-            raise _error(f"unknown key `{key}`", [key], text, path, _near(key, known))
-    known = set(NodeConfig.__dataclass_fields__)
+        if key not in names:
+            raise _error(f"unknown key `{key}`", [key], text, path, _near(key, names))
+    names = set(NodeConfig.__dataclass_fields__)
     for name, node in tree.get("nodes", {}).items():
         for key in node:
-            if key not in known:
+            if key not in names:
                 raise _error(
                     f"unknown key `{key}` in nodes.{name}",
                     ["nodes", name, key],
                     text,
                     path,
-                    _near(key, known),
+                    _near(key, names),
                 )
 
 
-def _near(key: str, known: Collection[str]) -> str:
+def _near(key: str, names: Collection[str]) -> str:
     """The keys that look like it, or else all."""
     import difflib  # only mistakes pay for it
 
-    close = difflib.get_close_matches(key, sorted(known), n=2, cutoff=0.6)
-    return (
-        f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(sorted(known))}"
-    )
+    neighbours = difflib.get_close_matches(key, sorted(names), n=2, cutoff=0.6)
+    if neighbours:
+        return f"did you mean {' or '.join(neighbours)}?"
+    return f"known are {', '.join(sorted(names))}"

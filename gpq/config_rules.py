@@ -124,11 +124,16 @@ def _ssh_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     folder = node.checkpoints
     if folder and not (folder.startswith(("/", "~/")) and folder.isprintable()):
         yield "checkpoints", "must begin with / or ~/", "it is a folder on the server"
-    if node.connector != "ssh":
-        for key in ("host", "port", "identity", "spool", "ssh"):
-            if getattr(node, key):
-                yield key, 'is only for connector = "ssh"', 'add connector = "ssh", or remove it'
+    if node.connector == "ssh":
+        yield from _login_problems(node)
+        yield from _path_problems(node)
         return
+    for key in ("host", "port", "identity", "spool", "ssh"):
+        if getattr(node, key):
+            yield key, 'is only for connector = "ssh"', 'add connector = "ssh", or remove it'
+
+
+def _login_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     if not node.host:
         hint = 'add host = "user@server", or a name of ~/.ssh/config'
         yield "connector", 'is "ssh", and there is no host', hint
@@ -136,6 +141,9 @@ def _ssh_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
         yield "host", f"`{node.host}` is no host", "user@server, or a name of ~/.ssh/config"
     if not 0 <= node.port <= 65535:
         yield "port", "must lie between 1 and 65535", ""
+
+
+def _path_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     for key in ("identity", "spool", "python"):
         value = getattr(node, key)
         if value.startswith("-") or not value.isprintable():

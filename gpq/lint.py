@@ -18,6 +18,7 @@ EPOCHS = "epochs"  # of a job
 NUMBERS = ("float", "int", "list", "dict", "set", "deque")  # what makes a plain value
 # of a job: these outlive a restart
 ASKS = ("step", "progress", "should_stop", "done", "epoch", "samples")
+LIBRARIES = ("torch", "nn", "optim", "np", "numpy")
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 Loop = ast.For | ast.AsyncFor
@@ -26,12 +27,12 @@ Loop = ast.For | ast.AsyncFor
 @dataclass
 class Source:
     """What the whole file says. `plain`: lines in which a name is made a number or a collection;
-    `objects`: names of instances of classes; `kept`: names that job.state() or job.prepare() was
-    given."""
+    `objects`: names of instances of classes; `state_names`: names that job.state() or job.prepare()
+    was given."""
 
     plain: dict[str, int] = field(default_factory=dict)
     objects: dict[str, int] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
+    state_names: set[str] = field(default_factory=set)
     changed_by_methods: set[str] = field(default_factory=set)
 
 
@@ -42,75 +43,86 @@ def hints(text: str) -> list[str]:
     except (SyntaxError, ValueError, RecursionError):
         return []
     source = _read(tree)
-    found: dict[str, str] = {}
+    lines_by_name: dict[str, str] = {}
     for node in ast.walk(tree):
-        if isinstance(node, Loop) and any(_is_epochs(each) for each in ast.walk(node.iter)):
+        if isinstance(node, Loop) and any(_is_epochs(part) for part in ast.walk(node.iter)):
             for name, line in _hints(node, source):
-                found.setdefault(name, line)
-    return list(found.values())[:MOST]
+                lines_by_name.setdefault(name, line)
+    return list(lines_by_name.values())[:MOST]
 
 
 def _read(tree: ast.Module) -> Source:
     source = Source()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name != "__init__":
-            changes = (name for each in ast.walk(node) for name, _ in _moves(each))
-            source.changed_by_methods.update(name for name in changes if name.startswith("self."))
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in ("state", "prepare")
-        ):
-            given = [*node.args, *(keyword.value for keyword in node.keywords)]
-            source.kept.update(name for each in given for name in _names(each))
-            source.kept.update(
-                each.value
-                for each in given
-                if isinstance(each, ast.Constant) and isinstance(each.value, str)
-            )
+            changes = {name for part in ast.walk(node) for name, _ in _moves(part)}
+            source.changed_by_methods |= {name for name in changes if name.startswith("self.")}
+        if isinstance(node, ast.Call) and _attribute(node) in ("state", "prepare"):
+            source.state_names |= _argument_names(node)
         for target, value in _assignments(node):
-            name = _name(target)
-            if not name:
-                continue
-            if _is_kept(value):
-                source.kept.add(name)
-            elif _is_plain(value):
-                source.plain.setdefault(name, node.lineno)  # type: ignore[attr-defined]
-            elif _is_instance(value):
-                source.objects.setdefault(name, node.lineno)  # type: ignore[attr-defined]
+            _note(source, _name(target), value, node.lineno)  # type: ignore[attr-defined]
     return source
+
+
+def _argument_names(call: ast.Call) -> set[str]:
+    """All names in its arguments, and its arguments that are texts."""
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    constants = [argument for argument in arguments if isinstance(argument, ast.Constant)]
+    texts = {constant.value for constant in constants if isinstance(constant.value, str)}
+    return texts.union(*map(_names, arguments))
+
+
+def _note(source: Source, name: str, value: ast.expr, line: int) -> None:
+    """What an assignment tells of a name."""
+    if not name:
+        return
+    if _is_kept(value):
+        source.state_names.add(name)
+    elif _is_plain(value):
+        source.plain.setdefault(name, line)
+    elif _is_instance(value):
+        source.objects.setdefault(name, line)
 
 
 def _hints(loop: Loop, source: Source) -> Iterator[tuple[str, str]]:
     """(name, hint) of all by which this loop may end, and of its best values."""
     carried, numbers = _carried(loop, source), _numbered(loop)
-    leaving: set[str] = set()
+    exit_names: set[str] = set()
     for line, tests in _leaves(loop.body, []):
-        read = {name for test in tests for name in _names(test)}
-        if any("." in name and name.split(".")[-1] in ASKS for name in read):
+        names = set[str]().union(*map(_names, tests))
+        if any("." in name and name.split(".")[-1] in ASKS for name in names):
             continue
-        leaving |= read
-        end = (
-            f"line {line}: the loop may end by `{{}}`, which begins anew when gpq restarts the"
-            " job: "
-        )
-        for name in sorted(read & carried):
-            yield name, end.format(name) + _cure(name)
-        for name in sorted(read & numbers):
-            yield name, end.format(name) + "job.epochs() itself gives the number of the epoch"
-        for name in sorted(_instances(tests, source, loop)):
-            yield name, end.format(name) + f"{name} = job.state({name}) before the loop"
+        exit_names |= names
+        instances = _instances(tests, source, loop)
+        yield from _exit_hints(line, names & carried, names & numbers, instances)
+    yield from _best_hints(loop, carried - exit_names)
+
+
+def _exit_hints(
+    line: int, carried: set[str], numbers: set[str], instances: set[str]
+) -> Iterator[tuple[str, str]]:
+    end = f"line {line}: the loop may end by `{{}}`, which begins anew when gpq restarts the job: "
+    for name in sorted(carried):
+        yield name, end.format(name) + _cure(name)
+    for name in sorted(numbers):
+        yield name, end.format(name) + "job.epochs() itself gives the number of the epoch"
+    for name in sorted(instances):
+        yield name, end.format(name) + f"{name} = job.state({name}) before the loop"
+
+
+def _best_hints(loop: Loop, carried: set[str]) -> Iterator[tuple[str, str]]:
+    """Of values that change under a test of their own."""
     for node in _inside(loop.body):
-        if isinstance(node, ast.If):
-            made = {
-                name for each in node.body for inner in _inside([each]) for name, _ in _moves(inner)
-            }
-            for name in sorted(_names(node.test) & made & carried - leaving):
-                best = (
-                    f"line {node.lineno}: `{name}`, the best so far, begins anew when gpq restarts"
-                    " the job: "
-                )
-                yield name, best + _cure(name)
+        if not isinstance(node, ast.If):
+            continue
+        parts = (part for statement in node.body for part in _inside([statement]))
+        changes = {name for part in parts for name, _ in _moves(part)}
+        for name in sorted(_names(node.test) & changes & carried):
+            best = (
+                f"line {node.lineno}: `{name}`, the best so far, begins anew when gpq restarts"
+                " the job: "
+            )
+            yield name, best + _cure(name)
 
 
 def _cure(name: str) -> str:
@@ -124,45 +136,42 @@ def _cure(name: str) -> str:
 def _carried(loop: Loop, source: Source) -> set[str]:
     """Plain values from before the loop that it changes, and what it computes of these."""
     changes = [(name, value) for node in _inside(loop.body) for name, value in _moves(node)]
-    names = {
-        name
-        for name, _ in changes
-        if source.plain.get(name, loop.lineno) < loop.lineno and name not in source.kept
-    }
-    names |= {
-        name
-        for name in source.changed_by_methods
-        if name in source.plain and name not in source.kept
-    }
-    grown = True
-    while grown:
-        more = {
-            name for name, value in changes
-            if value is not None
-            and name not in source.kept
-            and not isinstance(value, ast.Constant)
-            and _names(value) & names
-        }  # fmt: skip
-        grown = not more <= names
-        names |= more
+    names = {name for name, _ in changes if source.plain.get(name, loop.lineno) < loop.lineno}
+    names |= source.changed_by_methods & source.plain.keys()
+    formulas = [
+        (name, _names(value))
+        for name, value in changes
+        if name not in source.state_names and value and not isinstance(value, ast.Constant)
+    ]
+    return _with_results(names - source.state_names, formulas)
+
+
+def _with_results(names: set[str], formulas: list[tuple[str, set[str]]]) -> set[str]:
+    """And the names of all that is computed of these names (name, what it is computed of)."""
+    has_grown = True
+    while has_grown:
+        results = {name for name, terms in formulas if terms & names}
+        has_grown = not results <= names
+        names |= results
     return names
 
 
 def _instances(tests: list[ast.expr], source: Source, loop: Loop) -> set[str]:
     """Of classes of the script's, that a test calls or asks for an attribute."""
-    asked = set()
-    for test in tests:
-        for node in ast.walk(test):
-            base = node.func if isinstance(node, ast.Call) else node
-            while isinstance(base, ast.Attribute):
-                base = base.value
-            if isinstance(node, ast.Call | ast.Attribute) and isinstance(base, ast.Name):
-                asked.add(base.id)
-    return {
-        name
-        for name in asked
-        if source.objects.get(name, loop.lineno) < loop.lineno and name not in source.kept
-    }
+    bases = {_base(node) for test in tests for node in ast.walk(test)} - source.state_names
+    return {name for name in bases if source.objects.get(name, loop.lineno) < loop.lineno}
+
+
+def _base(node: ast.AST) -> str:
+    """`a` of a call of it or of an attribute of its; "" for anything else."""
+    if not isinstance(node, ast.Call | ast.Attribute):
+        return ""
+    base: ast.AST = node
+    if isinstance(base, ast.Call):
+        base = base.func
+    while isinstance(base, ast.Attribute):
+        base = base.value
+    return base.id if isinstance(base, ast.Name) else ""
 
 
 def _numbered(loop: Loop) -> set[str]:
@@ -190,12 +199,12 @@ def _leaves(body: list[ast.stmt], tests: list[ast.expr]) -> Iterator[tuple[int, 
 
 def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
     """All nodes but those of functions and classes that are defined there."""
-    waiting: list[ast.AST] = list(body)
-    while waiting:
-        node = waiting.pop()
+    stack: list[ast.AST] = list(body)
+    while stack:
+        node = stack.pop()
         if not isinstance(node, SCOPES):
             yield node
-            waiting += ast.iter_child_nodes(node)
+            stack += ast.iter_child_nodes(node)
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -219,20 +228,19 @@ def _moves(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
         yield _name(node.func.value), None
 
 
+def _attribute(node: ast.AST) -> str:
+    """`b` of a call of a.b(); "" for anything else."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return ""
+
+
 def _is_epochs(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == EPOCHS
-    )
+    return _attribute(node) == EPOCHS
 
 
 def _is_kept(value: ast.expr) -> bool:
-    return (
-        isinstance(value, ast.Call)
-        and isinstance(value.func, ast.Attribute)
-        and value.func.attr == "state"
-    )
+    return _attribute(value) == "state"
 
 
 def _is_plain(value: ast.expr) -> bool:
@@ -247,14 +255,10 @@ def _is_plain(value: ast.expr) -> bool:
 
 def _is_instance(value: ast.expr) -> bool:
     """Of a class that is called so, and is not torch's."""
-    name = _name(value.func) if isinstance(value, ast.Call) else ""
-    return name.split(".")[-1][:1].isupper() and name.split(".")[0] not in (
-        "torch",
-        "nn",
-        "optim",
-        "np",
-        "numpy",
-    )
+    if not isinstance(value, ast.Call):
+        return False
+    parts = _name(value.func).split(".")
+    return parts[-1][:1].isupper() and parts[0] not in LIBRARIES
 
 
 def _name(node: ast.AST) -> str:
@@ -269,4 +273,4 @@ def _name(node: ast.AST) -> str:
 
 def _names(node: ast.AST) -> set[str]:
     """All that it reads, with the names that they are attributes of."""
-    return {name for each in ast.walk(node) if (name := _name(each))}
+    return {name for part in ast.walk(node) if (name := _name(part))}

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from gpq.errors import UsageError
 
 ADDRESS_HINT = "a port such as 9464, or with an address of this machine: 127.0.0.1:9464, [::1]:9464"
+LOOPBACK = "127.0.0.1"
 OPEN = "whoever reaches it can read the names of users, servers and jobs"
 
 
@@ -21,7 +22,9 @@ class Address(NamedTuple):
 
     @property
     def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = self.host
+        if ":" in host:
+            host = f"[{host}]"
         return f"http://{host}:{self.port}/metrics"
 
     @property
@@ -37,8 +40,10 @@ def address(text: str) -> Address:
     import ipaddress
 
     host, colon, port = text.strip().rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    host = "127.0.0.1" if host == "localhost" or not colon else host
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if host == "localhost" or not colon:
+        host = LOOPBACK
     if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
         raise UsageError(f"`{text}` is no port or address with a port", ADDRESS_HINT)
     try:
@@ -50,9 +55,9 @@ def address(text: str) -> Address:
 # -- notifications ---------------------------------------------------------------------------------
 
 PROXIES = frozenset(
-    made
+    variable
     for name in ("http", "https", "ftp", "all", "no")
-    for made in (f"{name}_proxy", f"{name}_proxy".upper())
+    for variable in (f"{name}_proxy", f"{name}_proxy".upper())
 )
 CERTIFICATES = frozenset({"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"})
 # in the name of a variable
@@ -108,20 +113,8 @@ def notify(table: Table) -> Notify:
 def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:
     """(key, what is wrong with it, what to do); no URL is in it."""
     for name, url in table.items():
-        if name in SETTINGS:
-            continue
-        if not re.fullmatch(TARGET, name) or name in (NOBODY, DESKTOP):
-            yield (
-                name,
-                f"`{name}` cannot be the name of a target",
-                f"{NAME_HINT}; not {NOBODY}, not {DESKTOP}",
-            )
-        elif not isinstance(url, str) or not re.fullmatch(URL, url):
-            yield (
-                name,
-                f"notify.{name} is no URL of apprise's",
-                'a text such as "slack://..."; `gpq notify --help`',
-            )
+        if name not in SETTINGS:
+            yield from _target_problems(name, url)
     for name in ("default", "on"):
         if not isinstance(table.get(name, []), (list, str)):
             yield name, f"notify.{name} must be a list in square brackets", ""
@@ -139,11 +132,20 @@ def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:
         yield key, f"notify.{key}: {error.message}", error.hint
 
 
-def check_targets(names: Sequence[str], known: Notify) -> None:
+def _target_problems(name: str, url: object) -> Iterator[tuple[str, str, str]]:
+    if not re.fullmatch(TARGET, name) or name in (NOBODY, DESKTOP):
+        problem = f"`{name}` cannot be the name of a target"
+        yield name, problem, f"{NAME_HINT}; not {NOBODY}, not {DESKTOP}"
+    elif not isinstance(url, str) or not re.fullmatch(URL, url):
+        problem = f"notify.{name} is no URL of apprise's"
+        yield name, problem, 'a text such as "slack://..."; `gpq notify --help`'
+
+
+def check_targets(names: Sequence[str], settings: Notify) -> None:
     """Raises UsageError for what is neither a target of config.toml nor needs to be. A URL is not
     repeated."""
     for name in names:
-        if name == DESKTOP or name in known.targets or re.fullmatch(MAIL, name):
+        if name == DESKTOP or name in settings.targets or re.fullmatch(MAIL, name):
             continue
         if not re.fullmatch(TARGET, name):
             raise UsageError(
@@ -151,17 +153,21 @@ def check_targets(names: Sequence[str], known: Notify) -> None:
                 " and in the queue",
                 f'write [notify] NAME = "URL" in config.toml, then --notify NAME; {WITHOUT}',
             )
-        there = f"there is {', '.join(sorted(known.targets))}; " if known.targets else ""
-        raise UsageError(f"config.toml has no target `{name}` in [notify]", f"{there}{WITHOUT}")
+        hint = WITHOUT
+        if settings.targets:
+            hint = f"there is {', '.join(sorted(settings.targets))}; {WITHOUT}"
+        raise UsageError(f"config.toml has no target `{name}` in [notify]", hint)
 
 
 def events(words: Collection[str]) -> tuple[str, ...]:
     """The words of `--notify-on`, each once. Raises UsageError."""
     for word in words:
         if word not in WORDS:
-            shown = word if re.fullmatch(TARGET, word) else "that"
+            label = word
+            if not re.fullmatch(TARGET, word):
+                label = "that"
             raise UsageError(
-                f"`{shown}` is nothing to be notified of", f"known are {', '.join(WORDS)}"
+                f"`{label}` is nothing to be notified of", f"known are {', '.join(WORDS)}"
             )
     return tuple(dict.fromkeys(words))
 

@@ -12,14 +12,14 @@ VARIABLE = "GPQ_TEST_PACE"
 
 
 def _factor() -> float:
-    said = os.environ.get(VARIABLE, "1.0")
+    text = os.environ.get(VARIABLE, "1.0")
     try:
-        factor = float(said)
+        factor = float(text)
     except ValueError:
         factor = 0.0
     if 0.0 < factor <= 10.0:  # not so for nan
         return factor
-    raise SystemExit(f"gpq: {VARIABLE} is {said!r}, and has to be a number above 0 and at most 10")
+    raise SystemExit(f"gpq: {VARIABLE} is {text!r}, and has to be a number above 0 and at most 10")
 
 
 FACTOR = _factor()

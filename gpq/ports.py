@@ -85,10 +85,10 @@ class History(Protocol):
     ) -> list[Event]:
         """The journal, oldest first; with `limit` its latest ones only."""
 
-    def records(self, wanted: Wanted) -> list[Record]:
+    def records(self, query: Wanted) -> list[Record]:
         """Of jobs that ended, the latest to end first. Other readers have their turns meanwhile."""
 
-    def count(self, wanted: Wanted) -> int:
+    def count(self, query: Wanted) -> int:
         """How many match, whatever `limit` says."""
 
     def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:

@@ -40,15 +40,15 @@ def main() -> NoReturn:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     order = json.loads(sys.stdin.buffer.read())
     try:
-        why = send(
+        reason = send(
             outward.notify(config.load().notify), order["target"], order["title"], order["body"]
         )
     except UsageError as error:
-        why = error.message
-    answer.write(json.dumps({"why": why}) + "\n")
+        reason = error.message
+    answer.write(json.dumps({"why": reason}) + "\n")
     answer.flush()
     # the sooner it is known, the less is sent twice when the daemon is killed
-    os._exit(1 if why else 0)
+    os._exit(1 if reason else 0)
 
 
 def send(settings: outward.Notify, target: str, title: str, body: str) -> str:
@@ -60,15 +60,15 @@ def send(settings: outward.Notify, target: str, title: str, body: str) -> str:
     service = _service(settings.targets, target)
     if service is None:
         return NO_DESKTOP if target == outward.DESKTOP else UNKNOWN
-    heard = _Heard()
+    complaints = _Heard()
     speaker = logging.getLogger("apprise")
-    speaker.addHandler(heard)
+    speaker.addHandler(complaints)
     speaker.propagate = False
-    taken = apprise.Apprise()
-    taken.add(service)
-    if taken.notify(title=title, body=body, body_format=apprise.NotifyFormat.TEXT):
+    notifier = apprise.Apprise()
+    notifier.add(service)
+    if notifier.notify(title=title, body=body, body_format=apprise.NotifyFormat.TEXT):
         return ""
-    return heard.why()
+    return complaints.why()
 
 
 def judge(target: str, url: str) -> str:
@@ -83,11 +83,11 @@ def _service(targets: Mapping[str, str], target: str) -> Any:
     logging.getLogger("apprise").setLevel(logging.WARNING)
     for url in _urls(targets, target):
         try:
-            found = apprise.Apprise.instantiate(url, suppress_exceptions=True)
+            service = apprise.Apprise.instantiate(url, suppress_exceptions=True)
         except Exception:  # whatever a plugin makes of a strange URL
-            found = None
-        if found is not None:
-            return found
+            service = None
+        if service is not None:
+            return service
     return None
 
 
@@ -117,9 +117,9 @@ class _Heard(logging.Handler):
         self._said += f"{record.getMessage()}\n"
 
     def why(self) -> str:
-        found = STATUS.findall(self._said)
-        if found:
-            return f"the service answered {found[-1]}"
+        codes = STATUS.findall(self._said)
+        if codes:
+            return f"the service answered {codes[-1]}"
         lowered = self._said.lower()
         if "connect" in lowered or "timed out" in lowered or "socket" in lowered:
             return "the service cannot be reached, or does not answer"

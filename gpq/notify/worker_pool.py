@@ -35,7 +35,7 @@ class Courier:
         if process is None:
             return "the daemon is ending"
         try:
-            said, _ = process.communicate(order, limit)
+            output, _ = process.communicate(order, limit)
         except subprocess.TimeoutExpired:
             _kill(process)
             process.communicate()
@@ -44,7 +44,7 @@ class Courier:
             with self._lock:
                 self._process = None
         try:
-            return str(json.loads(said)["why"])[:LONGEST_REASON]
+            return str(json.loads(output)["why"])[:LONGEST_REASON]
         except (ValueError, KeyError, TypeError):
             return f"the process that was to send it ended by itself ({process.returncode})"
 
@@ -73,8 +73,8 @@ class Courier:
 
 def _environment() -> dict[str, str]:
     """Our own, but for another Python's modules."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return kept | environment.python_path()
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return variables | environment.python_path()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

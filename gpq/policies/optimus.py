@@ -26,15 +26,15 @@ class Optimus:
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         round_ = entrants(snapshot)
         gains = {c.job.id: _gain(c, snapshot) for c in round_.contenders}
-        return allot(snapshot, round_.kept, round_.contenders, gains)
+        return allot(snapshot, round_.fixed_shapes, round_.contenders, gains)
 
 
 def _gain(contender: Contender, snapshot: Snapshot) -> Gain:
     oracle = snapshot.oracles.get(contender.job.id)
-    left, seconds = remaining_steps(contender.job, oracle), step_seconds(contender, oracle)
+    steps, seconds = remaining_steps(contender.job, oracle), step_seconds(contender, oracle)
 
     def gain(replicas: int) -> float:
-        now, then = seconds(replicas), seconds(replicas + 1)
-        return (now - then) * left if now is not None and then is not None else 0.0
+        current, faster = seconds(replicas), seconds(replicas + 1)
+        return (current - faster) * steps if current is not None and faster is not None else 0.0
 
     return gain

@@ -126,6 +126,6 @@ def entry(name: str) -> Entry:
 
 def policy(name: str) -> Policy:
     """A new instance. Raises UsageError for a name that is none."""
-    found = entry(name)
-    made: Policy = getattr(import_module(found.module), found.attribute)()
-    return made
+    registration = entry(name)
+    instance: Policy = getattr(import_module(registration.module), registration.attribute)()
+    return instance

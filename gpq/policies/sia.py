@@ -36,30 +36,33 @@ class Sia:
         possible = configurations(here, round_)
         rows = [_row(job, here, possible[job.id]) for job in round_.jobs]
         weights = [priority_weight(job) for job in round_.jobs]
-        found: dict[JobId, Allotment] = {}
+        allotments: dict[JobId, Allotment] = {}
         for _ in range(REPAIRS):
             options = [
                 [Option(shape.gpu_type, shape.replicas, weight * cost) for shape, cost in row]
                 for row, weight in zip(rows, weights, strict=True)
             ]
-            picked = cheapest(options, [IDLE_COST * weight for weight in weights], round_.capacity)
-            chosen = [
-                (job.id, row[at][0])
-                for job, row, at in zip(round_.jobs, rows, picked, strict=True)
-                if at is not None
+            positions = cheapest(
+                options, [IDLE_COST * weight for weight in weights], round_.capacity
+            )
+            choices = [
+                (job.id, row[position][0])
+                for job, row, position in zip(round_.jobs, rows, positions, strict=True)
+                if position is not None
             ]
-            found = pack(here, round_.kept, dict(chosen))
-            lost = {name: shape for name, shape in chosen if name not in found}
-            if not lost:
+            allotments = pack(here, round_.fixed_shapes, dict(choices))
+            misfits = {name: shape for name, shape in choices if name not in allotments}
+            if not misfits:
                 break
             worst = max(
-                lost, key=lambda name: (lost[name].replicas, -here.jobs[name].spec.priority, name)
+                misfits,
+                key=lambda name: (misfits[name].replicas, -here.jobs[name].spec.priority, name),
             )
             rows = [
-                [(shape, cost) for shape, cost in row if job.id != worst or shape != lost[worst]]
+                [(shape, cost) for shape, cost in row if job.id != worst or shape != misfits[worst]]
                 for job, row in zip(round_.jobs, rows, strict=True)
             ]
-        return found
+        return allotments
 
 
 def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape]) -> list[tuple[Shape, float]]:
@@ -67,8 +70,8 @@ def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape]) -> list[tuple[
     every type alike."""
     least, now = job.spec.min_gpus, shape_now(job, snapshot)
     # it starts with its least, whatever is known
-    grown = job.attempt > 0 and job.spec.level is Level.SCRIPT
-    most = max(least, GROWTH * job.profile.max_replicas) if grown else least
+    may_grow = job.attempt > 0 and job.spec.level is Level.SCRIPT
+    most = max(least, GROWTH * job.profile.max_replicas) if may_grow else least
     shapes = [shape for shape in possible if shape.replicas <= most or shape == now]
     if (
         now is not None
@@ -80,10 +83,10 @@ def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape]) -> list[tuple[
     factor = restart_factor(job, snapshot)
     row = []
     for shape, gain in zip(shapes, _gains(job, shapes, now), strict=True):
-        kept = gain * (1.0 if now is None or shape == now else factor)
-        if kept > 0:
+        net_gain = gain * (1.0 if now is None or shape == now else factor)
+        if net_gain > 0:
             row.append(
-                (shape, min(round(kept**POWER, 2), MOST_COST) - (STAY if shape == now else 0.0))
+                (shape, min(round(net_gain**POWER, 2), MOST_COST) - (STAY if shape == now else 0.0))
             )
     return row
 

@@ -34,7 +34,10 @@ class Slaq:
             key=lambda c: (-c.job.spec.priority, -falls[c.job.id](c.least) / c.least),
         )
         return allot(
-            snapshot, round_.kept, order, {name: _gain(fall) for name, fall in falls.items()}
+            snapshot,
+            round_.fixed_shapes,
+            order,
+            {name: _gain(fall) for name, fall in falls.items()},
         )
 
 
@@ -43,7 +46,7 @@ def _fall(contender: Contender, snapshot: Snapshot) -> Gain:
     if one GPU took off half of it."""
     job = contender.job
     curve = loss_curve.fit(job.profile.losses)
-    seconds, done = step_seconds(contender, snapshot.oracles.get(job.id)), steps_done(job)
+    seconds, steps = step_seconds(contender, snapshot.oracles.get(job.id)), steps_done(job)
 
     def fall(replicas: int) -> float:
         if curve is None:
@@ -51,7 +54,7 @@ def _fall(contender: Contender, snapshot: Snapshot) -> Gain:
         step = seconds(replicas)
         if step is None:
             return 0.0
-        return curve.gained(done, snapshot.config.interval / step)
+        return curve.gained(steps, snapshot.config.interval / step)
 
     return fall
 

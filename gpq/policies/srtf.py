@@ -28,7 +28,7 @@ class Srtf:
 
         def rank(job: Job) -> tuple[int, Seconds, float, JobId]:
             priority, submitted, number = arrival(job)
-            left = lengths.to_end(job)
-            return priority, float("inf") if left is None else left, submitted, number
+            seconds = lengths.to_end(job)
+            return priority, float("inf") if seconds is None else seconds, submitted, number
 
         return seat_all(snapshot, sorted(eligible(snapshot), key=rank))

@@ -33,9 +33,9 @@ class Themis:
 
         def rank(job: Job) -> tuple[bool, int, float, float, JobId]:
             priority, submitted, number = arrival(job)
-            leased = job.launched_at is not None and snapshot.now - job.launched_at < LEASE
+            has_lease = job.launched_at is not None and snapshot.now - job.launched_at < LEASE
             return (
-                not leased,
+                not has_lease,
                 priority,
                 -rho(job, snapshot.now, lengths.left(job), share),
                 submitted,
@@ -45,13 +45,13 @@ class Themis:
         return seat_all(snapshot, sorted(eligible(snapshot), key=rank))
 
 
-def rho(job: Job, now: Seconds, left: Seconds | None, share: float) -> float:
+def rho(job: Job, now: Seconds, seconds: Seconds | None, share: float) -> float:
     """Finish-time fairness if the job had its gang from now on; `share`: GPUs that it would have
     alone."""
-    served = job.service_at(now) / job.spec.min_gpus
-    if served <= 0:
+    service = job.service_at(now) / job.spec.min_gpus
+    if service <= 0:
         return float("inf")
-    remaining = served if left is None else left
-    alone = (served + remaining) * max(job.spec.min_gpus / share, 1.0) if share > 0 else None
-    found = finish_time_fairness(now - job.submitted_at, remaining, alone)
-    return found if found is not None else float("inf")
+    remaining = service if seconds is None else seconds
+    alone = (service + remaining) * max(job.spec.min_gpus / share, 1.0) if share > 0 else None
+    fairness = finish_time_fairness(now - job.submitted_at, remaining, alone)
+    return fairness if fairness is not None else float("inf")

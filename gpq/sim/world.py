@@ -55,7 +55,7 @@ class SimWorld:
     clock: Seconds = 0.0
     runs: dict[JobId, _Run] = field(default_factory=dict)
     # base steps (or seconds of a black box) so far
-    done: dict[JobId, float] = field(default_factory=dict)
+    work: dict[JobId, float] = field(default_factory=dict)
     performed: list[Action] = field(default_factory=list)
     _heap: list[tuple[Seconds, int, Event | JobId]] = field(default_factory=list)
     _counter: int = 0
@@ -82,13 +82,13 @@ class SimWorld:
         self.clock = max(self.clock, self._heap[0][0])
         events: list[Event] = []
         while self._heap and self._heap[0][0] <= self.clock:
-            _, _, what = heapq.heappop(self._heap)
-            if isinstance(what, int):
-                events.extend(self._beat(JobId(what)))
-            elif not self._is_stale(what):
-                events.append(what)
-                if isinstance(what, Exited):
-                    self._over(what)
+            _, _, entry = heapq.heappop(self._heap)
+            if isinstance(entry, int):
+                events.extend(self._beat(JobId(entry)))
+            elif not self._is_stale(entry):
+                events.append(entry)
+                if isinstance(entry, Exited):
+                    self._over(entry)
         return events
 
     def wake(self) -> None:
@@ -125,9 +125,9 @@ class SimWorld:
         """Jobs that ended without ever exiting (cancelled while they waited)."""
         self._unfinished -= len(list(jobs))
 
-    def _schedule(self, at: Seconds, what: Event | JobId) -> None:
+    def _schedule(self, at: Seconds, entry: Event | JobId) -> None:
         self._counter += 1
-        heapq.heappush(self._heap, (at, self._counter, what))
+        heapq.heappush(self._heap, (at, self._counter, entry))
 
     def _is_stale(self, event: Event) -> bool:
         if not isinstance(event, Started | Exited):
@@ -136,8 +136,8 @@ class SimWorld:
         return run is None or run.attempt != event.attempt or run.over
 
     def _launch(self, action: Launch) -> None:
-        known = self.runs.get(action.job)
-        if known is not None and known.attempt >= action.attempt:
+        previous_run = self.runs.get(action.job)
+        if previous_run is not None and previous_run.attempt >= action.attempt:
             return  # idempotent by (job, attempt)
         program = self.programs[action.job - 1]
         ready = self.clock + program.start_seconds
@@ -146,8 +146,8 @@ class SimWorld:
             seen_at = self.clock + ORDER_SECONDS
             self._schedule(seen_at, Started(seen_at, action.job, action.attempt, node))
         if program.params is None:
-            left = max(program.seconds - self.done.get(action.job, 0.0), 0.0)
-            self._exit(action.job, ready + left, Exit(program.exit_code))
+            seconds = max(program.seconds - self.work.get(action.job, 0.0), 0.0)
+            self._exit(action.job, ready + seconds, Exit(program.exit_code))
         else:
             self._schedule(ready, action.job)
 
@@ -192,16 +192,16 @@ class SimWorld:
     def _count(self, job: JobId, run: _Run) -> float:
         """Put the time since the last count to the job's progress; returns the steps done in it."""
         program = self.programs[job - 1]
-        spent = max(self.clock - run.since, 0.0)
+        seconds = max(self.clock - run.since, 0.0)
         run.since = max(self.clock, run.since)
         if program.params is None:
-            self.done[job] = self.done.get(job, 0.0) + spent
+            self.work[job] = self.work.get(job, 0.0) + seconds
             return 0.0
         atomic, accum = self._batch(program, run)
         _, step = step_seconds(program, run.placement.shape, atomic, accum)
-        steps = spent / step
+        steps = seconds / step
         total = run.placement.replicas * atomic * (accum + 1)
-        self.done[job] = self.done.get(job, 0.0) + steps * gain_of(program, total)
+        self.work[job] = self.work.get(job, 0.0) + steps * gain_of(program, total)
         return steps
 
     def _beat(self, job: JobId) -> list[Event]:
@@ -226,8 +226,8 @@ class SimWorld:
             count,
             (step - accum * grad) * count,
         )
-        done = self.done.get(job, 0.0)
-        share = min(done / program.base_steps, 1.0) if program.base_steps else 0.0
+        base_steps = self.work.get(job, 0.0)
+        share = min(base_steps / program.base_steps, 1.0) if program.base_steps else 0.0
         event = Profiled(
             self.clock,
             job,
@@ -236,15 +236,17 @@ class SimWorld:
             declared=program.declared,
             timings=(sums,) if steps > 0 else (),
             noise=Noise(program.stats.sqr, program.stats.var, samples=1000) if steps > 0 else None,
-            progress=Progress(0, max(program.declared.epochs, 1), 0, int(done), done, share),
+            progress=Progress(
+                0, max(program.declared.epochs, 1), 0, int(base_steps), base_steps, share
+            ),
             ready=run.offset == 1,
             retuned=BatchOrder(run.order.seq, atomic, accum),
             habits=program.habits,
         )
         total = shape.replicas * atomic * (accum + 1)
-        left = max(program.base_steps - done, 0.0) / gain_of(program, total) * step
-        if left <= 1e-9:
+        seconds = max(program.base_steps - base_steps, 0.0) / gain_of(program, total) * step
+        if seconds <= 1e-9:
             self._exit(job, self.clock, Exit(program.exit_code))
         else:
-            self._schedule(self.clock + min(REPORT_SECONDS, left), job)
+            self._schedule(self.clock + min(REPORT_SECONDS, seconds), job)
         return [event]

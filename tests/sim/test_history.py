@@ -81,7 +81,7 @@ def test_a_job_that_has_not_ended_counts_as_far_as_it_came_and_is_named() -> Non
 
 def test_time_held_by_its_user_is_none_in_which_a_job_waited() -> None:
     jobs = [ended(1, at=100.0), ended(2, at=200.0)]
-    found = history(jobs, NOW, held={jobs[1].id: 5000.0})
+    found = history(jobs, NOW, hold_seconds={jobs[1].id: 5000.0})
     assert [(task.name, task.at) for task in found.tasks()] == [("1", 0.0), ("2", 5100.0)]
 
 

@@ -79,7 +79,7 @@ GROUPS = (
     ),
     Group("simulation", ("tests/sim", "tests/dst"), (*MODELS, *DAEMON, "gpq/sim", "gpq/cli/simulate")),
     Group("policies", ("tests/core", "tests/policies"), (*MODELS, "gpq/control")),
-    Group("trainings", TRAININGS, (*SYSTEM, *LIBRARY, *HELPERS, "examples", "gpq/demo.py")),
+    Group("trainings", TRAININGS, (*SYSTEM, *LIBRARY, *HELPERS, "examples", "gpq/demo")),
     Group("agent", ("tests/agent/node",), (*AGENT, "tests/fakes", *HELPERS)),
     Group("store", ("tests/contract",), (*SYSTEM, *HELPERS)),
     Group("daemon", ("tests/control", "tests/daemon"), (*SYSTEM, *HELPERS)),

@@ -10,9 +10,11 @@ from typing import Annotated
 
 import typer
 
-from gpq import demo as play
 from gpq.cli.shared import output
 from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
+from gpq.demo.judge import DemoResult
+from gpq.demo.script import play
+from gpq.demo.stage import stage
 from gpq.options.parsing import values
 from gpq.rpc.daemon_answers import TopView
 from gpq.views.plain import moment, safe
@@ -57,8 +59,8 @@ def demo(
     """
     seconds = values.seconds(timeout, "--timeout")
     live = not json and sys.stdout.isatty()
-    with play.stage(home, policy) as here, _picture(color.value) if live else _lines() as draw:
-        result = play.play(here, draw, timeout=seconds)
+    with stage(home, policy) as here, _picture(color.value) if live else _lines() as draw:
+        result = play(here, draw, timeout=seconds)
     if json:
         output.emit(result)
     else:
@@ -105,7 +107,7 @@ def _lines() -> Iterator[Draw]:
     yield draw
 
 
-def _summary(result: play.DemoResult) -> list[str]:
+def _summary(result: DemoResult) -> list[str]:
     """The last lines: one per job, then one per promise."""
     count = len(result.jobs)
     lines = []

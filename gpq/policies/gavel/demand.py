@@ -39,23 +39,28 @@ def demands(
     """Of each job that fits on at least one type. A job of which no speed is known counts as the
     median of the others."""
     shapes = {job.id: _packed(job, parts[job.id]) for job in jobs}
-    fitting = [job for job in jobs if shapes[job.id]]
-    speeds = {job.id: _speeds(job, snapshot, shapes[job.id]) for job in fitting}
-    usual = median(sorted(speed for of in speeds.values() for speed in of.values()) or [1.0])
+    placeable_jobs = [job for job in jobs if shapes[job.id]]
+    speeds = {job.id: _speeds(job, snapshot, shapes[job.id]) for job in placeable_jobs}
+    typical_speed = median(
+        sorted(speed for of in speeds.values() for speed in of.values()) or [1.0]
+    )
     return tuple(
         _demand(
-            job, snapshot, shapes[job.id], speeds[job.id] or dict.fromkeys(shapes[job.id], usual)
+            job,
+            snapshot,
+            shapes[job.id],
+            speeds[job.id] or dict.fromkeys(shapes[job.id], typical_speed),
         )
-        for job in fitting
+        for job in placeable_jobs
     )
 
 
 def _packed(job: Job, parts: Mapping[str, Supply]) -> dict[str, Shape]:
-    found = {
+    shapes = {
         name: packed(job.spec.min_gpus, node_counts(part), job.spec.level, name)
         for name, part in parts.items()
     }
-    return {name: shape for name, shape in found.items() if shape is not None}
+    return {name: shape for name, shape in shapes.items() if shape is not None}
 
 
 def _speeds(job: Job, snapshot: Snapshot, shapes: Mapping[str, Shape]) -> dict[str, float]:
@@ -77,36 +82,43 @@ def _speeds(job: Job, snapshot: Snapshot, shapes: Mapping[str, Shape]) -> dict[s
 
 
 def _batch(job: Job) -> int:
-    declared = job.profile.declared
-    return job.spec.batch_size or (declared.batch_size if declared is not None else 0)
+    declaration = job.profile.declared
+    return job.spec.batch_size or (declaration.batch_size if declaration is not None else 0)
 
 
 def _demand(
     job: Job, snapshot: Snapshot, shapes: Mapping[str, Shape], speeds: Mapping[str, float]
 ) -> Demand:
     progress = job.profile.progress
-    done = min(progress.fraction, 1.0) if progress is not None and progress.epochs > 0 else 0.0
-    steps = _steps_left(job, snapshot, done, max(speeds.values()))
-    total = steps / (1.0 - done) if done < 1.0 else steps
-    fitting = {name: shapes[name] for name in speeds}
-    return Demand(job.id, fitting, speeds, steps, total, max(snapshot.now - job.submitted_at, 0.0))
+    fraction = min(progress.fraction, 1.0) if progress is not None and progress.epochs > 0 else 0.0
+    steps = _steps_left(job, snapshot, fraction, max(speeds.values()))
+    total = steps / (1.0 - fraction) if fraction < 1.0 else steps
+    usable_shapes = {name: shapes[name] for name in speeds}
+    return Demand(
+        job.id, usable_shapes, speeds, steps, total, max(snapshot.now - job.submitted_at, 0.0)
+    )
 
 
-def _steps_left(job: Job, snapshot: Snapshot, done: float, speed: float) -> float:
+def _steps_left(job: Job, snapshot: Snapshot, fraction: float, speed: float) -> float:
     """Never less than one. Of unknown length: as much is to come as was (Lindy's law)."""
-    declared, progress, batch = job.profile.declared, job.profile.progress, _batch(job)
+    declaration, progress, batch = job.profile.declared, job.profile.progress, _batch(job)
     if job.id in snapshot.oracles:
         return max(snapshot.oracles[job.id].remaining_steps, 1.0)
     if (
-        declared is not None
-        and declared.dataset_size > 0
+        declaration is not None
+        and declaration.dataset_size > 0
         and progress is not None
         and progress.epochs > 0
         and batch > 0
     ):
-        return max((1.0 - done) * declared.dataset_size * progress.epochs / batch, 1.0)
-    if declared is not None and declared.dataset_size > 0 and declared.epochs > 0 and batch > 0:
-        return max(declared.dataset_size * declared.epochs / batch, 1.0)
+        return max((1.0 - fraction) * declaration.dataset_size * progress.epochs / batch, 1.0)
+    if (
+        declaration is not None
+        and declaration.dataset_size > 0
+        and declaration.epochs > 0
+        and batch > 0
+    ):
+        return max(declaration.dataset_size * declaration.epochs / batch, 1.0)
     running = (
         snapshot.now - job.started_at
         if job.state in HOLDS_DEVICES and job.started_at is not None

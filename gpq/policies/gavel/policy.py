@@ -38,17 +38,17 @@ class Gavel:
         here = informed(snapshot)
         round_ = contest(here)
         self._ledger.credit(here)
-        asked = self._ledger.whole(demands(here, round_.jobs, round_.parts))
-        if not asked:
-            return dict(round_.kept)
-        shares = self._shares(Programme(asked, round_.capacity))
-        return pack_in_turns(here, round_, self._order(here, asked, shares))
+        gangs = self._ledger.whole(demands(here, round_.jobs, round_.parts))
+        if not gangs:
+            return dict(round_.fixed_shapes)
+        shares = self._shares(Programme(gangs, round_.capacity))
+        return pack_in_turns(here, round_, self._order(here, gangs, shares))
 
     def _shares(self, programme: Programme) -> Shares:
         return programme.most_throughput()
 
     def _order(
-        self, snapshot: Snapshot, asked: Sequence[Demand], shares: Shares
+        self, snapshot: Snapshot, gangs: Sequence[Demand], shares: Shares
     ) -> list[tuple[JobId, Shape]]:
         """The first to be seated first: those in the middle of their round, then by X / f, X, and
         where it is."""
@@ -60,7 +60,7 @@ class Gavel:
             self._round_at = now
         priority = self._ledger.priority(shares, length)
         keys: dict[tuple[JobId, str], tuple[float, ...]] = {}
-        for demand in asked:
+        for demand in gangs:
             job = snapshot.jobs[demand.job]
             shape = shape_now(job, snapshot)
             for kind, speed in demand.speeds.items():
@@ -78,7 +78,7 @@ class Gavel:
                     -speed,
                 )
                 keys[job.id, kind] = (begins or not stays, *rank)
-        shapes = {demand.job: demand.shapes for demand in asked}
+        shapes = {demand.job: demand.shapes for demand in gangs}
         return [
             (name, shapes[name][kind])
             for name, kind in sorted(keys, key=lambda key: (keys[key], key))

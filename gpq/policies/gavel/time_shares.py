@@ -47,8 +47,8 @@ class Programme:
 
     def max_min(self, scale: Array) -> tuple[float, Array]:
         """(s, X): max s with scale_j R_j(X) >= s for every job. X is per pair."""
-        found = self._solve(np.append(np.zeros(len(self.pairs)), 1.0), scale)
-        return float(found[-1]), found[:-1]
+        solution = self._solve(np.append(np.zeros(len(self.pairs)), 1.0), scale)
+        return float(solution[-1]), solution[:-1]
 
     def max_min_fairness(self) -> Shares:
         """max min_j d_j R_j(X) / R_j(X_equal): the least served job is served best."""
@@ -132,26 +132,26 @@ class Programme:
         matrix = csr_array((entries, (lines, columns)), shape=(len(bound), len(value)))
         # Without integers this is HiGHS' simplex.
         limits = LinearConstraint(matrix, -np.inf, np.array(bound))
-        found = milp(-value, bounds=Bounds(0.0, np.inf), constraints=limits)
-        if found.x is None:
+        result = milp(-value, bounds=Bounds(0.0, np.inf), constraints=limits)
+        if result.x is None:
             raise ArithmeticError(
-                f"time shares have no solution, though none at all would be one: {found.message}"
+                f"time shares have no solution, though none at all would be one: {result.message}"
             )
-        return np.asarray(found.x, dtype=np.float64)
+        return np.asarray(result.x, dtype=np.float64)
 
-    def _shares(self, found: Array) -> Shares:
+    def _shares(self, solution: Array) -> Shares:
         shares: dict[JobId, dict[str, float]] = {demand.job: {} for demand in self.demands}
         for (j, g), value in zip(
-            self.pairs, np.clip(np.round(found, DECIMALS), 0.0, 1.0).tolist(), strict=True
+            self.pairs, np.clip(np.round(solution, DECIMALS), 0.0, 1.0).tolist(), strict=True
         ):
             shares[self.demands[j].job][self.types[g]] = value
         return shares
 
 
 def _sums(values: Array, groups: Sequence[int], number: int) -> Array:
-    found = np.zeros(number)
-    np.add.at(found, groups, values)
-    return found
+    sums = np.zeros(number)
+    np.add.at(sums, groups, values)
+    return sums
 
 
 @dataclass(slots=True)
@@ -167,27 +167,27 @@ class Ledger:
 
     def credit(self, snapshot: Snapshot) -> None:
         """The time since the last round to those who have held devices since then."""
-        mixed, now = is_mixed(snapshot), snapshot.now
+        is_mixed_cluster, now = is_mixed(snapshot), snapshot.now
         if frozenset(snapshot.jobs) != self.jobs or self.seen_at is None or now < self.seen_at:
             self.jobs, self.seconds = frozenset(snapshot.jobs), {}
         else:
             for name, job in sorted(snapshot.jobs.items()):
                 if job.placement is not None and job.launched_at is not None:
-                    key = (name, job.placement.gpu_type if mixed else "")
-                    held = now - max(self.seen_at, job.launched_at)
-                    self.seconds[key] = self.seconds.get(key, 0.0) + max(held, 0.0)
+                    key = (name, job.placement.gpu_type if is_mixed_cluster else "")
+                    elapsed = now - max(self.seen_at, job.launched_at)
+                    self.seconds[key] = self.seconds.get(key, 0.0) + max(elapsed, 0.0)
         self.seen_at = now
 
     def whole(self, demands: Sequence[Demand]) -> tuple[Demand, ...]:
         """With the steps done since a job was first seen counted in, where nothing tells how many
         it has done."""
-        seen = {
+        totals = {
             demand.job: max(demand.total, self.totals.get(demand.job, 0.0)) for demand in demands
         }
         self.totals = {
-            name: steps for name, steps in {**self.totals, **seen}.items() if name in self.jobs
+            name: steps for name, steps in {**self.totals, **totals}.items() if name in self.jobs
         }
-        return tuple(replace(demand, total=seen[demand.job]) for demand in demands)
+        return tuple(replace(demand, total=totals[demand.job]) for demand in demands)
 
     def priority(self, shares: Shares, interval: Seconds) -> dict[tuple[JobId, str], float]:
         """X / f: what it is to have over its part of the time that the type was given out so far,

@@ -37,65 +37,67 @@ class Blocks:
 
     def crowded(self, shapes: Iterable[Shape]) -> set[Level]:
         """Levels for which the shapes need more blocks of this size or larger than there are."""
-        left = dict(self.devices)
+        balance = dict(self.devices)
         sizes: dict[str, list[int]] = {}
         for name, block in self.devices:
             sizes.setdefault(name, []).append(block)
         for shape, count in Counter(shapes).items():
-            own = sizes[shape.gpu_type]
+            type_blocks = sizes[shape.gpu_type]
             for piece in self.pieces(shape):
-                fitting = [block for block in own if block >= piece]
-                left[shape.gpu_type, fitting[-1] if fitting else own[0]] -= piece * count
+                fitting = [block for block in type_blocks if block >= piece]
+                balance[shape.gpu_type, fitting[-1] if fitting else type_blocks[0]] -= piece * count
         room: dict[str, int] = {}
-        found = set()
-        for (name, block), devices in left.items():
+        levels = set()
+        for (name, block), devices in balance.items():
             room[name] = room.get(name, 0) + devices
             if room[name] < 0:
-                found.add((name, block))
-        return found
+                levels.add((name, block))
+        return levels
 
     def pieces(self, shape: Shape) -> list[int]:
         """Devices of a shape in powers of two, as it may lie in blocks. One that spans nodes takes
         the largest whole, as many as it has, and of the last one what is left."""
-        left, found = shape.replicas, list[int]()
-        for count in self.counts[shape.gpu_type][: shape.nodes] if shape.nodes > 1 else (left,):
-            part = min(left, count)
-            found += [1 << bit for bit in range(part.bit_length()) if part & (1 << bit)]
-            left -= part
-        return found
+        remainder, powers = shape.replicas, list[int]()
+        for count in (
+            self.counts[shape.gpu_type][: shape.nodes] if shape.nodes > 1 else (remainder,)
+        ):
+            part = min(remainder, count)
+            powers += [1 << bit for bit in range(part.bit_length()) if part & (1 << bit)]
+            remainder -= part
+        return powers
 
     @property
     def capacities(self) -> dict[str, int]:
         """Devices by type."""
-        found: dict[str, int] = {}
+        totals: dict[str, int] = {}
         for (name, _), count in self.devices.items():
-            found[name] = found.get(name, 0) + count
-        return found
+            totals[name] = totals.get(name, 0) + count
+        return totals
 
     def classes(self, cuts: set[Level]) -> list[tuple[str, int, int]]:
         """(type, largest block, devices) of each class, where blocks below a cut are told from
         those above."""
-        found: list[tuple[str, int, int]] = []
+        classes: list[tuple[str, int, int]] = []
         fresh = True
         for (name, block), count in self.devices.items():
-            if fresh or found[-1][0] != name:
-                found.append((name, block, count))
+            if fresh or classes[-1][0] != name:
+                classes.append((name, block, count))
             else:
-                found[-1] = (name, found[-1][1], found[-1][2] + count)
+                classes[-1] = (name, classes[-1][1], classes[-1][2] + count)
             fresh = (name, block) in cuts
-        return found
+        return classes
 
 
 def blocks_of(free: Mapping[str, Sequence[int]]) -> Blocks:
     """`free`: devices free on each node, by type."""
-    found: dict[Level, int] = {}
+    blocks: dict[Level, int] = {}
     for name in sorted(free):
         for bit in reversed(range(max(free[name], default=0).bit_length())):
             devices = sum(count & (1 << bit) for count in free[name])
             if devices:
-                found[name, 1 << bit] = devices
+                blocks[name, 1 << bit] = devices
     return Blocks(
-        found, {name: tuple(sorted(counts, reverse=True)) for name, counts in free.items()}
+        blocks, {name: tuple(sorted(counts, reverse=True)) for name, counts in free.items()}
     )
 
 
@@ -106,13 +108,13 @@ def programme(
     numbers = {name: number for number, name in enumerate(capacities)}
     kinds: dict[int, Ints] = {}  # by menu: equal ones are often one object
     items = []
-    for each in choices:
-        menu = each.menu
+    for choice in choices:
+        menu = choice.menu
         if id(menu) not in kinds:
             kinds[id(menu)] = np.array(
                 [numbers.get(name, 0) for name in menu.types], dtype=np.int64
             )
-        items.append(Item(menu.sizes, each.values[: menu.tidy], kinds[id(menu)]))
+        items.append(Item(menu.sizes, choice.values[: menu.tidy], kinds[id(menu)]))
     return items, list(capacities.values())
 
 
@@ -123,15 +125,15 @@ def choose(choices: Sequence[Valued], blocks: Blocks) -> list[int] | None:
     answer = solve(*programme(choices, blocks.capacities))
     cuts: set[Level] = set()
     while answer is not None:
-        picked = answer.picked
-        chosen = [each.shapes[option] for each, option in zip(choices, picked, strict=True)]
-        crowded = blocks.crowded(shape for shape in chosen if shape is not None)
-        if crowded <= cuts:
-            return picked
-        cuts |= crowded
+        options = answer.choice
+        shapes = [choice.shapes[option] for choice, option in zip(choices, options, strict=True)]
+        crowded_levels = blocks.crowded(shape for shape in shapes if shape is not None)
+        if crowded_levels <= cuts:
+            return options
+        cuts |= crowded_levels
         answer = _by_blocks(choices, blocks, blocks.classes(cuts))
         if answer is None:
-            return picked
+            return options
     return None
 
 
@@ -144,49 +146,56 @@ def _by_blocks(
     """None where it would take too long, or nothing fits."""
     homes: dict[Shape | None, list[tuple[int, ...]]] = {None: [(0,) * len(classes)]}
     menus: dict[int, tuple[Ints, Ints]] = {}
-    for each in choices:
-        if id(each.menu) not in menus:
-            for shape in each.shapes:
+    for choice in choices:
+        if id(choice.menu) not in menus:
+            for shape in choice.shapes:
                 if shape is not None and shape not in homes:
                     homes[shape] = _homes(shape, blocks, classes)
             rows = [
-                (option, home) for option, shape in enumerate(each.shapes) for home in homes[shape]
+                (option, home)
+                for option, shape in enumerate(choice.shapes)
+                for home in homes[shape]
             ]
-            menus[id(each.menu)] = (
+            menus[id(choice.menu)] = (
                 np.array([row[0] for row in rows]),
                 np.array([row[1] for row in rows]),
             )
     capacities = [devices for *_, devices in classes]
-    asked = [menus[id(each.menu)] for each in choices]
+    choice_menus = [menus[id(choice.menu)] for choice in choices]
     if (
-        float(np.prod(np.array(capacities) + 1.0)) * sum(len(options) for options, _ in asked)
+        float(np.prod(np.array(capacities) + 1.0))
+        * sum(len(options) for options, _ in choice_menus)
         > MOST_CELLS
     ):
         return None
     needs = [
-        (needed, each.values[options])
-        for (options, needed), each in zip(asked, choices, strict=True)
+        (option_needs, choice.values[options])
+        for (options, option_needs), choice in zip(choice_menus, choices, strict=True)
     ]
     answer = exactly(needs, capacities)
     if answer is None:
         return None
-    picked = [
-        int(options[position]) for (options, _), position in zip(asked, answer.picked, strict=True)
+    solution = [
+        int(options[position])
+        for (options, _), position in zip(choice_menus, answer.choice, strict=True)
     ]
-    return Answer(picked, answer.value, answer.bound)
+    return Answer(solution, answer.value, answer.bound)
 
 
 def _homes(shape: Shape, blocks: Blocks, classes: Sequence[Class]) -> list[tuple[int, ...]]:
     """What it takes from each class, for each way to lie in them: in blocks that hold all of it, or
     in pieces, where that is another way."""
-    own = [number for number, (name, _, _) in enumerate(classes) if name == shape.gpu_type]
+    type_classes = [number for number, (name, _, _) in enumerate(classes) if name == shape.gpu_type]
     ways: list[dict[int, int]] = []
     if shape.nodes == 1:
         whole = 1 << (shape.replicas - 1).bit_length()
-        ways = [{number: whole} for number in own if classes[number][1] >= whole]
+        ways = [{number: whole} for number in type_classes if classes[number][1] >= whole]
     split: dict[int, int] = {}
     for piece in blocks.pieces(shape):
-        home = max((number for number in own if classes[number][1] >= piece), default=own[0])
+        home = max(
+            (number for number in type_classes if classes[number][1] >= piece),
+            default=type_classes[0],
+        )
         split[home] = split.get(home, 0) + piece
     if len(split) > 1 or not ways:
         ways.append(split)

@@ -93,10 +93,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`kept` are jobs that keep what they have; `free` what is left for the others: devices of each
-    node, by type ("" where all are one), and `capacities` their sums."""
+    """`fixed_shapes`: of jobs that keep what they have. `free`: what is left for the others,
+    devices of each node, by type ("" where all are one). `capacities`: their sums."""
 
-    kept: Mapping[JobId, Shape]
+    fixed_shapes: Mapping[JobId, Shape]
     candidates: tuple[Candidate, ...]
     free: Mapping[str, tuple[int, ...]]
 
@@ -108,30 +108,30 @@ class Field:
 def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Field:
     """Everything that is to be decided in this round. `reach`: no shape with more replicas than
     this is looked at, but the one that the job has; default: all shapes are."""
-    kept = {
+    fixed_shapes = {
         job.id: shape_on(job.placement, snapshot)
         for job in snapshot.jobs.values()
         if job.placement is not None and (job.wish is not Wish.RUN or is_fixed(job, snapshot))
     }
-    taken = {
+    holders = {
         device: name
-        for name in kept
+        for name in fixed_shapes
         for device in (snapshot.jobs[name].placement or NOWHERE).devices
     }
-    waiting = [
+    jobs = [
         snapshot.jobs[name]
         for name in sorted(snapshot.jobs)
-        if name not in kept and _ready(snapshot, name)
+        if name not in fixed_shapes and _ready(snapshot, name)
     ]
     # The same for all who ask for the same, since none of them holds what is taken.
-    asked = [(job, kind_of(job, snapshot)) for job in waiting]
-    kinds = {kind: job for job, kind in asked}
-    offers = {kind: _offer(snapshot, supply(snapshot, job, taken)) for kind, job in kinds.items()}
+    job_kinds = [(job, kind_of(job, snapshot)) for job in jobs]
+    kinds = {kind: job for job, kind in job_kinds}
+    offers = {kind: _offer(snapshot, supply(snapshot, job, holders)) for kind, job in kinds.items()}
     candidates = [
         _candidate(job, offers[kind], reach.get(job.id) if reach is not None else None, snapshot)
-        for job, kind in asked
+        for job, kind in job_kinds
     ]
-    return Field(kept, tuple(candidates), _free(snapshot, offers, waiting))
+    return Field(fixed_shapes, tuple(candidates), _free(snapshot, offers, jobs))
 
 
 def _ready(snapshot: Snapshot, name: JobId) -> bool:
@@ -148,12 +148,12 @@ def _ready(snapshot: Snapshot, name: JobId) -> bool:
 
 
 def _offer(snapshot: Snapshot, devices: Supply) -> Offer:
-    mixed = is_mixed(snapshot)
+    is_mixed_cluster = is_mixed(snapshot)
     sizes: set[tuple[str, int]] = set()
     for node in devices:
         counts: dict[str, int] = {}
         for device in snapshot.nodes[node].devices:
-            name = device.type if mixed else ""
+            name = device.type if is_mixed_cluster else ""
             counts[name] = counts.get(name, 0) + 1
         sizes.update(counts.items())
     types = tuple((name, tuple(part.items())) for name, part in by_type(devices, snapshot).items())
@@ -172,35 +172,35 @@ def _offer_of(
 
 
 def _candidate(job: Job, offer: Offer, reach: int | None, snapshot: Snapshot) -> Candidate:
-    spec, declared = job.spec, job.profile.declared
+    spec, declaration = job.spec, job.profile.declared
     asks = (
         spec.level, spec.rigid, spec.min_gpus, spec.max_gpus, reach,
-        declared
-        and (declared.adaptive, declared.batch_size, declared.max_batch_size,
-             declared.min_atomic_batch),
+        declaration
+        and (declaration.adaptive, declaration.batch_size, declaration.max_batch_size,
+             declaration.min_atomic_batch),
     )  # fmt: skip
     options = offer.options.get(asks)
     if options is None:
         shapes = feasible_on(offer.types, job)
         if reach is not None:
             shapes = tuple(shape for shape in shapes if shape.replicas <= reach)
-        options = _kept(offer, asks, shapes)
+        options = _remember_options(offer, asks, shapes)
     if job.placement is None or is_leaving(job, snapshot):
         return Candidate(job, options, job.target)
     current = shape_on(job.placement, snapshot)
     if current not in options.index:
-        wider = offer.options.get((*asks, current))
-        if wider is None:
+        wider_options = offer.options.get((*asks, current))
+        if wider_options is None:
             order = sorted(
                 (*options.shapes, current),
-                key=lambda each: (each.gpu_type, each.replicas, each.nodes),
+                key=lambda option: (option.gpu_type, option.replicas, option.nodes),
             )
-            wider = _kept(offer, (*asks, current), tuple(order))
-        options = wider
+            wider_options = _remember_options(offer, (*asks, current), tuple(order))
+        options = wider_options
     return Candidate(job, options, current)
 
 
-def _kept(offer: Offer, asks: Hashable, shapes: tuple[Shape, ...]) -> Options:
+def _remember_options(offer: Offer, asks: Hashable, shapes: tuple[Shape, ...]) -> Options:
     if len(offer.options) >= OPTIONS_KEPT:
         offer.options.clear()
     options = offer.options[asks] = _options(shapes, offer)
@@ -226,8 +226,8 @@ def _tidy(shapes: tuple[Shape, ...], offer: Offer) -> NDArray[np.bool_]:
         return np.ones(len(shapes), dtype=bool)
     ends = set()
     for name in {shape.gpu_type for shape in shapes}:
-        own = [shape for shape in shapes if shape.gpu_type == name]
-        ends |= {own[0], own[-1]}
+        type_shapes = [shape for shape in shapes if shape.gpu_type == name]
+        ends |= {type_shapes[0], type_shapes[-1]}
     return np.array(
         [
             shape.nodes > 1
@@ -241,7 +241,7 @@ def _tidy(shapes: tuple[Shape, ...], offer: Offer) -> NDArray[np.bool_]:
 
 
 def _free(
-    snapshot: Snapshot, offers: Mapping[DeviceKind, Offer], waiting: list[Job]
+    snapshot: Snapshot, offers: Mapping[DeviceKind, Offer], jobs: list[Job]
 ) -> dict[str, tuple[int, ...]]:
     devices = {
         (node, device)
@@ -249,7 +249,7 @@ def _free(
         for node, ids in offer.devices.items()
         for device in ids
     }
-    for job in waiting:
+    for job in jobs:
         devices |= job.placement.devices if job.placement is not None else frozenset()
     if not is_mixed(snapshot):
         return {"": tuple(Counter(node for node, _ in devices).values())}
@@ -258,10 +258,10 @@ def _free(
         for node in snapshot.nodes.values()
         for device in node.devices
     }
-    found: dict[str, Counter[NodeId]] = {}
+    counts: dict[str, Counter[NodeId]] = {}
     for device in devices:
-        found.setdefault(types[device], Counter())[device[0]] += 1
-    return {name: tuple(found[name].values()) for name in sorted(found)}
+        counts.setdefault(types[device], Counter())[device[0]] += 1
+    return {name: tuple(counts[name].values()) for name in sorted(counts)}
 
 
 def asks_for(job: Job) -> int:

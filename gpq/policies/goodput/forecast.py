@@ -17,7 +17,7 @@ from gpq.core.model.units import JobId, Seconds
 from gpq.policies.goodput.candidates import Candidate
 from gpq.policies.goodput.round_cache import Memory, Shapes
 
-Asked = tuple[Candidate, Prior | None, float]  # and the GPUs at which it is expected to go on
+Question = tuple[Candidate, Prior | None, float]  # and the GPUs at which it is expected to go on
 
 LOOK_AHEAD: Seconds = 150.0  # as long as a move may take to pay (Config.hysteresis_seconds)
 # share of what is expected at the end of it: the scale grows steeply at first, then slowly
@@ -35,34 +35,34 @@ class Outlook:
         default_factory=dict
     )
 
-    def tables(self, asked: Sequence[Asked]) -> dict[JobId, GoodputTable | None]:
+    def tables(self, questions: Sequence[Question]) -> dict[JobId, GoodputTable | None]:
         """By job; None while it has no model."""
-        found = self.now.tables(
-            [(candidate.job, candidate.options.shapes) for candidate, _, _ in asked]
+        tables = self.now.tables(
+            [(candidate.job, candidate.options.shapes) for candidate, _, _ in questions]
         )
-        coming: dict[JobId, tuple[Job, Shapes]] = {}
-        for candidate, prior, share in asked:
-            job, table = candidate.job, found[candidate.job.id]
+        later_jobs: dict[JobId, tuple[Job, Shapes]] = {}
+        for candidate, prior, share in questions:
+            job, table = candidate.job, tables[candidate.job.id]
             noise = (
-                _coming(candidate, prior, share, table)
+                _noise_ahead(candidate, prior, share, table)
                 if table is not None and prior is not None
                 else None
             )
             if noise is not None:
-                later = replace(job, profile=replace(job.profile, model_noise=noise))
-                coming[job.id] = later, candidate.options.shapes
-        then = self.later.tables(list(coming.values()))
-        for name in coming:
-            now, later_table = found[name], then[name]
+                later_job = replace(job, profile=replace(job.profile, model_noise=noise))
+                later_jobs[job.id] = later_job, candidate.options.shapes
+        later_tables = self.later.tables(list(later_jobs.values()))
+        for name in later_jobs:
+            now, later_table = tables[name], later_tables[name]
             if now is not None and later_table is not None:
-                found[name] = self._mean(name, now, later_table)
-        return found
+                tables[name] = self._mean(name, now, later_table)
+        return tables
 
     def _mean(self, name: JobId, now: GoodputTable, later: GoodputTable) -> GoodputTable:
-        known = self._means.get(name)
-        if known is None or known[0] is not now or known[1] is not later:
-            known = self._means[name] = now, later, _mean(now, later)
-        return known[2]
+        entry = self._means.get(name)
+        if entry is None or entry[0] is not now or entry[1] is not later:
+            entry = self._means[name] = now, later, _mean(now, later)
+        return entry[2]
 
     def forget_others(self, jobs: Container[JobId]) -> None:
         """Keep only what is known of `jobs`."""
@@ -72,17 +72,23 @@ class Outlook:
             del self._means[name]
 
 
-def _coming(candidate: Candidate, prior: Prior, share: float, table: GoodputTable) -> Noise | None:
+def _noise_ahead(
+    candidate: Candidate, prior: Prior, share: float, table: GoodputTable
+) -> Noise | None:
     """The noise scale that it is to have by then; None where that is not known, or no other than
     now."""
     profile = candidate.job.profile
     if not prior.noise_curve or profile.progress is None or profile.declared is None:
         return None
-    within = candidate.options.replicas <= max(share, 1.0)
-    steps = LOOK_AHEAD * float(table.goodput[within].max(initial=0.0)) / profile.declared.batch_size
-    done, present = profile.progress.base_steps, profile.noise_basis
-    coming = ahead(prior.noise_curve, present, done, done + steps)
-    return None if coming is present else coming
+    is_within_share = candidate.options.replicas <= max(share, 1.0)
+    steps = (
+        LOOK_AHEAD
+        * float(table.goodput[is_within_share].max(initial=0.0))
+        / profile.declared.batch_size
+    )
+    base_steps, noise_now = profile.progress.base_steps, profile.noise_basis
+    noise_ahead = ahead(prior.noise_curve, noise_now, base_steps, base_steps + steps)
+    return None if noise_ahead is noise_now else noise_ahead
 
 
 def _mean(now: GoodputTable, later: GoodputTable) -> GoodputTable:

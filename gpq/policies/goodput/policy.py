@@ -54,14 +54,14 @@ class Goodput:
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
         snapshot = type_transfer.informed(snapshot)
-        found, valued = self._valued(snapshot)
-        return {**found.kept, **solved(snapshot, found, valued)}
+        round_field, valuations = self._valued(snapshot)
+        return {**round_field.fixed_shapes, **solved(snapshot, round_field, valuations)}
 
     def programme(self, snapshot: Snapshot) -> tuple[list[Item], list[int]]:
         """The knapsack of a round (items, capacities), before anything that finds no place is
         withdrawn."""
-        found, valued = self._valued(type_transfer.informed(snapshot))
-        return programme(valued, found.capacities)
+        round_field, valuations = self._valued(type_transfer.informed(snapshot))
+        return programme(valuations, round_field.capacities)
 
     def _valued(self, snapshot: Snapshot) -> tuple[Field, list[Valued]]:
         config = snapshot.config
@@ -69,33 +69,41 @@ class Goodput:
         models.expect(len(snapshot.jobs))
         shares = shares_now(snapshot)
         priors = _priors(snapshot)
-        most = {name: most_replicas(job, priors.get(name)) for name, job in snapshot.jobs.items()}
-        found = field_of(snapshot, _reach(snapshot, most, shares))
-        known = [_with_prior(each, priors.get(each.job.id)) for each in found.candidates]
-        asked = [(each, priors.get(each.job.id), shares[each.job.id]) for each in known]
-        tables = self.outlook.tables(asked)
-        groups = groups_of(known, tables, most)
-        left = [_left(group, config) for group in groups]
+        max_replicas = {
+            name: most_replicas(job, priors.get(name)) for name, job in snapshot.jobs.items()
+        }
+        round_field = field_of(snapshot, _reach(snapshot, max_replicas, shares))
+        candidates = [
+            _with_prior(candidate, priors.get(candidate.job.id))
+            for candidate in round_field.candidates
+        ]
+        questions = [
+            (candidate, priors.get(candidate.job.id), shares[candidate.job.id])
+            for candidate in candidates
+        ]
+        tables = self.outlook.tables(questions)
+        groups = groups_of(candidates, tables, max_replicas)
+        times_by_group = [_times_to_end(group, config) for group in groups]
         ends: dict[JobId, float] = {}
-        for group, times in zip(groups, left, strict=True):
+        for group, times in zip(groups, times_by_group, strict=True):
             soonest = times.min(axis=1).tolist()
             ends |= {
                 row.job.id: end
                 for row, end in zip(group.rows, soonest, strict=True)
                 if end < np.inf
             }
-        weight = weights(known, ends, shares, snapshot.now, config)
-        valued: dict[JobId, Valued] = {}
-        for group, times in zip(groups, left, strict=True):
+        weight = weights(candidates, ends, shares, snapshot.now, config)
+        valuations: dict[JobId, Valued] = {}
+        for group, times in zip(groups, times_by_group, strict=True):
             bringing = _bringing(snapshot, group)
-            for each in value(
-                group, config, snapshot.now, shares, weight, times, found.capacities, bringing
+            for valuation in value(
+                group, config, snapshot.now, shares, weight, times, round_field.capacities, bringing
             ):
-                valued[each.job] = each
-        return found, [valued[name] for name in sorted(valued)]
+                valuations[valuation.job] = valuation
+        return round_field, [valuations[name] for name in sorted(valuations)]
 
 
-def _left(group: Group, config: Config) -> Array:
+def _times_to_end(group: Group, config: Config) -> Array:
     """Seconds to the declared ends, rows x options; infinite where they are not known, or not to be
     used."""
     if not config.use_length:
@@ -107,8 +115,10 @@ def _bringing(snapshot: Snapshot, group: Group) -> Array | None:
     """Seconds to bring the files of each job to where each shape would lead it; None where nothing
     needs to be brought."""
     options = group.options
-    offered = by_type(options.offer.devices, snapshot)
-    rows = [bringing_seconds(snapshot, row.job, options.shapes, offered) for row in group.rows]
+    devices_by_type = by_type(options.offer.devices, snapshot)
+    rows = [
+        bringing_seconds(snapshot, row.job, options.shapes, devices_by_type) for row in group.rows
+    ]
     return np.array(rows) if any(map(any, rows)) else None
 
 
@@ -116,29 +126,29 @@ def _priors(snapshot: Snapshot) -> dict[JobId, Prior]:
     """What earlier jobs of its program taught, by job; empty where that is not to be used."""
     if not snapshot.config.use_priors or not (snapshot.priors or snapshot.links):
         return {}
-    found = {name: snapshot.priors.get(program_of(job)) for name, job in snapshot.jobs.items()}
+    priors = {name: snapshot.priors.get(program_of(job)) for name, job in snapshot.jobs.items()}
     if snapshot.links:
-        found = {
+        priors = {
             name: link_priors.informed(snapshot.jobs[name], prior, snapshot.links)
-            for name, prior in found.items()
+            for name, prior in priors.items()
         }
-    return {name: prior for name, prior in found.items() if prior is not None}
+    return {name: prior for name, prior in priors.items() if prior is not None}
 
 
 def _reach(
-    snapshot: Snapshot, most: Mapping[JobId, int], shares: Mapping[JobId, float]
+    snapshot: Snapshot, max_replicas: Mapping[JobId, int], shares: Mapping[JobId, float]
 ) -> Mapping[JobId, int] | None:
     """Replicas beyond which no shape of a job matters: its growth cap and its fair share, to the
     next power of two. None where there are few shapes: with the same for all jobs they are valued
     together."""
     if len(snapshot.nodes) <= FEW_NODES:
         return None
-    node = max((len(each.devices) for each in snapshot.nodes.values()), default=0)
+    node_size = max((len(node.devices) for node in snapshot.nodes.values()), default=0)
     times = growth(len(gpu_types(snapshot)))
     return {
         name: max(
-            growth_cap(job, node, most[name], times),
-            node,
+            growth_cap(job, node_size, max_replicas[name], times),
+            node_size,
             1 << int(shares.get(name, 0.0)).bit_length(),
         )
         for name, job in snapshot.jobs.items()
@@ -153,53 +163,58 @@ def _with_prior(candidate: Candidate, prior: Prior | None) -> Candidate:
     )
 
 
-def solved(snapshot: Snapshot, found: Field, valued: Sequence[Valued]) -> dict[JobId, Shape]:
+def solved(
+    snapshot: Snapshot, round_field: Field, valuations: Sequence[Valued]
+) -> dict[JobId, Shape]:
     """The best choice that can also be placed: counts that fit the sum may not fit the nodes, so
     what cannot be placed is withdrawn and the rest chosen anew."""
-    blocks = blocks_of(found.free)
-    choices = list(valued)
+    blocks = blocks_of(round_field.free)
+    choices = list(valuations)
     allocation: dict[JobId, Shape] = {}
     for _ in range(REPAIRS):
-        picked = choose(choices, blocks) or [each.shapes.index(None) for each in choices]
-        chosen = [
-            (each.job, each.shapes[option]) for each, option in zip(choices, picked, strict=True)
+        options = choose(choices, blocks) or [choice.shapes.index(None) for choice in choices]
+        assignments = [
+            (choice.job, choice.shapes[option])
+            for choice, option in zip(choices, options, strict=True)
         ]
-        allocation = {name: shape for name, shape in chosen if shape is not None}
-        placed = place(snapshot, {**found.kept, **allocation})
-        lost = [name for name in allocation if name not in placed]
-        if not lost:
+        allocation = {name: shape for name, shape in assignments if shape is not None}
+        placements = place(snapshot, {**round_field.fixed_shapes, **allocation})
+        misfits = [name for name in allocation if name not in placements]
+        if not misfits:
             break
-        lost.sort(
+        misfits.sort(
             key=lambda name: (-allocation[name].nodes, snapshot.jobs[name].spec.priority, name)
         )
         # half: room for these may make room for the others
-        given_up = set(lost[: (len(lost) + 1) // 2])
+        withdrawals = set(misfits[: (len(misfits) + 1) // 2])
         choices = [
-            _without(each, allocation[each.job]) if each.job in given_up else each
-            for each in choices
+            _without(choice, allocation[choice.job]) if choice.job in withdrawals else choice
+            for choice in choices
         ]
-        allocation = {name: shape for name, shape in allocation.items() if name in placed}
+        allocation = {name: shape for name, shape in allocation.items() if name in placements}
     return allocation
 
 
-def _without(valued: Valued, shape: Shape) -> Valued:
+def _without(valuation: Valued, shape: Shape) -> Valued:
     """The choice less a shape that found no place, and less the larger ones that span nodes if it
     does."""
-    left = [
+    columns = [
         i
-        for i, other in enumerate(valued.shapes)
-        if other is None
+        for i, option in enumerate(valuation.shapes)
+        if option is None
         or not (
-            other == shape
+            option == shape
             or (
                 shape.nodes > 1
-                and other.nodes > 1
-                and other.replicas >= shape.replicas
-                and other.gpu_type == shape.gpu_type
+                and option.nodes > 1
+                and option.replicas >= shape.replicas
+                and option.gpu_type == shape.gpu_type
             )
         )
     ]
-    tidy = sum(i < valued.menu.tidy for i in left)
+    tidy = sum(i < valuation.menu.tidy for i in columns)
     return Valued(
-        valued.job, menu_of(tuple(valued.shapes[i] for i in left), tidy), valued.values[left]
+        valuation.job,
+        menu_of(tuple(valuation.shapes[i] for i in columns), tidy),
+        valuation.values[columns],
     )

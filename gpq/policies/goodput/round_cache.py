@@ -20,25 +20,31 @@ Shapes = tuple[Shape, ...]
 class Memory:
     """Answers as `estimates.tables`. Knows a profile again by its parts."""
 
-    _known: dict[JobId, tuple[Profile, Shapes, GoodputTable | None]] = field(default_factory=dict)
+    _answers: dict[JobId, tuple[Profile, Shapes, GoodputTable | None]] = field(default_factory=dict)
 
-    def tables(self, asked: Sequence[tuple[Job, Shapes]]) -> dict[JobId, GoodputTable | None]:
+    def tables(self, questions: Sequence[tuple[Job, Shapes]]) -> dict[JobId, GoodputTable | None]:
         """Best batch and goodput of every shape of each job, None for one that has no model."""
-        changed = [(job, shapes) for job, shapes in asked if not self._is_known(job, shapes)]
-        for (job, shapes), table in zip(changed, estimates.tables(changed), strict=True):
-            self._known[job.id] = (job.profile, shapes, table)
-        return {job.id: self._known[job.id][2] for job, _ in asked}
+        new_questions = [
+            (job, shapes) for job, shapes in questions if not self._is_known(job, shapes)
+        ]
+        for (job, shapes), table in zip(
+            new_questions, estimates.tables(new_questions), strict=True
+        ):
+            self._answers[job.id] = (job.profile, shapes, table)
+        return {job.id: self._answers[job.id][2] for job, _ in questions}
 
     def _is_known(self, job: Job, shapes: Shapes) -> bool:
-        known = self._known.get(job.id)
-        if known is None:
+        entry = self._answers.get(job.id)
+        if entry is None:
             return False
-        profile, (old, old_shapes, _) = job.profile, known
-        same = old.basis is profile.basis and old.noise_basis is profile.noise_basis
-        same = same and old.declared is profile.declared
-        return same and (old_shapes is shapes or old_shapes == shapes)
+        profile, (old_profile, old_shapes, _) = job.profile, entry
+        is_same = (
+            old_profile.basis is profile.basis and old_profile.noise_basis is profile.noise_basis
+        )
+        is_same = is_same and old_profile.declared is profile.declared
+        return is_same and (old_shapes is shapes or old_shapes == shapes)
 
     def forget_others(self, jobs: Container[JobId]) -> None:
         """Keep only what is known of `jobs`."""
-        for name in [name for name in self._known if name not in jobs]:
-            del self._known[name]
+        for name in [name for name in self._answers if name not in jobs]:
+            del self._answers[name]

@@ -57,7 +57,7 @@ class Group:
 
     rows: Sequence[Candidate]
     tables: Sequence[GoodputTable | None]
-    most_profiled: Sequence[int]
+    max_replicas: Sequence[int]
 
     @property
     def options(self) -> Options:
@@ -67,17 +67,17 @@ class Group:
 def groups_of(
     candidates: Sequence[Candidate],
     tables: Mapping[JobId, GoodputTable | None],
-    most_profiled: Mapping[JobId, int],
+    max_replicas: Mapping[JobId, int],
 ) -> list[Group]:
-    found: dict[int, list[Candidate]] = {}
-    for each in candidates:
-        if each.options.shapes:
-            found.setdefault(id(each.options), []).append(each)
+    rows_by_options: dict[int, list[Candidate]] = {}
+    for candidate in candidates:
+        if candidate.options.shapes:
+            rows_by_options.setdefault(id(candidate.options), []).append(candidate)
     return [
         Group(
-            rows, [tables[row.job.id] for row in rows], [most_profiled[row.job.id] for row in rows]
+            rows, [tables[row.job.id] for row in rows], [max_replicas[row.job.id] for row in rows]
         )
-        for rows in found.values()
+        for rows in rows_by_options.values()
     ]
 
 
@@ -95,11 +95,11 @@ def value(
     now: Seconds,
     shares: Mapping[JobId, float],
     weights: Mapping[JobId, float],
-    left: Array,
+    times: Array,
     capacities: Mapping[str, int],
     bringing: Array | None = None,
 ) -> list[Valued]:
-    """`left`: seconds to the declared end, rows x options, infinite where that is not known.
+    """`times`: seconds to the declared end, rows x options, infinite where that is not known.
     `bringing`: those that a restart takes longer where files must be brought first, likewise."""
     speeds = speeds_of(group)
     share = np.array([shares[row.job.id] for row in group.rows])
@@ -114,36 +114,38 @@ def value(
     is_current = column[:, None] == np.arange(len(options.shapes))[None, :]
     allowed = (speeds > 0) & (is_current | _within_cap(group, growth(len(capacities))))
     relative = np.where(fair[:, None] > 0, speeds / np.where(fair > 0, fair, 1.0)[:, None], 0.0)
-    relative = relative * _restart_factors(group, config, now, is_current, left, bringing)
+    relative = relative * _restart_factors(group, config, now, is_current, times, bringing)
     weight = np.array([weights[row.job.id] for row in group.rows])
     bent = weight[:, None] * bend(relative + EPSILON, config.fairness_power)
     nothing = weight * float(bend(np.array([EPSILON]), config.fairness_power)[0])
     values = np.concatenate([bent, nothing[:, None]], axis=1)
-    found = []
-    for row, at, mask, own in zip(group.rows, column.tolist(), allowed, values, strict=True):
-        key = at, mask.tobytes()
-        known = options.menus.get(key)
-        if known is None:
+    valuations = []
+    for row, row_column, mask, row_values in zip(
+        group.rows, column.tolist(), allowed, values, strict=True
+    ):
+        key = row_column, mask.tobytes()
+        entry = options.menus.get(key)
+        if entry is None:
             if len(options.menus) >= MENUS_KEPT:
                 options.menus.clear()
-            known = options.menus[key] = _menu(options, at, mask)
-        order, menu = known
-        found.append(Valued(row.job.id, menu, own.take(order)))
-    return found
+            entry = options.menus[key] = _menu(options, row_column, mask)
+        order, menu = entry
+        valuations.append(Valued(row.job.id, menu, row_values.take(order)))
+    return valuations
 
 
 def _menu(options: Options, current: int, allowed: Mask) -> tuple[Ints, Menu]:
     """Columns (nothing: the one after the last) and shapes: the present one first, then nothing,
     the tidy ones, the rest."""
-    others = allowed.copy()
+    alternatives = allowed.copy()
     first = [len(options.shapes)]
     if current >= 0 and allowed[current]:
-        others[current] = False
+        alternatives[current] = False
         first = [current, *first]
-    tidy = [*first, *np.flatnonzero(others & options.tidy).tolist()]
-    order = [*tidy, *np.flatnonzero(others & ~options.tidy).tolist()]
-    named = (*options.shapes, None)
-    return np.array(order, dtype=np.int64), menu_of(tuple(named[i] for i in order), len(tidy))
+    tidy = [*first, *np.flatnonzero(alternatives & options.tidy).tolist()]
+    order = [*tidy, *np.flatnonzero(alternatives & ~options.tidy).tolist()]
+    shapes = (*options.shapes, None)
+    return np.array(order, dtype=np.int64), menu_of(tuple(shapes[i] for i in order), len(tidy))
 
 
 def bend(utility: Array, p: float) -> Array:
@@ -159,7 +161,7 @@ def fair_speeds(
     """Goodput on the fair share, by row. Of several types: on the same share of each, the mean by
     their GPUs."""
     total = sum(capacities.values())
-    found = np.zeros(len(speeds))
+    weighted_sums = np.zeros(len(speeds))
     weight = 0.0
     for name, count in capacities.items():
         columns = [i for i, shape in enumerate(options) if shape.gpu_type == name]
@@ -167,9 +169,9 @@ def fair_speeds(
             continue
         part = count / total
         counts = np.array([float(options[i].replicas) for i in columns])
-        found += part * _interpolated(speeds[:, columns], counts, share * part)
+        weighted_sums += part * _interpolated(speeds[:, columns], counts, share * part)
         weight += part
-    return found / weight if weight > 0 else found
+    return weighted_sums / weight if weight > 0 else weighted_sums
 
 
 def _interpolated(speeds: Array, counts: Array, share: Array) -> Array:
@@ -178,28 +180,28 @@ def _interpolated(speeds: Array, counts: Array, share: Array) -> Array:
     best = np.maximum.accumulate(speeds, axis=1)
     rows = np.arange(len(speeds))
     first = np.argmax(best > 0, axis=1)
-    known = best[rows, first] > 0
+    has_speed = best[rows, first] > 0
     above = np.searchsorted(counts, share)
     above = np.maximum(above, first)
-    inside = above < len(counts)
+    is_inside = above < len(counts)
     high = np.minimum(above, len(counts) - 1)
     low = high - 1
-    has_low = inside & (low >= first) & (high > 0)
+    has_low = is_inside & (low >= first) & (high > 0)
     low_count = np.where(has_low, counts[np.maximum(low, 0)], 0.0)
     low_speed = np.where(has_low, best[rows, np.maximum(low, 0)], 0.0)
     part = (share - low_count) / np.maximum(counts[high] - low_count, 1e-12)
     between = low_speed + part * (best[rows, high] - low_speed)
-    return np.where(known, np.where(inside, between, best[rows, -1]), 0.0)
+    return np.where(has_speed, np.where(is_inside, between, best[rows, -1]), 0.0)
 
 
 def _within_cap(group: Group, times: int) -> Mask:
     node = group.options.offer.node_size
     caps = [
-        growth_cap(row.job, node, most, times)
-        for row, most in zip(group.rows, group.most_profiled, strict=True)
+        growth_cap(row.job, node, max_replicas, times)
+        for row, max_replicas in zip(group.rows, group.max_replicas, strict=True)
     ]
-    found: Mask = group.options.replicas[None, :] <= np.array(caps)[:, None]
-    return found
+    mask: Mask = group.options.replicas[None, :] <= np.array(caps)[:, None]
+    return mask
 
 
 def growth(types: int) -> int:
@@ -208,10 +210,10 @@ def growth(types: int) -> int:
     return GROWTH_MIXED if types > 1 else GROWTH
 
 
-def growth_cap(job: Job, node_size: int, most_profiled: int, times: int = GROWTH) -> int:
+def growth_cap(job: Job, node_size: int, max_replicas: int, times: int = GROWTH) -> int:
     """Most replicas that it may be given now."""
     return asks_for(job) or max(
-        job.spec.min_gpus, min(FIRST_START, node_size), times * most_profiled
+        job.spec.min_gpus, min(FIRST_START, node_size), times * max_replicas
     )
 
 
@@ -220,7 +222,7 @@ def _restart_factors(
     config: Config,
     now: Seconds,
     is_current: Mask,
-    left: Array,
+    times: Array,
     bringing: Array | None,
 ) -> Array:
     """f(n) = (H - R) / H where a shape costs a restart, R its restart time (with what has to be
@@ -230,7 +232,7 @@ def _restart_factors(
     LEAST_FACTOR at least, or they would never be moved), but no job is trusted to last much longer
     than it has lasted (Lindy's law). Nor is a shape left at once that a restart was just paid for:
     f <= (t + R) / (t + 2 R) after t seconds in it. A job that was stopped pays when it goes on, so
-    that two jobs do not take turns at every round. One that would end in `left` seconds at a shape
+    that two jobs do not take turns at every round. One that would end in `times` seconds at a shape
     has no more than these to make up for the restart in.
     """
     horizon = config.hysteresis_seconds
@@ -239,28 +241,28 @@ def _restart_factors(
     factor = (
         np.maximum(1.0 - restart / horizon, LEAST_FACTOR) if horizon > 0 else np.ones(restart.shape)
     )
-    lasted = (
+    lifetime = (
         np.array([max(now - row.job.submitted_at, 0.0) for row in group.rows])[:, None] + horizon
     )
     factor = np.minimum(
-        factor, np.where(restart > 0, lasted / np.maximum(lasted + restart, TINY), 1.0)
+        factor, np.where(restart > 0, lifetime / np.maximum(lifetime + restart, TINY), 1.0)
     )
-    held = np.array([_held(row.job, now) for row in group.rows])[:, None]
+    tenure = np.array([_tenure(row.job, now) for row in group.rows])[:, None]
     factor = np.where(
         restart > 0,
-        np.minimum(factor, (held + restart) / np.maximum(held + 2.0 * restart, TINY)),
+        np.minimum(factor, (tenure + restart) / np.maximum(tenure + 2.0 * restart, TINY)),
         factor,
     )
     runs = np.array([row.current is not None for row in group.rows])
-    ends = np.where(np.isfinite(left) & runs[:, None], left, 0.0)
+    ends = np.where(np.isfinite(times) & runs[:, None], times, 0.0)
     pays_off = np.where(ends > 0, ends / np.maximum(ends + restart, TINY), 1.0)
     factors = np.minimum(np.minimum(factor, pays_off), 1.0 / (1.0 + LEAST_GAIN))
     never_ran = np.array([row.job.attempt == 0 for row in group.rows])
-    found: Array = np.where(is_current | never_ran[:, None], 1.0, factors)
-    return found
+    all_factors: Array = np.where(is_current | never_ran[:, None], 1.0, factors)
+    return all_factors
 
 
-def _held(job: Job, now: Seconds) -> Seconds:
+def _tenure(job: Job, now: Seconds) -> Seconds:
     """For how long it has had the shape that it has; for ever where it has none."""
     return (
         max(now - job.launched_at, 0.0)

@@ -21,13 +21,13 @@ DEFICIT = 2.0  # times less service than the fair share from which on a job coun
 
 def weights(
     candidates: Sequence[Candidate],
-    left: Mapping[JobId, Seconds],
+    remaining_seconds: Mapping[JobId, Seconds],
     shares: Mapping[JobId, float],
     now: Seconds,
     config: Config,
 ) -> dict[JobId, float]:
-    """Weights of the jobs. `left`: seconds to the declared end at the best shape, of those whose
-    end is known.
+    """Weights of the jobs. `remaining_seconds`: to the declared end at the best shape, of those
+    whose end is known.
 
     Where at least one length is known: rank / J, the job that needs the longest ranked 1 (only the
     order counts, so that one very long job does not swamp the rest; compare heSRPT, Berg et al.
@@ -37,37 +37,42 @@ def weights(
     """
     if not candidates:
         return {}
-    if left:
+    if remaining_seconds:
         ranks = _ranks(
-            {each.job.id: _or_guess(left.get(each.job.id), each.job, now) for each in candidates}
+            {
+                candidate.job.id: _or_guess(
+                    remaining_seconds.get(candidate.job.id), candidate.job, now
+                )
+                for candidate in candidates
+            }
         )
         urgency = {
-            each.job.id: ranks[each.job.id]
-            * (_deficit(each, shares[each.job.id], now) if config.fairness_floor else 1.0)
-            for each in candidates
+            candidate.job.id: ranks[candidate.job.id]
+            * (_deficit(candidate, shares[candidate.job.id], now) if config.fairness_floor else 1.0)
+            for candidate in candidates
         }
     else:
         urgency = {
-            each.job.id: (1.0 + each.job.service_at(now) / SERVICE_KNEE) ** -SERVICE_POWER
-            for each in candidates
+            candidate.job.id: (1.0 + candidate.job.service_at(now) / SERVICE_KNEE) ** -SERVICE_POWER
+            for candidate in candidates
         }
-    mean = sum(shares[each.job.id] for each in candidates) / len(candidates)
+    mean = sum(shares[candidate.job.id] for candidate in candidates) / len(candidates)
     return {
-        each.job.id: urgency[each.job.id]
-        * (shares[each.job.id] / mean if mean > 0 else 1.0)
-        * priority_weight(each.job)
-        for each in candidates
+        candidate.job.id: urgency[candidate.job.id]
+        * (shares[candidate.job.id] / mean if mean > 0 else 1.0)
+        * priority_weight(candidate.job)
+        for candidate in candidates
     }
 
 
-def _or_guess(known: Seconds | None, job: Job, now: Seconds) -> Seconds:
+def _or_guess(seconds: Seconds | None, job: Job, now: Seconds) -> Seconds:
     """Of unknown length: as much is to come as was (Lindy's law), at least UNKNOWN_SECONDS.
 
     Rounded up to a power of two of them, so that two such jobs do not take turns at every round but
     at every doubling.
     """
-    if known is not None:
-        return known
+    if seconds is not None:
+        return seconds
     running = (
         now - job.started_at if job.state in HOLDS_DEVICES and job.started_at is not None else 0.0
     )
@@ -79,8 +84,8 @@ def _deficit(candidate: Candidate, share: float, now: Seconds) -> float:
     """1, or how many times beyond DEFICIT its service falls short of its share (what it cannot use
     left out)."""
     job = candidate.job
-    entitled = min(share, candidate.options.most) * max(now - job.submitted_at, 0.0)
-    return max(1.0, (entitled + SERVICE_KNEE) / (job.service_at(now) + SERVICE_KNEE) / DEFICIT)
+    fair_service = min(share, candidate.options.most) * max(now - job.submitted_at, 0.0)
+    return max(1.0, (fair_service + SERVICE_KNEE) / (job.service_at(now) + SERVICE_KNEE) / DEFICIT)
 
 
 def _ranks(seconds: Mapping[JobId, Seconds]) -> dict[JobId, float]:

@@ -56,7 +56,7 @@ class _Rows:
     atomic: Array
     log_grad: Array  # 0 where it was not measured
     log_step: Array
-    known: Array  # 1 / (rows whose gradient time was measured) for those, 0 for the others
+    grad_weights: Array  # 1 / (rows whose gradient time was measured) for those, 0 for the others
     alone: Array
     sync: Array
 
@@ -84,14 +84,14 @@ def fit(rows: tuple[ProfileRow, ...]) -> PolluxParams | None:
 
     lower = np.where(free == _GAMMA, 1.0, _LEAST)
     upper = np.where(free == _GAMMA, _MOST_OVERLAP, np.inf)
-    found = minimize(
+    result = minimize(
         of_free,
         theta[free],
         jac=True,
         method="L-BFGS-B",
         bounds=list(zip(lower, upper, strict=True)),
     )
-    theta[free] = found.x
+    theta[free] = result.x
     if not data.sync[:, 0].any():
         theta[_ALPHA_N] = max(theta[_ALPHA_N], _INTER_PENALTY * theta[_ALPHA_R])
         theta[_BETA_N] = max(theta[_BETA_N], _INTER_PENALTY * theta[_BETA_R])
@@ -114,34 +114,34 @@ def _columns(rows: Sequence[ProfileRow]) -> tuple[_Rows | None, Array]:
     )
     nodes, replicas, atomic, grad, step = table.T
     grad = np.where(replicas <= 1, np.where(grad > 0, grad, step), grad)
-    known = (grad > 0) & np.isfinite(grad)
-    if not known.any():
-        grad, known = step, np.ones(len(step), dtype=bool)
+    has_grad = (grad > 0) & np.isfinite(grad)
+    if not has_grad.any():
+        grad, has_grad = step, np.ones(len(step), dtype=bool)
     across, within = nodes > 1, (nodes <= 1) & (replicas > 1)
     more = np.maximum(replicas - 2.0, _LEAST)
     sync = np.stack([across, across * more, within, within * more], axis=1)
-    log_grad = np.log(np.where(known, grad, 1.0))
+    log_grad = np.log(np.where(has_grad, grad, 1.0))
     data = _Rows(
-        atomic, log_grad, np.log(step), known / known.sum(), (replicas <= 1) * _LEAST, sync
+        atomic, log_grad, np.log(step), has_grad / has_grad.sum(), (replicas <= 1) * _LEAST, sync
     )
-    return data, grad[known]
+    return data, grad[has_grad]
 
 
 def _start(data: _Rows, grad: Array) -> tuple[Array, NDArray[np.intp]]:
     """Where the search starts, and which parameters it may change; the others stay."""
-    theta, held = _START.copy(), np.zeros(7, dtype=bool)
+    theta, is_constant = _START.copy(), np.zeros(7, dtype=bool)
     if len(np.unique(data.atomic)) == 1:
         # half of the time is constant: optimistic about larger batches
-        theta[_ALPHA_C], held[_ALPHA_C] = grad.mean() / 2.0, True
+        theta[_ALPHA_C], is_constant[_ALPHA_C] = grad.mean() / 2.0, True
     across, within = data.sync[:, 0] > 0, data.sync[:, 2] > 0
     if not across.any():
-        held[[_ALPHA_N, _BETA_N]] = True
+        is_constant[[_ALPHA_N, _BETA_N]] = True
     if not within.any():
-        held[[_ALPHA_R, _BETA_R]] = True
+        is_constant[[_ALPHA_R, _BETA_R]] = True
     if not (data.sync[:, [1, 3]] >= 1.0).any():
-        held[[_BETA_N, _BETA_R]] = True
-    theta[held & (np.arange(7) != _ALPHA_C)] = _LEAST
-    return theta, np.flatnonzero(~held)
+        is_constant[[_BETA_N, _BETA_R]] = True
+    theta[is_constant & (np.arange(7) != _ALPHA_C)] = _LEAST
+    return theta, np.flatnonzero(~is_constant)
 
 
 def _loss_of(data: _Rows) -> Callable[[Array], tuple[float, Array]]:
@@ -157,7 +157,7 @@ def _loss_of(data: _Rows) -> Callable[[Array], tuple[float, Array]]:
         log_sum = np.logaddexp(gamma * log_compute, gamma * log_sync)
         share = np.exp(gamma * log_sync - log_sum)  # of the step's growth that synchronising has
         off_grad, off_step = log_compute - data.log_grad, log_sum / gamma - data.log_step
-        weighted = data.known * off_grad
+        weighted = data.grad_weights * off_grad
         grad_error, step_error = (
             float(weighted @ off_grad) ** 0.5,
             float(off_step @ off_step / count) ** 0.5,

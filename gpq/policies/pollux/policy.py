@@ -32,25 +32,31 @@ class Pollux:
     name = "pollux"
     generations: int = GENERATIONS
     _fronts: dict[str, Front] = field(default_factory=dict)
-    _chosen: dict[JobId, Layout] = field(default_factory=dict)
+    _last_layouts: dict[JobId, Layout] = field(default_factory=dict)
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         round_ = entrants(snapshot)
         contenders = sorted(round_.contenders, key=lambda c: _order(c.job, snapshot.now))
         share = shares(snapshot, round_)
-        chosen: dict[JobId, Layout] = {}
+        layouts: dict[JobId, Layout] = {}
         for number, gpu_type in enumerate(sorted(share)):
             rivals = [contender for contender in contenders if contender.gpu_type == gpu_type]
-            kept = {
-                name: shape for name, shape in round_.kept.items() if shape.gpu_type == gpu_type
+            fixed_shapes = {
+                name: shape
+                for name, shape in round_.fixed_shapes.items()
+                if shape.gpu_type == gpu_type
             }
             if rivals:
                 luck = np.random.default_rng(
                     [abs(snapshot.config.seed), int(abs(snapshot.now) * 1000), number]
                 )
-                chosen |= self._search(snapshot, gpu_type, rivals, kept, share[gpu_type], luck)
-        allocation = placeable(snapshot, {**round_.kept, **chosen})
-        self._chosen = {name: layout for name, layout in chosen.items() if name in allocation}
+                layouts |= self._search(
+                    snapshot, gpu_type, rivals, fixed_shapes, share[gpu_type], luck
+                )
+        allocation = placeable(snapshot, {**round_.fixed_shapes, **layouts})
+        self._last_layouts = {
+            name: layout for name, layout in layouts.items() if name in allocation
+        }
         return allocation
 
     def _search(
@@ -58,14 +64,14 @@ class Pollux:
         snapshot: Snapshot,
         gpu_type: str,
         rivals: Sequence[Contender],
-        kept: Mapping[JobId, Shape],
+        fixed_shapes: Mapping[JobId, Shape],
         share: Share,
         luck: np.random.Generator,
     ) -> dict[JobId, Layout]:
         present = {
             c.job.id: layout for c in rivals if (layout := self._present(c, snapshot)) is not None
         }
-        problem, nodes = problem_of(snapshot, rivals, present, kept, share)
+        problem, nodes = problem_of(snapshot, rivals, present, fixed_shapes, share)
         jobs = tuple(contender.job.id for contender in rivals)
         best, front = search(
             problem, self._fronts.get(gpu_type, Front()).mapped(jobs, nodes), luck, self.generations
@@ -80,10 +86,15 @@ class Pollux:
     def _present(self, contender: Contender, snapshot: Snapshot) -> Layout | None:
         """What it has; of one that is being moved what it is being moved to, if that is still
         remembered."""
-        job, chosen = contender.job, self._chosen.get(contender.job.id)
-        moving = job.placement is None or is_leaving(job, snapshot)
-        if moving and chosen is not None and job.target is not None and chosen.shape == job.target:
-            return chosen
+        job, layout = contender.job, self._last_layouts.get(contender.job.id)
+        is_moving = job.placement is None or is_leaving(job, snapshot)
+        if (
+            is_moving
+            and layout is not None
+            and job.target is not None
+            and layout.shape == job.target
+        ):
+            return layout
         if job.placement is None:
             return None
         return Layout(job.placement.counts, contender.gpu_type)

@@ -72,25 +72,25 @@ class Front:
 def shares(snapshot: Snapshot, round_: Entrants) -> dict[str, Share]:
     """By type of GPUs. Devices of nodes that answer count whether or not they can be used now."""
     homes = [contender.gpu_type for contender in round_.contenders]
-    homes += [shape.gpu_type for shape in round_.kept.values()]
-    found = {}
+    homes += [shape.gpu_type for shape in round_.fixed_shapes.values()]
+    share_by_type = {}
     for name in sorted({*shape_types(snapshot), *homes}):
         counts = [
             sum(d.type == name or not name for d in node.devices) for node in nodes_up(snapshot)
         ]
         gpus = max(sum(counts), 1)
-        found[name] = Share(
+        share_by_type[name] = Share(
             max(sum(count > 0 for count in counts), 1), gpus, ceil(gpus / max(homes.count(name), 1))
         )
-    return found
+    return share_by_type
 
 
 def speedups(job: Job, gpu_type: str, share: Share, most: int) -> Floats:
     """Goodput over that of the fair share, [on several nodes][replicas, 0 to `most`]. Never
     profiled (or no batch fits the share): perfect, K / K_f; also a job that is not elastic, since
     it never chooses."""
-    declared = job.profile.declared
-    limits = limits_of(declared, gpu_type) if declared is not None and job.elastic else None
+    declaration = job.profile.declared
+    limits = limits_of(declaration, gpu_type) if declaration is not None and job.elastic else None
     params = fit(rows_on(job.profile.basis, gpu_type)) if limits is not None else None
     if limits is not None and params is not None:
         table = _modelled(params, stats_of(job.profile.noise_basis), limits, share.replicas, most)
@@ -134,39 +134,41 @@ def objective(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> floa
     round_ = entrants(snapshot)
     share = shares(snapshot, round_)
     costs = []
-    for name in sorted({*round_.kept, *(contender.job.id for contender in round_.contenders)}):
-        job, wanted = snapshot.jobs[name], allocation.get(name)
+    for name in sorted(
+        {*round_.fixed_shapes, *(contender.job.id for contender in round_.contenders)}
+    ):
+        job, allotment = snapshot.jobs[name], allocation.get(name)
         utility = 0.0
-        if wanted is not None:
-            shape = shape_of(wanted)
+        if allotment is not None:
+            shape = shape_of(allotment)
             table = speedups(job, shape.gpu_type, share[shape.gpu_type], shape.replicas)
             utility = (
                 float(table[int(shape.nodes > 1), shape.replicas]) * share[shape.gpu_type].scale
             )
-        if _differs(snapshot, job, wanted):
+        if _differs(snapshot, job, allotment):
             utility *= restart_factor(job, snapshot.now, snapshot.config)
         costs.append(1.0 / (utility + FLOOR))
     return len(costs) / sum(costs) if costs else 0.0
 
 
-def _differs(snapshot: Snapshot, job: Job, wanted: Allotment | None) -> bool:
-    if job.placement is None or wanted is None:
-        return job.placement is not None or wanted is not None
-    if isinstance(wanted, Layout):
-        return wanted.parts != job.placement.counts
-    return wanted != shape_on(job.placement, snapshot)
+def _differs(snapshot: Snapshot, job: Job, allotment: Allotment | None) -> bool:
+    if job.placement is None or allotment is None:
+        return job.placement is not None or allotment is not None
+    if isinstance(allotment, Layout):
+        return allotment.parts != job.placement.counts
+    return allotment != shape_on(job.placement, snapshot)
 
 
 def problem_of(
     snapshot: Snapshot,
     contenders: Sequence[Contender],
     present: Mapping[JobId, Layout],
-    kept: Mapping[JobId, Shape],
+    fixed_shapes: Mapping[JobId, Shape],
     share: Share,
 ) -> tuple[Problem, list[NodeId]]:
     """The problem of the jobs of one type, in this order, and the nodes of its columns.
-    `present`: what each has now (or is about to have), `kept`: the jobs of this type that are
-    not to be moved."""
+    `present`: what each has now (or is about to have), `fixed_shapes`: of the jobs of this type
+    that are not to be moved."""
     nodes = sorted({node for contender in contenders for node in contender.offer})
     column = {node: at for at, node in enumerate(nodes)}
     room = np.zeros((len(contenders), len(nodes)), dtype=np.int16)
@@ -182,15 +184,15 @@ def problem_of(
         for row, contender in enumerate(contenders):
             layout = present.get(contender.job.id)
             if layout is not None and (contender.job.placement is not None) == holds:
-                wanted = np.zeros_like(capacity)
+                counts = np.zeros_like(capacity)
                 for node, count in layout.parts:
                     if node in column:
-                        wanted[column[node]] = count
+                        counts[column[node]] = count
                 if (
-                    wanted.sum() == layout.shape.replicas
-                    and (base.sum(axis=0) + wanted <= capacity).all()
+                    counts.sum() == layout.shape.replicas
+                    and (base.sum(axis=0) + counts <= capacity).all()
                 ):
-                    base[row] = wanted
+                    base[row] = counts
     most = np.array([growth_cap(contender) for contender in contenders], dtype=np.int16)
     cost, speedup = _tables(
         snapshot, contenders, share, int(max(most.max(), base.sum(axis=1).max()))
@@ -204,10 +206,10 @@ def problem_of(
         np.array(
             [MOST_NODES if contender.spreads else 1 for contender in contenders], dtype=np.int16
         ),
-        _spanned(snapshot, kept, nodes),
+        _spanned(snapshot, fixed_shapes, nodes),
         cost,
         speedup,
-        _others(snapshot, kept, share),
+        _fixed_jobs(snapshot, fixed_shapes, share),
     )
     return problem, nodes
 
@@ -222,21 +224,23 @@ def _tables(
 
 
 def _spanned(
-    snapshot: Snapshot, kept: Mapping[JobId, Shape], nodes: Sequence[NodeId]
+    snapshot: Snapshot, fixed_shapes: Mapping[JobId, Shape], nodes: Sequence[NodeId]
 ) -> np.ndarray:
     across = {
         node
-        for name, shape in kept.items()
+        for name, shape in fixed_shapes.items()
         if shape.nodes > 1 and (placement := snapshot.jobs[name].placement) is not None
         for node, _ in placement.parts
     }
     return np.array([node in across for node in nodes], dtype=bool)
 
 
-def _others(snapshot: Snapshot, kept: Mapping[JobId, Shape], share: Share) -> tuple[float, int]:
+def _fixed_jobs(
+    snapshot: Snapshot, fixed_shapes: Mapping[JobId, Shape], share: Share
+) -> tuple[float, int]:
     cost = 0.0
-    for name in sorted(kept):
-        shape = kept[name]
+    for name in sorted(fixed_shapes):
+        shape = fixed_shapes[name]
         table = speedups(snapshot.jobs[name], shape.gpu_type, share, shape.replicas)
         cost += 1.0 / (float(table[int(shape.nodes > 1), shape.replicas]) * share.scale + FLOOR)
-    return cost, len(kept)
+    return cost, len(fixed_shapes)

@@ -57,11 +57,11 @@ def _is_eligible(job: Job, snapshot: Snapshot) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """`kept`: jobs that keep what they have. `jobs`: those to decide on, by id, with the devices
-    that each could use (`offers`; by type: `parts`), and what there is for all of them (`capacity`:
-    devices by type)."""
+    """`fixed_shapes`: of jobs that keep what they have. `jobs`: those to decide on, by id, with the
+    devices that each could use (`offers`; by type: `parts`), and what there is for all of them
+    (`capacity`: devices by type)."""
 
-    kept: Mapping[JobId, Shape]
+    fixed_shapes: Mapping[JobId, Shape]
     jobs: tuple[Job, ...]
     offers: Mapping[JobId, Supply]
     parts: Mapping[JobId, Mapping[str, Supply]]
@@ -72,21 +72,21 @@ def contest(snapshot: Snapshot, jobs: Sequence[Job] | None = None) -> Contest:
     """Of `jobs`, by default all that are eligible. Everybody else who holds devices keeps them."""
     jobs = eligible(snapshot) if jobs is None else jobs
     names = {job.id for job in jobs}
-    kept = {
+    fixed_shapes = {
         name: shape_on(job.placement, snapshot)
         for name, job in sorted(snapshot.jobs.items())
         if job.placement is not None and name not in names
     }
-    taken = {device: name for device, name in held_by(snapshot).items() if name in kept}
+    holders = {device: name for device, name in held_by(snapshot).items() if name in fixed_shapes}
     # The same for all of one kind, since none of them holds what is taken.
     offers = {
-        kind: supply(snapshot, job, taken)
+        kind: supply(snapshot, job, holders)
         for kind, job in {kind_of(job, snapshot): job for job in jobs}.items()
     }
     parts = {kind: by_type(offer, snapshot) for kind, offer in offers.items()}
     kinds = {job.id: kind_of(job, snapshot) for job in jobs}
     return Contest(
-        kept,
+        fixed_shapes,
         tuple(jobs),
         {job.id: offers[kinds[job.id]] for job in jobs},
         {job.id: parts[kinds[job.id]] for job in jobs},
@@ -113,23 +113,23 @@ def _capacity(
 def configurations(snapshot: Snapshot, round_: Contest) -> dict[JobId, list[Shape]]:
     """Powers of two within a node, whole nodes, and the least that the job may have: about N + log2
     R of a type (Sia, SOSP'23, section 3.3)."""
-    known: dict[tuple[object, ...], list[Shape]] = {}
-    found = {}
+    shapes_by_key: dict[tuple[object, ...], list[Shape]] = {}
+    shapes_by_job = {}
     for job in round_.jobs:
         # Alike for all jobs with the same devices and the same range of sizes.
-        alike = (kind_of(job, snapshot), job.spec.level, gpu_range(job, ANY_NUMBER))
-        if alike not in known:
-            whole = {
+        key = (kind_of(job, snapshot), job.spec.level, gpu_range(job, ANY_NUMBER))
+        if key not in shapes_by_key:
+            node_sizes = {
                 name: {len(ids) for ids in part.values()}
                 for name, part in round_.parts[job.id].items()
             }
-            known[alike] = [
+            shapes_by_key[key] = [
                 shape
                 for shape in feasible(job, snapshot, round_.offers[job.id])
                 if shape.nodes > 1
                 or shape.replicas & (shape.replicas - 1) == 0
                 or shape.replicas == job.spec.min_gpus
-                or shape.replicas in whole[shape.gpu_type]
+                or shape.replicas in node_sizes[shape.gpu_type]
             ]
-        found[job.id] = known[alike]
-    return found
+        shapes_by_job[job.id] = shapes_by_key[key]
+    return shapes_by_job

@@ -49,28 +49,28 @@ class Seats:
         self._spread = spread
         self._final = keep_running
         movable = set() if keep_running else {job.id for job in eligible(snapshot)}
-        self._kept: dict[JobId, Placement] = {
+        self._fixed_seats: dict[JobId, Placement] = {
             name: placement
             for name in sorted(snapshot.jobs)
             if name not in movable and (placement := snapshot.jobs[name].placement) is not None
         }
-        self._seated: dict[JobId, Placement] = {}
-        self._sitter: dict[tuple[NodeId, DeviceId], JobId] = {}
+        self._provisional_seats: dict[JobId, Placement] = {}
+        self._sitters: dict[tuple[NodeId, DeviceId], JobId] = {}
         self._empty = Board(snapshot)
-        self._free = Board(snapshot, self._kept)  # less what is kept
-        self._rest = self._free.copy()  # less the seats as well
+        self._free = Board(snapshot, self._fixed_seats)  # less what is kept
+        self._vacancies = self._free.copy()  # less the seats as well
 
     def admit(self, job: Job, avoid: Placement | None = None) -> bool:
         """Does its gang still fit, on other devices than those to `avoid`? Then it is seated."""
         if job.placement is not None and self._keep(job, job.placement):
             return True
-        board = self._rest
+        board = self._vacancies
         if avoid is not None:
             board = board.copy()
             board.take(avoid)
         seat = self._sit(job, board)
         if seat is not None:
-            self._rest.take(seat)
+            self._vacancies.take(seat)
             self._settle(job.id, seat)
         return seat is not None
 
@@ -81,60 +81,64 @@ class Seats:
     def later(self, job: Job, freed: Iterable[JobId]) -> Placement | None:
         """Devices on which it will fit once the `freed` jobs are gone; None while it does not
         fit."""
-        board = self._rest.copy()
+        board = self._vacancies.copy()
         for name in freed:
-            board.give(self._kept[name] if name in self._kept else self._seated[name])
+            board.give(
+                self._fixed_seats[name]
+                if name in self._fixed_seats
+                else self._provisional_seats[name]
+            )
         return self._find(job, board)
 
     def allotments(self) -> dict[JobId, Allotment]:
         """The shapes of those that keep what they have, and layouts of the others."""
-        seated = None if self._final else self._reseat(self._seated, self._free.copy())
-        found: dict[JobId, Allotment] = {
-            name: shape_on(p, self._snapshot) for name, p in self._kept.items()
+        seats = None if self._final else self._reseat(self._provisional_seats, self._free.copy())
+        allotments: dict[JobId, Allotment] = {
+            name: shape_on(p, self._snapshot) for name, p in self._fixed_seats.items()
         }
-        for name, seat in (self._seated if seated is None else seated).items():
-            found[name] = Layout(seat.counts, shape_on(seat, self._snapshot).gpu_type)
-        return placeable(self._snapshot, found)
+        for name, seat in (self._provisional_seats if seats is None else seats).items():
+            allotments[name] = Layout(seat.counts, shape_on(seat, self._snapshot).gpu_type)
+        return placeable(self._snapshot, allotments)
 
     def _keep(self, job: Job, placement: Placement) -> bool:
         """Let a running gang stay; those seated on its devices sit down elsewhere, if there is
         room."""
         if placement.replicas != job.spec.min_gpus or is_leaving(job, self._snapshot):
             return False
-        displaced = {self._sitter[device] for device in placement.devices if device in self._sitter}
-        order = [name for name in self._seated if name in displaced] if displaced else []
-        rest = self._rest.copy() if displaced else self._rest
+        sitters = {self._sitters[device] for device in placement.devices if device in self._sitters}
+        order = [name for name in self._provisional_seats if name in sitters] if sitters else []
+        vacancies = self._vacancies.copy() if sitters else self._vacancies
         for name in order:
-            rest.give(self._seated[name])
-        rest.take(placement)
-        seated = self._reseat(order, rest)
-        if seated is None:
+            vacancies.give(self._provisional_seats[name])
+        vacancies.take(placement)
+        seats = self._reseat(order, vacancies)
+        if seats is None:
             return False
         for name in order:
-            for device in self._seated[name].devices:
-                del self._sitter[device]
-        self._kept[job.id] = placement
+            for device in self._provisional_seats[name].devices:
+                del self._sitters[device]
+        self._fixed_seats[job.id] = placement
         self._free.take(placement)
-        self._rest = rest
-        for name, seat in seated.items():
+        self._vacancies = vacancies
+        for name, seat in seats.items():
             self._settle(name, seat)
         return True
 
     def _settle(self, name: JobId, seat: Placement) -> None:
-        self._seated[name] = seat
-        self._sitter.update(dict.fromkeys(seat.devices, name))
+        self._provisional_seats[name] = seat
+        self._sitters.update(dict.fromkeys(seat.devices, name))
 
     def _reseat(self, order: Iterable[JobId], board: Board) -> dict[JobId, Placement] | None:
         """These jobs, one after the other, on a board, which is used up; None if they do not
         fit."""
-        seated: dict[JobId, Placement] = {}
+        seats: dict[JobId, Placement] = {}
         for name in order:
             seat = self._sit(self._snapshot.jobs[name], board)
             if seat is None:
                 return None
-            seated[name] = seat
+            seats[name] = seat
             board.take(seat)
-        return seated
+        return seats
 
     def _sit(self, job: Job, board: Board) -> Placement | None:
         """Where nobody has to leave first, if that takes no more nodes and the policy does not want
@@ -161,10 +165,10 @@ class Seats:
     def _nodes(self, job: Job, free: Counts) -> list[tuple[int, int]]:
         """(position of a node, devices there) for a gang; empty if it does not fit."""
         gang = job.spec.min_gpus
-        fitting = np.flatnonzero(free >= gang)
-        if len(fitting):
-            best = free[fitting].argmax() if self._spread else free[fitting].argmin()
-            return [(int(fitting[best]), gang)]
+        hosts = np.flatnonzero(free >= gang)
+        if len(hosts):
+            best = free[hosts].argmax() if self._spread else free[hosts].argmin()
+            return [(int(hosts[best]), gang)]
         return emptiest(free, gang) if job.spec.level is Level.SCRIPT and free.sum() >= gang else []
 
     def _runs(self, job: Job, seat: Placement) -> bool:

@@ -18,12 +18,15 @@ Gain = Callable[[int], float]  # of k + 1 GPUs over k, in whatever the policy co
 
 def allot(
     snapshot: Snapshot,
-    kept: Mapping[JobId, Shape],
+    fixed_shapes: Mapping[JobId, Shape],
     contenders: Sequence[Contender],
     gains: Mapping[JobId, Gain],
 ) -> dict[JobId, Allotment]:
     """What is kept, and layouts for the `counts` of the contenders."""
-    return {**kept, **layouts(snapshot, contenders, counts(contenders, gains), kept)}
+    return {
+        **fixed_shapes,
+        **layouts(snapshot, contenders, counts(contenders, gains), fixed_shapes),
+    }
 
 
 def counts(contenders: Sequence[Contender], gains: Mapping[JobId, Gain]) -> dict[JobId, int]:
@@ -31,18 +34,18 @@ def counts(contenders: Sequence[Contender], gains: Mapping[JobId, Gain]) -> dict
     is largest and positive. Of equal gains the earlier one's. O(GPUs log jobs)."""
     devices: dict[str, set[tuple[NodeId, str]]] = {}
     for contender in contenders:
-        own = {(node, device) for node, ids in contender.offer.items() for device in ids}
-        devices.setdefault(contender.gpu_type, set()).update(own)
-    free = {name: len(known) for name, known in devices.items()}
-    found: dict[JobId, int] = {}
+        offer_devices = {(node, device) for node, ids in contender.offer.items() for device in ids}
+        devices.setdefault(contender.gpu_type, set()).update(offer_devices)
+    free = {name: len(pairs) for name, pairs in devices.items()}
+    replicas: dict[JobId, int] = {}
     for contender in contenders:
         if free[contender.gpu_type] >= contender.least:
-            found[contender.job.id] = contender.least
+            replicas[contender.job.id] = contender.least
             free[contender.gpu_type] -= contender.least
     heap = [
         (-gains[c.job.id](c.least), order, c.least)
         for order, c in enumerate(contenders)
-        if c.job.id in found and c.least < c.most
+        if c.job.id in replicas and c.least < c.most
     ]
     heapify(heap)
     while heap:
@@ -51,55 +54,60 @@ def counts(contenders: Sequence[Contender], gains: Mapping[JobId, Gain]) -> dict
         if gain >= 0 or free[contender.gpu_type] < 1:
             continue
         count += 1
-        found[contender.job.id] = count
+        replicas[contender.job.id] = count
         free[contender.gpu_type] -= 1
         if count < contender.most:
             heappush(heap, (-gains[contender.job.id](count), order, count))
-    return found
+    return replicas
 
 
 def layouts(
     snapshot: Snapshot,
     contenders: Sequence[Contender],
-    found: Mapping[JobId, int],
-    kept: Iterable[JobId],
+    replicas: Mapping[JobId, int],
+    fixed_jobs: Iterable[JobId],
 ) -> dict[JobId, Layout]:
     """Nodes for these counts. Who has as many as now stays where they are; the others, fewest
     first, take the node with most free GPUs, then the next (as in Pollux's Optimus). What must have
     one node comes first; should that not fit, everybody moves, and should it still not fit, it
     waits."""
-    staying = {
+    stayers = {
         c.job.id
         for c in contenders
-        if c.job.placement is not None and found.get(c.job.id) == c.job.replicas
+        if c.job.placement is not None and replicas.get(c.job.id) == c.job.replicas
     }
-    laid = _laid_out(contenders, found, Board(snapshot, kept), staying)
-    if any(c.job.id in found and c.job.id not in laid for c in contenders):
-        again = _laid_out(contenders, found, Board(snapshot, kept), set())
-        laid = again if len(again) > len(laid) else laid
-    return laid
+    homes = _laid_out(contenders, replicas, Board(snapshot, fixed_jobs), stayers)
+    if any(c.job.id in replicas and c.job.id not in homes for c in contenders):
+        new_homes = _laid_out(contenders, replicas, Board(snapshot, fixed_jobs), set())
+        homes = new_homes if len(new_homes) > len(homes) else homes
+    return homes
 
 
 def _laid_out(
-    contenders: Sequence[Contender], found: Mapping[JobId, int], board: Board, staying: set[JobId]
+    contenders: Sequence[Contender],
+    replicas: Mapping[JobId, int],
+    board: Board,
+    stayers: set[JobId],
 ) -> dict[JobId, Layout]:
-    laid: dict[JobId, Layout] = {}
+    homes: dict[JobId, Layout] = {}
     for contender in contenders:
         placement = contender.job.placement
-        if contender.job.id in staying and placement is not None:
+        if contender.job.id in stayers and placement is not None:
             board.take(placement)
-            laid[contender.job.id] = Layout(placement.counts, contender.gpu_type)
-    rest = [c for c in contenders if c.job.id in found and c.job.id not in laid]
-    rest.sort(
-        key=lambda c: found[c.job.id] if c.spreads or found[c.job.id] == 1 else -found[c.job.id]
+            homes[contender.job.id] = Layout(placement.counts, contender.gpu_type)
+    seekers = [c for c in contenders if c.job.id in replicas and c.job.id not in homes]
+    seekers.sort(
+        key=lambda c: (
+            replicas[c.job.id] if c.spreads or replicas[c.job.id] == 1 else -replicas[c.job.id]
+        )
     )
-    for contender in rest:
-        layout = _emptiest(board, contender, found[contender.job.id])
+    for contender in seekers:
+        layout = _emptiest(board, contender, replicas[contender.job.id])
         placement = board.find(contender.job, layout) if layout is not None else None
         if layout is not None and placement is not None:
             board.take(placement)
-            laid[contender.job.id] = layout
-    return laid
+            homes[contender.job.id] = layout
+    return homes
 
 
 def _emptiest(board: Board, contender: Contender, count: int) -> Layout | None:
@@ -107,8 +115,8 @@ def _emptiest(board: Board, contender: Contender, count: int) -> Layout | None:
     for its least."""
     parts = emptiest(board.counts(board.kind(contender.job, contender.gpu_type)), count)
     parts = parts if contender.spreads else parts[:1]
-    if sum(taken for _, taken in parts) < (contender.least if contender.spreads else count):
+    if sum(devices for _, devices in parts) < (contender.least if contender.spreads else count):
         return None
     return Layout(
-        tuple(sorted((board.nodes[at].id, taken) for at, taken in parts)), contender.gpu_type
+        tuple(sorted((board.nodes[at].id, devices) for at, devices in parts)), contender.gpu_type
     )

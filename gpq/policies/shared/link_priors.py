@@ -42,29 +42,29 @@ def informed(job: Job, prior: Prior | None, links: Links) -> Prior | None:
     """`prior` with a row of two nodes, where the job has told its size and times and neither was
     measured over nodes. The same object where there is nothing to add, and for the same
     question."""
-    link, declared = slowest(links), job.profile.declared
-    if link is None or declared is None or declared.parameters <= 0:
+    link, declaration = slowest(links), job.profile.declared
+    if link is None or declaration is None or declaration.parameters <= 0:
         return prior
-    return _lent(job.profile.basis, prior, declared.parameters, link)
+    return _with_link_rows(job.profile.basis, prior, declaration.parameters, link)
 
 
 @lru_cache(maxsize=4096)
-def _lent(
+def _with_link_rows(
     rows: tuple[ProfileRow, ...], prior: Prior | None, parameters: int, link: Link
 ) -> Prior | None:
     prior = prior or Prior()
-    known = [row for row in (*rows, *prior.rows) if is_usable(row)]
-    if not known or any(row.nodes > 1 for row in known):
+    usable_rows = [row for row in (*rows, *prior.rows) if is_usable(row)]
+    if not usable_rows or any(row.nodes > 1 for row in usable_rows):
         return prior
     best: dict[str, ProfileRow] = {}
-    for row in known:
+    for row in usable_rows:
         if row.gpu_type not in best or row.weight > best[row.gpu_type].weight:
             best[row.gpu_type] = row
-    lent = [_row(best[name], sync_seconds(link, parameters)) for name in sorted(best)]
-    return Prior((*prior.rows, *lent), prior.noise, prior.max_replicas, prior.noise_curve)
+    loans = [_row(best[name], sync_seconds(link, parameters)) for name in sorted(best)]
+    return Prior((*prior.rows, *loans), prior.noise, prior.max_replicas, prior.noise_curve)
 
 
-def _row(known: ProfileRow, sync: float) -> ProfileRow:
-    grad = known.step_time if known.replicas == 1 or known.grad_time <= 0 else known.grad_time
+def _row(row: ProfileRow, sync: float) -> ProfileRow:
+    grad = row.step_time if row.replicas == 1 or row.grad_time <= 0 else row.grad_time
     step = float(overlapped(USUAL_OVERLAP, grad, sync))
-    return ProfileRow(2, 2, known.atomic_batch, known.grad_time, step, LENT_WEIGHT, known.gpu_type)
+    return ProfileRow(2, 2, row.atomic_batch, row.grad_time, step, LENT_WEIGHT, row.gpu_type)

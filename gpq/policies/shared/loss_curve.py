@@ -57,8 +57,8 @@ def fit(points: tuple[LossPoint, ...]) -> Curve | None:
     if len(points) < LEAST_POINTS:
         return None
     steps = np.array([point.base_steps for point in points])
-    seen = np.array([point.loss for point in points])
-    losses = _without_outliers(seen)
+    raw_losses = np.array([point.loss for point in points])
+    losses = _without_outliers(raw_losses)
     fall = float(losses.max() - losses.min())
     length = float(steps.max())
     if not (np.isfinite(losses).all() and fall > 0 and length > 0):
@@ -86,8 +86,8 @@ def _line(steps: Array, above: Array) -> tuple[float, float]:
     from scipy.optimize import nnls
 
     weight = above**2
-    found, _ = nnls(np.stack([steps * weight, weight], axis=1), weight / above)
-    return float(found[0]), float(found[1])
+    solution, _ = nnls(np.stack([steps * weight, weight], axis=1), weight / above)
+    return float(solution[0]), float(solution[1])
 
 
 def _without_outliers(losses: Array) -> Array:

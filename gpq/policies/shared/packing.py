@@ -20,44 +20,44 @@ from gpq.policies.shared.eligible import Contest
 
 def pack(
     snapshot: Snapshot,
-    kept: Mapping[JobId, Shape],
-    wanted: Mapping[JobId, Shape],
+    fixed_shapes: Mapping[JobId, Shape],
+    shapes: Mapping[JobId, Shape],
     *,
     loose: bool = False,
 ) -> dict[JobId, Allotment]:
-    """`kept`, and nodes for as many of `wanted` as possible: all of this `place` will honour; who
-    is left out found none.
+    """`fixed_shapes`, and nodes for as many of `shapes` as possible: all of this `place` will
+    honour; who is left out found none.
 
     The largest first, and of equal ones those first that stay where they are. The others go where
     they drive nobody away, else where they drive away fewest, to the fullest node that still fits
     (best fit): shapes of powers of two on equal nodes thus always find room. `loose`: a script may
     come to lie on more nodes than its shape says.
     """
-    board = Board(snapshot, kept)
-    staying = {
+    board = Board(snapshot, fixed_shapes)
+    stayers = {
         name
-        for name, shape in wanted.items()
+        for name, shape in shapes.items()
         if _stays(snapshot, snapshot.jobs[name], shape, loose)
     }
-    reserved = np.zeros(len(board.nodes), dtype=np.int64)
-    for name in staying:
-        _reserve(board, snapshot.jobs[name], reserved, 1)
-    found: dict[JobId, Allotment] = {name: kept[name] for name in sorted(kept)}
+    reservations = np.zeros(len(board.nodes), dtype=np.int64)
+    for name in stayers:
+        _reserve(board, snapshot.jobs[name], reservations, 1)
+    allotments: dict[JobId, Allotment] = {name: fixed_shapes[name] for name in sorted(fixed_shapes)}
     for name in sorted(
-        wanted,
-        key=lambda n: (-wanted[n].replicas, n not in staying, -snapshot.jobs[n].spec.priority, n),
+        shapes,
+        key=lambda n: (-shapes[n].replicas, n not in stayers, -snapshot.jobs[n].spec.priority, n),
     ):
-        job, shape = snapshot.jobs[name], wanted[name]
+        job, shape = snapshot.jobs[name], shapes[name]
         layout = None
-        if name in staying:
-            _reserve(board, job, reserved, -1)
+        if name in stayers:
+            _reserve(board, job, reservations, -1)
             layout = _where_it_is(board, job, shape)
-        layout = layout or _seat(board, job, shape, reserved, loose)
+        layout = layout or _seat(board, job, shape, reservations, loose)
         placement = board.find(job, layout) if layout is not None else None
         if layout is not None and placement is not None:
             board.take(placement)
-            found[name] = layout
-    return placeable(snapshot, found)
+            allotments[name] = layout
+    return placeable(snapshot, allotments)
 
 
 def pack_in_turns(
@@ -65,42 +65,46 @@ def pack_in_turns(
 ) -> dict[JobId, Allotment]:
     """Gangs in their turns while devices of the type are left; who finds no nodes there is passed
     over in this turn."""
-    passed: set[int] = set()
+    skips: set[int] = set()
     while True:
-        left = dict(round_.capacity)
-        wanted: dict[JobId, tuple[int, Shape]] = {}
+        free = dict(round_.capacity)
+        bids: dict[JobId, tuple[int, Shape]] = {}
         for turn, (name, shape) in enumerate(turns):
             if (
-                turn not in passed
-                and name not in wanted
-                and shape.replicas <= left.get(shape.gpu_type, 0)
+                turn not in skips
+                and name not in bids
+                and shape.replicas <= free.get(shape.gpu_type, 0)
             ):
-                wanted[name] = (turn, shape)
-                left[shape.gpu_type] -= shape.replicas
-        found = pack(
-            snapshot, round_.kept, {name: shape for name, (_, shape) in wanted.items()}, loose=True
+                bids[name] = (turn, shape)
+                free[shape.gpu_type] -= shape.replicas
+        allotments = pack(
+            snapshot,
+            round_.fixed_shapes,
+            {name: shape for name, (_, shape) in bids.items()},
+            loose=True,
         )
-        lost = [turn for name, (turn, _) in wanted.items() if name not in found]
-        if not lost:
-            return found
-        passed.add(max(lost))
+        misfits = [turn for name, (turn, _) in bids.items() if name not in allotments]
+        if not misfits:
+            return allotments
+        skips.add(max(misfits))
 
 
 def _stays(snapshot: Snapshot, job: Job, shape: Shape, loose: bool) -> bool:
     """Has it this shape, and is it not about to give it up?"""
     if job.placement is None or is_leaving(job, snapshot):
         return False
-    here = shape_on(job.placement, snapshot)
-    return (here.replicas, here.gpu_type) == (shape.replicas, shape.gpu_type) and (
-        loose or here.nodes == shape.nodes
-    )
+    current_shape = shape_on(job.placement, snapshot)
+    return (current_shape.replicas, current_shape.gpu_type) == (
+        shape.replicas,
+        shape.gpu_type,
+    ) and (loose or current_shape.nodes == shape.nodes)
 
 
-def _reserve(board: Board, job: Job, reserved: Counts, sign: int) -> None:
+def _reserve(board: Board, job: Job, reservations: Counts, sign: int) -> None:
     for node, devices in job.placement.parts if job.placement else ():
         at = board.index.get(node)
         if at is not None:
-            reserved[at] += sign * len(devices)
+            reservations[at] += sign * len(devices)
 
 
 def _where_it_is(board: Board, job: Job, shape: Shape) -> Layout | None:
@@ -115,26 +119,31 @@ def _where_it_is(board: Board, job: Job, shape: Shape) -> Layout | None:
     return Layout(job.placement.counts, shape.gpu_type)
 
 
-def _seat(board: Board, job: Job, shape: Shape, reserved: Counts, loose: bool) -> Layout | None:
+def _seat(board: Board, job: Job, shape: Shape, reservations: Counts, loose: bool) -> Layout | None:
     free = board.counts(board.kind(job, shape.gpu_type))
-    unclaimed = np.maximum(free - reserved, 0)
+    unclaimed = np.maximum(free - reservations, 0)
     loose = loose and job.spec.level is Level.SCRIPT
     for room in (unclaimed, free):
         parts = _one_node(room, unclaimed, shape) if shape.nodes == 1 else None
         if parts is None and (shape.nodes > 1 or loose):
             parts = _several_nodes(room, unclaimed, shape, loose)
         if parts is not None:
-            named = sorted((board.nodes[at].id, count) for at, count in parts)
-            return Layout(tuple(named), shape.gpu_type)
+            counts = sorted((board.nodes[at].id, count) for at, count in parts)
+            return Layout(tuple(counts), shape.gpu_type)
     return None
 
 
 def _one_node(room: Counts, unclaimed: Counts, shape: Shape) -> list[tuple[int, int]] | None:
-    fitting = np.flatnonzero(room >= shape.replicas)
-    if not len(fitting):
+    hosts = np.flatnonzero(room >= shape.replicas)
+    if not len(hosts):
         return None
-    driven_out = np.maximum(shape.replicas - unclaimed[fitting], 0)
-    return [(int(fitting[np.lexsort((fitting, room[fitting], driven_out))[0]]), shape.replicas)]
+    driven_out = np.maximum(shape.replicas - unclaimed[hosts], 0)
+    return [
+        (
+            int(hosts[np.lexsort((hosts, room[hosts], driven_out))[0]]),
+            shape.replicas,
+        )
+    ]
 
 
 def _several_nodes(
@@ -142,16 +151,16 @@ def _several_nodes(
 ) -> list[tuple[int, int]] | None:
     """The largest nodes first; the last piece to the fullest node that still fits. Exactly
     `shape.nodes` unless loose."""
-    left, parts = shape.replicas, list[tuple[int, int]]()
+    remainder, parts = shape.replicas, list[tuple[int, int]]()
     order = np.lexsort((np.arange(len(room)), -unclaimed, -room)).tolist()
     for rank, at in enumerate(order):
-        if left == 0 or room[at] == 0 or (not loose and len(parts) == shape.nodes):
+        if remainder == 0 or room[at] == 0 or (not loose and len(parts) == shape.nodes):
             break
-        if room[at] >= left and (loose or len(parts) + 1 == shape.nodes):
+        if room[at] >= remainder and (loose or len(parts) + 1 == shape.nodes):
             at = min(
-                (o for o in order[rank:] if room[o] >= left),
+                (o for o in order[rank:] if room[o] >= remainder),
                 key=lambda o: (room[o], -unclaimed[o], o),
             )
-        parts.append((at, min(left, int(room[at]))))
-        left -= parts[-1][1]
-    return parts if left == 0 and (loose or len(parts) == shape.nodes) else None
+        parts.append((at, min(remainder, int(room[at]))))
+        remainder -= parts[-1][1]
+    return parts if remainder == 0 and (loose or len(parts) == shape.nodes) else None

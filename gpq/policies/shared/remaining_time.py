@@ -37,22 +37,22 @@ class Lengths:
         """Run time still to come, where it is or else on the best type: of the oracle, else of
         its declared length; at most what its time limit leaves. None where nothing of these is
         known."""
-        known, limit = self._known(job), job.spec.time_limit
+        estimate, limit = self._estimate(job), job.spec.time_limit
         if limit is None:
-            return known
+            return estimate
         running = (
             max(self._snapshot.now - job.started_at, 0.0) if job.started_at is not None else 0.0
         )
         bound = max(limit - job.run_seconds - running, 0.0)
-        return bound if known is None else min(known, bound)
+        return bound if estimate is None else min(estimate, bound)
 
     def to_end(self, job: Job) -> Seconds | None:
         """The same if it were to run from now on: who does not run pays a start, as long as its
         last one or as assumed."""
-        left = self.left(job)
-        if left is None or self._stays(job):
-            return left
-        return left + self._snapshot.config.restart_cost(job)
+        seconds = self.left(job)
+        if seconds is None or self._stays(job):
+            return seconds
+        return seconds + self._snapshot.config.restart_cost(job)
 
     def packed(self, job: Job) -> tuple[Shape, ...]:
         """Its gang on as few nodes as can be, alone on the cluster: a shape for each type that has
@@ -63,18 +63,18 @@ class Lengths:
         )
         return tuple(shape for shape in shapes if shape is not None)
 
-    def _known(self, job: Job) -> Seconds | None:
+    def _estimate(self, job: Job) -> Seconds | None:
         oracle = self._snapshot.oracles.get(job.id)
         if oracle is not None:
             here = (shape_on(job.placement, self._snapshot),) if job.placement is not None else ()
             shapes = here if self._stays(job) else self.packed(job)
             steps = [step for shape in shapes if (step := oracle.step_seconds(shape)) is not None]
             return oracle.remaining_steps * min(steps) if steps else None
-        told = estimates.remaining_seconds(job, self._snapshot.now)
-        if told is not None and self._stays(job):
-            return told
+        forecast = estimates.remaining_seconds(job, self._snapshot.now)
+        if forecast is not None and self._stays(job):
+            return forecast
         modelled = seconds_at_best(job, self.packed(job))
-        return modelled if modelled is not None else told
+        return modelled if modelled is not None else forecast
 
     def _stays(self, job: Job) -> bool:
         return job.placement is not None and not is_leaving(job, self._snapshot)
@@ -96,13 +96,13 @@ def seconds_left(
     speeds = np.zeros((len(jobs), options))
     examples = np.zeros(len(jobs))
     for row, (job, table) in enumerate(zip(jobs, tables, strict=True)):
-        left = examples_left(job)
-        if table is not None and left is not None and job.profile.declared is not None:
+        count = examples_left(job)
+        if table is not None and count is not None and job.profile.declared is not None:
             speeds[row] = table.goodput if job.profile.declared.statistical else table.throughput
-            examples[row] = left
-    found = np.full(speeds.shape, np.inf)
-    np.divide(examples[:, None], speeds, out=found, where=speeds > 0)
-    return found
+            examples[row] = count
+    seconds = np.full(speeds.shape, np.inf)
+    np.divide(examples[:, None], speeds, out=seconds, where=speeds > 0)
+    return seconds
 
 
 def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
@@ -114,7 +114,12 @@ def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
 
 def examples_left(job: Job) -> float | None:
     """Of the declared length; None where none was declared or nothing is known of how far it is."""
-    declared, progress = job.profile.declared, job.profile.progress
-    if declared is None or declared.dataset_size <= 0 or progress is None or progress.epochs <= 0:
+    declaration, progress = job.profile.declared, job.profile.progress
+    if (
+        declaration is None
+        or declaration.dataset_size <= 0
+        or progress is None
+        or progress.epochs <= 0
+    ):
         return None
-    return (1.0 - min(progress.fraction, 1.0)) * declared.dataset_size * progress.epochs
+    return (1.0 - min(progress.fraction, 1.0)) * declaration.dataset_size * progress.epochs

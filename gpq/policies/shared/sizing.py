@@ -38,9 +38,9 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Entrants:
-    """`kept` jobs have what they have; `contenders` in the order of `arrival`."""
+    """Jobs of `fixed_shapes` have what they have; `contenders` in the order of `arrival`."""
 
-    kept: Mapping[JobId, Shape]
+    fixed_shapes: Mapping[JobId, Shape]
     contenders: tuple[Contender, ...]
 
 
@@ -56,7 +56,9 @@ def entrants(snapshot: Snapshot) -> Entrants:
         if any(_holds(job, offer) for offer in alone[kind_of(job, snapshot)].values())
     ]
     round_ = contest(snapshot, movable)
-    return Entrants(round_.kept, tuple(_at_home(sorted(movable, key=arrival), round_.parts)))
+    return Entrants(
+        round_.fixed_shapes, tuple(_at_home(sorted(movable, key=arrival), round_.parts))
+    )
 
 
 def _holds(job: Job, offer: Supply) -> bool:
@@ -68,7 +70,7 @@ def _holds(job: Job, offer: Supply) -> bool:
 def _at_home(jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]) -> list[Contender]:
     """Each on its type: a job that holds GPUs stays on theirs, another goes where most are left by
     those, by the jobs that have no choice, and by those before it."""
-    able = {
+    choices = {
         job.id: {
             name: offer
             for name, offer in parts[job.id].items()
@@ -76,18 +78,20 @@ def _at_home(jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]) -
         }
         for job in jobs
     }
-    taken: dict[str, int] = {}
-    found: dict[JobId, Contender] = {}
-    for job in sorted(jobs, key=lambda job: (job.placement is None, len(able[job.id]) > 1)):
-        types = able[job.id]
+    claims: dict[str, int] = {}
+    contenders: dict[JobId, Contender] = {}
+    for job in sorted(jobs, key=lambda job: (job.placement is None, len(choices[job.id]) > 1)):
+        types = choices[job.id]
         if types:
             counts = {name: node_counts(offer) for name, offer in types.items()}
-            home = max(types, key=lambda name: sum(counts[name]) - taken.get(name, 0))
-            taken[home] = taken.get(home, 0) + (job.replicas or job.spec.min_gpus)
+            home = max(types, key=lambda name: sum(counts[name]) - claims.get(name, 0))
+            claims[home] = claims.get(home, 0) + (job.replicas or job.spec.min_gpus)
             least, most = gpu_range(job, sum(counts[home]), home)
             spreads = least < most or least > counts[home][0]
-            found[job.id] = Contender(job, home, types[home], max(least, 1), max(most, 1), spreads)
-    return [found[job.id] for job in jobs if job.id in found]
+            contenders[job.id] = Contender(
+                job, home, types[home], max(least, 1), max(most, 1), spreads
+            )
+    return [contenders[job.id] for job in jobs if job.id in contenders]
 
 
 def _can_have(job: Job, offer: Supply) -> bool:

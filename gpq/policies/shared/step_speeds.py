@@ -25,8 +25,8 @@ def step_seconds(contender: Contender, oracle: Oracle | None) -> StepSeconds:
     where it is not known, or where less than the least atomic batch would be left for each."""
     sizes, level = node_counts(contender.offer), contender.job.spec.level
     model = model_of(contender.job.profile, contender.gpu_type) if oracle is None else None
-    declared = contender.job.profile.declared
-    limits = limits_of(declared, contender.gpu_type) if declared is not None else None
+    declaration = contender.job.profile.declared
+    limits = limits_of(declaration, contender.gpu_type) if declaration is not None else None
 
     def seconds(replicas: int) -> Seconds | None:
         shape = packed(replicas, sizes, level, contender.gpu_type)
@@ -50,16 +50,22 @@ def remaining_steps(job: Job, oracle: Oracle | None) -> float:
     what the loss curve says; else as many as were done."""
     if oracle is not None:
         return oracle.remaining_steps
-    declared, progress = job.profile.declared, job.profile.progress
-    known = declared is not None and declared.dataset_size > 0 and declared.batch_size > 0
-    epoch = declared.dataset_size / declared.batch_size if declared is not None and known else 0.0
+    declaration, progress = job.profile.declared, job.profile.progress
+    has_length = (
+        declaration is not None and declaration.dataset_size > 0 and declaration.batch_size > 0
+    )
+    epoch = (
+        declaration.dataset_size / declaration.batch_size
+        if declaration is not None and has_length
+        else 0.0
+    )
     if epoch > 0 and progress is not None and progress.epochs > 0:
         return (1.0 - min(progress.fraction, 1.0)) * epoch * progress.epochs
-    done = steps_done(job)
+    steps = steps_done(job)
     curve = loss_curve.fit(job.profile.losses)
     if curve is not None:
-        return curve.remaining_steps(done, epoch or UNKNOWN_EPOCH * done)
-    return max(done, 1.0)
+        return curve.remaining_steps(steps, epoch or UNKNOWN_EPOCH * steps)
+    return max(steps, 1.0)
 
 
 def steps_done(job: Job) -> float:

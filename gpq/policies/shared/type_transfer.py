@@ -39,18 +39,20 @@ def informed(snapshot: Snapshot) -> Snapshot:
     types = gpu_types(snapshot)
     if len(types) <= 1:
         return snapshot
-    known = _known(snapshot)
+    medians = _median_ratios(snapshot)
     jobs: dict[JobId, Job] = {}
     for name in sorted(snapshot.jobs):
         job = snapshot.jobs[name]
-        declared = job.profile.declared
-        if declared is None or not job.profile.rows:
+        declaration = job.profile.declared
+        if declaration is None or not job.profile.rows:
             continue
-        own = job.profile.basis
-        rows = own
-        for target, source in _gaps(own, types):
-            rows += _scaled(own, declared, target, source, _ratio(job, (target, source), known))
-        if len(rows) > len(own):
+        own_rows = job.profile.basis
+        rows = own_rows
+        for target, source in _gaps(own_rows, types):
+            rows += _scaled(
+                own_rows, declaration, target, source, _ratio(job, (target, source), medians)
+            )
+        if len(rows) > len(own_rows):
             jobs[name] = replace(job, profile=replace(job.profile, model_rows=rows))
     return replace(snapshot, jobs={**snapshot.jobs, **jobs}) if jobs else snapshot
 
@@ -62,62 +64,62 @@ def ratios(rows: tuple[ProfileRow, ...]) -> Ratios:
     The median over comparable batches, of one replica's steps where both types have some; else of
     gradient times, which are those of one GPU with any number of replicas.
     """
-    alone: dict[str, list[tuple[int, float]]] = {}
-    computing: dict[str, list[tuple[int, float]]] = {}
+    step_times: dict[str, list[tuple[int, float]]] = {}
+    grad_times: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
         if row.replicas == 1 and row.step_time > 0:
-            alone.setdefault(row.gpu_type, []).append(
+            step_times.setdefault(row.gpu_type, []).append(
                 (row.atomic_batch, row.step_time / row.atomic_batch)
             )
         if row.grad_time > 0:
-            computing.setdefault(row.gpu_type, []).append(
+            grad_times.setdefault(row.gpu_type, []).append(
                 (row.atomic_batch, row.grad_time / row.atomic_batch)
             )
-    found: dict[Pair, float] = {}
-    for a in sorted({*alone, *computing}):
-        for b in sorted({*alone, *computing} - {a}):
-            for times in (alone, computing):
+    medians: dict[Pair, float] = {}
+    for a in sorted({*step_times, *grad_times}):
+        for b in sorted({*step_times, *grad_times} - {a}):
+            for times in (step_times, grad_times):
                 quotients = list(_quotients(times.get(a, []), times.get(b, [])))
                 if quotients:
-                    found[a, b] = median(quotients)
+                    medians[a, b] = median(quotients)
                     break
-    return found
+    return medians
 
 
 def _quotients(first: list[tuple[int, float]], second: list[tuple[int, float]]) -> Iterator[float]:
     """Time per example of each of `first` over that of the nearest batch of `second`, where they
     are comparable."""
     for batch, time in first:
-        other, base = min(
+        nearest, base = min(
             second,
             key=lambda pair: (max(pair[0], batch) / min(pair[0], batch), pair),
             default=(0, 0.0),
         )
-        if other and max(other, batch) <= COMPARABLE * min(other, batch):
+        if nearest and max(nearest, batch) <= COMPARABLE * min(nearest, batch):
             yield time / base
 
 
-def _known(snapshot: Snapshot) -> dict[Declared | None, dict[Pair, float]]:
+def _median_ratios(snapshot: Snapshot) -> dict[Declared | None, dict[Pair, float]]:
     """Medians over the jobs that declared the same, and under None over all jobs and priors."""
-    seen: dict[Declared | None, dict[Pair, list[float]]] = {None: {}}
+    samples: dict[Declared | None, dict[Pair, list[float]]] = {None: {}}
     profiles = [
         (job.profile.declared, job.profile.basis) for _, job in sorted(snapshot.jobs.items())
     ]
     profiles += [(None, prior.rows) for _, prior in sorted(snapshot.priors.items())]
-    for declared, rows in profiles:
+    for declaration, rows in profiles:
         for pair, ratio in ratios(rows).items() if rows else ():
-            for group in dict.fromkeys((declared, None)):
-                seen.setdefault(group, {}).setdefault(pair, []).append(ratio)
+            for group in dict.fromkeys((declaration, None)):
+                samples.setdefault(group, {}).setdefault(pair, []).append(ratio)
     return {
-        group: {pair: median(found) for pair, found in pairs.items()}
-        for group, pairs in seen.items()
+        group: {pair: median(values) for pair, values in pairs.items()}
+        for group, pairs in samples.items()
     }
 
 
-def _ratio(job: Job, pair: Pair, known: Mapping[Declared | None, Mapping[Pair, float]]) -> float:
-    for found in (ratios(job.profile.basis), known.get(job.profile.declared, {}), known[None]):
-        if pair in found:
-            return found[pair]
+def _ratio(job: Job, pair: Pair, medians: Mapping[Declared | None, Mapping[Pair, float]]) -> float:
+    for table in (ratios(job.profile.basis), medians.get(job.profile.declared, {}), medians[None]):
+        if pair in table:
+            return table[pair]
     return 1.0
 
 
@@ -125,34 +127,34 @@ def _ratio(job: Job, pair: Pair, known: Mapping[Declared | None, Mapping[Pair, f
 def _gaps(rows: tuple[ProfileRow, ...], types: tuple[str, ...]) -> tuple[Pair, ...]:
     """(type to learn of, type to learn from): types without rows, and types with one replica
     alone."""
-    most: dict[str, tuple[int, float]] = {}
+    extents: dict[str, tuple[int, float]] = {}
     for row in rows:
-        replicas, weight = most.get(row.gpu_type, (0, 0.0))
-        most[row.gpu_type] = (max(replicas, row.replicas), weight + row.weight)
+        replicas, weight = extents.get(row.gpu_type, (0, 0.0))
+        extents[row.gpu_type] = (max(replicas, row.replicas), weight + row.weight)
     gaps = []
     for name in types:
-        others = sorted(other for other in most if other != name)
-        if others:
-            source = max(others, key=lambda other: most[other])
-            if name not in most or most[name][0] == 1 < most[source][0]:
+        sources = sorted(gpu_type for gpu_type in extents if gpu_type != name)
+        if sources:
+            source = max(sources, key=lambda gpu_type: extents[gpu_type])
+            if name not in extents or extents[name][0] == 1 < extents[source][0]:
                 gaps.append((name, source))
     return tuple(gaps)
 
 
 @lru_cache(maxsize=4096)
 def _scaled(
-    rows: tuple[ProfileRow, ...], declared: Declared, target: str, source: str, ratio: float
+    rows: tuple[ProfileRow, ...], declaration: Declared, target: str, source: str, ratio: float
 ) -> tuple[ProfileRow, ...]:
     """Rows of `source` as they would be on `target`, within the limits of the batch there; all,
     where none is within."""
-    fresh = all(row.gpu_type != target for row in rows)
-    chosen = [row for row in rows if row.gpu_type == source and (fresh or row.replicas > 1)]
-    limits = limits_of(declared, target)
+    is_new = all(row.gpu_type != target for row in rows)
+    source_rows = [row for row in rows if row.gpu_type == source and (is_new or row.replicas > 1)]
+    limits = limits_of(declaration, target)
     if limits is not None:
-        inside = [
-            row for row in chosen if limits.min_atomic <= row.atomic_batch <= limits.max_atomic
+        usable_rows = [
+            row for row in source_rows if limits.min_atomic <= row.atomic_batch <= limits.max_atomic
         ]
-        chosen = inside or chosen
+        source_rows = usable_rows or source_rows
     return tuple(
         replace(
             row,
@@ -161,5 +163,5 @@ def _scaled(
             step_time=row.step_time * ratio,
             weight=min(row.weight, SCALED_WEIGHT),
         )
-        for row in chosen
+        for row in source_rows
     )

@@ -35,18 +35,21 @@ def cheapest(
     another one of the type beats with no more devices.
     """
     useful = [_undominated(row, bound) for row, bound in zip(rows, idle, strict=True)]
-    types = sorted({row[i].gpu_type for row, kept in zip(rows, useful, strict=True) for i in kept})
+    types = sorted(
+        {row[i].gpu_type for row, positions in zip(rows, useful, strict=True) for i in positions}
+    )
     if not types:
         return [None] * len(rows)
     if len(types) == 1:
         items = [
-            item([(0, 0.0), *((row[i].size, bound - row[i].cost) for i in kept)])
-            for row, kept, bound in zip(rows, useful, idle, strict=True)
+            item([(0, 0.0), *((row[i].size, bound - row[i].cost) for i in positions)])
+            for row, positions, bound in zip(rows, useful, idle, strict=True)
         ]
         answer = solve(items, [capacity.get(types[0], 0)], exact=True)
         assert answer is not None  # nothing at all always fits
         return [
-            kept[at - 1] if at else None for kept, at in zip(useful, answer.picked, strict=True)
+            positions[at - 1] if at else None
+            for positions, at in zip(useful, answer.choice, strict=True)
         ]
     return _integer_programme(rows, useful, idle, types, capacity)
 
@@ -55,12 +58,12 @@ def _undominated(row: Sequence[Option], idle: float) -> list[int]:
     """Options cheaper than none, and than every other one of their type that is no larger (of equal
     ones the first)."""
     best: dict[str, float] = {}
-    kept = []
+    positions = []
     for i in sorted(range(len(row)), key=lambda i: (row[i].size, row[i].cost, i)):
         if row[i].cost < min(idle, best.get(row[i].gpu_type, np.inf)):
             best[row[i].gpu_type] = row[i].cost
-            kept.append(i)
-    return sorted(kept)
+            positions.append(i)
+    return sorted(positions)
 
 
 def _integer_programme(
@@ -73,7 +76,7 @@ def _integer_programme(
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
-    columns = [(j, i) for j, kept in enumerate(useful) for i in kept]
+    columns = [(j, i) for j, positions in enumerate(useful) for i in positions]
     cost = np.array([rows[j][i].cost - idle[j] for j, i in columns])
     lines = [j for j, _ in columns] + [
         len(rows) + types.index(rows[j][i].gpu_type) for j, i in columns
@@ -84,19 +87,19 @@ def _integer_programme(
         shape=(len(rows) + len(types), len(columns)),
     )
     most = np.array([1.0] * len(rows) + [float(capacity.get(name, 0)) for name in types])
-    found = milp(
+    result = milp(
         cost,
         integrality=np.ones(len(columns), dtype=np.int64),
         bounds=Bounds(0.0, 1.0),
         constraints=LinearConstraint(matrix, -np.inf, most),
         options={"mip_rel_gap": GAP, "node_limit": NODE_LIMIT},
     )
-    if found.x is None:
+    if result.x is None:
         raise ArithmeticError(
-            f"the assignment has no solution, though nothing at all would be one: {found.message}"
+            f"the assignment has no solution, though nothing at all would be one: {result.message}"
         )
-    chosen: list[int | None] = [None] * len(rows)
-    for (j, i), value in zip(columns, found.x.tolist(), strict=True):
+    choice: list[int | None] = [None] * len(rows)
+    for (j, i), value in zip(columns, result.x.tolist(), strict=True):
         if value > 0.5:
-            chosen[j] = i
-    return chosen
+            choice[j] = i
+    return choice

@@ -46,7 +46,7 @@ class Problem:
     )
     speedup: Floats  # J x 2 x K + 1
     # summed cost and number of the jobs that are not to be moved
-    others: tuple[float, int] = (0.0, 0)
+    fixed_jobs: tuple[float, int] = (0.0, 0)
 
     def values(self, states: Ints) -> Floats:
         """What is to be least of each state: minus the harmonic mean of the utilities, minus the
@@ -57,10 +57,13 @@ class Problem:
         changed = (states != self.base).any(axis=2).astype(np.intp)
         sizes = self.speedup.shape[2]
         at = (jobs * 2 + wide) * sizes + replicas
-        cost = self.cost.reshape(-1)[at + (jobs + changed) * 2 * sizes].sum(axis=1) + self.others[0]
+        cost = (
+            self.cost.reshape(-1)[at + (jobs + changed) * 2 * sizes].sum(axis=1)
+            + self.fixed_jobs[0]
+        )
         active = (states.any(axis=1) * self.capacity).sum(axis=1)
         utility = self.speedup.reshape(-1)[at].sum(axis=1) / np.maximum(active, 1)
-        return np.stack([-(len(jobs) + self.others[1]) / cost, -utility], axis=1)
+        return np.stack([-(len(jobs) + self.fixed_jobs[1]) / cost, -utility], axis=1)
 
 
 def search(
@@ -91,18 +94,18 @@ def _children(
 ) -> Ints:
     """Up to POPULATION states that are not there yet."""
     keys = dict.fromkeys(state.tobytes() for state in states)
-    found: list[Ints] = []
+    batches: list[Ints] = []
     missing = POPULATION
     for _ in range(TRIES):
         pairs = states[_tournament(values, lonely, 2 * (-(-missing // 2)), luck)]
         children = _new(repair(problem, _mutate(problem, _cross(pairs, luck), luck), luck), keys)[
             :missing
         ]
-        found.append(children)
+        batches.append(children)
         missing -= len(children)
         if POPULATION - missing >= ENOUGH:
             break
-    return np.concatenate(found)
+    return np.concatenate(batches)
 
 
 def _new(states: Ints, keys: dict[bytes, None]) -> Ints:
@@ -130,32 +133,34 @@ def _survive(
 def _tournament(values: Floats, lonely: Floats, winners: int, luck: Generator) -> NDArray[np.intp]:
     """Of two drawn, the one that dominates, else the one farther from others, else either."""
     rounds = -(-2 * winners // len(values))
-    drawn = np.concatenate([luck.permutation(len(values)) for _ in range(rounds)])[: 2 * winners]
-    one, two = drawn[:winners], drawn[winners:]
-    less, more = values[one] <= values[two], values[one] >= values[two]
+    draws = np.concatenate([luck.permutation(len(values)) for _ in range(rounds)])[: 2 * winners]
+    first, second = draws[:winners], draws[winners:]
+    less, more = values[first] <= values[second], values[first] >= values[second]
     wins = np.where(less.all(axis=1) & ~more.all(axis=1), 1, 0) - np.where(
         more.all(axis=1) & ~less.all(axis=1), 1, 0
     )
-    farther = np.where(lonely[one] > lonely[two], 1, 0) - np.where(lonely[one] < lonely[two], 1, 0)
+    farther = np.where(lonely[first] > lonely[second], 1, 0) - np.where(
+        lonely[first] < lonely[second], 1, 0
+    )
     wins = np.where(wins == 0, farther, wins)
-    return np.where((wins > 0) | ((wins == 0) & (luck.random(winners) < 0.5)), one, two)
+    return np.where((wins > 0) | ((wins == 0) & (luck.random(winners) < 0.5)), first, second)
 
 
 def _cross(parents: Ints, luck: Generator) -> Ints:
     """Single point: two states exchange their first jobs."""
-    one, two = parents[0::2], parents[1::2]
+    first, second = parents[0::2], parents[1::2]
     jobs = parents.shape[1]
-    points = luck.integers(jobs, size=len(one)) * (luck.random(len(one)) < CROSSOVER)
+    points = luck.integers(jobs, size=len(first)) * (luck.random(len(first)) < CROSSOVER)
     swap = (np.arange(jobs) < points[:, None])[:, :, None]
-    return np.concatenate([np.where(swap, two, one), np.where(swap, one, two)])
+    return np.concatenate([np.where(swap, second, first), np.where(swap, first, second)])
 
 
 def _mutate(problem: Problem, states: Ints, luck: Generator) -> Ints:
     """Some rows go back to what is, some elements are cleared, some grow: about one job of those
     that fit on a node with a free GPU, and one of those that are there already."""
     many, jobs, nodes = states.shape
-    back = luck.random((many, jobs), dtype=np.float32) < RESET
-    states = np.where(back[:, :, None], problem.base, states)
+    is_reset = luck.random((many, jobs), dtype=np.float32) < RESET
+    states = np.where(is_reset[:, :, None], problem.base, states)
     at, job = np.nonzero(luck.random((many, jobs), dtype=np.float32) < SHRINK)
     rows = states[at, job]
     rows[luck.random(rows.shape, dtype=np.float32) < SHRINK] = 0
@@ -163,26 +168,26 @@ def _mutate(problem: Problem, states: Ints, luck: Generator) -> Ints:
     free = problem.capacity - states.sum(axis=1, dtype=np.int16)
     allowed = problem.room > 0
     fits = allowed & (free > 0)[:, None, :]
-    there = fits & (states > 0)
+    is_there = fits & (states > 0)
     anybody = (1.0 / np.maximum(allowed.sum(axis=0), 1)).astype(np.float32)
     grows = luck.random((many, jobs, nodes), dtype=np.float32) < anybody
     grows &= fits
-    one, which, node = np.nonzero(there)
-    tenants = np.maximum(there.sum(axis=1), 1)
-    chosen = luck.random(len(one)) * tenants[one, node] < 1.0
-    grows[one[chosen], which[chosen], node[chosen]] = True
-    one, which, node = np.nonzero(grows)
-    now = states[one, which, node]
-    fresh = _unseated(problem, states, one, which)
-    span = problem.room[which, node] + 1 - now
-    states[one, which, node] = now + (luck.random(len(one)) * span).astype(np.int16)
+    state, row_job, node = np.nonzero(is_there)
+    tenants = np.maximum(is_there.sum(axis=1), 1)
+    hits = luck.random(len(state)) * tenants[state, node] < 1.0
+    grows[state[hits], row_job[hits], node[hits]] = True
+    state, row_job, node = np.nonzero(grows)
+    now = states[state, row_job, node]
+    fresh = _unseated(problem, states, state, row_job)
+    span = problem.room[row_job, node] + 1 - now
+    states[state, row_job, node] = now + (luck.random(len(state)) * span).astype(np.int16)
     if len(fresh):
         _seat(problem, states, free, fresh, luck)
     return states
 
 
 def _unseated(
-    problem: Problem, states: Ints, one: NDArray[np.intp], job: NDArray[np.intp]
+    problem: Problem, states: Ints, state: NDArray[np.intp], job: NDArray[np.intp]
 ) -> NDArray[np.intp]:
     """(state, job) among those that grow of which fewer than `least` make no sense: gangs, and what
     has nothing yet."""
@@ -190,8 +195,8 @@ def _unseated(
     if not whole.any():
         return np.zeros((0, 2), dtype=np.intp)
     gang = problem.least == problem.most
-    pick = whole[job] & (gang[job] | ~states[one, job].any(axis=1))
-    return np.unique(np.stack([one[pick], job[pick]], axis=1), axis=0)
+    pick = whole[job] & (gang[job] | ~states[state, job].any(axis=1))
+    return np.unique(np.stack([state[pick], job[pick]], axis=1), axis=0)
 
 
 def _seat(
@@ -199,8 +204,8 @@ def _seat(
 ) -> None:
     """Give these exactly their least: on a node with room for all of it, else, where they may, over
     several."""
-    one, job = fresh.T
-    room = np.minimum(free[one], problem.room[job])
+    state, job = fresh.T
+    room = np.minimum(free[state], problem.room[job])
     least = problem.least[job]
     score = luck.random(room.shape) * (room >= least[:, None])
     rows = np.zeros_like(room)
@@ -208,17 +213,17 @@ def _seat(
     rows[np.flatnonzero(on_one), score.argmax(axis=1)[on_one]] = least[on_one]
     wide = ~on_one & (problem.most_nodes[job] > 1)
     rows[wide] = _trim(room[wide], least[wide], problem.most_nodes[job][wide], luck)
-    states[one, job] = rows
+    states[state, job] = rows
 
 
 def repair(problem: Problem, states: Ints, luck: Generator) -> Ints:
     """Make states feasible, in place, in Pollux's order: one job of several nodes on a node, the
     jobs' most, the nodes' capacity (earlier jobs first), the jobs' least."""
-    used = states > 0
-    used &= (np.count_nonzero(states, axis=2) > 1)[:, :, None]
-    at, node = np.nonzero(used.sum(axis=1) + problem.spanned > 1)
+    wide = states > 0
+    wide &= (np.count_nonzero(states, axis=2) > 1)[:, :, None]
+    at, node = np.nonzero(wide.sum(axis=1) + problem.spanned > 1)
     if len(at):
-        column = used[at, :, node]
+        column = wide[at, :, node]
         later = column & (column.cumsum(axis=1) + problem.spanned[node][:, None] > 1)
         states[at, :, node] = np.where(later, 0, states[at, :, node])
     too_many = states.sum(axis=2, dtype=np.int16) > problem.most
@@ -227,8 +232,8 @@ def repair(problem: Problem, states: Ints, luck: Generator) -> Ints:
         states[at, job] = _trim(states[at, job], problem.most[job], problem.most_nodes[job], luck)
     at, node = np.nonzero(states.sum(axis=1, dtype=np.int16) > problem.capacity)
     if len(at):
-        summed = np.minimum(states[at, :, node].cumsum(axis=1), problem.capacity[node][:, None])
-        states[at, :, node] = _steps(summed)
+        sums = np.minimum(states[at, :, node].cumsum(axis=1), problem.capacity[node][:, None])
+        states[at, :, node] = _steps(sums)
     states[states.sum(axis=2, dtype=np.int16) < problem.least] = 0
     return states
 

@@ -37,7 +37,7 @@ class Answer:
     """The option of each item by position, the sum of their values, and what no choice can
     exceed."""
 
-    picked: list[int]
+    choice: list[int]
     value: float
     bound: float
 
@@ -71,15 +71,16 @@ def _exactly(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:
     axes = np.arange(len(capacities))
     needs: dict[bytes, Ints] = {}
     # the same by the very arrays: equal ones are often one object
-    known: dict[tuple[int, int], Ints] = {}
-    for each in items:
-        if (id(each.sizes), id(each.kinds)) not in known:
-            key = each.sizes.tobytes() + each.kinds.tobytes()
+    needs_by_arrays: dict[tuple[int, int], Ints] = {}
+    for choice in items:
+        if (id(choice.sizes), id(choice.kinds)) not in needs_by_arrays:
+            key = choice.sizes.tobytes() + choice.kinds.tobytes()
             if key not in needs:
-                needs[key] = np.where(each.kinds[:, None] == axes, each.sizes[:, None], 0)
-            known[id(each.sizes), id(each.kinds)] = needs[key]
+                needs[key] = np.where(choice.kinds[:, None] == axes, choice.sizes[:, None], 0)
+            needs_by_arrays[id(choice.sizes), id(choice.kinds)] = needs[key]
     return exactly(
-        [(known[id(each.sizes), id(each.kinds)], each.values) for each in items], capacities
+        [(needs_by_arrays[id(choice.sizes), id(choice.kinds)], choice.values) for choice in items],
+        capacities,
     )
 
 
@@ -101,35 +102,35 @@ def exactly(items: Sequence[tuple[Ints, Array]], capacities: Sequence[int]) -> A
     for needs, values in items:
         way = ways.get(id(needs))
         if way is None:
-            taken = needs @ strides
-            way = ways[id(needs)] = taken, _sources(needs, taken, states, strides, shape)
+            offsets = needs @ strides
+            way = ways[id(needs)] = offsets, _sources(needs, offsets, states, strides, shape)
         steps.append(best)
-        reached = best.take(way[1])
-        reached += values[:, None]
+        sums = best.take(way[1])
+        sums += values[:, None]
         best = np.empty_like(best)
         best[0] = -np.inf
-        np.maximum.reduce(reached, axis=0, out=best[1:])
+        np.maximum.reduce(sums, axis=0, out=best[1:])
     value = float(best[-1])
     if value == -np.inf:
         return None
-    left = len(states) - 1
-    picked: list[int] = []
+    state = len(states) - 1
+    choice: list[int] = []
     for (needs, values), before in zip(reversed(items), reversed(steps), strict=True):
-        taken, sources = ways[id(needs)]
-        option = int((before.take(sources[:, left]) + values).argmax())
-        picked.append(option)
-        left -= int(taken[option])
-    return Answer(picked[::-1], value, value)
+        offsets, sources = ways[id(needs)]
+        option = int((before.take(sources[:, state]) + values).argmax())
+        choice.append(option)
+        state -= int(offsets[option])
+    return Answer(choice[::-1], value, value)
 
 
-def _sources(needs: Ints, taken: Ints, states: Ints, strides: Ints, shape: Ints) -> Ints:
+def _sources(needs: Ints, offsets: Ints, states: Ints, strides: Ints, shape: Ints) -> Ints:
     """Slots (options x states) that each state is reached from by each option, 0 where the option
     does not fit."""
-    slots: Ints = states + 1 - taken[:, None]
+    slots: Ints = states + 1 - offsets[:, None]
     if len(shape) == 1:
         return np.maximum(slots, 0)
-    used = (states[:, None] // strides) % shape
-    return np.where((used >= needs[:, None, :]).all(axis=2), slots, 0)
+    usage = (states[:, None] // strides) % shape
+    return np.where((usage >= needs[:, None, :]).all(axis=2), slots, 0)
 
 
 def _by_prices(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:
@@ -139,25 +140,25 @@ def _by_prices(items: Sequence[Item], capacities: Sequence[int]) -> Answer | Non
     sizes, values, kinds = _padded(items)
     room = np.array(capacities, dtype=np.float64)
     prices, bound = _prices(sizes, values, kinds, room)
-    picked = np.argmax(values - prices[kinds] * sizes, axis=1)
-    if not _make_fit(picked, sizes, values, kinds, room):
+    choice = np.argmax(values - prices[kinds] * sizes, axis=1)
+    if not _make_fit(choice, sizes, values, kinds, room):
         return None
-    _fill(picked, sizes, values, kinds, room)
-    value = float(values[np.arange(len(picked)), picked].sum())
-    return Answer(picked.tolist(), value, max(bound, value))
+    _fill(choice, sizes, values, kinds, room)
+    value = float(values[np.arange(len(choice)), choice].sum())
+    return Answer(choice.tolist(), value, max(bound, value))
 
 
 def _padded(items: Sequence[Item]) -> tuple[Ints, Array, Ints]:
-    width = max((len(each.sizes) for each in items), default=1)
+    width = max((len(choice.sizes) for choice in items), default=1)
     sizes = np.zeros((len(items), width), dtype=np.int64)
     values = np.full((len(items), width), -np.inf)
     kinds = np.zeros((len(items), width), dtype=np.int64)
-    for row, each in enumerate(items):
-        count = len(each.sizes)
+    for row, choice in enumerate(items):
+        count = len(choice.sizes)
         sizes[row, :count], values[row, :count], kinds[row, :count] = (
-            each.sizes,
-            each.values,
-            each.kinds,
+            choice.sizes,
+            choice.values,
+            choice.kinds,
         )
     return sizes, values, kinds
 
@@ -176,8 +177,8 @@ def _prices(sizes: Ints, values: Array, kinds: Ints, room: Array) -> tuple[Array
             for _ in range(PRICE_STEPS // (1 if rounds == 1 else 2)):
                 prices[kind] = 0.5 * (low + high)
                 pick = np.argmax(values - prices[kinds] * sizes, axis=1)
-                used = float((sizes[rows, pick] * (kinds[rows, pick] == kind)).sum())
-                low, high = (prices[kind], high) if used > room[kind] else (low, prices[kind])
+                usage = float((sizes[rows, pick] * (kinds[rows, pick] == kind)).sum())
+                low, high = (prices[kind], high) if usage > room[kind] else (low, prices[kind])
                 if high - low <= 1e-12 * top:
                     break
             prices[kind] = high
@@ -187,52 +188,55 @@ def _prices(sizes: Ints, values: Array, kinds: Ints, room: Array) -> tuple[Array
     return prices, bound
 
 
-def _make_fit(picked: Ints, sizes: Ints, values: Array, kinds: Ints, room: Array) -> bool:
+def _make_fit(choice: Ints, sizes: Ints, values: Array, kinds: Ints, room: Array) -> bool:
     """Take back what costs least a GPU until every kind fits, in place; False where that is not
     possible."""
-    rows = np.arange(len(picked))
+    rows = np.arange(len(choice))
     for kind in range(len(room)):
         while True:
-            mine = kinds[rows, picked] == kind
-            over = float((sizes[rows, picked] * mine).sum()) - room[kind]
-            if over <= 0:
+            is_kind = kinds[rows, choice] == kind
+            excess = float((sizes[rows, choice] * is_kind).sum()) - room[kind]
+            if excess <= 0:
                 break
-            now_size, now_value = sizes[rows, picked], values[rows, picked]
-            less = now_size[:, None] - np.where(kinds == kind, sizes, 0)
-            allowed = (
-                mine[:, None] & (less > 0) & np.isfinite(values) & ((kinds == kind) | (sizes == 0))
+            now_size, now_value = sizes[rows, choice], values[rows, choice]
+            savings = now_size[:, None] - np.where(kinds == kind, sizes, 0)
+            is_allowed = (
+                is_kind[:, None]
+                & (savings > 0)
+                & np.isfinite(values)
+                & ((kinds == kind) | (sizes == 0))
             )
             loss = np.where(
-                allowed,
-                (now_value[:, None] - values) / np.maximum(np.minimum(less, over), 1),
+                is_allowed,
+                (now_value[:, None] - values) / np.maximum(np.minimum(savings, excess), 1),
                 np.inf,
             )
             best = int(np.argmin(loss))
             if not np.isfinite(loss.flat[best]):
                 return False
             row, column = divmod(best, sizes.shape[1])
-            picked[row] = column
+            choice[row] = column
     return True
 
 
-def _fill(picked: Ints, sizes: Ints, values: Array, kinds: Ints, room: Array) -> None:
+def _fill(choice: Ints, sizes: Ints, values: Array, kinds: Ints, room: Array) -> None:
     """Give what is left to whoever gains most by a GPU, one change of one item at a time, in
     place."""
-    rows = np.arange(len(picked))
-    used = np.array(
-        [(sizes[rows, picked] * (kinds[rows, picked] == kind)).sum() for kind in range(len(room))]
+    rows = np.arange(len(choice))
+    usage = np.array(
+        [(sizes[rows, choice] * (kinds[rows, choice] == kind)).sum() for kind in range(len(room))]
     )
-    left = room - used
-    for _ in range(len(picked)):
-        now_size, now_kind = sizes[rows, picked], kinds[rows, picked]
-        back = np.where(kinds == now_kind[:, None], now_size[:, None], 0)
-        need = sizes - back
-        gain = np.where(need <= left[kinds], values - values[rows, picked][:, None], -np.inf)
+    slack = room - usage
+    for _ in range(len(choice)):
+        now_size, now_kind = sizes[rows, choice], kinds[rows, choice]
+        refund = np.where(kinds == now_kind[:, None], now_size[:, None], 0)
+        need = sizes - refund
+        gain = np.where(need <= slack[kinds], values - values[rows, choice][:, None], -np.inf)
         rate = np.where(gain > 1e-12, gain / np.maximum(need, 1), -np.inf)
         best = int(np.argmax(rate))
         if not np.isfinite(rate.flat[best]):
             return
         row, column = divmod(best, sizes.shape[1])
-        left[kinds[row, picked[row]]] += sizes[row, picked[row]]
-        left[kinds[row, column]] -= sizes[row, column]
-        picked[row] = column
+        slack[kinds[row, choice[row]]] += sizes[row, choice[row]]
+        slack[kinds[row, column]] -= sizes[row, column]
+        choice[row] = column

@@ -18,16 +18,16 @@ def fronts(values: Floats) -> NDArray[np.intp]:
     order = np.lexsort((values[:, 1], values[:, 0]))
     front = 0
     least: list[float] = []
-    found: list[int] = []
-    before: list[float] = []
+    sorted_ranks: list[int] = []
+    previous_point: list[float] = []
     for point in values[order].tolist():
-        if point != before:
+        if point != previous_point:
             front = bisect_right(least, point[1])
             least[front : front + 1] = [point[1]]
-            before = point
-        found.append(front)
+            previous_point = point
+        sorted_ranks.append(front)
     ranks = np.empty(len(values), dtype=np.intp)
-    ranks[order] = found
+    ranks[order] = sorted_ranks
     return ranks
 
 
@@ -36,18 +36,26 @@ def crowding(values: Floats, front: NDArray[np.intp]) -> Floats:
     infinite at its ends, 0 for the second and later of equal ones."""
     distance = np.zeros(len(values))
     order = np.lexsort((values[:, 1], values[:, 0], front))
-    ordered, in_front = values[order], front[order]
-    fresh = np.ones(len(order), dtype=bool)
-    fresh[1:] = (ordered[1:] != ordered[:-1]).any(axis=1) | (in_front[1:] != in_front[:-1])
-    order, ordered, in_front = order[fresh], ordered[fresh], in_front[fresh]
-    first = np.flatnonzero(np.diff(in_front, prepend=-1))
+    sorted_values, sorted_fronts = values[order], front[order]
+    is_first = np.ones(len(order), dtype=bool)
+    is_first[1:] = (sorted_values[1:] != sorted_values[:-1]).any(axis=1) | (
+        sorted_fronts[1:] != sorted_fronts[:-1]
+    )
+    order, sorted_values, sorted_fronts = (
+        order[is_first],
+        sorted_values[is_first],
+        sorted_fronts[is_first],
+    )
+    first = np.flatnonzero(np.diff(sorted_fronts, prepend=-1))
     last = np.append(first[1:], len(order)) - 1
-    extent = np.abs(ordered[last] - ordered[first])[
+    extent = np.abs(sorted_values[last] - sorted_values[first])[
         np.searchsorted(first, np.arange(len(order)), side="right") - 1
     ]
-    gaps = np.abs(ordered[2:] - ordered[:-2]) / np.where(extent[1:-1] > 0, extent[1:-1], 1.0)
-    apart = np.full(len(order), np.inf)
-    apart[1:-1] = gaps.sum(axis=1) / 2.0
-    apart[first] = apart[last] = np.inf
-    distance[order] = apart
+    gaps = np.abs(sorted_values[2:] - sorted_values[:-2]) / np.where(
+        extent[1:-1] > 0, extent[1:-1], 1.0
+    )
+    distances = np.full(len(order), np.inf)
+    distances[1:-1] = gaps.sum(axis=1) / 2.0
+    distances[first] = distances[last] = np.inf
+    distance[order] = distances
     return distance

@@ -94,13 +94,14 @@ def plan(
 def blocks(runs: Sequence[Run], outcomes: Sequence[Outcome | Failure]) -> list[Block]:
     """By cluster, in the order of the runs; clusters on which all failed are left out."""
     pairs = [
-        (run.cluster, found)
-        for run, found in zip(runs, outcomes, strict=True)
-        if isinstance(found, Outcome)
+        (run.cluster, outcome)
+        for run, outcome in zip(runs, outcomes, strict=True)
+        if isinstance(outcome, Outcome)
     ]
     names = dict.fromkeys(cluster for cluster, _ in pairs)
     return [
-        Block(name, tuple(found for cluster, found in pairs if cluster == name)) for name in names
+        Block(name, tuple(outcome for cluster, outcome in pairs if cluster == name))
+        for name in names
     ]
 
 
@@ -110,7 +111,7 @@ def attempt_all(
     """What each came to, in the order of the runs: of one that cannot be simulated to its end, why.
     Input that cannot be read ends all; so do Ctrl-C and SIGTERM, as Interrupted."""
     with _without_chatter():
-        return work_on(runs, _attempt, _lost, processes, progress)
+        return work_on(runs, _attempt, _fallback, processes, progress)
 
 
 def run_all(
@@ -118,11 +119,11 @@ def run_all(
 ) -> list[Outcome]:
     """The outcomes, in the order of the runs. Raises Refused about the first that failed, once all
     others have ended."""
-    found = attempt_all(runs, processes, progress)
-    failed = next((each for each in found if isinstance(each, Failure)), None)
-    if failed is not None:
-        raise Refused(f"{failed.policy} on {failed.workload}: {failed.message}", failed.hint)
-    return [each for each in found if isinstance(each, Outcome)]
+    results = attempt_all(runs, processes, progress)
+    failure = next((result for result in results if isinstance(result, Failure)), None)
+    if failure is not None:
+        raise Refused(f"{failure.policy} on {failure.workload}: {failure.message}", failure.hint)
+    return [result for result in results if isinstance(result, Outcome)]
 
 
 @contextmanager
@@ -130,15 +131,15 @@ def _without_chatter() -> Iterator[None]:
     """HiGHS now and then writes a line of its own to the standard output, past Python: it would
     spoil what is printed."""
     sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    stdout, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 1)
+        os.dup2(null, 1)
         yield
     finally:
         ctypes.CDLL(None).fflush(None)  # what C keeps for a file or a pipe until the program ends
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(stdout, 1)
+        os.close(stdout)
+        os.close(null)
 
 
 def _attempt(run: Run, watch: Callable[[float], None]) -> Outcome | Failure:
@@ -152,6 +153,7 @@ def _attempt(run: Run, watch: Callable[[float], None]) -> Outcome | Failure:
         )
 
 
-def _lost(run: Run) -> Failure:
-    said, hint = "a process of the simulation was killed", "give it more memory, or fewer processes"
-    return Failure(run.cluster, run.policy, run.source.name, run.rules.seed, said, hint)
+def _fallback(run: Run) -> Failure:
+    message = "a process of the simulation was killed"
+    hint = "give it more memory, or fewer processes"
+    return Failure(run.cluster, run.policy, run.source.name, run.rules.seed, message, hint)

@@ -36,12 +36,12 @@ def check(sources: Sequence[Source], clusters: Sequence[Cluster], policies: Sequ
     """Raises UsageError about the first job that cannot run on one of the clusters under one of the
     policies."""
     sizes = {cluster.name: _node_sizes(cluster.nodes) for cluster in clusters}
-    unmeasured: dict[_Key, _Problem | None] = {}
+    verdicts: dict[_Key, _Problem | None] = {}
     for source in sources:
         for task in source.tasks():
             for cluster in clusters:
                 problem = _misfit(task, sizes[cluster.name], policies) or _first_unmeasured(
-                    task, sizes[cluster.name], policies, unmeasured
+                    task, sizes[cluster.name], policies, verdicts
                 )
                 if problem:
                     raise _refusal(source, task, cluster, problem)
@@ -65,17 +65,17 @@ def _node_sizes(nodes: Sequence[Node]) -> dict[str, list[int]]:
 
 def _misfit(task: Task, sizes: dict[str, list[int]], policies: Sequence[str]) -> _Problem | None:
     """Why the job can run nowhere, or cannot have all the GPUs that it asks for."""
-    unknown = next(filter(None, (_unknown(task.truth, kind) for kind in sizes)), None)
-    if unknown:
-        return unknown
-    fitting = {
+    problem = next(filter(None, (_unknown(task.truth, kind) for kind in sizes)), None)
+    if problem:
+        return problem
+    gpus_by_type = {
         kind: sum(counts) for kind, counts in sizes.items() if task.gpu_type.lower() in kind.lower()
     }
-    if not fitting:
+    if not gpus_by_type:
         return _Problem(f"it asks for GPUs of type {task.gpu_type}")
-    whole = task.rigid or any(entry(policy).gang for policy in policies)
-    most, least = max(fitting.values()), task.replicas if whole else 1
-    of_type = " of one type" if len(fitting) > 1 else ""
+    is_gang = task.rigid or any(entry(policy).gang for policy in policies)
+    most, least = max(gpus_by_type.values()), task.replicas if is_gang else 1
+    of_type = " of one type" if len(gpus_by_type) > 1 else ""
     return (
         _Problem(f"it asks for {least} GPUs, and there are {most}{of_type}")
         if least > most
@@ -95,19 +95,19 @@ def _first_unmeasured(
     task: Task,
     sizes: dict[str, list[int]],
     policies: Sequence[str],
-    known: dict[_Key, _Problem | None],
+    verdicts: dict[_Key, _Problem | None],
 ) -> _Problem | None:
     """Of the placements that a policy will give the job, the first of which there are no times.
-    `known`: what was found before."""
+    `verdicts`: what was found before."""
     for kind, nodes in sizes.items():
         if task.gpu_type.lower() not in kind.lower():
             continue
         for counts in _placements(task, kind, nodes, policies):
             key = (id(task.truth), kind, counts)
-            if key not in known:
-                known[key] = _unmeasured(task.truth, kind, counts)
-            if known[key]:
-                return known[key]
+            if key not in verdicts:
+                verdicts[key] = _unmeasured(task.truth, kind, counts)
+            if verdicts[key]:
+                return verdicts[key]
     return None
 
 
@@ -116,18 +116,18 @@ def _placements(
 ) -> list[Counts]:
     """Gangs have the GPUs that they ask for, packed; others from one GPU to the whole largest node,
     as far as their batch can be split."""
-    found: set[Counts] = set()
+    placements: set[Counts] = set()
     for policy in policies:
         traits, truth = entry(policy), task.truth
         if task.rigid or traits.gang:
-            found |= {_packed(task.replicas, nodes)} if task.replicas <= sum(nodes) else set()
+            placements |= {_packed(task.replicas, nodes)} if task.replicas <= sum(nodes) else set()
             continue
         batch = task.batch_size if traits.own_batch else truth.fixed_batch or truth.max_batch
         most = min(
             truth.most_replicas or nodes[0], max(batch // truth.limits(kind)[0], 1), nodes[0]
         )
-        found |= {(count,) for count in range(1, most + 1)}
-    return sorted(found)
+        placements |= {(count,) for count in range(1, most + 1)}
+    return sorted(placements)
 
 
 def _packed(replicas: int, nodes: Sequence[int]) -> Counts:

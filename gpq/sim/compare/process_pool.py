@@ -34,15 +34,15 @@ Work = Callable[[Item, Callable[[float], None]], Result]
 def work_on(
     items: Sequence[Item],
     work: Work[Item, Result],
-    lost: Callable[[Item], Result],
+    fallback: Callable[[Item], Result],
     processes: int = 1,
     progress: Progress | None = None,
 ) -> list[Result]:
-    """The result of each item. `work` and what it takes and gives travel between processes; `lost`
-    is the result of an item whose process was killed. An error in one of them ends all; so does a
-    signal, as Interrupted."""
+    """The result of each item. `work` and what it takes and gives travel between processes;
+    `fallback` gives the result of an item whose process was killed. An error in one of them ends
+    all; so does a signal, as Interrupted."""
     if min(processes, len(items)) > 1:
-        return _in_processes(items, work, lost, min(processes, len(items)), progress)
+        return _in_processes(items, work, fallback, min(processes, len(items)), progress)
     return _here(items, work, progress)
 
 
@@ -82,9 +82,11 @@ class _Stop(BaseException):
         self.number = number
 
 
-def _interrupted(number: int, done: int, count: int) -> Interrupted:
+def _interrupted(number: int, completed_runs: int, count: int) -> Interrupted:
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-    return Interrupted(number, f"ended by {name} after {done} of {count} runs; none is shown")
+    return Interrupted(
+        number, f"ended by {name} after {completed_runs} of {count} runs; none is shown"
+    )
 
 
 @contextmanager
@@ -94,35 +96,37 @@ def _hearing(act: Callable[[int], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {each: signal.getsignal(each) for each in ENDING}
-    changed = [each for each, handler in before.items() if handler not in (None, signal.SIG_IGN)]
+    handlers = {signum: signal.getsignal(signum) for signum in ENDING}
+    active_signals = [
+        signum for signum, handler in handlers.items() if handler not in (None, signal.SIG_IGN)
+    ]
 
     numbers: list[int] = []
 
     def heard(number: int, _: object) -> None:
         numbers.append(number)
-        for each in changed:
-            signal.signal(each, signal.SIG_IGN)
+        for signum in active_signals:
+            signal.signal(signum, signal.SIG_IGN)
         act(number)
 
-    for each in changed:
-        signal.signal(each, heard)
+    for signum in active_signals:
+        signal.signal(signum, heard)
     try:
         yield
     finally:
-        for each in changed if not numbers else ():
-            signal.signal(each, before[each])
+        for signum in active_signals if not numbers else ():
+            signal.signal(signum, handlers[signum])
 
 
 @contextmanager
 def _deaf() -> Iterator[None]:
     """Processes started meanwhile never hear Ctrl-C: whoever started them ends them, by SIGTERM if
     need be."""
-    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
 # -- several processes -----------------------------------------------------------------------------
@@ -134,7 +138,7 @@ _shares: MutableSequence[float] = []
 def _in_processes(
     items: Sequence[Item],
     work: Work[Item, Result],
-    lost: Callable[[Item], Result],
+    fallback: Callable[[Item], Result],
     processes: int,
     progress: Progress | None,
 ) -> list[Result]:
@@ -143,7 +147,7 @@ def _in_processes(
         # it raises nothing: the pool is never left half made or half ended
         context = multiprocessing.get_context("spawn")
         shares = context.Array("d", len(items), lock=False)
-        before = set(multiprocessing.active_children())
+        old_children = set(multiprocessing.active_children())
         pool = ProcessPoolExecutor(
             processes, mp_context=context, initializer=_prepare, initargs=(shares,)
         )
@@ -152,10 +156,12 @@ def _in_processes(
                 futures = [
                     pool.submit(_work, work, item, index) for index, item in enumerate(items)
                 ]
-            pending: set[Future[Result]] = set(futures)
-            while pending and not signals:
-                done, pending = wait(pending, LOOK_SECONDS, FIRST_EXCEPTION)
-                for future in done:
+            pending_futures: set[Future[Result]] = set(futures)
+            while pending_futures and not signals:
+                completed_futures, pending_futures = wait(
+                    pending_futures, LOOK_SECONDS, FIRST_EXCEPTION
+                )
+                for future in completed_futures:
                     _raise_own(future)
                 if progress is not None:
                     progress(list(shares))
@@ -164,10 +170,10 @@ def _in_processes(
                     signals[0], sum(_ended_well(future) for future in futures), len(items)
                 )
             return [
-                _result(future, item, lost) for future, item in zip(futures, items, strict=True)
+                _result(future, item, fallback) for future, item in zip(futures, items, strict=True)
             ]
         except BaseException:
-            for child in set(multiprocessing.active_children()) - before:
+            for child in set(multiprocessing.active_children()) - old_children:
                 child.kill()
             raise
         finally:
@@ -186,8 +192,8 @@ def _ended_well(future: Future[Result]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
 
 
-def _result(future: Future[Result], item: Item, lost: Callable[[Item], Result]) -> Result:
-    return future.result() if future.exception() is None else lost(item)
+def _result(future: Future[Result], item: Item, fallback: Callable[[Item], Result]) -> Result:
+    return future.result() if future.exception() is None else fallback(item)
 
 
 def _prepare(shares: MutableSequence[float]) -> None:

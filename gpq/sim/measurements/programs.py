@@ -54,8 +54,8 @@ def gain_of(program: Program, total_batch: int) -> float:
 def default_batch(program: Program, replicas: int) -> tuple[int, int]:
     """What the training library takes without an order: the base batch, split, accumulated where it
     must be."""
-    declared = program.declared
-    local = -(-declared.batch_size // replicas)
-    largest = declared.max_atomic_batch or local
+    declaration = program.declared
+    local = -(-declaration.batch_size // replicas)
+    largest = declaration.max_atomic_batch or local
     micro = -(-local // largest)
     return -(-local // micro), micro - 1

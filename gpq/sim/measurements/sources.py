@@ -78,7 +78,7 @@ class Published:
         charges, name = self.charges, arrival.application
         truth: Truth = traces.application(name)
         if arrival.category != "adaptive" and not truth.fixed_batch:
-            truth = _kept(self.traces, name, arrival.batch_size)
+            truth = _one_batch(self.traces, name, arrival.batch_size)
         return Task(
             arrival.name,
             arrival.at,
@@ -97,7 +97,7 @@ def _traces(folder: str) -> Traces:
 
 
 @lru_cache(maxsize=1024)
-def _kept(folder: str, application: str, batch: int) -> Truth:
+def _one_batch(folder: str, application: str, batch: int) -> Truth:
     return KeptBatch(_traces(folder).application(application), batch)
 
 

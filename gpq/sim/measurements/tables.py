@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from gpq.errors import UsageError
 
+Line = tuple[int, list[str]]  # its number and its cells
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -56,46 +58,67 @@ def read(path: str | Path, columns: Sequence[Column]) -> Table:
     are stripped."""
     path = Path(path)
     header, records = _records(path)
-    missing = [
-        column.name for column in columns if column.name not in header and not column.default
-    ]
-    if missing:
-        names = ", ".join(missing)
-        raise UsageError(
-            f"{path.name} has no column {names}", f"the first line of {path} must name it"
-        )
+    _check_header(path, header, columns)
     rows = tuple(row for row, _ in records)
     numbers: dict[str, NDArray[np.float64]] = {}
     texts: dict[str, list[str]] = {}
     for column in columns:
-        place = header.index(column.name) if column.name in header else None
-        cells = [column.default if place is None else record[place] for _, record in records]
+        cells = list(zip(rows, _cells(header, records, column), strict=True))
         if column.text:
-            texts[column.name] = [
-                _word(path, row, column, cell) for row, cell in zip(rows, cells, strict=True)
-            ]
+            texts[column.name] = [_word(path, row, column, cell) for row, cell in cells]
         else:
-            values = [
-                _number(path, row, column, cell) for row, cell in zip(rows, cells, strict=True)
-            ]
+            values = [_number(path, row, column, cell) for row, cell in cells]
             numbers[column.name] = np.array(values, dtype=np.float64)
     return Table(path, rows, numbers, texts)
 
 
-def _records(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The header and (row, cells) of what follows it."""
-    lines: list[tuple[int, list[str]]] = []
+def _check_header(path: Path, header: Sequence[str], columns: Sequence[Column]) -> None:
+    missing_names = [
+        column.name for column in columns if column.name not in header and not column.default
+    ]
+    if missing_names:
+        names = ", ".join(missing_names)
+        raise UsageError(
+            f"{path.name} has no column {names}", f"the first line of {path} must name it"
+        )
+
+
+def _cells(header: Sequence[str], records: Sequence[Line], column: Column) -> list[str]:
+    """Of one column; its default where the file does not have it."""
+    if column.name not in header:
+        return [column.default] * len(records)
+    place = header.index(column.name)
+    return [cells[place] for _, cells in records]
+
+
+def _records(path: Path) -> tuple[list[str], list[Line]]:
+    """The header and what follows it."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UsageError(
             f"{path} is no regular file", "it is read more than once: write it to a file first"
         )
+    lines = _lines(path)
+    if len(lines) < 2:
+        raise UsageError(
+            f"{path.name} has no rows",
+            f"{path} needs a line of column names and at least one of values",
+        )
+    header = lines[0][1]
+    duplicates = sorted({name for name in header if header.count(name) > 1})
+    if duplicates:
+        raise at(path, lines[0][0], f"column {duplicates[0]} is there twice")
+    for row, cells in lines[1:]:
+        if len(cells) != len(header):
+            raise at(path, row, f"the number of cells is {len(cells)}, must be {len(header)}")
+    return header, lines[1:]
+
+
+def _lines(path: Path) -> list[Line]:
+    """Without the blank ones. Raises UsageError for what cannot be read."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, strict=True)
-            for record in reader:
-                cells = [cell.strip() for cell in record]
-                if any(cells):
-                    lines.append((reader.line_num, cells))
+            lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}", "check the path") from None
     except UnicodeDecodeError:
@@ -106,19 +129,7 @@ def _records(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
         raise UsageError(
             f"cannot read {path}: {error.strerror}", "name a readable CSV file"
         ) from None
-    if len(lines) < 2:
-        raise UsageError(
-            f"{path.name} has no rows",
-            f"{path} needs a line of column names and at least one of values",
-        )
-    header = lines[0][1]
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise at(path, lines[0][0], f"column {twice[0]} is there twice")
-    for row, cells in lines[1:]:
-        if len(cells) != len(header):
-            raise at(path, row, f"the number of cells is {len(cells)}, must be {len(header)}")
-    return header, lines[1:]
+    return [(row, cells) for row, cells in lines if any(cells)]
 
 
 def _word(path: Path, row: int, column: Column, cell: str) -> str:
@@ -129,17 +140,15 @@ def _word(path: Path, row: int, column: Column, cell: str) -> str:
 
 def _number(path: Path, row: int, column: Column, cell: str) -> float:
     try:
-        value = float(cell) if "_" not in cell else math.nan  # Python takes 1_000
+        value = float(cell)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
+    if not math.isfinite(value) or "_" in cell:  # Python takes 1_000
         raise at(path, row, f"{column.name} is {cell!r}, must be a number")
     if column.whole and value != int(value):
         raise at(path, row, f"{column.name} is {cell}, must be a whole number")
-    if value < column.least or (column.above and value == column.least):
-        raise at(
-            path,
-            row,
-            f"{column.name} is {cell}, must be {'>' if column.above else '>='} {column.least:g}",
-        )
+    if column.above and value <= column.least:
+        raise at(path, row, f"{column.name} is {cell}, must be > {column.least:g}")
+    if value < column.least:
+        raise at(path, row, f"{column.name} is {cell}, must be >= {column.least:g}")
     return value

@@ -43,10 +43,10 @@ class NotMeasured(Refused):
 def normalised(counts: Counts) -> Counts:
     """The lexicographically smallest rotation: a ring of replicas is the same wherever it
     starts."""
-    used = tuple(count for count in counts if count)
-    if not used or min(used) < 0:
+    sizes = tuple(count for count in counts if count)
+    if not sizes or min(sizes) < 0:
         raise ValueError(f"no placement: {counts}")
-    return min(used[i:] + used[:i] for i in range(len(used)))
+    return min(sizes[i:] + sizes[:i] for i in range(len(sizes)))
 
 
 class StepTimes:
@@ -82,29 +82,28 @@ class StepTimes:
         """(step, synchronisation within it), seconds, of one micro-batch of `atomic` examples on
         every replica."""
         key = (counts, atomic)
-        found = self._answers.get(key)
-        if found is None:
+        pair = self._answers.get(key)
+        if pair is None:
             placement = normalised(counts)
             curve = self._curves.get(placement)
-            found = (
-                self._between(placement, atomic)
-                if curve is None
-                else self._on(placement, curve, atomic)
-            )
-            self._answers[key] = found
-        return found
+            if curve is None:
+                pair = self._between(placement, atomic)
+            else:
+                pair = self._on(placement, curve, atomic)
+            self._answers[key] = pair
+        return pair
 
     def measured(self, counts: Counts) -> tuple[int, int]:
         """The smallest and the largest atomic batch for which there are times on these GPUs."""
-        found = self._ranges.get(counts)
-        if found is None:
+        bounds = self._ranges.get(counts)
+        if bounds is None:
             placement = normalised(counts)
             curve = self._curves.get(placement)
             sizes = self._inside(placement) if curve is None else curve[0]
             if not sizes:
                 raise self._refusal(placement, f"was not measured on {_prose(placement)}")
-            found = self._ranges[counts] = int(np.ceil(sizes[0])), int(np.floor(sizes[-1]))
-        return found
+            bounds = self._ranges[counts] = int(np.ceil(sizes[0])), int(np.floor(sizes[-1]))
+        return bounds
 
     def _on(self, placement: Counts, curve: Curve, atomic: float) -> Pair:
         sizes, pairs = curve
@@ -148,10 +147,7 @@ class StepTimes:
         on_one = max(
             (replicas for (nodes, replicas, _), _ in self._points if nodes == 1), default=0
         )
-        reach = (
-            f"up to {on_one} {'GPU' if on_one == 1 else 'GPUs'} on one node and up to {replicas}"
-            f" GPUs on {nodes} nodes"
-        )
+        reach = f"up to {_gpus(on_one)} on one node and up to {replicas} GPUs on {nodes} nodes"
         hint = (
             f"{self._path} and {self._path.name.replace('placements', 'scalability')} have {reach}"
         )
@@ -221,18 +217,21 @@ def _interpolator(points: list[tuple[Point, Pair]]) -> Callable[[Point], NDArray
     from scipy.spatial import QhullError
 
     try:
-        where, pairs = (np.array(part, dtype=np.float64) for part in zip(*points, strict=True))
-        linear = LinearNDInterpolator(where, pairs)
+        points_array, pairs = (
+            np.array(part, dtype=np.float64) for part in zip(*points, strict=True)
+        )
+        linear = LinearNDInterpolator(points_array, pairs)
     except QhullError:
         return lambda point: np.full(2, np.nan)
     return lambda point: np.asarray(linear(point), dtype=np.float64)
 
 
 def _prose(placement: Counts) -> str:
-    gpus = sum(placement)
-    spread = (
-        "1 node"
-        if len(placement) == 1
-        else f"{len(placement)} nodes ({'+'.join(map(str, placement))})"
-    )
-    return f"{gpus} {'GPU' if gpus == 1 else 'GPUs'} of {spread}"
+    spread = f"{len(placement)} nodes ({'+'.join(map(str, placement))})"
+    if len(placement) == 1:
+        spread = "1 node"
+    return f"{_gpus(sum(placement))} of {spread}"
+
+
+def _gpus(number: int) -> str:
+    return "1 GPU" if number == 1 else f"{number} GPUs"

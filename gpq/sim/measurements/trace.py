@@ -42,8 +42,8 @@ class Application:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.name = folder.name
-        found = (PLACEMENTS_FILE.fullmatch(path.name) for path in folder.iterdir())
-        self._files = sorted(match[1] or "" for match in found if match)
+        matches = (PLACEMENTS_FILE.fullmatch(path.name) for path in folder.iterdir())
+        self._files = sorted(match[1] or "" for match in matches if match)
         self.types = tuple(sorted(PLAIN_NAMES.get(kind, kind) for kind in self._files if kind))
         self.training = Training(folder, EPOCHS.get(self.name, 0))
         self.base_batch, self.max_batch = self.training.sizes[0], self.training.sizes[-1]
@@ -53,17 +53,8 @@ class Application:
         self.most_replicas = MOST_REPLICAS.get(self.name, 0)
         self._resolved: dict[str, StepTimes] = {}
         self._by_file: dict[str, StepTimes] = {}
-        bounds = [self.limits(kind) for kind in ([""] if "" in self._files else self._files)]
-        self.min_atomic, self.max_atomic = (
-            min(low for low, _ in bounds),
-            max(high for _, high in bounds),
-        )
-        if self.fixed_batch and not self.base_batch <= self.fixed_batch <= self.max_batch:
-            problem = (
-                f"{self.name} runs at a batch of {self.fixed_batch}, it was measured up to"
-                f" {self.max_batch}"
-            )
-            raise UsageError(problem, f"another application in {folder.parent} needs another name")
+        self.min_atomic, self.max_atomic = self._widest_limits()
+        self._check_fixed_batch()
 
     def times(self, counts: Counts, atomic: float, gpu_type: str = "") -> tuple[Seconds, Seconds]:
         """(step, synchronisation within it) of one pass over `atomic` examples on each of `counts`
@@ -82,7 +73,9 @@ class Application:
         times = self._times(gpu_type)
         most = MOST_ATOMIC.get((self.name, self._file_type(gpu_type)))
         largest = int(times.largest)
-        return -int(-times.smallest // 1), largest if most is None else min(largest, most)
+        if most is not None:
+            largest = min(largest, most)
+        return -int(-times.smallest // 1), largest
 
     def stats(self, total_batch: float, epoch: int) -> tuple[float, float]:
         """(|G|^2, tr(Cov)) of the gradient of a base batch while `epoch` is under way, trained at
@@ -106,35 +99,53 @@ class Application:
         steps."""
         return self.training.loss(total_batch, progress)
 
+    def _widest_limits(self) -> tuple[int, int]:
+        """The smallest and the largest atomic batch on any type."""
+        kinds = self._files
+        if "" in kinds:
+            kinds = [""]
+        bounds = [self.limits(kind) for kind in kinds]
+        return min(low for low, _ in bounds), max(high for _, high in bounds)
+
+    def _check_fixed_batch(self) -> None:
+        if self.fixed_batch and not self.base_batch <= self.fixed_batch <= self.max_batch:
+            problem = (
+                f"{self.name} runs at a batch of {self.fixed_batch}, it was measured up to"
+                f" {self.max_batch}"
+            )
+            hint = f"another application in {self.folder.parent} needs another name"
+            raise UsageError(problem, hint)
+
     def _times(self, gpu_type: str) -> StepTimes:
         times = self._resolved.get(gpu_type)
         if times is None:
             kind = self._file_type(gpu_type)
             if kind not in self._by_file:
-                suffix = f"-{kind}" if kind else ""
-                name = f"{self.name} on {PLAIN_NAMES.get(kind, kind)}" if kind else self.name
-                placements, scalability = (
-                    self.folder / f"{word}{suffix}.csv" for word in ("placements", "scalability")
-                )
-                self._by_file[kind] = StepTimes(name, placements, scalability)
+                self._by_file[kind] = self._read_times(kind)
             times = self._resolved[gpu_type] = self._by_file[kind]
         return times
 
+    def _read_times(self, kind: str) -> StepTimes:
+        """`kind`: the type in the files' names; "" where they have none."""
+        name, suffix = self.name, ""
+        if kind:
+            name, suffix = f"{self.name} on {PLAIN_NAMES.get(kind, kind)}", f"-{kind}"
+        placements = self.folder / f"placements{suffix}.csv"
+        return StepTimes(name, placements, self.folder / f"scalability{suffix}.csv")
+
     def _file_type(self, gpu_type: str) -> str:
         """The type in the file's name that is meant by what the user calls it."""
-        asked = gpu_type.lower()
-        for kind in (asked, FILE_TYPES.get(asked, asked)):
+        type_name = gpu_type.lower()
+        for kind in (type_name, FILE_TYPES.get(type_name, type_name)):
             if kind in self._files:
                 return kind
-        if asked == OSDI_TYPE and "" in self._files:
+        if type_name == OSDI_TYPE and "" in self._files:
             return ""
-        known = ", ".join(self.types) or "measurements without a type"
-        problem = (
-            f"no measurements on GPU type {gpu_type}"
-            if gpu_type
-            else "no measurements without a GPU type"
-        )
-        raise UsageError(f"{self.name} has {problem}", f"{self.folder} has {known}")
+        content = ", ".join(self.types) or "measurements without a type"
+        problem = "no measurements without a GPU type"
+        if gpu_type:
+            problem = f"no measurements on GPU type {gpu_type}"
+        raise UsageError(f"{self.name} has {problem}", f"{self.folder} has {content}")
 
 
 class Traces:

@@ -49,15 +49,9 @@ class Training:
     def __init__(self, folder: Path, epochs: int) -> None:
         """`epochs` 0 = as many as every run has."""
         self.name = folder.name
-        found = sorted(
-            (int(match[1]), path) for path in folder.iterdir() if (match := _validation(path))
-        )
-        if not found:
-            raise UsageError(
-                f"{folder} has no validation-BATCH.csv", "there must be one for each measured batch"
-            )
-        tables = [read(path, COLUMNS) for _, path in found]
-        self.sizes = tuple(size for size, _ in found)
+        files = _validation_files(folder)
+        tables = [read(path, COLUMNS) for _, path in files]
+        self.sizes = tuple(size for size, _ in files)
         self.epochs = epochs or min(map(len, tables))
         for table in tables:
             self._check(table)
@@ -65,9 +59,15 @@ class Training:
         self.larger_is_better = bool(metrics[0][0] < metrics[0][-1])
         self.runs = [_run(table, self.epochs, self.larger_is_better) for table in tables]
         self._progress: list[float] = np.min([run.progress for run in self.runs], axis=0).tolist()
-        goal, worst = (max, min) if self.larger_is_better else (min, max)
-        self._goal = float(goal(run.best[-1] for run in self.runs))
-        self._worst = float(worst(run.best[0] for run in self.runs))
+        self._goal, self._worst = self._extremes()
+
+    def _extremes(self) -> tuple[float, float]:
+        """(the best metric at the end of a run, the worst at the start of one)"""
+        ends = [float(run.best[-1]) for run in self.runs]
+        starts = [float(run.best[0]) for run in self.runs]
+        if self.larger_is_better:
+            return max(ends), min(starts)
+        return min(ends), max(starts)
 
     def stats(self, total_batch: float, epoch: int) -> tuple[float, float]:
         """(|G|^2, tr(Cov)) of the gradient of a base batch during `epoch`, from 0."""
@@ -114,9 +114,9 @@ class Training:
         second."""
         sizes = self.sizes
         if not sizes[0] <= total_batch <= sizes[-1]:
-            known = f"from {sizes[0]} to {sizes[-1]}"
+            range_text = f"from {sizes[0]} to {sizes[-1]}"
             problem = f"{self.name} was not trained at a batch of {total_batch:g}"
-            raise NotMeasured(problem, f"batches were measured {known}")
+            raise NotMeasured(problem, f"batches were measured {range_text}")
         right = bisect_left(sizes, total_batch)
         if sizes[right] == total_batch:
             return self.runs[right], self.runs[right], 0.0
@@ -138,9 +138,21 @@ class Training:
                 problem, "the file is cut short, or another application needs another name"
             )
         for name in ("progress", "iteration"):
-            back = np.flatnonzero(np.diff(table.numbers[name]) <= 0)
-            if back.size:
-                raise table.wrong(int(back[0]) + 1, f"{name} does not grow")
+            setbacks = np.flatnonzero(np.diff(table.numbers[name]) <= 0)
+            if setbacks.size:
+                raise table.wrong(int(setbacks[0]) + 1, f"{name} does not grow")
+
+
+def _validation_files(folder: Path) -> list[tuple[int, Path]]:
+    """(batch, file), the smallest batch first."""
+    files = sorted(
+        (int(match[1]), path) for path in folder.iterdir() if (match := _validation(path))
+    )
+    if not files:
+        raise UsageError(
+            f"{folder} has no validation-BATCH.csv", "there must be one for each measured batch"
+        )
+    return files
 
 
 def _validation(path: Path) -> re.Match[str] | None:

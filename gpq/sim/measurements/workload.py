@@ -45,19 +45,19 @@ class Arrival:
 def read(path: str | Path) -> tuple[Arrival, ...]:
     """Sorted by time; those of the same time in the order of the file."""
     table = read_table(path, COLUMNS)
-    first: dict[str, int] = {}
+    rows_by_name: dict[str, int] = {}
     arrivals: list[Arrival] = []
     for i, row in enumerate(table.rows):
         name, category = table.texts["name"][i], table.texts["category"][i]
-        if name in first:
-            raise table.wrong(i, f"the name {name} is taken, by row {first[name]}")
+        if name in rows_by_name:
+            raise table.wrong(i, f"the name {name} is taken, by row {rows_by_name[name]}")
         if table.numbers["time"][i] > LATEST:
             raise table.wrong(
                 i, f"time is {table.numbers['time'][i]:g}, must be at most {LATEST:g} s"
             )
         if category not in CATEGORIES:
             raise table.wrong(i, f"category is {category}, must be one of {', '.join(CATEGORIES)}")
-        first[name] = row
+        rows_by_name[name] = row
         arrivals.append(
             Arrival(
                 name=name,

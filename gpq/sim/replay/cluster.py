@@ -21,15 +21,15 @@ def parse(text: str) -> tuple[Node, ...]:
     """The nodes, up and empty, named n00, n01... in the order of the text, so that sorting keeps
     it."""
     groups = [_group(part.strip()) for part in text.split(",")]
-    gpus = sum(nodes * each for nodes, each, _ in groups)
-    if gpus > MOST_GPUS:
+    total = sum(nodes * gpus for nodes, gpus, _ in groups)
+    if total > MOST_GPUS:
         raise UsageError(
-            f"the cluster {text} has {gpus} GPUs, at most {MOST_GPUS} can be simulated", HINT
+            f"the cluster {text} has {total} GPUs, at most {MOST_GPUS} can be simulated", HINT
         )
     width = max(len(str(sum(nodes for nodes, _, _ in groups) - 1)), 2)
-    shapes = [(each, gpu_type) for nodes, each, gpu_type in groups for _ in range(nodes)]
+    shapes = [(gpus, gpu_type) for nodes, gpus, gpu_type in groups for _ in range(nodes)]
     return tuple(
-        _node(f"n{i:0{width}}", each, gpu_type) for i, (each, gpu_type) in enumerate(shapes)
+        _node(f"n{i:0{width}}", gpus, gpu_type) for i, (gpus, gpu_type) in enumerate(shapes)
     )
 
 
@@ -51,11 +51,13 @@ def _node(name: str, gpus: int, gpu_type: str) -> Node:
     return Node(NodeId(name), NodeState.UP, devices=devices)
 
 
-def typed(nodes: Sequence[Node], known: Sequence[str]) -> tuple[Node, ...]:
-    """The nodes with their GPUs called as those in `known`, on which jobs were measured: `a100` may
+def typed(nodes: Sequence[Node], types: Sequence[str]) -> tuple[Node, ...]:
+    """The nodes with their GPUs called as those in `types`, on which jobs were measured: `a100` may
     be said for the one that has it in its name. Raises UsageError for a type that is none of them.
     GPUs of no type stay so."""
-    names = {device.type: _known(device.type, known) for node in nodes for device in node.devices}
+    names = {
+        device.type: _measured_type(device.type, types) for node in nodes for device in node.devices
+    }
     return tuple(
         replace(
             node, devices=tuple(replace(device, type=names[device.type]) for device in node.devices)
@@ -64,18 +66,18 @@ def typed(nodes: Sequence[Node], known: Sequence[str]) -> tuple[Node, ...]:
     )
 
 
-def _known(said: str, known: Sequence[str]) -> str:
-    same = [kind for kind in known if said.lower() == kind.lower()]
-    fitting = same or [kind for kind in known if said.lower() in kind.lower()]
-    if not said or len(fitting) == 1:
-        return fitting[0] if said else ""
-    if fitting:
+def _measured_type(type_name: str, types: Sequence[str]) -> str:
+    namesakes = [kind for kind in types if type_name.lower() == kind.lower()]
+    matches = namesakes or [kind for kind in types if type_name.lower() in kind.lower()]
+    if not type_name or len(matches) == 1:
+        return matches[0] if type_name else ""
+    if matches:
         raise UsageError(
-            f"GPUs of type {said} may be of several types", f"say which: {', '.join(fitting)}"
+            f"GPUs of type {type_name} may be of several types", f"say which: {', '.join(matches)}"
         )
-    there = (
-        f"there are measurements on {', '.join(known)}"
-        if known
+    hint = (
+        f"there are measurements on {', '.join(types)}"
+        if types
         else "the types are not known: say none, as in 2x4"
     )
-    raise UsageError(f"no job was measured on GPUs of type {said}", there)
+    raise UsageError(f"no job was measured on GPUs of type {type_name}", hint)

@@ -155,8 +155,8 @@ def _curve(points: Sequence[LossPoint], work: float) -> tuple[list[float], list[
     values = np.minimum.accumulate([point.loss for point in points]) if points else np.zeros(0)
     if len(values) < 2 or not np.isfinite(values).all() or values[0] <= values[-1]:
         return [0.0, work], [1.0, 0.0]
-    scaled = (values - values[-1]) / (values[0] - values[-1])
-    return [point.base_steps for point in points], [float(value) for value in scaled]
+    fractions = (values - values[-1]) / (values[0] - values[-1])
+    return [point.base_steps for point in points], [float(value) for value in fractions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,29 +179,29 @@ def history(
     *,
     since: Seconds | None = None,
     restart: Seconds | None = None,
-    held: Mapping[JobId, Seconds] | None = None,
+    hold_seconds: Mapping[JobId, Seconds] | None = None,
     gpu_types: Mapping[JobId, Set[str]] | None = None,
 ) -> History:
     """Those submitted in the last `since` seconds. `restart`: of every job, instead of each one's
-    measured 30 s or so. `held`: by its user before its first start, seconds; it arrives when it was
-    released. `gpu_types`: that it ran on."""
-    asked = [job for job in jobs if since is None or job.submitted_at >= now - since]
-    begin = min((job.submitted_at for job in asked), default=0.0)
+    measured 30 s or so. `hold_seconds`: for which its user held it before its first start; it
+    arrives when it was released. `gpu_types`: that it ran on."""
+    recent_jobs = [job for job in jobs if since is None or job.submitted_at >= now - since]
+    first_submission = min((job.submitted_at for job in recent_jobs), default=0.0)
     tasks: list[Task] = []
     left_out: list[tuple[str, str]] = []
-    replayed: list[Job] = []
-    for job in sorted(asked, key=lambda job: (job.submitted_at, job.id)):
-        why = _unfit(job, now)
-        if why:
-            left_out.append((_name(job), why))
+    replayed_jobs: list[Job] = []
+    for job in sorted(recent_jobs, key=lambda job: (job.submitted_at, job.id)):
+        reason = _unfit(job, now)
+        if reason:
+            left_out.append((_name(job), reason))
         else:
-            free = job.submitted_at - begin + (held or {}).get(job.id, 0.0)
-            tasks.append(_task(job, now, free, restart))
-            replayed.append(job)
-    unended = tuple(_name(job) for job in replayed if job.state not in TERMINAL)
-    seen = {kind for job in replayed for kind in (gpu_types or {}).get(job.id, ())}
-    seen |= {row.gpu_type for job in replayed for row in job.profile.rows}
-    return History(tuple(tasks), tuple(left_out), unended, tuple(sorted(filter(None, seen))))
+            arrival = job.submitted_at - first_submission + (hold_seconds or {}).get(job.id, 0.0)
+            tasks.append(_task(job, now, arrival, restart))
+            replayed_jobs.append(job)
+    unended_names = tuple(_name(job) for job in replayed_jobs if job.state not in TERMINAL)
+    types = {kind for job in replayed_jobs for kind in (gpu_types or {}).get(job.id, ())}
+    types |= {row.gpu_type for job in replayed_jobs for row in job.profile.rows}
+    return History(tuple(tasks), tuple(left_out), unended_names, tuple(sorted(filter(None, types))))
 
 
 def _name(job: Job) -> str:
@@ -220,12 +220,12 @@ def _unfit(job: Job, now: Seconds) -> str:
 
 def _run_seconds(job: Job, now: Seconds) -> Seconds:
     """Of all attempts; the present one up to now."""
-    present = (
+    current_attempt = (
         now - job.started_at
         if job.state not in TERMINAL and job.placement and job.started_at
         else 0.0
     )
-    return job.run_seconds + max(present, 0.0)
+    return job.run_seconds + max(current_attempt, 0.0)
 
 
 def _replicas(job: Job) -> int:

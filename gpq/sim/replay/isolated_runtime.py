@@ -41,10 +41,10 @@ class Alone:
             for kind, sizes in self.sizes.items()
             if task.gpu_type.lower() in kind.lower()
         }
-        found = [(gpus, self._on_type(task, kind, gpus / jobs)) for kind, gpus in kinds.items()]
-        known = [(gpus, seconds) for gpus, seconds in found if seconds is not None]
-        weight = sum(gpus for gpus, _ in known)
-        return sum(gpus * seconds for gpus, seconds in known) / weight if weight else None
+        times = [(gpus, self._on_type(task, kind, gpus / jobs)) for kind, gpus in kinds.items()]
+        weighted_times = [(gpus, seconds) for gpus, seconds in times if seconds is not None]
+        weight = sum(gpus for gpus, _ in weighted_times)
+        return sum(gpus * seconds for gpus, seconds in weighted_times) / weight if weight else None
 
     def speed_on_one(self, truth: Truth, gpu_type: str, epoch: int) -> float:
         """Best true progress on one GPU during an epoch, base-batch steps a second; 0 where it
@@ -59,8 +59,8 @@ class Alone:
             shapes = tuple(counts for counts in shapes if sum(counts) <= task.replicas)
         speeds = best_speeds(truth, kind, shapes)
         counts = np.array([0.0, *(sum(counts) for counts in shapes)])
-        rising = np.maximum.accumulate(np.hstack([np.zeros((len(speeds), 1)), speeds]), axis=1)
-        at_share = np.array([np.interp(share, counts, row) for row in rising])
+        best_so_far = np.maximum.accumulate(np.hstack([np.zeros((len(speeds), 1)), speeds]), axis=1)
+        at_share = np.array([np.interp(share, counts, row) for row in best_so_far])
         if (at_share <= 0).any():
             return None
         work = np.diff([truth.progress(epoch) for epoch in range(truth.epochs + 1)])
@@ -80,17 +80,17 @@ _REMEMBERED: dict[tuple[int, str, tuple[tuple[int, ...], ...]], tuple[Truth, Arr
 def best_speeds(truth: Truth, kind: str, shapes: tuple[tuple[int, ...], ...]) -> Array:
     """True progress at the best batch, epochs x shapes, base-batch steps a second; 0 where nothing
     was measured."""
-    known = _REMEMBERED.get((id(truth), kind, shapes))
-    if known is not None and known[0] is truth:
-        return known[1]
+    entry = _REMEMBERED.get((id(truth), kind, shapes))
+    if entry is not None and entry[0] is truth:
+        return entry[1]
     speeds = np.zeros((truth.epochs, len(shapes)))
     for column, counts in enumerate(shapes):
         totals, seconds = _candidates(truth, kind, counts)
         for epoch in range(truth.epochs):
             best = 0.0
-            for total, spent in zip(totals, seconds, strict=True):
+            for total, step in zip(totals, seconds, strict=True):
                 sqr, var = truth.stats(total, epoch)
-                best = max(best, (var + sqr) / (var * truth.base_batch / total + sqr) / spent)
+                best = max(best, (var + sqr) / (var * truth.base_batch / total + sqr) / step)
             speeds[epoch, column] = best
     _REMEMBERED[id(truth), kind, shapes] = truth, speeds
     return speeds

@@ -29,8 +29,8 @@ class TrueOracle:
         """Optimiser steps at the batch asked for, from the end of the epoch that is under way (as
         in the artifact), at least one."""
         truth, batch = self.job.task.truth, self._total()
-        done = truth.iterations(batch, min(self.job.epoch + 1, truth.epochs))
-        return max(truth.iterations(batch, truth.epochs) - done, 1.0)
+        past_steps = truth.iterations(batch, min(self.job.epoch + 1, truth.epochs))
+        return max(truth.iterations(batch, truth.epochs) - past_steps, 1.0)
 
     def step_seconds(self, shape: Shape) -> Seconds | None:
         truth, batch = self.job.task.truth, self._total()
@@ -38,8 +38,8 @@ class TrueOracle:
             [shape.gpu_type] if shape.gpu_type else self.node_sizes
         )  # a shape names no type that is the only one
         size = self.node_sizes[gpu_type]
-        rest = shape.replicas % size
-        counts = (size,) * (shape.replicas // size) + ((rest,) if rest else ())
+        remainder = shape.replicas % size
+        counts = (size,) * (shape.replicas // size) + ((remainder,) if remainder else ())
         try:
             least, most = truth.measured(counts, gpu_type)
         except NotMeasured:

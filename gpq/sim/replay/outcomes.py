@@ -7,8 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpq.core.model.units import Seconds
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +74,20 @@ class Summary:
 
 def summary(run: Outcome) -> Summary:
     """Figures of one run. Percentiles interpolate linearly between jobs."""
-    taken = np.array([job.completion_seconds for job in run.jobs])
+    durations = np.array([job.completion_seconds for job in run.jobs])
     rhos = np.array([job.rho for job in run.jobs if job.rho is not None])
-    rounds = np.array(run.round_seconds) * 1e3 if run.round_seconds else np.zeros(1)
-    first = min(job.submitted_at for job in run.jobs)
+    rounds = np.array(run.round_seconds or [0.0]) * 1e3
+    first_submission = min(job.submitted_at for job in run.jobs)
     return Summary(
         run.policy,
         run.workload,
         run.seed,
         len(run.jobs),
-        float(taken.mean()),
-        float(np.percentile(taken, 50)),
-        float(np.percentile(taken, 99)),
-        max(job.ended_at for job in run.jobs) - first,
-        float(np.percentile(rhos, 95)) if len(rhos) else None,
-        float(rhos.max()) if len(rhos) else None,
-        float((rhos > 1.0).mean()) if len(rhos) else None,
+        float(durations.mean()),
+        float(np.percentile(durations, 50)),
+        float(np.percentile(durations, 99)),
+        max(job.ended_at for job in run.jobs) - first_submission,
+        *_rho_figures(rhos),
         sum(job.restarts for job in run.jobs) / len(run.jobs),
         sum(job.gpu_seconds for job in run.jobs) / 3600.0,
         run.goodput,
@@ -94,6 +95,13 @@ def summary(run: Outcome) -> Summary:
         float(rounds.max()),
         run.wall_seconds,
     )
+
+
+def _rho_figures(rhos: Array) -> tuple[float | None, float | None, float | None]:
+    """(95th percentile, worst, share above 1); None each where no rho is known."""
+    if not len(rhos):
+        return None, None, None
+    return float(np.percentile(rhos, 95)), float(rhos.max()), float((rhos > 1.0).mean())
 
 
 def means(rows: Sequence[Summary]) -> list[Summary]:
@@ -104,31 +112,39 @@ def means(rows: Sequence[Summary]) -> list[Summary]:
 
 
 def _mean(rows: Sequence[Summary]) -> Summary:
+    def mean(column: str) -> float:
+        return _average(getattr(row, column) for row in rows)
+
+    workload = rows[0].workload
+    if len(rows) > 1:
+        workload = f"{len(rows)} runs"
     return Summary(
         rows[0].policy,
-        f"{len(rows)} runs" if len(rows) > 1 else rows[0].workload,
+        workload,
         rows[0].seed,
         sum(row.jobs for row in rows),
-        _of(row.avg_jct for row in rows),
-        _of(row.p50_jct for row in rows),
-        _of(row.p99_jct for row in rows),
-        _of(row.makespan for row in rows),
-        _known(row.rho_p95 for row in rows),
+        mean("avg_jct"),
+        mean("p50_jct"),
+        mean("p99_jct"),
+        mean("makespan"),
+        _mean_of_known(row.rho_p95 for row in rows),
         max((row.rho_max for row in rows if row.rho_max is not None), default=None),
-        _known(row.rho_above_1 for row in rows),
-        _of(row.restarts_per_job for row in rows),
-        _of(row.gpu_hours for row in rows),
-        _of(row.goodput for row in rows),
+        _mean_of_known(row.rho_above_1 for row in rows),
+        mean("restarts_per_job"),
+        mean("gpu_hours"),
+        mean("goodput"),
         float(np.median([row.round_ms_median for row in rows])),
         max(row.round_ms_max for row in rows),
         sum(row.wall_s for row in rows),
     )
 
 
-def _of(values: Iterable[float]) -> float:
+def _average(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
-def _known(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return _of(known) if known else None
+def _mean_of_known(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return None
+    return _average(numbers)

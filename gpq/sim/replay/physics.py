@@ -76,9 +76,9 @@ class Running:
         """(least, most) atomic batch on the GPUs that it has."""
         return self.task.truth.measured(self.counts, self.gpu_type)
 
-    def set_batch(self, wanted: Batch | None) -> None:
+    def set_batch(self, batch: Batch | None) -> None:
         self.batch = (
-            self.base_choice() if self.fixed_batch or wanted is None else self._capped(wanted)
+            self.base_choice() if self.fixed_batch or batch is None else self._capped(batch)
         )
 
     def _capped(self, batch: Batch) -> Batch:
@@ -111,22 +111,22 @@ class Running:
         key = (self.gpu_type, len(self.counts), self.replicas, self.batch[0])
         if key not in self.rows:
             step, sync = truth.times(self.counts, self.batch[0], self.gpu_type)
-            error, another = self._error(), self._error()
+            grad_error, step_error = self._error(), self._error()
             self.rows[key] = ProfileRow(
                 key[1],
                 key[2],
                 key[3],
-                (step - sync) * error,
-                max(step * another, (step - sync) * error),
+                (step - sync) * grad_error,
+                max(step * step_error, (step - sync) * grad_error),
                 _ROW_WEIGHT,
                 key[0],
             )
             self.measured += 1
-        found = Noise(sqr, var * truth.base_batch * self._error(), _NOISE_SAMPLES)
-        if self.noise is None or (found.sqr, found.var) != (self.noise.sqr, self.noise.var):
-            self.noise = found
-            if is_usable(found):
-                self.noise_curve = recorded(self.noise_curve, self.progress, found)
+        noise = Noise(sqr, var * truth.base_batch * self._error(), _NOISE_SAMPLES)
+        if self.noise is None or (noise.sqr, noise.var) != (self.noise.sqr, self.noise.var):
+            self.noise = noise
+            if is_usable(noise):
+                self.noise_curve = recorded(self.noise_curve, self.progress, noise)
             self.measured += 1
 
     def _error(self) -> float:
@@ -147,19 +147,19 @@ class Running:
         delay = min(self.waiting, seconds)
         self.waiting -= delay
         self.service += delay * self.replicas
-        now, left, truth = now + delay, seconds - delay, self.task.truth
-        while left > 0 and self.ended_at is None:
+        now, budget, truth = now + delay, seconds - delay, self.task.truth
+        while budget > 0 and self.ended_at is None:
             self.measure()
             speed = self.speed(interference)
             goal = truth.progress(self.epoch + 1)
-            if self.progress + speed * left < goal:
-                self.progress += speed * left
-                now, spent, left = now + left, left, 0.0
+            if self.progress + speed * budget < goal:
+                self.progress += speed * budget
+                now, spent, budget = now + budget, budget, 0.0
             else:
-                spent = min(float(round((goal - self.progress) / speed)), left)
+                spent = min(float(round((goal - self.progress) / speed)), budget)
                 self.progress = goal
                 self.epoch += 1
-                now, left = now + spent, left - spent
+                now, budget = now + spent, budget - spent
                 if self.epoch >= truth.epochs:
                     self.ended_at = now
             self.service += spent * self.replicas
@@ -200,5 +200,5 @@ def geometric_batches(least: int, most: int, count: int) -> list[int]:
     repetition."""
     if most <= least:
         return [least]
-    found = np.exp(np.linspace(log(least), log(most), count))
-    return sorted({round(float(value)) for value in found})
+    sizes = np.exp(np.linspace(log(least), log(most), count))
+    return sorted({round(float(value)) for value in sizes})

@@ -54,7 +54,7 @@ def replay(
     `watch` gets the share of the jobs that have ended. Raises UsageError for an unknown policy,
     Refused when a job can never run on these nodes.
     """
-    began = time.perf_counter()
+    start = time.perf_counter()
     run = Replay(entry(name), policy(name), tasks, rules)
     while run.left:
         run.round()
@@ -68,7 +68,7 @@ def replay(
         run.outcomes(),
         tuple(run.round_seconds),
         run.mean_goodput(),
-        time.perf_counter() - began,
+        time.perf_counter() - start,
     )
 
 
@@ -125,31 +125,31 @@ class Replay:
                 )
             return float(tick)
         moments = [float(tick) if self.guests else np.inf, max(arrival, self.now)]
-        shared = self._sharing()
+        slowdowns = self._sharing()
         for name, guest in self.guests.items():
             running = guest.running
-            moments.append(self.now + running.seconds_to_end(shared.get(name, 0.0)))
+            moments.append(self.now + running.seconds_to_end(slowdowns.get(name, 0.0)))
             if running.waiting > 0:
                 moments.append(self.now + running.waiting + FIRST_TIMES)
         return float(max(min(moments), self.now))
 
     def _advance(self, seconds: Seconds) -> None:
-        shared = self._sharing()
+        slowdowns = self._sharing()
         for name in sorted(self.guests):
             guest = self.guests[name]
             self._count_goodput(guest, seconds)
-            guest.running.advance(self.now, seconds, shared.get(name, 0.0), guest.batch)
+            guest.running.advance(self.now, seconds, slowdowns.get(name, 0.0), guest.batch)
             if guest.running.ended_at is not None:
                 self._end(name)
 
     def _count_goodput(self, guest: Guest, seconds: Seconds) -> None:
         if guest.running.placement is not None:
-            one = self.alone.speed_on_one(
+            unit_speed = self.alone.speed_on_one(
                 guest.running.task.truth, guest.running.gpu_type, guest.running.epoch
             )
-            if one > 0:
+            if unit_speed > 0:
                 self._goodput += (
-                    seconds * guest.running.speed(0.0) * guest.running.task.slowdown / one
+                    seconds * guest.running.speed(0.0) * guest.running.task.slowdown / unit_speed
                 )
             self._goodput_seconds += seconds
 
@@ -195,17 +195,17 @@ class Replay:
 
     def _allocate(self) -> None:
         snapshot = self.snapshot()
-        began = time.process_time()
-        seen, mover = offered(snapshot)
-        placed = place(seen, self.policy.allocate(seen))
-        if mover is not None and mover not in placed:
-            seen, _ = offered(snapshot, moving=False)
-            placed = place(seen, self.policy.allocate(seen))
-        self.round_seconds.append(time.process_time() - began)
+        start = time.process_time()
+        view, mover = offered(snapshot)
+        placements = place(view, self.policy.allocate(view))
+        if mover is not None and mover not in placements:
+            view, _ = offered(snapshot, moving=False)
+            placements = place(view, self.policy.allocate(view))
+        self.round_seconds.append(time.process_time() - start)
         for name in sorted(self.guests):
             guest = self.guests[name]
-            if placed.get(name) != guest.running.placement:
-                guest.move(self.now, placed.get(name))
+            if placements.get(name) != guest.running.placement:
+                guest.move(self.now, placements.get(name))
             elif guest.running.placement is not None:
                 guest.running.set_batch(guest.batch())
 
@@ -230,21 +230,23 @@ class Replay:
 
     def _outcome(self, guest: Guest, begins: Array, ends: Array) -> JobOutcome:
         task, running = guest.running.task, guest.running
-        ended, started = running.ended_at, guest.first_start
-        assert ended is not None
-        assert started is not None
-        together = np.clip(np.minimum(ends, ended) - np.maximum(begins, task.at), 0.0, None).sum()
-        alone = self.alone.seconds(task, max(float(together) / max(ended - task.at, _EPSILON), 1.0))
+        end, start = running.ended_at, guest.first_start
+        assert end is not None
+        assert start is not None
+        overlap = np.clip(np.minimum(ends, end) - np.maximum(begins, task.at), 0.0, None).sum()
+        alone_seconds = self.alone.seconds(
+            task, max(float(overlap) / max(end - task.at, _EPSILON), 1.0)
+        )
         return JobOutcome(
             task.name,
             task.truth.name,
             task.user,
             task.at,
-            started,
-            ended,
+            start,
+            end,
             max(guest.restarts, 0),
             running.service,
-            (ended - task.at) / alone if alone else None,
+            (end - task.at) / alone_seconds if alone_seconds else None,
             tuple(guest.sizes),
         )
 

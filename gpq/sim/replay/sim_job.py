@@ -86,13 +86,13 @@ class Guest:
             state = (
                 JobState.STARTING if self.rules.events and running.waiting > 0 else JobState.RUNNING
             )
-        held = (
+        attempt_service = (
             max(now - job.launched_at, 0.0) * running.replicas
             if job.launched_at is not None
             else 0.0
         )
-        if state is not job.state or job.service != running.service - held:
-            self.job = job = replace(job, state=state, service=running.service - held)
+        if state is not job.state or job.service != running.service - attempt_service:
+            self.job = job = replace(job, state=state, service=running.service - attempt_service)
         return job
 
     def _log_loss(self) -> None:
@@ -116,13 +116,13 @@ class Guest:
             # the measurements do not reach as far as the limits
             assert job.profile.declared is not None
             least, most = bounds
-            here = replace(
+            declaration = replace(
                 job.profile.declared,
                 min_atomic_batch=least,
                 max_atomic_batch=most,
                 atomic_by_type=(),
             )
-            job = replace(job, profile=replace(job.profile, declared=here))
+            job = replace(job, profile=replace(job.profile, declared=declaration))
         choice = estimates.best_batch(job, typed(running.placement))
         return (choice.atomic_batch, choice.accum_steps) if choice is not None else None
 
@@ -168,14 +168,16 @@ def arrive(
     """A job that was just submitted to a policy with these `traits`, on a cluster of GPUs of these
     `types`."""
     rng = np.random.default_rng([rules.seed, number]) if rules.noise > 0 else None
-    fixed = task.batch_size if traits.own_batch else task.truth.fixed_batch
+    fixed_batch = task.batch_size if traits.own_batch else task.truth.fixed_batch
     if task.has_lost(RETUNE):
-        fixed = fixed or task.truth.base_batch
-    running = Running(task, fixed, rng, rules.noise)
+        fixed_batch = fixed_batch or task.truth.base_batch
+    running = Running(task, fixed_batch, rng, rules.noise)
     if rules.profiled:
         _profile(running, types)
-    declared = _declared(task, fixed, rules, types)
-    profile = with_habits(Profile(declared), task.habits) if task.habits else Profile(declared)
+    declaration = _declared(task, fixed_batch, rules, types)
+    profile = (
+        with_habits(Profile(declaration), task.habits) if task.habits else Profile(declaration)
+    )
     job = Job(number, _spec(task, traits), task.at, profile=profile)
     return Guest(running, job, rules, taught, logs_loss=traits.by_loss)
 
@@ -196,16 +198,16 @@ def _spec(task: Task, traits: Entry) -> JobSpec:
     )
 
 
-def _declared(task: Task, fixed: int, rules: Rules, types: Sequence[str]) -> Declared:
+def _declared(task: Task, fixed_batch: int, rules: Rules, types: Sequence[str]) -> Declared:
     truth = task.truth
-    base = fixed or truth.base_batch
+    base = fixed_batch or truth.base_batch
     least, most = truth.limits(types[0])
     by_type = tuple((kind, *truth.limits(kind)) for kind in types) if len(types) > 1 else ()
     work = truth.progress(truth.epochs) * truth.base_batch
     return Declared(
-        adaptive=not fixed,
+        adaptive=not fixed_batch,
         batch_size=base,
-        max_batch_size=truth.max_batch if not fixed else base,
+        max_batch_size=truth.max_batch if not fixed_batch else base,
         min_atomic_batch=least,
         max_atomic_batch=most,
         dataset_size=round(work / truth.epochs) if rules.known_length else 0,

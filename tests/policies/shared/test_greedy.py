@@ -20,8 +20,8 @@ from tests.support.builders import black_box, job, node, on, running, snapshot, 
 
 def named(here: Snapshot, found: dict[int, int]) -> dict[int, list[tuple[str, int]]]:
     round_ = entrants(here)
-    laid = layouts(here, round_.contenders, {JobId(name): count for name, count in found.items()}, round_.kept)
-    assert set(place(here, {**round_.kept, **laid})) == {*round_.kept, *laid}
+    laid = layouts(here, round_.contenders, {JobId(name): count for name, count in found.items()}, round_.fixed_shapes)
+    assert set(place(here, {**round_.fixed_shapes, **laid})) == {*round_.fixed_shapes, *laid}
     return {int(name): list(layout.parts) for name, layout in laid.items()}
 
 
@@ -94,5 +94,5 @@ def test_what_may_not_be_touched_is_kept_and_what_can_never_run_is_left_out() ->
         job(7),
     )
     round_ = entrants(here)
-    assert sorted(round_.kept) == [1, 2]
+    assert sorted(round_.fixed_shapes) == [1, 2]
     assert [int(c.job.id) for c in round_.contenders] == [6, 7]

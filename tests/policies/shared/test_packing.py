@@ -24,7 +24,7 @@ from tests.support.examples import examples
 
 
 def packed(here: Snapshot, wanted: dict[int, Shape], *, loose: bool = False) -> dict[int, tuple[tuple[str, int], ...]]:
-    found = pack(here, contest(here).kept, {JobId(n): shape for n, shape in wanted.items()}, loose=loose)
+    found = pack(here, contest(here).fixed_shapes, {JobId(n): shape for n, shape in wanted.items()}, loose=loose)
     assert set(place(here, found)) == set(found)
     return {int(name): each.parts for name, each in found.items() if isinstance(each, Layout)}
 
@@ -75,7 +75,7 @@ def test_who_contends() -> None:
     later = job(3, not_before=50.0)
     here = snapshot(node("a", 4), leaving, ending, later, job(4), now=1.0)
     found = contest(here)
-    assert dict(found.kept) == {2: Shape(1)}
+    assert dict(found.fixed_shapes) == {2: Shape(1)}
     assert [int(each.id) for each in found.jobs] == [1, 4]
     assert found.capacity == {"": 3}
     assert [shape_now(each, here) for each in found.jobs] == [Shape(2), None]
@@ -120,4 +120,4 @@ def test_powers_of_two_and_whole_nodes_always_find_room(house: tuple[Snapshot, d
 def test_what_runs_on_a_silent_node_stays() -> None:
     here = snapshot(node("a", 2, state=NodeState.UNREACHABLE), node("b", 2), running(1, on("a", 0)), job(2))
     assert is_fixed(here.jobs[JobId(1)], here)
-    assert pack(here, contest(here).kept, {JobId(2): Shape(2)})[JobId(1)] == Shape(1)
+    assert pack(here, contest(here).fixed_shapes, {JobId(2): Shape(2)})[JobId(1)] == Shape(1)

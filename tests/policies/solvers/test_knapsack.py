@@ -33,7 +33,7 @@ def best_of_all(items: list[Item], capacities: tuple[int, ...]) -> float | None:
 
 def check(items: list[Item], capacities: tuple[int, ...], answer: Answer) -> None:
     """What it says of itself is so, and it fits."""
-    chosen = [(each.sizes[p], each.values[p], each.kinds[p]) for each, p in zip(items, answer.picked, strict=True)]
+    chosen = [(each.sizes[p], each.values[p], each.kinds[p]) for each, p in zip(items, answer.choice, strict=True)]
     assert answer.value == pytest.approx(sum(value for _, value, _ in chosen))
     for kind, room in enumerate(capacities):
         assert sum(size for size, _, taken in chosen if taken == kind) <= room
@@ -89,7 +89,7 @@ def test_prices_come_close_to_the_optimum_of_many_jobs() -> None:
 def test_of_equal_values_the_first_option_is_taken() -> None:
     answer = solve([item([(2, 1.0), (1, 1.0), (2, 1.0)])], (4,))
     assert answer is not None
-    assert answer.picked == [0]
+    assert answer.choice == [0]
 
 
 def test_nothing_to_choose_is_an_answer_and_nothing_that_fits_is_none() -> None:

@@ -1,0 +1,38 @@
+"""Who plays: the jobs of the demonstration, and what each has to reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One job of the cast."""
+
+    name: str
+    script: str  # under examples/
+    arguments: tuple[str, ...]
+    metric: str  # as the script logs it
+    target: float
+    higher: bool  # is the metric better when it is higher
+
+    def is_reached(self, value: float) -> bool:
+        if self.higher:
+            return value >= self.target
+        return value <= self.target
+
+
+# A base batch small enough that a larger one pays: most of a step is not spent on its examples.
+SMALL_BATCH = ("--epochs", "25", "--batch-size", "8", "--lr", "0.02")
+CAST = (
+    Part("chargpt", "chargpt/train.py", ("--epochs", "14"), "held_out_loss", 2.0, higher=False),
+    Part("digits", "digits/train.py", SMALL_BATCH, "accuracy", 0.97, higher=True),
+    Part(
+        "digits-small",
+        "digits/train.py",
+        (*SMALL_BATCH, "--width", "24"),
+        "accuracy",
+        0.97,
+        higher=True,
+    ),
+)
