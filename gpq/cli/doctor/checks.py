@@ -75,15 +75,15 @@ def configuration() -> Check:
 
 def state_directory() -> Check:
     home = paths.home()
-    there = existing(home)
-    if not os.access(there, os.W_OK | os.X_OK):
+    folder = existing(home)
+    if not os.access(folder, os.W_OK | os.X_OK):
         return Check(
             "state",
             "fail",
-            f"{there} is not writable",
+            f"{folder} is not writable",
             f"make it writable, or set GPQ_HOME (now {home})",
         )
-    if there != home:
+    if folder != home:
         return Check("state", "ok", f"{home} will be made")
     mode = os.stat(home).st_mode & 0o777
     if mode & 0o022:
@@ -104,38 +104,40 @@ def existing(path: str) -> str:
 
 
 def state_filesystem() -> Check:
-    there = os.path.realpath(existing(paths.home()))
-    best, kind = "", "unknown"
+    folder = os.path.realpath(existing(paths.home()))
+    longest_mount, kind = "", "unknown"
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="replace") as stream:
             for line in stream:
-                _, mount, found, *_ = line.split(" ")
+                _, mount, filesystem, *_ = line.split(" ")
                 mount = mount.replace("\\040", " ")
-                if os.path.commonpath([there, mount]) == mount and len(mount) >= len(best):
-                    best, kind = mount, found
+                if os.path.commonpath([folder, mount]) == mount and len(mount) >= len(
+                    longest_mount
+                ):
+                    longest_mount, kind = mount, filesystem
     except OSError as error:
         return Check("filesystem", "warn", f"cannot read /proc/self/mounts: {error.strerror}", "")
     if kind in NETWORK:
         return Check(
             "filesystem",
             "fail",
-            f"the state is on {kind} ({best}), where locks and SQLite cannot be trusted",
+            f"the state is on {kind} ({longest_mount}), where locks and SQLite cannot be trusted",
             "set GPQ_HOME to a folder on a local disk",
         )
-    return Check("filesystem", "ok", f"the state is on {kind} ({best})")
+    return Check("filesystem", "ok", f"the state is on {kind} ({longest_mount})")
 
 
 def free_space() -> Check:
-    there = existing(paths.home())
-    free = shutil.disk_usage(there).free >> 20
+    folder = existing(paths.home())
+    free = shutil.disk_usage(folder).free >> 20
     if free < MIN_FREE_MIB:
         return Check(
             "disk",
             "fail",
-            f"{free} MiB are free at {there}",
+            f"{free} MiB are free at {folder}",
             "make room, or set GPQ_HOME to another disk",
         )
-    return Check("disk", "ok", f"{free / 1024:.1f} GiB are free at {there}")
+    return Check("disk", "ok", f"{free / 1024:.1f} GiB are free at {folder}")
 
 
 def socket_path() -> Check:
@@ -163,22 +165,22 @@ def daemon() -> Check:
     except GpqError as error:
         return Check("daemon", "fail", error.message, error.hint)
     if info.version != gpq.__version__:
-        said = f"version {info.version} runs, this is {gpq.__version__}"
+        finding = f"version {info.version} runs, this is {gpq.__version__}"
         return Check(
             "daemon",
             "warn",
-            said,
+            finding,
             "`gpq daemon stop`: the next command starts the new one, jobs run on",
         )
-    down = sorted(name for name, state in info.nodes.items() if state == "unreachable")
-    if down:
-        said = f"pid {info.pid} runs, and cannot reach {', '.join(down)}"
+    unreachable = sorted(name for name, state in info.nodes.items() if state == "unreachable")
+    if unreachable:
+        finding = f"pid {info.pid} runs, and cannot reach {', '.join(unreachable)}"
         if info.config_changed:
-            said += f"; {daemon_control.CHANGED}"
+            finding += f"; {daemon_control.CHANGED}"
         return Check(
             "daemon",
             "warn",
-            said,
+            finding,
             "`gpq nodes` says why" if not info.config_changed else daemon_control.RESTART,
         )
     if info.config_changed:
@@ -211,21 +213,21 @@ def processors() -> Check:
     except GpqError:
         nodes = {}
     slots = sum(node.slots or 0 for node in nodes.values() if node.connector == "local")
-    said = f"{usable} of {os.cpu_count()} cores may be used" + (
+    finding = f"{usable} of {os.cpu_count()} cores may be used" + (
         f", {slots} CPU slots are configured" if slots else ""
     )
     if slots > usable:
         return Check(
-            "cores", "warn", said, "lower `slots` in config.toml: replicas would share cores"
+            "cores", "warn", finding, "lower `slots` in config.toml: replicas would share cores"
         )
     if load > 2 * usable:
         return Check(
             "cores",
             "warn",
-            f"{said}; the load is {load:.1f}",
+            f"{finding}; the load is {load:.1f}",
             "other programs slow your jobs down: see `top`",
         )
-    return Check("cores", "ok", said)
+    return Check("cores", "ok", finding)
 
 
 def shared_memory() -> Check:
@@ -270,10 +272,10 @@ def clock() -> Check:
     return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now)))
 
 
-def torch(asked: str) -> Check:
+def torch(requested_python: str) -> Check:
     """Can the interpreter that runs the scripts import torch, and does it see the GPUs?"""
     try:
-        python = environment.interpreter(asked, dict(os.environ))
+        python = environment.interpreter(requested_python, dict(os.environ))
     except GpqError as error:
         return Check("torch", "fail", error.message, error.hint)
     program = "import torch; print(torch.__version__, torch.cuda.device_count())"
@@ -294,11 +296,11 @@ def torch(asked: str) -> Check:
             "training scripts need it; commands do not",
         )
     if answer.returncode != 0:
-        said = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
+        finding = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
         return Check(
             "torch",
             "warn",
-            f"{python}: {said}",
+            f"{python}: {finding}",
             f"{python} -m pip install torch; only training scripts need it",
         )
     version, count = answer.stdout.split()[-2:]

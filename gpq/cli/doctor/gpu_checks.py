@@ -71,12 +71,12 @@ def _parts(node: str, run: Part, show: Callable[[str], None]) -> list[GpuCheck]:
     checks: list[GpuCheck] = []
     for name, part in wire.GPU_PARTS.items():
         show(f"{node or 'this machine'}: {', '.join(part.names)}")
-        left = LONGEST - (time.monotonic() - begin)
-        if left < part.limit + MARGIN:
+        seconds_left = LONGEST - (time.monotonic() - begin)
+        if seconds_left < part.limit + MARGIN:
             lines = alike(
                 part.names,
                 "SKIP",
-                f"the report takes at most {LONGEST:.0f} s, and {left:.0f} were left",
+                f"the report takes at most {LONGEST:.0f} s, and {seconds_left:.0f} were left",
             )
         else:
             lines = run(name, part.limit)

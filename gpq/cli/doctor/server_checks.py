@@ -62,42 +62,42 @@ class _Checkup:
         self.nodes = {node.name: node for node in nodes}
         self.configs = config.load().nodes
         self.show = show
-        self.asked = python
-        self.found: list[Check] = []
+        self.python = python
+        self.checks: list[Check] = []
         self.torch: dict[str, Told] = {}
         self.addresses: dict[str, list[str]] = {}
         self.boots: dict[str, str] = {}
-        self.open: dict[tuple[str, str], str] = {}  # (from, to) -> the address that works
+        self.routes: dict[tuple[str, str], str] = {}  # (from, to) -> the address that works
 
     def lines(self) -> list[Check]:
-        up = [name for name, node in self.nodes.items() if node.answers]
+        reachable = [name for name, node in self.nodes.items() if node.answers]
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # of this shell
-        told = self._each_alone(up)
+        answers = self._each_alone(reachable)
         for name, node in self.nodes.items():
-            self.found.append(server_lines.reachability(node))
-            self.found += server_lines.unknown_attempts(node)
-            self.found += server_lines.damaged_files(node)
+            self.checks.append(server_lines.reachability(node))
+            self.checks += server_lines.unknown_attempts(node)
+            self.checks += server_lines.damaged_files(node)
             if self._config(name).connector == "ssh":
-                self.found.append(_ssh(name, self._config(name)))
-            if name in told:
-                facts, driver, offset, unsure = told[name]
-                self.found += server_lines.of_itself(name, facts, offset, unsure, files)
-                self.found.append(server_lines.gpus(node, driver))
-                self.found.append(server_lines.torch(name, self._python(name), self.torch[name]))
-        answering = {name: told[name][0] for name in up if "error" not in told[name][0]}
-        if len(answering) > 1:
-            self._together(answering)
-        return self.found
+                self.checks.append(_ssh(name, self._config(name)))
+            if name in answers:
+                facts, driver, offset, uncertainty = answers[name]
+                self.checks += server_lines.of_itself(name, facts, offset, uncertainty, files)
+                self.checks.append(server_lines.gpus(node, driver))
+                self.checks.append(server_lines.torch(name, self._python(name), self.torch[name]))
+        examined = {name: answers[name][0] for name in reachable if "error" not in answers[name][0]}
+        if len(examined) > 1:
+            self._together(examined)
+        return self.checks
 
     def _config(self, name: str) -> NodeConfig:
         return self.configs.get(name, NodeConfig())
 
     def _python(self, name: str) -> str:
-        return environment.on_server(self.asked, self._config(name))
+        return environment.on_server(self.python, self._config(name))
 
     def _each_alone(self, names: Sequence[str]) -> dict[str, tuple[Told, Told, float, float]]:
         self.show(f"looking at {len(names)} servers")
-        done: list[str] = []
+        finished_names: list[str] = []
 
         def look(name: str) -> tuple[Told, Told, float, float]:
             begin = time.time()
@@ -108,27 +108,27 @@ class _Checkup:
             env = environment.kept(dict(os.environ), {})
             whole = _errand(name, "examine", TORCH, python=self._python(name), env=env)
             self.torch[name] = whole.get("torch", whole)
-            done.append(name)
-            self.show(f"looked at {len(done)} of {len(names)} servers")
+            finished_names.append(name)
+            self.show(f"looked at {len(finished_names)} of {len(names)} servers")
             return facts, driver, offset, (end - begin) / 2
 
         return _side_by_side(look, names)
 
     # -- several of them ---------------------------------------------------------------------------
 
-    def _together(self, told: Mapping[str, Told]) -> None:
-        names = sorted(told)
-        self.found += [
+    def _together(self, answers: Mapping[str, Told]) -> None:
+        names = sorted(answers)
+        self.checks += [
             link_lines.versions({name: self.torch[name] for name in names}),
-            link_lines.host_names(told),
+            link_lines.host_names(answers),
         ]
-        self.found.append(link_lines.shared(self._shared(names)))
+        self.checks.append(link_lines.shared(self._shared(names)))
         for name in names:
             own = self.nodes[name].address
             self.addresses[name] = list(
-                dict.fromkeys([*([own] if own else []), *told[name]["addresses"]])
+                dict.fromkeys([*([own] if own else []), *answers[name]["addresses"]])
             )
-            self.boots[name] = str(told[name]["boot"])
+            self.boots[name] = str(answers[name]["boot"])
         self._try_ports(names)
         self._measure(names)
 
@@ -137,15 +137,15 @@ class _Checkup:
         self.show("which servers share their files")
         tokens = {name: uuid.uuid4().hex for name in names}
         _side_by_side(lambda name: _errand(name, "mark", TCP, token=tokens[name]), names)
-        seen = _side_by_side(
+        sightings = _side_by_side(
             lambda name: _errand(name, "seen", TCP, tokens=[*tokens.values()]), names
         )
         _side_by_side(lambda name: _errand(name, "unmark", TCP, token=tokens[name]), names)
         groups: dict[tuple[str, ...], list[str]] = {}
         for name in names:
-            groups.setdefault(tuple(sorted(seen[name].get("seen", [tokens[name]]))), []).append(
-                name
-            )
+            groups.setdefault(
+                tuple(sorted(sightings[name].get("seen", [tokens[name]]))), []
+            ).append(name)
         return list(groups.values())
 
     def _ways(self, source: str, target: str) -> list[str]:
@@ -160,7 +160,7 @@ class _Checkup:
         """From each to each other, on a port of both ranges that jobs use."""
         self.show(f"trying connections between {len(names)} servers")
         tokens = {name: uuid.uuid4().hex for name in names}
-        heard = _side_by_side(
+        listeners = _side_by_side(
             lambda name: _errand(name, "listen", TCP, token=tokens[name], seconds=LISTENS), names
         )
 
@@ -170,7 +170,7 @@ class _Checkup:
                 for target in names
                 if target != source
                 for address in self._ways(source, target)
-                for port in heard[target].get("ports", [])
+                for port in listeners[target].get("ports", [])
             ]
             targets = [
                 {"address": address, "port": port, "token": tokens[target]}
@@ -178,110 +178,118 @@ class _Checkup:
             ]
             answer = _errand(source, "reach", TCP, targets=targets)
             problems = answer.get("problems", [str(answer.get("error", "no answer"))] * len(ends))
-            found: dict[str, dict[tuple[str, int], str]] = {
+            outcomes: dict[str, dict[tuple[str, int], str]] = {
                 target: {} for target in names if target != source
             }
             for (target, address, port), problem in zip(ends, problems, strict=True):
-                found[target][address, port] = problem
-            return found
+                outcomes[target][address, port] = problem
+            return outcomes
 
         for source, problems in _side_by_side(reach, names).items():
-            for target, of_target in problems.items():
+            for target, target_problems in problems.items():
                 ways = self._ways(source, target)
-                check = link_lines.reached(source, target, ways, of_target)
-                self.found.append(check)
-                works = [
-                    a for a in ways if not any(p for (each, _), p in of_target.items() if each == a)
+                check = link_lines.reached(source, target, ways, target_problems)
+                self.checks.append(check)
+                open_addresses = [
+                    address
+                    for address in ways
+                    if not any(
+                        problem
+                        for (tried_address, _), problem in target_problems.items()
+                        if tried_address == address
+                    )
                 ]
                 if check.verdict == "ok":
-                    self.open[source, target] = works[0]
+                    self.routes[source, target] = open_addresses[0]
 
     def _measure(self, names: Sequence[str]) -> None:
         """An all-reduce between the two of each pair; no server takes part in two at once, so none
         disturbs another."""
-        able = [name for name in names if "torch" in self.torch[name]]
+        candidates = [name for name in names if "torch" in self.torch[name]]
         pairs = [
-            pair for pair in combinations(able, 2) if pair in self.open and pair[::-1] in self.open
+            pair
+            for pair in combinations(candidates, 2)
+            if pair in self.routes and pair[::-1] in self.routes
         ]
         if not pairs:
             why = "no two servers with torch reach each other"
-            self.found.append(
+            self.checks.append(
                 Check("all-reduce", "warn", f"not measured: {why}", "mend what stands above")
             )
-        done = 0
-        for together in _disjoint(pairs):
-            answers = _side_by_side(lambda pair: self._all_reduce(*pair), together)
-            for (first, second), (told, backend) in answers.items():
-                self.found.append(link_lines.all_reduce(first, second, told, backend))
-                if "bandwidth" in told:
-                    _keep(first, second, told, backend)
-            done += len(together)
-            self.show(f"measured {done} of {len(pairs)} connections")
+        measured_count = 0
+        for batch in _disjoint(pairs):
+            answers = _side_by_side(lambda pair: self._all_reduce(*pair), batch)
+            for (first, second), (answer, backend) in answers.items():
+                self.checks.append(link_lines.all_reduce(first, second, answer, backend))
+                if "bandwidth" in answer:
+                    _keep(first, second, answer, backend)
+            measured_count += len(batch)
+            self.show(f"measured {measured_count} of {len(pairs)} connections")
 
     def _all_reduce(self, first: str, second: str) -> tuple[Told, str]:
         devices = {name: _free_gpu(self.nodes[name]) for name in (first, second)}
         backend = (
             "nccl"
-            if all(devices.values()) and all(self.torch[n].get("gpus") for n in devices)
+            if all(devices.values()) and all(self.torch[name].get("gpus") for name in devices)
             else "gloo"
         )
         port = _errand(first, "listen", TCP, token="x", seconds=0.01).get("ports", [0, 0])[1]
         common = {
-            "address": self.open[second, first],
+            "address": self.routes[second, first],
             "port": port,
             "backend": backend,
             "seconds": REDUCE - 10.0,
         }
 
         def rank(number: int) -> Told:
-            name, other = (first, second) if number == 0 else (second, first)
+            name, peer = (first, second) if number == 0 else (second, first)
             return _errand(
-                name, "all-reduce", REDUCE, rank=number, peer=self.open[name, other],
+                name, "all-reduce", REDUCE, rank=number, peer=self.routes[name, peer],
                 python=self._python(name), device=devices[name] if backend == "nccl" else "",
                 env=environment.kept(dict(os.environ), {}), **common,
             )  # fmt: skip
 
-        told = _side_by_side(rank, [0, 1])
-        return (told[1] if "error" in told[1] else told[0]), backend
+        answers = _side_by_side(rank, [0, 1])
+        return (answers[1] if "error" in answers[1] else answers[0]), backend
 
 
 def _free_gpu(node: NodeView) -> str:
     """A GPU on which nobody is, "" where there is none."""
     free = (
-        each.id
-        for each in node.devices
-        if each.kind == "cuda" and each.state == "ok" and each.job is None
+        device.id
+        for device in node.devices
+        if device.kind == "cuda" and device.state == "ok" and device.job is None
     )
     return next(free, "")
 
 
 def _disjoint(pairs: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
     """Rounds in which no name comes twice, together all pairs."""
-    left = list(pairs)
-    while left:
-        chosen: list[tuple[str, str]] = []
-        busy: set[str] = set()
-        for pair in left:
-            if not busy & set(pair):
-                chosen.append(pair)
-                busy |= set(pair)
-        left = [pair for pair in left if pair not in chosen]
-        yield chosen
+    open_pairs = list(pairs)
+    while open_pairs:
+        batch: list[tuple[str, str]] = []
+        busy_names: set[str] = set()
+        for pair in open_pairs:
+            if not busy_names & set(pair):
+                batch.append(pair)
+                busy_names |= set(pair)
+        open_pairs = [pair for pair in open_pairs if pair not in batch]
+        yield batch
 
 
-def _keep(first: str, second: str, told: Told, backend: str) -> None:
-    measured = requests.Measured(
-        [first, second], float(told["latency"]), float(told["bandwidth"]), backend
+def _keep(first: str, second: str, answer: Told, backend: str) -> None:
+    measurement = requests.Measured(
+        [first, second], float(answer["latency"]), float(answer["bandwidth"]), backend
     )
-    call(measured, node_answers.Kept)
+    call(measurement, node_answers.Kept)
 
 
 K = TypeVar("K")
 
 
-def _side_by_side(work: Callable[[K], T], things: Sequence[K]) -> dict[K, T]:
+def _side_by_side(work: Callable[[K], T], keys: Sequence[K]) -> dict[K, T]:
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-        return dict(zip(things, pool.map(work, things), strict=True))
+        return dict(zip(keys, pool.map(work, keys), strict=True))
 
 
 def _errand(node: str, name: str, limit: float, **fields: Any) -> Told:
@@ -301,7 +309,7 @@ def _ssh(name: str, node: NodeConfig) -> Check:
     )
     argv = [*target.argv("-G"), "--", target.host]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             argv,
             capture_output=True,
             text=True,
@@ -317,9 +325,9 @@ def _ssh(name: str, node: NodeConfig) -> Check:
             "install OpenSSH's client, or correct `ssh` in config.toml",
             name,
         )
-    said = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
-    if done.returncode != 0 or "hostname" not in said:
-        why = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+    settings = dict(line.partition(" ")[::2] for line in result.stdout.splitlines())
+    if result.returncode != 0 or "hostname" not in settings:
+        why = (result.stderr.strip().splitlines() or [f"exit {result.returncode}"])[-1]
         return Check(
             "ssh",
             "fail",
@@ -327,11 +335,12 @@ def _ssh(name: str, node: NodeConfig) -> Check:
             "correct ~/.ssh/config; `ssh -G HOST` shows what it makes of it",
             name,
         )
-    jump = f", by {said['proxyjump']}" if said.get("proxyjump", "none") != "none" else ""
+    jump = f", by {settings['proxyjump']}" if settings.get("proxyjump", "none") != "none" else ""
     return Check(
         "ssh",
         "ok",
-        f"{said.get('user', '')}@{said['hostname']}, port {said.get('port', '22')}{jump}",
+        f"{settings.get('user', '')}@{settings['hostname']},"
+        f" port {settings.get('port', '22')}{jump}",
         "",
         name,
     )
