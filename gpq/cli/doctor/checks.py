@@ -12,35 +12,23 @@ from importlib.util import find_spec
 
 import gpq
 from gpq import config, paths
-from gpq.cli.doctor import gpu_looks
+from gpq.cli.doctor import gpu_looks, state_checks
 from gpq.cli.doctor.verdicts import Check
 from gpq.errors import DaemonUnreachable, GpqError
 from gpq.options import environment
 from gpq.policies.registry import POLICIES
+from gpq.rpc.daemon_answers import DaemonInfo
 
-MIN_FREE_MIB = 200
-LONGEST_SOCKET = 107  # bytes, sockaddr_un
-NETWORK = (
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "fuse.sshfs",
-    "lustre",
-    "beegfs",
-    "glusterfs",
-    "ceph",
-    "gpfs",
-    "afs",
-    "9p",
-)
+LEAST_SHM_MIB = 1024
+OLDEST_CLOCK = 1_700_000_000  # seconds since 1970: before that, no clock was set
 
 
 def everything(python: str = "") -> list[Check]:
     """All checks, in the order in which a mistake in one explains those after it."""
     checks: list[Callable[[], Check]] = [
-        interpreter, configuration, state_directory, state_filesystem, free_space, socket_path,
-        daemon, gpu_looks.gpus, processors, shared_memory, clock, lambda: torch(python),
+        interpreter, configuration, state_checks.directory, state_checks.filesystem,
+        state_checks.free_space, state_checks.socket, daemon, gpu_looks.gpus, processors,
+        shared_memory, clock, lambda: torch(python),
     ]  # fmt: skip
     return [check() for check in checks]
 
@@ -66,91 +54,9 @@ def configuration() -> Check:
         config.load(policies=POLICIES, cores=os.sched_getaffinity(0))
     except GpqError as error:
         return Check("config", "fail", error.message, error.hint)
-    return Check(
-        "config",
-        "ok",
-        f"{path} is right" if os.path.exists(path) else f"no {path}: the defaults hold",
-    )
-
-
-def state_directory() -> Check:
-    home = paths.home()
-    folder = existing(home)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return Check(
-            "state",
-            "fail",
-            f"{folder} is not writable",
-            f"make it writable, or set GPQ_HOME (now {home})",
-        )
-    if folder != home:
-        return Check("state", "ok", f"{home} will be made")
-    mode = os.stat(home).st_mode & 0o777
-    if mode & 0o022:
-        return Check(
-            "state",
-            "warn",
-            f"{home} may be written by others (mode {mode:03o})",
-            f"chmod 700 {home}",
-        )
-    return Check("state", "ok", f"{home} is writable")
-
-
-def existing(path: str) -> str:
-    """The path, or the nearest folder above it that is there."""
-    while not os.path.exists(path) and os.path.dirname(path) != path:
-        path = os.path.dirname(path)
-    return path
-
-
-def state_filesystem() -> Check:
-    folder = os.path.realpath(existing(paths.home()))
-    longest_mount, kind = "", "unknown"
-    try:
-        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as stream:
-            for line in stream:
-                _, mount, filesystem, *_ = line.split(" ")
-                mount = mount.replace("\\040", " ")
-                if os.path.commonpath([folder, mount]) == mount and len(mount) >= len(
-                    longest_mount
-                ):
-                    longest_mount, kind = mount, filesystem
-    except OSError as error:
-        return Check("filesystem", "warn", f"cannot read /proc/self/mounts: {error.strerror}", "")
-    if kind in NETWORK:
-        return Check(
-            "filesystem",
-            "fail",
-            f"the state is on {kind} ({longest_mount}), where locks and SQLite cannot be trusted",
-            "set GPQ_HOME to a folder on a local disk",
-        )
-    return Check("filesystem", "ok", f"the state is on {kind} ({longest_mount})")
-
-
-def free_space() -> Check:
-    folder = existing(paths.home())
-    free = shutil.disk_usage(folder).free >> 20
-    if free < MIN_FREE_MIB:
-        return Check(
-            "disk",
-            "fail",
-            f"{free} MiB are free at {folder}",
-            "make room, or set GPQ_HOME to another disk",
-        )
-    return Check("disk", "ok", f"{free / 1024:.1f} GiB are free at {folder}")
-
-
-def socket_path() -> Check:
-    path = paths.socket()
-    size = len(os.fsencode(path))
-    if size > LONGEST_SOCKET:
-        return Check(
-            "socket",
-            "fail",
-            f"{path} has {size} bytes, at most {LONGEST_SOCKET} may be",
-            "set GPQ_HOME to a shorter path",
-        )
-    return Check("socket", "ok", path)
+    if os.path.exists(path):
+        return Check("config", "ok", f"{path} is right")
+    return Check("config", "ok", f"no {path}: the defaults hold")
 
 
 def daemon() -> Check:
@@ -164,33 +70,30 @@ def daemon() -> Check:
         return Check("daemon", "fail", error.message, error.hint)
     except GpqError as error:
         return Check("daemon", "fail", error.message, error.hint)
+    return running_daemon(info)
+
+
+def running_daemon(info: DaemonInfo) -> Check:
+    from gpq.client import daemon_control
+
     if info.version != gpq.__version__:
-        finding = f"version {info.version} runs, this is {gpq.__version__}"
         return Check(
             "daemon",
             "warn",
-            finding,
+            f"version {info.version} runs, this is {gpq.__version__}",
             "`gpq daemon stop`: the next command starts the new one, jobs run on",
         )
+    finding, fix = f"pid {info.pid} runs", ""
     unreachable = sorted(name for name, state in info.nodes.items() if state == "unreachable")
     if unreachable:
-        finding = f"pid {info.pid} runs, and cannot reach {', '.join(unreachable)}"
-        if info.config_changed:
-            finding += f"; {daemon_control.CHANGED}"
-        return Check(
-            "daemon",
-            "warn",
-            finding,
-            "`gpq nodes` says why" if not info.config_changed else daemon_control.RESTART,
-        )
+        finding += f", and cannot reach {', '.join(unreachable)}"
+        fix = "`gpq nodes` says why"
     if info.config_changed:
-        return Check(
-            "daemon",
-            "warn",
-            f"pid {info.pid} runs; {daemon_control.CHANGED}",
-            daemon_control.RESTART,
-        )
-    return Check("daemon", "ok", f"pid {info.pid} runs, version {info.version}")
+        finding += f"; {daemon_control.CHANGED}"
+        fix = daemon_control.RESTART
+    if fix:
+        return Check("daemon", "warn", finding, fix)
+    return Check("daemon", "ok", f"{finding}, version {info.version}")
 
 
 def has_servers() -> bool:
@@ -213,9 +116,9 @@ def processors() -> Check:
     except GpqError:
         nodes = {}
     slots = sum(node.slots or 0 for node in nodes.values() if node.connector == "local")
-    finding = f"{usable} of {os.cpu_count()} cores may be used" + (
-        f", {slots} CPU slots are configured" if slots else ""
-    )
+    finding = f"{usable} of {os.cpu_count()} cores may be used"
+    if slots:
+        finding += f", {slots} CPU slots are configured"
     if slots > usable:
         return Check(
             "cores", "warn", finding, "lower `slots` in config.toml: replicas would share cores"
@@ -237,7 +140,7 @@ def shared_memory() -> Check:
         return Check(
             "shm", "warn", "no /dev/shm", "data loaders with workers need it: mount a tmpfs there"
         )
-    if size < 1024:
+    if size < LEAST_SHM_MIB:
         return Check(
             "shm",
             "warn",
@@ -251,7 +154,7 @@ def clock() -> Check:
     """The wall clock against the newest file that this machine keeps writing, and against
     reason."""
     now = time.time()
-    if now < 1_700_000_000:
+    if now < OLDEST_CLOCK:
         return Check(
             "clock",
             "fail",

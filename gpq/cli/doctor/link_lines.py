@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from gpq.cli.doctor.server_lines import Told
 from gpq.cli.doctor.verdicts import Check
 
+# address and port -> what was in the way of a connection, "" for nothing
+Problems = Mapping[tuple[str, int], str]
 SLOW = 100e6  # bytes a second: a network of 1 Gbit/s has 125e6
 
 
@@ -65,15 +67,15 @@ def shared(groups: Sequence[Sequence[str]]) -> Check:
     return Check("files", "ok", f"folders of checkpoints: {finding}")
 
 
-def reached(
-    source: str, target: str, addresses: Sequence[str], problems: Mapping[tuple[str, int], str]
-) -> Check:
-    """`problems`: by address and port what was in the way, "" for nothing. Any address will do,
-    with all of its ports."""
+def is_open(address: str, problems: Problems) -> bool:
+    """With all of its ports."""
+    return not any(problem for (tried, _), problem in problems.items() if tried == address)
+
+
+def reached(source: str, target: str, addresses: Sequence[str], problems: Problems) -> Check:
+    """Any address will do, with all of its ports."""
     for address in addresses:
-        if not any(
-            problem for (tried_address, _), problem in problems.items() if tried_address == address
-        ):
+        if is_open(address, problems):
             return Check("tcp", "ok", f"{source} -> {target} at {address}")
     open_ends = [
         f"{address}:{port}" for (address, port), problem in problems.items() if not problem

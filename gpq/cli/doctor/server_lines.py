@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpq.cli.doctor.checks import NETWORK
+from gpq.cli.doctor.state_checks import NETWORK
 from gpq.cli.doctor.verdicts import Check
 from gpq.rpc.node_answers import NodeView
 

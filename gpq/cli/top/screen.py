@@ -16,38 +16,14 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from gpq.cli.top.keyboard import Keyboard
+from gpq.cli.top.palette import Palette
 from gpq.errors import GpqError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.style import Style
 
-ESCAPE_MS = 100  # after which an Esc is the key, and no longer the beginning of another one
 MOST_EMPTY_READS = 50  # in a row, though there was something to read: the terminal is gone
-NAMES = {
-    curses.KEY_UP: "up",
-    curses.KEY_DOWN: "down",
-    curses.KEY_LEFT: "left",
-    curses.KEY_RIGHT: "right",
-    curses.KEY_PPAGE: "pageup",
-    curses.KEY_NPAGE: "pagedown",
-    curses.KEY_HOME: "home",
-    curses.KEY_END: "end",
-    curses.KEY_ENTER: "enter",
-    curses.KEY_BACKSPACE: "backspace",
-    "\n": "enter",
-    "\r": "enter",
-    "\x1b": "esc",
-    "\x7f": "backspace",
-    "\x08": "backspace",
-    "\x15": "kill",
-    "\x0c": "redraw",
-    "\t": "tab",
-}
-SEQUENCES = {
-    "A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "end", "1~": "home",
-    "4~": "end", "5~": "pageup", "6~": "pagedown",
-}  # fmt: skip
 SIGNALS = (signal.SIGWINCH, signal.SIGTERM, signal.SIGTSTP)
 
 
@@ -59,8 +35,6 @@ class Screen:
         """`console` renders; where it would write is not used."""
         self._console = console
         self._colour = colour
-        self._attributes: dict[Style, int] = {}
-        self._pairs: dict[tuple[int, int], int] = {}
         self._signals: list[int] = []  # signals, in order
         self._previous_handlers: dict[int, Any] = {}
         self._empty_reads = 0
@@ -71,7 +45,6 @@ class Screen:
         """Raises GpqError where there is no description of the terminal."""
         self.unicode = _unicode()
         _describe()
-        self._keys = sys.stdin.isatty()
         self._wake_reader, self._wake_writer = os.pipe()
         for end in (self._wake_reader, self._wake_writer):
             os.set_blocking(end, False)
@@ -93,15 +66,8 @@ class Screen:
             with contextlib.suppress(curses.error):
                 # a terminal that cannot hide its cursor shows it
                 setting()
-        self._input = curses.newpad(1, 1)  # reading from the window itself would draw it
-        self._input.keypad(True)
-        self._input.nodelay(True)
-        curses.set_escdelay(ESCAPE_MS)
-        if self._colour and curses.has_colors():
-            curses.start_color()
-            curses.use_default_colors()
-        else:
-            self._colour = False
+        self._keyboard = Keyboard()
+        self._palette = Palette(colour=self._colour)
         self._measure()
 
     def __exit__(self, *_: object) -> None:
@@ -154,7 +120,9 @@ class Screen:
                 if text:
                     with contextlib.suppress(curses.error):
                         # the last cell: it is drawn, the cursor cannot go on
-                        self._window.addstr(row, column, text, self._attribute(segment.style))
+                        self._window.addstr(
+                            row, column, text, self._palette.attribute(segment.style)
+                        )
                 column += size
                 if column >= self.width:
                     break
@@ -162,11 +130,11 @@ class Screen:
     def key(self, seconds: float) -> str:
         """A character, the name of a key, or "" after so long or when something woke us; "gone"
         without a terminal and after SIGTERM."""
-        key = self._read()
+        key = self._keyboard.read()
         if key:
             return key
         readable, _, _ = select.select(
-            [self._wake_reader, *([0] if self._keys else [])], [], [], seconds
+            [self._wake_reader, *([0] if self._keyboard.attached else [])], [], [], seconds
         )
         if self._wake_reader in readable:
             with contextlib.suppress(BlockingIOError):
@@ -175,40 +143,12 @@ class Screen:
             return "gone"
         while self._signals:
             self._obey(self._signals.pop(0))
-        key = self._read()
+        key = self._keyboard.read()
         if 0 in readable and not key:
             self._empty_reads += 1
             return "gone" if self._empty_reads > MOST_EMPTY_READS else ""
         self._empty_reads = 0
         return key
-
-    def _read(self) -> str:
-        key = self._next()
-        if key == "\x1b":
-            next_key = self._next()
-            if next_key in ("[", "O"):
-                return self._sequence()
-            if next_key:
-                (curses.unget_wch if isinstance(next_key, str) else curses.ungetch)(next_key)
-        return NAMES.get(key) or (key if isinstance(key, str) and key.isprintable() else "")
-
-    def _next(self) -> str | int:
-        """A character, or the number of a key; "" when there is none."""
-        if not self._keys:
-            return ""
-        try:
-            return self._input.get_wch()
-        except curses.error:
-            return ""
-
-    def _sequence(self) -> str:
-        """The rest of what a terminal sends for a key though its description says otherwise."""
-        code = ""
-        while (character := self._next()) and isinstance(character, str) and len(code) < 8:
-            code += character
-            if character.isalpha() or character == "~":
-                break
-        return SEQUENCES.get(code, "")
 
     def redraw(self) -> None:
         """The next picture is sent whole: something else wrote on the terminal."""
@@ -240,49 +180,6 @@ class Screen:
             size = shutil.get_terminal_size((80, 24))
         self.width, self.height = max(size.columns, 2), max(size.lines, 2)
         curses.resizeterm(self.height, self.width)
-
-    def _attribute(self, style: Style | None) -> int:
-        if style is None:
-            return curses.A_NORMAL
-        if style not in self._attributes:
-            self._attributes[style] = self._find_attribute(style)
-        return self._attributes[style]
-
-    def _find_attribute(self, style: Style) -> int:
-        attributes = curses.A_NORMAL
-        for is_set, attribute in (
-            (style.bold, curses.A_BOLD),
-            (style.dim, curses.A_DIM),
-            (style.reverse, curses.A_REVERSE),
-            (style.underline, curses.A_UNDERLINE),
-        ):
-            attributes |= attribute if is_set else 0
-        if self._colour:
-            pair = (_number(style.color), _number(style.bgcolor))
-            if pair != (-1, -1):
-                attributes |= self._pair(pair)
-        return attributes
-
-    def _pair(self, pair: tuple[int, int]) -> int:
-        """Colours as curses knows them; those of the terminal where it has no more room."""
-        if pair not in self._pairs:
-            number = len(self._pairs) + 1
-            if number >= min(curses.COLOR_PAIRS, 256):
-                return curses.A_NORMAL
-            foreground, background = (
-                colour if colour < curses.COLORS else colour % 8 for colour in pair
-            )
-            curses.init_pair(number, foreground, background)
-            self._pairs[pair] = number
-        return curses.color_pair(self._pairs[pair])
-
-
-def _number(colour: Any) -> int:
-    """Of the sixteen; -1: the terminal's own."""
-    from rich.color import ColorSystem
-
-    number = colour.downgrade(ColorSystem.STANDARD).number if colour is not None else None
-    return -1 if number is None else int(number)
 
 
 def _unicode() -> bool:
