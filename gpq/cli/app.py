@@ -17,30 +17,30 @@ def dispatch(argv: list[str]) -> int:
     if not argv:
         sys.stdout.write(summary())
         return 0
-    first = argv[0]
-    if first in ("--help", "-h", "help") and len(argv) < 2:
+    name = argv[0]
+    if name in ("--help", "-h", "help") and len(argv) < 2:
         sys.stdout.write(overview())
         return 0
-    if first == "help":
+    if name == "help":
         return dispatch([argv[1], "--help"])
-    if first == "--version":
+    if name == "--version":
         sys.stdout.write(f"gpq {gpq.__version__}\n")
         return 0
-    if first not in COMMANDS:
+    if name not in COMMANDS:
         raise UsageError(
-            f"gpq has no {'option' if first.startswith('-') else 'command'} {first}", meant(first)
+            f"gpq has no {'option' if name.startswith('-') else 'command'} {name}", meant(name)
         )
-    return run(first, argv[1:])
+    return run(name, argv[1:])
 
 
 def run(name: str, argv: list[str]) -> int:
     """Exit status of one command: what its function returns, 0 for None."""
-    found = command(name)
+    typer_command = command(name)
     try:
         # Not `main()`: it has its own mind about Ctrl-C and closed pipes, which are the door's to
         # handle.
-        with found.make_context(f"gpq {name}", argv) as context:
-            code = found.invoke(context)
+        with typer_command.make_context(f"gpq {name}", argv) as context:
+            code = typer_command.invoke(context)
     except Exception as error:
         if type(error).__name__ == "Exit":  # --help
             return int(getattr(error, "exit_code", 0))
@@ -69,19 +69,19 @@ def complaint(error: Exception, name: str) -> Exception:
     if type(error).__name__ == "NoSuchOption":
         close = ", ".join(sorted(error.possibilities or ()))  # type: ignore[attr-defined]
         hint = f"did you mean {close}?" if close else f"`{path} --help` lists the options"
-        if instead := INSTEAD.get((name, option.partition("=")[0])):
-            hint = f"`{instead}`"
+        if equivalent := EQUIVALENTS.get((name, option.partition("=")[0])):
+            hint = f"`{equivalent}`"
         return UsageError(f"{path} has no option {option}", hint)
-    said = _own_words(
+    message = _own_words(
         " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
     )
     return UsageError(
-        f"{path}: {said if said[:2].isupper() else said[:1].lower() + said[1:]}",
+        f"{path}: {message if message[:2].isupper() else message[:1].lower() + message[1:]}",
         f"`{path} --help` has examples",
     )
 
 
-OTHERS = {  # what people say elsewhere, and gpq's word for it
+SYNONYMS = {  # what people say elsewhere, and gpq's word for it
     "cancel": "kill stop delete del rm remove abort scancel qdel",
     "status": "ls ps list queue jobs squeue qstat",
     "submit": "run add start sbatch qsub exec",
@@ -96,7 +96,7 @@ OTHERS = {  # what people say elsewhere, and gpq's word for it
     "hold": "pause suspend",
     "requeue": "restart retry rerun",
 }
-INSTEAD = {  # options that people expect, and what does it here
+EQUIVALENTS = {  # options that people expect, and what does it here
     ("status", "--watch"): "gpq top",
     ("status", "-w"): "gpq top",
     ("status", "-f"): "gpq top",
@@ -109,8 +109,8 @@ INSTEAD = {  # options that people expect, and what does it here
 
 def meant(word: str) -> str:
     """A hint for who typed `word` for a command."""
-    for name, others in OTHERS.items():
-        if word in others.split():
+    for name, synonyms in SYNONYMS.items():
+        if word in synonyms.split():
             return f"`gpq {name}` does that"
     return near(word, COMMANDS)
 
@@ -123,40 +123,40 @@ VALIDATOR = (  # what the validator says a value should be, and how gpq says it
 )
 
 
-def _own_words(said: str) -> str:
+def _own_words(sentence: str) -> str:
     """A validator's sentence about a value as a person would say it; any other sentence as it
     is."""
     import re
 
-    found = re.fullmatch(
-        r"Invalid value for '([^']+)'(?: / '[^']+')*: Input should be (.*)", said, re.IGNORECASE
+    match = re.fullmatch(
+        r"Invalid value for '([^']+)'(?: / '[^']+')*: Input should be (.*)", sentence, re.IGNORECASE
     )
-    if found is None:
-        return said
-    wanted = found[2]
+    if match is None:
+        return sentence
+    expected = match[2]
     for pattern, words in VALIDATOR:
-        wanted = re.sub(rf"^{pattern}$", words, wanted)
-    return f"{found[1].partition(' / ')[0]} must be {wanted}"
+        expected = re.sub(rf"^{pattern}$", words, expected)
+    return f"{match[1].partition(' / ')[0]} must be {expected}"
 
 
-def near(word: str, known: object) -> str:
+def near(word: str, names: object) -> str:
     """A hint with the names that look like `word`."""
     import difflib
 
-    words = list(known)  # type: ignore[call-overload]
-    close = difflib.get_close_matches(word, words, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else "`gpq --help` lists the commands"
+    words = list(names)  # type: ignore[call-overload]
+    matches = difflib.get_close_matches(word, words, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(matches)}?" if matches else "`gpq --help` lists the commands"
 
 
-FIRST = ("submit", "status", "why", "logs", "cancel", "top")
+DAILY_COMMANDS = ("submit", "status", "why", "logs", "cancel", "top")
 
 
 def summary() -> str:
     """What `gpq` alone prints: what one needs every day."""
-    listed = "\n".join(f"  gpq {name:8}{COMMANDS[name][1]}" for name in FIRST)
+    commands = "\n".join(f"  gpq {name:8}{COMMANDS[name][1]}" for name in DAILY_COMMANDS)
     return f"""usage: gpq COMMAND [options]
 
-{listed}
+{commands}
 
 Example:
   gpq submit train.py --epochs 10
@@ -168,12 +168,12 @@ Example:
 def overview() -> str:
     """What `gpq --help` prints."""
     width = max(map(len, COMMANDS))
-    listed = "\n".join(f"  {name:{width}}  {line}" for name, (_, line) in COMMANDS.items())
+    commands = "\n".join(f"  {name:{width}}  {line}" for name, (_, line) in COMMANDS.items())
     return f"""usage: gpq COMMAND [options]
 
 A job manager for shared GPU servers: submit what you have, gpq finds who gets which GPUs.
 
-{listed}
+{commands}
 
 Example:
   gpq submit train.py --epochs 10

@@ -68,13 +68,20 @@ class _Output(io.FileIO):
 
 def _watch_output() -> None:
     """Make stdout one that remembers, with the settings that it has."""
-    old = sys.stdout
-    if old is not sys.__stdout__ or not isinstance(old, io.TextIOWrapper) or old.fileno() != 1:
+    stdout = sys.stdout
+    if (
+        stdout is not sys.__stdout__
+        or not isinstance(stdout, io.TextIOWrapper)
+        or stdout.fileno() != 1
+    ):
         return
     raw = _Output(1, "w", closefd=False)
-    buffer = raw if old.write_through else io.BufferedWriter(raw)
+    buffer = raw if stdout.write_through else io.BufferedWriter(raw)
     sys.stdout = io.TextIOWrapper(
-        buffer, old.encoding, line_buffering=old.line_buffering, write_through=old.write_through
+        buffer,
+        stdout.encoding,
+        line_buffering=stdout.line_buffering,
+        write_through=stdout.write_through,
     )
 
 
@@ -154,8 +161,8 @@ def report(error: GpqError, *, as_json: bool) -> int:
     if as_json:
         from gpq.client.quick import encode
 
-        said = "\n".join([error.message, *error.quoted])
-        sys.stdout.write(encode({"error": said, "hint": error.hint}) + "\n")
+        message = "\n".join([error.message, *error.quoted])
+        sys.stdout.write(encode({"error": message, "hint": error.hint}) + "\n")
         return error.code
     sys.stderr.write(f"gpq: {safe(error.message)}\n")
     for line in error.quoted:

@@ -275,8 +275,8 @@ def test_no_arguments_show_the_commands(gpq: Gpq) -> None:
 
 
 def test_a_word_that_is_taken_for_a_command_names_one() -> None:
-    assert set(app.OTHERS) <= set(COMMANDS)
-    assert not set(" ".join(app.OTHERS.values()).split()) & set(COMMANDS)
+    assert set(app.SYNONYMS) <= set(COMMANDS)
+    assert not set(" ".join(app.SYNONYMS.values()).split()) & set(COMMANDS)
 
 
 @pytest.mark.parametrize(

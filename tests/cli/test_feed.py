@@ -7,7 +7,7 @@ import pytest
 
 from gpq.cli.top.actions import Deeds
 from gpq.cli.top.job_poller import LONGEST, Log, PageFeed
-from gpq.cli.top.poller import Feed, asked
+from gpq.cli.top.poller import Feed, parse_filter
 from gpq.client.connection import Lasting
 from gpq.errors import NotFound, UsageError
 from tests.cli.served import Made, job
@@ -50,7 +50,7 @@ def test_a_line_without_end_takes_no_room(made: Made) -> None:
     for _ in range(5):
         log._write("x" * LONGEST)
     assert list(log.lines) == ["x" * LONGEST]
-    assert len(log._rest) <= 2 * LONGEST
+    assert len(log._open_line) <= 2 * LONGEST
 
 
 def test_a_log_that_cannot_be_read_is_told_and_the_page_is_there_all_the_same(made: Made) -> None:
@@ -74,13 +74,13 @@ def test_a_feed_keeps_its_last_answer_and_tells_what_is_the_matter(made: Made) -
         return found
 
     feed: Feed[object] = Feed(look, 3600.0, news.set)
-    wait_until(lambda: feed.seen.answer == "first", "it asks at once")
+    wait_until(lambda: feed.last_look.answer == "first", "it asks at once")
     feed.now()
-    wait_until(lambda: feed.seen.problem is not None, "the refusal")
-    assert feed.seen.answer == "first"
+    wait_until(lambda: feed.last_look.problem is not None, "the refusal")
+    assert feed.last_look.answer == "first"
     feed.now()
-    wait_until(lambda: feed.seen.answer == "second", "the next answer")
-    assert feed.seen.problem is None
+    wait_until(lambda: feed.last_look.answer == "second", "the next answer")
+    assert feed.last_look.problem is None
     feed.now()
     wait_until(lambda: feed.broken is not None, "a mistake is handed on")
     assert isinstance(feed.broken, ValueError)
@@ -95,14 +95,14 @@ def test_deeds_are_done_in_order_and_told(made: Made) -> None:
     deeds.hold(made.rows[1])
     wait_until(lambda: len(made.asked) == 3, "three requests")
     assert [getattr(each, "changes", None) for each in made.asked] == [{"priority": 1}, {"priority": 2}, None]
-    wait_until(lambda: deeds.said() == "job 1 is to be held", "it is told")
+    wait_until(lambda: deeds.remark() == "job 1 is to be held", "it is told")
     deeds.read()
-    wait_until(lambda: deeds.said() == "", "who pressed a key has read it")
+    wait_until(lambda: deeds.remark() == "", "who pressed a key has read it")
     assert done.is_set()
 
 
 def test_a_filter_is_selectors_and_conditions() -> None:
-    assert asked("3-7 user=ana 'name~a b' age>2h @") == (["3-7", "@"], ["user=ana", "'name~a b'", "'age>2h'"])
-    assert asked("") == ([], [])
+    assert parse_filter("3-7 user=ana 'name~a b' age>2h @") == (["3-7", "@"], ["user=ana", "'name~a b'", "'age>2h'"])
+    assert parse_filter("") == ([], [])
     with pytest.raises(UsageError, match="a quote is not closed"):
-        asked("name~'a")
+        parse_filter("name~'a")

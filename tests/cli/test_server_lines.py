@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gpq.cli.doctor import link_lines, server_lines
-from gpq.cli.doctor.server_checks import _disjoint, _ssh
+from gpq.cli.doctor.link_checks import disjoint
+from gpq.cli.doctor.ssh_settings import ssh
 from gpq.cli.doctor.verdicts import Check
 from gpq.config import NodeConfig
 from gpq.rpc.node_answers import DeviceView, NodeView, ProcessView
@@ -155,7 +156,7 @@ def test_an_all_reduce_tells_its_figures_and_what_is_slow() -> None:
 
 def test_pairs_that_are_measured_at_once_have_no_server_in_common() -> None:
     pairs = [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")]
-    rounds = list(_disjoint(pairs))
+    rounds = list(disjoint(pairs))
     assert rounds == [[("a", "b"), ("c", "d")], [("a", "c"), ("b", "d")], [("a", "d"), ("b", "c")]]
 
 
@@ -163,11 +164,11 @@ def test_what_ssh_makes_of_the_settings_is_shown_and_nothing_is_connected_to(tmp
     settings = tmp_path / "config"
     settings.write_text("Host far\n  HostName 192.0.2.7\n  User ada\n  Port 2222\n  ProxyJump gate\n")
     node = NodeConfig(connector="ssh", host="far", ssh=["ssh", "-F", str(settings)])
-    assert _ssh("a", node) == Check("ssh", "ok", "ada@192.0.2.7, port 2222, by gate", "", "a")
-    assert _ssh("a", NodeConfig(connector="ssh", host="far", port=99, ssh=node.ssh)).message.startswith(
+    assert ssh("a", node) == Check("ssh", "ok", "ada@192.0.2.7, port 2222, by gate", "", "a")
+    assert ssh("a", NodeConfig(connector="ssh", host="far", port=99, ssh=node.ssh)).message.startswith(
         "ada@192.0.2.7, port 99"
     )
     settings.write_text("Nonsense yes\n")
-    wrong = _ssh("a", node)
+    wrong = ssh("a", node)
     assert (wrong.verdict, bool(wrong.fix)) == ("fail", True)
-    assert _ssh("a", NodeConfig(connector="ssh", host="far", ssh=["/no/ssh"])).verdict == "fail"
+    assert ssh("a", NodeConfig(connector="ssh", host="far", ssh=["/no/ssh"])).verdict == "fail"

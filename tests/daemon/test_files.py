@@ -133,7 +133,7 @@ def test_a_bar_is_drawn_where_somebody_watches_and_nowhere_else(monkeypatch: pyt
         bar = Bar()
         bar.show([job])
         assert ("500 MB of 1 GB" in screen.getvalue()) is drawn
-        assert bar.patience(30.0) == (transfer_bar.SOON if drawn else 30.0)
+        assert bar.patience(30.0) == (transfer_bar.SHORT_PAUSE if drawn else 30.0)
         bar.show([fixtures.job(4, "running")])
         assert bar.patience(30.0) == 30.0
         assert screen.getvalue().endswith("\r\x1b[K") is drawn

@@ -26,11 +26,11 @@ class Line:
 def answer(argv: list[str]) -> int:
     shell, _, width = argv[0].partition(":") if argv else ("bash", "", "")
     words = argv[1:] or [""]
-    found = candidates(joined(words) if shell == "bash" else words, shell)
-    if isinstance(found, int):
-        return found
+    completions = candidates(joined(words) if shell == "bash" else words, shell)
+    if isinstance(completions, int):
+        return completions
     columns = int(width) if width.isdigit() else 0
-    sys.stdout.write(SHELLS.get(shell, bash)(found, columns))
+    sys.stdout.write(SHELLS.get(shell, bash)(completions, columns))
     return 0
 
 
@@ -46,36 +46,39 @@ def joined(words: list[str]) -> list[str]:
     return [word for index, word in enumerate(whole) if word or index == len(whole) - 1]
 
 
-def bash(found: list[Pair], columns: int) -> str:
+def bash(pairs: list[Pair], columns: int) -> str:
     """The words; where bash says how wide it is, it shows several and inserts none: then with their
     descriptions, each so wide that it has a row of its own."""
-    if not columns or len(found) < 2 or not any(said for _, said in found):
-        return "".join(f"{word}\n" for word, _ in found)
-    longest = max(len(word) for word, _ in found)
-    return "".join(f"{row[: columns - 2]:{columns // 2}}\n" for row in beside(found, longest, "  "))
+    if not columns or len(pairs) < 2 or not any(description for _, description in pairs):
+        return "".join(f"{word}\n" for word, _ in pairs)
+    longest = max(len(word) for word, _ in pairs)
+    return "".join(f"{row[: columns - 2]:{columns // 2}}\n" for row in beside(pairs, longest, "  "))
 
 
-def zsh(found: list[Pair], columns: int) -> str:
+def zsh(pairs: list[Pair], columns: int) -> str:
     """Word, tab, how it is shown."""
-    longest = max((len(word) for word, _ in found), default=0)
-    rows = beside(found, longest, "  -- ")
+    longest = max((len(word) for word, _ in pairs), default=0)
+    rows = beside(pairs, longest, "  -- ")
     return "".join(
         f"{word}\t{row[: max(columns - 1, longest)]}\n"
-        for (word, _), row in zip(found, rows, strict=True)
+        for (word, _), row in zip(pairs, rows, strict=True)
     )
 
 
-def fish(found: list[Pair], columns: int) -> str:
+def fish(pairs: list[Pair], columns: int) -> str:
     from gpq.views.plain import safe
 
-    return "".join(f"{word}\t{safe(said)}\n" for word, said in found)
+    return "".join(f"{word}\t{safe(description)}\n" for word, description in pairs)
 
 
-def beside(found: list[Pair], longest: int, between: str) -> list[str]:
+def beside(pairs: list[Pair], longest: int, between: str) -> list[str]:
     """Each word with its description."""
     from gpq.views.plain import safe
 
-    return [f"{word:{longest}}{between}{safe(said)}" if said else word for word, said in found]
+    return [
+        f"{word:{longest}}{between}{safe(description)}" if description else word
+        for word, description in pairs
+    ]
 
 
 SHELLS = {"zsh": zsh, "fish": fish}
@@ -88,11 +91,13 @@ def candidates(words: list[str], shell: str) -> list[Pair] | int:
 
     current = words[-1]
     if len(words) == 1:
-        listed = {name: line for name, (_, line) in COMMANDS.items()}
-        return starting([*listed.items(), ("--help", "What there is."), ("--version", "")], current)
+        summaries = {name: line for name, (_, line) in COMMANDS.items()}
+        return starting(
+            [*summaries.items(), ("--help", "What there is."), ("--version", "")], current
+        )
     from gpq.options.completion_data import GRAMMAR
 
-    path, rest = words[0], words[1:]
+    path, tail = words[0], words[1:]
     if path not in GRAMMAR:
         inner = {
             key.partition(" ")[2]: GRAMMAR[key] for key in GRAMMAR if key.startswith(f"{path} ")
@@ -100,26 +105,26 @@ def candidates(words: list[str], shell: str) -> list[Pair] | int:
         if not inner:
             return []
         default = f"{path} list" if "list" in inner else ""  # need not be named
-        if len(rest) == 1 and not (default and current.startswith("-")):
+        if len(tail) == 1 and not (default and current.startswith("-")):
             names = starting([(name, "") for name in inner] + [("--help", "")], current)
-            more = within(Line(shell, default), *GRAMMAR[default], rest) if default else []
-            return names if isinstance(more, int) else names + more
-        if default and rest[0] not in inner:
+            arguments = within(Line(shell, default), *GRAMMAR[default], tail) if default else []
+            return names if isinstance(arguments, int) else names + arguments
+        if default and tail[0] not in inner:
             path = default
         else:
-            path, rest = f"{path} {rest[0]}", rest[1:]
+            path, tail = f"{path} {tail[0]}", tail[1:]
         if path not in GRAMMAR:
             return []
-    return within(Line(shell, path), *GRAMMAR[path], rest)
+    return within(Line(shell, path), *GRAMMAR[path], tail)
 
 
 def within(
-    line: Line, kind: str, options: dict[str, tuple[str, str]], rest: list[str]
+    line: Line, kind: str, options: dict[str, tuple[str, str]], words: list[str]
 ) -> list[Pair] | int:
     """The candidates after a command: a value of the option before, an option, or an argument."""
-    current, given = rest[-1], list[str]()
+    current, arguments = words[-1], list[str]()
     wants, literal = "", False  # the kind of value that the word before asks for; behind `--`
-    for word in rest[:-1]:
+    for word in words[:-1]:
         if wants:
             wants = ""
         elif word == "--" and not literal:
@@ -129,25 +134,29 @@ def within(
         elif literal or not word.startswith("-"):
             if line.path in ("submit", "check"):
                 return FILES  # the words of the script
-            given.append(word)
+            arguments.append(word)
         elif "=" not in word:
             wants = options.get(word, ("", ""))[1]
     if wants:
-        return values(line, wants, current, given if wants == "jobs" else [])
+        return values(line, wants, current, arguments if wants == "jobs" else [])
     name, assigned, value = current.partition("=")
     if assigned and name in options and not literal:
-        found = values(line, options[name][1], value, given if options[name][1] == "jobs" else [])
+        completions = values(
+            line, options[name][1], value, arguments if options[name][1] == "jobs" else []
+        )
         return (
-            found if isinstance(found, int) else [(f"{name}={word}", said) for word, said in found]
+            completions
+            if isinstance(completions, int)
+            else [(f"{name}={word}", description) for word, description in completions]
         )
     if current.startswith("-") and not literal:
-        listed = [
-            (word, said)
-            for word, (said, _) in {**options, **EVERYWHERE}.items()
+        offers = [
+            (word, description)
+            for word, (description, _) in {**options, **EVERYWHERE}.items()
             if word.startswith("--")
         ]
-        return starting(listed, current)
-    return documented(rest) if kind == "commands" else values(line, kind, current, given)
+        return starting(offers, current)
+    return documented(words) if kind == "commands" else values(line, kind, current, arguments)
 
 
 def documented(words: list[str]) -> list[Pair]:
@@ -155,51 +164,59 @@ def documented(words: list[str]) -> list[Pair]:
     from gpq.cli.shared.commands import COMMANDS
     from gpq.options.completion_data import GRAMMAR
 
-    *typed, current = words
-    found: dict[str, str] = {}
+    *path_words, current = words
+    next_words: dict[str, str] = {}
     for path, (_, options) in GRAMMAR.items():
         name, *inner = path.split(" ")
         if (
             "--json" in options
-            and [name, *inner][: len(typed)] == typed
-            and len(inner) >= len(typed)
+            and [name, *inner][: len(path_words)] == path_words
+            and len(inner) >= len(path_words)
         ):
-            found.setdefault([name, *inner][len(typed)], "" if typed else COMMANDS[name][1])
-    return starting(list(found.items()), current)
+            next_words.setdefault(
+                [name, *inner][len(path_words)], "" if path_words else COMMANDS[name][1]
+            )
+    return starting(list(next_words.items()), current)
 
 
-def values(line: Line, kind: str, current: str, given: list[str]) -> list[Pair] | int:
-    """What a value of this kind may be. `given`: the arguments that are typed already."""
+def values(line: Line, kind: str, current: str, arguments: list[str]) -> list[Pair] | int:
+    """What a value of this kind may be. `arguments`: those that are typed already."""
     if kind == "files":
         return FILES
     if kind in ("job", "node"):  # exactly one
-        return [] if given else asked(line, f"{kind}s", current, given)
+        return [] if arguments else daemon_words(line, f"{kind}s", current, arguments)
     if kind in ("jobs", "nodes", "users"):
-        return asked(line, kind, current, given)
+        return daemon_words(line, kind, current, arguments)
     if "|" not in kind:
         return []
     head, comma, tail = current.rpartition(",")  # of several, the last
     return [(f"{head}{comma}{word}", "") for word in kind.split("|") if word.startswith(tail)]
 
 
-def asked(line: Line, kind: str, current: str, given: list[str]) -> list[Pair]:
+def daemon_words(line: Line, kind: str, current: str, arguments: list[str]) -> list[Pair]:
     """Words from the daemon. Of `3,4` only what follows the last comma is completed."""
     from gpq.client import quick
     from gpq.errors import GpqError
 
     head, comma, tail = current.rpartition(",") if kind == "jobs" else ("", "", current)
     request: dict[str, object] = {"kind": kind, "prefix": tail}
-    named = [part.partition(":")[0] for word in [*given, head] for part in word.split(",") if part]
+    typed_names = [
+        part.partition(":")[0] for word in [*arguments, head] for part in word.split(",") if part
+    ]
     if kind == "jobs":
-        request |= {"command": line.path, "given": named}
+        request |= {"command": line.path, "given": typed_names}
     try:
-        found = quick.ask("complete", request, timeout=2.0)["words"]
+        pairs = quick.ask("complete", request, timeout=2.0)["words"]
     except (GpqError, KeyError):
         return []
-    found = [(word, said) for word, said in found if word.isprintable() and word not in named]
+    pairs = [
+        (word, description)
+        for word, description in pairs
+        if word.isprintable() and word not in typed_names
+    ]
     if kind == "jobs" and line.shell == "bash" and not tail.strip("0123456789"):
-        found = [pair for pair in found if pair[0].isdigit()] or found  # names, once they are begun
-    return [(f"{head}{comma}{word}", said) for word, said in found]
+        pairs = [pair for pair in pairs if pair[0].isdigit()] or pairs  # names, once they are begun
+    return [(f"{head}{comma}{word}", description) for word, description in pairs]
 
 
 def starting(pairs: list[Pair], prefix: str) -> list[Pair]:

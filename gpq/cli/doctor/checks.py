@@ -12,35 +12,23 @@ from importlib.util import find_spec
 
 import gpq
 from gpq import config, paths
-from gpq.cli.doctor import gpu_looks
+from gpq.cli.doctor import gpu_looks, state_checks
 from gpq.cli.doctor.verdicts import Check
 from gpq.errors import DaemonUnreachable, GpqError
 from gpq.options import environment
 from gpq.policies.registry import POLICIES
+from gpq.rpc.daemon_answers import DaemonInfo
 
-MIN_FREE_MIB = 200
-LONGEST_SOCKET = 107  # bytes, sockaddr_un
-NETWORK = (
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "fuse.sshfs",
-    "lustre",
-    "beegfs",
-    "glusterfs",
-    "ceph",
-    "gpfs",
-    "afs",
-    "9p",
-)
+LEAST_SHM_MIB = 1024
+OLDEST_CLOCK = 1_700_000_000  # seconds since 1970: before that, no clock was set
 
 
 def everything(python: str = "") -> list[Check]:
     """All checks, in the order in which a mistake in one explains those after it."""
     checks: list[Callable[[], Check]] = [
-        interpreter, configuration, state_directory, state_filesystem, free_space, socket_path,
-        daemon, gpu_looks.gpus, processors, shared_memory, clock, lambda: torch(python),
+        interpreter, configuration, state_checks.directory, state_checks.filesystem,
+        state_checks.free_space, state_checks.socket, daemon, gpu_looks.gpus, processors,
+        shared_memory, clock, lambda: torch(python),
     ]  # fmt: skip
     return [check() for check in checks]
 
@@ -66,89 +54,9 @@ def configuration() -> Check:
         config.load(policies=POLICIES, cores=os.sched_getaffinity(0))
     except GpqError as error:
         return Check("config", "fail", error.message, error.hint)
-    return Check(
-        "config",
-        "ok",
-        f"{path} is right" if os.path.exists(path) else f"no {path}: the defaults hold",
-    )
-
-
-def state_directory() -> Check:
-    home = paths.home()
-    there = existing(home)
-    if not os.access(there, os.W_OK | os.X_OK):
-        return Check(
-            "state",
-            "fail",
-            f"{there} is not writable",
-            f"make it writable, or set GPQ_HOME (now {home})",
-        )
-    if there != home:
-        return Check("state", "ok", f"{home} will be made")
-    mode = os.stat(home).st_mode & 0o777
-    if mode & 0o022:
-        return Check(
-            "state",
-            "warn",
-            f"{home} may be written by others (mode {mode:03o})",
-            f"chmod 700 {home}",
-        )
-    return Check("state", "ok", f"{home} is writable")
-
-
-def existing(path: str) -> str:
-    """The path, or the nearest folder above it that is there."""
-    while not os.path.exists(path) and os.path.dirname(path) != path:
-        path = os.path.dirname(path)
-    return path
-
-
-def state_filesystem() -> Check:
-    there = os.path.realpath(existing(paths.home()))
-    best, kind = "", "unknown"
-    try:
-        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as stream:
-            for line in stream:
-                _, mount, found, *_ = line.split(" ")
-                mount = mount.replace("\\040", " ")
-                if os.path.commonpath([there, mount]) == mount and len(mount) >= len(best):
-                    best, kind = mount, found
-    except OSError as error:
-        return Check("filesystem", "warn", f"cannot read /proc/self/mounts: {error.strerror}", "")
-    if kind in NETWORK:
-        return Check(
-            "filesystem",
-            "fail",
-            f"the state is on {kind} ({best}), where locks and SQLite cannot be trusted",
-            "set GPQ_HOME to a folder on a local disk",
-        )
-    return Check("filesystem", "ok", f"the state is on {kind} ({best})")
-
-
-def free_space() -> Check:
-    there = existing(paths.home())
-    free = shutil.disk_usage(there).free >> 20
-    if free < MIN_FREE_MIB:
-        return Check(
-            "disk",
-            "fail",
-            f"{free} MiB are free at {there}",
-            "make room, or set GPQ_HOME to another disk",
-        )
-    return Check("disk", "ok", f"{free / 1024:.1f} GiB are free at {there}")
-
-
-def socket_path() -> Check:
-    path = paths.socket()
-    size = len(os.fsencode(path))
-    if size > LONGEST_SOCKET:
-        return Check(
-            "socket",
-            "fail",
-            f"{path} has {size} bytes, at most {LONGEST_SOCKET} may be",
-            "set GPQ_HOME to a shorter path",
-        )
-    return Check("socket", "ok", path)
+    if os.path.exists(path):
+        return Check("config", "ok", f"{path} is right")
+    return Check("config", "ok", f"no {path}: the defaults hold")
 
 
 def daemon() -> Check:
@@ -162,33 +70,30 @@ def daemon() -> Check:
         return Check("daemon", "fail", error.message, error.hint)
     except GpqError as error:
         return Check("daemon", "fail", error.message, error.hint)
+    return running_daemon(info)
+
+
+def running_daemon(info: DaemonInfo) -> Check:
+    from gpq.client import daemon_control
+
     if info.version != gpq.__version__:
-        said = f"version {info.version} runs, this is {gpq.__version__}"
         return Check(
             "daemon",
             "warn",
-            said,
+            f"version {info.version} runs, this is {gpq.__version__}",
             "`gpq daemon stop`: the next command starts the new one, jobs run on",
         )
-    down = sorted(name for name, state in info.nodes.items() if state == "unreachable")
-    if down:
-        said = f"pid {info.pid} runs, and cannot reach {', '.join(down)}"
-        if info.config_changed:
-            said += f"; {daemon_control.CHANGED}"
-        return Check(
-            "daemon",
-            "warn",
-            said,
-            "`gpq nodes` says why" if not info.config_changed else daemon_control.RESTART,
-        )
+    finding, fix = f"pid {info.pid} runs", ""
+    unreachable = sorted(name for name, state in info.nodes.items() if state == "unreachable")
+    if unreachable:
+        finding += f", and cannot reach {', '.join(unreachable)}"
+        fix = "`gpq nodes` says why"
     if info.config_changed:
-        return Check(
-            "daemon",
-            "warn",
-            f"pid {info.pid} runs; {daemon_control.CHANGED}",
-            daemon_control.RESTART,
-        )
-    return Check("daemon", "ok", f"pid {info.pid} runs, version {info.version}")
+        finding += f"; {daemon_control.CHANGED}"
+        fix = daemon_control.RESTART
+    if fix:
+        return Check("daemon", "warn", finding, fix)
+    return Check("daemon", "ok", f"{finding}, version {info.version}")
 
 
 def has_servers() -> bool:
@@ -211,21 +116,21 @@ def processors() -> Check:
     except GpqError:
         nodes = {}
     slots = sum(node.slots or 0 for node in nodes.values() if node.connector == "local")
-    said = f"{usable} of {os.cpu_count()} cores may be used" + (
-        f", {slots} CPU slots are configured" if slots else ""
-    )
+    finding = f"{usable} of {os.cpu_count()} cores may be used"
+    if slots:
+        finding += f", {slots} CPU slots are configured"
     if slots > usable:
         return Check(
-            "cores", "warn", said, "lower `slots` in config.toml: replicas would share cores"
+            "cores", "warn", finding, "lower `slots` in config.toml: replicas would share cores"
         )
     if load > 2 * usable:
         return Check(
             "cores",
             "warn",
-            f"{said}; the load is {load:.1f}",
+            f"{finding}; the load is {load:.1f}",
             "other programs slow your jobs down: see `top`",
         )
-    return Check("cores", "ok", said)
+    return Check("cores", "ok", finding)
 
 
 def shared_memory() -> Check:
@@ -235,7 +140,7 @@ def shared_memory() -> Check:
         return Check(
             "shm", "warn", "no /dev/shm", "data loaders with workers need it: mount a tmpfs there"
         )
-    if size < 1024:
+    if size < LEAST_SHM_MIB:
         return Check(
             "shm",
             "warn",
@@ -249,7 +154,7 @@ def clock() -> Check:
     """The wall clock against the newest file that this machine keeps writing, and against
     reason."""
     now = time.time()
-    if now < 1_700_000_000:
+    if now < OLDEST_CLOCK:
         return Check(
             "clock",
             "fail",
@@ -270,10 +175,10 @@ def clock() -> Check:
     return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now)))
 
 
-def torch(asked: str) -> Check:
+def torch(requested_python: str) -> Check:
     """Can the interpreter that runs the scripts import torch, and does it see the GPUs?"""
     try:
-        python = environment.interpreter(asked, dict(os.environ))
+        python = environment.interpreter(requested_python, dict(os.environ))
     except GpqError as error:
         return Check("torch", "fail", error.message, error.hint)
     program = "import torch; print(torch.__version__, torch.cuda.device_count())"
@@ -294,11 +199,11 @@ def torch(asked: str) -> Check:
             "training scripts need it; commands do not",
         )
     if answer.returncode != 0:
-        said = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
+        finding = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
         return Check(
             "torch",
             "warn",
-            f"{python}: {said}",
+            f"{python}: {finding}",
             f"{python} -m pip install torch; only training scripts need it",
         )
     version, count = answer.stdout.split()[-2:]

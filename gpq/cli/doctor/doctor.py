@@ -58,16 +58,16 @@ def doctor(
     from gpq.views.checkup import lines
 
     names = list(dict.fromkeys(nodes or []))
-    found = [] if names else checks.everything(python)
+    results = [] if names else checks.everything(python)
     if names or checks.has_servers():
-        found += server_checks.of_servers(names, python, server_checks.Progress())
+        results += server_checks.of_servers(names, python, server_checks.Progress())
     if json:
         output.emit(
-            json_answers.Checkup([json_answers.CheckView(**check.row()) for check in found])
+            json_answers.Checkup([json_answers.CheckView(**check.row()) for check in results])
         )
     else:
-        output.text(lines, found, color.value)
-    return 1 if any(check.verdict == "fail" for check in found) else 0
+        output.text(lines, results, color.value)
+    return 1 if any(check.verdict == "fail" for check in results) else 0
 
 
 def _report(nodes: list[str], python: str, color: str, json: bool) -> int:

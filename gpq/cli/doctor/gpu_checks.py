@@ -18,14 +18,13 @@ from typing import Any
 from gpq_agent import wire
 
 from gpq import config
+from gpq.cli.doctor.errands import MOST_AT_ONCE, errand, job_environment
 from gpq.client.connection import call
-from gpq.errors import GpqError
 from gpq.options import environment
 from gpq.rpc import node_answers, requests
 
 LONGEST = 600.0  # seconds, of all parts together
 MARGIN = 3.0  # seconds that a part may take beyond its limit until it has told what it has
-MOST_AT_ONCE = 8
 REPORT = "gpq_agent.node.doctor.gpu_report"
 
 
@@ -71,12 +70,12 @@ def _parts(node: str, run: Part, show: Callable[[str], None]) -> list[GpuCheck]:
     checks: list[GpuCheck] = []
     for name, part in wire.GPU_PARTS.items():
         show(f"{node or 'this machine'}: {', '.join(part.names)}")
-        left = LONGEST - (time.monotonic() - begin)
-        if left < part.limit + MARGIN:
+        seconds_left = LONGEST - (time.monotonic() - begin)
+        if seconds_left < part.limit + MARGIN:
             lines = alike(
                 part.names,
                 "SKIP",
-                f"the report takes at most {LONGEST:.0f} s, and {left:.0f} were left",
+                f"the report takes at most {LONGEST:.0f} s, and {seconds_left:.0f} were left",
             )
         else:
             lines = run(name, part.limit)
@@ -130,17 +129,7 @@ def absolute(env: dict[str, str]) -> dict[str, str]:
 
 def _there(node: str, part: str, python: str, limit: float) -> list[wire.GpuLine]:
     """Through the daemon and the node's agent."""
-    fields: dict[str, object] = {
-        "part": part, "python": python, "env": environment.kept(dict(os.environ), {}),
-    }  # fmt: skip
-    try:
-        answer = call(
-            requests.Errand(node, "gpu", fields, limit + MARGIN),
-            node_answers.ErrandResult,
-            start=False,
-        ).answer
-    except GpqError as error:
-        answer = {"error": error.message}
+    answer = errand(node, "gpu", limit + MARGIN, part=part, python=python, env=job_environment())
     rows: Any = answer.get("lines", [])
     return complete(part, rows, str(answer.get("error", "nothing was told of it")))
 

@@ -26,42 +26,47 @@ def gpus() -> Check:
             command, capture_output=True, text=True, timeout=LIMIT, env=environ, check=False
         )
     except subprocess.TimeoutExpired:
-        said = f"the NVIDIA driver did not answer within {LIMIT:.0f} s"
-        return Check("gpus", "fail", said, "nvidia-smi; dmesg; at last a reboot")
+        finding = f"the NVIDIA driver did not answer within {LIMIT:.0f} s"
+        return Check("gpus", "fail", finding, "nvidia-smi; dmesg; at last a reboot")
     try:
         look: dict[str, Any] = json.loads(answer.stdout)
     except ValueError:
-        said = f"the look ended: {answer.stderr.strip()[-200:]}"
-        return Check("gpus", "fail", said, "nvidia-smi shows what the driver says")
-    return judged(look)
+        finding = f"the look ended: {answer.stderr.strip()[-200:]}"
+        return Check("gpus", "fail", finding, "nvidia-smi shows what the driver says")
+    return verdict_of(look)
 
 
-def judged(look: Mapping[str, Any]) -> Check:
+def verdict_of(look: Mapping[str, Any]) -> Check:
     """A look as the agent prints it."""
     if look["error"]:
         return Check("gpus", "fail", look["error"], "sudo dmesg | grep -i nvrm says more")
     gpus = look["gpus"]
-    sick = [f"{gpu['name'] or gpu['uuid']}: {gpu['problem']}" for gpu in gpus if gpu["problem"]]
-    if sick:
-        mend = "sudo dmesg | grep -i xid says more; a lost GPU needs a reboot"
-        return Check("gpus", "fail", "; ".join(sick), mend)
+    faults = [f"{gpu['name'] or gpu['uuid']}: {gpu['problem']}" for gpu in gpus if gpu["problem"]]
+    if faults:
+        fix = "sudo dmesg | grep -i xid says more; a lost GPU needs a reboot"
+        return Check("gpus", "fail", "; ".join(faults), fix)
     kinds = [gpu["name"] for gpu in gpus]
-    counted = [f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)]
-    said = (
-        f"{', '.join(counted)}, driver {look['driver']}"
+    counts = [f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)]
+    finding = (
+        f"{', '.join(counts)}, driver {look['driver']}"
         if kinds
         else "no NVIDIA GPU: jobs run on CPU slots"
     )
     if look["notice"]:
-        mend = "nvidia-smi says more" if look["lost"] or not gpus else ""
-        return Check("gpus", "fail" if look["lost"] else "warn", f"{said}; {look['notice']}", mend)
-    foreign = sorted({pid for gpu in gpus for pid, _ in gpu["processes"] if not _is_ours(pid)})
-    if foreign:
-        listed = ", ".join(f"{pid} ({_program(pid)})" for pid in foreign[:5])
+        fix = "nvidia-smi says more" if look["lost"] or not gpus else ""
         return Check(
-            "gpus", "warn", f"{said}; others use them: pid {listed}", "gpq leaves those GPUs alone"
+            "gpus", "fail" if look["lost"] else "warn", f"{finding}; {look['notice']}", fix
         )
-    return Check("gpus", "ok", said)
+    foreign_pids = sorted({pid for gpu in gpus for pid, _ in gpu["processes"] if not _is_ours(pid)})
+    if foreign_pids:
+        processes = ", ".join(f"{pid} ({_program(pid)})" for pid in foreign_pids[:5])
+        return Check(
+            "gpus",
+            "warn",
+            f"{finding}; others use them: pid {processes}",
+            "gpq leaves those GPUs alone",
+        )
+    return Check("gpus", "ok", finding)
 
 
 def _is_ours(pid: int) -> bool:

@@ -7,25 +7,27 @@ from collections.abc import Mapping, Sequence
 from gpq.cli.doctor.server_lines import Told
 from gpq.cli.doctor.verdicts import Check
 
+# address and port -> what was in the way of a connection, "" for nothing
+Problems = Mapping[tuple[str, int], str]
 SLOW = 100e6  # bytes a second: a network of 1 Gbit/s has 125e6
 
 
 # -- several servers -------------------------------------------------------------------------------
 
 
-def versions(told: Mapping[str, Told]) -> Check:
+def versions(answers: Mapping[str, Told]) -> Check:
     """Of torch: replicas of one job must agree."""
     kinds: dict[str, list[str]] = {}
-    for name in sorted(told):
-        found = told[name]
-        if "torch" in found:
-            python = ".".join(str(found["python"]).split(".")[:2])
-            nccl = f", NCCL {found['nccl']}" if found.get("nccl") else ""
-            kinds.setdefault(f"Python {python}, torch {found['torch']}{nccl}", []).append(name)
+    for name in sorted(answers):
+        answer = answers[name]
+        if "torch" in answer:
+            python = ".".join(str(answer["python"]).split(".")[:2])
+            nccl = f", NCCL {answer['nccl']}" if answer.get("nccl") else ""
+            kinds.setdefault(f"Python {python}, torch {answer['torch']}{nccl}", []).append(name)
     if len(kinds) > 1:
-        said = "; ".join(f"{', '.join(names)}: {kind}" for kind, names in kinds.items())
+        finding = "; ".join(f"{', '.join(names)}: {kind}" for kind, names in kinds.items())
         return Check(
-            "versions", "fail", said, "install the same versions: replicas of one job must agree"
+            "versions", "fail", finding, "install the same versions: replicas of one job must agree"
         )
     if not kinds:
         return Check(
@@ -38,75 +40,83 @@ def versions(told: Mapping[str, Told]) -> Check:
     return Check("versions", "ok", f"{kind} on {', '.join(names)}")
 
 
-def host_names(told: Mapping[str, Told]) -> Check:
+def host_names(answers: Mapping[str, Told]) -> Check:
     """NCCL takes two servers of one name for one."""
-    by: dict[str, dict[str, str]] = {}  # host name -> boot -> the first that is there
-    for name in sorted(told):
-        by.setdefault(str(told[name]["host"]), {}).setdefault(str(told[name]["boot"]), name)
-    twice = [
+    hosts: dict[str, dict[str, str]] = {}  # host name -> boot -> the first that is there
+    for name in sorted(answers):
+        hosts.setdefault(str(answers[name]["host"]), {}).setdefault(
+            str(answers[name]["boot"]), name
+        )
+    clashes = [
         f"{', '.join(boots.values())} are all called {host}"
-        for host, boots in by.items()
+        for host, boots in hosts.items()
         if len(boots) > 1
     ]
-    if twice:
-        mend = "hostnamectl set-hostname NAME: NCCL takes them for one machine"
-        return Check("hostnames", "warn", "; ".join(twice), mend)
-    return Check("hostnames", "ok", ", ".join(sorted(by)))
+    if clashes:
+        fix = "hostnamectl set-hostname NAME: NCCL takes them for one machine"
+        return Check("hostnames", "warn", "; ".join(clashes), fix)
+    return Check("hostnames", "ok", ", ".join(sorted(hosts)))
 
 
 def shared(groups: Sequence[Sequence[str]]) -> Check:
     """Which servers have one folder of checkpoints: `groups` of names."""
-    said = "; ".join(
+    finding = "; ".join(
         f"{', '.join(names)} share one" if len(names) > 1 else f"{names[0]} has its own"
         for names in groups
     )
-    return Check("files", "ok", f"folders of checkpoints: {said}")
+    return Check("files", "ok", f"folders of checkpoints: {finding}")
 
 
-def reached(
-    source: str, target: str, addresses: Sequence[str], problems: Mapping[tuple[str, int], str]
-) -> Check:
-    """`problems`: by address and port what was in the way, "" for nothing. Any address will do,
-    with all of its ports."""
+def is_open(address: str, problems: Problems) -> bool:
+    """With all of its ports."""
+    return not any(problem for (tried, _), problem in problems.items() if tried == address)
+
+
+def reached(source: str, target: str, addresses: Sequence[str], problems: Problems) -> Check:
+    """Any address will do, with all of its ports."""
     for address in addresses:
-        if not any(why for (each, _), why in problems.items() if each == address):
+        if is_open(address, problems):
             return Check("tcp", "ok", f"{source} -> {target} at {address}")
-    open_ones = [f"{address}:{port}" for (address, port), why in problems.items() if not why]
-    if open_ones:
-        said = f"{source} -> {target}: only {', '.join(open_ones)} of {len(problems)} ports tried"
-        mend = (
+    open_ends = [
+        f"{address}:{port}" for (address, port), problem in problems.items() if not problem
+    ]
+    if open_ends:
+        finding = (
+            f"{source} -> {target}: only {', '.join(open_ends)} of {len(problems)} ports tried"
+        )
+        fix = (
             f"a firewall lets some ports through; NCCL and gloo use any: on {target}, allow all TCP"
             f" from {source}"
         )
-        return Check("tcp", "fail", said, mend)
-    why = (
-        "; ".join(f"{address}: {why}" for (address, _), why in list(problems.items())[:3])
+        return Check("tcp", "fail", finding, fix)
+    problem = (
+        "; ".join(f"{address}: {problem}" for (address, _), problem in list(problems.items())[:3])
         or "it has no address"
     )
-    mend = (
+    fix = (
         f"on {target}, allow all TCP from {source} (ufw allow from ADDRESS), or set `address` of"
         f" [nodes.{target}]"
     )
-    return Check("tcp", "fail", f"{source} -> {target}: {why}", mend)
+    return Check("tcp", "fail", f"{source} -> {target}: {problem}", fix)
 
 
-def all_reduce(first: str, second: str, told: Told, backend: str) -> Check:
+def all_reduce(first: str, second: str, answer: Told, backend: str) -> Check:
     """What two ranks measured."""
-    where = f"{first} - {second}"
-    if "bandwidth" not in told:
-        mend = (
+    servers = f"{first} - {second}"
+    if "bandwidth" not in answer:
+        fix = (
             "NCCL_DEBUG=INFO in a job over both says more"
             if backend == "nccl"
             else "is a firewall between them?"
         )
-        return Check("all-reduce", "fail", f"{where}: {told.get('error', 'no answer')}", mend)
-    figures = f"{told['bandwidth'] / 1e6:.0f} MB/s, {told['latency'] * 1e3:.2f} ms"
-    by = f" by {told['interface']}" if told.get("interface") else ""
-    said = f"{where}: {figures} ({backend}{by})"
-    if told["bandwidth"] < SLOW:
-        mend = (
+        return Check("all-reduce", "fail", f"{servers}: {answer.get('error', 'no answer')}", fix)
+    figures = f"{answer['bandwidth'] / 1e6:.0f} MB/s, {answer['latency'] * 1e3:.2f} ms"
+    interface = f" by {answer['interface']}" if answer.get("interface") else ""
+    finding = f"{servers}: {figures} ({backend}{interface})"
+    if answer["bandwidth"] < SLOW:
+        fix = (
             "below 1 Gbit/s: another interface or cable; gpq knows now what jobs over both would"
             " lose"
         )
-        return Check("all-reduce", "warn", said, mend)
-    return Check("all-reduce", "ok", said)
+        return Check("all-reduce", "warn", finding, fix)
+    return Check("all-reduce", "ok", finding)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpq.cli.doctor.checks import NETWORK
+from gpq.cli.doctor.state_checks import NETWORK
 from gpq.cli.doctor.verdicts import Check
 from gpq.rpc.node_answers import NodeView
 
@@ -25,7 +25,7 @@ CONF = "`{}` in /etc/security/limits.conf, then log in again"
 def reachability(node: NodeView) -> Check:
     """Does the daemon hear of it?"""
     if not node.answers:
-        mend = (
+        fix = (
             f"`gpq daemon logs` says more; `ssh` there by hand; `gpq nodes remove {node.name}`"
             " where it is gone for good"
         )
@@ -33,77 +33,81 @@ def reachability(node: NodeView) -> Check:
             "reach",
             "fail",
             f"does not answer: {node.reason or 'no reason is known'}",
-            mend,
+            fix,
             node.name,
         )
     reason = f": {node.reason}" if node.reason else ""
-    drained = f", drained{reason}" if node.drained else ""
-    return Check("reach", "ok", f"answers{drained}", "", node.name)
+    drain_note = f", drained{reason}" if node.drained else ""
+    return Check("reach", "ok", f"answers{drain_note}", "", node.name)
 
 
 def unknown_attempts(node: NodeView) -> list[Check]:
     """Of a database that was restored from a copy."""
-    mend = "nothing where it shall go on; else end its process there: no gpq command knows it"
-    return [Check("attempts", "warn", told, mend, node.name) for told in node.strangers]
+    fix = "nothing where it shall go on; else end its process there: no gpq command knows it"
+    return [
+        Check("attempts", "warn", description, fix, node.name) for description in node.strangers
+    ]
 
 
 def damaged_files(node: NodeView) -> list[Check]:
-    mend = (
+    fix = (
         "gpq goes on without them: a full disk, a crash of the server, or a program that writes"
         " there may be why"
     )
-    return [Check("records", "warn", line, mend, node.name) for line in node.damage]
+    return [Check("records", "warn", line, fix, node.name) for line in node.damage]
 
 
 def of_itself(
-    name: str, told: Told, offset: float, unsure: float, files: int = UNLIMITED
+    name: str, answer: Told, offset: float, uncertainty: float, files: int = UNLIMITED
 ) -> list[Check]:
     """From what `examine` told. `offset`: of its clock against ours, seconds, known to within
-    `unsure`; `files`: that may be open in this shell, and so in its jobs."""
-    if "error" in told:
+    `uncertainty`; `files`: that may be open in this shell, and so in its jobs."""
+    if "error" in answer:
         return [
             Check(
                 "agent",
                 "fail",
-                str(told["error"]),
+                str(answer["error"]),
                 "`gpq daemon logs`; is a disk of that server hung?",
                 name,
             )
         ]
-    agent = f"agent {str(told['agent'])[:12] or 'as installed'}, protocol {told['version']}"
-    found = [
-        Check("agent", "ok", f"{agent}, Python {told['python']} at {told['executable']}", "", name)
+    agent = f"agent {str(answer['agent'])[:12] or 'as installed'}, protocol {answer['version']}"
+    checks = [
+        Check(
+            "agent", "ok", f"{agent}, Python {answer['python']} at {answer['executable']}", "", name
+        )
     ]
-    found.append(_clock(name, offset, unsure))
-    found += [_disk(name, disk) for disk in told["disks"]]
-    found += [
-        _files(name, files, told["limits"]["nofile"][1]),
-        _locked(name, told),
-        _shm(name, told["shm_mib"]),
-        _interfaces(name, told),
-        _ports(name, told["ephemeral"]),
+    checks.append(_clock(name, offset, uncertainty))
+    checks += [_disk(name, disk) for disk in answer["disks"]]
+    checks += [
+        _files(name, files, answer["limits"]["nofile"][1]),
+        _locked(name, answer),
+        _shm(name, answer["shm_mib"]),
+        _interfaces(name, answer),
+        _ports(name, answer["ephemeral"]),
     ]
-    conda = told["conda"] or "no conda in PATH of a login without a shell"
+    conda = answer["conda"] or "no conda in PATH of a login without a shell"
     return [
-        *found,
+        *checks,
         Check("path", "ok", f"{conda}; scripts run with an absolute interpreter", "", name),
     ]
 
 
-def _clock(name: str, offset: float, unsure: float) -> Check:
-    said = (
+def _clock(name: str, offset: float, uncertainty: float) -> Check:
+    finding = (
         f"{abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} this machine's (within"
-        f" {unsure:.1f} s)"
+        f" {uncertainty:.1f} s)"
     )
-    if abs(offset) - unsure > MOST_OFFSET:
+    if abs(offset) - uncertainty > MOST_OFFSET:
         return Check(
             "clock",
             "warn",
-            said,
+            finding,
             "timedatectl set-ntp true, on both; leases do not mind, file dates do",
             name,
         )
-    return Check("clock", "ok", said, "", name)
+    return Check("clock", "ok", finding, "", name)
 
 
 def _disk(name: str, disk: Told) -> Check:
@@ -111,30 +115,31 @@ def _disk(name: str, disk: Told) -> Check:
     if "error" in disk:
         return Check(what, "fail", f"{path}: {disk['error']}", "is its file system mounted?", name)
     inodes = f", {disk['inodes']} inodes" if disk["inodes"] is not None else ""
-    said = f"{disk['free_mib'] / 1024:.1f} GiB{inodes} free at {path} ({disk['filesystem']})"
+    finding = f"{disk['free_mib'] / 1024:.1f} GiB{inodes} free at {path} ({disk['filesystem']})"
     room = f"make room there, or set `spool` of [nodes.{name}] to another disk"
     if disk["free_mib"] < LEAST_DISK_MIB or (
         disk["inodes"] is not None and disk["inodes"] < LEAST_INODES
     ):
-        return Check(what, "fail", said, room, name)
+        return Check(what, "fail", finding, room, name)
     if disk["filesystem"] in NETWORK and disk["what"] == "spool":
-        mend = (
+        fix = (
             f"set `spool` of [nodes.{name}] to a local disk: when the network file system hangs, so"
             " does the agent"
         )
-        return Check(what, "warn", said, mend, name)
+        return Check(what, "warn", finding, fix, name)
     if disk["free_mib"] < LOW_DISK_MIB:
-        return Check(what, "warn", said, room, name)
-    return Check(what, "ok", said, "", name)
+        return Check(what, "warn", finding, room, name)
+    return Check(what, "ok", finding, "", name)
 
 
-def _files(name: str, shell: int, most: int) -> Check:
+def _files(name: str, shell_limit: int, hard_limit: int) -> Check:
     """A job has the limit of the shell that submits it, as far as its server allows that."""
-    ends = [limit for limit in (shell, most) if limit != UNLIMITED]
-    line = f"open files: {min(ends, default='unlimited')} from this shell, at most {_amount(most)}"
-    if 0 <= most < LEAST_FILES:
+    limits = [limit for limit in (shell_limit, hard_limit) if limit != UNLIMITED]
+    usual = min(limits, default="unlimited")
+    line = f"open files: {usual} from this shell, at most {_amount(hard_limit)}"
+    if 0 <= hard_limit < LEAST_FILES:
         return Check("nofile", "warn", line, CONF.format("* hard nofile 65536"), name)
-    if 0 <= shell < LEAST_FILES:
+    if 0 <= shell_limit < LEAST_FILES:
         return Check(
             "nofile",
             "warn",
@@ -145,11 +150,11 @@ def _files(name: str, shell: int, most: int) -> Check:
     return Check("nofile", "ok", line, "", name)
 
 
-def _locked(name: str, told: Told) -> Check:
+def _locked(name: str, answer: Told) -> Check:
     """InfiniBand locks what it sends."""
-    soft, hard = told["limits"]["memlock"]
+    soft, hard = answer["limits"]["memlock"]
     line = f"locked memory: {_size(soft)}, at most {_size(hard)}"
-    if told["infiniband"] and 0 <= soft < LEAST_LOCKED:
+    if answer["infiniband"] and 0 <= soft < LEAST_LOCKED:
         return Check("memlock", "fail", line, CONF.format("* - memlock unlimited"), name)
     return Check("memlock", "ok", line, "", name)
 
@@ -177,7 +182,7 @@ def _shm(name: str, mib: int | None) -> Check:
             "data loaders with workers and NCCL need it: mount a tmpfs there",
             name,
         )
-    mend = (
+    fix = (
         "data loaders with workers may die: --shm-size of the container, or mount -o"
         " remount,size=8G /dev/shm"
     )
@@ -186,96 +191,104 @@ def _shm(name: str, mib: int | None) -> Check:
         "shm",
         "warn" if is_small else "ok",
         f"/dev/shm has {mib / 1024:.1f} GiB",
-        mend if is_small else "",
+        fix if is_small else "",
         name,
     )
 
 
-def _interfaces(name: str, told: Told) -> Check:
-    by = {one["address"]: one["name"] for one in told["interfaces"]}
-    if not told["addresses"]:
-        mend = f"give it an address that others reach, and set `address` of [nodes.{name}]"
+def _interfaces(name: str, answer: Told) -> Check:
+    interface_names = {
+        interface["address"]: interface["name"] for interface in answer["interfaces"]
+    }
+    if not answer["addresses"]:
+        fix = f"give it an address that others reach, and set `address` of [nodes.{name}]"
         return Check(
-            "network", "warn", "only the loopback: no other server can reach it", mend, name
+            "network", "warn", "only the loopback: no other server can reach it", fix, name
         )
     return Check(
-        "network", "ok", ", ".join(f"{by[each]} {each}" for each in told["addresses"]), "", name
+        "network",
+        "ok",
+        ", ".join(f"{interface_names[address]} {address}" for address in answer["addresses"]),
+        "",
+        name,
     )
 
 
 def _ports(name: str, ephemeral: Sequence[int]) -> Check:
     first, last = ephemeral
-    said = f"outgoing connections take {first} to {last}, jobs meet on {FIRST_PORT} to {LAST_PORT}"
+    finding = (
+        f"outgoing connections take {first} to {last}, jobs meet on {FIRST_PORT} to {LAST_PORT}"
+    )
     if first <= LAST_PORT and last >= FIRST_PORT:
         return Check(
             "ports",
             "warn",
-            said,
+            finding,
             "sysctl -w net.ipv4.ip_local_port_range='32768 60999': else ports clash",
             name,
         )
-    return Check("ports", "ok", said, "", name)
+    return Check("ports", "ok", finding, "", name)
 
 
-def gpus(node: NodeView, told: Told) -> Check:
+def gpus(node: NodeView, answer: Told) -> Check:
     """Driver, GPUs, and who is on them."""
     name = node.name
-    if told.get("error"):
+    if answer.get("error"):
         return Check(
             "gpus",
             "fail",
-            str(told["error"]),
+            str(answer["error"]),
             "nvidia-smi there; sudo dmesg | grep -i nvrm; at last a reboot",
             name,
         )
     cards = [device for device in node.devices if device.kind == "cuda"]
-    notice = str(told.get("notice") or "")
+    notice = str(answer.get("notice") or "")
     if not cards:
         slots = f", {len(node.devices)} CPU slots" if node.devices else ""
-        said = f"no NVIDIA GPU{slots}"
+        finding = f"no NVIDIA GPU{slots}"
         if notice:
-            return Check("gpus", "warn", f"{said}; {notice}", "nvidia-smi there says more", name)
-        return Check("gpus", "ok", said, "", name)
-    said = f"{len(cards)} x {cards[0].type}, driver {told.get('driver') or 'not known'}"
-    bad = [
-        f"GPU {each.index} {each.state}: {each.reason}"
-        for each in cards
-        if each.state not in ("ok", "foreign")
+            return Check("gpus", "warn", f"{finding}; {notice}", "nvidia-smi there says more", name)
+        return Check("gpus", "ok", finding, "", name)
+    finding = f"{len(cards)} x {cards[0].type}, driver {answer.get('driver') or 'not known'}"
+    faults = [
+        f"GPU {card.index} {card.state}: {card.reason}"
+        for card in cards
+        if card.state not in ("ok", "foreign")
     ]
-    if bad:
-        mend = "sudo dmesg | grep -i xid there says more; a lost GPU needs a reboot"
-        return Check("gpus", "fail", "; ".join([said, *bad]), mend, name)
-    others = [
-        f"GPU {each.index}: {one.user} (pid {one.pid}, {one.name})"
-        for each in cards
-        for one in each.processes
-        if one.job is None
+    if faults:
+        fix = "sudo dmesg | grep -i xid there says more; a lost GPU needs a reboot"
+        return Check("gpus", "fail", "; ".join([finding, *faults]), fix, name)
+    foreign_processes = [
+        f"GPU {card.index}: {process.user} (pid {process.pid}, {process.name})"
+        for card in cards
+        for process in card.processes
+        if process.job is None
     ]
-    if others:
+    if foreign_processes:
         return Check(
             "gpus",
             "warn",
-            "; ".join([said, *others[:6]]),
+            "; ".join([finding, *foreign_processes[:6]]),
             "gpq leaves those GPUs alone, and takes them when free",
             name,
         )
     if notice:
         return Check(
-            "gpus", "warn", f"{said}; {notice}", "jobs run on the others all the same", name
+            "gpus", "warn", f"{finding}; {notice}", "jobs run on the others all the same", name
         )
-    return Check("gpus", "ok", said, "", name)
+    return Check("gpus", "ok", finding, "", name)
 
 
-def torch(name: str, python: str, told: Told) -> Check:
-    if "torch" in told:
-        more = f", NCCL {told['nccl']}" if told.get("nccl") else ""
-        said = (
-            f"{told['torch']} in Python {told['python']} at {python} sees {told['gpus']} CUDA"
-            f" GPUs{more}"
+def torch(name: str, python: str, answer: Told) -> Check:
+    if "torch" in answer:
+        nccl = f", NCCL {answer['nccl']}" if answer.get("nccl") else ""
+        finding = (
+            f"{answer['torch']} in Python {answer['python']} at {python} sees {answer['gpus']} CUDA"
+            f" GPUs{nccl}"
         )
-        return Check("torch", "ok", said, "", name)
-    mend = (
+        return Check("torch", "ok", finding, "", name)
+    fix = (
         f"make the environment there too, or set script_python of [nodes.{name}]; commands need"
         " none"
     )
-    return Check("torch", "warn", f"{python}: {told.get('error', 'no answer')}", mend, name)
+    return Check("torch", "warn", f"{python}: {answer.get('error', 'no answer')}", fix, name)

@@ -41,10 +41,10 @@ OWN_CODE = (
 
 def pages() -> dict[str, str]:
     """File name -> text, in the language of man(7)."""
-    made = {"gpq.1": overview()}
+    texts = {"gpq.1": overview()}
     for name in COMMANDS:
-        made[f"gpq-{name}.1"] = page(name)
-    return made
+        texts[f"gpq-{name}.1"] = page(name)
+    return texts
 
 
 def overview() -> str:
@@ -63,44 +63,48 @@ def overview() -> str:
     ]
     for name, (_, line) in COMMANDS.items():
         lines += [".TP", f"\\fBgpq\\-{_text(name)}\\fR(1)", _text(f"{line[:1].upper()}{line[1:]}.")]
-    lines += [".SH EXIT STATUS", *_listed(EXIT_STATUS), ".PP", _text(OWN_CODE)]
-    lines += [".SH ENVIRONMENT", *_listed(ENVIRONMENT)]
+    lines += [".SH EXIT STATUS", *_definitions(EXIT_STATUS), ".PP", _text(OWN_CODE)]
+    lines += [".SH ENVIRONMENT", *_definitions(ENVIRONMENT)]
     lines += [".SH EXAMPLES", *_verbatim(["gpq submit train.py --epochs 10", "gpq status"])]
     return "\n".join(lines) + "\n"
 
 
 def page(name: str) -> str:
     """Of one command, with those in it."""
-    found = command(name)
-    inner = getattr(found, "commands", None)
+    typer_command = command(name)
+    inner = getattr(typer_command, "commands", None)
     lines = [*_head(f"gpq-{name}", COMMANDS[name][1]), ".SH SYNOPSIS"]
     parts = (
-        [(f"gpq {name}", found)]
+        [(f"gpq {name}", typer_command)]
         if inner is None
-        else [(f"gpq {name} {each}", inner[each]) for each in inner]
+        else [(f"gpq {name} {subcommand}", inner[subcommand]) for subcommand in inner]
     )
-    for number, (path, each) in enumerate(parts):
+    for number, (path, part) in enumerate(parts):
         lines += [".br"] if number else []
-        lines += [f".B {_text(path)}", _text(_usage(each), emphasised=True)]
+        lines += [f".B {_text(path)}", _text(_usage(part), emphasised=True)]
     if inner is None:
         lines += [
             ".SH DESCRIPTION",
-            *_body(found),
+            *_body(typer_command),
             ".SH OPTIONS",
-            *_options(found),
+            *_options(typer_command),
             ".SH EXAMPLES",
-            *_examples(found),
+            *_examples(typer_command),
         ]
     else:
-        lines += [".SH DESCRIPTION", _text(" ".join((found.help or "").split())), ".SH COMMANDS"]
-        for path, each in parts:
+        lines += [
+            ".SH DESCRIPTION",
+            _text(" ".join((typer_command.help or "").split())),
+            ".SH COMMANDS",
+        ]
+        for path, part in parts:
             lines += [
                 f".SS {_text(path)}",
-                *_body(each),
-                *_options(each),
+                *_body(part),
+                *_options(part),
                 ".PP",
                 "Example:",
-                *_examples(each),
+                *_examples(part),
             ]
     lines += [".SH SEE ALSO", r"\fBgpq\fR(1)"]
     return "\n".join(lines) + "\n"
@@ -116,53 +120,59 @@ def _head(name: str, line: str) -> list[str]:
     ]
 
 
-def _usage(found: Any) -> str:
+def _usage(typer_command: Any) -> str:
     arguments = [
-        str(each.metavar or each.name)
-        for each in found.params
-        if each.param_type_name == "argument"
+        str(parameter.metavar or parameter.name)
+        for parameter in typer_command.params
+        if parameter.param_type_name == "argument"
     ]
     return " ".join(["[OPTIONS]", *arguments])
 
 
-def _body(found: Any) -> Iterator[str]:
+def _body(typer_command: Any) -> Iterator[str]:
     """The paragraphs of the help before the example."""
-    text = (found.help or "").partition("\b")[0]
+    text = (typer_command.help or "").partition("\b")[0]
     for number, paragraph in enumerate(re.split(r"\n\s*\n", text.strip())):
         if number:
             yield ".PP"
         yield _text(" ".join(paragraph.split()))
 
 
-def _examples(found: Any) -> list[str]:
-    lines = [line.strip() for line in (found.help or "").partition("Example:")[2].splitlines()]
+def _examples(typer_command: Any) -> list[str]:
+    lines = [
+        line.strip() for line in (typer_command.help or "").partition("Example:")[2].splitlines()
+    ]
     return _verbatim([line for line in lines if line])
 
 
-def _options(found: Any) -> Iterator[str]:
-    for each in found.params:
-        if each.param_type_name != "option":
+def _options(typer_command: Any) -> Iterator[str]:
+    for parameter in typer_command.params:
+        if parameter.param_type_name != "option":
             continue
-        value = "" if each.is_flag else f" \\fI{_text(str(each.metavar or 'TEXT'))}\\fR"
-        names = [f"\\fB{_text(name)}\\fR{value}" for name in (*each.opts, *each.secondary_opts)]
+        value = "" if parameter.is_flag else f" \\fI{_text(str(parameter.metavar or 'TEXT'))}\\fR"
+        names = [
+            f"\\fB{_text(name)}\\fR{value}" for name in (*parameter.opts, *parameter.secondary_opts)
+        ]
         yield ".TP"
         yield ", ".join(sorted(names, key=len))
-        yield _text(_with_default(each))
+        yield _text(_with_default(parameter))
     yield ".TP"
     yield r"\fB\-h\fR, \fB\-\-help\fR"
     yield "Show the help and exit."
 
 
-def _with_default(each: Any) -> str:
-    help = " ".join((each.help or "").split())
-    default = getattr(each.default, "value", each.default)  # of a choice
-    shown = (
-        each.show_default is not False and not each.is_flag and default not in (None, "", [], ())
+def _with_default(parameter: Any) -> str:
+    help = " ".join((parameter.help or "").split())
+    default = getattr(parameter.default, "value", parameter.default)  # of a choice
+    shows_default = (
+        parameter.show_default is not False
+        and not parameter.is_flag
+        and default not in (None, "", [], ())
     )
-    return f"{help} [default: {default}]" if shown and "[default" not in help else help
+    return f"{help} [default: {default}]" if shows_default and "[default" not in help else help
 
 
-def _listed(pairs: tuple[tuple[str, str], ...]) -> list[str]:
+def _definitions(pairs: tuple[tuple[str, str], ...]) -> list[str]:
     return [line for key, text in pairs for line in (".TP", f".B {_text(key)}", _text(text))]
 
 

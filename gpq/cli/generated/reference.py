@@ -53,31 +53,31 @@ CHOICES = {
 def leaves() -> Iterator[tuple[str, Any]]:
     """(path, typer command) of every command, those of groups included: `daemon start`."""
     for name in COMMANDS:
-        found = command(name)
-        inner = getattr(found, "commands", None)
+        typer_command = command(name)
+        inner = getattr(typer_command, "commands", None)
         if inner is None:
-            yield name, found
+            yield name, typer_command
         else:
-            yield from ((f"{name} {each}", inner[each]) for each in inner)
+            yield from ((f"{name} {subcommand}", inner[subcommand]) for subcommand in inner)
 
 
 def table() -> str:
     """The commands in Markdown: usage and first line of the help."""
     rows = ["| command | does |", "|---|---|"]
-    for path, found in leaves():
-        paragraph = (found.help or "").strip().partition("\n\n")[0]
+    for path, typer_command in leaves():
+        paragraph = (typer_command.help or "").strip().partition("\n\n")[0]
         line = " ".join(paragraph.split()).rstrip(".").replace("|", "\\|")
-        rows.append(f"| `gpq {path}{_arguments(found)}` | {line} |")
+        rows.append(f"| `gpq {path}{_arguments(typer_command)}` | {line} |")
     return "\n".join(rows) + "\n"
 
 
-def _arguments(found: Any) -> str:
-    named = [
-        str(p.metavar or p.name).replace("|", "\\|")
-        for p in found.params
-        if p.param_type_name == "argument"
+def _arguments(typer_command: Any) -> str:
+    names = [
+        str(parameter.metavar or parameter.name).replace("|", "\\|")
+        for parameter in typer_command.params
+        if parameter.param_type_name == "argument"
     ]
-    return "".join(f" {name}" for name in named)
+    return "".join(f" {name}" for name in names)
 
 
 def grammar() -> str:
@@ -100,14 +100,18 @@ def grammar() -> str:
         "",
         "GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {",
     ]
-    for path, found in leaves():
-        arguments = [_kind(each) for each in found.params if each.param_type_name == "argument"]
+    for path, typer_command in leaves():
+        arguments = [
+            _kind(argument)
+            for argument in typer_command.params
+            if argument.param_type_name == "argument"
+        ]
         lines += [
             f"    {_quoted(path)}: (",
             f"        {_quoted(arguments[0] if arguments else '')},",
             "        {",
         ]
-        for parameter in found.params:
+        for parameter in typer_command.params:
             if parameter.param_type_name == "option":
                 lines += _option_lines(parameter)
         lines += ["        },", "    ),"]
@@ -117,18 +121,18 @@ def grammar() -> str:
 def _option_lines(parameter: Any) -> list[str]:
     """The long name with its help; the short one, which is understood but not offered, with the
     long one."""
-    said = " ".join((parameter.help or "").split("[default")[0].split())
+    help_text = " ".join((parameter.help or "").split("[default")[0].split())
     kind = _quoted("" if parameter.is_flag else _kind(parameter))
     long, *short = sorted(parameter.opts, key=len, reverse=True)
-    said_of = [(long, said), *((name, long) for name in short)]
-    return [f"            {_quoted(name)}: ({_quoted(text)}, {kind})," for name, text in said_of]
+    texts = [(long, help_text), *((name, long) for name in short)]
+    return [f"            {_quoted(name)}: ({_quoted(text)}, {kind})," for name, text in texts]
 
 
 def _kind(parameter: Any) -> str:
-    shown = str(parameter.metavar or "").strip("[].")
+    metavar = str(parameter.metavar or "").strip("[].")
     if "--signal" in parameter.opts:
-        shown = "SIGNAL"
-    word = shown.split(" ")[0].strip("[].,")
+        metavar = "SIGNAL"
+    word = metavar.split(" ")[0].strip("[].,")
     if word == "COMMAND" and parameter.param_type_name == "argument":
         return "commands"
     if word in CHOICES:
@@ -154,16 +158,16 @@ def _quoted(text: str) -> str:
 
 def documents() -> dict[str, str]:
     """Path in the repository -> what it is to hold, for all that is made from the commands."""
-    made = {f"completions/gpq.{shell}": script for shell, script in SCRIPTS.items()}
-    made |= {f"gpq/man/{name}": text for name, text in pages().items()}
+    texts = {f"completions/gpq.{shell}": script for shell, script in SCRIPTS.items()}
+    texts |= {f"gpq/man/{name}": text for name, text in pages().items()}
     with open("README.md", encoding="utf-8") as stream:
-        before, begin, rest = stream.read().partition(BEGIN)
-    _, end, after = rest.partition(END)
+        head, begin, tail = stream.read().partition(BEGIN)
+    _, end, tail = tail.partition(END)
     return {
-        **made,
+        **texts,
         **schemas.files(),
         "gpq/options/completion_data.py": grammar(),
-        "README.md": f"{before}{begin}\n{table()}{end}{after}",
+        "README.md": f"{head}{begin}\n{table()}{end}{tail}",
     }
 
 

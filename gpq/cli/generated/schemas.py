@@ -75,14 +75,14 @@ def schema(path: str) -> dict[str, Any]:
     _, components = msgspec.json.schema_components(
         kinds, schema_hook=_anything, ref_template="#/$defs/{name}"
     )
-    known = _classes()
-    for name, found in components.items():
-        _complete(found, known.get(name))
-    each = "each line that" if path in STREAMS else "what"
+    classes = _classes()
+    for name, component in components.items():
+        _complete(component, classes.get(name))
+    subject = "each line that" if path in STREAMS else "what"
     return {
         "$schema": DIALECT,
         "title": f"gpq {path} --json",
-        "description": f"This is {each} `gpq {path} --json` prints. {RULE}",
+        "description": f"This is {subject} `gpq {path} --json` prints. {RULE}",
         "anyOf": [{"$ref": f"#/$defs/{kind.__name__}"} for kind in kinds],
         "$defs": components,
     }
@@ -103,21 +103,21 @@ def files() -> dict[str, str]:
     }
 
 
-def _complete(found: dict[str, Any], kind: type | None) -> None:
+def _complete(component: dict[str, Any], kind: type | None) -> None:
     """All fields are always printed, and others may join them; what the source says of a field goes
     with it."""
-    properties = found.get("properties", {})
-    said = comments(kind) if kind is not None else {}
-    for name, each in properties.items():
-        each.pop("default", None)
-        if name in said:
-            each["description"] = said[name]
+    properties = component.get("properties", {})
+    descriptions = comments(kind) if kind is not None else {}
+    for name, field_schema in properties.items():
+        field_schema.pop("default", None)
+        if name in descriptions:
+            field_schema["description"] = descriptions[name]
     if properties:
-        found["required"] = list(properties)
-    if found.get("additionalProperties") is False:
-        del found["additionalProperties"]
-    if "description" in found:
-        found["description"] = " ".join(found["description"].split())
+        component["required"] = list(properties)
+    if component.get("additionalProperties") is False:
+        del component["additionalProperties"]
+    if "description" in component:
+        component["description"] = " ".join(component["description"].split())
 
 
 def _classes() -> dict[str, type]:
@@ -128,16 +128,16 @@ def _classes() -> dict[str, type]:
         for kinds in (*PRINTED.values(), (config.FileConfig,))
         for kind in kinds
     }
-    known: dict[str, type] = {}
+    classes: dict[str, type] = {}
     for kind in (
         kind for module in modules for _, kind in inspect.getmembers(module, inspect.isclass)
     ):
-        if known.setdefault(kind.__name__, kind) is not kind:
+        if classes.setdefault(kind.__name__, kind) is not kind:
             raise TypeError(
-                f"two classes are called {kind.__name__}: {known[kind.__name__].__module__},"
+                f"two classes are called {kind.__name__}: {classes[kind.__name__].__module__},"
                 f" {kind.__module__}"
             )
-    return known
+    return classes
 
 
 def comments(kind: type) -> dict[str, str]:

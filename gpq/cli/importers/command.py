@@ -31,17 +31,17 @@ UNCLEAR = set("\"'`$&|;<>()*?[]{}\\\n#~!")
 
 @dataclass
 class Found:
-    """A job that could be queued: `settled` as gpq understands it, or `refused` why not. `after`:
-    sources before it."""
+    """A job that could be queued: `submission` as gpq understands it, or `refusal` why not.
+    `after`: sources before it."""
 
     source: str
-    settled: submit_request.Settled | None = None
+    submission: submit_request.Settled | None = None
     notes: list[str] = field(default_factory=list)
-    refused: str = ""
+    refusal: str = ""
     hint: str = ""
     after: str = ""
     id: int | None = None
-    said: str = ""  # once it is queued
+    confirmation: str = ""  # once it is queued
 
 
 @app.callback(help="Jobs from Slurm's scripts and from task-spooler's queue.")
@@ -71,8 +71,8 @@ def slurm(
     """
     for file in files:
         _readable(file)
-    found = [_of_script(file, hold=hold) for file in dict.fromkeys(files)]
-    return _finish(found, submit=submit, json=json)
+    candidates = [_of_script(file, hold=hold) for file in dict.fromkeys(files)]
+    return _finish(candidates, submit=submit, json=json)
 
 
 @app.command()
@@ -91,18 +91,18 @@ def ts(
       gpq import ts --submit --hold
     """
     queue = task_spooler.queue()
-    found: list[Found] = []
+    candidates: list[Found] = []
     for job in queue.waiting:
-        offered = {one.source for one in found if not one.refused}
-        found.append(_of_spooler(job, offered, queue.running, hold=hold))
-    code = _finish(found, submit=submit, json=json)
-    taken = [one.source for one in found if one.id is not None]
-    if taken and not json:
+        sources = {candidate.source for candidate in candidates if not candidate.refusal}
+        candidates.append(_of_spooler(job, sources, queue.running, hold=hold))
+    code = _finish(candidates, submit=submit, json=json)
+    queued_sources = [candidate.source for candidate in candidates if candidate.id is not None]
+    if queued_sources and not json:
         where = f"TS_SOCKET={shlex.quote(queue.socket)} " if os.environ.get("TS_SOCKET") else ""
         output.note("they are still queued in task-spooler as well, and would run twice")
         output.say(
-            f"remove them there: for id in {' '.join(taken)}; do {where}{queue.program} -r $id;"
-            " done"
+            f"remove them there: for id in {' '.join(queued_sources)}; do"
+            f" {where}{queue.program} -r $id; done"
         )
     elif not queue.waiting and not json:
         output.say("nothing waits in task-spooler")
@@ -118,52 +118,55 @@ def _readable(file: str) -> None:
 
 
 def _of_script(file: str, *, hold: bool) -> Found:
-    found = Found(file)
-    _settle(found, submit_request.Parsed({}, [os.path.abspath(file)]), hold=hold)
-    if found.settled is not None and found.settled.how["dry_run"]:
-        found.settled, found.refused = None, "it says --test-only, and sbatch would queue nothing"
-        found.hint = "take the line out"
-    elif found.settled is not None and found.settled.how["wait"]:
-        found.notes.append("it says --wait, and nothing waits here: `gpq wait JOB` does")
-    return found
-
-
-def _settle(found: Found, parsed: submit_request.Parsed, *, hold: bool) -> None:
-    """The job that is queued and the line that is shown are both made of `found.settled`."""
-    try:
-        settled = submit_request.settle(parsed)
-        settled = msgspec.structs.replace(
-            settled, how={**settled.how, "hold": hold or settled.how["hold"]}
+    candidate = Found(file)
+    _settle(candidate, submit_request.Parsed({}, [os.path.abspath(file)]), hold=hold)
+    if candidate.submission is not None and candidate.submission.how["dry_run"]:
+        candidate.submission, candidate.refusal = (
+            None,
+            "it says --test-only, and sbatch would queue nothing",
         )
-        request, notes = submit_request.requested(settled)
+        candidate.hint = "take the line out"
+    elif candidate.submission is not None and candidate.submission.how["wait"]:
+        candidate.notes.append("it says --wait, and nothing waits here: `gpq wait JOB` does")
+    return candidate
+
+
+def _settle(candidate: Found, parsed: submit_request.Parsed, *, hold: bool) -> None:
+    """The job that is queued and the line that is shown are both made of `candidate.submission`."""
+    try:
+        submission = submit_request.settle(parsed)
+        submission = msgspec.structs.replace(
+            submission, how={**submission.how, "hold": hold or submission.how["hold"]}
+        )
+        request, notes = submit_request.requested(submission)
     except GpqError as error:
-        found.refused, found.hint = error.message, error.hint
+        candidate.refusal, candidate.hint = error.message, error.hint
         return
-    found.settled = settled
-    found.notes += [*settled.notes, *notes, *left_behind.notes(request.spec, os.environ)]
+    candidate.submission = submission
+    candidate.notes += [*submission.notes, *notes, *left_behind.notes(request.spec, os.environ)]
 
 
 def _of_spooler(
-    job: task_spooler.Waiting, offered: set[str], running: Sequence[int], *, hold: bool
+    job: task_spooler.Waiting, sources: set[str], running: Sequence[int], *, hold: bool
 ) -> Found:
-    found = Found(str(job.id))
+    candidate = Found(str(job.id))
     argv = job.argv
-    if job.after is not None and str(job.after) in offered:
-        found.after = str(job.after)
+    if job.after is not None and str(job.after) in sources:
+        candidate.after = str(job.after)
     elif job.after is not None:
         how = "runs there now" if job.after in running else "is not imported with it"
-        found.refused, found.hint = (
+        candidate.refusal, candidate.hint = (
             f"it waits for {job.after}, which {how}",
             "import it once that one has ended",
         )
-        return found
+        return candidate
     if argv is None and UNCLEAR.intersection(job.text):
-        found.refused = f"how `{job.text}` was quoted is not known: no process of it was found"
-        found.hint = "submit it by hand: gpq submit -- ..."
-        return found
+        candidate.refusal = f"how `{job.text}` was quoted is not known: no process of it was found"
+        candidate.hint = "submit it by hand: gpq submit -- ..."
+        return candidate
     if argv is None:
         argv = job.text.split(" ")
-        found.notes.append("its directory is not known: this one is taken")
+        candidate.notes.append("its directory is not known: this one is taken")
     fields: dict[str, Any] = {
         "name": values.as_name(job.label),
         "cwd": job.cwd,
@@ -171,71 +174,84 @@ def _of_spooler(
     }
     fields = {key: value for key, value in fields.items() if value and (key != "name" or job.label)}
     if job.slots < 1:
-        found.notes.append("it asked for no slot and gets one GPU")
-    kept = environment.kept(job.env, {})
+        candidate.notes.append("it asked for no slot and gets one GPU")
+    variables = environment.kept(job.env, {})
     fields["env"] = [
-        f"{key}={value}" for key, value in kept.items() if os.environ.get(key) != value
+        f"{key}={value}" for key, value in variables.items() if os.environ.get(key) != value
     ]
     if job.env.get("CUDA_VISIBLE_DEVICES"):
-        found.notes.append(
+        candidate.notes.append(
             "CUDA_VISIBLE_DEVICES was set there: gpq chooses the GPUs and sets it itself"
         )
-    _settle(found, submit_request.Parsed(fields, argv, True), hold=hold)
-    return found
+    _settle(candidate, submit_request.Parsed(fields, argv, True), hold=hold)
+    return candidate
 
 
-def _finish(found: list[Found], *, submit: bool, json: bool) -> int:
+def _finish(candidates: list[Found], *, submit: bool, json: bool) -> int:
     """Queue what can be, if asked to; print all of it. 5 when something cannot be queued."""
-    queued: dict[str, int] = {}
-    for one in found if submit else ():
-        if one.settled is not None and not one.refused:
-            _queue(one, queued)
+    job_ids: dict[str, int] = {}
+    for candidate in candidates if submit else ():
+        if candidate.submission is not None and not candidate.refusal:
+            _queue(candidate, job_ids)
     if json:
-        output.emit(json_answers.Imported([_view(one) for one in found]))
+        output.emit(json_answers.Imported([_view(candidate) for candidate in candidates]))
     else:
-        for one in found:
-            _say(one)
-        if found and not submit and any(one.settled for one in found):
+        for candidate in candidates:
+            _say(candidate)
+        if candidates and not submit and any(candidate.submission for candidate in candidates):
             output.say("nothing is queued yet: --submit does it")
-    return 5 if any(one.refused for one in found) else 0
+    return 5 if any(candidate.refusal for candidate in candidates) else 0
 
 
-def _queue(one: Found, queued: dict[str, int]) -> None:
-    assert one.settled is not None
-    if one.after and one.after not in queued:
-        one.refused, one.hint = f"it waits for {one.after}, which was not queued", "see there"
+def _queue(candidate: Found, job_ids: dict[str, int]) -> None:
+    assert candidate.submission is not None
+    if candidate.after and candidate.after not in job_ids:
+        candidate.refusal, candidate.hint = (
+            f"it waits for {candidate.after}, which was not queued",
+            "see there",
+        )
         return
     try:
-        request, _ = submit_request.requested(one.settled)
-        if one.after:
-            spec = msgspec.structs.replace(request.spec, after=[f"{queued[one.after]}:ok"])
+        request, _ = submit_request.requested(candidate.submission)
+        if candidate.after:
+            spec = msgspec.structs.replace(request.spec, after=[f"{job_ids[candidate.after]}:ok"])
             request = msgspec.structs.replace(request, spec=spec)
         answer = call(request, job_answers.Submitted)
-        queued[one.source] = one.id = answer.id
-        one.said = submit_fast.submitted_line(answer, request.array)
-        one.notes += answer.warnings
+        job_ids[candidate.source] = candidate.id = answer.id
+        candidate.confirmation = submit_fast.submitted_line(answer, request.array)
+        candidate.notes += answer.warnings
     except GpqError as error:
-        one.refused, one.hint = error.message, error.hint
+        candidate.refusal, candidate.hint = error.message, error.hint
 
 
-def _view(one: Found) -> json_answers.ImportView:
-    argv = submit_request.words_of(one.settled) if one.settled else []
+def _view(candidate: Found) -> json_answers.ImportView:
+    argv = submit_request.words_of(candidate.submission) if candidate.submission else []
     return json_answers.ImportView(
-        one.source, argv, one.notes, one.after, one.refused, one.hint, one.id
+        candidate.source,
+        argv,
+        candidate.notes,
+        candidate.after,
+        candidate.refusal,
+        candidate.hint,
+        candidate.id,
     )
 
 
-def _say(one: Found) -> None:
-    view = _view(one)
-    if one.refused:
-        output.failure(f"{one.source}: {one.refused}", one.hint)
+def _say(candidate: Found) -> None:
+    view = _view(candidate)
+    if candidate.refusal:
+        output.failure(f"{candidate.source}: {candidate.refusal}", candidate.hint)
         return
-    said = one.said or shlex.join(view.argv)
+    line = candidate.confirmation or shlex.join(view.argv)
     output.say(
-        f"{one.source}: {said}"
-        + (f"   # after {one.after} of this list" if one.after and one.id is None else "")
+        f"{candidate.source}: {line}"
+        + (
+            f"   # after {candidate.after} of this list"
+            if candidate.after and candidate.id is None
+            else ""
+        )
     )
-    clear = ("#", f"{os.path.basename(one.source)} ")  # these name the script themselves
+    clear = ("#", f"{os.path.basename(candidate.source)} ")  # these name the script themselves
     output.note(
-        *(note if note.startswith(clear) else f"{one.source}: {note}" for note in view.notes)
+        *(note if note.startswith(clear) else f"{candidate.source}: {note}" for note in view.notes)
     )

@@ -51,17 +51,19 @@ class Queue:
 def queue(program: str = "") -> Queue:
     """The jobs that wait, by number. Raises NotFound where no task-spooler is, or none runs,
     GpqError when it says nothing."""
-    found = program or _program()
+    executable = program or _program()
     path = _socket()
     _alive(path)
     rows = [
         ROW.match(row)
-        for row in re.split(r"\n(?=\d+ +[a-z]+ )", _ask(found, "-l").partition("\n")[2])
+        for row in re.split(r"\n(?=\d+ +[a-z]+ )", _ask(executable, "-l").partition("\n")[2])
     ]
     states = {int(row[1]): row[2] for row in rows if row}
-    waiting = [_details(found, number) for number in sorted(states) if states[number] == "queued"]
+    waiting = [
+        _details(executable, number) for number in sorted(states) if states[number] == "queued"
+    ]
     return Queue(
-        found,
+        executable,
         path,
         _with_processes(waiting, path),
         [number for number, state in states.items() if state == "running"],
@@ -71,9 +73,9 @@ def queue(program: str = "") -> Queue:
 def _program() -> str:
     """The one that is task-spooler's: another program is called ts as well."""
     for name in NAMES:
-        found = shutil.which(name)
-        if found and "Task Spooler" in _ask(found, "-V", check=False):
-            return found
+        executable = shutil.which(name)
+        if executable and "Task Spooler" in _ask(executable, "-V", check=False):
+            return executable
     raise NotFound(
         "there is no task-spooler here",
         "tsp or ts has to be in PATH, on the machine that has its queue",
@@ -100,7 +102,7 @@ def _alive(path: str) -> None:
 
 def _ask(program: str, *words: str, check: bool = True) -> str:
     try:
-        said = subprocess.run(
+        result = subprocess.run(
             [program, *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -111,45 +113,56 @@ def _ask(program: str, *words: str, check: bool = True) -> str:
         raise GpqError(
             f"{program} {' '.join(words)} does not answer: {error}", "try it by hand"
         ) from None
-    if check and said.returncode != 0:
+    if check and result.returncode != 0:
         raise GpqError(
-            f"{program} {' '.join(words)} ended with {said.returncode}", "try it by hand"
+            f"{program} {' '.join(words)} ended with {result.returncode}", "try it by hand"
         )
-    return said.stdout.decode("utf-8", "surrogateescape")
+    return result.stdout.decode("utf-8", "surrogateescape")
 
 
 def _details(program: str, number: int) -> Waiting:
-    told = DETAILS.search(_ask(program, "-i", str(number)))
-    if told is None:
+    match = DETAILS.search(_ask(program, "-i", str(number)))
+    if match is None:
         raise GpqError(f"{program} -i {number} is not understood", "is it task-spooler 1.0?")
-    text, after = told[1], None
+    text, after = match[1], None
     if depends := DEPENDS.fullmatch(text):
         after, text = int(depends[1]) if depends[1] else number - 1, depends[2]
-    return Waiting(number, text, after=after, slots=int(told[2]))
+    return Waiting(number, text, after=after, slots=int(match[2]))
 
 
 def _with_processes(waiting: list[Waiting], path: str) -> list[Waiting]:
     """With words, directory and environment of the processes that wait; of equal commands the older
     one has the lower number."""
-    clients = sorted(_clients(path), key=lambda one: one[0])
-    found = []
+    clients = sorted(_clients(path), key=lambda client: client[0])
+    jobs = []
     for job in waiting:
-        fits = next((one for one in clients if " ".join(one[1].argv or []) == job.text), None)
-        if fits is None:
-            found.append(job)
-            continue
-        clients.remove(fits)
-        one = fits[1]
-        found.append(
-            Waiting(job.id, job.text, one.label, job.after, job.slots, one.argv, one.cwd, one.env),
+        match = next(
+            (client for client in clients if " ".join(client[1].argv or []) == job.text), None
         )
-    return found
+        if match is None:
+            jobs.append(job)
+            continue
+        clients.remove(match)
+        client = match[1]
+        jobs.append(
+            Waiting(
+                job.id,
+                job.text,
+                client.label,
+                job.after,
+                job.slots,
+                client.argv,
+                client.cwd,
+                client.env,
+            ),
+        )
+    return jobs
 
 
 def _clients(path: str) -> list[tuple[int, Waiting]]:
     """(when it began, what it waits to run) of the user's processes that are called as task-spooler
     is, on this socket."""
-    found = []
+    clients = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/cmdline", "rb") as stream:
@@ -165,29 +178,29 @@ def _clients(path: str) -> list[tuple[int, Waiting]]:
             env = {key: value for key, _, value in pairs}
             cwd = os.readlink(f"/proc/{name}/cwd")
             with open(f"/proc/{name}/stat", "rb") as stream:
-                began = int(stream.read().rpartition(b")")[2].split()[19])
+                start_ticks = int(stream.read().rpartition(b")")[2].split()[19])
         except (OSError, ValueError):  # it is gone, or another user's
             continue
-        own = env.get("TS_SOCKET") or os.path.join(
+        socket_path = env.get("TS_SOCKET") or os.path.join(
             env.get("TMPDIR") or "/tmp", f"socket-ts.{os.getuid()}"
         )
         label, argv = _command(words[1:])
-        if argv and os.path.realpath(os.path.join(cwd, own)) == os.path.realpath(path):
-            found.append((began, Waiting(0, "", label, argv=argv, cwd=cwd, env=env)))
-    return found
+        if argv and os.path.realpath(os.path.join(cwd, socket_path)) == os.path.realpath(path):
+            clients.append((start_ticks, Waiting(0, "", label, argv=argv, cwd=cwd, env=env)))
+    return clients
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:
     """(label, the command) behind the options of tsp; as getopt reads them, up to the first word
     that is none."""
-    label, rest = "", list(words)
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
+    label, tail = "", list(words)
+    while tail and tail[0].startswith("-") and tail[0] != "-":
+        word = tail.pop(0)
         if word == "--":
             break
         for place, letter in enumerate(word[1:], 1):
             if letter in WITH_VALUE:
-                value = word[place + 1 :] or (rest.pop(0) if rest else "")
+                value = word[place + 1 :] or (tail.pop(0) if tail else "")
                 label = value if letter == "L" else label
                 break
-    return label, rest
+    return label, tail

@@ -18,7 +18,7 @@ from gpq.errors import Refused
 from gpq.options.parsing import values
 from gpq.rpc import job_answers
 
-SHOWN = 6  # jobs of one name that a question lists
+MOST_EXAMPLES = 6  # jobs of one name that a question lists
 QUIET_SECONDS = 2.0
 
 app = frame()
@@ -51,17 +51,17 @@ def cancel(
     """
     seconds = values.seconds(timeout, "--timeout")
 
-    with Lasting(output.note) as daemon, contextlib.ExitStack() as asked:
+    with Lasting(output.note) as daemon, contextlib.ExitStack() as exit_stack:
 
-        def found(rows: list[job_answers.JobView]) -> None:
+        def begin(rows: list[job_answers.JobView]) -> None:
             if not yes:
                 _ask(jobs, rows)
-            asked.enter_context(
+            exit_stack.enter_context(
                 output.on_interrupt("the cancelling goes on: `gpq status` shows it")
             )
-            asked.enter_context(_slow())
+            exit_stack.enter_context(_slow())
 
-        answer = following.cancelled(daemon, jobs, seconds, found)
+        answer = following.cancelled(daemon, jobs, seconds, begin)
     if json:
         output.emit(answer)
     else:
@@ -76,9 +76,12 @@ def cancel(
         )
         if not (answer.cancelled or answer.ended or answer.remaining or answer.given_up):
             output.say("no job to cancel")
-        still = [job for job in answer.remaining if job not in answer.waiting]
+        survivors = [job for job in answer.remaining if job not in answer.waiting]
         output.note(
-            *(f"job {job} still has processes after {timeout}: `gpq why {job}`" for job in still)
+            *(
+                f"job {job} still has processes after {timeout}: `gpq why {job}`"
+                for job in survivors
+            )
         )
         output.note(
             *(
@@ -95,12 +98,12 @@ def _ask(words: list[str], rows: list[job_answers.JobView]) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     for word in dict.fromkeys(words):
-        meant = [row for row in rows if row.name == word and row.state not in following.ENDED]
-        if len(meant) < 2:
+        matches = [row for row in rows if row.name == word and row.state not in following.ENDED]
+        if len(matches) < 2:
             continue
-        listed = ", ".join(f"{row.id} ({row.state})" for row in meant[:SHOWN])
-        more = f" and {len(meant) - SHOWN} more" if len(meant) > SHOWN else ""
-        output.note(f"{len(meant)} jobs are called {word}: {listed}{more}")
+        examples = ", ".join(f"{row.id} ({row.state})" for row in matches[:MOST_EXAMPLES])
+        more = f" and {len(matches) - MOST_EXAMPLES} more" if len(matches) > MOST_EXAMPLES else ""
+        output.note(f"{len(matches)} jobs are called {word}: {examples}{more}")
         sys.stderr.write("Cancel all of them? [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -110,15 +113,15 @@ def _ask(words: list[str], rows: list[job_answers.JobView]) -> None:
 @contextlib.contextmanager
 def _slow() -> Iterator[None]:
     """After some seconds it is said, once, what the waiting is for, where somebody watches."""
-    telling = threading.Timer(
+    timer = threading.Timer(
         QUIET_SECONDS,
         output.note,
         ["waiting until no process is left; Ctrl-C ends only the waiting"],
     )
-    telling.daemon = True
+    timer.daemon = True
     if sys.stderr.isatty():
-        telling.start()
+        timer.start()
     try:
         yield
     finally:
-        telling.cancel()
+        timer.cancel()

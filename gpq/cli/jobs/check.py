@@ -22,7 +22,7 @@ from gpq.options.parsing import values
 
 MOST_STEPS = 1000
 # A job has these from the server that it runs on.
-PASSED_ON = (
+ENVIRONMENT_NAMES = (
     "HOME",
     "USER",
     "LOGNAME",
@@ -103,12 +103,12 @@ def check(
         )
     seconds = values.seconds(timeout, "--timeout")
     if last:
-        found = _kept(script, arguments)
+        verdict = _kept(script, arguments)
     else:
         environ = environment.kept(dict(os.environ), {})
-        environ |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        environ |= {name: os.environ[name] for name in ENVIRONMENT_NAMES if name in os.environ}
         interpreter = environment.interpreter(python, dict(os.environ))
-        asked = Asked(
+        request = Asked(
             script,
             tuple(arguments),
             interpreter,
@@ -119,22 +119,22 @@ def check(
             gpu,
             isolated,
         )
-        with _progress(quiet=json) as ended:
-            found = prove(asked, ended)
+        with _progress(quiet=json) as on_shape_end:
+            verdict = prove(request, on_shape_end)
     if json:
-        output.emit(found)
+        output.emit(verdict)
     else:
         from gpq.views.verdict import lines
 
-        output.text(lines, found, color.value)
-    return 1 if found.verdict in (DIFFERS, FAILED) else 0
+        output.text(lines, verdict, color.value)
+    return 1 if verdict.verdict in (DIFFERS, FAILED) else 0
 
 
 def _kept(script: str, arguments: list[str]) -> Verdict:
-    found = keeping.kept(script, arguments)
-    if found is not None and not keeping.changed(found):
+    record = keeping.kept(script, arguments)
+    if record is not None and not keeping.changed(record):
         with contextlib.suppress(msgspec.ValidationError):
-            return msgspec.convert(found, Verdict)
+            return msgspec.convert(record, Verdict)
     command = " ".join(["gpq check", os.path.relpath(script), *arguments])
     raise NotFound(
         "no verdict is kept for this script as it is, with these arguments",
@@ -145,21 +145,21 @@ def _kept(script: str, arguments: list[str]) -> Verdict:
 @contextlib.contextmanager
 def _progress(*, quiet: bool):  # type: ignore[no-untyped-def]
     """On a terminal: a line on stderr that says which shapes are done; gone at the end."""
-    shown = not quiet and sys.stderr.isatty()
-    done: list[str] = []
+    is_visible = not quiet and sys.stderr.isatty()
+    shape_names: list[str] = []
 
-    def ended(name: str) -> None:
-        done.append(name)
-        if shown:
-            sys.stderr.write(f"\r\033[Kchecking: {len(done)} done, the last {name}")
+    def on_shape_end(name: str) -> None:
+        shape_names.append(name)
+        if is_visible:
+            sys.stderr.write(f"\r\033[Kchecking: {len(shape_names)} done, the last {name}")
             sys.stderr.flush()
 
     try:
-        if shown:
+        if is_visible:
             sys.stderr.write("checking")
             sys.stderr.flush()
-        yield ended
+        yield on_shape_end
     finally:
-        if shown:
+        if is_visible:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()

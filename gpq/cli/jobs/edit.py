@@ -107,10 +107,10 @@ def edit(
       gpq edit 42 --notify desktop --notify-on fail,end
       gpq edit 42 --accept own-next
     """
-    asked = edit_request.request(
+    request = edit_request.request(
         jobs, name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag or (),
         untag=untag or (), after=after or (), begin=begin, gpu_type=gpu_type,
         min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size, array_limit=array_limit,
         background=background, notify=notify or (), notify_on=notify_on, accept=accept or (),
     )  # fmt: skip
-    return hold_release_requeue.tell(call(asked, job_answers.Changed), "changed", as_json=json)
+    return hold_release_requeue.tell(call(request, job_answers.Changed), "changed", as_json=json)

@@ -68,8 +68,8 @@ def history(
     limit = 0 if csv or json else LATEST
     if number is not None:
         limit = number
-    asked = requests.History(list(jobs or []), user, list(state or []), begin, end, limit)
-    answer = call(asked, account_answers.HistoryList)
+    request = requests.History(list(jobs or []), user, list(state or []), begin, end, limit)
+    answer = call(request, account_answers.HistoryList)
     if json:
         output.emit(answer)
         return

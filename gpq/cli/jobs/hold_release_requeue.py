@@ -48,11 +48,11 @@ def _requeue(jobs: Jobs, json: Json = False) -> int:
     return tell(call(requests.Requeue(jobs), job_answers.Changed), "requeued", as_json=json)
 
 
-def tell(answer: job_answers.Changed, done: str, *, as_json: bool) -> int:
+def tell(answer: job_answers.Changed, outcome: str, *, as_json: bool) -> int:
     """0, or 5 when nothing at all was done."""
     if as_json:
         output.emit(answer)
     else:
-        output.say(*(answer.messages or [f"job {job} {done}" for job in answer.jobs]))
+        output.say(*(answer.messages or [f"job {job} {outcome}" for job in answer.jobs]))
         output.note(*answer.unchanged, *answer.warnings)
     return 0 if answer.jobs or not answer.unchanged else 5

@@ -59,32 +59,32 @@ def logs(
 
 
 def _print(pieces: Iterator[job_answers.LogChunk], *, filtered: bool) -> None:
-    sink, screen, seen, line_open = sys.stdout.buffer, Filter(), 0, False
+    sink, screen, attempt, line_open = sys.stdout.buffer, Filter(), 0, False
     for piece in pieces:
         if piece.silent:
-            rest = "its log" if piece.attempt != seen else "the rest of its log"
-            told = (
-                f"--- attempt {piece.attempt} on {piece.node}: {rest} is not to be had now:"
+            missing_part = "its log" if piece.attempt != attempt else "the rest of its log"
+            notice = (
+                f"--- attempt {piece.attempt} on {piece.node}: {missing_part} is not to be had now:"
                 f" {piece.silent} ---\n"
             )
-            sink.write((b"\n" if line_open else b"") + told.encode())
+            sink.write((b"\n" if line_open else b"") + notice.encode())
             sink.flush()
-            seen, line_open = piece.attempt, False
+            attempt, line_open = piece.attempt, False
             continue
-        if piece.attempt != seen:
-            if len(piece.attempts) > 1 or seen:
+        if piece.attempt != attempt:
+            if len(piece.attempts) > 1 or attempt:
                 sink.write(b"\n" if line_open else b"")
                 sink.write(
                     f"--- attempt {piece.attempt} on {piece.node or 'no node yet'} ---\n".encode()
                 )
-            seen, line_open = piece.attempt, False
+            attempt, line_open = piece.attempt, False
         data = base64.b64decode(piece.data)
         if piece.skipped:
-            told = (
+            notice = (
                 f"--- {piece.skipped / (1 << 20):.0f} MiB left out: the log is over its limit"
                 " (log_limit) ---\n"
             )
-            sink.write((b"\n" if line_open else b"") + told.encode())
+            sink.write((b"\n" if line_open else b"") + notice.encode())
         sink.write(
             screen.feed(data).encode(sys.stdout.encoding, "backslashreplace") if filtered else data
         )

@@ -49,15 +49,15 @@ def show(
         sys.stdout.write(encoder.dumps(result) + "\n")
         return 0
     limit = plain.terminal_width()
-    drawn = lines(
+    rows = lines(
         result,
         limit,
         colour=plain.wants_colour(color),
         mark=plain.ellipsis(),
         fold=not jobs and not query,
     )
-    drawn.append("")
-    sys.stdout.write("\n".join(drawn))
+    rows.append("")
+    sys.stdout.write("\n".join(rows))
     for warning in result.get("warnings", []):
         sys.stderr.write(f"note: {plain.safe(warning)}\n")
     return 0

@@ -42,24 +42,27 @@ def show(json: Json = False) -> None:
       gpq config show > ~/.config/gpq/config.toml
     """
     settings = configuration.load(policies=POLICIES)
-    shown = outward.without_urls(settings.notify)
-    tree = {**asdict(settings), "notify": shown}
+    targets = outward.without_urls(settings.notify)
+    tree = {**asdict(settings), "notify": targets}
     if json:
         output.emit(json_answers.Settings(**tree))
         return
-    hidden = {name for name in shown if name not in outward.SETTINGS}
-    gone = {"default"} if hidden else set()  # it may name one of them
+    hidden_keys = {name for name in targets if name not in outward.SETTINGS}
+    default_keys = {"default"} if hidden_keys else set()  # it may name one of them
     lines = toml(
         {
             **tree,
-            "notify": {name: value for name, value in shown.items() if name not in hidden | gone},
+            "notify": {
+                name: value
+                for name, value in targets.items()
+                if name not in hidden_keys | default_keys
+            },
         }
     )
     output.say(*lines)
-    if hidden:  # in no table of their own: what is printed is a valid file
-        output.note(
-            f"left out, for their URLs may hold secrets: notify.{', notify.'.join(sorted(hidden))}"
-        )
+    if hidden_keys:  # in no table of their own: what is printed is a valid file
+        names = ", ".join(f"notify.{key}" for key in sorted(hidden_keys))
+        output.note(f"left out, for their URLs may hold secrets: {names}")
 
 
 @app.command()
@@ -72,8 +75,8 @@ def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
       gpq config check new.toml
     """
     path = os.path.abspath(file) if file else paths.config()
-    there = os.path.exists(path)
-    if file and not there:
+    exists = os.path.exists(path)
+    if file and not exists:
         raise UsageError(f"no file {file}", "`gpq config path` tells which one is in use")
     try:
         settings = configuration.load(path, policies=POLICIES, cores=os.sched_getaffinity(0))
@@ -86,9 +89,9 @@ def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
         raise UsageError(error.message, hint) from None
     _check_targets(settings.notify, path)
     if json:
-        output.emit(json_answers.ConfigChecked(path, there))
+        output.emit(json_answers.ConfigChecked(path, exists))
     else:
-        output.say(f"{path} is right" if there else f"there is no {path}: the defaults hold")
+        output.say(f"{path} is right" if exists else f"there is no {path}: the defaults hold")
     if settings.metrics and not (address := outward.address(settings.metrics)).private:
         output.note(f"metrics: {address.host} is no address of this machine alone: {outward.OPEN}")
 
@@ -101,9 +104,9 @@ def _check_targets(table: outward.Table, path: str) -> None:
     from gpq.notify.worker import judge  # it imports apprise
 
     for name, url in targets.items():
-        if why := judge(name, url):
+        if problem := judge(name, url):
             raise UsageError(
-                f"{path}: notify.{name}: {why}",
+                f"{path}: notify.{name}: {problem}",
                 "https://appriseit.com lists what each service needs",
             )
     if os.stat(path).st_mode & 0o077:
@@ -136,9 +139,9 @@ def library(json: Json = False) -> None:
       PYTHONPATH="$(gpq config library)" python train.py
       gpq config library > "$(python -c 'import site; print(site.getsitepackages()[0])')/gpq.pth"
     """
-    from gpq.connectors.library import library as made
+    from gpq.connectors.library import library as library_folder
 
-    folder = made(paths.home(), renew=False)
+    folder = library_folder(paths.home(), renew=False)
     if json:
         output.emit(json_answers.LibraryPath(folder))
     else:
@@ -154,23 +157,23 @@ def policies(json: Json = False) -> None:
     Example:
       gpq config policies
     """
-    chosen = _chosen()
+    policy_name = _configured_policy()
     if json:
         rows = [
-            json_answers.PolicyView(name, each.sentence, name == chosen)
-            for name, each in POLICIES.items()
+            json_answers.PolicyView(name, policy.sentence, name == policy_name)
+            for name, policy in POLICIES.items()
         ]
         output.emit(json_answers.Policies(rows))
         return
     room, limit = max(map(len, POLICIES)), plain.terminal_width()
-    for name, each in POLICIES.items():
-        mark = "*" if name == chosen else " "
+    for name, policy in POLICIES.items():
+        mark = "*" if name == policy_name else " "
         output.say(
-            *plain.wrapped(each.sentence, limit, f"{mark} {name:{room}}  ", " " * (room + 4))
+            *plain.wrapped(policy.sentence, limit, f"{mark} {name:{room}}  ", " " * (room + 4))
         )
 
 
-def _chosen() -> str:
+def _configured_policy() -> str:
     """The policy that the file names; "" and a remark where the file cannot be read: the list needs
     none."""
     try:
@@ -194,7 +197,7 @@ def toml(tree: dict[str, Any], prefix: str = "") -> list[str]:
             nested = toml(value, f"{name}.")
             lines += (
                 ["", f"[{name}]", *nested]
-                if any(not isinstance(each, dict) for each in value.values())
+                if any(not isinstance(nested_value, dict) for nested_value in value.values())
                 else nested
             )
     return lines

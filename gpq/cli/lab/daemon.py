@@ -47,9 +47,9 @@ def start(metrics: Annotated[str, METRICS] = "") -> int:
       gpq daemon start
       gpq daemon start --metrics 9464
     """
-    begun = daemon_control.start(metrics)
+    is_new = daemon_control.start(metrics)
     info = daemon_control.status()
-    output.say(f"daemon {'started' if begun else 'runs already'} (pid {info.pid})")
+    output.say(f"daemon {'started' if is_new else 'runs already'} (pid {info.pid})")
     if not info.metrics:
         return 0
     if info.metrics_problem:

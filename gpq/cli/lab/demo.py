@@ -59,8 +59,8 @@ def demo(
     """
     seconds = values.seconds(timeout, "--timeout")
     live = not json and sys.stdout.isatty()
-    with stage(home, policy) as here, _picture(color.value) if live else _lines() as draw:
-        result = play(here, draw, timeout=seconds)
+    with stage(home, policy) as scene, _picture(color.value) if live else _lines() as draw:
+        result = play(scene, draw, timeout=seconds)
     if json:
         output.emit(result)
     else:
@@ -81,8 +81,8 @@ def _picture(color: str) -> Iterator[Draw]:
     with Live(console=console, screen=True, auto_refresh=False) as live:
 
         def draw(view: TopView, act: str) -> None:
-            shown = picture(view, console.width, console.height - 1)
-            live.update(Group(Text(f"gpq demo: {act}", style="bold cyan"), shown), refresh=True)
+            table = picture(view, console.width, console.height - 1)
+            live.update(Group(Text(f"gpq demo: {act}", style="bold cyan"), table), refresh=True)
 
         yield draw
 
@@ -90,7 +90,7 @@ def _picture(color: str) -> Iterator[Draw]:
 @contextmanager
 def _lines() -> Iterator[Draw]:
     """Off a terminal: a line on stderr for each thing that happens."""
-    said: set[tuple[str, str]] = set()
+    printed_lines: set[tuple[str, str]] = set()
 
     def draw(view: TopView, act: str) -> None:
         news = [("", f"-- {act}")]
@@ -99,8 +99,8 @@ def _lines() -> Iterator[Draw]:
             for change in reversed(view.changes)
         ]
         for key, line in news:
-            if (key, line) not in said:
-                said.add((key, line))
+            if (key, line) not in printed_lines:
+                printed_lines.add((key, line))
                 sys.stderr.write(safe(line) + "\n")
         sys.stderr.flush()
 

@@ -138,7 +138,7 @@ def add(
             "--name, --address and --port are of one server",
             "leave them out with --from-ssh-config",
         )
-    more: dict[str, Any] = {
+    options: dict[str, Any] = {
         "python": python,
         "port": port or 0,
         "address": address,
@@ -146,26 +146,27 @@ def add(
     }
     hosts = adding.offered(ssh_config, every=yes) if from_ssh_config else [host]
     added = []
-    for each in hosts:
-        wanted = adding.Wanted(
-            each, name, [word.strip() for word in gpus.split(",") if word.strip()], slots, **more
+    for destination in hosts:
+        server = adding.Wanted(
+            destination,
+            name,
+            [word.strip() for word in gpus.split(",") if word.strip()],
+            slots,
+            **options,
         )
         try:
-            added.append(adding.add(wanted, output, yes=yes, quiet=json))
+            added.append(adding.add(server, output, yes=yes, quiet=json))
         except GpqError as error:
             if len(hosts) == 1:
                 raise
-            output.note(
-                f"{each} was not added: {error.message}{f' ({error.hint})' if error.hint else ''}"
-            )
-    names = [each["name"] for each in added]
+            advice = f" ({error.hint})" if error.hint else ""
+            output.note(f"{destination} was not added: {error.message}{advice}")
+    names = [row["name"] for row in added]
     live = bool(added) and changes.taken_in(names, _note)
     if json:
-        output.emit(
-            json_answers.NodesAdded([json_answers.AddedNode(**each) for each in added], live)
-        )
+        output.emit(json_answers.NodesAdded([json_answers.AddedNode(**row) for row in added], live))
     elif added:
-        output.say(*(f"added     {each}" for each in names))
+        output.say(*(f"added     {name}" for name in names))
     return 1 if len(added) < len(hosts) else 0
 
 
@@ -248,11 +249,11 @@ def reserve(
     if json:
         output.emit(answer)
         return
-    held = answer.reservation
+    reservation = answer.reservation
     output.say(
-        f"reserved  {_place(held)} for {held.user or 'nobody: gpq leaves it alone'}",
-        f"from      {plain.moment(held.start)} until {plain.moment(held.end)}",
-        f"undo      gpq nodes unreserve {held.id}",
+        f"reserved  {_place(reservation)} for {reservation.user or 'nobody: gpq leaves it alone'}",
+        f"from      {plain.moment(reservation.start)} until {plain.moment(reservation.end)}",
+        f"undo      gpq nodes unreserve {reservation.id}",
     )
     _say_who_leaves(answer.leaving, answer.staying)
 
@@ -272,8 +273,12 @@ def unreserve(reservation: Annotated[int, RESERVATION], json: Json = False) -> N
         output.say(f"free      {_place(answer.reservation)}: reservation {reservation} is undone")
 
 
-def _place(held: node_answers.ReservationView) -> str:
-    return f"{held.node}:{','.join(map(str, held.indices))}" if held.devices else held.node
+def _place(reservation: node_answers.ReservationView) -> str:
+    return (
+        f"{reservation.node}:{','.join(map(str, reservation.indices))}"
+        if reservation.devices
+        else reservation.node
+    )
 
 
 def _say_who_leaves(leaving: list[int], staying: list[int]) -> None:
@@ -287,5 +292,5 @@ def _jobs(jobs: list[int]) -> str:
     return f"job{'s' if len(jobs) > 1 else ''} {', '.join(str(job) for job in jobs)}"
 
 
-def _note(what: str, hint: str) -> None:
-    output.note(f"{what}: {hint}" if hint else what)
+def _note(problem: str, hint: str) -> None:
+    output.note(f"{problem}: {hint}" if hint else problem)

@@ -36,18 +36,18 @@ def list_targets(json: Json = False) -> None:
     Example:
       gpq notify list
     """
-    found = targets.listed()
+    listing = targets.listed()
     if json:
-        output.emit(found)
+        output.emit(listing)
         return
-    room = max(map(len, found.targets), default=0)
-    output.say(*(f"{name:{room}}  {kind}://..." for name, kind in found.targets.items()))
-    if not found.targets:
+    room = max(map(len, listing.targets), default=0)
+    output.say(*(f"{name:{room}}  {kind}://..." for name, kind in listing.targets.items()))
+    if not listing.targets:
         output.say(f'no targets: write [notify] NAME = "URL" in config.toml; {outward.WITHOUT}')
-    whom = ", ".join(found.default) or "nobody"
+    default_names = ", ".join(listing.default) or "nobody"
     output.say(
-        f"jobs without --notify tell {whom}, of {','.join(found.on)}, with {found.lines} lines of"
-        " their log"
+        f"jobs without --notify tell {default_names}, of {','.join(listing.on)}, with"
+        f" {listing.lines} lines of their log"
     )
 
 
@@ -60,19 +60,19 @@ def try_targets(names: Annotated[list[str], NAMES], json: Json = False) -> int:
       gpq notify test slack
       gpq notify test desktop mailto:ana@lab.example
     """
-    known = config.load().notify
-    said: list[json_answers.SentView] = []
-    for one in targets.tried(names):
-        said.append(one)
-        if not json and not one.sent:
-            mended = (
+    table = config.load().notify
+    views: list[json_answers.SentView] = []
+    for view in targets.tried(names):
+        views.append(view)
+        if not json and not view.sent:
+            fix = (
                 "correct [notify] in config.toml; `gpq config check` looks at it"
-                if one.name in known
+                if view.name in table
                 else ""
             )
-            output.failure(f"{one.name}: {one.problem}", mended)
+            output.failure(f"{view.name}: {view.problem}", fix)
         elif not json:
-            output.say(f"{one.name}: sent")
+            output.say(f"{view.name}: sent")
     if json:
-        output.emit(json_answers.Sent(said))
-    return 0 if all(one.sent for one in said) else 1
+        output.emit(json_answers.Sent(views))
+    return 0 if all(view.sent for view in views) else 1

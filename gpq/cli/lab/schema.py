@@ -60,7 +60,7 @@ def name_of(path: str) -> str:
 
 def _files() -> list[str]:
     return sorted(
-        each.removesuffix(".json") for each in os.listdir(FOLDER) if each.endswith(".json")
+        name.removesuffix(".json") for name in os.listdir(FOLDER) if name.endswith(".json")
     )
 
 

@@ -51,6 +51,6 @@ def yield_(
             f" {safe(node)} --end` ends that"
         )
     else:
-        what = "is gpq's again" if answer.changed else "had not been asked for"
-        output.say(f"{safe(node)} {what}")
+        outcome = "is gpq's again" if answer.changed else "had not been asked for"
+        output.say(f"{safe(node)} {outcome}")
     return 0

@@ -14,7 +14,7 @@ from gpq.views import plain
 
 CELLS = 24
 # seconds between two looks: while a bar is drawn, and before a job has started
-SOON, CALM = 0.5, 3.0
+SHORT_PAUSE, LONG_PAUSE = 0.5, 3.0
 
 
 class Bar:
@@ -30,17 +30,19 @@ class Bar:
         """Seconds that the next look may take."""
         if not self.watched or not self._starting:
             return longest
-        return min(longest, SOON if self._drawn else CALM)
+        return min(longest, SHORT_PAUSE if self._drawn else LONG_PAUSE)
 
     def show(self, jobs: Iterable[JobView]) -> None:
         """Of the first of them that waits for files."""
-        known = list(jobs)
-        self._starting = any(job.state in BEGINNING for job in known)
-        found = next((job for job in known if job.staging is not None), None)
-        if found is None or not self.watched:
+        views = list(jobs)
+        self._starting = any(job.state in BEGINNING for job in views)
+        staging_job = next((job for job in views if job.staging is not None), None)
+        if staging_job is None or not self.watched:
             self.clear()
             return
-        text = line(found, plain.terminal_width() or 80, "█" if plain.ellipsis() == "…" else "#")
+        text = line(
+            staging_job, plain.terminal_width() or 80, "█" if plain.ellipsis() == "…" else "#"
+        )
         sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
         self._drawn = True
@@ -63,7 +65,7 @@ def line(job: JobView, width: int, full: str) -> str:
     staging = job.staging
     if staging is None:
         return ""
-    said = str(Staging(staging.what, staging.done, staging.total, staging.rate, staging.note))
+    progress = str(Staging(staging.what, staging.done, staging.total, staging.rate, staging.note))
     share = min(staging.done / staging.total, 1.0) if staging.total else 0.0
     cells = (full * int(CELLS * share)).ljust(CELLS)
-    return plain.safe(f"job {job.id} [{cells}] {said}")[: width - 1]
+    return plain.safe(f"job {job.id} [{cells}] {progress}")[: width - 1]

@@ -39,8 +39,10 @@ def default_to(name: str, *, alone: bool = False) -> type[TyperGroup]:
 
     class Group(TyperGroup):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            other = bool(args) and args[0] not in self.commands and args[0] not in ("--help", "-h")
-            if not args or (other and not (alone and args[0][:1] != "-")):
+            is_argument = (
+                bool(args) and args[0] not in self.commands and args[0] not in ("--help", "-h")
+            )
+            if not args or (is_argument and not (alone and args[0][:1] != "-")):
                 args = [name, *args]
             return super().parse_args(ctx, args)
 
@@ -52,8 +54,13 @@ class Command(TyperCommand):
     around those that have some."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        arguments = [each for each in self.params if each.param_type_name == "argument"]
-        return [str(self.options_metavar), *(str(each.metavar or each.name) for each in arguments)]
+        arguments = [
+            parameter for parameter in self.params if parameter.param_type_name == "argument"
+        ]
+        return [
+            str(self.options_metavar),
+            *(str(parameter.metavar or parameter.name) for parameter in arguments),
+        ]
 
 
 class Frame(typer.Typer):

@@ -101,28 +101,28 @@ def within(
 def settings(words: Sequence[str]) -> Config:
     """`fairness_power=0.25`, `use_length=off`: switches of the policy."""
     kinds = {field.name: type(field.default) for field in fields(Config)}
-    known = sorted(kinds.keys() - OWN_OPTION.keys() - NOT_SIMULATED)
-    changed: dict[str, float | int | bool] = {}
+    names = sorted(kinds.keys() - OWN_OPTION.keys() - NOT_SIMULATED)
+    values: dict[str, float | int | bool] = {}
     for word in words:
-        key, given, value = word.partition("=")
+        key, separator, value = word.partition("=")
         if key in OWN_OPTION:
             raise UsageError(
                 f"--set {word}: {key} has an option of its own", f"use {OWN_OPTION[key]}"
             )
-        if key not in known:
+        if key not in names:
             raise UsageError(
-                f"--set {word}: there is no setting {key!r}", f"there are {', '.join(known)}"
+                f"--set {word}: there is no setting {key!r}", f"there are {', '.join(names)}"
             )
-        changed[key] = _setting(kinds[key], value, word) if given else _wrong(word)
+        values[key] = _setting(kinds[key], value, word) if separator else _wrong(word)
         if kinds[key] is not bool:
-            within(float(changed[key]), f"--set {key}", *RANGES.get(key, (0.0, 1e6)))
-    return replace(Config(), **changed)  # type: ignore[arg-type]
+            within(float(values[key]), f"--set {key}", *RANGES.get(key, (0.0, 1e6)))
+    return replace(Config(), **values)  # type: ignore[arg-type]
 
 
 def _setting(kind: type, value: str, word: str) -> float | int | bool:
     if kind is bool:
-        found = WORDS.get(value.lower())
-        return _wrong(word, "write on or off") if found is None else found
+        switch = WORDS.get(value.lower())
+        return _wrong(word, "write on or off") if switch is None else switch
     try:
         number = float(value)
     except ValueError:
@@ -159,55 +159,50 @@ def published(paths: Sequence[str], traces: str, sia: bool, restart: float | Non
 def short_names(paths: Sequence[str]) -> list[str]:
     """`workload-1`, and where two are called so `philly/workload-1`."""
     parts = [os.path.splitext(os.path.abspath(path))[0].split(os.sep) for path in paths]
-    depth = [1] * len(parts)
+    depths = [1] * len(parts)
     while True:
-        names = ["/".join(part[-count:]) for part, count in zip(parts, depth, strict=True)]
-        often = Counter(names)
-        grown = [
-            min(count + 1, len(part)) if often[name] > 1 else count
-            for name, count, part in zip(names, depth, parts, strict=True)
+        names = ["/".join(part[-count:]) for part, count in zip(parts, depths, strict=True)]
+        name_counts = Counter(names)
+        next_depths = [
+            min(count + 1, len(part)) if name_counts[name] > 1 else count
+            for name, count, part in zip(names, depths, parts, strict=True)
         ]
-        if grown == depth:
+        if next_depths == depths:
             return names
-        depth = grown
+        depths = next_depths
 
 
 def own_jobs(since: float | None, restart: float | None) -> History:
     """The jobs in the store, read while the daemon writes or while none runs."""
     path = paths.database()
-    jobs, told = read_jobs(path), read_told(path)
-    found = history(
-        jobs,
-        time.time(),
-        since=since,
-        restart=restart,
-        hold_seconds=told.held,
-        gpu_types=told.gpu_types,
+    jobs, facts = read_jobs(path), read_told(path)
+    own_history = history(
+        jobs, time.time(), since=since, restart=restart, hold_seconds=facts.held, gpu_types=facts.gpu_types
     )
-    if not found.replayable:
+    if not own_history.replayable:
         raise Refused(
             f"there is no job to replay in {path}:"
-            f" {left_out(found) or 'none was submitted in that time'}",
+            f" {left_out(own_history) or 'none was submitted in that time'}",
             "a job must have run; --since 30d reaches further back",
         )
-    return found
+    return own_history
 
 
-def left_out(found: History) -> str:
+def left_out(own_history: History) -> str:
     """One line about the jobs that cannot be replayed, "" when there are none."""
-    if not found.left_out:
+    if not own_history.left_out:
         return ""
-    why: dict[str, list[str]] = {}
-    for job, reason in found.left_out:
-        why.setdefault(reason, []).append(job)
-    said = [f"{len(jobs)} {reason} ({_some(jobs)})" for reason, jobs in why.items()]
-    count = len(found.left_out)
-    return f"{count} job{'s are' if count > 1 else ' is'} left out: {', '.join(said)}"
+    jobs_by_reason: dict[str, list[str]] = {}
+    for job, reason in own_history.left_out:
+        jobs_by_reason.setdefault(reason, []).append(job)
+    groups = [f"{len(jobs)} {reason} ({_some(jobs)})" for reason, jobs in jobs_by_reason.items()]
+    count = len(own_history.left_out)
+    return f"{count} job{'s are' if count > 1 else ' is'} left out: {', '.join(groups)}"
 
 
-def unended(found: History) -> str:
+def unended(own_history: History) -> str:
     """One line about the jobs whose end is not known, "" when there are none."""
-    count = len(found.unended)
+    count = len(own_history.unended)
     if not count:
         return ""
     verb = (
@@ -215,7 +210,7 @@ def unended(found: History) -> str:
         if count == 1
         else "have not ended: they count as far as they came"
     )
-    return f"{count} job{'s' if count > 1 else ''} {verb} ({_some(found.unended)})"
+    return f"{count} job{'s' if count > 1 else ''} {verb} ({_some(own_history.unended)})"
 
 
 def _some(jobs: Sequence[str]) -> str:
@@ -232,16 +227,18 @@ def named_clusters(texts: Sequence[str]) -> list[Cluster]:
     return [Cluster(text, clusters.parse(text)) for text in dict.fromkeys(texts)]
 
 
-def measured_on(found: History, texts: Sequence[str]) -> list[Cluster]:
+def measured_on(own_history: History, texts: Sequence[str]) -> list[Cluster]:
     """The clusters that were named, else one's own, with types of GPUs that the jobs were on."""
     if texts:
         return [
-            replace(each, nodes=clusters.typed(each.nodes, found.gpu_types))
-            for each in named_clusters(texts)
+            replace(cluster, nodes=clusters.typed(cluster.nodes, own_history.gpu_types))
+            for cluster in named_clusters(texts)
         ]
-    own = own_cluster()
+    cluster = own_cluster()
     return [
-        replace(own, nodes=clusters.typed(own.nodes, found.gpu_types)) if found.gpu_types else own
+        replace(cluster, nodes=clusters.typed(cluster.nodes, own_history.gpu_types))
+        if own_history.gpu_types
+        else cluster
     ]
 
 

@@ -123,7 +123,7 @@ def simulate(
     """
     if csv and json:
         raise UsageError("--csv and --json do not go together", "choose one of them")
-    made = Rules(
+    run_rules = Rules(
         nodes=(),
         interval=plan_runs.within(
             60.0 if interval is None else interval, "--interval", 1.0, 86_400.0
@@ -146,10 +146,12 @@ def simulate(
     if history:
         _no_files(workloads or [], traces, rules)
         span = values.seconds(since, "--since") if since else None
-        own = plan_runs.own_jobs(span, restart)
-        sources: list[Source] = [own]
-        machines = plan_runs.measured_on(own, nodes or [])
-        output.note(*filter(None, (plan_runs.left_out(own), plan_runs.unended(own))))
+        own_history = plan_runs.own_jobs(span, restart)
+        sources: list[Source] = [own_history]
+        machines = plan_runs.measured_on(own_history, nodes or [])
+        output.note(
+            *filter(None, (plan_runs.left_out(own_history), plan_runs.unended(own_history)))
+        )
     else:
         if since:
             raise UsageError(
@@ -158,29 +160,29 @@ def simulate(
         sources = plan_runs.published(workloads or [], traces, rules is Ruleset.sia, restart)
         machines = plan_runs.named_clusters(nodes or [plan_runs.DEFAULT_NODES])
     preflight.check(sources, machines, names)
-    idle = unused_options.idle(
-        names, made, machines, numbers, known_length=known_length, priors=priors
+    remark = unused_options.idle(
+        names, run_rules, machines, numbers, known_length=known_length, priors=priors
     )
-    output.note(*filter(None, [idle]))
-    runs = compare.plan(names, sources, machines, plan_runs.RulesFor(made), numbers)
+    output.note(*filter(None, [remark]))
+    runs = compare.plan(names, sources, machines, plan_runs.RulesFor(run_rules), numbers)
     with _bar(runs) as progress:
-        found = compare.attempt_all(runs, jobs_parallel, progress)
-    failed = [each for each in found if isinstance(each, compare.Failure)]
-    _show(compare.blocks(runs, found), failed, csv=csv, color=color.value, json=json)
+        outcomes = compare.attempt_all(runs, jobs_parallel, progress)
+    failures = [failure for failure in outcomes if isinstance(failure, compare.Failure)]
+    _show(compare.blocks(runs, outcomes), failures, csv=csv, color=color.value, json=json)
     if plot:
-        _draw(compare.blocks(runs, found), plot)
-    for each in failed:
-        output.failure(f"{plan_runs.named(each)}: {each.message}", each.hint)
-    return 1 if failed else 0
+        _draw(compare.blocks(runs, outcomes), plot)
+    for failure in failures:
+        output.failure(f"{plan_runs.named(failure)}: {failure.message}", failure.hint)
+    return 1 if failures else 0
 
 
 def _no_files(workloads: Sequence[str], traces: str, rules: Ruleset) -> None:
-    for given, option in (
+    for value, option in (
         (workloads, "a workload file"),
         (traces, "--traces"),
         (rules is Ruleset.sia, "--rules sia"),
     ):
-        if given:
+        if value:
             raise UsageError(
                 f"{option} does not go with --history",
                 "--history replays the jobs of your own store",
@@ -194,17 +196,24 @@ def _check_plot(path: str) -> None:
 
 
 def _show(
-    blocks: list[compare.Block], failed: list[compare.Failure], *, csv: bool, color: str, json: bool
+    blocks: list[compare.Block],
+    failures: list[compare.Failure],
+    *,
+    csv: bool,
+    color: str,
+    json: bool,
 ) -> None:
     from gpq.views import comparison
 
     if json:
-        output.emit(comparison.document(blocks, failed))
+        output.emit(comparison.document(blocks, failures))
     elif csv:
         sys.stdout.write(comparison.csv_text(blocks))
     elif blocks:
         width = plain.terminal_width()
-        output.console(color, pipe=WHOLE).print(comparison.picture(blocks, width, whole=not failed))
+        output.console(color, pipe=WHOLE).print(
+            comparison.picture(blocks, width, whole=not failures)
+        )
 
 
 def _draw(blocks: list[compare.Block], path: str) -> None:
@@ -235,7 +244,9 @@ def _bar(runs: Sequence[compare.Run]) -> Iterator[process_pool.Progress | None]:
         task = bar.add_task("simulating", total=len(runs))
 
         def progress(shares: Sequence[float]) -> None:
-            done = sum(share >= 1.0 for share in shares)
-            bar.update(task, completed=sum(shares), description=f"simulating {done}/{len(runs)}")
+            finished_runs = sum(share >= 1.0 for share in shares)
+            bar.update(
+                task, completed=sum(shares), description=f"simulating {finished_runs}/{len(runs)}"
+            )
 
         yield progress

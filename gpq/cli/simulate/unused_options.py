@@ -40,29 +40,33 @@ def idle(
     types = {
         device.type for cluster in clusters for node in cluster.nodes for device in node.devices
     }
-    heeded = set().union(
+    effective_names = set().union(
         *(HEEDS.get(name, frozenset()) - _on_one_type(name, types) for name in policies)
     )
-    found = [
+    rows = [
         (
             "--seed",
-            list(seeds) != [0] and not rules.noise and "seed" not in heeded,
+            list(seeds) != [0] and not rules.noise and "seed" not in effective_names,
             "nothing is drawn without --noise",
         ),
         (
             "--noise",
-            rules.noise > 0 and "noise" not in heeded,
+            rules.noise > 0 and "noise" not in effective_names,
             "none of these policies looks at measurements",
         ),
         (
             "--known-length",
-            bool(known_length) and "length" not in heeded,
+            bool(known_length) and "length" not in effective_names,
             "none of these policies uses it",
         ),
-        ("--priors", bool(priors) and "priors" not in heeded, "none of these policies uses them"),
         (
             "--priors",
-            bool(priors) and "priors" in heeded and not rules.config.use_priors,
+            bool(priors) and "priors" not in effective_names,
+            "none of these policies uses them",
+        ),
+        (
+            "--priors",
+            bool(priors) and "priors" in effective_names and not rules.config.use_priors,
             "--set use_priors=off",
         ),
         (
@@ -71,13 +75,13 @@ def idle(
             "no job is on several nodes",
         ),
     ]
-    found += [
-        (f"--set {name}", True, why)
+    rows += [
+        (f"--set {name}", True, reason)
         for name in _changed(rules.config)
-        if (why := _why(name, rules, heeded))
+        if (reason := _why(name, rules, effective_names))
     ]
-    said = [f"{option} ({why})" for option, applies, why in found if applies]
-    return f"without effect here: {', '.join(said)}" if said else ""
+    remarks = [f"{option} ({reason})" for option, applies, reason in rows if applies]
+    return f"without effect here: {', '.join(remarks)}" if remarks else ""
 
 
 def _on_one_type(policy: str, types: set[str]) -> frozenset[str]:
@@ -97,8 +101,8 @@ def _changed(config: Config) -> list[str]:
     return [name for name in names if getattr(config, name) != getattr(default, name)]
 
 
-def _why(name: str, rules: Rules, heeded: set[str]) -> str:
-    if name not in heeded:
+def _why(name: str, rules: Rules, effective_names: set[str]) -> str:
+    if name not in effective_names:
         return "none of these policies uses it"
     if name in NEEDS_LENGTH and not rules.known_length:
         return "it needs --known-length"

@@ -5,27 +5,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from gpq.cli.top.actions import Deeds, sentence
-from gpq.cli.top.job_poller import PageFeed
-from gpq.cli.top.poller import Feed, asked, look
+from gpq.cli.top.job_list import JobList
+from gpq.cli.top.open_job import OpenJob
+from gpq.cli.top.poller import Feed, look, parse_filter
 from gpq.cli.top.screen import Screen
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, NotFound, UsageError
 from gpq.rpc.daemon_answers import TopLook, TopView
 from gpq.rpc.job_answers import JobView
 from gpq.views.queue import ENDED
-from gpq.views.top import interactive, job_page, once, processes, status_bar
-from gpq.views.top.job_page import PARTS, Page
+from gpq.views.top import once, processes, status_bar
 from gpq.views.top.utilisation import Past
 
-PARTING = 5.0  # seconds that the end waits for what was asked for last
-FOLLOW = 1.0  # seconds, at most, until a log is asked for what it gained
-LATE = 3.0  # seconds that an answer may be late until that is said
+PARTING_SECONDS = 5.0  # seconds that the end waits for what was asked for last
+LATE_SECONDS = 3.0  # seconds that an answer may be late until that is said
 REFUSED = (UsageError, NotFound)  # of a filter: the one before it is good
 SCROLLS = ("up", "down", "pageup", "pagedown", "home", "end")
 FAR = 1 << 30
@@ -37,29 +35,31 @@ class Browser:
     def __init__(self, screen: Screen, first: TopView, filter: str, interval: float) -> None:
         self._screen = screen
         self._interval = interval
-        self._look = interactive.Look(filter=filter)
-        self._good = filter  # the last one that the daemon took
+        self._list = JobList(filter)
+        self._good_filter = filter  # the last one that the daemon took
         self._feed: Feed[tuple[str, TopView]] = Feed(
             self._ask, interval, screen.wake, (filter, first)
         )
         self._deeds = Deeds(self._ask_now)
-        self._past = Past()
-        self._page: Feed[Page] | None = None
-        self._job: JobView | None = None  # that is open
+        self._samples = Past()
+        self._open_job: OpenJob | None = None
         self._mode = "list"  # or "job", "servers", "help"
-        self._back = "list"  # where the help leads back to
-        self._part = 0  # which of `PARTS`
+        self._previous_mode = "list"  # where the help leads back to
         self._scroll = 0
-        self._typed: str | None = None  # a filter that is being typed
-        self._doomed: JobView | None = None  # a job whose cancelling waits for a y
-        self._rows: list[JobView] = []
-        self._noted = 0.0  # the answer that was taken in last
-        self._ordered: object = None  # what `_rows` are of
+        self._draft: str | None = None  # a filter that is being typed
+        self._cancel_candidate: JobView | None = None  # a job whose cancelling waits for a y
+        self._answer_time = 0.0  # of the answer that was taken in last
         self._problem: GpqError | None = None  # that was taken in
         self._keys: dict[str, Callable[[], None]] = {
             "c": self._cancel, "h": self._hold, "+": lambda: self._prioritise(1),
             "=": lambda: self._prioritise(1), "-": lambda: self._prioritise(-1), "?": self._help,
             "redraw": screen.redraw,
+        }  # fmt: skip
+        self._list_keys: dict[str, Callable[[], None]] = {
+            "enter": self._open, "/": self._edit_filter, "esc": lambda: self._filter(""),
+            "s": lambda: self._sort(1), "right": lambda: self._sort(1),
+            "S": lambda: self._sort(-1), "left": lambda: self._sort(-1),
+            "r": self._list.reverse, "n": self._show_servers,
         }  # fmt: skip
 
     def run(self) -> None:
@@ -75,56 +75,46 @@ class Browser:
         finally:
             self._feed.close()
             self._close()
-            self._deeds.finish(PARTING)
+            self._deeds.finish(PARTING_SECONDS)
 
     def _ask(self, daemon: Lasting) -> tuple[str, TopView]:
-        filter = self._look.filter
+        filter = self._list.filter
         return filter, look(daemon, filter, TopLook)
 
     # -- what came in ------------------------------------------------------------------------------
 
     def _ask_now(self) -> None:
         """From any thread: something was done, and shall be seen."""
-        for feed in (self._feed, self._page):
-            if feed is not None:
-                feed.now()
+        self._feed.now()
+        open_job = self._open_job
+        if open_job is not None:
+            open_job.feed.now()
         self._screen.wake()
 
     def _take_in(self) -> None:
-        for feed in (self._feed, self._page):
-            if feed is not None and feed.broken is not None:
-                raise feed.broken
-        seen = self._feed.seen
-        if seen.problem is not self._problem:
-            self._problem = seen.problem
+        if self._feed.broken is not None:
+            raise self._feed.broken
+        if self._open_job is not None and self._open_job.feed.broken is not None:
+            raise self._open_job.feed.broken
+        last_look = self._feed.last_look
+        if last_look.problem is not self._problem:
+            self._problem = last_look.problem
             if isinstance(self._problem, REFUSED):
                 self._deeds.say(sentence(self._problem))
-                self._look = replace(self._look, filter=self._good)
+                self._list.restore_filter(self._good_filter)
                 self._feed.now()
-        if seen.answer is not None and seen.at != self._noted:
-            self._noted = seen.at
-            self._good, view = seen.answer
-            self._past.note(view.nodes, view.jobs, seen.at)
-            self._deeds.seen(view.jobs)
-        self._order()
+        if last_look.answer is not None and last_look.at != self._answer_time:
+            self._answer_time = last_look.at
+            self._good_filter, view = last_look.answer
+            self._samples.note(view.nodes, view.jobs, last_look.at)
+            self._deeds.note_jobs(view.jobs)
+        self._list.take_in(self._view.jobs, self._answer_time)
 
     @property
     def _view(self) -> TopView:
-        answer = self._feed.seen.answer
+        answer = self._feed.last_look.answer
         assert answer is not None, "the feed began with one"
         return answer[1]
-
-    def _order(self) -> None:
-        """The rows, and the cursor: on its job, or on the neighbour of one that is gone."""
-        asked = (self._noted, self._look.sort, self._look.descending, self._look.filter)
-        if asked == self._ordered:
-            return
-        before, self._ordered = interactive.place(self._rows, self._look), asked
-        self._rows = interactive.ordered(self._view.jobs, self._look)
-        if self._rows and all(job.id != self._look.selected for job in self._rows):
-            self._look = replace(
-                self._look, selected=self._rows[min(before, len(self._rows) - 1)].id
-            )
 
     # -- keys --------------------------------------------------------------------------------------
 
@@ -133,132 +123,125 @@ class Browser:
         if key != "redraw":
             self._deeds.read()
         if self._mode == "help" and key not in SCROLLS:
-            self._mode = self._back
-        elif self._typed is not None:
+            self._mode = self._previous_mode
+        elif self._draft is not None:
             self._type(key)
-        elif self._doomed is not None:
+        elif self._cancel_candidate is not None:
             self._confirm(key)
         elif key in self._keys:
             self._keys[key]()
         elif self._mode == "list":
             return self._in_list(key)
-        elif key in ("esc", "q", "left", "backspace"):
-            self._mode, self._scroll = "list", 0
-            self._close()
-        elif key in ("l", "tab") and self._mode == "job":
-            self._part, self._scroll = (self._part + 1) % len(PARTS), 0
         else:
-            # which is scrolled from its end
-            backwards = self._mode == "job" and PARTS[self._part] == "log"
-            by = _moves(self._screen.height - 4).get(key, 0)
-            self._scroll = max(self._scroll + (-by if backwards else by), 0)
+            self._in_page(key)
         return True
 
     def _in_list(self, key: str) -> bool:
+        """False when it is over."""
         if key == "q":
             return False
-        if key == "enter":
-            self._open()
-        elif key == "/":
-            self._typed = self._look.filter
-        elif key == "esc":
-            self._filter("")
-        elif key in ("s", "right", "S", "left"):
-            names = ["", *interactive.titles(self._rows, self._look, self._screen.width)]
-            now = names.index(self._look.sort) if self._look.sort in names else 0
-            to = names[(now + (1 if key in ("s", "right") else -1)) % len(names)]
-            self._look = replace(self._look, sort=to, first=0)
-        elif key == "r":
-            self._look = replace(
-                self._look, sort=self._look.sort or "job", descending=not self._look.descending
-            )
-        elif key == "n":
-            self._mode, self._scroll = "servers", 0
+        if key in self._list_keys:
+            self._list_keys[key]()
         else:
             self._move(key)
         return True
 
+    def _in_page(self, key: str) -> None:
+        """Of a job, of the servers or of the help."""
+        if key in ("esc", "q", "left", "backspace"):
+            self._mode, self._scroll = "list", 0
+            self._close()
+        elif key in ("l", "tab") and self._open_job is not None and self._mode == "job":
+            self._open_job.turn()
+            self._scroll = 0
+        else:
+            step = _moves(self._screen.height - 4).get(key, 0)
+            if self._open_job is not None and self._mode == "job" and self._open_job.is_log:
+                step = -step
+            self._scroll = max(self._scroll + step, 0)
+
+    def _sort(self, step: int) -> None:
+        self._list.sort(step, self._screen.width)
+
+    def _show_servers(self) -> None:
+        self._mode, self._scroll = "servers", 0
+
+    def _edit_filter(self) -> None:
+        self._draft = self._list.filter
+
     def _move(self, key: str) -> None:
-        page = max(
-            interactive.room_for_jobs(self._view, len(self._rows), self._screen.height - 2) - 1, 1
-        )
+        page = max(self._list.room(self._view, self._screen.height - 2) - 1, 1)
         moves = {**_moves(page), "g": -FAR, "G": FAR}
-        if key in moves and self._rows:
-            to = interactive.place(self._rows, self._look) + moves[key]
-            self._look = replace(
-                self._look, selected=self._rows[min(max(to, 0), len(self._rows) - 1)].id
-            )
+        if key in moves:
+            self._list.move(moves[key])
 
     def _type(self, key: str) -> None:
         """A line with an end, as far as a filter needs it."""
-        typed = self._typed or ""
+        draft = self._draft or ""
         if key == "enter":
-            self._typed = None
-            self._filter(typed.strip())
-        elif key == "esc" or (key == "backspace" and not typed):
-            self._typed = None
+            self._draft = None
+            self._filter(draft.strip())
+        elif key == "esc" or (key == "backspace" and not draft):
+            self._draft = None
         elif key == "backspace":
-            self._typed = typed[:-1]
+            self._draft = draft[:-1]
         elif key == "kill":
-            self._typed = ""
+            self._draft = ""
         elif len(key) == 1:
-            self._typed = typed + key
+            self._draft = draft + key
 
     def _filter(self, text: str) -> None:
         try:
-            asked(text)
+            parse_filter(text)
         except UsageError as error:
             self._deeds.say(error.message)
             return
-        self._look = replace(self._look, filter=text, first=0)
+        self._list.filter_by(text)
         self._feed.now()
 
     def _help(self) -> None:
-        self._back, self._mode, self._scroll = self._mode, "help", 0
+        self._previous_mode, self._mode, self._scroll = self._mode, "help", 0
 
     # -- one job -----------------------------------------------------------------------------------
 
-    def _chosen(self) -> JobView | None:
+    def _current_job(self) -> JobView | None:
         """The job that is open, or under the cursor."""
-        if self._mode == "job":
-            page = self._page.seen.answer if self._page is not None else None
-            return page.detail.job if page is not None else self._job
-        if self._mode != "list" or not self._rows:
-            return None
-        return self._rows[interactive.place(self._rows, self._look)]
+        if self._mode == "job" and self._open_job is not None:
+            return self._open_job.job
+        return self._list.current() if self._mode == "list" else None
 
     def _open(self) -> None:
-        job = self._chosen()
+        job = self._current_job()
         if job is not None:
-            self._job, self._mode, self._scroll, self._part = job, "job", 0, 0
-            self._page = Feed(PageFeed(job.id), min(self._interval, FOLLOW), self._screen.wake)
+            self._mode, self._scroll = "job", 0
+            self._open_job = OpenJob(job, self._interval, self._screen.wake)
 
     def _close(self) -> None:
-        if self._page is not None:
-            self._page.close()
-        self._page = self._job = None
+        if self._open_job is not None:
+            self._open_job.feed.close()
+        self._open_job = None
 
     def _cancel(self) -> None:
-        job = self._chosen()
+        job = self._current_job()
         if job is not None and job.state in ENDED:
             self._deeds.say(f"job {job.id} has ended ({job.state}): there is nothing to cancel")
         else:
-            self._doomed = job
+            self._cancel_candidate = job
 
     def _confirm(self, key: str) -> None:
-        job, self._doomed = self._doomed, None
+        job, self._cancel_candidate = self._cancel_candidate, None
         if job is None or key not in ("y", "Y"):
             self._deeds.say("nothing was cancelled")
         else:
             self._deeds.cancel(job)
 
     def _hold(self) -> None:
-        if (job := self._chosen()) is not None:
+        if (job := self._current_job()) is not None:
             self._deeds.hold(job)
 
-    def _prioritise(self, by: int) -> None:
-        if (job := self._chosen()) is not None:
-            self._deeds.prioritise(job, by)
+    def _prioritise(self, step: int) -> None:
+        if (job := self._current_job()) is not None:
+            self._deeds.prioritise(job, step)
 
     # -- pictures ----------------------------------------------------------------------------------
 
@@ -267,49 +250,34 @@ class Browser:
         if self._mode == "help":
             return self._scrolled(status_bar.keys(width), height), status_bar.HELP_KEYS
         if self._mode == "servers":
-            return (
-                self._scrolled(processes.lines(self._view.nodes, self._past, width), height),
-                status_bar.PAGE_KEYS,
-            )
-        if self._mode == "job":
-            return self._job_picture(width, height), status_bar.JOB_KEYS
-        room = interactive.room_for_jobs(self._view, len(self._rows), height)
-        self._look = replace(self._look, first=interactive.first_row(self._rows, self._look, room))
-        return (
-            interactive.picture(self._view, self._rows, self._look, self._past, width, height),
-            status_bar.LIST_KEYS,
-        )
+            lines = processes.lines(self._view.nodes, self._samples, width)
+            return self._scrolled(lines, height), status_bar.PAGE_KEYS
+        if self._mode == "job" and self._open_job is not None:
+            picture, self._scroll = self._open_job.picture(self._scroll, width, height)
+            return picture, status_bar.JOB_KEYS
+        picture = self._list.picture(self._view, self._samples, width, height)
+        return picture, status_bar.LIST_KEYS
 
     def _scrolled(self, lines: list[Text], height: int) -> RenderableType:
-        shown, self._scroll = status_bar.window(lines, self._scroll, height)
-        return shown
-
-    def _job_picture(self, width: int, height: int) -> RenderableType:
-        job, seen = self._chosen(), self._page.seen if self._page is not None else None
-        assert job is not None, "its row was there when it was opened"
-        problem = seen.problem.message if seen is not None and seen.problem is not None else ""
-        title = status_bar.told(problem, width) if problem else job_page.head(job, width)
-        if seen is None or seen.answer is None:
-            return status_bar.stacked([title, Text("asking the daemon")])
-        body, self._scroll = job_page.picture(
-            seen.answer, PARTS[self._part], self._scroll, width, height - 1
-        )
-        return Group(title, body)
+        picture, self._scroll = status_bar.window(lines, self._scroll, height)
+        return picture
 
     def _head(self, width: int) -> Text:
-        seen = self._feed.seen
-        age, problem = time.monotonic() - seen.at, seen.problem
-        if (problem is not None and not isinstance(problem, REFUSED)) or age > seen.pause + LATE:
+        last_look = self._feed.last_look
+        age, problem = time.monotonic() - last_look.at, last_look.problem
+        if (
+            problem is not None and not isinstance(problem, REFUSED)
+        ) or age > last_look.pause + LATE_SECONDS:
             return status_bar.late(age, problem.message if problem is not None else "", width)
-        return once.header(self._view, self._rows, width, self._good)
+        return once.header(self._view, self._list.rows, width, self._good_filter)
 
     def _foot(self, keys: str, width: int) -> Text:
-        if self._typed is not None:
-            return status_bar.prompt(self._typed, width)
-        if self._doomed is not None:
-            return status_bar.question(self._doomed, width)
-        said = self._deeds.said()
-        return status_bar.told(said, width) if said else status_bar.hints(keys, width)
+        if self._draft is not None:
+            return status_bar.prompt(self._draft, width)
+        if self._cancel_candidate is not None:
+            return status_bar.question(self._cancel_candidate, width)
+        remark = self._deeds.remark()
+        return status_bar.told(remark, width) if remark else status_bar.hints(keys, width)
 
 
 def _moves(page: int) -> dict[str, int]:

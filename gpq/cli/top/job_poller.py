@@ -12,10 +12,10 @@ from gpq.rpc import job_answers, requests
 from gpq.views.terminal import ERASE, Filter
 from gpq.views.top.job_page import Page
 
-KEPT = 2000  # lines of a log
+LOG_LINES = 2000  # lines of a log
 TAIL = 64 << 10  # bytes before its end from which it is read
 LONGEST = 8192  # characters of a line
-PIECES = 16  # of a log that are read before the picture is drawn again
+MOST_PIECES = 16  # of a log that are read before the picture is drawn again
 
 
 class PageFeed:
@@ -36,12 +36,12 @@ class Log:
     """The end of the log of the latest attempt, on its first server."""
 
     def __init__(self) -> None:
-        self.lines: deque[str] = deque(maxlen=KEPT)
+        self.lines: deque[str] = deque(maxlen=LOG_LINES)
         self.about = ""
         self._attempt = 0
         self._offset = -1  # below 0: nothing was read of it yet
         self._filter = Filter()
-        self._rest = ""  # the last line, as long as it has no end
+        self._open_line = ""  # the last line, as long as it has no end
 
     def read(self, daemon: Lasting, job: str, attempt: int) -> None:
         """All that is new. What keeps it from being read is told in `about`: the rest of the page
@@ -49,12 +49,12 @@ class Log:
         if attempt != self._attempt:
             self._attempt, self._offset, self._filter = attempt, -1, Filter()
             if self.lines:
-                self._write(("\n" if self._rest else "") + f"--- attempt {attempt} ---\n")
+                self._write(("\n" if self._open_line else "") + f"--- attempt {attempt} ---\n")
         if not attempt:
             self.about = "it has not started yet"
             return
         try:
-            for _ in range(PIECES):
+            for _ in range(MOST_PIECES):
                 if not self._piece(daemon, job):
                     return
         except DaemonUnreachable:
@@ -76,24 +76,24 @@ class Log:
             data = data.partition(b"\n")[2]
         if chunk.skipped:
             self._write(
-                ("\n" if self._rest else "") + "--- left out: the log is over its limit ---\n"
+                ("\n" if self._open_line else "") + "--- left out: the log is over its limit ---\n"
             )
         self._offset = chunk.offset
         self._write(self._filter.feed(data))
         return bool(chunk.data)
 
     def _write(self, text: str) -> None:
-        if self._rest:
+        if self._open_line:
             self.lines.pop()
-        *ended, self._rest = (self._rest + text).split("\n")
-        self.lines.extend(_shown(line) for line in ended)
-        if len(self._rest) > LONGEST:
-            self._rest = _shown(self._rest)
-        if self._rest:
-            self.lines.append(_shown(self._rest))
+        *complete_lines, self._open_line = (self._open_line + text).split("\n")
+        self.lines.extend(_visible_text(line) for line in complete_lines)
+        if len(self._open_line) > LONGEST:
+            self._open_line = _visible_text(self._open_line)
+        if self._open_line:
+            self.lines.append(_visible_text(self._open_line))
 
 
-def _shown(line: str) -> str:
+def _visible_text(line: str) -> str:
     """What a terminal shows of it: a progress bar draws itself over what it drew before."""
-    drawn = [part for part in line.split(ERASE) if part]
-    return drawn[-1][:LONGEST] if drawn else ""
+    parts = [part for part in line.split(ERASE) if part]
+    return parts[-1][:LONGEST] if parts else ""

@@ -20,7 +20,7 @@ V = TypeVar("V", bound=daemon_answers.TopView)
 IDLE = 4.0  # times as long as an answer took: an asker lets the daemon work for others
 
 
-def asked(text: str) -> tuple[list[str], list[str]]:
+def parse_filter(text: str) -> tuple[list[str], list[str]]:
     """Selectors and conditions of a filter. Raises UsageError."""
     try:
         words = shlex.split(text)
@@ -32,7 +32,7 @@ def asked(text: str) -> tuple[list[str], list[str]]:
 
 def look(daemon: Lasting, text: str, kind: type[V]) -> V:
     """What there is of the jobs that a filter asks for."""
-    jobs, query = asked(text)
+    jobs, query = parse_filter(text)
     return daemon.call(requests.Top(jobs, query), kind)
 
 
@@ -58,7 +58,7 @@ class Feed(Generic[T]):
         news: Callable[[], None],
         first: T | None = None,
     ) -> None:
-        self.seen: Seen[T] = Seen(first, time.monotonic(), interval)
+        self.last_look: Seen[T] = Seen(first, time.monotonic(), interval)
         # a mistake of ours in the thread, for the main one to raise
         self.broken: BaseException | None = None
         self._look = look
@@ -84,25 +84,25 @@ class Feed(Generic[T]):
                 if self._waits_first:
                     self._pause(self._interval)
                 while not self._closed:
-                    began = time.monotonic()
-                    pause = self._ask(daemon, began)
+                    start = time.monotonic()
+                    pause = self._ask(daemon, start)
                     self._news()
                     self._pause(pause)
         except BaseException as error:  # a thread's traceback would only tear the picture
             self.broken = error
             self._news()
 
-    def _ask(self, daemon: Lasting, began: float) -> float:
+    def _ask(self, daemon: Lasting, start: float) -> float:
         """For how long to ask no more."""
         try:
             answer = self._look(daemon)
         except GpqError as error:
             daemon.close()  # what it may still say belongs to another question
-            self.seen = replace(self.seen, problem=error)
+            self.last_look = replace(self.last_look, problem=error)
             return self._interval
         now = time.monotonic()
-        pause = max(self._interval, IDLE * (now - began))
-        self.seen = Seen(answer, now, pause)
+        pause = max(self._interval, IDLE * (now - start))
+        self.last_look = Seen(answer, now, pause)
         return pause
 
     def _pause(self, seconds: float) -> None:

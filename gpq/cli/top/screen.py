@@ -16,38 +16,14 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from gpq.cli.top.keyboard import Keyboard
+from gpq.cli.top.palette import Palette
 from gpq.errors import GpqError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.style import Style
 
-ESCAPE_MS = 100  # after which an Esc is the key, and no longer the beginning of another one
-NOTHING_READ = 50  # in a row, though there was something to read: the terminal is gone
-NAMES = {
-    curses.KEY_UP: "up",
-    curses.KEY_DOWN: "down",
-    curses.KEY_LEFT: "left",
-    curses.KEY_RIGHT: "right",
-    curses.KEY_PPAGE: "pageup",
-    curses.KEY_NPAGE: "pagedown",
-    curses.KEY_HOME: "home",
-    curses.KEY_END: "end",
-    curses.KEY_ENTER: "enter",
-    curses.KEY_BACKSPACE: "backspace",
-    "\n": "enter",
-    "\r": "enter",
-    "\x1b": "esc",
-    "\x7f": "backspace",
-    "\x08": "backspace",
-    "\x15": "kill",
-    "\x0c": "redraw",
-    "\t": "tab",
-}
-SEQUENCES = {
-    "A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "end", "1~": "home",
-    "4~": "end", "5~": "pageup", "6~": "pagedown",
-}  # fmt: skip
+MOST_EMPTY_READS = 50  # in a row, though there was something to read: the terminal is gone
 SIGNALS = (signal.SIGWINCH, signal.SIGTERM, signal.SIGTSTP)
 
 
@@ -59,11 +35,9 @@ class Screen:
         """`console` renders; where it would write is not used."""
         self._console = console
         self._colour = colour
-        self._attributes: dict[Style, int] = {}
-        self._pairs: dict[tuple[int, int], int] = {}
-        self._noted: list[int] = []  # signals, in order
-        self._before: dict[int, Any] = {}
-        self._unread = 0
+        self._signals: list[int] = []  # signals, in order
+        self._previous_handlers: dict[int, Any] = {}
+        self._empty_reads = 0
         self.unicode = False
         self.width, self.height = 80, 24
 
@@ -71,15 +45,14 @@ class Screen:
         """Raises GpqError where there is no description of the terminal."""
         self.unicode = _unicode()
         _describe()
-        self._keys = sys.stdin.isatty()
-        self._ours, self._wakes = os.pipe()
-        for end in (self._ours, self._wakes):
+        self._wake_reader, self._wake_writer = os.pipe()
+        for end in (self._wake_reader, self._wake_writer):
             os.set_blocking(end, False)
         for number in SIGNALS:
-            self._before[number] = signal.signal(
-                number, lambda number, _: self._noted.append(number)
+            self._previous_handlers[number] = signal.signal(
+                number, lambda number, _: self._signals.append(number)
             )
-        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         self._window = curses.initscr()
         try:
             self._set_up()
@@ -93,15 +66,8 @@ class Screen:
             with contextlib.suppress(curses.error):
                 # a terminal that cannot hide its cursor shows it
                 setting()
-        self._input = curses.newpad(1, 1)  # reading from the window itself would draw it
-        self._input.keypad(True)
-        self._input.nodelay(True)
-        curses.set_escdelay(ESCAPE_MS)
-        if self._colour and curses.has_colors():
-            curses.start_color()
-            curses.use_default_colors()
-        else:
-            self._colour = False
+        self._keyboard = Keyboard()
+        self._palette = Palette(colour=self._colour)
         self._measure()
 
     def __exit__(self, *_: object) -> None:
@@ -109,18 +75,18 @@ class Screen:
         with contextlib.suppress(curses.error):
             curses.endwin()
         signal.set_wakeup_fd(-1)
-        for number, before in self._before.items():
-            signal.signal(number, before)
-        ours, wakes, self._wakes = self._ours, self._wakes, -1
-        for end in (wakes, ours):
+        for number, handler in self._previous_handlers.items():
+            signal.signal(number, handler)
+        reader, writer, self._wake_writer = self._wake_reader, self._wake_writer, -1
+        for end in (writer, reader):
             os.close(end)
-        if signal.SIGTERM in self._noted:
+        if signal.SIGTERM in self._signals:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def wake(self) -> None:
         """Ends a `key` that waits."""
         with contextlib.suppress(OSError):  # full: it wakes anyway; closed: nobody waits
-            os.write(self._wakes, b"\0")
+            os.write(self._wake_writer, b"\0")
 
     def paint(self, head: RenderableType, body: RenderableType, foot: RenderableType) -> None:
         """The first line, the last one, and what is between. Only what differs from what is on the
@@ -154,7 +120,9 @@ class Screen:
                 if text:
                     with contextlib.suppress(curses.error):
                         # the last cell: it is drawn, the cursor cannot go on
-                        self._window.addstr(row, column, text, self._attribute(segment.style))
+                        self._window.addstr(
+                            row, column, text, self._palette.attribute(segment.style)
+                        )
                 column += size
                 if column >= self.width:
                     break
@@ -162,51 +130,25 @@ class Screen:
     def key(self, seconds: float) -> str:
         """A character, the name of a key, or "" after so long or when something woke us; "gone"
         without a terminal and after SIGTERM."""
-        found = self._read()
-        if found:
-            return found
-        readable, _, _ = select.select([self._ours, *([0] if self._keys else [])], [], [], seconds)
-        if self._ours in readable:
+        key = self._keyboard.read()
+        if key:
+            return key
+        readable, _, _ = select.select(
+            [self._wake_reader, *([0] if self._keyboard.attached else [])], [], [], seconds
+        )
+        if self._wake_reader in readable:
             with contextlib.suppress(BlockingIOError):
-                os.read(self._ours, 4096)
-        if signal.SIGTERM in self._noted:
+                os.read(self._wake_reader, 4096)
+        if signal.SIGTERM in self._signals:
             return "gone"
-        while self._noted:
-            self._obey(self._noted.pop(0))
-        found = self._read()
-        if 0 in readable and not found:
-            self._unread += 1
-            return "gone" if self._unread > NOTHING_READ else ""
-        self._unread = 0
-        return found
-
-    def _read(self) -> str:
-        found = self._next()
-        if found == "\x1b":
-            after = self._next()
-            if after in ("[", "O"):
-                return self._sequence()
-            if after:
-                (curses.unget_wch if isinstance(after, str) else curses.ungetch)(after)
-        return NAMES.get(found) or (found if isinstance(found, str) and found.isprintable() else "")
-
-    def _next(self) -> str | int:
-        """A character, or the number of a key; "" when there is none."""
-        if not self._keys:
-            return ""
-        try:
-            return self._input.get_wch()
-        except curses.error:
-            return ""
-
-    def _sequence(self) -> str:
-        """The rest of what a terminal sends for a key though its description says otherwise."""
-        rest = ""
-        while (one := self._next()) and isinstance(one, str) and len(rest) < 8:
-            rest += one
-            if one.isalpha() or one == "~":
-                break
-        return SEQUENCES.get(rest, "")
+        while self._signals:
+            self._obey(self._signals.pop(0))
+        key = self._keyboard.read()
+        if 0 in readable and not key:
+            self._empty_reads += 1
+            return "gone" if self._empty_reads > MOST_EMPTY_READS else ""
+        self._empty_reads = 0
+        return key
 
     def redraw(self) -> None:
         """The next picture is sent whole: something else wrote on the terminal."""
@@ -223,7 +165,7 @@ class Screen:
         curses.endwin()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
-        signal.signal(signal.SIGTSTP, lambda number, _: self._noted.append(number))
+        signal.signal(signal.SIGTSTP, lambda number, _: self._signals.append(number))
         curses.reset_prog_mode()
         with contextlib.suppress(curses.error):
             curses.curs_set(0)
@@ -239,62 +181,19 @@ class Screen:
         self.width, self.height = max(size.columns, 2), max(size.lines, 2)
         curses.resizeterm(self.height, self.width)
 
-    def _attribute(self, style: Style | None) -> int:
-        if style is None:
-            return curses.A_NORMAL
-        if style not in self._attributes:
-            self._attributes[style] = self._find_attribute(style)
-        return self._attributes[style]
-
-    def _find_attribute(self, style: Style) -> int:
-        found = curses.A_NORMAL
-        for wanted, attribute in (
-            (style.bold, curses.A_BOLD),
-            (style.dim, curses.A_DIM),
-            (style.reverse, curses.A_REVERSE),
-            (style.underline, curses.A_UNDERLINE),
-        ):
-            found |= attribute if wanted else 0
-        if self._colour:
-            pair = (_number(style.color), _number(style.bgcolor))
-            if pair != (-1, -1):
-                found |= self._pair(pair)
-        return found
-
-    def _pair(self, pair: tuple[int, int]) -> int:
-        """Colours as curses knows them; those of the terminal where it has no more room."""
-        if pair not in self._pairs:
-            number = len(self._pairs) + 1
-            if number >= min(curses.COLOR_PAIRS, 256):
-                return curses.A_NORMAL
-            foreground, background = (
-                colour if colour < curses.COLORS else colour % 8 for colour in pair
-            )
-            curses.init_pair(number, foreground, background)
-            self._pairs[pair] = number
-        return curses.color_pair(self._pairs[pair])
-
-
-def _number(colour: Any) -> int:
-    """Of the sixteen; -1: the terminal's own."""
-    from rich.color import ColorSystem
-
-    number = colour.downgrade(ColorSystem.STANDARD).number if colour is not None else None
-    return -1 if number is None else int(number)
-
 
 def _unicode() -> bool:
     """Can the terminal show more than ASCII, as far as the locale says? Also where Python says
     UTF-8 in the C locale."""
-    wanted = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and hasattr(
+    is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and hasattr(
         curses.window, "get_wch"
     )
-    if wanted and locale.nl_langinfo(locale.CODESET).upper() != "UTF-8":
+    if is_utf8 and locale.nl_langinfo(locale.CODESET).upper() != "UTF-8":
         try:
             locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
         except locale.Error:
             return False
-    return wanted
+    return is_utf8
 
 
 def _describe() -> None:

@@ -1,0 +1,39 @@
+"""What `gpq doctor` has servers do, by the daemon: each errand with its time limit, and side by
+side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from gpq.cli.doctor.server_lines import Told
+from gpq.client.connection import call
+from gpq.errors import GpqError
+from gpq.options import environment
+from gpq.rpc import node_answers, requests
+
+MOST_AT_ONCE = 8
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+def errand(node: str, name: str, limit: float, **fields: Any) -> Told:
+    """What the server told; {"error"} where it came to nothing."""
+    request = requests.Errand(node, name, fields, limit)
+    try:
+        return call(request, node_answers.ErrandResult, start=False).answer
+    except GpqError as error:
+        return {"error": error.message}
+
+
+def side_by_side(work: Callable[[K], T], keys: Sequence[K]) -> dict[K, T]:
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        return dict(zip(keys, pool.map(work, keys), strict=True))
+
+
+def job_environment() -> dict[str, str]:
+    """The variables that a job submitted here would have."""
+    return environment.kept(dict(os.environ), {})

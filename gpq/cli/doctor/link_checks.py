@@ -1,0 +1,232 @@
+"""`gpq doctor` of what is between servers: shared folders, connections, and an all-reduce over
+each. Verdicts are in `link_lines`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from gpq.cli.doctor import link_lines
+from gpq.cli.doctor.errands import errand, job_environment, side_by_side
+from gpq.cli.doctor.link_lines import Problems
+from gpq.cli.doctor.server_lines import Told
+from gpq.cli.doctor.verdicts import Check
+from gpq.client.connection import call
+from gpq.rpc import node_answers, requests
+from gpq.rpc.node_answers import NodeView
+
+TCP, REDUCE = 15.0, 75.0  # seconds
+LISTENS = 40.0  # seconds, for all tries of the others
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Server:
+    """One that was examined. `python`: the interpreter of scripts there."""
+
+    node: NodeView
+    python: str
+    facts: Told
+    torch: Told
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def boot(self) -> str:
+        """The same for two nodes of one machine."""
+        return str(self.facts["boot"])
+
+    @property
+    def addresses(self) -> list[str]:
+        own = [self.node.address] if self.node.address else []
+        return list(dict.fromkeys([*own, *self.facts["addresses"]]))
+
+
+def between(servers: Sequence[Server], show: Callable[[str], None]) -> list[Check]:
+    """Lines of several servers together."""
+    return _Links(servers, show).lines()
+
+
+class _Links:
+    def __init__(self, servers: Sequence[Server], show: Callable[[str], None]) -> None:
+        self.names = sorted(server.name for server in servers)
+        self.servers = {server.name: server for server in servers}
+        self.show = show
+        self.routes: dict[tuple[str, str], str] = {}  # (from, to) -> the address that works
+
+    def lines(self) -> list[Check]:
+        return [
+            link_lines.versions({name: self.servers[name].torch for name in self.names}),
+            link_lines.host_names({name: self.servers[name].facts for name in self.names}),
+            link_lines.shared(self._shared_folders()),
+            *self._connections(),
+            *self._all_reduces(),
+        ]
+
+    # -- files -------------------------------------------------------------------------------------
+
+    def _shared_folders(self) -> list[list[str]]:
+        """Groups of servers that see each other's mark in the folder of the checkpoints."""
+        self.show("which servers share their files")
+        tokens = self._tokens()
+        side_by_side(lambda name: errand(name, "mark", TCP, token=tokens[name]), self.names)
+        sightings = side_by_side(
+            lambda name: errand(name, "seen", TCP, tokens=[*tokens.values()]), self.names
+        )
+        side_by_side(lambda name: errand(name, "unmark", TCP, token=tokens[name]), self.names)
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for name in self.names:
+            marks = sightings[name].get("seen", [tokens[name]])
+            groups.setdefault(tuple(sorted(marks)), []).append(name)
+        return list(groups.values())
+
+    def _tokens(self) -> dict[str, str]:
+        return {name: uuid.uuid4().hex for name in self.names}
+
+    # -- connections -------------------------------------------------------------------------------
+
+    def _connections(self) -> list[Check]:
+        """From each to each other, on a port of both ranges that jobs use."""
+        self.show(f"trying connections between {len(self.names)} servers")
+        tokens = self._tokens()
+        listeners = side_by_side(
+            lambda name: errand(name, "listen", TCP, token=tokens[name], seconds=LISTENS),
+            self.names,
+        )
+        outcomes = side_by_side(lambda name: self._reach(name, listeners, tokens), self.names)
+        return [
+            self._connection(source, target, problems)
+            for source, problems_by_target in outcomes.items()
+            for target, problems in problems_by_target.items()
+        ]
+
+    def _reach(
+        self, source: str, listeners: Mapping[str, Told], tokens: Mapping[str, str]
+    ) -> dict[str, dict[tuple[str, int], str]]:
+        """Target -> address and port -> what was in the way, "" for nothing."""
+        peers = [name for name in self.names if name != source]
+        ends = [
+            (target, address, port)
+            for target in peers
+            for address in self._ways(source, target)
+            for port in listeners[target].get("ports", [])
+        ]
+        targets = [
+            {"address": address, "port": port, "token": tokens[target]}
+            for target, address, port in ends
+        ]
+        answer = errand(source, "reach", TCP, targets=targets)
+        problems = answer.get("problems", [str(answer.get("error", "no answer"))] * len(ends))
+        outcomes: dict[str, dict[tuple[str, int], str]] = {target: {} for target in peers}
+        for (target, address, port), problem in zip(ends, problems, strict=True):
+            outcomes[target][address, port] = problem
+        return outcomes
+
+    def _connection(self, source: str, target: str, problems: Problems) -> Check:
+        ways = self._ways(source, target)
+        check = link_lines.reached(source, target, ways, problems)
+        if check.verdict == "ok":
+            self.routes[source, target] = next(
+                address for address in ways if link_lines.is_open(address, problems)
+            )
+        return check
+
+    def _ways(self, source: str, target: str) -> list[str]:
+        """Addresses that a job over both would try, in its order: two nodes of one machine need no
+        network, unless they are in containers of their own."""
+        boot = self.servers[source].boot
+        is_same_machine = boot and boot == self.servers[target].boot
+        loopback = [LOOPBACK] if is_same_machine else []
+        return list(dict.fromkeys([*loopback, *self.servers[target].addresses]))
+
+    # -- all-reduce --------------------------------------------------------------------------------
+
+    def _all_reduces(self) -> list[Check]:
+        """Between the two of each pair; no server takes part in two at once, so none disturbs
+        another."""
+        pairs = self._connected_pairs()
+        if not pairs:
+            finding = "not measured: no two servers with torch reach each other"
+            return [Check("all-reduce", "warn", finding, "mend what stands above")]
+        checks: list[Check] = []
+        for batch in disjoint(pairs):
+            answers = side_by_side(lambda pair: self._all_reduce(*pair), batch)
+            for (first, second), (answer, backend) in answers.items():
+                checks.append(link_lines.all_reduce(first, second, answer, backend))
+                if "bandwidth" in answer:
+                    _keep(first, second, answer, backend)
+            self.show(f"measured {len(checks)} of {len(pairs)} connections")
+        return checks
+
+    def _connected_pairs(self) -> list[tuple[str, str]]:
+        """Of servers with torch, connected both ways."""
+        names = [name for name in self.names if "torch" in self.servers[name].torch]
+        return [
+            pair
+            for pair in combinations(names, 2)
+            if pair in self.routes and pair[::-1] in self.routes
+        ]
+
+    def _all_reduce(self, first: str, second: str) -> tuple[Told, str]:
+        """What the two ranks told of it, and the backend."""
+        devices = {name: _free_gpu(self.servers[name].node) for name in (first, second)}
+        backend = self._backend(devices)
+        listener = errand(first, "listen", TCP, token="x", seconds=0.01)
+        common = {
+            "address": self.routes[second, first],
+            "port": listener.get("ports", [0, 0])[1],
+            "backend": backend,
+            "seconds": REDUCE - 10.0,
+        }
+
+        def rank(number: int) -> Told:
+            name, peer = (first, second) if number == 0 else (second, first)
+            return errand(
+                name, "all-reduce", REDUCE, rank=number, peer=self.routes[name, peer],
+                python=self.servers[name].python,
+                device=devices[name] if backend == "nccl" else "",
+                env=job_environment(), **common,
+            )  # fmt: skip
+
+        answers = side_by_side(rank, [0, 1])
+        return (answers[1] if "error" in answers[1] else answers[0]), backend
+
+    def _backend(self, devices: Mapping[str, str]) -> str:
+        """NCCL where each server has a free GPU, and a torch that sees GPUs."""
+        has_gpus = all(self.servers[name].torch.get("gpus") for name in devices)
+        return "nccl" if has_gpus and all(devices.values()) else "gloo"
+
+
+def _free_gpu(node: NodeView) -> str:
+    """A GPU on which nobody is, "" where there is none."""
+    free = (
+        device.id
+        for device in node.devices
+        if device.kind == "cuda" and device.state == "ok" and device.job is None
+    )
+    return next(free, "")
+
+
+def disjoint(pairs: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Rounds in which no name comes twice, together all pairs."""
+    open_pairs = list(pairs)
+    while open_pairs:
+        batch: list[tuple[str, str]] = []
+        busy_names: set[str] = set()
+        for pair in open_pairs:
+            if not busy_names & set(pair):
+                batch.append(pair)
+                busy_names |= set(pair)
+        open_pairs = [pair for pair in open_pairs if pair not in batch]
+        yield batch
+
+
+def _keep(first: str, second: str, answer: Told, backend: str) -> None:
+    measurement = requests.Measured(
+        [first, second], float(answer["latency"]), float(answer["bandwidth"]), backend
+    )
+    call(measurement, node_answers.Kept)

@@ -1,0 +1,74 @@
+"""The list of jobs in `gpq top`: rows in their order, and the cursor, on its job or on the
+neighbour of one that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.console import RenderableType
+
+from gpq.rpc.daemon_answers import TopView
+from gpq.rpc.job_answers import JobView
+from gpq.views.top import interactive
+from gpq.views.top.utilisation import Past
+
+
+class JobList:
+    """What is looked at, of the jobs that were last told."""
+
+    def __init__(self, filter: str) -> None:
+        self.rows: list[JobView] = []
+        self._look = interactive.Look(filter=filter)
+        self._order_key: object = None  # what `rows` are of
+
+    @property
+    def filter(self) -> str:
+        return self._look.filter
+
+    def filter_by(self, text: str) -> None:
+        self._look = replace(self._look, filter=text, first=0)
+
+    def restore_filter(self, text: str) -> None:
+        """The one before it, whose rows are still here."""
+        self._look = replace(self._look, filter=text)
+
+    def take_in(self, jobs: Sequence[JobView], answer_time: float) -> None:
+        order_key = (answer_time, self._look.sort, self._look.descending, self._look.filter)
+        if order_key == self._order_key:
+            return
+        position, self._order_key = interactive.place(self.rows, self._look), order_key
+        self.rows = interactive.ordered(jobs, self._look)
+        if self.rows and all(job.id != self._look.selected for job in self.rows):
+            self._select(min(position, len(self.rows) - 1))
+
+    def current(self) -> JobView | None:
+        """The job under the cursor."""
+        return self.rows[interactive.place(self.rows, self._look)] if self.rows else None
+
+    def move(self, step: int) -> None:
+        if self.rows:
+            position = interactive.place(self.rows, self._look) + step
+            self._select(min(max(position, 0), len(self.rows) - 1))
+
+    def _select(self, position: int) -> None:
+        self._look = replace(self._look, selected=self.rows[position].id)
+
+    def sort(self, step: int, width: int) -> None:
+        """By the column that is so far from the one by which it is sorted."""
+        names = ["", *interactive.titles(self.rows, self._look, width)]
+        index = names.index(self._look.sort) if self._look.sort in names else 0
+        self._look = replace(self._look, sort=names[(index + step) % len(names)], first=0)
+
+    def reverse(self) -> None:
+        column = self._look.sort or "job"
+        self._look = replace(self._look, sort=column, descending=not self._look.descending)
+
+    def room(self, view: TopView, height: int) -> int:
+        """Rows of it that are seen at once."""
+        return interactive.room_for_jobs(view, len(self.rows), height)
+
+    def picture(self, view: TopView, samples: Past, width: int, height: int) -> RenderableType:
+        first = interactive.first_row(self.rows, self._look, self.room(view, height))
+        self._look = replace(self._look, first=first)
+        return interactive.picture(view, self.rows, self._look, samples, width, height)
