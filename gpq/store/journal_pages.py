@@ -16,50 +16,50 @@ PAGE = 500  # rows
 Read = Callable[[str, Sequence[object]], list[tuple[object, ...]]]
 
 
-def records(read: Read, wanted: Wanted) -> Iterator[Record]:
+def records(read: Read, criteria: Wanted) -> Iterator[Record]:
     """Those of jobs that ended, the latest to end first. Raises rows.Damaged."""
-    where, values = _conditions(wanted)
+    where, values = _conditions(criteria)
     query = (
         "SELECT id, state, user, name, ended_at, checksum, body FROM jobs WHERE ended_at IS NOT"
         " NULL"
     )
     after: list[object] = []
-    left = wanted.limit
-    while left is None or left > 0:
-        count = PAGE if left is None else min(PAGE, left)
-        on = [*where, "(ended_at, id) < (?, ?)"] if after else where
+    row_budget = criteria.limit
+    while row_budget is None or row_budget > 0:
+        count = PAGE if row_budget is None else min(PAGE, row_budget)
+        conditions = [*where, "(ended_at, id) < (?, ?)"] if after else where
         page = read(
-            " AND ".join([query, *on]) + " ORDER BY ended_at DESC, id DESC LIMIT ?",
+            " AND ".join([query, *conditions]) + " ORDER BY ended_at DESC, id DESC LIMIT ?",
             [*values, *after, count],
         )
         yield from map(_record, page)
         if len(page) < count:
             return
         after = [page[-1][4], page[-1][0]]
-        left = left - count if left is not None else None
+        row_budget = row_budget - count if row_budget is not None else None
 
 
-def count(read: Read, wanted: Wanted) -> int:
-    where, values = _conditions(wanted)
-    [(found,)] = read(
+def count(read: Read, criteria: Wanted) -> int:
+    where, values = _conditions(criteria)
+    [(number,)] = read(
         " AND ".join(["SELECT count(*) FROM jobs WHERE ended_at IS NOT NULL", *where]), values
     )
-    return int(str(found))
+    return int(str(number))
 
 
-def _conditions(wanted: Wanted) -> tuple[list[str], list[object]]:
+def _conditions(criteria: Wanted) -> tuple[list[str], list[object]]:
     where: list[str] = []
     values: list[object] = []
-    if wanted.ids or wanted.names:
-        where.append(f"(id IN ({_marks(wanted.ids)}) OR name IN ({_marks(wanted.names)}))")
-        values += [*wanted.ids, *wanted.names]
-    if wanted.user:
+    if criteria.ids or criteria.names:
+        where.append(f"(id IN ({_marks(criteria.ids)}) OR name IN ({_marks(criteria.names)}))")
+        values += [*criteria.ids, *criteria.names]
+    if criteria.user:
         where.append("user = ?")
-        values.append(wanted.user)
-    if wanted.states:
-        where.append(f"state IN ({_marks(wanted.states)})")
-        values += map(str, wanted.states)
-    for moment, sign in ((wanted.since, ">="), (wanted.until, "<")):
+        values.append(criteria.user)
+    if criteria.states:
+        where.append(f"state IN ({_marks(criteria.states)})")
+        values += map(str, criteria.states)
+    for moment, sign in ((criteria.since, ">="), (criteria.until, "<")):
         if moment is not None:
             where.append(f"ended_at {sign} ?")
             values.append(moment)

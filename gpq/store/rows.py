@@ -29,13 +29,13 @@ class Damaged(ValueError):
     """A row is not what was written."""
 
 
-def encode(thing: Job | Event | Prior | Sequence[Reservation]) -> str:
+def encode(value: Job | Event | Prior | Sequence[Reservation]) -> str:
     """JSON; a number that is none (a diverged loss) is written NaN or Infinity, as Python's json
     reads it."""
-    if isinstance(thing, Submitted) or (isinstance(thing, Job) and thing.profile == _UNMEASURED):
+    if isinstance(value, Submitted) or (isinstance(value, Job) and value.profile == _UNMEASURED):
         with contextlib.suppress(UnicodeError):
-            return _QUICK.encode(thing).decode()  # nothing was measured of it: every number is one
-    return json.dumps(msgspec.to_builtins(thing), separators=(",", ":"), ensure_ascii=False)
+            return _QUICK.encode(value).decode()  # nothing was measured of it: every number is one
+    return json.dumps(msgspec.to_builtins(value), separators=(",", ":"), ensure_ascii=False)
 
 
 def checksum(*columns: object) -> int:
@@ -58,8 +58,8 @@ def decode(text: str, kind: type[T]) -> T:
 
 def decode_event(kind: str, text: str) -> Event:
     """Raises Damaged, also for a kind that is not known."""
-    known = EVENT_KINDS.get(kind)
-    if known is None:
+    event_type = EVENT_KINDS.get(kind)
+    if event_type is None:
         raise Damaged(f"unknown event {kind!r}")
-    event: Event = decode(text, known)
+    event: Event = decode(text, event_type)
     return event

@@ -96,14 +96,14 @@ class SqliteStore:
         if self._failed:
             raise StoreFailed(self._failed)
         before = self._state
-        gone = {name for name in before.jobs if name not in snapshot.jobs} - {
+        missing_ids = {name for name in before.jobs if name not in snapshot.jobs} - {
             job.id for job in ended
         }
-        if gone:
-            raise ValueError(f"jobs {sorted(gone)} left the snapshot without an outcome")
-        known = before.jobs.get
-        changed = [job for name, job in snapshot.jobs.items() if known(name) is not job]
-        self._mark(snapshot.next_id - 1, max((job.attempt for job in changed), default=0))
+        if missing_ids:
+            raise ValueError(f"jobs {sorted(missing_ids)} left the snapshot without an outcome")
+        stored_job = before.jobs.get
+        changed_jobs = [job for name, job in snapshot.jobs.items() if stored_job(name) is not job]
+        self._mark(snapshot.next_id - 1, max((job.attempt for job in changed_jobs), default=0))
         journal = [event for event in events if not isinstance(event, EPHEMERAL)]
         meta = [
             (key, repr(new))
@@ -119,21 +119,21 @@ class SqliteStore:
         if before.drained != snapshot.drained:
             meta.append(("drained", json.dumps(dict(sorted(snapshot.drained.items())))))
         if before.reservations != snapshot.reservations:
-            held = [each for _, each in sorted(snapshot.reservations.items())]
-            meta.append(("reservations", rows.encode(held)))
+            reservations = [reservation for _, reservation in sorted(snapshot.reservations.items())]
+            meta.append(("reservations", rows.encode(reservations)))
         if (
             before.means_kept is not snapshot.means_kept
             and before.means_kept != snapshot.means_kept
         ):
             meta.append(("means", share_averages.encode(snapshot.means_kept)))
-        learnt, forgotten = priors.changes(before.priors, snapshot.priors, snapshot.now)
-        if changed or ended or journal or meta or learnt or forgotten:
+        prior_rows, prior_keys = priors.changes(before.priors, snapshot.priors, snapshot.now)
+        if changed_jobs or ended or journal or meta or prior_rows or prior_keys:
             writes: Writes = [
-                (_PUT_JOB, [_job_row(job, snapshot.now) for job in (*changed, *ended)]),
+                (_PUT_JOB, [_job_row(job, snapshot.now) for job in (*changed_jobs, *ended)]),
                 (_PUT_EVENT, [_event_row(event) for event in journal]),
                 (PUT_META, meta),
-                (priors.PUT, learnt),
-                (priors.DROP, forgotten),
+                (priors.PUT, prior_rows),
+                (priors.DROP, prior_keys),
             ]
             self._write(writes, adds=any(isinstance(event, Submitted) for event in journal))
         self._state = Snapshot(
@@ -219,20 +219,20 @@ class SqliteStore:
     def _take_over(self, first_id: int, path: str, is_new: bool) -> None:
         """Raise the epoch, in the database and then in its marks."""
         self._marks_path = path
-        found, why = beside.read(path) if path else (None, "")
-        if why and not is_new:
+        old_marks, problem = beside.read(path) if path else (None, "")
+        if problem and not is_new:
             self.notes.append(
-                f"{path} {why}, and is written anew: that the database is no old copy cannot be"
+                f"{path} {problem}, and is written anew: that the database is no old copy cannot be"
                 " told"
             )
         try:
-            taken = takeover.succeed(self._writer, found, first_id)
+            succession = takeover.succeed(self._writer, old_marks, first_id)
         except (KeyError, ValueError, TypeError) as error:
             raise disk.damaged(self.path, f"table meta or jobs: {error}") from None
-        self.notes += [taken.note] if taken.note else []
-        self._marks, self.epoch = taken.marks, taken.marks.epoch
+        self.notes += [succession.note] if succession.note else []
+        self._marks, self.epoch = succession.marks, succession.marks.epoch
         if path:
-            self._write_marks(taken.marks)
+            self._write_marks(succession.marks)
 
     def _mark(self, ids: int, attempts: int) -> None:
         """Before these numbers are acknowledged. Rarely a write."""
@@ -253,17 +253,17 @@ class SqliteStore:
         except OSError as error:
             if error.errno in beside.FULL:
                 raise disk.full(self.path) from error
-            told = f"{self._marks_path} cannot be written: {error.strerror}; nothing was changed"
-            raise Refused(told, "make it writable, or remove it") from error
+            message = f"{self._marks_path} cannot be written: {error.strerror}; nothing was changed"
+            raise Refused(message, "make it writable, or remove it") from error
         self._marks = marks
 
     def _read_state(self) -> Snapshot:
         meta = dict(self._reader.execute("SELECT key, value FROM meta").fetchall())
-        found = self._reader.execute(
+        job_rows = self._reader.execute(
             f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NULL ORDER BY id"
         )
-        jobs = {job.id: job for job in (self._job(row) for row in found)}
-        kept = share_averages.decode(meta.get("means", "{}"))
+        jobs = {job.id: job for job in (self._job(row) for row in job_rows)}
+        means = share_averages.decode(meta.get("means", "{}"))
         try:
             return Snapshot(
                 jobs=jobs,
@@ -280,12 +280,14 @@ class SqliteStore:
                     for name, why in json.loads(meta.get("drained", "{}")).items()
                 },
                 reservations={
-                    held.id: held
-                    for held in rows.decode(meta.get("reservations", "[]"), list[Reservation])
+                    reservation.id: reservation
+                    for reservation in rows.decode(
+                        meta.get("reservations", "[]"), list[Reservation]
+                    )
                 },
                 next_reservation=int(meta.get("next_reservation", 1)),
-                means=kept,
-                means_kept=kept,
+                means=means,
+                means_kept=means,
             )
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise disk.damaged(self.path, f"table meta: {error}") from None
@@ -302,15 +304,15 @@ class SqliteStore:
         limit: int | None = None,
     ) -> list[Job]:
         where, values = ["ended_at IS NOT NULL"], list[object]()
-        for column, wanted in (
+        for column, choices in (
             ("id", ids),
             ("name", names),
             ("user", [user] if user else None),
             ("state", states or None),
         ):
-            if wanted is not None:
-                where.append(f"{column} IN ({','.join('?' * len(wanted))})")
-                values.extend(str(one) if column == "state" else one for one in wanted)
+            if choices is not None:
+                where.append(f"{column} IN ({','.join('?' * len(choices))})")
+                values.extend(str(choice) if column == "state" else choice for choice in choices)
         query = (
             f"SELECT {_JOB_COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY ended_at DESC,"
             " id DESC LIMIT ?"
@@ -333,13 +335,13 @@ class SqliteStore:
             f"SELECT kind, checksum, body FROM events WHERE {' AND '.join(where)} ORDER BY seq DESC"
             " LIMIT ?"
         )
-        found = []
+        events = []
         for kind, checksum, body in self._read(query, [*values, -1 if limit is None else limit]):
             with self._sound():
                 if rows.checksum(kind, body) != checksum:
                     raise rows.Damaged("an event has another checksum")
-                found.append(rows.decode_event(str(kind), str(body)))
-        return found[::-1]
+                events.append(rows.decode_event(str(kind), str(body)))
+        return events[::-1]
 
     def news(
         self, after: int, kinds: Sequence[type], limit: int
@@ -352,22 +354,22 @@ class SqliteStore:
             "SELECT seq, kind, checksum, body FROM events WHERE seq > ? AND seq <= ? AND +kind IN"
             f" ({','.join('?' * len(kinds))}) ORDER BY seq LIMIT ?"
         )
-        found: list[tuple[int, Event]] = []
+        numbered_events: list[tuple[int, Event]] = []
         for seq, kind, checksum, body in self._read(
             query, [after, until, *(kind.__name__ for kind in kinds), limit]
         ):
             with self._sound():
                 if rows.checksum(kind, body) != checksum:
                     raise rows.Damaged("an event has another checksum")
-                found.append((int(str(seq)), rows.decode_event(str(kind), str(body))))
-        return (found[-1][0] if len(found) == limit else until), found
+                numbered_events.append((int(str(seq)), rows.decode_event(str(kind), str(body))))
+        return (numbered_events[-1][0] if len(numbered_events) == limit else until), numbered_events
 
-    def records(self, wanted: Wanted) -> list[Record]:
+    def records(self, criteria: Wanted) -> list[Record]:
         with self._sound():
-            return list(journal_pages.records(self._read, wanted))
+            return list(journal_pages.records(self._read, criteria))
 
-    def count(self, wanted: Wanted) -> int:
-        return journal_pages.count(self._read, wanted)
+    def count(self, criteria: Wanted) -> int:
+        return journal_pages.count(self._read, criteria)
 
     def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
         with self._sound():

@@ -177,7 +177,12 @@ def own_jobs(since: float | None, restart: float | None) -> History:
     path = paths.database()
     jobs, told = read_jobs(path), read_told(path)
     found = history(
-        jobs, time.time(), since=since, restart=restart, held=told.held, gpu_types=told.gpu_types
+        jobs,
+        time.time(),
+        since=since,
+        restart=restart,
+        held=told.hold_seconds,
+        gpu_types=told.gpu_types,
     )
     if not found.replayable:
         raise Refused(
