@@ -12,6 +12,7 @@ from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.ports import Wanted
+from gpq.store import rows
 
 
 class MemoryStore:
@@ -28,25 +29,10 @@ class MemoryStore:
     def commit(
         self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()
     ) -> None:
-        missing_ids = set(self._state.jobs) - set(snapshot.jobs) - {job.id for job in ended}
-        if missing_ids:
-            raise ValueError(f"jobs {sorted(missing_ids)} left the snapshot without an outcome")
+        rows.check_outcomes(self._state, snapshot, ended)
         self._journal.extend(event for event in events if not isinstance(event, EPHEMERAL))
         self._ended.extend(ended)
-        self._state = replace(
-            Snapshot(),
-            jobs=snapshot.jobs,
-            next_id=snapshot.next_id,
-            lost_ids=snapshot.lost_ids,
-            round_at=snapshot.round_at,
-            priors=snapshot.priors,
-            drained=snapshot.drained,
-            reservations=snapshot.reservations,
-            next_reservation=snapshot.next_reservation,
-            links=snapshot.links,
-            means=snapshot.means_kept,
-            means_kept=snapshot.means_kept,
-        )
+        self._state = rows.kept(snapshot)
 
     def history(
         self,

@@ -38,7 +38,7 @@ def read_jobs(path: str) -> list[Job]:
     """Every job there is, ended or not, by id. Raises NotFound where there is no database, Refused
     where it is damaged or newer than this program."""
     with _opened(path) as connection:
-        return [_job(row) for row in connection.execute(_JOBS)]
+        return [rows.of_job_row(row, Job) for row in connection.execute(_JOBS)]
 
 
 def read_told(path: str) -> Told:
@@ -84,10 +84,3 @@ def _opened(path: str) -> Iterator[sqlite3.Connection]:
         raise explained(error, path) from error
     except rows.Damaged as error:
         raise disk.damaged(path, str(error)) from None
-
-
-def _job(row: tuple[object, ...]) -> Job:
-    *columns, checksum, body = row
-    if rows.checksum(*columns, body) != checksum:
-        raise rows.Damaged(f"job {row[0]} has another checksum")
-    return rows.decode(str(body), Job)
