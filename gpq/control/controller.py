@@ -110,21 +110,23 @@ class Controller:
         before the commit."""
         snapshot = replace(self.snapshot, now=self.world.now())
         facts = [*self._backlog, *news]
-        answers, asked = self._build(snapshot, facts, self._take_asks())
-        events = [*facts, *asked]
-        others = [event for event in events if not isinstance(event, Submitted)]
-        self._urgent = self._urgent or due(snapshot, others) or snapshot.now >= self._next_round()
+        answers, ask_events = self._build(snapshot, facts, self._take_asks())
+        events = [*facts, *ask_events]
+        other_events = [event for event in events if not isinstance(event, Submitted)]
+        self._urgent = (
+            self._urgent or due(snapshot, other_events) or snapshot.now >= self._next_round()
+        )
         self._due = self._due or self._urgent or due(snapshot, events)
         # Who waits for an answer waits for one commit, not for a round as well; the round follows
         # at once.
         allocate = self._due and not self._rest() and (not answers or self._put_off >= PATIENCE)
         try:
-            began = time.perf_counter()
+            start = time.perf_counter()
             decision = decide(
                 snapshot, events, self.policy, allocate=allocate, settled=self._settled
             )
-            spent = time.perf_counter() - began
-            written = self._commit(decision)
+            decision_seconds = time.perf_counter() - start
+            commit_seconds = self._commit(decision)
         except StoreFailed as error:
             _fail(answers, error)
             raise
@@ -142,11 +144,13 @@ class Controller:
         self._urgent = self._urgent and not allocate
         if allocate:
             self.rounds += 1
-            self.round_seconds.append(spent)
+            self.round_seconds.append(decision_seconds)
             self._round_over = time.perf_counter()
         self._show(
             decision,
-            self.tally.after(self.snapshot, decision, spent if allocate else None, written),
+            self.tally.after(
+                self.snapshot, decision, decision_seconds if allocate else None, commit_seconds
+            ),
         )
         for answer, result in answers:
             answer.set_result(result)
@@ -157,13 +161,13 @@ class Controller:
         """When the next `step` is due though nothing has come."""
         if self._not_before is not None:
             return self._not_before
-        if self._due and (rest := self._rest()):
-            return min(self.world.now() + rest, self._next_round())
+        if self._due and (pause := self._rest()):
+            return min(self.world.now() + pause, self._next_round())
         return self.snapshot.now if self._due else self._next_round()
 
     def _next_round(self) -> Seconds:
-        known, at = self._next
-        if known is not self.snapshot:
+        basis, at = self._next
+        if basis is not self.snapshot:
             self._next = self.snapshot, (at := next_round(self.snapshot))
         return at
 
@@ -192,23 +196,23 @@ class Controller:
         events: list[Event] = []
         if not asks:
             return answers, events
-        before = snapshot
+        base = snapshot
         jobs, snapshot = _on_a_copy(
-            before, facts
+            base, facts
         )  # one for all of them: with many jobs a copy for each would take longest
         for build, answer in asks:
             try:
-                wanted, result = build(snapshot)
+                ask_events, result = build(snapshot)
             except Exception as error:  # the caller's own, raised again in its thread
                 answer.set_exception(error)
                 continue
             try:
-                snapshot = fold(snapshot, wanted, into=jobs).snapshot
+                snapshot = fold(snapshot, ask_events, into=jobs).snapshot
             except Exception as error:
                 answer.set_exception(error)
-                jobs, snapshot = _on_a_copy(before, [*facts, *events])
+                jobs, snapshot = _on_a_copy(base, [*facts, *events])
                 continue
-            events.extend(wanted)
+            events.extend(ask_events)
             answers.append((answer, result))
         return answers, events
 
@@ -216,12 +220,14 @@ class Controller:
         """Write what changed: how long that took. What only nodes know (devices, silence) is not
         remembered and costs no disk write: None."""
         before, after = self.snapshot, decision.snapshot
-        lasting = [event for event in decision.journal if not isinstance(event, _NODE_NEWS)]
-        news = after.next_id != before.next_id or after.means_kept is not before.means_kept
-        if lasting or decision.ended or news or after.jobs != before.jobs:
-            began = time.perf_counter()
+        durable_events = [event for event in decision.journal if not isinstance(event, _NODE_NEWS)]
+        numbers_changed = (
+            after.next_id != before.next_id or after.means_kept is not before.means_kept
+        )
+        if durable_events or decision.ended or numbers_changed or after.jobs != before.jobs:
+            start = time.perf_counter()
             self.store.commit(decision.journal, after, decision.ended)
-            return time.perf_counter() - began
+            return time.perf_counter() - start
         return None
 
     def _show(self, decision: Decision, tally: Tally) -> None:

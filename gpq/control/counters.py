@@ -52,12 +52,12 @@ class Histogram:
     @property
     def cumulated(self) -> list[tuple[float, int]]:
         """(bound, how many at or below it), and infinity with all."""
-        found, seen = list[tuple[float, int]](), 0
+        pairs, running_total = list[tuple[float, int]](), 0
         counts = self.counts or (0,) * (len(self.bounds) + 1)
         for bound, count in zip((*self.bounds, float("inf")), counts, strict=True):
-            seen += count
-            found.append((bound, seen))
-        return found
+            running_total += count
+            pairs.append((bound, running_total))
+        return pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,16 @@ class Tally:
         self,
         before: Snapshot,
         decision: Decision,
-        deciding: Seconds | None,
-        writing: Seconds | None,
+        decision_seconds: Seconds | None,
+        commit_seconds: Seconds | None,
     ) -> Tally:
-        """With one pass of the loop. `deciding`: what its round took, `writing`: what its commit
-        took; None: there was none."""
+        """With one pass of the loop. `decision_seconds`: what its round took, `commit_seconds`:
+        what its commit took; None: there was none."""
         tally = self
-        if deciding is not None:
-            tally = replace(tally, rounds=tally.rounds.having(deciding))
-        if writing is not None:
-            tally = replace(tally, commits=tally.commits.having(writing))
+        if decision_seconds is not None:
+            tally = replace(tally, rounds=tally.rounds.having(decision_seconds))
+        if commit_seconds is not None:
+            tally = replace(tally, commits=tally.commits.having(commit_seconds))
         for event in decision.journal:
             if isinstance(event, Launched):
                 tally = _launched(tally, before, decision, event)
@@ -96,10 +96,13 @@ class Tally:
                 and event.ready
                 and (job := before.jobs.get(event.job)) is not None
             ):
-                took = learn_profile.restart_took(job, event)
-                if took is not None and job.attempt == event.attempt:
+                restart_seconds = learn_profile.restart_took(job, event)
+                if restart_seconds is not None and job.attempt == event.attempt:
                     tally = replace(
-                        tally, restart_seconds=_more(tally.restart_seconds, job.spec.user, took)
+                        tally,
+                        restart_seconds=_more(
+                            tally.restart_seconds, job.spec.user, restart_seconds
+                        ),
                     )
         for job in decision.ended:
             user = job.spec.user
@@ -115,8 +118,8 @@ def _launched(tally: Tally, before: Snapshot, decision: Decision, event: Launche
     job = decision.snapshot.jobs.get(event.job)
     if job is None:
         return tally
-    old = before.jobs.get(event.job)
-    if old is None or old.attempt == 0:
+    previous = before.jobs.get(event.job)
+    if previous is None or previous.attempt == 0:
         return replace(tally, waits=tally.waits.having(max(event.at - job.submitted_at, 0.0)))
     return replace(tally, restarts=_more(tally.restarts, job.spec.user, 1))
 

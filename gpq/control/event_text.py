@@ -43,22 +43,22 @@ def exit_line(end: Exit | None) -> str:
     if end is None:
         return ""
     if end.fenced:
-        said = ""
+        cause = ""
     elif end.lost:
-        said = "no exit record: its server was restarted, or its processes vanished"
+        cause = "no exit record: its server was restarted, or its processes vanished"
     elif end.code is not None:
-        said = f"exit {end.code}"
+        cause = f"exit {end.code}"
     elif end.signal:
         try:
-            said = f"killed by {Signals(end.signal).name}"
+            cause = f"killed by {Signals(end.signal).name}"
         except ValueError:
-            said = f"killed by signal {end.signal}"
+            cause = f"killed by signal {end.signal}"
     else:
-        said = ""
-    said = f"{said}, out of memory" if end.oom and said else said
-    if end.note.startswith(f"{said} "):  # it begins with the same words
+        cause = ""
+    cause = f"{cause}, out of memory" if end.oom and cause else cause
+    if end.note.startswith(f"{cause} "):  # it begins with the same words
         return end.note
-    return f"{said}: {end.note}" if end.note and said else said or end.note
+    return f"{cause}: {end.note}" if end.note and cause else cause or end.note
 
 
 def ended_line(job: Job) -> str:
@@ -103,12 +103,12 @@ def _asked_line(event: facts.Event) -> str:
         case facts.NodeUndrained():
             return f"node {event.node} was undrained{_by(event.by)}"
         case facts.NodeReserved():
-            held = event.reservation
-            whom = f"for {held.user}" if held.user else "for nobody"
-            when = f"from {stamp(held.start)} until {stamp(held.end)}"
+            reservation = event.reservation
+            beneficiary = f"for {reservation.user}" if reservation.user else "for nobody"
+            window = f"from {stamp(reservation.start)} until {stamp(reservation.end)}"
             return (
-                f"{place_of(held, None)} reserved {whom} {when}{_by(held.by)} (reservation"
-                f" {held.id})"
+                f"{place_of(reservation, None)} reserved {beneficiary} {window}"
+                f"{_by(reservation.by)} (reservation {reservation.id})"
             )
         case facts.NodeUnreserved():
             return f"reservation {event.id} was undone{_by(event.by)}"

@@ -36,8 +36,8 @@ def covered(word: str, snapshot: Snapshot) -> Callable[[Job], bool]:
     if last := _LAST.fullmatch(word):
         number = snapshot.next_id - 1 - int(last[1] or 0)
         return lambda job: job.id == number
-    if some := _ELEMENTS.fullmatch(word):
-        array, low, high = int(some[1]), int(some[2]), int(some[3] or some[2])
+    if elements := _ELEMENTS.fullmatch(word):
+        array, low, high = int(elements[1]), int(elements[2]), int(elements[3] or elements[2])
         return lambda job: (
             (seat := job.spec.seat) is not None
             and seat.array == array
@@ -56,25 +56,25 @@ def covered(word: str, snapshot: Snapshot) -> Callable[[Job], bool]:
 def resolve(selectors: Sequence[str], snapshot: Snapshot, past: History) -> list[JobId]:
     """Ids in the order named, each once. Raises NotFound, naming near ones, and UsageError for
     nonsense."""
-    found: dict[JobId, None] = {}
+    ids: dict[JobId, None] = {}
     for selector in selectors:
         for word in selector.split(","):
-            found.update(dict.fromkeys(_one_word(word.strip(), snapshot, past)))
-    return list(found)
+            ids.update(dict.fromkeys(_one_word(word.strip(), snapshot, past)))
+    return list(ids)
 
 
 def single(selector: str, snapshot: Snapshot, past: History) -> JobId:
     """The one job meant; of several with that name the newest. Raises as `resolve`."""
-    found = resolve([selector], snapshot, past)
-    if not found:
+    ids = resolve([selector], snapshot, past)
+    if not ids:
         raise NotFound(f"`{selector}` names no job", "`gpq status` lists what there is")
-    if len(found) > 1 and re.fullmatch(r"\d+(_.*)?", selector):
+    if len(ids) > 1 and re.fullmatch(r"\d+(_.*)?", selector):
         array = selector.partition("_")[0]
         raise UsageError(
-            f"`{selector}` is an array of {len(found)} jobs",
+            f"`{selector}` is an array of {len(ids)} jobs",
             f"name one: {array}_0, or its id; `gpq status {array}` lists them",
         )
-    return max(found)
+    return max(ids)
 
 
 def _one_word(word: str, snapshot: Snapshot, past: History) -> list[JobId]:
@@ -82,11 +82,16 @@ def _one_word(word: str, snapshot: Snapshot, past: History) -> list[JobId]:
         return sorted(snapshot.jobs)
     if last := _LAST.fullmatch(word):
         number = snapshot.next_id - 1 - int(last[1] or 0)
-        found = _numbers(word, range(number, number + 1), snapshot, past)
-        return found if last[1] else _with_its_array(found[0], snapshot, past)
-    if some := _ELEMENTS.fullmatch(word):
+        job_ids = _numbers(word, range(number, number + 1), snapshot, past)
+        return job_ids if last[1] else _with_its_array(job_ids[0], snapshot, past)
+    if elements := _ELEMENTS.fullmatch(word):
         return _elements(
-            word, JobId(int(some[1])), int(some[2]), int(some[3] or some[2]), snapshot, past
+            word,
+            JobId(int(elements[1])),
+            int(elements[2]),
+            int(elements[3] or elements[2]),
+            snapshot,
+            past,
         )
     if ids := _IDS.fullmatch(word):
         whole = _array(JobId(int(ids[1])), snapshot, past) if not ids[2] else []
@@ -104,9 +109,9 @@ def _one_word(word: str, snapshot: Snapshot, past: History) -> list[JobId]:
         raise UsageError(
             f"{word!r} names no job", "say an id, a range such as 3-7, a name, @ (the last) or all"
         )
-    named = [job.id for job in snapshot.jobs.values() if job.name == word]
-    if named:
-        return sorted(named)
+    live_ids = [job.id for job in snapshot.jobs.values() if job.name == word]
+    if live_ids:
+        return sorted(live_ids)
     ended = past.history(names=[word], limit=1)
     if ended:
         return [ended[0].id]
@@ -128,11 +133,13 @@ def _array(name: JobId, snapshot: Snapshot, past: History) -> list[Job]:
     seat = first.spec.seat if first is not None else None
     if seat is None or seat.array != name:
         return []
-    names = [JobId(number) for number in range(name + 1, name + seat.size + 1)]
-    live = [snapshot.jobs[each] for each in names if each in snapshot.jobs]
+    element_ids = [JobId(number) for number in range(name + 1, name + seat.size + 1)]
+    live = [snapshot.jobs[element_id] for element_id in element_ids if element_id in snapshot.jobs]
     ended = (
-        past.history(ids=[each for each in names if each not in snapshot.jobs])
-        if len(live) < len(names)
+        past.history(
+            ids=[element_id for element_id in element_ids if element_id not in snapshot.jobs]
+        )
+        if len(live) < len(element_ids)
         else []
     )
     return sorted([*live, *ended], key=lambda job: job.id)
@@ -141,7 +148,9 @@ def _array(name: JobId, snapshot: Snapshot, past: History) -> list[Job]:
 def _with_its_array(name: JobId, snapshot: Snapshot, past: History) -> list[JobId]:
     job = snapshot.jobs.get(name) or next(iter(past.history(ids=[name])), None)
     seat = job.spec.seat if job is not None else None
-    return [name] if seat is None else [each.id for each in _array(seat.array, snapshot, past)]
+    return (
+        [name] if seat is None else [element.id for element in _array(seat.array, snapshot, past)]
+    )
 
 
 def _elements(
@@ -153,39 +162,43 @@ def _elements(
     if not jobs:
         raise NotFound(f"`{word}`: there is no array {name}", _last_ids(snapshot))
     indices = {job.spec.seat.index: job.id for job in jobs if job.spec.seat is not None}
-    found = [indices[index] for index in sorted(indices) if low <= index <= high]
-    if not found:
+    job_ids = [indices[index] for index in sorted(indices) if low <= index <= high]
+    if not job_ids:
         raise NotFound(
             f"`{word}`: no such job", f"array {name} has {min(indices)} to {max(indices)}"
         )
-    return found
+    return job_ids
 
 
 def _numbers(word: str, numbers: range, snapshot: Snapshot, past: History) -> list[JobId]:
     """Those of `numbers` that are or were jobs."""
     existing = [JobId(number) for number in numbers if 0 < number < snapshot.next_id]
-    asked = [number for number in existing if number not in snapshot.jobs]
-    ended = {job.id for job in past.history(ids=asked)} if asked else set()
-    found = [number for number in existing if number in snapshot.jobs or number in ended]
-    if not found:
+    absent_ids = [number for number in existing if number not in snapshot.jobs]
+    ended = {job.id for job in past.history(ids=absent_ids)} if absent_ids else set()
+    job_ids = [number for number in existing if number in snapshot.jobs or number in ended]
+    if not job_ids:
         raise NotFound(
             f"there is no job {word}" if word[0] != "@" else f"`{word}`: no such job",
             _last_ids(snapshot),
         )
-    return found
+    return job_ids
 
 
 def _last_ids(snapshot: Snapshot) -> str:
     if snapshot.next_id <= 1:
         return "no job was submitted yet: `gpq submit` does"
     live = sorted(snapshot.jobs)[-5:]
-    listed = f"; live: {', '.join(map(str, live))}" if live else ""
-    return f"the last one is {snapshot.next_id - 1}{listed}; `gpq status` lists them"
+    live_text = f"; live: {', '.join(map(str, live))}" if live else ""
+    return f"the last one is {snapshot.next_id - 1}{live_text}; `gpq status` lists them"
 
 
 def _near_names(word: str, snapshot: Snapshot, past: History) -> str:
     names = {job.name for job in snapshot.jobs.values()} | {
         job.name for job in past.history(limit=NEAR_POOL)
     }
-    near = difflib.get_close_matches(word, sorted(names - {""}), n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else "`gpq status` lists what there is"
+    suggestions = difflib.get_close_matches(word, sorted(names - {""}), n=3, cutoff=0.5)
+    return (
+        f"did you mean {' or '.join(suggestions)}?"
+        if suggestions
+        else "`gpq status` lists what there is"
+    )

@@ -10,13 +10,42 @@ import msgspec
 import gpq
 from gpq import decoding
 from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, UsageError
+from gpq.rpc import requests
 from gpq.rpc.protocol import MAX_LINE, VERSION
-from gpq.rpc.requests import AnyRequest, Request
+from gpq.rpc.requests import Request
 
 R = TypeVar("R")
 
 RESTART_HINT = (
     "`gpq daemon stop`, then try again: the next command starts the right one, and jobs run on"
+)
+
+AnyRequest = (
+    requests.Submit
+    | requests.Status
+    | requests.History
+    | requests.Report
+    | requests.Show
+    | requests.Why
+    | requests.Logs
+    | requests.Cancel
+    | requests.Hold
+    | requests.Release
+    | requests.Requeue
+    | requests.Edit
+    | requests.Wait
+    | requests.Nodes
+    | requests.Drain
+    | requests.Undrain
+    | requests.Reserve
+    | requests.Unreserve
+    | requests.Top
+    | requests.Complete
+    | requests.Errand
+    | requests.Measured
+    | requests.Info
+    | requests.Reload
+    | requests.Shutdown
 )
 
 

@@ -272,32 +272,3 @@ class Reload(Request, frozen=True):
 
 class Shutdown(Request, frozen=True):
     """The daemon ends; jobs run on."""
-
-
-AnyRequest = (
-    Submit
-    | Status
-    | History
-    | Report
-    | Show
-    | Why
-    | Logs
-    | Cancel
-    | Hold
-    | Release
-    | Requeue
-    | Edit
-    | Wait
-    | Nodes
-    | Drain
-    | Undrain
-    | Reserve
-    | Unreserve
-    | Top
-    | Complete
-    | Errand
-    | Measured
-    | Info
-    | Reload
-    | Shutdown
-)

@@ -31,7 +31,7 @@ LOCAL_FUSE = frozenset(
 def filesystem_of(folder: str, mountinfo: str) -> str:
     """The type of the file system that `folder` (resolved) lies on, by the text of
     /proc/self/mountinfo; "" unknown."""
-    best, found = "", ""
+    mount_point, kind = "", ""
     for line in mountinfo.splitlines():
         before, separator, after = line.partition(" - ")
         fields = before.split()
@@ -39,9 +39,9 @@ def filesystem_of(folder: str, mountinfo: str) -> str:
             continue
         point = fields[4].encode().decode("unicode_escape")  # spaces are written \040
         inside = folder == point or folder.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, found = point, after.split()[0]
-    return found
+        if inside and len(point) >= len(mount_point):
+            mount_point, kind = point, after.split()[0]
+    return kind
 
 
 def is_remote(kind: str) -> bool:
@@ -114,10 +114,10 @@ class Reserve:
 
     def release(self) -> bool:
         """Give it up. False when there was none."""
-        had, self.held = self.held, False
+        was_held, self.held = self.held, False
         with contextlib.suppress(OSError):
             os.unlink(self._path)
-        return had
+        return was_held
 
 
 def is_full(error: sqlite3.Error, folder: str) -> bool:
@@ -147,8 +147,8 @@ def damage_in(error: sqlite3.Error) -> str:
     text = str(error)
     if "Could not decode to UTF-8" in text:
         return "a text in it is no UTF-8"
-    known = ("malformed", "not a database", "corrupt", "no such table", "no such column")
-    return text if any(said in text for said in known) else ""
+    phrases = ("malformed", "not a database", "corrupt", "no such table", "no such column")
+    return text if any(phrase in text for phrase in phrases) else ""
 
 
 def damaged(path: str, what: str) -> GpqError:
@@ -164,16 +164,16 @@ def _way_back(path: str) -> str:
     number = next(
         number for number in itertools.count(1) if not os.path.exists(f"{folder}/damaged-{number}")
     )
-    away = f"cd {shlex.quote(folder)} && mkdir damaged-{number} && mv {name}* damaged-{number}"
+    removal = f"cd {shlex.quote(folder)} && mkdir damaged-{number} && mv {name}* damaged-{number}"
     try:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(os.path.getmtime(f"{path}.backup")))
     except OSError:
-        return f"there is no backup; `{away}` moves it away to begin anew"
+        return f"there is no backup; `{removal}` moves it away to begin anew"
     copy = f"cp damaged-{number}/{name}.backup {name}"
-    back = f"`{away} && {copy}` goes back to the backup of {at}; what came later is lost"
+    advice = f"`{removal} && {copy}` goes back to the backup of {at}; what came later is lost"
     if os.path.exists(os.path.join(folder, paths.MARKS)):
-        return back
-    refused = (
+        return advice
+    refusal = (
         "servers may refuse the older database: `gpq nodes` then names a file on each to remove"
     )
-    return f"{back}. As there is no {paths.MARKS}, {refused}"
+    return f"{advice}. As there is no {paths.MARKS}, {refusal}"

@@ -34,17 +34,17 @@ class Marks:
         return ids <= self.ids and attempts <= self.attempts
 
 
-def raised(have: int, need: int, block: int) -> int:
+def raised(ceiling: int, number: int, block: int) -> int:
     """The least ceiling to write: never lower than it was."""
-    return have if need <= have else need - 1 + block
+    return ceiling if number <= ceiling else number - 1 + block
 
 
 def read(path: str) -> tuple[Marks | None, str]:
     """(the marks, why there are none)."""
     try:
         with open(path, encoding="utf-8") as stream:
-            found = json.loads(stream.read(4 * BYTES))
-        marks = Marks(*(found[name] for name in ("store", "epoch", "ids", "attempts")))
+            fields = json.loads(stream.read(4 * BYTES))
+        marks = Marks(*(fields[name] for name in ("store", "epoch", "ids", "attempts")))
     except FileNotFoundError:
         return None, "is not there"
     except OSError as error:
@@ -53,7 +53,7 @@ def read(path: str) -> tuple[Marks | None, str]:
         return None, "is damaged"
     numbers = (marks.epoch, marks.ids, marks.attempts)
     if type(marks.store) is not str or any(
-        type(one) is not int or not 0 <= one < 1 << 53 for one in numbers
+        type(number) is not int or not 0 <= number < 1 << 53 for number in numbers
     ):
         return None, "is damaged"
     return marks, ""
@@ -63,12 +63,12 @@ def write(path: str, marks: Marks) -> None:
     """Raises OSError; what was there stays then, or is damaged."""
     if os.path.islink(path):  # none of ours
         os.unlink(path)
-    padded = {**asdict(marks), "pad": ""}
-    padded["pad"] = " " * max(0, BYTES - len(wire.encode(padded)))
+    fields = {**asdict(marks), "pad": ""}
+    fields["pad"] = " " * max(0, BYTES - len(wire.encode(fields)))
     try:
-        wire.write_json(path, padded)
+        wire.write_json(path, fields)
     except OSError as error:
-        if error.errno not in FULL or not _write_over(path, wire.encode(padded)):
+        if error.errno not in FULL or not _write_over(path, wire.encode(fields)):
             raise
 
 

@@ -12,6 +12,7 @@ from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.ports import Wanted
+from gpq.store import rows
 
 
 class MemoryStore:
@@ -28,25 +29,10 @@ class MemoryStore:
     def commit(
         self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()
     ) -> None:
-        gone = set(self._state.jobs) - set(snapshot.jobs) - {job.id for job in ended}
-        if gone:
-            raise ValueError(f"jobs {sorted(gone)} left the snapshot without an outcome")
+        rows.check_outcomes(self._state, snapshot, ended)
         self._journal.extend(event for event in events if not isinstance(event, EPHEMERAL))
         self._ended.extend(ended)
-        self._state = replace(
-            Snapshot(),
-            jobs=snapshot.jobs,
-            next_id=snapshot.next_id,
-            lost_ids=snapshot.lost_ids,
-            round_at=snapshot.round_at,
-            priors=snapshot.priors,
-            drained=snapshot.drained,
-            reservations=snapshot.reservations,
-            next_reservation=snapshot.next_reservation,
-            links=snapshot.links,
-            means=snapshot.means_kept,
-            means_kept=snapshot.means_kept,
-        )
+        self._state = rows.kept(snapshot)
 
     def history(
         self,
@@ -57,7 +43,7 @@ class MemoryStore:
         states: Sequence[str] = (),
         limit: int | None = None,
     ) -> list[Job]:
-        found = [
+        jobs = [
             job
             for job in list(self._ended)
             if (ids is None or job.id in ids)
@@ -65,36 +51,36 @@ class MemoryStore:
             and (not user or job.spec.user == user)
             and (not states or job.state in states)
         ]
-        found.sort(key=lambda job: (job.ended_at or 0.0, job.id), reverse=True)
-        return found[:limit]
+        jobs.sort(key=lambda job: (job.ended_at or 0.0, job.id), reverse=True)
+        return jobs[:limit]
 
     def events(
         self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None
     ) -> list[Event]:
-        found = [
+        events = [
             event
             for event in list(self._journal)
             if (job is None or getattr(event, "job", None) == job)
             and (not kinds or isinstance(event, tuple(kinds)))
         ]
-        return found if limit is None else found[len(found) - min(limit, len(found)) :]
+        return events if limit is None else events[len(events) - min(limit, len(events)) :]
 
-    def records(self, wanted: Wanted) -> list[Record]:
-        found = [
+    def records(self, criteria: Wanted) -> list[Record]:
+        jobs = [
             job
-            for job in self.history(user=wanted.user, states=wanted.states)
+            for job in self.history(user=criteria.user, states=criteria.states)
             if (
-                not (wanted.ids or wanted.names)
-                or job.id in wanted.ids
-                or job.spec.name in wanted.names
+                not (criteria.ids or criteria.names)
+                or job.id in criteria.ids
+                or job.spec.name in criteria.names
             )
-            and (wanted.since is None or (job.ended_at or 0.0) >= wanted.since)
-            and (wanted.until is None or (job.ended_at or 0.0) < wanted.until)
+            and (criteria.since is None or (job.ended_at or 0.0) >= criteria.since)
+            and (criteria.until is None or (job.ended_at or 0.0) < criteria.until)
         ]
-        return [record_of(job) for job in found[: wanted.limit]]
+        return [record_of(job) for job in jobs[: criteria.limit]]
 
-    def count(self, wanted: Wanted) -> int:
-        return len(self.records(replace(wanted, limit=None)))
+    def count(self, criteria: Wanted) -> int:
+        return len(self.records(replace(criteria, limit=None)))
 
     def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
         return (event for event in self.events(kinds=kinds) if event.at >= since)

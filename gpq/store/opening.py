@@ -40,19 +40,19 @@ def connect(path: str) -> sqlite3.Connection:
 def create(path: str) -> None:
     """A new database appears whole or not at all: an empty file in its place is therefore always
     damage."""
-    new = path + ".new"
-    for left in (new, new + "-wal", new + "-shm"):
+    new_path = path + ".new"
+    for leftover in (new_path, new_path + "-wal", new_path + "-shm"):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(left)
-    with contextlib.closing(connect(new)) as connection:
-        os.chmod(new, 0o600)
+            os.unlink(leftover)
+    with contextlib.closing(connect(new_path)) as connection:
+        os.chmod(new_path, 0o600)
         migrate(connection)
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany(PUT_META, [("epoch", "0"), ("next_id", "1")])
         connection.execute("COMMIT")
     descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.rename(new, path)
+        os.rename(new_path, path)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -74,9 +74,9 @@ def check_mark(path: str) -> None:
 def check_pages(connection: sqlite3.Connection, path: str) -> None:
     """Raises Refused for a database whose pages do not hang together."""
     if os.path.getsize(path) <= CHECK_BYTES:
-        (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if said != "ok":
-            raise disk.damaged(path, said.splitlines()[-1])
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise disk.damaged(path, verdict.splitlines()[-1])
 
 
 def explained(error: sqlite3.Error, path: str) -> GpqError:

@@ -46,17 +46,17 @@ def _row(key: str, prior: Prior, now: Seconds) -> Row:
 
 def read(reader: sqlite3.Connection, writer: sqlite3.Connection) -> dict[str, Prior]:
     """All that are sound, the oldest first. The others are taken out, with a line in the log."""
-    found: dict[str, Prior] = {}
+    priors: dict[str, Prior] = {}
     damaged: list[Row] = []
     for number, *columns in reader.execute(_READ).fetchall():
-        known = _sound(*columns)
-        if known is None:
+        entry = _sound(*columns)
+        if entry is None:
             damaged.append((number,))
         else:
-            found[known[0]] = known[1]
+            priors[entry[0]] = entry[1]
     with contextlib.suppress(sqlite3.Error):  # they can wait for another start
         writer.executemany("DELETE FROM priors WHERE rowid = ?", damaged)
-    return found
+    return priors
 
 
 def _sound(*columns: object) -> tuple[str, Prior] | None:

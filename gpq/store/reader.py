@@ -19,7 +19,7 @@ from gpq.store.migrations import MIGRATIONS, version_of
 from gpq.store.opening import BUSY_SECONDS, check_mark, explained
 
 _JOBS = "SELECT id, state, user, name, ended_at, checksum, body FROM jobs ORDER BY id"
-_TOLD = (
+_HOLDS_AND_LAUNCHES = (
     "SELECT kind, checksum, body FROM events WHERE kind IN ('Held', 'Released', 'Launched') ORDER"
     " BY seq"
 )
@@ -30,7 +30,7 @@ class Told:
     """What the journal says of jobs beyond their last state: for how long each was held before it
     was first launched, and on which types of GPUs it was."""
 
-    held: dict[JobId, Seconds] = field(default_factory=dict)
+    hold_seconds: dict[JobId, Seconds] = field(default_factory=dict)
     gpu_types: dict[JobId, set[str]] = field(default_factory=dict)
 
 
@@ -38,30 +38,30 @@ def read_jobs(path: str) -> list[Job]:
     """Every job there is, ended or not, by id. Raises NotFound where there is no database, Refused
     where it is damaged or newer than this program."""
     with _opened(path) as connection:
-        return [_job(row) for row in connection.execute(_JOBS)]
+        return [rows.of_job_row(row, Job) for row in connection.execute(_JOBS)]
 
 
 def read_told(path: str) -> Told:
     """Raises as `read_jobs` does."""
-    told, since, launched = Told(), dict[JobId, Seconds](), set[JobId]()
+    facts, hold_starts, launched = Told(), dict[JobId, Seconds](), set[JobId]()
     with _opened(path) as connection:
-        for kind, checksum, body in connection.execute(_TOLD):
+        for kind, checksum, body in connection.execute(_HOLDS_AND_LAUNCHES):
             if rows.checksum(kind, body) != checksum:
                 raise rows.Damaged(f"an event {kind} has another checksum")
             event = rows.decode_event(kind, body)
             match event:
                 case Held():
-                    since[event.job] = event.at
+                    hold_starts[event.job] = event.at
                 case Released():
-                    begin = since.pop(event.job, event.at)
+                    begin = hold_starts.pop(event.job, event.at)
                     if event.job not in launched:
-                        told.held[event.job] = told.held.get(event.job, 0.0) + max(
-                            event.at - begin, 0.0
-                        )
+                        facts.hold_seconds[event.job] = facts.hold_seconds.get(
+                            event.job, 0.0
+                        ) + max(event.at - begin, 0.0)
                 case Launched():
                     launched.add(event.job)
-                    told.gpu_types.setdefault(event.job, set()).add(event.placement.gpu_type)
-    return told
+                    facts.gpu_types.setdefault(event.job, set()).add(event.placement.gpu_type)
+    return facts
 
 
 @contextlib.contextmanager
@@ -84,10 +84,3 @@ def _opened(path: str) -> Iterator[sqlite3.Connection]:
         raise explained(error, path) from error
     except rows.Damaged as error:
         raise disk.damaged(path, str(error)) from None
-
-
-def _job(row: tuple[object, ...]) -> Job:
-    *columns, checksum, body = row
-    if rows.checksum(*columns, body) != checksum:
-        raise rows.Damaged(f"job {row[0]} has another checksum")
-    return rows.decode(str(body), Job)

@@ -1,23 +1,27 @@
-"""Jobs, events and priors as text: JSON, with a checksum that a flipped byte does not survive.
-Knows no SQL."""
+"""What is kept, as rows: jobs, events, and what of the state lies in table meta. JSON, with a
+checksum that a flipped byte does not survive. Knows no SQL."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 import msgspec
 
 from gpq import decoding
-from gpq.core.model.events import Event, Submitted
-from gpq.core.model.jobs import Job
+from gpq.core.model.events import JOURNAL_VERSION, Event, Submitted
+from gpq.core.model.jobs import TERMINAL, Job
 from gpq.core.model.nodes import Reservation
 from gpq.core.model.profile import Prior, Profile
+from gpq.core.model.snapshot import Snapshot
+from gpq.core.model.units import JobId, NodeId
+from gpq.store import links, share_averages
 
 T = TypeVar("T")
+Row = tuple[object, ...]
 
 _QUICK = msgspec.json.Encoder()
 _UNMEASURED = Profile()
@@ -29,13 +33,13 @@ class Damaged(ValueError):
     """A row is not what was written."""
 
 
-def encode(thing: Job | Event | Prior | Sequence[Reservation]) -> str:
+def encode(value: Job | Event | Prior | Sequence[Reservation]) -> str:
     """JSON; a number that is none (a diverged loss) is written NaN or Infinity, as Python's json
     reads it."""
-    if isinstance(thing, Submitted) or (isinstance(thing, Job) and thing.profile == _UNMEASURED):
+    if isinstance(value, Submitted) or (isinstance(value, Job) and value.profile == _UNMEASURED):
         with contextlib.suppress(UnicodeError):
-            return _QUICK.encode(thing).decode()  # nothing was measured of it: every number is one
-    return json.dumps(msgspec.to_builtins(thing), separators=(",", ":"), ensure_ascii=False)
+            return _QUICK.encode(value).decode()  # nothing was measured of it: every number is one
+    return json.dumps(msgspec.to_builtins(value), separators=(",", ":"), ensure_ascii=False)
 
 
 def checksum(*columns: object) -> int:
@@ -58,8 +62,114 @@ def decode(text: str, kind: type[T]) -> T:
 
 def decode_event(kind: str, text: str) -> Event:
     """Raises Damaged, also for a kind that is not known."""
-    known = EVENT_KINDS.get(kind)
-    if known is None:
+    event_type = EVENT_KINDS.get(kind)
+    if event_type is None:
         raise Damaged(f"unknown event {kind!r}")
-    event: Event = decode(text, known)
+    event: Event = decode(text, event_type)
     return event
+
+
+# -- jobs and events -------------------------------------------------------------------------------
+
+
+def job_row(job: Job, now: float) -> Row:
+    """Of table jobs: id, state, user, name, ended_at, checksum, body."""
+    ended_at = None
+    if job.state in TERMINAL:
+        ended_at = float(now if job.ended_at is None else job.ended_at)
+    body = encode(job)
+    columns = (int(job.id), str(job.state), job.spec.user, job.spec.name, ended_at)
+    return (*columns, checksum(*columns, body), body)
+
+
+def of_job_row(row: Row, kind: type[T]) -> T:
+    """The job of such a row, or that of it which `kind` has. Raises Damaged."""
+    *columns, recorded_sum, body = row
+    if checksum(*columns, body) != recorded_sum:
+        raise Damaged(f"job {row[0]} has another checksum")
+    return decode(str(body), kind)
+
+
+def event_row(event: Event) -> Row:
+    """Of table events: at, kind, job, version, checksum, body."""
+    kind, body = type(event).__name__, encode(event)
+    job = getattr(event, "job", None)
+    return (float(event.at), kind, job, JOURNAL_VERSION, checksum(kind, body), body)
+
+
+def event_of(kind: object, recorded_sum: object, body: object) -> Event:
+    """The event of such a row. Raises Damaged."""
+    if checksum(kind, body) != recorded_sum:
+        raise Damaged("an event has another checksum")
+    return decode_event(str(kind), str(body))
+
+
+# -- the state -------------------------------------------------------------------------------------
+
+
+def kept(snapshot: Snapshot) -> Snapshot:
+    """What a store keeps of it: nodes and config are not remembered."""
+    return Snapshot(
+        jobs=snapshot.jobs,
+        next_id=snapshot.next_id,
+        lost_ids=snapshot.lost_ids,
+        round_at=snapshot.round_at,
+        priors=snapshot.priors,
+        drained=snapshot.drained,
+        reservations=snapshot.reservations,
+        next_reservation=snapshot.next_reservation,
+        links=snapshot.links,
+        means=snapshot.means_kept,
+        means_kept=snapshot.means_kept,
+    )
+
+
+def check_outcomes(before: Snapshot, after: Snapshot, ended: Sequence[Job]) -> None:
+    """Raises ValueError for jobs that left the snapshot and are not among those that ended."""
+    gone_ids = {name for name in before.jobs if name not in after.jobs}
+    missing_ids = gone_ids - {job.id for job in ended}
+    if missing_ids:
+        raise ValueError(f"jobs {sorted(missing_ids)} left the snapshot without an outcome")
+
+
+def meta_rows(before: Snapshot, after: Snapshot) -> list[Row]:
+    """Rows of table meta that turn the one into the other."""
+    changes: list[Row] = [
+        (key, repr(getattr(after, key)))
+        for key in ("next_id", "round_at", "next_reservation")
+        if getattr(before, key) != getattr(after, key)
+    ]
+    if before.links != after.links:
+        changes.append(("links", links.encode(after.links)))
+    if before.drained != after.drained:
+        changes.append(("drained", json.dumps(dict(sorted(after.drained.items())))))
+    if before.reservations != after.reservations:
+        reservations = [reservation for _, reservation in sorted(after.reservations.items())]
+        changes.append(("reservations", encode(reservations)))
+    if before.means_kept is not after.means_kept and before.means_kept != after.means_kept:
+        changes.append(("means", share_averages.encode(after.means_kept)))
+    return changes
+
+
+def state_of(
+    meta: Mapping[str, str], jobs: Mapping[JobId, Job], priors: Mapping[str, Prior]
+) -> Snapshot:
+    """Of the rows of table meta, with the live jobs. Raises KeyError, ValueError, TypeError and
+    AttributeError for what is damaged."""
+    means = share_averages.decode(meta.get("means", "{}"))
+    lost_ids = json.loads(meta.get("lost_ids", "[]"))
+    drained = json.loads(meta.get("drained", "{}"))
+    reservations = decode(meta.get("reservations", "[]"), list[Reservation])
+    return Snapshot(
+        jobs=jobs,
+        next_id=int(meta["next_id"]),
+        lost_ids=tuple((int(first), int(last)) for first, last in lost_ids),
+        round_at=float(meta.get("round_at", 0.0)),
+        priors=priors,
+        links=links.decode(meta.get("links", "[]")),
+        drained={NodeId(name): str(why) for name, why in drained.items()},
+        reservations={reservation.id: reservation for reservation in reservations},
+        next_reservation=int(meta.get("next_reservation", 1)),
+        means=means,
+        means_kept=means,
+    )

@@ -26,10 +26,10 @@ def encode(means: Mapping[JobId, MeanShare]) -> str:
 
 def decode(text: str) -> dict[JobId, MeanShare]:
     try:
-        found = decoding.decode(text, dict[int, tuple[float, float]])
+        sums = decoding.decode(text, dict[int, tuple[float, float]])
     except msgspec.DecodeError as error:
         log.warning(
             "the fair shares that jobs had so far cannot be read, and are counted anew: %s", error
         )
         return {}
-    return {JobId(job): MeanShare(*mean) for job, mean in found.items()}
+    return {JobId(job): MeanShare(*mean) for job, mean in sums.items()}

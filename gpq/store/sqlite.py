@@ -8,25 +8,24 @@ second writer.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sqlite3
-import threading
 from collections.abc import Iterator, Sequence
 
 from gpq.core.accounting.usage import Record
-from gpq.core.model.events import EPHEMERAL, JOURNAL_VERSION, Event, Submitted
-from gpq.core.model.jobs import TERMINAL, Job
-from gpq.core.model.nodes import Reservation
+from gpq.core.model.events import EPHEMERAL, Event, Submitted
+from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.core.model.units import JobId, Seconds
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.ports import Wanted
-from gpq.store import disk, journal_pages, links, priors, rows, share_averages, takeover
+from gpq.store import disk, priors, rows, takeover
 from gpq.store import high_water_marks as beside
 from gpq.store.high_water_marks import Marks
 from gpq.store.migrations import migrate
 from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create, explained
+from gpq.store.past import Past
+from gpq.store.rows import Row
 
 _PUT_JOB = (
     "INSERT INTO jobs (id, state, user, name, ended_at, checksum, body) VALUES (?, ?, ?, ?, ?, ?,"
@@ -34,8 +33,7 @@ _PUT_JOB = (
     " excluded.ended_at, checksum = excluded.checksum, body = excluded.body"
 )
 _PUT_EVENT = "INSERT INTO events (at, kind, job, version, checksum, body) VALUES (?, ?, ?, ?, ?, ?)"
-Writes = Sequence[tuple[str, Sequence[tuple[object, ...]]]]  # statements with their rows
-_JOB_COLUMNS = "id, state, user, name, ended_at, checksum, body"
+Writes = Sequence[tuple[str, Sequence[Row]]]  # statements with their rows
 
 
 class SqliteStore:
@@ -71,6 +69,7 @@ class SqliteStore:
                 self._reader = connect(path)
                 undo.callback(self._reader.close)
                 self._reader.execute("PRAGMA query_only = 1")
+                self._past = Past(self._reader, path)
                 self._take_over(first_id, marks, is_new)
                 (self.id,) = self._reader.execute(
                     "SELECT value FROM meta WHERE key = 'id'"
@@ -82,7 +81,6 @@ class SqliteStore:
                 undo.pop_all()
         except sqlite3.Error as error:
             raise explained(error, path) from error
-        self._reading = threading.Lock()
         self._reserve.take()
 
     # -- writing -----------------------------------------------------------------------------------
@@ -96,59 +94,22 @@ class SqliteStore:
         if self._failed:
             raise StoreFailed(self._failed)
         before = self._state
-        gone = {name for name in before.jobs if name not in snapshot.jobs} - {
-            job.id for job in ended
-        }
-        if gone:
-            raise ValueError(f"jobs {sorted(gone)} left the snapshot without an outcome")
-        known = before.jobs.get
-        changed = [job for name, job in snapshot.jobs.items() if known(name) is not job]
-        self._mark(snapshot.next_id - 1, max((job.attempt for job in changed), default=0))
+        rows.check_outcomes(before, snapshot, ended)
+        stored_job = before.jobs.get
+        changed_jobs = [job for name, job in snapshot.jobs.items() if stored_job(name) is not job]
+        self._mark(snapshot.next_id - 1, max((job.attempt for job in changed_jobs), default=0))
         journal = [event for event in events if not isinstance(event, EPHEMERAL)]
-        meta = [
-            (key, repr(new))
-            for key, old, new in (
-                ("next_id", before.next_id, snapshot.next_id),
-                ("round_at", before.round_at, snapshot.round_at),
-                ("next_reservation", before.next_reservation, snapshot.next_reservation),
-            )
-            if old != new
+        prior_rows, prior_keys = priors.changes(before.priors, snapshot.priors, snapshot.now)
+        writes: Writes = [
+            (_PUT_JOB, [rows.job_row(job, snapshot.now) for job in (*changed_jobs, *ended)]),
+            (_PUT_EVENT, [rows.event_row(event) for event in journal]),
+            (PUT_META, rows.meta_rows(before, snapshot)),
+            (priors.PUT, prior_rows),
+            (priors.DROP, prior_keys),
         ]
-        if before.links != snapshot.links:
-            meta.append(("links", links.encode(snapshot.links)))
-        if before.drained != snapshot.drained:
-            meta.append(("drained", json.dumps(dict(sorted(snapshot.drained.items())))))
-        if before.reservations != snapshot.reservations:
-            held = [each for _, each in sorted(snapshot.reservations.items())]
-            meta.append(("reservations", rows.encode(held)))
-        if (
-            before.means_kept is not snapshot.means_kept
-            and before.means_kept != snapshot.means_kept
-        ):
-            meta.append(("means", share_averages.encode(snapshot.means_kept)))
-        learnt, forgotten = priors.changes(before.priors, snapshot.priors, snapshot.now)
-        if changed or ended or journal or meta or learnt or forgotten:
-            writes: Writes = [
-                (_PUT_JOB, [_job_row(job, snapshot.now) for job in (*changed, *ended)]),
-                (_PUT_EVENT, [_event_row(event) for event in journal]),
-                (PUT_META, meta),
-                (priors.PUT, learnt),
-                (priors.DROP, forgotten),
-            ]
+        if any(table_rows for _, table_rows in writes):
             self._write(writes, adds=any(isinstance(event, Submitted) for event in journal))
-        self._state = Snapshot(
-            jobs=snapshot.jobs,
-            next_id=snapshot.next_id,
-            lost_ids=snapshot.lost_ids,
-            round_at=snapshot.round_at,
-            priors=snapshot.priors,
-            drained=snapshot.drained,
-            reservations=snapshot.reservations,
-            next_reservation=snapshot.next_reservation,
-            links=snapshot.links,
-            means=snapshot.means_kept,
-            means_kept=snapshot.means_kept,
-        )
+        self._state = rows.kept(snapshot)
         self._ended += len(ended)
 
     def _write(self, writes: Writes, *, adds: bool) -> None:
@@ -219,20 +180,20 @@ class SqliteStore:
     def _take_over(self, first_id: int, path: str, is_new: bool) -> None:
         """Raise the epoch, in the database and then in its marks."""
         self._marks_path = path
-        found, why = beside.read(path) if path else (None, "")
-        if why and not is_new:
+        old_marks, problem = beside.read(path) if path else (None, "")
+        if problem and not is_new:
             self.notes.append(
-                f"{path} {why}, and is written anew: that the database is no old copy cannot be"
+                f"{path} {problem}, and is written anew: that the database is no old copy cannot be"
                 " told"
             )
         try:
-            taken = takeover.succeed(self._writer, found, first_id)
+            succession = takeover.succeed(self._writer, old_marks, first_id)
         except (KeyError, ValueError, TypeError) as error:
             raise disk.damaged(self.path, f"table meta or jobs: {error}") from None
-        self.notes += [taken.note] if taken.note else []
-        self._marks, self.epoch = taken.marks, taken.marks.epoch
+        self.notes += [succession.note] if succession.note else []
+        self._marks, self.epoch = succession.marks, succession.marks.epoch
         if path:
-            self._write_marks(taken.marks)
+            self._write_marks(succession.marks)
 
     def _mark(self, ids: int, attempts: int) -> None:
         """Before these numbers are acknowledged. Rarely a write."""
@@ -253,40 +214,15 @@ class SqliteStore:
         except OSError as error:
             if error.errno in beside.FULL:
                 raise disk.full(self.path) from error
-            told = f"{self._marks_path} cannot be written: {error.strerror}; nothing was changed"
-            raise Refused(told, "make it writable, or remove it") from error
+            message = f"{self._marks_path} cannot be written: {error.strerror}; nothing was changed"
+            raise Refused(message, "make it writable, or remove it") from error
         self._marks = marks
 
     def _read_state(self) -> Snapshot:
         meta = dict(self._reader.execute("SELECT key, value FROM meta").fetchall())
-        found = self._reader.execute(
-            f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NULL ORDER BY id"
-        )
-        jobs = {job.id: job for job in (self._job(row) for row in found)}
-        kept = share_averages.decode(meta.get("means", "{}"))
+        jobs = {job.id: job for job in self._past.live_jobs()}
         try:
-            return Snapshot(
-                jobs=jobs,
-                next_id=int(meta["next_id"]),
-                lost_ids=tuple(
-                    (int(first), int(last))
-                    for first, last in json.loads(meta.get("lost_ids", "[]"))
-                ),
-                round_at=float(meta.get("round_at", 0.0)),
-                priors=priors.read(self._reader, self._writer),
-                links=links.decode(meta.get("links", "[]")),
-                drained={
-                    NodeId(name): str(why)
-                    for name, why in json.loads(meta.get("drained", "{}")).items()
-                },
-                reservations={
-                    held.id: held
-                    for held in rows.decode(meta.get("reservations", "[]"), list[Reservation])
-                },
-                next_reservation=int(meta.get("next_reservation", 1)),
-                means=kept,
-                means_kept=kept,
-            )
+            return rows.state_of(meta, jobs, priors.read(self._reader, self._writer))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise disk.damaged(self.path, f"table meta: {error}") from None
 
@@ -301,83 +237,33 @@ class SqliteStore:
         states: Sequence[str] = (),
         limit: int | None = None,
     ) -> list[Job]:
-        where, values = ["ended_at IS NOT NULL"], list[object]()
-        for column, wanted in (
-            ("id", ids),
-            ("name", names),
-            ("user", [user] if user else None),
-            ("state", states or None),
-        ):
-            if wanted is not None:
-                where.append(f"{column} IN ({','.join('?' * len(wanted))})")
-                values.extend(str(one) if column == "state" else one for one in wanted)
-        query = (
-            f"SELECT {_JOB_COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY ended_at DESC,"
-            " id DESC LIMIT ?"
-        )
-        return [
-            self._job(row) for row in self._read(query, [*values, -1 if limit is None else limit])
-        ]
+        return self._past.history(ids=ids, names=names, user=user, states=states, limit=limit)
 
     def events(
         self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None
     ) -> list[Event]:
-        where, values = ["1"], list[object]()
-        if job is not None:
-            where.append("job = ?")
-            values.append(job)
-        if kinds:
-            where.append(f"kind IN ({','.join('?' * len(kinds))})")
-            values.extend(kind.__name__ for kind in kinds)
-        query = (
-            f"SELECT kind, checksum, body FROM events WHERE {' AND '.join(where)} ORDER BY seq DESC"
-            " LIMIT ?"
-        )
-        found = []
-        for kind, checksum, body in self._read(query, [*values, -1 if limit is None else limit]):
-            with self._sound():
-                if rows.checksum(kind, body) != checksum:
-                    raise rows.Damaged("an event has another checksum")
-                found.append(rows.decode_event(str(kind), str(body)))
-        return found[::-1]
+        return self._past.events(job=job, kinds=kinds, limit=limit)
 
     def news(
         self, after: int, kinds: Sequence[type], limit: int
     ) -> tuple[int, list[tuple[int, Event]]]:
-        """Events of these kinds behind the number `after`, oldest first, with their numbers; and up
-        to which number that is all there is. From any thread. Raises GpqError."""
-        [(last,)] = self._read("SELECT coalesce(max(seq), 0) FROM events", ())
-        until = int(str(last))
-        query = (
-            "SELECT seq, kind, checksum, body FROM events WHERE seq > ? AND seq <= ? AND +kind IN"
-            f" ({','.join('?' * len(kinds))}) ORDER BY seq LIMIT ?"
-        )
-        found: list[tuple[int, Event]] = []
-        for seq, kind, checksum, body in self._read(
-            query, [after, until, *(kind.__name__ for kind in kinds), limit]
-        ):
-            with self._sound():
-                if rows.checksum(kind, body) != checksum:
-                    raise rows.Damaged("an event has another checksum")
-                found.append((int(str(seq)), rows.decode_event(str(kind), str(body))))
-        return (found[-1][0] if len(found) == limit else until), found
+        """As `Past.news`."""
+        return self._past.news(after, kinds, limit)
 
-    def records(self, wanted: Wanted) -> list[Record]:
-        with self._sound():
-            return list(journal_pages.records(self._read, wanted))
+    def records(self, criteria: Wanted) -> list[Record]:
+        return self._past.records(criteria)
 
-    def count(self, wanted: Wanted) -> int:
-        return journal_pages.count(self._read, wanted)
+    def count(self, criteria: Wanted) -> int:
+        return self._past.count(criteria)
 
     def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
-        with self._sound():
-            yield from journal_pages.journal(self._read, kinds, since)
+        return self._past.journal(kinds, since)
 
     def holds(self) -> bool:
         """Is this still the latest daemon to have opened the database? From any thread; False where
         that cannot be read."""
         try:
-            [(epoch,)] = self._read("SELECT value FROM meta WHERE key = 'epoch'", ())
+            [(epoch,)] = self._past.read("SELECT value FROM meta WHERE key = 'epoch'", ())
         except (GpqError, ValueError):
             return False
         return int(str(epoch)) == self.epoch and not self._failed
@@ -406,45 +292,3 @@ class SqliteStore:
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
-
-    def _read(self, query: str, values: Sequence[object]) -> list[tuple[object, ...]]:
-        try:
-            with self._reading:
-                return self._reader.execute(query, tuple(values)).fetchall()
-        except sqlite3.Error as error:
-            raise explained(error, self.path) from error
-
-    def _job(self, row: tuple[object, ...]) -> Job:
-        *columns, checksum, body = row
-        with self._sound():
-            if rows.checksum(*columns, body) != checksum:
-                raise rows.Damaged(f"job {row[0]} has another checksum")
-            return rows.decode(str(body), Job)
-
-    @contextlib.contextmanager
-    def _sound(self) -> Iterator[None]:
-        try:
-            yield
-        except rows.Damaged as error:
-            raise disk.damaged(self.path, str(error)) from None
-
-
-def _job_row(job: Job, now: float) -> tuple[object, ...]:
-    ended = None
-    if job.state in TERMINAL:
-        ended = now if job.ended_at is None else job.ended_at
-    body = rows.encode(job)
-    columns = (
-        int(job.id),
-        str(job.state),
-        job.spec.user,
-        job.spec.name,
-        None if ended is None else float(ended),
-    )
-    return (*columns, rows.checksum(*columns, body), body)
-
-
-def _event_row(event: Event) -> tuple[object, ...]:
-    kind, body = type(event).__name__, rows.encode(event)
-    job = getattr(event, "job", None)
-    return (float(event.at), kind, job, JOURNAL_VERSION, rows.checksum(kind, body), body)

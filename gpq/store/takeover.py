@@ -34,7 +34,7 @@ class Attempts:
     lost_attempts: tuple[int, int] = (0, 0)
 
 
-def succeed(writer: sqlite3.Connection, found: Marks | None, first_id: int) -> Succession:
+def succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> Succession:
     """Raise the epoch. Where the database was restored from a copy, ids and attempts go on above
     those that were given out since, and what was lost is noted: it may run on servers, and is not
     ours to end.
@@ -44,7 +44,7 @@ def succeed(writer: sqlite3.Connection, found: Marks | None, first_id: int) -> S
     """
     writer.execute("BEGIN IMMEDIATE")
     try:
-        result = _succeed(writer, found, first_id)
+        result = _succeed(writer, marks, first_id)
         writer.execute("COMMIT")
     except BaseException:
         if writer.in_transaction:
@@ -53,28 +53,28 @@ def succeed(writer: sqlite3.Connection, found: Marks | None, first_id: int) -> S
     return result
 
 
-def _succeed(writer: sqlite3.Connection, found: Marks | None, first_id: int) -> Succession:
+def _succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> Succession:
     meta = dict(writer.execute("SELECT key, value FROM meta").fetchall())
     store, epoch, is_copy = str(meta["id"]), int(meta["epoch"]), COPY in meta
-    is_ours = found is not None and found.store == store
-    behind = found is not None and (is_copy or not is_ours or found.epoch > epoch)
-    floor = found if found is not None and behind else Marks(store, 0, 0, 0)
+    is_ours = marks is not None and marks.store == store
+    behind = marks is not None and (is_copy or not is_ours or marks.epoch > epoch)
+    floor = marks if marks is not None and behind else Marks(store, 0, 0, 0)
     (last,) = writer.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
     next_id = max(int(meta["next_id"]), last + 1)
     begin = max(next_id, first_id, floor.ids + 1)
     if begin > next_id:
-        lost = [*json.loads(meta.get("lost_ids", "[]")), [next_id, begin - 1]]
-        writer.executemany(PUT_META, [("lost_ids", json.dumps(lost)), ("next_id", str(begin))])
+        lost_ids = [*json.loads(meta.get("lost_ids", "[]")), [next_id, begin - 1]]
+        writer.executemany(PUT_META, [("lost_ids", json.dumps(lost_ids)), ("next_id", str(begin))])
     attempts = _leap(writer, floor.attempts)
-    epoch = 1 + max(epoch, found.epoch if found is not None and is_ours else 0)
+    epoch = 1 + max(epoch, marks.epoch if marks is not None and is_ours else 0)
     writer.execute(PUT_META, ("epoch", str(epoch)))
     writer.execute("DELETE FROM meta WHERE key = ?", (COPY,))
-    have = found or floor
-    after = Marks(
+    base_marks = marks or floor
+    new_marks = Marks(
         store,
         epoch,
-        beside.raised(have.ids, begin, beside.IDS),
-        beside.raised(have.attempts, max(attempts, floor.attempts) + 1, beside.ATTEMPTS),
+        beside.raised(base_marks.ids, begin, beside.IDS),
+        beside.raised(base_marks.attempts, max(attempts, floor.attempts) + 1, beside.ATTEMPTS),
     )
     note = ""
     if is_copy or (behind and is_ours):
@@ -82,7 +82,7 @@ def _succeed(writer: sqlite3.Connection, found: Marks | None, first_id: int) -> 
             f"the database was restored from a copy: new jobs begin with {begin}; what ran since"
             " then is left alone"
         )
-    return Succession(after, note)
+    return Succession(new_marks, note)
 
 
 def _leap(writer: sqlite3.Connection, ceiling: int) -> int:
@@ -96,21 +96,23 @@ def _leap(writer: sqlite3.Connection, ceiling: int) -> int:
     for *columns, checksum, body in writer.execute(query).fetchall():
         if rows.checksum(*columns, body) != checksum:
             continue  # told as it is read
-        has = rows.decode(str(body), Attempts)
-        greatest = max(greatest, has.attempt, has.lost_attempts[1])
-        if ceiling > max(has.attempt, has.lost_attempts[1]):
+        attempts = rows.decode(str(body), Attempts)
+        greatest = max(greatest, attempts.attempt, attempts.lost_attempts[1])
+        if ceiling > max(attempts.attempt, attempts.lost_attempts[1]):
             job = rows.decode(str(body), Job)
             first = (
                 min(job.lost_attempts[0], job.attempt + 1)
                 if any(job.lost_attempts)
                 else job.attempt + 1
             )
-            wait = (
+            not_before = (
                 max(job.not_before, time.time() + PATIENCE)
                 if job.state is JobState.PENDING
                 else job.not_before
             )
-            after = rows.encode(replace(job, lost_attempts=(first, ceiling), not_before=wait))
-            put = (rows.checksum(*columns, after), after, columns[0])
-            writer.execute("UPDATE jobs SET checksum = ?, body = ? WHERE id = ?", put)
+            new_body = rows.encode(
+                replace(job, lost_attempts=(first, ceiling), not_before=not_before)
+            )
+            row = (rows.checksum(*columns, new_body), new_body, columns[0])
+            writer.execute("UPDATE jobs SET checksum = ?, body = ? WHERE id = ?", row)
     return greatest

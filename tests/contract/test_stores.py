@@ -31,7 +31,7 @@ from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.profile import Noise, Prior, Profile, ProfileRow
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.ports import Wanted
-from gpq.store import journal_pages, links
+from gpq.store import links, past
 from gpq.store.memory import MemoryStore
 from gpq.store.sqlite import SqliteStore
 
@@ -273,7 +273,7 @@ def test_a_record_whose_loss_diverged_is_read(store: AnyStore) -> None:
 def test_the_journal_comes_in_order_by_kind_and_moment_however_long_it_is(
     store: AnyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_pages, "PAGE", 3)
+    monkeypatch.setattr(past, "PAGE", 3)
     jobs = submit(store, *(spec() for _ in range(10)))
     for at, job in enumerate(jobs):
         end(store, job, at=float(at))
@@ -285,7 +285,7 @@ def test_the_journal_comes_in_order_by_kind_and_moment_however_long_it_is(
 
 
 def test_a_long_read_leaves_others_their_turn(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_pages, "PAGE", 1)
+    monkeypatch.setattr(past, "PAGE", 1)
     for at, job in enumerate(submit(store, spec("a"), spec("b"))):
         end(store, job, at=float(at))
     reading = store.journal([Succeeded])

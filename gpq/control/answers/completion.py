@@ -33,27 +33,30 @@ Pair = tuple[str, str]  # word, description
 
 def words(reader: Reader, past: History, request: Complete) -> Words:
     """What may complete the prefix."""
-    found: list[Pair]
+    pairs: list[Pair]
     match request.kind:
         case "jobs":
             return _jobs(_Known.of(reader, past, request), request.command, request.prefix)
         case "names":
-            found = [(job.name, str(job.state)) for job in _latest(reader, past) if job.name]
+            pairs = [(job.name, str(job.state)) for job in _latest(reader, past) if job.name]
         case "nodes":
-            found = [
+            pairs = [
                 (str(node.id), node_word(reader.snapshot, node, reader.now))
                 for node in reader.snapshot.nodes.values()
             ]
         case "users":
-            found = [
+            pairs = [
                 (user, "") for user in sorted({job.spec.user for job in _latest(reader, past)})
             ]
         case _:
-            found = []
+            pairs = []
     # the first of several wins
-    first = dict(reversed([pair for pair in found if pair[0].startswith(request.prefix)]))
+    descriptions = dict(reversed([pair for pair in pairs if pair[0].startswith(request.prefix)]))
     return Words(
-        [(word, first[word]) for word in some([word for word in dict(found) if word in first])]
+        [
+            (word, descriptions[word])
+            for word in some([word for word in dict(pairs) if word in descriptions])
+        ]
     )
 
 
@@ -68,17 +71,17 @@ class _Known(NamedTuple):
     live: Sequence[Job]
     ended: Sequence[Job]
     fit: Sequence[Job]
-    named: Collection[str]  # words on the line
+    selectors: Collection[str]  # words on the line
 
     @classmethod
     def of(cls, reader: Reader, past: History, request: Complete) -> _Known:
         jobs = reader.snapshot.jobs
         live = list(jobs.values())
-        over = [] if request.command in LIVE else past.history(limit=COMPLETED_JOBS)
-        ended = [job for job in over if job.id not in jobs]
+        past_jobs = [] if request.command in LIVE else past.history(limit=COMPLETED_JOBS)
+        ended = [job for job in past_jobs if job.id not in jobs]
         fit = [job for job in [*live, *ended] if _fits(request.command, job, reader.now)]
-        for of in [covered(word, reader.snapshot) for word in request.given]:
-            fit = [job for job in fit if not of(job)]
+        for covers in [covered(word, reader.snapshot) for word in request.given]:
+            fit = [job for job in fit if not covers(job)]
         fit.sort(key=lambda job: job.id, reverse=True)
         return cls(live, ended, fit, request.given)
 
@@ -99,47 +102,51 @@ def _fits(command: str, job: Job, now: float) -> bool:
         return False
 
 
-def _jobs(known: _Known, command: str, prefix: str) -> Words:
+def _jobs(pool: _Known, command: str, prefix: str) -> Words:
     """Ids, then names. Of thousands only those that are told are described."""
-    ids = {word: job for job in known.fit if (word := str(job.id)).startswith(prefix)}
-    having = _by_name([*known.live, *known.ended], prefix)
-    live = {job.name for job in known.live}
-    names = {}
-    for name, fitting in _by_name(known.fit, prefix).items():
-        if name in known.named or ((not name[0].isalpha() or name == "all") and is_selector(name)):
+    jobs_by_id = {word: job for job in pool.fit if (word := str(job.id)).startswith(prefix)}
+    namesakes = _by_name([*pool.live, *pool.ended], prefix)
+    live_names = {job.name for job in pool.live}
+    targets_by_name = {}
+    for name, candidates in _by_name(pool.fit, prefix).items():
+        if name in pool.selectors or (
+            (not name[0].isalpha() or name == "all") and is_selector(name)
+        ):
             continue
-        meant = [job for job in fitting if name not in live or job.state not in TERMINAL]
-        if name not in live and command not in ENDED:  # then it is the latest that ended
-            meant = [job for job in meant if job is having[name][0]]
-        if meant:
-            names[name] = meant
+        targets = [job for job in candidates if name not in live_names or job.state not in TERMINAL]
+        if name not in live_names and command not in ENDED:  # then it is the latest that ended
+            targets = [job for job in targets if job is namesakes[name][0]]
+        if targets:
+            targets_by_name[name] = targets
     return Words(
         [
             (word, f"{job.name or job.spec.argv[0]} {job.state}")
-            if (job := ids.get(word)) is not None
-            else (word, _meaning(names[word], having[word], command))
-            for word in some([*ids, *names])
+            if (job := jobs_by_id.get(word)) is not None
+            else (word, _meaning(targets_by_name[word], namesakes[word], command))
+            for word in some([*jobs_by_id, *targets_by_name])
         ]
     )
 
 
 def _by_name(jobs: Iterable[Job], prefix: str) -> Mapping[str, list[Job]]:
-    found: dict[str, list[Job]] = {}
+    jobs_by_name: dict[str, list[Job]] = {}
     for job in jobs:
         if (name := job.spec.name) and name.startswith(prefix):
-            found.setdefault(name, []).append(job)
-    return found
+            jobs_by_name.setdefault(name, []).append(job)
+    return jobs_by_name
 
 
-def _meaning(meant: Sequence[Job], having: Sequence[Job], command: str) -> str:
-    """What a name stands for: all of `meant`, or one of them; the others in `having` are called the
-    same."""
-    if len(meant) > 1 and command not in ONE:
-        return f"{len(meant)} jobs: {_listed(meant)}"
-    one = max(meant, key=lambda job: job.id)
-    said = f"{one.id} {one.state}"
+def _meaning(targets: Sequence[Job], namesakes: Sequence[Job], command: str) -> str:
+    """What a name stands for: all of `targets`, or one of them; the others in `namesakes` are
+    called the same."""
+    if len(targets) > 1 and command not in ONE:
+        return f"{len(targets)} jobs: {_listed(targets)}"
+    newest = max(targets, key=lambda job: job.id)
+    description = f"{newest.id} {newest.state}"
     return (
-        f"{said}; {len(having)} jobs have this name: {_listed(having)}" if len(having) > 1 else said
+        f"{description}; {len(namesakes)} jobs have this name: {_listed(namesakes)}"
+        if len(namesakes) > 1
+        else description
     )
 
 

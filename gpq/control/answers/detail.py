@@ -71,9 +71,14 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
 def habits(job: Job) -> list[HabitView]:
     return [
         HabitView(
-            each.code, list(each.freedoms), each.message, each.cure, each.until > 0, each.suspected
+            habit.code,
+            list(habit.freedoms),
+            habit.message,
+            habit.cure,
+            habit.until > 0,
+            habit.suspected,
         )
-        for each in job.profile.habits
+        for habit in job.profile.habits
     ]
 
 
@@ -83,26 +88,26 @@ def _finite(value: float) -> float | None:
 
 def attempts(reader: Reader, journal: Sequence[facts.Event]) -> list[AttemptView]:
     """Launches of one job, oldest first, with how each was over."""
-    found: list[AttemptView] = []
+    views: list[AttemptView] = []
     stop = ""
     for event in journal:
         if isinstance(event, facts.Launched):
             stop = ""
             parts = reader.parts(event.placement)
-            found.append(
+            views.append(
                 AttemptView(event.attempt, parts, event_text.stamp(event.at), None, "", event.why)
             )
         elif isinstance(event, facts.StopSent):
             stop = str(event.reason)
-        elif isinstance(event, ENDS) and found and found[-1].ended_at is None:
-            last = found[-1]
+        elif isinstance(event, ENDS) and views and views[-1].ended_at is None:
+            last = views[-1]
             ended = min(event.exit.ended_at or event.at, event.at)
             failed = isinstance(event, facts.Stopped) and event.failed
             word = "failed, queued again" if failed else type(event).__name__.lower()
             if isinstance(event, facts.Stopped) and is_doubtful(event.exit):
                 word = "exit 0, queued again"
             outcome = f"{word} ({stop})" if stop else word
-            found[-1] = AttemptView(
+            views[-1] = AttemptView(
                 last.attempt,
                 last.placement,
                 last.launched_at,
@@ -110,7 +115,7 @@ def attempts(reader: Reader, journal: Sequence[facts.Event]) -> list[AttemptView
                 outcome,
                 last.why,
             )
-    return found
+    return views
 
 
 def curve(reader: Reader, job: Job) -> list[CurvePoint]:
@@ -131,23 +136,23 @@ def curve(reader: Reader, job: Job) -> list[CurvePoint]:
 
 def explanation(reader: Reader, job: Job) -> Explanation:
     """The answer of `gpq why`."""
-    decided = event_text.maybe_stamp(reader.round.at if reader.round is not None else None)
+    round_at = event_text.maybe_stamp(reader.round.at if reader.round is not None else None)
     if job.state in TERMINAL:
-        how = event_text.ended_line(job)
-        line = f"{job.state}{': ' + how if how else ''}"
+        outcome = event_text.ended_line(job)
+        line = f"{job.state}{': ' + outcome if outcome else ''}"
         return Explanation(int(job.id), str(job.state), line, [], _after(job), None, code="ended")
     answer = explain(replace(reader.snapshot, now=reader.now), reader.allocation, job)
-    transfer = reader.brought(job)
-    if transfer is not None:
+    staging = reader.staging_of(job)
+    if staging is not None:
         start = reason("starts-once-brought", placement=job.placement)
-        answer = JobReasons(reason("bringing", line=str(transfer)), (start, *answer.reasons[1:]))
+        answer = JobReasons(reason("bringing", line=str(staging)), (start, *answer.reasons[1:]))
     if job.exit is not None and is_doubtful(job.exit):
         before = reason("attempt-before", line=job.exit.note)
         answer = replace(answer, reasons=(*answer.reasons, before))
     words = reason_text.texts(answer)
     return Explanation(
         int(job.id), str(job.state), words.headline, list(words.reasons), list(words.remedies),
-        decided, curve(reader, job),
+        round_at, curve(reader, job),
         event_text.maybe_stamp(reader.changed.at if reader.changed is not None else None),
         changes(reader), habits(job),
         answer.headline.code, [reason.code for reason in answer.reasons],
@@ -160,14 +165,14 @@ def changes(reader: Reader) -> list[ReallocationView]:
     live = reader.snapshot.jobs
     return [
         ReallocationView(
-            int(one.job),
-            live[one.job].name if one.job in live else "",
-            one.before,
-            one.after,
-            one.ratio,
-            one.why,
+            int(change.job),
+            live[change.job].name if change.job in live else "",
+            change.before,
+            change.after,
+            change.ratio,
+            change.why,
         )
-        for one in (reader.changed.changes if reader.changed is not None else ())
+        for change in (reader.changed.changes if reader.changed is not None else ())
     ]
 
 
@@ -175,10 +180,10 @@ def _after(job: Job) -> list[str]:
     """What to do about a job that ended otherwise than it was meant to."""
     if job.state not in (JobState.FAILED, JobState.TIMEOUT):
         return []
-    mended = f"`gpq requeue {job.id}` submits it again, once that is mended"
+    cure = f"`gpq requeue {job.id}` submits it again, once that is mended"
     if job.state is JobState.TIMEOUT:
-        mended = "submit it with a longer --time"
-    said = (
+        cure = "submit it with a longer --time"
+    log_hints = (
         [f"`gpq logs {job.id}` shows what it said last"] if job.first_started_at is not None else []
     )
-    return [*said, mended]
+    return [*log_hints, cure]

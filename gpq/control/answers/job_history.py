@@ -35,16 +35,16 @@ def history(
     """Raises UsageError and NotFound."""
     for state in request.states:
         if state not in TERMINAL:
-            known = ", ".join(sorted(TERMINAL))
+            terminal_states = ", ".join(sorted(TERMINAL))
             raise UsageError(
                 f"`{state}` is no state of a job that ended",
-                f"known are {known}; `gpq status` has the others",
+                f"known are {terminal_states}; `gpq status` has the others",
             )
     if request.limit < 0:
         raise UsageError("a limit is 0 (none) or more", "name another one")
     _check(request)
     ids, names, notes = _named(request.jobs, snapshot, past)
-    wanted = Wanted(
+    criteria = Wanted(
         ids,
         names,
         request.user,
@@ -53,10 +53,10 @@ def history(
         request.until,
         request.limit or None,
     )
-    found = past.records(wanted)[::-1]
-    rest = max(past.count(wanted) - len(found), 0) if request.limit else 0
+    records = past.records(criteria)[::-1]
+    hidden = max(past.count(criteria) - len(records), 0) if request.limit else 0
     return account_answers.HistoryList(
-        [ended(each) for each in found], rest, notes, event_text.stamp(now)
+        [ended(record) for record in records], hidden, notes, event_text.stamp(now)
     )
 
 
@@ -66,15 +66,19 @@ def _named(
     """(ids, names, a line for each that has not ended)."""
     if not selectors:
         return [], [], []
-    known = resolve(selectors, snapshot, past)
-    live = [name for name in known if name in snapshot.jobs]
+    job_ids = resolve(selectors, snapshot, past)
+    live_ids = [name for name in job_ids if name in snapshot.jobs]
     words = [word.strip() for selector in selectors for word in selector.split(",")]
     names = [word for word in words if not is_selector(word)]
-    ids = [name for name in known if name not in snapshot.jobs]
-    if not ids and not (names and past.count(Wanted(names=names))):
-        said = f"job {live[0]} has not ended" if len(live) == 1 else "none of these jobs has ended"
-        raise NotFound(said, "`gpq status` lists what runs and waits")
-    return ids, names, [f"job {name} has not ended" for name in live]
+    ended_ids = [name for name in job_ids if name not in snapshot.jobs]
+    if not ended_ids and not (names and past.count(Wanted(names=names))):
+        problem = (
+            f"job {live_ids[0]} has not ended"
+            if len(live_ids) == 1
+            else "none of these jobs has ended"
+        )
+        raise NotFound(problem, "`gpq status` lists what runs and waits")
+    return ended_ids, names, [f"job {name} has not ended" for name in live_ids]
 
 
 def ended(record: Record) -> account_answers.EndedView:
@@ -136,27 +140,30 @@ def report(
         for job in snapshot.jobs.values()
         if job.state in HOLDS_DEVICES
     }
-    records = {**live, **{each.id: each for each in past.records(Wanted(since=request.since))}}
-    first = min((each.submitted_at for each in records.values()), default=now - DAY)
+    records = {
+        **live,
+        **{record.id: record for record in past.records(Wanted(since=request.since))},
+    }
+    first = min((record.submitted_at for record in records.values()), default=now - DAY)
     since = max(first, request.since if request.since is not None else first)
-    so_far = math.nextafter(now, math.inf)  # what ends at this moment is in it
-    until = max(so_far if request.until is None else min(request.until, so_far), since)
+    horizon = math.nextafter(now, math.inf)  # what ends at this moment is in it
+    until = max(horizon if request.until is None else min(request.until, horizon), since)
     edges = cut(since, until, DAY if request.by == "day" else None)
     if len(edges) < 2:  # nothing has been yet
-        found = reports.report(
+        summary = reports.report(
             {}, usage.Journal(), (since, since + 1.0), request.by, now, by_user=True
         )
-        return _view(request, found, [since, until], records, now)
+        return _view(request, summary, [since, until], records, now)
     # clocks are set at times
     journal = usage.read(past.journal(usage.KINDS, first - DAY), now, tallies)
     by_user = snapshot.config.by_user
-    found = reports.report(records, journal, edges, request.by, now, by_user=by_user)
-    return _view(request, found, edges, records, now)
+    summary = reports.report(records, journal, edges, request.by, now, by_user=by_user)
+    return _view(request, summary, edges, records, now)
 
 
 def _view(
     request: requests.Report,
-    found: sums.Report,
+    summary: sums.Report,
     edges: Sequence[Seconds],
     records: Mapping[JobId, Record],
     now: Seconds,
@@ -167,47 +174,47 @@ def _view(
             event_text.stamp(end),
             [
                 account_answers.UserPiece(
-                    user, each.held / HOUR, each.worth / HOUR, each.fair / HOUR
+                    user, part.held / HOUR, part.worth / HOUR, part.fair / HOUR
                 )
-                for user, each in piece.items()
+                for user, part in piece.items()
             ],
         )
-        for start, end, piece in zip(edges, edges[1:], found.pieces, strict=False)
+        for start, end, piece in zip(edges, edges[1:], summary.pieces, strict=False)
     ]
     bounds = (0.0, *sums.RHO_EDGES)
-    bars = zip(bounds, (*sums.RHO_EDGES, None), found.rho_counts, strict=True)
+    bars = zip(bounds, (*sums.RHO_EDGES, None), summary.rho_counts, strict=True)
     return account_answers.ReportView(
         since=event_text.stamp(edges[0]),
         until=event_text.stamp(edges[-1]),
         by=request.by,
-        rows=_rows(request.by, found, edges, records),
-        total=_row("", found.total, None),
+        rows=_rows(request.by, summary, edges, records),
+        total=_row("", summary.total, None),
         pieces=pieces,
-        rho_bars=[account_answers.RhoBar(*each) for each in bars],
+        rho_bars=[account_answers.RhoBar(*bar) for bar in bars],
         now=event_text.stamp(now),
     )
 
 
 def _rows(
-    by: str, found: sums.Report, edges: Sequence[Seconds], records: Mapping[JobId, Record]
+    by: str, summary: sums.Report, edges: Sequence[Seconds], records: Mapping[JobId, Record]
 ) -> list[account_answers.ReportRow]:
     """Days in their order; of all others those with the most GPU hours first."""
     if by == "day":
         days = sorted(
-            ((int(key), each) for key, each in found.rows.items()), key=lambda pair: pair[0]
+            ((int(key), figures) for key, figures in summary.rows.items()), key=lambda pair: pair[0]
         )
         return [
             _row(datetime.fromtimestamp(edges[day]).date().isoformat(), figures, None)
             for day, figures in days
         ]
     rows = []
-    fair = sum(each.fair or 0.0 for each in found.rows.values())
+    fair = sum(figures.fair or 0.0 for figures in summary.rows.values())
     for key, figures in sorted(
-        found.rows.items(), key=lambda each: (-each[1].held, len(each[0]), each[0])
+        summary.rows.items(), key=lambda pair: (-pair[1].held, len(pair[0]), pair[0])
     ):
         row = _row(key, figures, records.get(JobId(int(key))) if by == "job" else None)
         if figures.fair is not None:
-            share = figures.held / found.total.held if found.total.held else 0.0
+            share = figures.held / summary.total.held if summary.total.held else 0.0
             row = msgspec.structs.replace(
                 row, share=share, fair_share=figures.fair / fair if fair else 0.0
             )
@@ -253,24 +260,24 @@ def cut(since: Seconds, until: Seconds, step: Seconds | None = None) -> list[Sec
     if until <= since:
         return [since]
     span = until - since
-    following: Callable[[datetime], datetime]
+    next_edge: Callable[[datetime], datetime]
     at = datetime.fromtimestamp(since)
     if step is None and span <= 2 * DAY:
-        at, following = (
+        at, next_edge = (
             at.replace(minute=0, second=0, microsecond=0),
             lambda moment: moment + timedelta(hours=1),
         )
     elif step is not None or span <= 62 * DAY:
-        at, following = _midnight(at.date()), lambda moment: moment + timedelta(days=1)
+        at, next_edge = _midnight(at.date()), lambda moment: moment + timedelta(days=1)
     elif span <= 731 * DAY:
-        at, following = (
+        at, next_edge = (
             _midnight(at.date() - timedelta(days=at.weekday())),
             lambda moment: moment + timedelta(days=7),
         )
     else:
-        at, following = _midnight(at.date().replace(day=1)), _next_month
+        at, next_edge = _midnight(at.date().replace(day=1)), _next_month
     edges = [since]
-    while (at := following(at)).timestamp() < until:
+    while (at := next_edge(at)).timestamp() < until:
         if at.timestamp() > edges[-1]:  # an hour may come twice
             edges.append(at.timestamp())
     return [*edges, until]

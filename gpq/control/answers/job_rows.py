@@ -19,52 +19,52 @@ def screen(reader: Reader, live: Sequence[Job], most: int) -> tuple[list[JobView
     that do. Elements of an array that follow each other and wait for the same are one row
     (`JobView.alike`)."""
     rows: list[JobView] = []
-    left, hidden = most, 0
+    room, hidden = most, 0
     for run in _runs(reader, live):
         if run[0].placement is not None:
             rows += reader.jobs(run)
             continue
-        if left <= 0:
+        if room <= 0:
             hidden += len(run)
             continue
-        shown = _folded(reader, run, left)
-        rows += shown
-        left -= len(shown)
-        hidden += len(run) - sum(row.alike for row in shown)
+        run_rows = _folded(reader, run, room)
+        rows += run_rows
+        room -= len(run_rows)
+        hidden += len(run) - sum(row.alike for row in run_rows)
     return rows, hidden
 
 
 def _runs(reader: Reader, live: Sequence[Job]) -> Iterator[list[Job]]:
     """Each job alone, but for elements of an array that wait for the same: these together."""
     run: list[Job] = []
-    said = ""
+    run_reason = ""
     for job in live:
         reason = reader.reason(job) if job.spec.seat is not None and job.placement is None else ""
-        if run and reason and reason == said and _follows(run[-1], job):
+        if run and reason and reason == run_reason and _follows(run[-1], job):
             run.append(job)
             continue
         if run:
             yield run
-        run, said = [job], reason
+        run, run_reason = [job], reason
     if run:
         yield run
 
 
-def _follows(job: Job, after: Job) -> bool:
-    one, other = job.spec.seat, after.spec.seat
+def _follows(job: Job, next_job: Job) -> bool:
+    seat, next_seat = job.spec.seat, next_job.spec.seat
     return (
-        one is not None
-        and other is not None
-        and (one.array, one.index + 1) == (other.array, other.index)
-        and job.state is after.state
-        and job.spec.user == after.spec.user
+        seat is not None
+        and next_seat is not None
+        and (seat.array, seat.index + 1) == (next_seat.array, next_seat.index)
+        and job.state is next_job.state
+        and job.spec.user == next_job.spec.user
     )
 
 
-def _folded(reader: Reader, run: Sequence[Job], left: int) -> list[JobView]:
-    """At most `left` rows of jobs that wait for the same."""
+def _folded(reader: Reader, run: Sequence[Job], room: int) -> list[JobView]:
+    """At most `room` rows of jobs that wait for the same."""
     if len(run) < FOLDED:
-        return reader.jobs(run[:left])
+        return reader.jobs(run[:room])
     last = run[-1].spec.seat
     first = reader.job(run[0])
     return [

@@ -74,30 +74,30 @@ class Term:
     def holds(self, row: JobView) -> bool:
         """Of a row of which that is not known only `!=` and `!~` hold."""
         if self.field in TEXTS:
-            return self._of_text([one.casefold() for one in TEXTS[self.field](row)])
-        found = (NUMBERS.get(self.field) or SPANS[self.field])(row)
-        wanted = [_number(self.field, value) for value in self.values]
+            return self._of_text([text.casefold() for text in TEXTS[self.field](row)])
+        number = (NUMBERS.get(self.field) or SPANS[self.field])(row)
+        operands = [_number(self.field, value) for value in self.values]
         if self.sign == "!=":
-            return found not in wanted
-        if found is None:
+            return number not in operands
+        if number is None:
             return False
         match self.sign:
             case "=":
-                return found in wanted
+                return number in operands
             case "<":
-                return found < wanted[0]
+                return number < operands[0]
             case "<=":
-                return found <= wanted[0]
+                return number <= operands[0]
             case ">":
-                return found > wanted[0]
+                return number > operands[0]
             case _:
-                return found >= wanted[0]
+                return number >= operands[0]
 
-    def _of_text(self, found: Sequence[str]) -> bool:
+    def _of_text(self, texts: Sequence[str]) -> bool:
         values = [value.casefold() for value in self.values]
         if self.sign in ("=", "!="):
-            return any(one in values for one in found) is (self.sign == "=")
-        return any(value in one for one in found for value in values) is (self.sign == "~")
+            return any(text in values for text in texts) is (self.sign == "=")
+        return any(value in text for text in texts for value in values) is (self.sign == "~")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,10 @@ class Query:
     def answer(self, rows: Iterable[JobView]) -> list[JobView]:
         """Those for which all terms hold, in order; rows of which the first field is not known come
         last."""
-        found = [row for row in rows if all(term.holds(row) for term in self.terms)]
+        matches = [row for row in rows if all(term.holds(row) for term in self.terms)]
         for field, descending in reversed(self.order):
-            found = _sorted(found, field, descending=descending)
-        return found if self.limit is None else found[: self.limit]
+            matches = _sorted(matches, field, descending=descending)
+        return matches if self.limit is None else matches[: self.limit]
 
 
 def _sorted(rows: list[JobView], field: str, *, descending: bool) -> list[JobView]:
@@ -128,9 +128,9 @@ def _sorted(rows: list[JobView], field: str, *, descending: bool) -> list[JobVie
             rows, key=lambda row: ",".join(TEXTS[field](row)).casefold(), reverse=descending
         )
     value = NUMBERS.get(field) or SPANS.get(field) or MOMENTS[field]
-    known = [(number, row) for row in rows if (number := value(row)) is not None]
-    known.sort(key=lambda pair: pair[0], reverse=descending)
-    return [*(row for _, row in known), *(row for row in rows if value(row) is None)]
+    pairs = [(number, row) for row in rows if (number := value(row)) is not None]
+    pairs.sort(key=lambda pair: pair[0], reverse=descending)
+    return [*(row for _, row in pairs), *(row for row in rows if value(row) is None)]
 
 
 def parse(words: Sequence[str]) -> Query:
@@ -139,14 +139,14 @@ def parse(words: Sequence[str]) -> Query:
     order: list[tuple[str, bool]] = []
     limit: int | None = None
     for word in _split(words):
-        found = TERM.fullmatch(word)
-        if not found:
+        match = TERM.fullmatch(word)
+        if not match:
             raise UsageError(f"`{word[:80]}` is no condition", EXAMPLE)
-        field, sign, value = found[1].lower(), found[2], found[3]
+        field, sign, value = match[1].lower(), match[2], match[3]
         if not value:
             raise UsageError(f"`{word[:80]}` asks for nothing", EXAMPLE)
         if field == "sort" and sign == "=":
-            order += [_order(one) for one in value.split(",")]
+            order += [_order(key) for key in value.split(",")]
         elif field == "limit" and sign == "=":
             if not re.fullmatch(r"[1-9]\d{0,8}", value):
                 raise UsageError(f"`{word[:80]}` is no number of jobs", "e.g. limit=10")
@@ -158,7 +158,7 @@ def parse(words: Sequence[str]) -> Query:
 
 def _split(words: Sequence[str]) -> list[str]:
     try:
-        return [each for word in words for each in shlex.split(word)]
+        return [part for word in words for part in shlex.split(word)]
     except ValueError:
         raise UsageError(f"`{' '.join(words)[:80]}`: a quote is not closed", EXAMPLE) from None
 
@@ -181,29 +181,36 @@ def _term(field: str, sign: str, value: str) -> Term:
                 f"{field}{sign}: {field} is a number",
                 f"= != < > <= >= compare numbers: {field}={value}",
             )
-        for one in values:
-            _number(field, one)
+        for operand in values:
+            _number(field, operand)
     if field == "state":
-        unknown = next(
-            (one for one in values if sign in ("=", "!=") and one not in set(JobState)), None
+        unknown_state = next(
+            (operand for operand in values if sign in ("=", "!=") and operand not in set(JobState)),
+            None,
         )
-        if unknown is not None:
-            raise UsageError(f"unknown state `{unknown[:40]}`", f"known are {', '.join(JobState)}")
+        if unknown_state is not None:
+            raise UsageError(
+                f"unknown state `{unknown_state[:40]}`", f"known are {', '.join(JobState)}"
+            )
     return Term(field, sign, values)
 
 
-def _known(field: str, known: Sequence[str]) -> str:
-    if field not in known:
-        near = difflib.get_close_matches(field, known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+def _known(field: str, fields: Sequence[str]) -> str:
+    if field not in fields:
+        suggestions = difflib.get_close_matches(field, fields, n=3, cutoff=0.5)
+        hint = (
+            f"did you mean {' or '.join(suggestions)}?"
+            if suggestions
+            else f"there are {', '.join(fields)}"
+        )
         raise UsageError(f"jobs have no `{field[:40]}`", hint)
     return field
 
 
 def _number(field: str, text: str) -> float:
     """`2h` where a span is meant, `42%` for shares, else a number."""
-    found = re.fullmatch(r"(-?\d+(?:\.\d+)?)([smhd%]?)", text)
-    if not found or (found[2] in UNITS) is not (field in SPANS):
+    match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([smhd%]?)", text)
+    if not match or (match[2] in UNITS) is not (field in SPANS):
         example = f"{field}>2h" if field in SPANS else f"{field}>1"
         raise UsageError(f"{field} and `{text[:40]}` cannot be compared", f"e.g. {example}")
-    return float(found[1]) * (UNITS.get(found[2]) or (0.01 if found[2] == "%" else 1.0))
+    return float(match[1]) * (UNITS.get(match[2]) or (0.01 if match[2] == "%" else 1.0))

@@ -48,11 +48,11 @@ class Reader:
     changed: Round | None = None  # the last one that gave anybody other GPUs
     _indices: dict[tuple[NodeId, DeviceId], int] = field(default_factory=dict)
     _headlines: dict[object, str] = field(default_factory=dict)
-    _gated: Mapping[JobId, str] = field(default_factory=dict)
-    _brought: dict[JobId, Staging | None] = field(default_factory=dict)
+    _gate_lines: Mapping[JobId, str] = field(default_factory=dict)
+    _stagings: dict[JobId, Staging | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._gated = closed(replace(self.snapshot, now=self.now))
+        self._gate_lines = closed(replace(self.snapshot, now=self.now))
         for node in self.snapshot.nodes.values():
             for device in node.devices:
                 self._indices[node.id, device.id] = device.index
@@ -60,13 +60,13 @@ class Reader:
     def job(self, job: Job) -> JobView:
         """The row of a live job or one that ended."""
         profile, placement = job.profile, job.placement
-        running = estimates.now_of(job) if job.state in HOLDS_DEVICES else None
+        estimate = estimates.now_of(job) if job.state in HOLDS_DEVICES else None
         replicas = job.replicas
-        done = job.state in TERMINAL
-        silent = silence(self.snapshot, job, self.now)
-        ended = job.ended_at if done else None
-        fair = self.fairness.get(job.id)
-        hung = hang(job, self.now) if silent is None else None
+        is_over = job.state in TERMINAL
+        server_silence = silence(self.snapshot, job, self.now)
+        ended_at = job.ended_at if is_over else None
+        fairness = self.fairness.get(job.id)
+        stall = hang(job, self.now) if server_silence is None else None
         throughput = (profile.samples_per_second or None) if replicas else None
         return JobView(
             id=int(job.id),
@@ -80,38 +80,40 @@ class Reader:
             total_batch=replicas * profile.atomic_batch * (profile.accum_steps + 1),
             atomic_batch=profile.atomic_batch,
             accum_steps=profile.accum_steps,
-            goodput=running.goodput if running else None,
-            throughput=running.throughput if running else throughput,
-            efficiency=running.efficiency if running else None,
-            speedup=fair.speedup if fair else None,
-            rho=fair.rho if fair else None,
+            goodput=estimate.goodput if estimate else None,
+            throughput=estimate.throughput if estimate else throughput,
+            efficiency=estimate.efficiency if estimate else None,
+            speedup=fairness.speedup if fairness else None,
+            rho=fairness.rho if fairness else None,
             progress=profile.progress.fraction if profile.progress else None,
             eta_seconds=(
                 estimates.remaining_seconds(job, self.now)
                 if job.state is JobState.RUNNING
                 else None
             ),
-            age_seconds=max((ended if ended is not None else self.now) - job.submitted_at, 0.0),
+            age_seconds=max(
+                (ended_at if ended_at is not None else self.now) - job.submitted_at, 0.0
+            ),
             run_seconds=run_seconds(job, self.now),
             submitted_at=event_text.stamp(job.submitted_at),
             started_at=event_text.maybe_stamp(job.first_started_at),
-            ended_at=event_text.maybe_stamp(ended),
+            ended_at=event_text.maybe_stamp(ended_at),
             attempt=job.attempt,
             restarts=job.restarts,
             resizes=job.resizes,
             batch_changes=profile.batch_changes,
-            exit_status=job.exit.status if done and job.exit is not None else None,
+            exit_status=job.exit.status if is_over and job.exit is not None else None,
             priority=job.spec.priority,
             command=command_line(job),
-            unknown=str(silent) if silent is not None else "",
-            unknown_seconds=silent.seconds if silent is not None else None,
-            hung=hung.line if hung is not None else "",
-            hung_seconds=hung.seconds if hung is not None else None,
-            diverged=divergence.diverged(job, ended if ended is not None else self.now),
+            unknown=str(server_silence) if server_silence is not None else "",
+            unknown_seconds=server_silence.seconds if server_silence is not None else None,
+            hung=stall.line if stall is not None else "",
+            hung_seconds=stall.seconds if stall is not None else None,
+            diverged=divergence.diverged(job, ended_at if ended_at is not None else self.now),
             stragglers=list(stragglers(job)) if job.state in HOLDS_DEVICES else [],
-            staging=_staging(self.brought(job)),
+            staging=_staging(self.staging_of(job)),
             tags=list(job.spec.tags),
-            after=[str(one) for one in job.awaits],
+            after=[str(dependency) for dependency in job.awaits],
             begin_at=event_text.maybe_stamp(job.spec.begin or None),
             array=int(seat.array) if (seat := job.spec.seat) is not None else None,
             index=seat.index if seat is not None else None,
@@ -128,19 +130,19 @@ class Reader:
             return event_text.ended_line(job)
         if job.state is JobState.PENDING and job.wish is Wish.RUN and job.placement is None:
             return self._waits(job)
-        silent = silence(self.snapshot, job, self.now)
-        if silent is not None:
-            return str(silent)
-        if held := stuck(self.snapshot, job):
-            return f"stuck: {held}"
+        server_silence = silence(self.snapshot, job, self.now)
+        if server_silence is not None:
+            return str(server_silence)
+        if obstacle := stuck(self.snapshot, job):
+            return f"stuck: {obstacle}"
         if job.state is JobState.RUNNING and job.wish is Wish.RUN:
-            hung = hang(job, self.now)
-            if hung is not None:
-                return hung.line
+            stall = hang(job, self.now)
+            if stall is not None:
+                return stall.line
             return divergence.line(job, self.now) or idle_gpus.line(self.snapshot, job)
-        brought = self.brought(job)
-        if brought is not None:
-            return str(brought)
+        staging = self.staging_of(job)
+        if staging is not None:
+            return str(staging)
         return self._headline(job)
 
     def _headline(self, job: Job) -> str:
@@ -148,8 +150,8 @@ class Reader:
 
     def _waits(self, job: Job) -> str:
         """Why a job of the queue has no GPU. It may be asked of ten thousand."""
-        if job.id in self._gated:
-            return self._gated[job.id]
+        if job.id in self._gate_lines:
+            return self._gate_lines[job.id]
         if job.not_before > self.now:
             return self._headline(job)
         spec = job.spec
@@ -162,47 +164,51 @@ class Reader:
             must_wait(self.snapshot, job),
             job.profile.lost and (job.profile.lost, job.last_replicas),
         )  # fmt: skip
-        said = self._headlines.get(key)
-        if said is None:
-            said = self._headlines[key] = self._headline(job)
-        return said
+        headline = self._headlines.get(key)
+        if headline is None:
+            headline = self._headlines[key] = self._headline(job)
+        return headline
 
     def ranks(self, job: Job) -> list[RankView]:
         """The replicas of a job that has several, by rank."""
-        times = {one.rank: one for one in job.profile.ranks}
-        stands = {one.rank: one for one in job.pulses}
+        timings = {timing.rank: timing for timing in job.profile.ranks}
+        pulses = {pulse.rank: pulse for pulse in job.pulses}
         slow = stragglers(job)
-        found = []
+        views = []
         for rank, (node, device) in seats(job).items() if job.replicas > 1 else ():
-            time, stand = times.get(rank), stands.get(rank)
-            measured = time is not None and time.whole > 0
-            found.append(
+            timing, pulse = timings.get(rank), pulses.get(rank)
+            measured = timing is not None and timing.whole > 0
+            views.append(
                 RankView(
                     rank=rank,
                     node=str(node),
                     device=str(device),
                     index=self._indices.get((node, device), -1),
-                    compute_seconds=time.compute if time is not None else None,
-                    compute_p95_seconds=time.p95 if time is not None else None,
-                    step_seconds=time.whole if time is not None else None,
-                    wait_share=time.wait / time.whole if time is not None and measured else None,
-                    fetch_share=time.fetch / time.whole if time is not None and measured else None,
+                    compute_seconds=timing.compute if timing is not None else None,
+                    compute_p95_seconds=timing.p95 if timing is not None else None,
+                    step_seconds=timing.whole if timing is not None else None,
+                    wait_share=timing.wait / timing.whole
+                    if timing is not None and measured
+                    else None,
+                    fetch_share=timing.fetch / timing.whole
+                    if timing is not None and measured
+                    else None,
                     straggler=rank in slow,
-                    step=stand.step if stand is not None else None,
-                    phase=stand.phase if stand is not None else "",
+                    step=pulse.step if pulse is not None else None,
+                    phase=pulse.phase if pulse is not None else "",
                     note=describe(job, rank) if rank in slow else "",
                 )
             )
-        return found
+        return views
 
-    def brought(self, job: Job) -> Staging | None:
+    def staging_of(self, job: Job) -> Staging | None:
         """What is on its way to where the job is being started. One look an answer, so that all of
         it agrees."""
         if job.state is not JobState.STARTING or job.wish is Wish.CANCEL:
             return None
-        if job.id not in self._brought:
-            self._brought[job.id] = self.staging(job.id)
-        return self._brought[job.id]
+        if job.id not in self._stagings:
+            self._stagings[job.id] = self.staging(job.id)
+        return self._stagings[job.id]
 
     @property
     def allocation(self) -> Mapping[JobId, Shape] | None:
@@ -220,17 +226,21 @@ class Reader:
 
     def nodes(self, names: Iterable[str] = ()) -> list[NodeView]:
         """All nodes, or those named, by name."""
-        wanted = set(names) or set(self.snapshot.nodes)
+        selection = set(names) or set(self.snapshot.nodes)
         holders = held_by(self.snapshot)
         return [
             self._node(self.snapshot.nodes[name], holders)
             for name in sorted(self.snapshot.nodes)
-            if name in wanted
+            if name in selection
         ]
 
     def _node(self, node: Node, holders: Mapping[tuple[NodeId, DeviceId], JobId]) -> NodeView:
-        why = self.snapshot.drained.get(node.id, "")
-        drained = f"drained: {why}" if why and node.state is not NodeState.UP else why
+        drain_reason = self.snapshot.drained.get(node.id, "")
+        drain_note = (
+            f"drained: {drain_reason}"
+            if drain_reason and node.state is not NodeState.UP
+            else drain_reason
+        )
         reason = (
             "being reached for the first time since the daemon's start"
             if is_connecting(node, self.now)
@@ -239,7 +249,7 @@ class Reader:
         return NodeView(
             name=str(node.id),
             state=node_word(self.snapshot, node, self.now),
-            reason="; ".join(part for part in (reason, drained) if part),
+            reason="; ".join(part for part in (reason, drain_note) if part),
             cores=node.cores,
             memory_mib=node.memory_mib,
             seen_seconds=max(self.now - node.seen_at, 0.0) if node.seen_at else 0.0,
@@ -255,8 +265,12 @@ class Reader:
 
     def _strangers(self, node: Node) -> list[str]:
         return [
-            line(node.id, one, span(max(self.now - one.since, 0.0)) if one.since else "a moment")
-            for one in node.strangers
+            line(
+                node.id,
+                stranger,
+                span(max(self.now - stranger.since, 0.0)) if stranger.since else "a moment",
+            )
+            for stranger in node.strangers
         ]
 
     def users(self) -> list[UserShare]:
@@ -278,23 +292,23 @@ class Reader:
     def warnings(self) -> list[str]:
         """Lines about servers, for the head of a listing. Nothing yet of one that is being reached
         for the first time."""
-        silent = [
+        silence_lines = [
             f"server {node.id} does not answer{': ' + node.reason if node.reason else ''}"
             for _, node in sorted(self.snapshot.nodes.items())
             if node.state is NodeState.UNREACHABLE and not is_connecting(node, self.now)
         ]
-        lost = [
-            told
+        stranger_lines = [
+            warning
             for _, node in sorted(self.snapshot.nodes.items())
-            for told in self._strangers(node)
+            for warning in self._strangers(node)
         ]
-        return silent + lost + [told for told, _ in intruders(self.snapshot)]
+        return silence_lines + stranger_lines + [warning for warning, _ in intruders(self.snapshot)]
 
 
-def _staging(found: Staging | None) -> StagingView | None:
+def _staging(staging: Staging | None) -> StagingView | None:
     return (
-        StagingView(found.what, found.done, found.total, found.rate, found.note)
-        if found is not None
+        StagingView(staging.what, staging.done, staging.total, staging.rate, staging.note)
+        if staging is not None
         else None
     )
 
@@ -324,15 +338,15 @@ def _device(device: Device, holder: JobId | None, now: Seconds) -> DeviceView:
         job=None if holder is None else int(holder),
         processes=[
             ProcessView(
-                one.pid,
-                one.user,
-                one.name,
-                one.memory_mib,
-                _job_of(one.attempt),
-                one.command,
-                event_text.maybe_stamp(one.since or None),
+                process.pid,
+                process.user,
+                process.name,
+                process.memory_mib,
+                _job_of(process.attempt),
+                process.command,
+                event_text.maybe_stamp(process.since or None),
             )
-            for one in device.processes
+            for process in device.processes
         ],
         since=event_text.maybe_stamp(device.since or None),
         age_seconds=max(now - device.since, 0.0) if device.since else None,

@@ -24,55 +24,65 @@ class StillEnding(Exception):
 
 def dependencies(words: Sequence[str], snapshot: Snapshot, past: History) -> tuple[Dependency, ...]:
     """By id, each once. Raises UsageError and NotFound."""
-    found: dict[Dependency, None] = {}
+    conditions: dict[Dependency, None] = {}
     for word in (part.strip() for text in words for part in text.split(",")):
-        selector, given, how = word.partition(":")
-        if not selector or (given and how not in set(On)):
+        selector, separator, outcome = word.partition(":")
+        if not selector or (separator and outcome not in set(On)):
             raise UsageError(f"--after {word}: no such condition", f"ok, notok or any: {EXAMPLE}")
         if selector == "all":
             raise UsageError("--after all: which ones?", "name them, or the array that they are of")
-        found.update(
+        conditions.update(
             dict.fromkeys(
-                Dependency(name, On(how or On.OK)) for name in resolve([selector], snapshot, past)
+                Dependency(name, On(outcome or On.OK))
+                for name in resolve([selector], snapshot, past)
             )
         )
-    if len(found) > MOST:
+    if len(conditions) > MOST:
         raise UsageError(
-            f"--after names {len(found)} jobs, and can name {MOST}",
+            f"--after names {len(conditions)} jobs, and can name {MOST}",
             "submit one job after those, and wait for it",
         )
-    names = [one.job for one in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
+    names = [dependency.job for dependency in conditions]
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
         raise UsageError(
-            f"--after names job {twice} twice, with different conditions", "`any` is both"
+            f"--after names job {duplicate} twice, with different conditions", "`any` is both"
         )
-    return tuple(sorted(found, key=lambda one: one.job))
+    return tuple(sorted(conditions, key=lambda dependency: dependency.job))
 
 
-def awaited(asked: Sequence[Dependency], snapshot: Snapshot, past: Past) -> tuple[Dependency, ...]:
+def awaited(
+    conditions: Sequence[Dependency], snapshot: Snapshot, past: Past
+) -> tuple[Dependency, ...]:
     """Those that have not ended. Raises Refused for one that ended otherwise than it was to,
     StillEnding."""
-    absent = [one for one in asked if one.job not in snapshot.jobs]
-    ended = {job.id: job.state for job in past([one.job for one in absent])} if absent else {}
-    for one in absent:
-        if one.job not in ended:
+    absent = [dependency for dependency in conditions if dependency.job not in snapshot.jobs]
+    ended = (
+        {job.id: job.state for job in past([dependency.job for dependency in absent])}
+        if absent
+        else {}
+    )
+    for dependency in absent:
+        if dependency.job not in ended:
             raise StillEnding
-        if not met(one, ended[one.job]):
-            raise Refused(f"--after {one}: {unmet_line(one, ended[one.job])}", "nothing was queued")
-    return tuple(one for one in asked if one.job in snapshot.jobs)
+        if not met(dependency, ended[dependency.job]):
+            raise Refused(
+                f"--after {dependency}: {unmet_line(dependency, ended[dependency.job])}",
+                "nothing was queued",
+            )
+    return tuple(dependency for dependency in conditions if dependency.job in snapshot.jobs)
 
 
 def refuse_circle(job: Job, awaits: Sequence[Dependency], snapshot: Snapshot) -> None:
     """Raises Refused when `job` would wait for itself."""
-    todo, seen = [one.job for one in awaits], set[JobId]()
-    while todo:
-        name = todo.pop()
+    queue, visited_ids = [dependency.job for dependency in awaits], set[JobId]()
+    while queue:
+        name = queue.pop()
         if name == job.id:
             raise Refused(
                 f"job {job.id} would wait for itself", "`gpq show` says what waits for what"
             )
-        other = snapshot.jobs.get(name)
-        if other is not None and name not in seen:
-            todo += [one.job for one in other.awaits]
-        seen.add(name)
+        predecessor = snapshot.jobs.get(name)
+        if predecessor is not None and name not in visited_ids:
+            queue += [dependency.job for dependency in predecessor.awaits]
+        visited_ids.add(name)

@@ -17,8 +17,8 @@ def known(snapshot: Snapshot, name: str) -> NodeId:
     """Raises NotFound for a node that there is not."""
     node = NodeId(name)
     if node not in snapshot.nodes:
-        there = ", ".join(sorted(snapshot.nodes)) or "none has answered yet"
-        raise NotFound(f"there is no server `{name}`", f"there is: {there}")
+        node_names = ", ".join(sorted(snapshot.nodes)) or "none has answered yet"
+        raise NotFound(f"there is no server `{name}`", f"there is: {node_names}")
     return node
 
 
@@ -32,20 +32,27 @@ def drain(
         raise UsageError(
             f"--reason is one line of at most {MAX_REASON} characters", "e.g. --reason 'new driver'"
         )
-    before = snapshot.drained.get(node)
-    why = reason or before or ""
-    events: list[Event] = [NodeDrained(now, node, why, by)] if before != why else []
-    on_it = [
+    old_reason = snapshot.drained.get(node)
+    new_reason = reason or old_reason or ""
+    events: list[Event] = (
+        [NodeDrained(now, node, new_reason, by)] if old_reason != new_reason else []
+    )
+    occupants = [
         job
         for _, job in sorted(snapshot.jobs.items())
         if job.state in HOLDS_DEVICES
         and job.placement is not None
         and any(part == node for part, _ in job.placement.parts)
     ]
-    leaving = [int(job.id) for job in on_it if job.movable]
-    staying = [int(job.id) for job in on_it if not job.movable]
+    leaving = [int(job.id) for job in occupants if job.movable]
+    staying = [int(job.id) for job in occupants if not job.movable]
     return events, Drained(
-        name, drained=True, changed=bool(events), reason=why, leaving=leaving, staying=staying
+        name,
+        drained=True,
+        changed=bool(events),
+        reason=new_reason,
+        leaving=leaving,
+        staying=staying,
     )
 
 

@@ -133,17 +133,17 @@ def changes(
     events: list[Event] = []
     changed: list[int] = []
     unchanged: list[str] = []
-    said: list[str] = []
+    edit_lines: list[str] = []
     warnings: list[str] = []
-    over = {job.id: job for job in ended}
+    ended_by_id = {job.id: job for job in ended}
     next_id = snapshot.next_id
     for name in jobs:
         job = snapshot.jobs.get(name)
         try:
             if job is not None:
                 verdict = judge(job, now, by)
-            elif judge is requeue and name in over:
-                verdict = Submitted(now, JobId(next_id), _alone(over[name].spec))
+            elif judge is requeue and name in ended_by_id:
+                verdict = Submitted(now, JobId(next_id), _alone(ended_by_id[name].spec))
                 next_id += 1
                 unchanged.append(
                     f"job {name} has ended; it is submitted again as job {verdict.job}"
@@ -161,12 +161,12 @@ def changes(
             events.append(verdict)
             changed.append(int(verdict.job))  # type: ignore[union-attr]
             if isinstance(verdict, Edited):
-                said.append(f"job {verdict.job}: {verdict.said}")
+                edit_lines.append(f"job {verdict.job}: {verdict.said}")
             elif (
                 isinstance(verdict, HoldAsked | RequeueAsked)
                 and job is not None
                 and job.state in HOLDS_DEVICES
             ):
-                lost = warning(job) if job.resumable else ""
-                warnings += [f"job {job.id}: {lost}", *cures(job, RESIZE)] if lost else []
-    return events, job_answers.Changed(changed, unchanged, said, warnings)
+                stop_cost = warning(job) if job.resumable else ""
+                warnings += [f"job {job.id}: {stop_cost}", *cures(job, RESIZE)] if stop_cost else []
+    return events, job_answers.Changed(changed, unchanged, edit_lines, warnings)

@@ -47,76 +47,80 @@ def reserve(
             "a reservation ends after it begins, and within a year",
             "e.g. --from 'fri 18:00' --for-duration 2d",
         )
-    devices = tuple(_device(name, node.devices, each) for each in gpus)
+    devices = tuple(_device(name, node.devices, word) for word in gpus)
     if len(set(devices)) != len(devices):
         raise UsageError(f"{name}:{','.join(gpus)} names a GPU twice", "name each once")
-    wanted = Reservation(snapshot.next_reservation, node.id, start, end, devices, user, by)
-    mine = set(devices_of(wanted, node))
-    for other in (each for each in current(snapshot, now) if not is_owners(each)):
-        both = mine & set(devices_of(other, node)) if other.node == node.id else set()
-        if both and other.start < end and start < other.end:
+    reservation = Reservation(snapshot.next_reservation, node.id, start, end, devices, user, by)
+    device_ids = set(devices_of(reservation, node))
+    for rival in (candidate for candidate in current(snapshot, now) if not is_owners(candidate)):
+        overlap = device_ids & set(devices_of(rival, node)) if rival.node == node.id else set()
+        if overlap and rival.start < end and start < rival.end:
             raise Refused(
-                f"{place_of(other, node)} is reserved then already: {_whom(other)}, reservation"
-                f" {other.id}",
-                f"`gpq nodes unreserve {other.id}` undoes that",
+                f"{place_of(rival, node)} is reserved then already: {_whom(rival)}, reservation"
+                f" {rival.id}",
+                f"`gpq nodes unreserve {rival.id}` undoes that",
             )
     if len(current(snapshot, now)) >= MOST:
         raise Refused(
             f"there are {MOST} reservations already", "`gpq nodes unreserve ID` undoes one"
         )
-    on_it = [
+    occupants = [
         job
         for _, job in sorted(snapshot.jobs.items())
         if job.state in HOLDS_DEVICES
         and job.placement is not None
         and job.spec.user != user
-        and any((node.id, device) in job.placement.devices for device in mine)
+        and any((node.id, device) in job.placement.devices for device in device_ids)
     ]
-    leaving = [int(job.id) for job in on_it if job.movable]
-    staying = [int(job.id) for job in on_it if not job.movable]
-    return [NodeReserved(now, wanted)], Reserved(view(snapshot, wanted, now), leaving, staying)
+    leaving = [int(job.id) for job in occupants if job.movable]
+    staying = [int(job.id) for job in occupants if not job.movable]
+    return [NodeReserved(now, reservation)], Reserved(
+        view(snapshot, reservation, now), leaving, staying
+    )
 
 
 def unreserve(
     snapshot: Snapshot, number: int, now: Seconds, by: str
 ) -> tuple[list[Event], Reserved]:
     """Raises NotFound for a reservation that there is not, or that is over."""
-    held = next((each for each in current(snapshot, now) if each.id == number), None)
-    if held is not None and is_owners(held):
+    reservation = next(
+        (candidate for candidate in current(snapshot, now) if candidate.id == number), None
+    )
+    if reservation is not None and is_owners(reservation):
         raise Refused(
-            f"server {held.node} is {held.user}'s, who is there",
+            f"server {reservation.node} is {reservation.user}'s, who is there",
             "it is given back when they have gone",
         )
-    if held is None:
-        there = ", ".join(str(each.id) for each in current(snapshot, now)) or "none"
-        raise NotFound(f"there is no reservation {number}", f"there is: {there}")
-    return [NodeUnreserved(now, number, by)], Reserved(view(snapshot, held, now))
+    if reservation is None:
+        numbers = ", ".join(str(candidate.id) for candidate in current(snapshot, now)) or "none"
+        raise NotFound(f"there is no reservation {number}", f"there is: {numbers}")
+    return [NodeUnreserved(now, number, by)], Reserved(view(snapshot, reservation, now))
 
 
-def view(snapshot: Snapshot, held: Reservation, now: Seconds) -> ReservationView:
-    node = snapshot.nodes.get(held.node)
+def view(snapshot: Snapshot, reservation: Reservation, now: Seconds) -> ReservationView:
+    node = snapshot.nodes.get(reservation.node)
     indices = {device.id: device.index for device in node.devices} if node is not None else {}
     return ReservationView(
-        id=held.id,
-        node=str(held.node),
-        devices=[str(device) for device in held.devices],
-        indices=[indices.get(device, -1) for device in held.devices],
-        user=held.user,
-        start=event_text.stamp(held.start),
-        end=event_text.stamp(held.end),
-        begins_in_seconds=max(held.start - now, 0.0),
-        ends_in_seconds=max(held.end - now, 0.0),
-        by=held.by,
+        id=reservation.id,
+        node=str(reservation.node),
+        devices=[str(device) for device in reservation.devices],
+        indices=[indices.get(device, -1) for device in reservation.devices],
+        user=reservation.user,
+        start=event_text.stamp(reservation.start),
+        end=event_text.stamp(reservation.end),
+        begins_in_seconds=max(reservation.start - now, 0.0),
+        ends_in_seconds=max(reservation.end - now, 0.0),
+        by=reservation.by,
     )
 
 
-def _whom(held: Reservation) -> str:
-    return f"for {held.user}" if held.user else "left alone by gpq"
+def _whom(reservation: Reservation) -> str:
+    return f"for {reservation.user}" if reservation.user else "left alone by gpq"
 
 
 def _device(node: str, devices: Sequence[Device], word: str) -> DeviceId:
     for device in devices:
         if word in (device.id, str(device.index)):
             return device.id
-    there = ", ".join(str(device.index) for device in devices) or "none"
-    raise NotFound(f"there is no GPU {word[:80]} on server `{node}`", f"there is: {there}")
+    indices = ", ".join(str(device.index) for device in devices) or "none"
+    raise NotFound(f"there is no GPU {word[:80]} on server `{node}`", f"there is: {indices}")

@@ -24,7 +24,7 @@ MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_SETUP = 10_000  # characters
 MAX_PATH = 4095  # characters
 CODE = re.compile(r"[0-9a-f]{64}")
-SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) - {
+SIGNALS = frozenset(member.name.removeprefix("SIG") for member in signal.Signals) - {
     "KILL",
     "STOP",
     "CHLD",

@@ -99,7 +99,7 @@ class Submitting:
             submission.fits(snapshot, spec, self._configured())
             awaits = self._awaited(wanted, snapshot)
             specs = _specs(request, spec, snapshot)
-            events = submission.submitted(snapshot, specs, awaits, now(), held=request.held)
+            events = submission.submitted(snapshot, specs, awaits, now(), on_hold=request.held)
             state = JobState.HELD if request.held else JobState.PENDING
             jobs = [int(event.job) for event in events if isinstance(event, Submitted)]
             answer = job_answers.Submitted(
@@ -139,7 +139,7 @@ class Submitting:
             spec = environments.unasked(spec)
         specs = _specs(request, spec, snapshot)
         events = submission.submitted(
-            snapshot, specs, self._awaited(spec.after, snapshot), now, held=request.held
+            snapshot, specs, self._awaited(spec.after, snapshot), now, on_hold=request.held
         )
         name = next(event.job for event in events if isinstance(event, Submitted))
         # What was found lacking still is: only a job that is really submitted is a reason to look

@@ -27,7 +27,7 @@ def queue(*specs: JobSpec | ArrayMessage) -> Snapshot:
     state = Snapshot()
     for one in specs:
         made = [one] if isinstance(one, JobSpec) else list(elements(ECHO, one, JobId(state.next_id)))
-        state = fold(state, submitted(state, made, (), 0.0, held=False)).snapshot
+        state = fold(state, submitted(state, made, (), 0.0, on_hold=False)).snapshot
     return state
 
 

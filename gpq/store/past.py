@@ -1,0 +1,212 @@
+"""What the database remembers beyond the live state, read on demand. Writes nothing.
+
+Long reads, for accounts, go page by page, so that whoever asks for one job meanwhile need not wait,
+and take only what accounts need of each row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from gpq.core.accounting.usage import Record
+from gpq.core.model.events import Event
+from gpq.core.model.jobs import Job
+from gpq.core.model.units import JobId, Seconds
+from gpq.ports import Wanted
+from gpq.store import disk, rows
+from gpq.store.opening import explained
+from gpq.store.rows import Row
+
+PAGE = 500  # rows
+
+_JOB_COLUMNS = "id, state, user, name, ended_at, checksum, body"
+
+Read = Callable[[str, Sequence[object]], list[Row]]
+
+
+class Past:
+    """`gpq.ports.History` of the database at `path`. From any thread: they take turns on one
+    connection."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self._connection = connection
+        self._path = path
+        self._lock = threading.Lock()
+
+    def live_jobs(self) -> Iterator[Job]:
+        """By id. For the start alone: takes no turn."""
+        query = f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NULL ORDER BY id"
+        return map(self._job, self._connection.execute(query))
+
+    def history(
+        self,
+        *,
+        ids: Sequence[JobId] | None = None,
+        names: Sequence[str] | None = None,
+        user: str = "",
+        states: Sequence[str] = (),
+        limit: int | None = None,
+    ) -> list[Job]:
+        where, values = ["ended_at IS NOT NULL"], list[object]()
+        choices: tuple[tuple[str, Sequence[object] | None], ...] = (
+            ("id", ids),
+            ("name", names),
+            ("user", [user] if user else None),
+            ("state", list(map(str, states)) or None),
+        )
+        for column, options in choices:
+            if options is not None:
+                where.append(f"{column} IN ({_marks(options)})")
+                values.extend(options)
+        query = (
+            f"SELECT {_JOB_COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY ended_at DESC,"
+            " id DESC LIMIT ?"
+        )
+        return [self._job(row) for row in self.read(query, [*values, _limit(limit)])]
+
+    def events(
+        self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None
+    ) -> list[Event]:
+        where, values = ["1"], list[object]()
+        if job is not None:
+            where.append("job = ?")
+            values.append(job)
+        if kinds:
+            where.append(f"kind IN ({_marks(kinds)})")
+            values.extend(kind.__name__ for kind in kinds)
+        query = (
+            f"SELECT kind, checksum, body FROM events WHERE {' AND '.join(where)} ORDER BY seq DESC"
+            " LIMIT ?"
+        )
+        latest = self.read(query, [*values, _limit(limit)])
+        with self._soundness():
+            return [rows.event_of(*columns) for columns in latest][::-1]
+
+    def news(
+        self, after: int, kinds: Sequence[type], limit: int
+    ) -> tuple[int, list[tuple[int, Event]]]:
+        """Events of these kinds behind the number `after`, oldest first, with their numbers; and up
+        to which number that is all there is. Raises GpqError."""
+        [(last,)] = self.read("SELECT coalesce(max(seq), 0) FROM events", ())
+        until = int(str(last))
+        names = [kind.__name__ for kind in kinds]
+        query = (
+            "SELECT seq, kind, checksum, body FROM events WHERE seq > ? AND seq <= ? AND +kind IN"
+            f" ({_marks(names)}) ORDER BY seq LIMIT ?"
+        )
+        page = self.read(query, [after, until, *names, limit])
+        with self._soundness():
+            events = [(int(str(seq)), rows.event_of(*columns)) for seq, *columns in page]
+        if len(events) == limit:
+            until = events[-1][0]
+        return until, events
+
+    def records(self, criteria: Wanted) -> list[Record]:
+        with self._soundness():
+            return list(_records(self.read, criteria))
+
+    def count(self, criteria: Wanted) -> int:
+        return _count(self.read, criteria)
+
+    def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
+        with self._soundness():
+            yield from _journal(self.read, kinds, since)
+
+    def read(self, query: str, values: Sequence[object]) -> list[Row]:
+        """Raises GpqError."""
+        try:
+            with self._lock:
+                return self._connection.execute(query, tuple(values)).fetchall()
+        except sqlite3.Error as error:
+            raise explained(error, self._path) from error
+
+    def _job(self, row: Row) -> Job:
+        with self._soundness():
+            return rows.of_job_row(row, Job)
+
+    @contextlib.contextmanager
+    def _soundness(self) -> Iterator[None]:
+        """Damaged rows as an error for the user."""
+        try:
+            yield
+        except rows.Damaged as error:
+            raise disk.damaged(self._path, str(error)) from None
+
+
+# -- page by page ----------------------------------------------------------------------------------
+
+
+def _records(read: Read, criteria: Wanted) -> Iterator[Record]:
+    """Those of jobs that ended, the latest to end first. Raises rows.Damaged."""
+    where, values = _conditions(criteria)
+    query = f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NOT NULL"
+    after: list[object] = []
+    row_budget = criteria.limit
+    while row_budget is None or row_budget > 0:
+        count = PAGE if row_budget is None else min(PAGE, row_budget)
+        conditions = [*where, "(ended_at, id) < (?, ?)"] if after else where
+        page = read(
+            " AND ".join([query, *conditions]) + " ORDER BY ended_at DESC, id DESC LIMIT ?",
+            [*values, *after, count],
+        )
+        for row in page:
+            yield rows.of_job_row(row, Record)
+        if len(page) < count:
+            return
+        after = [page[-1][4], page[-1][0]]
+        row_budget = row_budget - count if row_budget is not None else None
+
+
+def _count(read: Read, criteria: Wanted) -> int:
+    where, values = _conditions(criteria)
+    [(number,)] = read(
+        " AND ".join(["SELECT count(*) FROM jobs WHERE ended_at IS NOT NULL", *where]), values
+    )
+    return int(str(number))
+
+
+def _conditions(criteria: Wanted) -> tuple[list[str], list[object]]:
+    where: list[str] = []
+    values: list[object] = []
+    if criteria.ids or criteria.names:
+        where.append(f"(id IN ({_marks(criteria.ids)}) OR name IN ({_marks(criteria.names)}))")
+        values += [*criteria.ids, *criteria.names]
+    if criteria.user:
+        where.append("user = ?")
+        values.append(criteria.user)
+    if criteria.states:
+        where.append(f"state IN ({_marks(criteria.states)})")
+        values += map(str, criteria.states)
+    for moment, sign in ((criteria.since, ">="), (criteria.until, "<")):
+        if moment is not None:
+            where.append(f"ended_at {sign} ?")
+            values.append(moment)
+    return where, values
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ",".join("?" * len(values))
+
+
+def _journal(read: Read, kinds: Sequence[type], since: Seconds) -> Iterator[Event]:
+    """Events of these kinds from `since` on, oldest first. Raises rows.Damaged."""
+    names = [kind.__name__ for kind in kinds]
+    query = (
+        # By its index of kinds SQLite would sort all that is left of the journal for every page.
+        "SELECT seq, kind, checksum, body FROM events NOT INDEXED"
+        f" WHERE seq > ? AND at >= ? AND kind IN ({_marks(names)})"
+        " ORDER BY seq LIMIT ?"
+    )
+    last: object = 0
+    while page := read(query, [last, since, *names, PAGE]):
+        for _, *columns in page:
+            yield rows.event_of(*columns)
+        last = page[-1][0]
+
+
+def _limit(limit: int | None) -> int:
+    """As SQLite writes it, for which -1 is none."""
+    return -1 if limit is None else limit
