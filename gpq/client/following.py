@@ -52,8 +52,8 @@ def exit_status(job: job_answers.JobView) -> int:
 
 def named(jobs: Iterable[int]) -> str:
     """`job 4` or `jobs 4, 5`."""
-    listed = list(jobs)
-    return f"job{'s' if len(listed) != 1 else ''} {', '.join(map(str, listed))}"
+    numbers = list(jobs)
+    return f"job{'s' if len(numbers) != 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def until_ended(
@@ -62,21 +62,21 @@ def until_ended(
     watcher: Watcher,
     *,
     longest: Callable[[], float] = lambda: SLICE,
-    seen: Callable[[job_answers.JobList], None] | None = None,
+    listener: Callable[[job_answers.JobList], None] | None = None,
 ) -> job_answers.JobList:
     """The rows of the jobs once all have ended. Raises TimedOut after so many `seconds`, NotFound
     for no such job.
 
-    `longest`: seconds that the next request may block; `seen` hears every answer.
+    `longest`: seconds that the next request may block; `listener` hears every answer.
     """
     until = None if seconds is None else time.monotonic() + seconds
     daemon = Lasting(watcher.note)
     while True:
-        left = watcher.patience(longest())
+        patience = watcher.patience(longest())
         if until is not None:
-            left = min(left, until - time.monotonic())
+            patience = min(patience, until - time.monotonic())
         with daemon:  # one that waits for long leaves its place to others in between
-            answer = daemon.call(requests.Wait(jobs, wait=max(left, 0.0)), job_answers.JobList)
+            answer = daemon.call(requests.Wait(jobs, wait=max(patience, 0.0)), job_answers.JobList)
         watcher.show(answer.jobs)
         open_jobs = [job.id for job in answer.jobs if job.state not in ENDED]
         if not open_jobs:
@@ -85,8 +85,8 @@ def until_ended(
             raise TimedOut(
                 f"{named(open_jobs)} did not end within {seconds:g} s", "they run on: `gpq status`"
             )
-        if seen is not None:
-            seen(answer)
+        if listener is not None:
+            listener(answer)
         # a selector such as `all` means what it meant at first
         jobs = [str(job.id) for job in answer.jobs]
 
@@ -95,24 +95,26 @@ def cancelled(
     daemon: Lasting,
     jobs: list[str],
     seconds: float,
-    found: Callable[[list[job_answers.JobView]], None] = lambda rows: None,
+    check: Callable[[list[job_answers.JobView]], None] = lambda rows: None,
 ) -> job_answers.CancelResult:
     """Cancel, and wait for the proof at most so many `seconds`. A second daemon, asked the same
-    once more, finds ended what the first one has cancelled. `found` hears which jobs are meant
+    once more, finds ended what the first one has cancelled. `check` hears which jobs are meant
     before anything is done to them, and may raise."""
     before = daemon.call(requests.Status(jobs), job_answers.JobList).jobs
-    found(before)
+    check(before)
     names = [str(job.id) for job in before]  # `all` means what it meant at first
     answer = daemon.call(requests.Cancel(names, wait=seconds), job_answers.CancelResult)
-    ran = {job.id for job in before if job.state not in ENDED}
-    if not ran.intersection(answer.ended):
+    live_ids = {job.id for job in before if job.state not in ENDED}
+    if not live_ids.intersection(answer.ended):
         return answer
     after = daemon.call(
         requests.Status([str(job) for job in answer.ended]), job_answers.JobList
     ).jobs
-    ours = [job.id for job in after if job.id in ran and job.state == "cancelled"]
-    ended = [job for job in answer.ended if job not in ours]
-    return msgspec.structs.replace(answer, cancelled=[*answer.cancelled, *ours], ended=ended)
+    cancelled_ids = [job.id for job in after if job.id in live_ids and job.state == "cancelled"]
+    ended_ids = [job for job in answer.ended if job not in cancelled_ids]
+    return msgspec.structs.replace(
+        answer, cancelled=[*answer.cancelled, *cancelled_ids], ended=ended_ids
+    )
 
 
 def log(
@@ -136,12 +138,12 @@ def log(
             if not follow or row.state in ENDED:
                 raise _no_log(row)
             watcher.note(f"{_unstarted(row)}; `gpq why {job}` says more")
-    seen = False
+    any_output = False
     begin = (only, 0) if lines is None else tailing.begin(_reader(daemon, job, node), only, lines)
     for piece in _pieces(daemon, watcher, job, only, node, begin, follow=follow):
-        seen = seen or bool(piece.data or piece.silent)
+        any_output = any_output or bool(piece.data or piece.silent)
         yield piece
-    row = None if seen else newest(daemon, job)
+    row = None if any_output else newest(daemon, job)
     if row is not None and row.started_at is None:
         raise _no_log(row)
 
@@ -169,7 +171,7 @@ def _pieces(
     *,
     follow: bool,
 ) -> Iterator[job_answers.LogChunk]:
-    attempt, offset, told = *begin, ""
+    attempt, offset, silence = *begin, ""
     begun = 0  # the attempt whose first piece was handed on
     name = "" if node.isdigit() else node
     while True:
@@ -186,8 +188,8 @@ def _pieces(
         later = [] if only else [number for number in piece.attempts if number > piece.attempt]
         last = not follow or (piece.ended and (only or piece.state in ENDED))
         if piece.silent and not later:
-            _note_silence(piece, watcher, last=bool(last), again=bool(told))
-        told = piece.silent
+            _note_silence(piece, watcher, last=bool(last), again=bool(silence))
+        silence = piece.silent
         if piece.data or (later if piece.silent else piece.attempt != begun):
             begun = piece.attempt
             yield piece

@@ -24,14 +24,14 @@ def begin(read: Read, only: int, lines: int) -> tuple[int, int]:
     begin at the latest: reading it says why.
     """
     attempts = [only] if only else read(0, 0, 1).attempts
-    found = (only, 0)
+    start = (only, 0)
     for attempt in reversed(attempts):
-        offset, lacking = _within(read, attempt, lines)
-        found = attempt, offset
-        if lacking <= 0:
+        offset, shortfall = _within(read, attempt, lines)
+        start = attempt, offset
+        if shortfall <= 0:
             break
-        lines = lacking
-    return found
+        lines = shortfall
+    return start
 
 
 def _within(read: Read, attempt: int, lines: int) -> tuple[int, int]:
@@ -49,7 +49,7 @@ def _within(read: Read, attempt: int, lines: int) -> tuple[int, int]:
             data = base64.b64decode(piece.data)
             place = piece.offset - len(data)
             begins = [] if opened else [0]
-            begins += [each.end() for each in re.finditer(b"\n", data) if each.end() < len(data)]
+            begins += [match.end() for match in re.finditer(b"\n", data) if match.end() < len(data)]
             starts.extend(place + index for index in begins)
             count, opened = count + len(begins), not data.endswith(b"\n")
             piece = read(attempt, piece.offset, 0)

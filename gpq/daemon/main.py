@@ -169,7 +169,7 @@ def _not_through_links(path: str, flags: int) -> int:
 
 def _log_to_file(*, alone: bool) -> None:
     try:
-        written = _LogFile(
+        file_handler = _LogFile(
             paths.daemon_log(), maxBytes=LOG_BYTES, backupCount=LOGS_KEPT, encoding="utf-8"
         )
     except OSError as error:
@@ -178,7 +178,7 @@ def _log_to_file(*, alone: bool) -> None:
         raise Refused(
             f"{paths.daemon_log()} is a link, and not written through", "remove it"
         ) from None
-    handlers: list[logging.Handler] = [written]
+    handlers: list[logging.Handler] = [file_handler]
     if not alone:
         handlers.append(logging.StreamHandler())
     logging.basicConfig(
@@ -214,11 +214,11 @@ def _serve(ready: Ready, default: Attributes, lock: DaemonLock, metrics: str = "
         measured_restart=settings.measured_restart,
         port_salt=zlib.crc32(f"{os.getuid()}:{paths.home()}".encode()),
     )
-    chosen = policy(core.policy)
+    scheduling_policy = policy(core.policy)
     ending = Ending()
     with contextlib.ExitStack() as stack:
-        opened = SqliteStore(paths.database(), first_id=_first_id(), marks=paths.marks())
-        store = stack.enter_context(contextlib.closing(opened))
+        database = SqliteStore(paths.database(), first_id=_first_id(), marks=paths.marks())
+        store = stack.enter_context(contextlib.closing(database))
         reign = Reign(store.id, store.epoch, lambda: lock.is_held() and store.holds())
         world = LiveWorld(
             settings.nodes,
@@ -229,7 +229,7 @@ def _serve(ready: Ready, default: Attributes, lock: DaemonLock, metrics: str = "
             setup_limit=settings.setup_limit,
         )
         stack.callback(world.close)
-        controller = Controller(world, store, chosen, core)
+        controller = Controller(world, store, scheduling_policy, core)
         notify = outward.notify(settings.notify)
         about = About(
             core,
@@ -290,18 +290,20 @@ def _serve(ready: Ready, default: Attributes, lock: DaemonLock, metrics: str = "
     return 0
 
 
-def _serve_metrics(where: str, service: Service, policy: str, stack: contextlib.ExitStack) -> None:
+def _serve_metrics(
+    address: str, service: Service, policy: str, stack: contextlib.ExitStack
+) -> None:
     """Until `stack` ends, where anybody asked for it. A port that cannot be had is told, and no
     reason to end."""
-    if not where:
+    if not address:
         return
     from gpq.daemon.metrics import exporter, metrics  # these alone import prometheus-client
 
     look = lambda: metrics.Look(*service.readings.look())  # noqa: E731
-    serving = exporter.Exporter(outward.address(where), metrics.registry(look, policy))
-    stack.callback(serving.close)
-    service.metrics = serving.state
-    serving.start()
+    endpoint = exporter.Exporter(outward.address(address), metrics.registry(look, policy))
+    stack.callback(endpoint.close)
+    service.metrics = endpoint.state
+    endpoint.start()
 
 
 class Ending:

@@ -57,9 +57,9 @@ def with_node(text: str, name: str, fields: Mapping[str, object]) -> str:
         {name: dict(fields)} if nodes else {"local": {"connector": "local"}, name: dict(fields)}
     )
     pieces = [text if not text or text.endswith("\n") else f"{text}\n"]
-    for each, values in tables.items():
+    for node, values in tables.items():
         lines = [
-            f"[nodes.{_key(each)}]",
+            f"[nodes.{_key(node)}]",
             *(f"{key} = {json.dumps(value)}" for key, value in values.items()),
         ]
         pieces += ["\n" if any(pieces) else "", *(f"{line}\n" for line in lines)]
@@ -71,10 +71,10 @@ def without_node(text: str, name: str) -> str:
     before = _tree(text)
     nodes = before.get("nodes", {})
     if name not in nodes:
-        there = ", ".join(nodes) or "none: without any, this machine is the node `local`"
-        raise NotFound(f"no node {name} in {paths.config()}", f"there is {there}")
-    rest = {each: values for each, values in nodes.items() if each != name}
-    if not rest:
+        node_names = ", ".join(nodes) or "none: without any, this machine is the node `local`"
+        raise NotFound(f"no node {name} in {paths.config()}", f"there is {node_names}")
+    other_nodes = {node: values for node, values in nodes.items() if node != name}
+    if not other_nodes:
         raise Refused(f"{name} is the only node", "`gpq nodes add` another one first")
     lines = text.splitlines(keepends=True)
     header = re.compile(
@@ -89,15 +89,17 @@ def without_node(text: str, name: str) -> str:
     end = next(
         (index for index in range(first + 1, len(lines)) if HEADER.match(lines[index])), len(lines)
     )
-    kept = [
+    remnant = [
         line for line in lines[first + 1 : end] if not line.strip() or line.lstrip().startswith("#")
     ]
-    comments = [line for line in kept if line.strip()]
+    comments = [line for line in remnant if line.strip()]
     if not comments:  # the empty line before the next table is not doubled
-        kept = kept if first and lines[first - 1].strip() else kept[1:]
+        remnant = remnant if first and lines[first - 1].strip() else remnant[1:]
         while first and end == len(lines) and not lines[first - 1].strip():
             first -= 1
-    return _checked("".join([*lines[:first], *kept, *lines[end:]]), {**before, "nodes": rest})
+    return _checked(
+        "".join([*lines[:first], *remnant, *lines[end:]]), {**before, "nodes": other_nodes}
+    )
 
 
 def _tree(text: str) -> dict[str, Any]:
@@ -106,13 +108,13 @@ def _tree(text: str) -> dict[str, Any]:
     return tree
 
 
-def _checked(text: str, wanted: Mapping[str, Any]) -> str:
+def _checked(text: str, expected: Mapping[str, Any]) -> str:
     """`text`, if it says exactly that. Raises UsageError for a node that is not right."""
     try:
-        found = tomllib.loads(text)
+        tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        found = {}
-    if found != wanted:
+        tree = {}
+    if tree != expected:
         raise Refused(
             f"{paths.config()} is written in a way that gpq cannot change safely", BY_HAND
         )

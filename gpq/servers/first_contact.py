@@ -103,11 +103,11 @@ def _patiently(host: str, talk: Talk) -> Callable[[], None]:
 def other_name(name: str, place: Place, nodes: Mapping[str, NodeConfig], talk: Talk) -> str:
     """Under which of `nodes` the server at `place` is known already, "" for none that can be
     asked."""
-    behind_ssh = {other for other, node in nodes.items() if node.connector == "ssh"}
-    for other in sorted(place.beside & behind_ssh - {name}):
+    behind_ssh = {candidate for candidate, node in nodes.items() if node.connector == "ssh"}
+    for candidate in sorted(place.beside & behind_ssh - {name}):
         with contextlib.suppress(GpqError):  # it does not answer where this one does
-            if meet(other, nodes[other], talk)[1] == place:
-                return other
+            if meet(candidate, nodes[candidate], talk)[1] == place:
+                return candidate
     return ""
 
 
@@ -138,10 +138,10 @@ def _answer(channel: Channel, host: str, number: int) -> dict[str, Any]:
     return message
 
 
-def lines(name: str, found: Findings) -> list[str]:
+def lines(name: str, findings: Findings) -> list[str]:
     """For a person."""
     kinds: dict[str, int] = {}
-    for device in found.devices:
+    for device in findings.devices:
         kind = (
             f"{device['type']} ({device['memory_mib'] / 1024:.0f} GiB)"
             if device["kind"] == "cuda"
@@ -154,17 +154,17 @@ def lines(name: str, found: Findings) -> list[str]:
     )
     return [
         (
-            f"server    {name}: {found.host}, Python {found.python}, {found.cores} cores,"
-            f" {found.memory_mib / 1024:.0f} GiB"
+            f"server    {name}: {findings.host}, Python {findings.python}, {findings.cores} cores,"
+            f" {findings.memory_mib / 1024:.0f} GiB"
         ),
-        f"GPUs      {offer}" + (f", driver {found.driver}" if found.driver else ""),
+        f"GPUs      {offer}" + (f", driver {findings.driver}" if findings.driver else ""),
         *(
             f"{label(device):<10}{device['state']}: {device['reason']}"
-            for device in found.devices
+            for device in findings.devices
             if device["reason"]
         ),
-        *([f"problem   {found.problem}"] if found.problem else []),
-        *([f"note      {found.notice}"] if found.notice else []),
+        *([f"problem   {findings.problem}"] if findings.problem else []),
+        *([f"note      {findings.notice}"] if findings.notice else []),
     ]
 
 

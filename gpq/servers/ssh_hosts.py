@@ -41,17 +41,17 @@ def _hosts(path: str, depth: int) -> Iterator[str]:
             yield from (word for word in words[1:] if not set(word) & set("*?"))
         elif keyword == "include" and depth < DEEPEST:
             for pattern in words[1:]:
-                found = os.path.join(os.path.dirname(default()), os.path.expanduser(pattern))
-                for each in sorted(glob.glob(found)):
-                    yield from _hosts(each, depth + 1)
+                full_pattern = os.path.join(os.path.dirname(default()), os.path.expanduser(pattern))
+                for file in sorted(glob.glob(full_pattern)):
+                    yield from _hosts(file, depth + 1)
 
 
 def _words(line: str) -> list[str]:
     """`Host a b`, `Host=a`, `Host "a b"`; nothing for a comment."""
-    found = re.fullmatch(r"\s*([A-Za-z]+)(?:\s*=\s*|\s+)(.*)", line)
-    if found is None:
+    match = re.fullmatch(r"\s*([A-Za-z]+)(?:\s*=\s*|\s+)(.*)", line)
+    if match is None:
         return []
     try:
-        return [found[1], *shlex.split(found[2])]
+        return [match[1], *shlex.split(match[2])]
     except ValueError:
         return []

@@ -132,7 +132,7 @@ class Stager:
         notes = [gauge.note for gauge in gauges if gauge.note]
         return Staging(
             task.what,
-            sum(gauge.done for gauge in gauges),
+            sum(gauge.progress for gauge in gauges),
             sum(gauge.total for gauge in gauges),
             sum(gauge.rate for gauge in gauges),
             notes[0] if notes else task.note,
@@ -160,7 +160,7 @@ class Stager:
             stays = words if isinstance(error, Stays) else ""
             reason = stays or f"its files could not be brought there: {words}"
             log.info("attempt %d.%d: %s", launch.job, launch.attempt, reason)
-            if self._wanted(task):
+            if self._is_wanted(task):
                 now, nodes = self._clock.now(), [node for node, _ in launch.placement.parts]
                 key = (launch.job, launch.attempt)
                 self._inbox(
@@ -174,7 +174,7 @@ class Stager:
             for node, _ in launch.placement.parts:
                 self._nudge(node)
 
-    def _wanted(self, task: _Task) -> bool:
+    def _is_wanted(self, task: _Task) -> bool:
         launch = task.launch
         job = self._view().jobs.get(launch.job)
         starting = (
@@ -189,21 +189,21 @@ class Stager:
         if job is None:
             raise Abandoned
         with ThreadPoolExecutor(PARALLEL, "staging") as pool:
-            under_way = []
+            transfers = []
             if launch.spec.code:
-                under_way += [
+                transfers += [
                     pool.submit(self._bring_code, task, node)
                     for node in apart(snapshot, launch.placement)
                 ]
             nodes = lacking(snapshot, job, launch.placement)
             if nodes:
-                found = self._find(task, job)
-                if found is not None:
-                    under_way += [
-                        pool.submit(self._bring_files, task, *found, node) for node in nodes
+                checkpoint = self._find(task, job)
+                if checkpoint is not None:
+                    transfers += [
+                        pool.submit(self._bring_files, task, *checkpoint, node) for node in nodes
                     ]
-            for one in under_way:
-                one.result()
+            for transfer in transfers:
+                transfer.result()
 
     def _bring_code(self, task: _Task, node: NodeId) -> None:
         digest = task.launch.spec.code
@@ -245,11 +245,18 @@ class Stager:
             )
 
     def _transfer(
-        self, task: _Task, what: Mapping[str, Any], files: list[Any], source: Source, node: NodeId
+        self,
+        task: _Task,
+        subject: Mapping[str, Any],
+        files: list[Any],
+        source: Source,
+        node: NodeId,
     ) -> Gauge:
         gauge = Gauge()
         task.gauges.append(gauge)
-        Transfer(what, files, source, self._ask(node), lambda: self._wanted(task), gauge).run()
+        Transfer(
+            subject, files, source, self._ask(node), lambda: self._is_wanted(task), gauge
+        ).run()
         if gauge.moved:
             log.info(
                 "attempt %d.%d: %d bytes of %s to %s in %.1f s",
@@ -263,18 +270,18 @@ class Stager:
         until = time.monotonic() + GIVE_UP
         while True:
             snapshot = self._view()
-            seeing = holders(snapshot, job)
+            holder_nodes = holders(snapshot, job)
             source = job.files.node if job.files else ""
-            task.what = f"its checkpoint from {seeing[0] if seeing else source}"
-            told, silent = self._listed(job.id, seeing)
-            if told is not None:
-                return told if told[1] else self._elsewhere(snapshot, job, seeing)
+            task.what = f"its checkpoint from {holder_nodes[0] if holder_nodes else source}"
+            checkpoint, silence = self._listed(job.id, holder_nodes)
+            if checkpoint is not None:
+                return checkpoint if checkpoint[1] else self._elsewhere(snapshot, job, holder_nodes)
             if not has_checkpoint(job):
                 return None
-            task.note = silent or f"server {job.files.node if job.files else ''} does not answer"
+            task.note = silence or f"server {job.files.node if job.files else ''} does not answer"
             if time.monotonic() > until:
                 raise NodeSilent(task.note, "`gpq nodes` tells since when and why")
-            if not self._wanted(task):
+            if not self._is_wanted(task):
                 raise Abandoned
             time.sleep(LOOK)
 
@@ -288,20 +295,20 @@ class Stager:
         self, job: JobId, nodes: Sequence[NodeId]
     ) -> tuple[tuple[NodeId, list[Any]] | None, str]:
         """(the first of `nodes` that answers, what it has; why the others do not)."""
-        silent = ""
+        silence = ""
         for node in nodes:
             with contextlib.suppress(NodeSilent):
                 return (node, list(self._files(node, job)["files"])), ""
-            silent = f"server {node} does not answer"
-        return None, silent
+            silence = f"server {node} does not answer"
+        return None, silence
 
     def _elsewhere(
-        self, snapshot: Snapshot, job: Job, asked: Sequence[NodeId]
+        self, snapshot: Snapshot, job: Job, holder_nodes: Sequence[NodeId]
     ) -> tuple[NodeId, list[Any]] | None:
         """The newest that another node has, where the one that should have it lost it."""
         best: tuple[list[int], NodeId, list[Any]] | None = None
         for node in sorted(snapshot.nodes):
-            if node in asked or snapshot.nodes[node].state is not NodeState.UP:
+            if node in holder_nodes or snapshot.nodes[node].state is not NodeState.UP:
                 continue
             try:
                 answer = self._files(node, job.id)

@@ -52,10 +52,10 @@ class Look(NamedTuple):
 
 def registry(look: Callable[[], Look], policy: str) -> CollectorRegistry:
     """Everything that the daemon tells, its own process included."""
-    made = CollectorRegistry(auto_describe=False)
-    made.register(Cluster(look, policy))
-    ProcessCollector(namespace="gpq", registry=made)
-    return made
+    collectors = CollectorRegistry(auto_describe=False)
+    collectors.register(Cluster(look, policy))
+    ProcessCollector(namespace="gpq", registry=collectors)
+    return collectors
 
 
 class Cluster(Collector):
@@ -101,15 +101,18 @@ class Cluster(Collector):
                 [],
                 [((), reader.round.at)],
             )
-        ended: list[Row] = [
+        ended_rows: list[Row] = [
             ((user, state), tally.ended.get((user, state), 0))
             for user in users
             for state in sorted(map(str, TERMINAL))
         ]
         yield _counter(
-            "gpq_jobs_ended", "Jobs that ended since the daemon's start.", ["user", "state"], ended
+            "gpq_jobs_ended",
+            "Jobs that ended since the daemon's start.",
+            ["user", "state"],
+            ended_rows,
         )
-        for name, told, counts in (
+        for name, documentation, counts in (
             ("gpq_restarts", "Launches of jobs after their first.", tally.restarts),
             (
                 "gpq_restart_seconds",
@@ -123,13 +126,13 @@ class Cluster(Collector):
             ),
         ):
             rows: list[Row] = [((user,), counts.get(user, 0)) for user in users]
-            yield _counter(name, told, ["user"], rows)
+            yield _counter(name, documentation, ["user"], rows)
 
     def _attained(self, look: Look) -> Mapping[str, float]:
-        found = dict(look.tally.gpu_seconds)
+        totals = dict(look.tally.gpu_seconds)
         for job in look.reader.snapshot.jobs.values():
-            found[job.spec.user] = found.get(job.spec.user, 0.0) + job.service_at(look.reader.now)
-        for user, seconds in found.items():
+            totals[job.spec.user] = totals.get(job.spec.user, 0.0) + job.service_at(look.reader.now)
+        for user, seconds in totals.items():
             self._gpu_seconds[user] = max(seconds, self._gpu_seconds.get(user, 0.0))
         return self._gpu_seconds
 
@@ -163,8 +166,8 @@ def _jobs(look: Look) -> Iterator[Metric]:
 
 class _Figure(NamedTuple):
     name: str
-    told: str
-    of: Callable[[JobView], float | None]
+    documentation: str
+    value_of: Callable[[JobView], float | None]
 
 
 FIGURES = (
@@ -203,8 +206,8 @@ FIGURES = (
 
 def _running(reader: Reader) -> Iterator[Metric]:
     """Of jobs that hold GPUs: never more than there are GPUs."""
-    held = [job for _, job in sorted(reader.snapshot.jobs.items()) if job.state in HOLDS_DEVICES]
-    rows = reader.jobs(held)
+    jobs = [job for _, job in sorted(reader.snapshot.jobs.items()) if job.state in HOLDS_DEVICES]
+    rows = reader.jobs(jobs)
     yield _gauge(
         "gpq_job_info",
         "1, with what a job is, of jobs that hold GPUs.",
@@ -215,14 +218,14 @@ def _running(reader: Reader) -> Iterator[Metric]:
         ((str(job.id), part.node), len(part.devices)) for job in rows for part in job.placement
     ])  # fmt: skip
     for figure in FIGURES:
-        yield _gauge(f"gpq_job_{figure.name}", figure.told, ["job_id"], [
-            ((str(job.id),), figure.of(job)) for job in rows
+        yield _gauge(f"gpq_job_{figure.name}", figure.documentation, ["job_id"], [
+            ((str(job.id),), figure.value_of(job)) for job in rows
         ])  # fmt: skip
 
 
 def _users(reader: Reader) -> Iterator[Metric]:
     users = reader.users()
-    for name, told, values in (
+    for name, documentation, values in (
         ("gpus", "GPUs that the user's jobs hold.", [float(row.gpus) for row in users]),
         ("share_ratio", "Of the GPUs in use.", [row.share for row in users]),
         (
@@ -237,20 +240,22 @@ def _users(reader: Reader) -> Iterator[Metric]:
         ),
         ("finish_time_fairness_ratio", "Worst rho of the user's jobs.", [row.rho for row in users]),
     ):
-        yield _gauge(f"gpq_user_{name}", told, ["user"], [
+        yield _gauge(f"gpq_user_{name}", documentation, ["user"], [
             ((row.user,), value) for row, value in zip(users, values, strict=True)
         ])  # fmt: skip
 
 
 def _gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
-    kept = {
-        (str(held.node), str(device))
-        for held in current(reader.snapshot, reader.now)
-        if held.start <= reader.now
-        for device in devices_of(held, reader.snapshot.nodes.get(held.node))
+    reserved_gpus = {
+        (str(reservation.node), str(device))
+        for reservation in current(reader.snapshot, reader.now)
+        if reservation.start <= reader.now
+        for device in devices_of(reservation, reader.snapshot.nodes.get(reservation.node))
     }
     counts = Counter(
-        (node.name, standing(node, device, kept)) for node in nodes for device in node.devices
+        (node.name, standing(node, device, reserved_gpus))
+        for node in nodes
+        for device in node.devices
     )
     yield _gauge(
         "gpq_gpus",
@@ -258,18 +263,18 @@ def _gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
         ["node", "state"],
         [((node.name, state), counts[node.name, state]) for node in nodes for state in STANDINGS],
     )
-    all_of = [(node, device) for node in nodes for device in node.devices]
+    devices = [(node, device) for node in nodes for device in node.devices]
     yield _gauge("gpq_gpu_info", "1, with what a GPU is.", ["node", "gpu", "uuid", "type"], [
-        ((node.name, str(device.index), device.id, device.type), 1.0) for node, device in all_of
+        ((node.name, str(device.index), device.id, device.type), 1.0) for node, device in devices
     ])  # fmt: skip
-    answering = [(node, device) for node, device in all_of if node.answers]
-    for name, told, of in (
+    answering_devices = [(node, device) for node, device in devices if node.answers]
+    for name, documentation, value_of in (
         ("utilisation_ratio", "Share of the time in which something ran on it.", _utilisation),
         ("memory_bytes", "Its memory.", lambda device: device.memory_mib * MIB or None),
         ("memory_used_bytes", "Of its memory, in use by anybody.", _used),
     ):  # fmt: skip
-        yield _gauge(f"gpq_gpu_{name}", told, ["node", "gpu"], [
-            ((node.name, str(device.index)), of(device)) for node, device in answering
+        yield _gauge(f"gpq_gpu_{name}", documentation, ["node", "gpu"], [
+            ((node.name, str(device.index)), value_of(device)) for node, device in answering_devices
         ])  # fmt: skip
 
 
@@ -281,7 +286,7 @@ def _used(device: DeviceView) -> float | None:
     return device.used_mib * MIB if device.memory_mib else None
 
 
-def standing(node: NodeView, device: DeviceView, reserved: set[tuple[str, str]]) -> str:
+def standing(node: NodeView, device: DeviceView, reserved_gpus: set[tuple[str, str]]) -> str:
     """One word for a GPU: what keeps a job off it, the nearest first."""
     if device.job is not None:
         return "held"
@@ -291,11 +296,11 @@ def standing(node: NodeView, device: DeviceView, reserved: set[tuple[str, str]])
         return device.state
     if node.drained:
         return "drained"
-    return "reserved" if (node.name, device.id) in reserved else "free"
+    return "reserved" if (node.name, device.id) in reserved_gpus else "free"
 
 
 def _nodes(nodes: list[NodeView]) -> Iterator[Metric]:
-    for name, told, of in (
+    for name, documentation, value_of in (
         ("up", "1 while the server answers.", lambda node: float(node.answers)),
         ("drained", "1 while nothing new is placed there.", lambda node: float(node.drained)),
         (
@@ -305,17 +310,20 @@ def _nodes(nodes: list[NodeView]) -> Iterator[Metric]:
         ),
     ):
         yield _gauge(
-            f"gpq_node_{name}", told, ["node"], [((node.name,), of(node)) for node in nodes]
+            f"gpq_node_{name}",
+            documentation,
+            ["node"],
+            [((node.name,), value_of(node)) for node in nodes],
         )
 
 
-def _gauge(name: str, told: str, labels: list[str], rows: Iterable[Row]) -> Metric:
-    return _filled(GaugeMetricFamily(name, told, labels=labels), rows)
+def _gauge(name: str, documentation: str, labels: list[str], rows: Iterable[Row]) -> Metric:
+    return _filled(GaugeMetricFamily(name, documentation, labels=labels), rows)
 
 
-def _counter(name: str, told: str, labels: list[str], rows: Iterable[Row]) -> Metric:
+def _counter(name: str, documentation: str, labels: list[str], rows: Iterable[Row]) -> Metric:
     """`name` without the `_total` that it gets."""
-    return _filled(CounterMetricFamily(name, told, labels=labels), rows)
+    return _filled(CounterMetricFamily(name, documentation, labels=labels), rows)
 
 
 def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) -> Metric:
@@ -325,12 +333,12 @@ def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]
     return family
 
 
-def _histogram(name: str, told: str, seen: counting.Histogram) -> Metric:
+def _histogram(name: str, documentation: str, histogram: counting.Histogram) -> Metric:
     buckets = [
         ("+Inf" if math.isinf(bound) else repr(bound), float(count))
-        for bound, count in seen.cumulated
+        for bound, count in histogram.cumulated
     ]
-    return HistogramMetricFamily(name, told, buckets=buckets, sum_value=seen.total)
+    return HistogramMetricFamily(name, documentation, buckets=buckets, sum_value=histogram.total)
 
 
 def label(text: str) -> str:

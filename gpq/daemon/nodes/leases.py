@@ -31,7 +31,7 @@ class LeaseWatch:
         view: Callable[[], Snapshot],
         now: Callable[[], Seconds],
         inbox: Callable[[Sequence[Event]], None],
-        counted: Callable[[], Seconds] = elapsed,
+        monotonic: Callable[[], Seconds] = elapsed,
         *,
         forgo: Callable[[NodeId, frozenset[Key]], None],
         resume: Callable[[NodeId, frozenset[Key]], None],
@@ -42,8 +42,8 @@ class LeaseWatch:
         self._view = view
         self._now = now
         self._inbox = inbox
-        self._counted = counted
-        self._born = self._looked_at = counted()
+        self._monotonic = monotonic
+        self._born = self._looked_at = monotonic()
         self._not_before = self._born
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
@@ -65,18 +65,18 @@ class LeaseWatch:
     def look(self) -> list[Event]:
         """The ends that are certain by now. A node that nobody connects to any more is silent since
         this daemon's start."""
-        counted, snapshot = self._counted(), self._view()
-        if counted - self._looked_at > ABSENCE:
-            self._not_before = counted + pace.LISTENING
-        self._looked_at = counted
-        if counted < self._not_before:
+        monotonic_now, snapshot = self._monotonic(), self._view()
+        if monotonic_now - self._looked_at > ABSENCE:
+            self._not_before = monotonic_now + pace.LISTENING
+        self._looked_at = monotonic_now
+        if monotonic_now < self._not_before:
             return []
         heard = self._heard()
-        found: list[Event] = []
+        events: list[Event] = []
         for node in sorted({name for job in snapshot.holders for name in job.nodes}):
             since, now = heard.get(node, self._born), self._now()
-            silent = counted - since
-            ends = given_up(snapshot, node, silent, now)
+            silence = monotonic_now - since
+            ends = given_up(snapshot, node, silence, now)
             if not ends:
                 continue
             keys = frozenset((end.job, end.attempt) for end in ends)
@@ -85,10 +85,10 @@ class LeaseWatch:
                 # heard of in between: it may just have been told to start them
                 self._resume(node, keys)
                 continue
-            known = snapshot.nodes.get(node)
+            server = snapshot.nodes.get(node)
             # Else the next round might choose the very node. Of one that is known to be silent, why
             # is known as well.
-            if known is not None and known.state is not NodeState.UNREACHABLE:
-                found.append(NodeSilent(now, node, NO_ANSWER, now - silent))
-            found += ends
-        return found
+            if server is not None and server.state is not NodeState.UNREACHABLE:
+                events.append(NodeSilent(now, node, NO_ANSWER, now - silence))
+            events += ends
+        return events

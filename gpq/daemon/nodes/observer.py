@@ -47,8 +47,8 @@ class Observer:
         self._clock = clock
         self._hello: Mapping[str, Any] = {}
         # what rounds know of the node; None: nothing, or that it is silent
-        self._told: Node | None = None
-        self._told_at = 0.0
+        self._announced_node: Node | None = None
+        self._node_told_at = 0.0
         self._ends: dict[Key, Seconds] = {}  # told when, of attempts that the node still has
         self._reason = ""  # of the silence that was told
         self._offsets: dict[Key, int] = {}
@@ -58,7 +58,7 @@ class Observer:
 
     @property
     def is_up(self) -> bool:
-        return self._told is not None
+        return self._announced_node is not None
 
     @property
     def storage(self) -> str:
@@ -72,9 +72,9 @@ class Observer:
 
     def silent(self, reason: str, seconds: Seconds) -> list[Event]:
         """`seconds`: how long it has not been heard of."""
-        if self._told is None and reason == self._reason:
+        if self._announced_node is None and reason == self._reason:
             return []
-        self._told, self._reason = None, reason
+        self._announced_node, self._reason = None, reason
         now = self._clock.now()
         return [NodeSilent(now, self.node, reason, now - seconds)]
 
@@ -84,8 +84,12 @@ class Observer:
         jobs = snapshot.expected_on(self.node)
         live = {(job.id, job.attempt) for job in jobs}
         self._offsets = {key: offset for key, offset in self._offsets.items() if key in live}
-        self._still = {key: told for key, told in self._still.items() if key in live}
-        self._announced = {what: at for what, at in self._announced.items() if what[1:] in live}
+        self._still = {key: outline for key, outline in self._still.items() if key in live}
+        self._announced = {
+            announcement: at
+            for announcement, at in self._announced.items()
+            if announcement[1:] in live
+        }
         return {wire.attempt_key(job.id, job.attempt): self._offset(job) for job in jobs}
 
     def _offset(self, job: Job) -> int:
@@ -93,29 +97,29 @@ class Observer:
 
     def news(
         self,
-        known: Mapping[Key, Info],
+        attempts: Mapping[Key, Info],
         devices: Sequence[Info],
         snapshot: Snapshot,
         *,
-        asked: Mapping[str, int],
+        offsets: Mapping[str, int],
         start_possible: Callable[[Key], bool],
         stamp: float | None = None,
         yields: Sequence[str] = (),
     ) -> tuple[list[Event], bool]:
-        """(events, is there more to read at once). `asked`: the offsets that this answer was asked
+        """(events, is there more to read at once). `offsets`: those that this answer was asked
         with; `stamp`: its own; `yields`: users who want the server back."""
         events: list[Event] = []
         more = False
-        waited_for = {(job.id, job.attempt) for job in snapshot.expected_on(self.node)}
-        for key, info in known.items():
-            drained = wire.attempt_key(*key) in asked and not info.get("report")
+        expected = {(job.id, job.attempt) for job in snapshot.expected_on(self.node)}
+        for key, info in attempts.items():
+            drained = wire.attempt_key(*key) in offsets and not info.get("report")
             events += self.of_attempt(info, snapshot, drained=drained, stamp=stamp)
             events += self._late(key, info, snapshot, stamp)
             is_unread = info.get("report") or (info["state"] in ENDED and not drained)
-            more = more or bool(is_unread and key in waited_for)
-        self._ends = {key: at for key, at in self._ends.items() if key in known}
-        events += self._missing(known, snapshot, start_possible)
-        events += self._of_node(devices, known, snapshot, yields)
+            more = more or bool(is_unread and key in expected)
+        self._ends = {key: at for key, at in self._ends.items() if key in attempts}
+        events += self._missing(attempts, snapshot, start_possible)
+        events += self._of_node(devices, attempts, snapshot, yields)
         return events, more
 
     def of_attempt(
@@ -141,8 +145,8 @@ class Observer:
             events.append(Started(now, job_id, attempt, self.node, self.storage, since, note))
         if state in ENDED and drained and self._is_new("Exited", key):
             self._ends[key] = self._clock.elapsed()
-            ended = decode.moment(info.get("ended"), stamp, now)
-            end = decode.exit_of(info.get("exit"), lost=state == "lost", at=ended)
+            ended_at = decode.moment(info.get("ended"), stamp, now)
+            end = decode.exit_of(info.get("exit"), is_lost=state == "lost", at=ended_at)
             events.append(Exited(now, job_id, attempt, self.node, end))
         if state == "orphan":
             self.note(
@@ -154,31 +158,35 @@ class Observer:
     def _damage(self, job: Job, lines: Sequence[Any]) -> list[Event]:
         """Files of the attempt that its server could not take for what they should be, once
         each."""
-        told = [f"{self.node}: {str(line)[: decode.LONGEST_NOTE]}" for line in lines]
-        new = tuple(
+        notices = [f"{self.node}: {str(line)[: decode.LONGEST_NOTE]}" for line in lines]
+        new_notices = tuple(
             line
-            for line in told
+            for line in notices
             if line not in job.notices and self._is_new(line, (job.id, job.attempt))
         )
         return (
-            [Profiled(self._clock.now(), job.id, job.attempt, self._offset(job), notices=new)]
-            if new
+            [
+                Profiled(
+                    self._clock.now(), job.id, job.attempt, self._offset(job), notices=new_notices
+                )
+            ]
+            if new_notices
             else []
         )
 
     def _pulses(self, job: Job, ranks: Sequence[Info]) -> list[Event]:
         """Where its replicas are, once they have made no step for a while, and that they go on."""
         key, now = (job.id, job.attempt), self._clock.now()
-        found = decode.pulses_of(ranks, self.node, now)
-        if all(now - one.since < STILL for one in found):
-            found = ()
-        outline = _outline(found)
+        pulses = decode.pulses_of(ranks, self.node, now)
+        if all(now - pulse.since < STILL for pulse in pulses):
+            pulses = ()
+        outline = _outline(pulses)
         # told by the daemon before us, perhaps
-        kept = tuple(one for one in job.pulses if one.node == self.node)
-        if outline == self._still.get(key, _outline(kept)):
+        previous = tuple(pulse for pulse in job.pulses if pulse.node == self.node)
+        if outline == self._still.get(key, _outline(previous)):
             return []
         self._still[key] = outline
-        return [Pulsed(now, *key, self.node, found)]
+        return [Pulsed(now, *key, self.node, pulses)]
 
     def _late(self, key: Key, info: Info, snapshot: Snapshot, stamp: float | None) -> list[Event]:
         """The end of an attempt that was given up by its lease: for the journal alone."""
@@ -188,8 +196,8 @@ class Observer:
             return []
         self._ends[key] = self._clock.elapsed()
         now = self._clock.now()
-        ended = decode.moment(info.get("ended"), stamp, now)
-        end = decode.exit_of(info.get("exit"), lost=info["state"] == "lost", at=ended)
+        ended_at = decode.moment(info.get("ended"), stamp, now)
+        end = decode.exit_of(info.get("exit"), is_lost=info["state"] == "lost", at=ended_at)
         return [Exited(now, *key, self.node, end)]
 
     def is_late(self, key: Key) -> bool:
@@ -197,28 +205,33 @@ class Observer:
         return self._clock.elapsed() - self._ends.get(key, -KEEPING) < KEEPING
 
     def _missing(
-        self, known: Mapping[Key, Info], snapshot: Snapshot, start_possible: Callable[[Key], bool]
+        self,
+        attempts: Mapping[Key, Info],
+        snapshot: Snapshot,
+        start_possible: Callable[[Key], bool],
     ) -> list[Event]:
         """Attempts that ought to be on the node, and are not, and cannot come any more."""
         events: list[Event] = []
         for job in snapshot.expected_on(self.node):
             key = (job.id, job.attempt)
-            lost = key not in known and is_lost(job, self.node, start_possible=start_possible(key))
-            if lost and self._is_new("Exited", key):
-                end = decode.exit_of(None, lost=True)
+            is_missing = key not in attempts and is_lost(
+                job, self.node, start_possible=start_possible(key)
+            )
+            if is_missing and self._is_new("Exited", key):
+                end = decode.exit_of(None, is_lost=True)
                 events.append(Exited(self._clock.now(), *key, self.node, end))
         return events
 
     def _of_node(
         self,
         devices: Sequence[Info],
-        known: Mapping[Key, Info],
+        attempts: Mapping[Key, Info],
         snapshot: Snapshot,
         yields: Sequence[str],
     ) -> list[Event]:
-        taken = {
+        foreign_reasons = {
             device: reason
-            for key, info in known.items()
+            for key, info in attempts.items()
             if info["state"] in ALIVE
             and (reason := _taken_by(key, fate(snapshot, self.node, *key)))
             for device in info.get("devices", ())
@@ -228,7 +241,7 @@ class Observer:
         node = Node(
             id=self.node,
             state=NodeState.UP,
-            devices=decode.devices_of(devices, taken, self._gpus, now),
+            devices=decode.devices_of(devices, foreign_reasons, self._gpus, now),
             cores=decode.whole(self._hello.get("cores", 0)),
             memory_mib=decode.whole(self._hello.get("memory_mib", 0)),
             boot_id=str(self._hello.get("boot_id", "")),
@@ -237,28 +250,31 @@ class Observer:
             addresses=addresses,
             interface=self._interface,
             ephemeral=decode.ephemeral_of(self._hello),
-            stuck=decode.stuck(known),
+            stuck=decode.stuck(attempts),
             storage=self.storage,
-            strangers=self._strangers(known, snapshot),
-            damage=decode.damage(self._hello, known),
+            strangers=self._strangers(attempts, snapshot),
+            damage=decode.damage(self._hello, attempts),
             owner=self._owner,
             yields=tuple(sorted(map(str, yields)))[:MOST_YIELDS],
         )
-        if not decode.differs(self._told, node) and self._clock.elapsed() - self._told_at < SEEN:
+        if (
+            not decode.differs(self._announced_node, node)
+            and self._clock.elapsed() - self._node_told_at < SEEN
+        ):
             return []
-        self._told, self._told_at, self._reason = node, self._clock.elapsed(), ""
+        self._announced_node, self._node_told_at, self._reason = node, self._clock.elapsed(), ""
         return [NodeSeen(now, node)]
 
-    def _strangers(self, known: Mapping[Key, Info], snapshot: Snapshot) -> tuple[Stranger, ...]:
+    def _strangers(self, attempts: Mapping[Key, Info], snapshot: Snapshot) -> tuple[Stranger, ...]:
         """Those that live. What is committed a moment later is none: no job is started before it
         is."""
-        keys = [key for key in sorted(known) if known[key]["state"] in ALIVE]
+        keys = [key for key in sorted(attempts) if attempts[key]["state"] in ALIVE]
         folder = f"{self._hello.get('path', '')}/attempts"
         return tuple(
             Stranger(
                 *key,
-                since=decode.real(known[key].get("started_at") or 0.0),
-                pid=decode.whole(known[key].get("pid") or 0),
+                since=decode.real(attempts[key].get("started_at") or 0.0),
+                pid=decode.whole(attempts[key].get("pid") or 0),
                 folder=f"{folder}/{wire.attempt_key(*key)}",
             )
             for key in keys
@@ -267,11 +283,11 @@ class Observer:
 
     def _is_new(self, kind: str, key: Key) -> bool:
         """Was this not told lately? Told again after a while in case that it came to nothing."""
-        what = (kind, *key)
-        told = self._announced.get(what)
-        if told is not None and self._clock.elapsed() - told < RETELL:
+        announcement = (kind, *key)
+        announced_at = self._announced.get(announcement)
+        if announced_at is not None and self._clock.elapsed() - announced_at < RETELL:
             return False
-        self._announced[what] = self._clock.elapsed()
+        self._announced[announcement] = self._clock.elapsed()
         return True
 
     def note(self, line: str) -> None:
@@ -282,13 +298,13 @@ class Observer:
 
 
 def _outline(pulses: Sequence[RankPulse]) -> tuple[tuple[int, int, str], ...]:
-    return tuple((one.rank, one.step, one.phase) for one in pulses)
+    return tuple((pulse.rank, pulse.step, pulse.phase) for pulse in pulses)
 
 
-def _taken_by(key: Key, whose: Fate) -> str:
+def _taken_by(key: Key, attempt_fate: Fate) -> str:
     """Why nobody else gets the devices of a living attempt; "" where that is known anyway."""
     name = wire.attempt_key(*key)
-    match whose:
+    match attempt_fate:
         case Fate.STRANGER:
             return f"attempt {name}, which is not in this daemon's database, runs on it"
         case Fate.OVER:

@@ -32,7 +32,7 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
     A line that makes no sense is logged and skipped: the ones around it still count, and the offset
     goes past it.
     """
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     timings: list[TimingSums] = []
     metrics: dict[str, float] = {}
     losses: list[LossPoint] = []
@@ -62,9 +62,9 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
                 habits = joined(habits, [_habit(message)])
             elif isinstance(kind, str) and kind in _READERS:
                 field, read = _READERS[kind]
-                found[field] = read(message)
+                fields[field] = read(message)
                 if kind == "checkpoint":
-                    found["checkpoint_bytes"] = _count(message.get("bytes", 0))
+                    fields["checkpoint_bytes"] = _count(message.get("bytes", 0))
         except (
             ValueError,
             KeyError,
@@ -90,7 +90,7 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
         losses=tuple(losses),
         notices=tuple(notices),
         habits=habits,
-        **found,
+        **fields,
     )
 
 
@@ -109,11 +109,11 @@ def _line(value: Any, most: int) -> str:
 def _habit(message: Mapping[str, Any]) -> Habit:
     """Freedoms that gpq does not know are left out. Raises ValueError where none is left, or it has
     no code: it says nothing."""
-    named, code = message["freedoms"], message["code"]
-    if not isinstance(named, list) or not isinstance(code, str):
+    names, code = message["freedoms"], message["code"]
+    if not isinstance(names, list) or not isinstance(code, str):
         raise ValueError("freedoms are a list, a code is a text")
     freedoms, code = (
-        tuple(freedom for freedom in FREEDOMS if freedom in named),
+        tuple(freedom for freedom in FREEDOMS if freedom in names),
         _line(code, MAX_CODE),
     )
     if not freedoms or not code:

@@ -23,7 +23,7 @@ from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.planning import CANCEL_GRACE
 from gpq.core.rounds.reconcile import Fate, fate, standing
 from gpq.daemon.nodes import decode, start_orders
-from gpq.daemon.nodes.link import NO_ANSWER, Done, LinkLost, Reply
+from gpq.daemon.nodes.link import NO_ANSWER, Callback, LinkLost, Reply
 from gpq.daemon.nodes.observer import ALIVE, Key, Observer
 from gpq.daemon.nodes.outage_log import Outage
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
@@ -38,7 +38,7 @@ REFUSED_PATIENCE: Seconds = 10.0  # a start refused for a passing reason is trie
 REMEMBER: Seconds = 120.0  # longer than any of the above
 SHELL_CODES = {"not-found": 127, "not-executable": 126}  # of refusals
 
-Send = Callable[[str, Mapping[str, Any], Done], None]  # as Link.send
+Send = Callable[[str, Mapping[str, Any], Callback], None]  # as Link.send
 
 
 class Conversation:
@@ -59,7 +59,7 @@ class Conversation:
         self._clock, self._inbox, self._view = ports.clock, ports.inbox, ports.view
         self._reign, self._ready = ports.reign, ports.ready
         # What was said on this line, and when; written by two threads, a key at a time.
-        self._said: dict[tuple[str, JobId, int], Seconds] = {}
+        self._order_times: dict[tuple[str, JobId, int], Seconds] = {}
         self._observer = Observer(settings, ports.clock)
         # A daemon counts the silence of a node from its own start.
         self._tried_at = self._connected_at = self.heard_at = ports.clock.elapsed()
@@ -88,7 +88,7 @@ class Conversation:
 
     def begin(self, send: Send) -> None:
         """There is a new line: greet."""
-        self._said.clear()
+        self._order_times.clear()
         self._looks.clear()
         self._connected_at = self._clock.elapsed()
         hello = {"store": self._reign.store, "epoch": self._reign.epoch}
@@ -100,9 +100,9 @@ class Conversation:
 
     def waiting(self) -> None:
         """A connection is still being made."""
-        silent = self._clock.elapsed() - self.heard_at
-        if self._observer.is_up and silent > pace.SILENCE:
-            self._tell(self._observer.silent(NO_ANSWER, silent))
+        silence = self._clock.elapsed() - self.heard_at
+        if self._observer.is_up and silence > pace.SILENCE:
+            self._tell(self._observer.silent(NO_ANSWER, silence))
 
     def over(self, reason: str, *, refused: bool = False) -> Seconds:
         """The connection, or the try, came to its end. Seconds to wait at most before the next;
@@ -114,11 +114,11 @@ class Conversation:
         # An agent that ended and is back at once is no news; one that does not come back is. Where
         # it was heard of on this very line, long ago by the clock, it may be us who stood still:
         # the next try tells.
-        silent = self._clock.elapsed() - self.heard_at
+        silence = self._clock.elapsed() - self.heard_at
         ended = reason != NO_ANSWER and self.heard_at >= self._tried_at
-        if not self._observer.is_up or (silent > 0.9 * pace.SILENCE and not ended):
-            self._tell(self._observer.silent(reason, silent))
-        is_hopeful = not refused and silent < pace.HOPEFUL
+        if not self._observer.is_up or (silence > 0.9 * pace.SILENCE and not ended):
+            self._tell(self._observer.silent(reason, silence))
+        is_hopeful = not refused and silence < pace.HOPEFUL
         self._backoff = min(wait * 2, pace.HOPEFUL_BACKOFF if is_hopeful else pace.LAST_BACKOFF)
         return wait
 
@@ -164,31 +164,31 @@ class Conversation:
             self._settings.attributes,
         )
 
-        def done(reply: Reply) -> None:
+        def on_reply(reply: Reply) -> None:
             if reply.get("lost"):
                 return
             self._looks.pop(look.environment, None)
             if not reply.get("ok") and reply.get("kind") in ("busy", "stale"):
                 return  # it is asked again
-            now, told = self._clock.now(), str(reply.get("reason", ""))
+            now, reason = self._clock.now(), str(reply.get("reason", ""))
             # One that refuses as such knows no looks: an agent before 0.3. What is lacking there
             # shows at the start.
             fit = bool(reply.get("fit", True))
             self._tell(
                 [
                     EnvironmentSeen(
-                        now, self.node, look.environment, fit, told, str(reply.get("fix", ""))
+                        now, self.node, look.environment, fit, reason, str(reply.get("fix", ""))
                     )
                 ]
             )
 
-        send("prepare", {"prepare": order._asdict()}, done)
+        send("prepare", {"prepare": order._asdict()}, on_reply)
 
     def _say(self, send: Send, action: OfAttempt) -> None:
         key = wire.attempt_key(action.job, action.attempt)
         if isinstance(action, Launch) and not self._ready(action):
             return
-        self._said[type(action).__name__, action.job, action.attempt] = self._clock.elapsed()
+        self._order_times[type(action).__name__, action.job, action.attempt] = self._clock.elapsed()
         match action:
             case Launch():
                 self._say_start(send, action)
@@ -222,7 +222,7 @@ class Conversation:
         if not self._reign.holds():  # asked after the report was read: a start acknowledges it
             return
         if order.lease > 0 and not (order.stamp and order.store):
-            told = "its node agent knows no leases (--requeue-on-lost)"
+            reason = "its node agent knows no leases (--requeue-on-lost)"
             self._tell(
                 [
                     StartRefused(
@@ -230,7 +230,7 @@ class Conversation:
                         launch.job,
                         launch.attempt,
                         self.node,
-                        told,
+                        reason,
                         transient=True,
                     )
                 ]
@@ -239,7 +239,7 @@ class Conversation:
 
         self._unanswered.setdefault(key, []).append(said_at)
 
-        def done(reply: Reply) -> None:
+        def on_reply(reply: Reply) -> None:
             if not reply.get("lost"):
                 self._answered(key, said_at)
             if reply.get("ok"):
@@ -248,7 +248,7 @@ class Conversation:
             elif not reply.get("lost"):
                 self._refused(launch, reply)
 
-        send("start", {"order": order._asdict()}, done)
+        send("start", {"order": order._asdict()}, on_reply)
 
     def _refused(self, launch: Launch, reply: Reply) -> None:
         """A passing reason is given some time: the attempt is found missing, and started again, at
@@ -282,24 +282,24 @@ class Conversation:
 
     def _answered(self, key: Key, said_at: Seconds) -> None:
         """That start is not under way any more; forgotten where it was too long ago."""
-        if said_at in (said := self._unanswered.get(key, [])):
-            said.remove(said_at)
+        if said_at in (start_times := self._unanswered.get(key, [])):
+            start_times.remove(said_at)
 
-    def _tell_refusals(self, known: Collection[Key]) -> None:
+    def _tell_refusals(self, attempts: Collection[Key]) -> None:
         """Those of attempts that no order can start any more."""
         oldest = self._clock.elapsed() - wire.START_EXPIRY - 1.0
         for key, refusal in list(self._refusals.items()):
-            if key in known:
+            if key in attempts:
                 del self._refusals[key]
-            elif not any(said > oldest for said in self._unanswered.get(key, ())):
+            elif not any(start_time > oldest for start_time in self._unanswered.get(key, ())):
                 del self._refusals[key]
                 self._told_refused.add(key)
                 lack = self._lacks.pop(key, None)
                 self._tell([refusal] if lack is None else [refusal, lack])
 
-    def _log_refusal(self, what: str, key: str, reply: Reply) -> None:
+    def _log_refusal(self, operation: str, key: str, reply: Reply) -> None:
         if not reply.get("ok") and not reply.get("lost"):
-            log.info("%s: %s of attempt %s: %s", self.node, what, key, reply.get("error"))
+            log.info("%s: %s of attempt %s: %s", self.node, operation, key, reply.get("error"))
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -314,7 +314,7 @@ class Conversation:
         self._observer.greeted(reply)
         self._library = self._library or str(reply["library"])
         self._take_in(reply, str(reply["boot_id"]))
-        self._watch(send, seen=None, wait=0.0, heard=None)
+        self._watch(send, digest=None, wait=0.0, stamp=None)
 
     def _take_in(self, reply: Reply, boot_id: str) -> None:
         """Note when, before anything acknowledges it: rule a of leases in wire."""
@@ -324,14 +324,14 @@ class Conversation:
         else:  # an agent before 0.2
             self._report = {"expires_at": decode.real(reply["time"]) + wire.START_EXPIRY}
 
-    def _watch(self, send: Send, seen: Any, wait: Seconds, heard: float | None) -> None:
-        asked = self._observer.offsets(self._view())
-        fields: dict[str, Any] = {"offsets": asked, "seen": seen, "wait": wait, "heard": heard}
+    def _watch(self, send: Send, digest: Any, wait: Seconds, stamp: float | None) -> None:
+        offsets = self._observer.offsets(self._view())
+        fields: dict[str, Any] = {"offsets": offsets, "seen": digest, "wait": wait, "heard": stamp}
         if self._settings.owner:
             fields["look"] = OWNER_LOOK
-        send("watch", fields, lambda reply: self._on_watch(send, asked, reply))
+        send("watch", fields, lambda reply: self._on_watch(send, offsets, reply))
 
-    def _on_watch(self, send: Send, asked: Mapping[str, int], reply: Reply) -> None:
+    def _on_watch(self, send: Send, offsets: Mapping[str, int], reply: Reply) -> None:
         if reply.get("lost"):
             return
         if not reply.get("ok"):
@@ -339,20 +339,20 @@ class Conversation:
         self._take_in(reply, self._report.get("boot_id", ""))
         holds = self._reign.holds()
         snapshot = self._view()
-        known = {(JobId(info["job"]), int(info["attempt"])): info for info in reply["attempts"]}
+        attempts = {(JobId(info["job"]), int(info["attempt"])): info for info in reply["attempts"]}
         events, more = self._observer.news(
-            known,
+            attempts,
             reply["devices"],
             snapshot,
-            asked=asked,
+            offsets=offsets,
             start_possible=self._start_possible,
             stamp=reply.get("stamp"),
             yields=reply.get("yields", ()),
         )
         self._tell(events)
-        self._tell_refusals(known)
+        self._tell_refusals(attempts)
         if holds:  # else a newer daemon orders, and renews
-            self._heal(send, known, snapshot)
+            self._heal(send, attempts, snapshot)
         self.line = send
         self._outage.over()
         leases = (
@@ -365,19 +365,21 @@ class Conversation:
     def _start_possible(self, key: Key) -> bool:
         """May an order to start this attempt still be under way, from us or from the daemon before
         us?"""
-        said = self._said.get(("Launch", *key), self._connected_at)
-        return self._clock.elapsed() - max(said, self._connected_at) < wire.START_EXPIRY + 1.0
+        said_at = self._order_times.get(("Launch", *key), self._connected_at)
+        return self._clock.elapsed() - max(said_at, self._connected_at) < wire.START_EXPIRY + 1.0
 
-    def _heal(self, send: Send, known: Mapping[Key, Mapping[str, Any]], snapshot: Snapshot) -> None:
+    def _heal(
+        self, send: Send, attempts: Mapping[Key, Mapping[str, Any]], snapshot: Snapshot
+    ) -> None:
         """Say again what still stands and has had no effect, and let go of what is over."""
         for action in standing(snapshot, self.node):
-            state = known.get((action.job, action.attempt), {}).get("state")
+            state = attempts.get((action.job, action.attempt), {}).get("state")
             lacking = state is None if isinstance(action, Launch) else state in ALIVE
             if lacking and self._is_time(action):
                 self._say(send, action)
         for look in environments.wanted(replace(snapshot, now=self._clock.now()), self.node):
             self._say_look(send, look)
-        for key, info in known.items():
+        for key, info in attempts.items():
             match fate(snapshot, self.node, *key):
                 case Fate.STRANGER:
                     self._observer.note(
@@ -397,24 +399,24 @@ class Conversation:
                     if self._is_time(forget):
                         self._say(send, forget)
 
-        self._drop_old(known)
+        self._drop_old(attempts)
 
-    def _drop_old(self, known: Mapping[Key, Any]) -> None:
+    def _drop_old(self, attempts: Mapping[Key, Any]) -> None:
         """What was said of attempts that are no more need not be remembered."""
         now = self._clock.elapsed()
-        for what, at in list(self._said.items()):
-            if now - at > REMEMBER and what[1:] not in known:
-                self._said.pop(what, None)
+        for order, at in list(self._order_times.items()):
+            if now - at > REMEMBER and order[1:] not in attempts:
+                self._order_times.pop(order, None)
         for key, at in list(self._refused_since.items()):
             if now - at > REMEMBER:
                 del self._refused_since[key]
-        for key, said in list(self._unanswered.items()):
-            if now - max(said, default=0.0) > REMEMBER:
+        for key, start_times in list(self._unanswered.items()):
+            if now - max(start_times, default=0.0) > REMEMBER:
                 del self._unanswered[key]
 
     def _is_time(self, action: OfAttempt) -> bool:
-        said = self._said.get((type(action).__name__, action.job, action.attempt))
-        return said is None or self._clock.elapsed() - said >= REPEAT[type(action)]
+        said_at = self._order_times.get((type(action).__name__, action.job, action.attempt))
+        return said_at is None or self._clock.elapsed() - said_at >= REPEAT[type(action)]
 
     def _tell(self, events: Sequence[Event]) -> None:
         if events:

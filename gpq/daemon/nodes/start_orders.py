@@ -31,11 +31,11 @@ def can_meet(launch: Launch, nodes: Mapping[NodeId, Node]) -> bool:
 def masters(launch: Launch, nodes: Mapping[NodeId, Node]) -> tuple[str, ...]:
     """Addresses under which the others may reach rank 0's node, the most likely first. Where all
     are on one machine they need no network."""
-    found = [nodes[name] for name, _ in launch.placement.parts]
-    one_machine = len({node.boot_id for node in found}) == 1
+    servers = [nodes[name] for name, _ in launch.placement.parts]
+    one_machine = len({node.boot_id for node in servers}) == 1
     return tuple(
         dict.fromkeys(
-            [*([LOOPBACK] if one_machine else []), *(found[0].addresses or (found[0].address,))]
+            [*([LOOPBACK] if one_machine else []), *(servers[0].addresses or (servers[0].address,))]
         )
     )
 
@@ -173,9 +173,9 @@ def _gives_way(spec: JobSpec, of_node: str) -> bool:
 
 
 def _for_scripts(env: dict[str, str], library: str) -> None:
-    before = env.get("PYTHONPATH", "").split(":")
-    if before[0] != library:  # as in what such a script submits
-        env["PYTHONPATH"] = ":".join(filter(None, [library, *before]))
+    folders = env.get("PYTHONPATH", "").split(":")
+    if folders[0] != library:  # as in what such a script submits
+        env["PYTHONPATH"] = ":".join(filter(None, [library, *folders]))
     env.setdefault("PYTHONUNBUFFERED", "1")  # else a log follows its job by 8 KiB
 
 
@@ -199,11 +199,11 @@ def _launcher(launch: Launch, rank: int, address: str) -> list[str]:
 def _alone(launch: Launch, address: str) -> dict[str, str]:
     """What torchrun would set for a single replica. Without the launcher a start is the seconds
     shorter that it takes to import torch once more."""
-    ones = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE")
-    zeros = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
+    sizes = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE")
+    ranks = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
     return {
-        **dict.fromkeys(ones, "1"),
-        **dict.fromkeys(zeros, "0"),
+        **dict.fromkeys(sizes, "1"),
+        **dict.fromkeys(ranks, "0"),
         "MASTER_ADDR": address,
         "MASTER_PORT": str(launch.port),
         "TORCHELASTIC_RUN_ID": wire.attempt_key(launch.job, launch.attempt),

@@ -115,13 +115,13 @@ class Notifier:
         while not self._closing.is_set():
             try:
                 self.look()
-                rest = self._serve()
+                pause = self._serve()
             except Exception:
                 log.exception("notifications wait")
-                rest = LONGEST_PAUSE
+                pause = LONGEST_PAUSE
             with self._changed:
                 if self._looked is self._view() and not self._nudged and not self._closing.is_set():
-                    self._changed.wait(rest)
+                    self._changed.wait(pause)
                 self._nudged = False
             self._closing.wait(PAUSE)
 
@@ -129,60 +129,68 @@ class Notifier:
         """What the journal holds that is new is waiting afterwards, durably."""
         snapshot = self._view()
         while True:
-            seq, read = self._journal.news(self._state.seq, announcement.KINDS, READ_AT_ONCE)
-            found = [
-                (number, event) for number, event in read if isinstance(event, announcement.KINDS)
+            seq, page = self._journal.news(self._state.seq, announcement.KINDS, READ_AT_ONCE)
+            entries = [
+                (number, event) for number, event in page if isinstance(event, announcement.KINDS)
             ]
-            jobs = self._jobs(found)
-            early = [
+            jobs = self._jobs(entries)
+            early_numbers = [
                 number
-                for number, event in found
+                for number, event in entries
                 if event.job not in jobs and self._now() - event.at < YOUNG
             ]
-            if early:  # committed, and not published yet: at the next look
-                seq, found = (
-                    early[0] - 1,
-                    [(number, event) for number, event in found if number < early[0]],
+            if early_numbers:  # committed, and not published yet: at the next look
+                seq, entries = (
+                    early_numbers[0] - 1,
+                    [(number, event) for number, event in entries if number < early_numbers[0]],
                 )
-            news = _wanted(found, jobs)
+            news = _wanted(entries, jobs)
             with self._lock:
-                waiting = (*self._state.waiting, *news)
-                dropped = [replace(each, why="too many wait") for each in waiting[:-MOST_WAITING]]
-                lost = (*self._state.lost, *dropped)[-MOST_LOST:]
-                state = replace(self._state, seq=seq, waiting=waiting[-MOST_WAITING:], lost=lost)
+                queue = (*self._state.waiting, *news)
+                overflow = [
+                    replace(message, why="too many wait") for message in queue[:-MOST_WAITING]
+                ]
+                lost_messages = (*self._state.lost, *overflow)[-MOST_LOST:]
+                state = replace(
+                    self._state, seq=seq, waiting=queue[-MOST_WAITING:], lost=lost_messages
+                )
                 self._keep(state, write=bool(news) or seq - self._kept >= KEPT_EVERY)
-            if len(read) < READ_AT_ONCE or early or self._closing.is_set():
+            if len(page) < READ_AT_ONCE or early_numbers or self._closing.is_set():
                 break
-        self._looked = snapshot if not early else None
+        self._looked = snapshot if not early_numbers else None
 
-    def _jobs(self, found: Sequence[tuple[int, announcement.Told]]) -> dict[JobId, Job]:
+    def _jobs(self, entries: Sequence[tuple[int, announcement.Told]]) -> dict[JobId, Job]:
         """As they are now, or were at their end."""
         live = self._view().jobs
-        names = {event.job for _, event in found}
-        ended = (
+        names = {event.job for _, event in entries}
+        ended_jobs = (
             self._journal.history(ids=sorted(names - live.keys())) if names - live.keys() else []
         )
         return {
             **{name: live[name] for name in names if name in live},
-            **{job.id: job for job in ended},
+            **{job.id: job for job in ended_jobs},
         }
 
     def _serve(self) -> Seconds:
         """Begin what is due. Seconds until something else will be."""
         now = self._now()
         with self._lock:
-            due = dict.fromkeys(each.target for each in self._state.waiting if each.due <= now)
-            for target in due:
+            due_targets = dict.fromkeys(
+                message.target for message in self._state.waiting if message.due <= now
+            )
+            for target in due_targets:
                 if target not in self._busy and len(self._busy) < MOST_AT_ONCE:
                     self._busy[target] = Courier()
                     name = f"notify {len(self._busy)}"
                     threading.Thread(
                         target=self._send, args=(target, self._busy[target]), name=name, daemon=True
                     ).start()
-            later = [
-                each.due - now for each in self._state.waiting if each.target not in self._busy
+            delays = [
+                message.due - now
+                for message in self._state.waiting
+                if message.target not in self._busy
             ]
-        return min(max(min(later, default=LONGEST_PAUSE), 0.0), LONGEST_PAUSE)
+        return min(max(min(delays, default=LONGEST_PAUSE), 0.0), LONGEST_PAUSE)
 
     # -- a target's thread -------------------------------------------------------------------------
 
@@ -190,12 +198,12 @@ class Notifier:
         try:
             while not self._closing.is_set():
                 now = self._now()
-                due = [
-                    each
-                    for each in self._state.waiting
-                    if each.target == target and each.due <= now
+                due_messages = [
+                    message
+                    for message in self._state.waiting
+                    if message.target == target and message.due <= now
                 ]
-                batch = due[:1] if len(due) <= ONE_BY_ONE else due
+                batch = due_messages[:1] if len(due_messages) <= ONE_BY_ONE else due_messages
                 if not batch:
                     break
                 letter = self._letter(batch)
@@ -219,25 +227,30 @@ class Notifier:
         """Once it was sent, it is forgotten and what waits for the same target is due; else it
         waits longer, or is lost."""
         now, target = self._now(), batch[0].target
-        done = {(each.seq, each.target) for each in batch}
-        after: list[Message] = []
+        batch_keys = {(message.seq, message.target) for message in batch}
+        queue: list[Message] = []
         with self._lock:
-            lost = list(self._state.lost)
-            for each in self._state.waiting:
-                if (each.seq, each.target) not in done:
-                    after.append(
-                        replace(each, due=0.0) if each.target == target and not why else each
+            lost_messages = list(self._state.lost)
+            for message in self._state.waiting:
+                if (message.seq, message.target) not in batch_keys:
+                    queue.append(
+                        replace(message, due=0.0)
+                        if message.target == target and not why
+                        else message
                     )
-                elif why and each.tries < len(self._backoff):
-                    after.append(
+                elif why and message.tries < len(self._backoff):
+                    queue.append(
                         replace(
-                            each, tries=each.tries + 1, due=now + self._backoff[each.tries], why=why
+                            message,
+                            tries=message.tries + 1,
+                            due=now + self._backoff[message.tries],
+                            why=why,
                         )
                     )
                 elif why:
-                    lost.append(replace(each, tries=each.tries + 1, why=why))
+                    lost_messages.append(replace(message, tries=message.tries + 1, why=why))
             self._keep(
-                replace(self._state, waiting=tuple(after), lost=tuple(lost[-MOST_LOST:])),
+                replace(self._state, waiting=tuple(queue), lost=tuple(lost_messages[-MOST_LOST:])),
                 write=True,
             )
         if why:
@@ -246,18 +259,20 @@ class Notifier:
     def _letter(self, batch: Sequence[Message]) -> announcement.Letter | None:
         """None where nothing is known of the jobs any more."""
         jobs = {
-            name: job for each in batch if (job := self._job(name := JobId(each.job))) is not None
+            name: job
+            for message in batch
+            if (job := self._job(name := JobId(message.job))) is not None
         }
-        known = [(jobs[JobId(each.job)], each) for each in batch if each.job in jobs]
-        if not known:
+        pairs = [(jobs[JobId(message.job)], message) for message in batch if message.job in jobs]
+        if not pairs:
             return None
         if len(batch) > 1:
             return announcement.digest(
-                [announcement.headline(job, each.word, each.said) for job, each in known]
+                [announcement.headline(job, message.word, message.said) for job, message in pairs]
             )
-        [(job, each)] = known
-        lines, note = self._log(job, each)
-        return announcement.letter(job, each.word, each.said, lines, note, self._now())
+        [(job, message)] = pairs
+        lines, note = self._log(job, message)
+        return announcement.letter(job, message.word, message.said, lines, note, self._now())
 
     def _job(self, name: JobId) -> Job | None:
         """An end is in the database before it is published."""
@@ -268,9 +283,9 @@ class Notifier:
         if message.word not in announcement.WITH_LOG or not self._lines:
             return [], ""
         launches = [
-            each
-            for each in self._journal.events(job=job.id, kinds=(facts.Launched,))
-            if each.at <= message.at
+            event
+            for event in self._journal.events(job=job.id, kinds=(facts.Launched,))
+            if event.at <= message.at
         ]
         if not launches or not isinstance(last := launches[-1], facts.Launched):
             return [], ""
@@ -313,19 +328,19 @@ class Notifier:
 
 
 def _wanted(
-    found: Sequence[tuple[int, announcement.Told]], jobs: Mapping[JobId, Job]
+    entries: Sequence[tuple[int, announcement.Told]], jobs: Mapping[JobId, Job]
 ) -> list[Message]:
-    news: dict[tuple[int, str, str, int], Message] = {}
-    for seq, event in found:
+    messages: dict[tuple[int, str, str, int], Message] = {}
+    for seq, event in entries:
         job = jobs.get(event.job)
         word = announcement.word_of(event, job) if job is not None and job.spec.notify else ""
         if job is None or not word or not announcement.is_wanted(word, event, job):
             continue
-        said = event_text.event_line(event)
+        line = event_text.event_line(event)
         # all servers of an attempt tell that it runs
         fact = event.attempt if isinstance(event, facts.Started) else seq
         for target in job.spec.notify:
-            news.setdefault(
-                (job.id, target, word, fact), Message(seq, event.at, job.id, target, word, said)
+            messages.setdefault(
+                (job.id, target, word, fact), Message(seq, event.at, job.id, target, word, line)
             )
-    return list(news.values())
+    return list(messages.values())

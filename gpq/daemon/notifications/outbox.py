@@ -45,26 +45,26 @@ class State:
 
     def notes(self, job: int, now: Seconds) -> list[str]:
         """What could not be sent about a job, or not yet, a line each."""
-        lost = [
-            f"{each.about} was not sent to {each.target}: {each.why}; given up after"
-            f" {_tries(each.tries)}"
-            for each in self.lost
-            if each.job == job
+        lost_notes = [
+            f"{message.about} was not sent to {message.target}: {message.why}; given up after"
+            f" {_tries(message.tries)}"
+            for message in self.lost
+            if message.job == job
         ]
-        late = [
-            f"{each.about} is not sent to {each.target} yet: {each.why}; tried again in"
-            f" {span(max(each.due - now, 0.0))}"
-            for each in self.waiting
-            if each.job == job and each.tries
+        late_notes = [
+            f"{message.about} is not sent to {message.target} yet: {message.why}; tried again in"
+            f" {span(max(message.due - now, 0.0))}"
+            for message in self.waiting
+            if message.job == job and message.tries
         ]
-        return lost + late
+        return lost_notes + late_notes
 
 
 def read(path: str) -> tuple[State, str]:
     """(what is remembered, why it cannot be read)."""
     try:
-        found = wire.read_json(path)
-        return (decoding.convert(found, State) if found is not None else State()), ""
+        content = wire.read_json(path)
+        return (decoding.convert(content, State) if content is not None else State()), ""
     except (OSError, ValueError) as error:
         return State(), str(error)
 

@@ -71,8 +71,8 @@ class LogReader:
             return LogChunk(0, "", "", 0, over, [], [], str(job.state))
         attempt = request.attempt or numbers[0]
         if attempt not in launches:
-            listed = ", ".join(map(str, numbers)) or "none yet"
-            raise NotFound(f"job {name} has no attempt {attempt}", f"its attempts: {listed}")
+            listing = ", ".join(map(str, numbers)) or "none yet"
+            raise NotFound(f"job {name} has no attempt {attempt}", f"its attempts: {listing}")
         nodes = [str(node) for node, _ in launches[attempt].placement.parts]
         node = request.node or nodes[0]
         if node not in nodes:
@@ -98,9 +98,11 @@ class LogReader:
             if not (silent or over) and job.attempt == attempt and node in job.started_nodes:
                 raise
             # It is silent, or has lost the attempt, or is to start it.
-            said = error.message if silent or over else ""
+            message = error.message if silent or over else ""
             ended = over and not silent
-            return LogChunk(attempt, node, "", offset, ended, numbers, nodes, str(job.state), said)
+            return LogChunk(
+                attempt, node, "", offset, ended, numbers, nodes, str(job.state), message
+            )
         data, offset = str(piece["data"]), int(piece["offset"])
         ended = over and offset >= int(piece["size"])
         skipped = int(piece.get("skipped", 0))
@@ -113,31 +115,31 @@ class LogReader:
     ) -> Mapping[str, Any]:
         """At most as much as the way to the node carries soon: its other news come over the same
         one."""
-        asked = min(limit, self._pieces.get(node, FIRST_PIECE))
+        size = min(limit, self._pieces.get(node, FIRST_PIECE))
         began = time.monotonic()
         try:
-            piece = self._tail(node, job, attempt, offset, asked)
+            piece = self._tail(node, job, attempt, offset, size)
         except NodeSilent:
-            self._pieces[node] = max(LEAST_PIECE, asked // 2)
+            self._pieces[node] = max(LEAST_PIECE, size // 2)
             raise
         seconds = time.monotonic() - began
         if not _makes_sense(piece, offset):  # who reads on from there would never come to an end
             raise GpqError(
                 f"what node {node} says of the log makes no sense", "see `gpq daemon logs`"
             )
-        full = int(piece["offset"]) - offset - int(piece.get("skipped", 0)) >= asked
-        if full and asked >= LEAST_PIECE:  # such a one tells how fast it is
-            fitting = int(asked * PIECE_SECONDS / max(seconds, 1e-3))
-            self._pieces[node] = max(LEAST_PIECE, min(fitting, 2 * asked, MAX_PIECE))
+        full = int(piece["offset"]) - offset - int(piece.get("skipped", 0)) >= size
+        if full and size >= LEAST_PIECE:  # such a one tells how fast it is
+            target_size = int(size * PIECE_SECONDS / max(seconds, 1e-3))
+            self._pieces[node] = max(LEAST_PIECE, min(target_size, 2 * size, MAX_PIECE))
         return piece
 
     def _job(self, name: JobId) -> Job:
         job = self._controller.snapshot.jobs.get(name)
         if job is not None:
             return job
-        ended = self._past.history(ids=[name])
-        if ended:
-            return ended[0]
+        ended_jobs = self._past.history(ids=[name])
+        if ended_jobs:
+            return ended_jobs[0]
         raise NotFound(f"there is no job {name}", "`gpq status` lists what there is")
 
 

@@ -64,7 +64,7 @@ class Server:
         self._signpost = signpost if signpost != path else ""
         self._handle = handle
         self._lock = threading.Lock()
-        self._left = threading.Condition(self._lock)
+        self._departures = threading.Condition(self._lock)
         self._open: dict[socket.socket, int] = {}  # served now, with their user
         self._parked: dict[int, deque[tuple[socket.socket, int]]] = {}
         self._closing = False
@@ -82,7 +82,9 @@ class Server:
         with self._lock:
             first = not self._closing
             self._closing = True
-            parked = [one for queue in self._parked.values() for one, _ in queue]
+            parked_connections = [
+                connection for queue in self._parked.values() for connection, _ in queue
+            ]
             self._parked.clear()
         if not first:
             return
@@ -91,11 +93,11 @@ class Server:
                 os.unlink(self._path)
                 if self._signpost and os.readlink(self._signpost) == self._path:
                     os.unlink(self._signpost)
-        _shut([self._listener, *parked], socket.SHUT_RDWR)
+        _shut([self._listener, *parked_connections], socket.SHUT_RDWR)
         self._listener.close()
-        with self._left:
+        with self._departures:
             _shut(self._open, socket.SHUT_RD)
-            self._left.wait_for(lambda: not self._open, timeout=LAST_WORDS_SECONDS)
+            self._departures.wait_for(lambda: not self._open, timeout=LAST_WORDS_SECONDS)
             _shut(self._open, socket.SHUT_RDWR)
 
     def _listen(self) -> socket.socket:
@@ -130,11 +132,11 @@ class Server:
     def _point(self) -> None:
         if not self._signpost:
             return
-        new = f"{self._signpost}.{os.getpid()}"
+        temporary_link = f"{self._signpost}.{os.getpid()}"
         with contextlib.suppress(OSError):
             # a file system that knows no links: jobs do not find the socket, no more
-            os.symlink(self._path, new)
-            os.replace(new, self._signpost)
+            os.symlink(self._path, temporary_link)
+            os.replace(temporary_link, self._signpost)
 
     def _refuse_neighbour(self) -> None:
         """Another state's daemon may listen here: one that answers keeps its socket, one that hangs
@@ -206,12 +208,12 @@ class Server:
         except RuntimeError:  # no thread to be had
             log.warning("no thread for another connection")
             _hang_up(connection, Refused("the daemon has too much to do", "try again"))
-            following = self._leave(connection, uid)
-            if following is not None:
-                self._spawn(*following)
+            next_turn = self._leave(connection, uid)
+            if next_turn is not None:
+                self._spawn(*next_turn)
 
     def _served(self, uid: int) -> int:
-        return sum(1 for other in self._open.values() if other == uid)
+        return list(self._open.values()).count(uid)
 
     def _crowded(self, uid: int) -> bool:
         return self._closing or bool(self._parked.get(uid))
@@ -239,21 +241,21 @@ class Server:
         `MAX_PER_USER` is nobody's turn, or those who wait would take all places of looks."""
         with self._lock:
             self._open.pop(connection, None)
-            self._left.notify_all()
+            self._departures.notify_all()
             queue = self._parked.get(uid)
             if not queue or self._closing:
                 self._parked.pop(uid, None)
                 return None
             if self._served(uid) >= MAX_PER_USER:
                 return None
-            following, pid = queue.popleft()
-            self._open[following] = uid
-            return following, uid, pid
+            next_connection, pid = queue.popleft()
+            self._open[next_connection] = uid
+            return next_connection, uid, pid
 
     def _converse(self, connection: socket.socket, peer: Peer) -> None:
-        rest = b""
+        surplus = b""
         while not self._closing:
-            line, rest = _read_line(connection, rest)
+            line, surplus = _read_line(connection, surplus)
             if line is None:
                 return
             connection.settimeout(SEND_SECONDS)
@@ -278,19 +280,19 @@ class Server:
             )
 
 
-def _read_line(connection: socket.socket, rest: bytes) -> tuple[bytes | None, bytes]:
+def _read_line(connection: socket.socket, surplus: bytes) -> tuple[bytes | None, bytes]:
     """(line, what follows it); (None, b"") at the end. A line that never ends comes back once it is
     too long."""
-    buffer = bytearray(rest)
-    until = deadline(LINE_SECONDS if rest else IDLE_SECONDS)
-    searched = 0
+    buffer = bytearray(surplus)
+    until = deadline(LINE_SECONDS if surplus else IDLE_SECONDS)
+    scan_start = 0
     while True:
-        end = buffer.find(b"\n", searched)
+        end = buffer.find(b"\n", scan_start)
         if end >= 0:
             return bytes(buffer[:end]), bytes(buffer[end + 1 :])
         if len(buffer) > MAX_LINE:
             return bytes(buffer), b""
-        searched = len(buffer)
+        scan_start = len(buffer)
         # Too late, what lies in the socket still counts: it may be us who stood still.
         connection.settimeout(left(until))
         piece = connection.recv(65536)
