@@ -7,40 +7,24 @@ job's label is `job_id`, because Prometheus gives each series a `job` of its own
 
 from __future__ import annotations
 
-import math
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 import gpq
-from gpq.control import counters as counting
 from gpq.control.answers.reader import Reader
 from gpq.control.counters import Tally
-from gpq.core.feasibility.reservations import current, devices_of
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, JobState
-from gpq.core.model.nodes import DeviceState
+from gpq.daemon.metrics import servers
+from gpq.daemon.metrics.families import Row, counter, gauge, histogram
 from gpq.rpc.job_answers import JobView
-from gpq.rpc.node_answers import DeviceView, NodeView
 
-LONGEST_LABEL = 128  # characters
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
-MIB = float(1 << 20)
 LIVE = [state for state in JobState if state not in TERMINAL]
-ILL = tuple(str(state) for state in DeviceState if state is not DeviceState.OK)
-STANDINGS = ("held", "free", *ILL, "drained", "reserved", "unknown")
-# values of the labels, and the figure; None: not known, and left out
-Row = tuple[tuple[str, ...], float | None]
 
 
 class Look(NamedTuple):
@@ -73,10 +57,10 @@ class Cluster(Collector):
         yield from _jobs(look)
         yield from _running(look.reader)
         yield from _users(look.reader)
-        yield from _gpus(look.reader, nodes)
-        yield from _nodes(nodes)
+        yield from servers.gpus(look.reader, nodes)
+        yield from servers.availability(nodes)
         yield from self._counted(look)
-        yield _gauge(
+        yield gauge(
             "gpq_build_info",
             "1, with the version of gpq and its policy.",
             ["version", "policy", "python"],
@@ -85,17 +69,17 @@ class Cluster(Collector):
 
     def _counted(self, look: Look) -> Iterator[Metric]:
         tally, reader, users = look.tally, look.reader, _known_users(look)
-        yield _histogram(
+        yield histogram(
             "gpq_round_duration_seconds", "Time that rounds took to decide.", tally.rounds
         )
-        yield _histogram(
+        yield histogram(
             "gpq_commit_duration_seconds", "Time that writes to the database took.", tally.commits
         )
-        yield _histogram(
+        yield histogram(
             "gpq_job_wait_seconds", "Time from the submission to the first launch.", tally.waits
         )
         if reader.round is not None:
-            yield _gauge(
+            yield gauge(
                 "gpq_last_round_timestamp_seconds",
                 "When the latest round was.",
                 [],
@@ -106,7 +90,7 @@ class Cluster(Collector):
             for user in users
             for state in sorted(map(str, TERMINAL))
         ]
-        yield _counter(
+        yield counter(
             "gpq_jobs_ended",
             "Jobs that ended since the daemon's start.",
             ["user", "state"],
@@ -126,7 +110,7 @@ class Cluster(Collector):
             ),
         ):
             rows: list[Row] = [((user,), counts.get(user, 0)) for user in users]
-            yield _counter(name, documentation, ["user"], rows)
+            yield counter(name, documentation, ["user"], rows)
 
     def _attained(self, look: Look) -> Mapping[str, float]:
         totals = dict(look.tally.gpu_seconds)
@@ -149,14 +133,14 @@ def _jobs(look: Look) -> Iterator[Metric]:
     jobs = look.reader.snapshot.jobs.values()
     counts = Counter((str(job.state), job.spec.user) for job in jobs)
     users = _known_users(look)
-    yield _gauge("gpq_jobs", "Live jobs.", ["state", "user"], [
+    yield gauge("gpq_jobs", "Live jobs.", ["state", "user"], [
         ((str(state), user), counts[str(state), user]) for state in LIVE for user in users
     ])  # fmt: skip
     oldest = dict.fromkeys(users, look.reader.now)
     for job in jobs:
         if job.state is JobState.PENDING and job.submitted_at < oldest[job.spec.user]:
             oldest[job.spec.user] = job.submitted_at
-    yield _gauge(
+    yield gauge(
         "gpq_oldest_pending_job_age_seconds",
         "Age of the oldest pending job; 0 without one.",
         ["user"],
@@ -208,17 +192,17 @@ def _running(reader: Reader) -> Iterator[Metric]:
     """Of jobs that hold GPUs: never more than there are GPUs."""
     jobs = [job for _, job in sorted(reader.snapshot.jobs.items()) if job.state in HOLDS_DEVICES]
     rows = reader.jobs(jobs)
-    yield _gauge(
+    yield gauge(
         "gpq_job_info",
         "1, with what a job is, of jobs that hold GPUs.",
         ["job_id", "name", "user", "level"],
         [((str(job.id), job.name, job.user, job.level), 1.0) for job in rows],
     )
-    yield _gauge("gpq_job_gpus", "GPUs that the job holds on a server.", ["job_id", "node"], [
+    yield gauge("gpq_job_gpus", "GPUs that the job holds on a server.", ["job_id", "node"], [
         ((str(job.id), part.node), len(part.devices)) for job in rows for part in job.placement
     ])  # fmt: skip
     for figure in FIGURES:
-        yield _gauge(f"gpq_job_{figure.name}", figure.documentation, ["job_id"], [
+        yield gauge(f"gpq_job_{figure.name}", figure.documentation, ["job_id"], [
             ((str(job.id),), figure.value_of(job)) for job in rows
         ])  # fmt: skip
 
@@ -240,108 +224,6 @@ def _users(reader: Reader) -> Iterator[Metric]:
         ),
         ("finish_time_fairness_ratio", "Worst rho of the user's jobs.", [row.rho for row in users]),
     ):
-        yield _gauge(f"gpq_user_{name}", documentation, ["user"], [
+        yield gauge(f"gpq_user_{name}", documentation, ["user"], [
             ((row.user,), value) for row, value in zip(users, values, strict=True)
         ])  # fmt: skip
-
-
-def _gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
-    reserved_gpus = {
-        (str(reservation.node), str(device))
-        for reservation in current(reader.snapshot, reader.now)
-        if reservation.start <= reader.now
-        for device in devices_of(reservation, reader.snapshot.nodes.get(reservation.node))
-    }
-    counts = Counter(
-        (node.name, standing(node, device, reserved_gpus))
-        for node in nodes
-        for device in node.devices
-    )
-    yield _gauge(
-        "gpq_gpus",
-        "GPUs (or CPU slots) of a server, each in one state.",
-        ["node", "state"],
-        [((node.name, state), counts[node.name, state]) for node in nodes for state in STANDINGS],
-    )
-    devices = [(node, device) for node in nodes for device in node.devices]
-    yield _gauge("gpq_gpu_info", "1, with what a GPU is.", ["node", "gpu", "uuid", "type"], [
-        ((node.name, str(device.index), device.id, device.type), 1.0) for node, device in devices
-    ])  # fmt: skip
-    answering_devices = [(node, device) for node, device in devices if node.answers]
-    for name, documentation, value_of in (
-        ("utilisation_ratio", "Share of the time in which something ran on it.", _utilisation),
-        ("memory_bytes", "Its memory.", lambda device: device.memory_mib * MIB or None),
-        ("memory_used_bytes", "Of its memory, in use by anybody.", _used),
-    ):  # fmt: skip
-        yield _gauge(f"gpq_gpu_{name}", documentation, ["node", "gpu"], [
-            ((node.name, str(device.index)), value_of(device)) for node, device in answering_devices
-        ])  # fmt: skip
-
-
-def _utilisation(device: DeviceView) -> float | None:
-    return None if device.utilisation is None else device.utilisation / 100.0
-
-
-def _used(device: DeviceView) -> float | None:
-    return device.used_mib * MIB if device.memory_mib else None
-
-
-def standing(node: NodeView, device: DeviceView, reserved_gpus: set[tuple[str, str]]) -> str:
-    """One word for a GPU: what keeps a job off it, the nearest first."""
-    if device.job is not None:
-        return "held"
-    if not node.answers:
-        return "unknown"
-    if device.state != "ok":
-        return device.state
-    if node.drained:
-        return "drained"
-    return "reserved" if (node.name, device.id) in reserved_gpus else "free"
-
-
-def _nodes(nodes: list[NodeView]) -> Iterator[Metric]:
-    for name, documentation, value_of in (
-        ("up", "1 while the server answers.", lambda node: float(node.answers)),
-        ("drained", "1 while nothing new is placed there.", lambda node: float(node.drained)),
-        (
-            "knowledge_age_seconds",
-            "Since the server was last heard of.",
-            lambda node: node.seen_seconds,
-        ),
-    ):
-        yield _gauge(
-            f"gpq_node_{name}",
-            documentation,
-            ["node"],
-            [((node.name,), value_of(node)) for node in nodes],
-        )
-
-
-def _gauge(name: str, documentation: str, labels: list[str], rows: Iterable[Row]) -> Metric:
-    return _filled(GaugeMetricFamily(name, documentation, labels=labels), rows)
-
-
-def _counter(name: str, documentation: str, labels: list[str], rows: Iterable[Row]) -> Metric:
-    """`name` without the `_total` that it gets."""
-    return _filled(CounterMetricFamily(name, documentation, labels=labels), rows)
-
-
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) -> Metric:
-    for values, figure in rows:
-        if figure is not None and math.isfinite(figure):
-            family.add_metric([label(value) for value in values], figure)
-    return family
-
-
-def _histogram(name: str, documentation: str, histogram: counting.Histogram) -> Metric:
-    buckets = [
-        ("+Inf" if math.isinf(bound) else repr(bound), float(count))
-        for bound, count in histogram.cumulated
-    ]
-    return HistogramMetricFamily(name, documentation, buckets=buckets, sum_value=histogram.total)
-
-
-def label(text: str) -> str:
-    """What comes from jobs and servers, as a label may hold it: no control characters, and not
-    long."""
-    return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)[:LONGEST_LABEL]
