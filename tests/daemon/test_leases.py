@@ -26,8 +26,8 @@ from gpq.daemon.clock.epoch import Reign
 from gpq.daemon.nodes.leases import ABSENCE, LeaseWatch
 from gpq.daemon.nodes.observer import Observer
 from gpq.daemon.nodes.settings import NodeSettings
-from gpq.daemon.nodes.start_orders import start_order
 from gpq.daemon.nodes.world import LiveWorld
+from gpq.daemon.orders.start_orders import start_order
 from gpq.store.sqlite import SqliteStore
 from tests.agent.node.harness import sweep
 from tests.contract.test_worlds import Loop, shell

@@ -16,6 +16,11 @@ from gpq.core.model.placements import Exit
 from gpq.core.model.profile import RankPulse
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 
+Key = tuple[JobId, int]  # of an attempt
+Info = Mapping[str, Any]  # a wire.AttemptInfo
+
+ALIVE = ("starting", "running", "orphan")
+ENDED = ("exited", "lost")
 MOST_DAMAGE = 20  # lines of one node
 LONGEST_NOTE = 500  # characters
 MOST_ADDRESSES = 16  # of a node, that peers try
@@ -46,6 +51,13 @@ def moment(stamp: Any, report_stamp: Any, now: Seconds) -> Seconds:
     if stamp is None or report_stamp is None:
         return 0.0
     return now - max(real(report_stamp) - real(stamp), 0.0)
+
+
+def acknowledgement(report: Mapping[str, Any], boot_id: str) -> Mapping[str, Any]:
+    """What a wire.StartOrder says of the newest report that was taken in before it."""
+    if "stamp" in report:
+        return {"stamp": real(report["stamp"]), "boot_id": boot_id}
+    return {"expires_at": real(report["time"]) + wire.START_EXPIRY}  # an agent before 0.2
 
 
 def exit_of(record: Mapping[str, Any] | None, *, is_lost: bool, at: Seconds = 0.0) -> Exit:
@@ -111,19 +123,17 @@ def _device(info: Mapping[str, Any], foreign_reason: str, now: Seconds) -> Devic
     return device
 
 
-def stuck(attempts: Mapping[tuple[JobId, int], Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+def stuck(attempts: Mapping[Key, Info]) -> tuple[tuple[str, str], ...]:
     """Notes on attempts that live on: what the node has of them beside its states."""
     notes = {key: str((info.get("exit") or {}).get("note") or "") for key, info in attempts.items()}
     return tuple(
         (f"{key[0]}.{key[1]}", note[:LONGEST_NOTE])
         for key, note in sorted(notes.items())
-        if note and attempts[key]["state"] not in ("exited", "lost")
+        if note and attempts[key]["state"] not in ENDED
     )
 
 
-def damage(
-    hello: Mapping[str, Any], attempts: Mapping[tuple[JobId, int], Mapping[str, Any]]
-) -> tuple[str, ...]:
+def damage(hello: Mapping[str, Any], attempts: Mapping[Key, Info]) -> tuple[str, ...]:
     """Files that the node set aside, a line each, at most MOST_DAMAGE."""
     lines = [str(line) for line in hello.get("damage", ())]
     lines += [

@@ -13,8 +13,8 @@ from gpq.core.model.nodes import NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
 from gpq.daemon.clock.clock import elapsed
+from gpq.daemon.nodes.decode import Key
 from gpq.daemon.nodes.link import NO_ANSWER
-from gpq.daemon.nodes.observer import Key
 
 LOOK: Seconds = 1.0
 ABSENCE: Seconds = 5.0  # between two looks: this daemon was stopped, or its machine slept

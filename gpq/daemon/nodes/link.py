@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 Reply = Mapping[str, Any]
 Callback = Callable[[Reply], None]
+Send = Callable[[str, Mapping[str, Any], Callback], None]  # as Link.send
 
 NO_ANSWER = "nothing comes from it"  # for how long is seen where it is shown
 MAX_LINE = 64 << 20  # bytes; a longer line is no agent's

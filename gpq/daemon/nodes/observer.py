@@ -11,26 +11,22 @@ from gpq_agent import wire
 
 from gpq.core.model.events import Event, Exited, NodeSeen, NodeSilent, Profiled, Pulsed, Started
 from gpq.core.model.jobs import Job
-from gpq.core.model.nodes import Node, NodeState, Stranger
+from gpq.core.model.nodes import Node
 from gpq.core.model.profile import RankPulse
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.reconcile import Fate, fate, is_lost
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes import decode
+from gpq.daemon.nodes.decode import ENDED, Info, Key
+from gpq.daemon.nodes.description import description, storage_of
 from gpq.daemon.nodes.reports import profiled
 from gpq.daemon.nodes.settings import NodeSettings
 
 log = logging.getLogger(__name__)
 
-Key = tuple[JobId, int]
-Info = Mapping[str, Any]  # a wire.AttemptInfo
-
-ALIVE = ("starting", "running", "orphan")
-ENDED = ("exited", "lost")
 SEEN: Seconds = 5.0  # news of a node without a difference, at most this often
 KEEPING: Seconds = 10.0  # until what was told is in the database
-MOST_YIELDS = 64  # users who want the server back
 STILL: Seconds = 30.0  # without a step, until it is told where the replicas are
 RETELL: Seconds = 30.0  # an event that changed nothing is told again, after this long
 
@@ -40,10 +36,7 @@ class Observer:
 
     def __init__(self, settings: NodeSettings, clock: Clock) -> None:
         self.node = settings.node
-        self._owner = settings.owner
-        self._address = settings.address
-        self._interface = settings.interface
-        self._gpus = tuple(settings.gpus)
+        self._settings = settings
         self._clock = clock
         self._hello: Mapping[str, Any] = {}
         # what rounds know of the node; None: nothing, or that it is silent
@@ -63,7 +56,7 @@ class Observer:
     @property
     def storage(self) -> str:
         """Of the folder of the checkpoints there."""
-        return str(self._hello.get("storage") or "")
+        return storage_of(self._hello)
 
     def greeted(self, hello: Mapping[str, Any]) -> None:
         """A new agent: everything may be told anew."""
@@ -229,34 +222,8 @@ class Observer:
         snapshot: Snapshot,
         yields: Sequence[str],
     ) -> list[Event]:
-        foreign_reasons = {
-            device: reason
-            for key, info in attempts.items()
-            if info["state"] in ALIVE
-            and (reason := _taken_by(key, fate(snapshot, self.node, *key)))
-            for device in info.get("devices", ())
-        }
         now = self._clock.now()
-        addresses = decode.addresses_of(self._hello, self._address, self._interface)
-        node = Node(
-            id=self.node,
-            state=NodeState.UP,
-            devices=decode.devices_of(devices, foreign_reasons, self._gpus, now),
-            cores=decode.whole(self._hello.get("cores", 0)),
-            memory_mib=decode.whole(self._hello.get("memory_mib", 0)),
-            boot_id=str(self._hello.get("boot_id", "")),
-            seen_at=now,
-            address=addresses[0] if addresses else "127.0.0.1",
-            addresses=addresses,
-            interface=self._interface,
-            ephemeral=decode.ephemeral_of(self._hello),
-            stuck=decode.stuck(attempts),
-            storage=self.storage,
-            strangers=self._strangers(attempts, snapshot),
-            damage=decode.damage(self._hello, attempts),
-            owner=self._owner,
-            yields=tuple(sorted(map(str, yields)))[:MOST_YIELDS],
-        )
+        node = description(self._settings, self._hello, devices, attempts, snapshot, yields, now)
         if (
             not decode.differs(self._announced_node, node)
             and self._clock.elapsed() - self._node_told_at < SEEN
@@ -264,22 +231,6 @@ class Observer:
             return []
         self._announced_node, self._node_told_at, self._reason = node, self._clock.elapsed(), ""
         return [NodeSeen(now, node)]
-
-    def _strangers(self, attempts: Mapping[Key, Info], snapshot: Snapshot) -> tuple[Stranger, ...]:
-        """Those that live. What is committed a moment later is none: no job is started before it
-        is."""
-        keys = [key for key in sorted(attempts) if attempts[key]["state"] in ALIVE]
-        folder = f"{self._hello.get('path', '')}/attempts"
-        return tuple(
-            Stranger(
-                *key,
-                since=decode.real(attempts[key].get("started_at") or 0.0),
-                pid=decode.whole(attempts[key].get("pid") or 0),
-                folder=f"{folder}/{wire.attempt_key(*key)}",
-            )
-            for key in keys
-            if fate(snapshot, self.node, *key) is Fate.STRANGER
-        )
 
     def _is_new(self, kind: str, key: Key) -> bool:
         """Was this not told lately? Told again after a while in case that it came to nothing."""
@@ -299,15 +250,3 @@ class Observer:
 
 def _outline(pulses: Sequence[RankPulse]) -> tuple[tuple[int, int, str], ...]:
     return tuple((pulse.rank, pulse.step, pulse.phase) for pulse in pulses)
-
-
-def _taken_by(key: Key, attempt_fate: Fate) -> str:
-    """Why nobody else gets the devices of a living attempt; "" where that is known anyway."""
-    name = wire.attempt_key(*key)
-    match attempt_fate:
-        case Fate.STRANGER:
-            return f"attempt {name}, which is not in this daemon's database, runs on it"
-        case Fate.OVER:
-            return f"attempt {name}, which was given up, is still being ended on it"
-        case _:
-            return ""

@@ -27,9 +27,9 @@ from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.clock.epoch import UNNAMED, Reign
 from gpq.daemon.files.staging import Stager
+from gpq.daemon.nodes.decode import Key
 from gpq.daemon.nodes.leases import LeaseWatch
 from gpq.daemon.nodes.node_client import NodeClient
-from gpq.daemon.nodes.observer import Key
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import NodeSilent, NotFound
 

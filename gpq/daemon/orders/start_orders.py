@@ -6,16 +6,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from gpq_agent import wire
 
 from gpq.attributes import OF_MACHINES, RESOURCES, UNLIMITED
 from gpq.core.feasibility.leases import margin
-from gpq.core.model.actions import Launch, Prepare, Retune
+from gpq.core.model.actions import Forget, Launch, Prepare, Retune, Stop
 from gpq.core.model.jobs import Attributes, JobSpec, Level
 from gpq.core.model.nodes import Node
 from gpq.core.model.units import NodeId, Seconds
-from gpq.daemon.nodes import slurm_env
+from gpq.daemon.orders import slurm_env
 
 LOOPBACK = "127.0.0.1"
 NONE: Mapping[str, str] = MappingProxyType({})
@@ -114,7 +115,19 @@ def start_order(
     )
 
 
-def control(retune: Retune) -> wire.Control:
+def message(action: Stop | Retune | Forget) -> tuple[str, dict[str, Any]]:
+    """The operation of an order that is no start, and its fields."""
+    key = wire.attempt_key(action.job, action.attempt)
+    match action:
+        case Stop():
+            return "stop", {"attempt": key, "mode": action.mode, "grace": action.grace}
+        case Retune():
+            return "control", {"attempt": key, "control": _control(action)._asdict()}
+        case Forget():
+            return "forget", {"attempt": key}
+
+
+def _control(retune: Retune) -> wire.Control:
     return wire.Control(
         attempt=retune.attempt,
         seq=retune.order.seq,
