@@ -45,12 +45,11 @@ class CheckpointSearch:
         while True:
             snapshot = self._view()
             nodes = holders(snapshot, job)
-            task.what = f"its checkpoint from {nodes[0] if nodes else source}"
+            task.what = f"its checkpoint from {next(iter(nodes), source)}"
             checkpoint, silence = self._first(job.id, nodes)
-            if checkpoint is not None and checkpoint[1]:
-                return checkpoint
             if checkpoint is not None:
-                return self._elsewhere(snapshot, job, nodes)
+                _, files = checkpoint
+                return checkpoint if files else self._elsewhere(snapshot, job, nodes)
             if not has_checkpoint(job):
                 return None
             task.note = silence or _silence(source)

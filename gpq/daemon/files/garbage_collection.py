@@ -9,9 +9,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from gpq.core.feasibility.checkpoints import shares
+from gpq.core.model.jobs import Job
 from gpq.core.model.nodes import Node, NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
@@ -72,17 +73,20 @@ class Keeper:
 
     def _look_at(self, snapshot: Snapshot, node: Node) -> None:
         inventory = self._ask(node.id, "kept", {}, ANSWER)
-        ended_ids = [JobId(int(name)) for name in inventory["jobs"]]
-        ended_ids = [
-            name for name in ended_ids if name < snapshot.next_id and name not in snapshot.jobs
-        ]
-        for job in self._past.history(ids=ended_ids) if ended_ids else []:
+        for job in self._ended_jobs(snapshot, inventory["jobs"]):
             if job.files is not None and not shares(snapshot, job, node.id):
                 self._drop(node.id, {"job": job.id})
         live_codes = {job.spec.code for job in snapshot.jobs.values()}
         for code in inventory["code"]:
             if code not in live_codes:
                 self._drop(node.id, {"code": str(code)})
+
+    def _ended_jobs(self, snapshot: Snapshot, names: Iterable[str]) -> Sequence[Job]:
+        """Those of `names` that ended; not those that an older state of the database knows nothing
+        of."""
+        ids = (JobId(int(name)) for name in names)
+        ended_ids = [name for name in ids if name < snapshot.next_id and name not in snapshot.jobs]
+        return self._past.history(ids=ended_ids) if ended_ids else ()
 
     def _drop(self, node: NodeId, subject: dict[str, object]) -> None:
         if subject.get("job") in self._view().jobs:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -157,24 +157,26 @@ class Transfer:
             self._size(index) - offset for index, offset in missing_files
         )
         self.gauge.note = ""
-        small = [index for index, _ in missing_files if self._size(index) <= SMALL]
-        large = [
-            (index, offset) for index, offset in missing_files if offset < self._size(index) > SMALL
-        ]
         with ThreadPoolExecutor(1, "staging-read") as ahead:
-            self._send_small(ahead, small)
-            for index, offset in large:
-                self._send(ahead, index, offset)
-        timed_files = [
-            index for index, _ in missing_files if str(self._files[index][2]).startswith(TIMED)
-        ]
-        digests = {
-            str(index): self._source.digest(str(self._files[index][0])) for index in timed_files
-        }
+            self._send_small(
+                ahead, [index for index, _ in missing_files if self._size(index) <= SMALL]
+            )
+            for index, offset in missing_files:
+                if offset < self._size(index) > SMALL:
+                    self._send(ahead, index, offset)
+        digests = self._digests(index for index, _ in missing_files)
         self._check()
         self.gauge.note = "being checked" if missing_files else ""
         self._target("seal", {**self._subject, "files": self._files, "digests": digests}, LONG_WORK)
         self.gauge.note = ""
+
+    def _digests(self, indices: Iterable[int]) -> dict[str, str]:
+        """Of files that are marked by their times, by index: the others' marks are digests."""
+        return {
+            str(index): self._source.digest(str(self._files[index][0]))
+            for index in indices
+            if str(self._files[index][2]).startswith(TIMED)
+        }
 
     def _size(self, index: int) -> int:
         return int(self._files[index][1])

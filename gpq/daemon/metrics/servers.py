@@ -20,26 +20,34 @@ STANDINGS = ("held", "free", *ILL, "drained", "reserved", "unknown")
 
 def gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
     devices = [(node, device) for node in nodes for device in node.devices]
-    reserved_gpus = _reserved(reader)
-    counts = Counter((node.name, standing(node, device, reserved_gpus)) for node, device in devices)
-    yield gauge(
-        "gpq_gpus",
-        "GPUs (or CPU slots) of a server, each in one state.",
-        ["node", "state"],
-        [((node.name, state), counts[node.name, state]) for node in nodes for state in STANDINGS],
-    )
+    yield _states(reader, nodes)
     yield gauge("gpq_gpu_info", "1, with what a GPU is.", ["node", "gpu", "uuid", "type"], [
         ((node.name, str(device.index), device.id, device.type), 1.0) for node, device in devices
     ])  # fmt: skip
     answering_devices = [(node, device) for node, device in devices if node.answers]
     for name, documentation, value_of in (
         ("utilisation_ratio", "Share of the time in which something ran on it.", _utilisation),
-        ("memory_bytes", "Its memory.", lambda device: device.memory_mib * MIB or None),
+        ("memory_bytes", "Its memory.", _memory),
         ("memory_used_bytes", "Of its memory, in use by anybody.", _used),
-    ):  # fmt: skip
+    ):
         yield gauge(f"gpq_gpu_{name}", documentation, ["node", "gpu"], [
             ((node.name, str(device.index)), value_of(device)) for node, device in answering_devices
         ])  # fmt: skip
+
+
+def _states(reader: Reader, nodes: list[NodeView]) -> Metric:
+    reserved_gpus = _reserved(reader)
+    counts = Counter(
+        (node.name, standing(node, device, reserved_gpus))
+        for node in nodes
+        for device in node.devices
+    )
+    return gauge(
+        "gpq_gpus",
+        "GPUs (or CPU slots) of a server, each in one state.",
+        ["node", "state"],
+        [((node.name, state), counts[node.name, state]) for node in nodes for state in STANDINGS],
+    )
 
 
 def _reserved(reader: Reader) -> set[tuple[str, str]]:
@@ -56,6 +64,10 @@ def _utilisation(device: DeviceView) -> float | None:
     if device.utilisation is None:
         return None
     return device.utilisation / 100.0
+
+
+def _memory(device: DeviceView) -> float | None:
+    return device.memory_mib * MIB or None
 
 
 def _used(device: DeviceView) -> float | None:

@@ -74,21 +74,26 @@ class LeaseWatch:
         heard = self._heard()
         events: list[Event] = []
         for node in sorted({name for job in snapshot.holders for name in job.nodes}):
-            since, now = heard.get(node, self._born), self._now()
-            silence = monotonic_now - since
-            ends = given_up(snapshot, node, silence, now)
-            if not ends:
-                continue
-            keys = frozenset((end.job, end.attempt) for end in ends)
-            self._forgo(node, keys)
-            if self._heard().get(node, self._born) != since:
-                # heard of in between: it may just have been told to start them
-                self._resume(node, keys)
-                continue
-            server = snapshot.nodes.get(node)
-            # Else the next round might choose the very node. Of one that is known to be silent, why
-            # is known as well.
-            if server is not None and server.state is not NodeState.UNREACHABLE:
-                events.append(NodeSilent(now, node, NO_ANSWER, now - silence))
-            events += ends
+            events += self._ends(snapshot, node, heard.get(node, self._born), monotonic_now)
         return events
+
+    def _ends(
+        self, snapshot: Snapshot, node: NodeId, since: Seconds, monotonic_now: Seconds
+    ) -> list[Event]:
+        """Of attempts on a node that was last heard of at `since`."""
+        now, silence = self._now(), monotonic_now - since
+        ends = given_up(snapshot, node, silence, now)
+        if not ends:
+            return []
+        keys = frozenset((end.job, end.attempt) for end in ends)
+        self._forgo(node, keys)
+        if self._heard().get(node, self._born) != since:
+            # heard of in between: it may just have been told to start them
+            self._resume(node, keys)
+            return []
+        server = snapshot.nodes.get(node)
+        # Else the next round might choose the very node. Of one that is known to be silent, why is
+        # known as well.
+        if server is not None and server.state is not NodeState.UNREACHABLE:
+            return [NodeSilent(now, node, NO_ANSWER, now - silence), *ends]
+        return [*ends]

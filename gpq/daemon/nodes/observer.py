@@ -131,22 +131,25 @@ class Observer:
             events.append(profiled(now, job_id, attempt, self._offsets[key], info["report"]))
         events += self._damage(job, info.get("damage", ()))
         events += self._pulses(job, info.get("ranks", ()))
-        ran = state in ("running", "orphan") or info.get("pid") is not None
-        if ran and self.node not in job.started_nodes and self._is_new("Started", key):
-            since = decode.moment(info.get("began"), stamp, now)
-            note = str(info.get("shortfall") or "")[: decode.LONGEST_NOTE]
-            events.append(Started(now, job_id, attempt, self.node, self.storage, since, note))
+        events += self._start(job, info, stamp)
         if state in ENDED and drained and self._is_new("Exited", key):
-            self._ends[key] = self._clock.elapsed()
-            ended_at = decode.moment(info.get("ended"), stamp, now)
-            end = decode.exit_of(info.get("exit"), is_lost=state == "lost", at=ended_at)
-            events.append(Exited(now, job_id, attempt, self.node, end))
+            events.append(self._end(key, info, stamp))
         if state == "orphan":
             self.note(
                 f"the shim of attempt {job_id}.{attempt} is gone, its processes live on and keep"
                 " their devices"
             )
         return events
+
+    def _start(self, job: Job, info: Info, stamp: float | None) -> list[Event]:
+        """That its processes run here, or did."""
+        key, now = (job.id, job.attempt), self._clock.now()
+        has_run = info["state"] in ("running", "orphan") or info.get("pid") is not None
+        if not has_run or self.node in job.started_nodes or not self._is_new("Started", key):
+            return []
+        since = decode.moment(info.get("began"), stamp, now)
+        note = str(info.get("shortfall") or "")[: decode.LONGEST_NOTE]
+        return [Started(now, *key, self.node, self.storage, since, note)]
 
     def _damage(self, job: Job, lines: Sequence[Any]) -> list[Event]:
         """Files of the attempt that its server could not take for what they should be, once
@@ -157,15 +160,10 @@ class Observer:
             for line in notices
             if line not in job.notices and self._is_new(line, (job.id, job.attempt))
         )
-        return (
-            [
-                Profiled(
-                    self._clock.now(), job.id, job.attempt, self._offset(job), notices=new_notices
-                )
-            ]
-            if new_notices
-            else []
-        )
+        if not new_notices:
+            return []
+        now, offset = self._clock.now(), self._offset(job)
+        return [Profiled(now, job.id, job.attempt, offset, notices=new_notices)]
 
     def _pulses(self, job: Job, ranks: Sequence[Info]) -> list[Event]:
         """Where its replicas are, once they have made no step for a while, and that they go on."""
@@ -187,11 +185,15 @@ class Observer:
             return []
         if fate(snapshot, self.node, *key) is not Fate.OVER:
             return []
+        return [self._end(key, info, stamp)]
+
+    def _end(self, key: Key, info: Info, stamp: float | None) -> Exited:
+        """From now on its end is told."""
         self._ends[key] = self._clock.elapsed()
         now = self._clock.now()
         ended_at = decode.moment(info.get("ended"), stamp, now)
         end = decode.exit_of(info.get("exit"), is_lost=info["state"] == "lost", at=ended_at)
-        return [Exited(now, *key, self.node, end)]
+        return Exited(now, *key, self.node, end)
 
     def is_late(self, key: Key) -> bool:
         """Was its end told a moment ago, so that it may not be kept yet?"""

@@ -195,11 +195,11 @@ class LiveWorld:
         events: list[Event] = []
         woken = False
         while not self._over:
-            timeout = 0.0 if events or woken else min(until - self._clock.now(), LONGEST_WAIT)
+            has_news = bool(events) or woken
             try:
-                news = self._queue.get(timeout=timeout) if timeout > 0 else self._queue.get_nowait()
+                news = self._next_news(0.0 if has_news else until - self._clock.now())
             except Empty:
-                if events or woken or self._clock.now() >= until:
+                if has_news or self._clock.now() >= until:
                     return events
                 continue
             if news is None:
@@ -209,6 +209,12 @@ class LiveWorld:
             else:
                 woken = True
         return events or None
+
+    def _next_news(self, timeout: Seconds) -> Sequence[Event] | None:
+        """Raises Empty. No longer than LONGEST_WAIT."""
+        if timeout <= 0:
+            return self._queue.get_nowait()
+        return self._queue.get(timeout=min(timeout, LONGEST_WAIT))
 
     def wake(self) -> None:
         self._queue.put(_WAKE)

@@ -63,25 +63,17 @@ def start_order(
         "PYTHONHASHSEED": wire.HASH_SEED, **variables, **slurm_env.variables(launch, node, nodes),
         **dict(spec.env),
     }  # fmt: skip
-    port = 0
     ways: tuple[str, ...] = ()
     if spec.level is Level.SCRIPT:
-        port = launch.port
         ways = masters(launch, nodes) if len(parts) > 1 else ()
-        address = ways[0] if ways else LOOPBACK
-        _for_scripts(env, library)
-        if spec.accept:
-            env[wire.ENV_ACCEPTED] = ",".join(spec.accept)
-        if spec.proof is not None:
-            proof = wire.Proof(
-                spec.proof.program, list(spec.proof.same), list(spec.proof.lost), spec.proof.message
-            )
-            env[wire.ENV_PROOF] = json.dumps(proof._asdict())
+        address = next(iter(ways), LOOPBACK)
+        env |= _script_env(env, spec, library)
+        launcher: list[str] = []
         if launch.placement.replicas == 1:
-            env.update(_alone(launch, address))
-            command = [interpreter(spec, python), *command]
+            env |= _alone(launch, address)
         else:
-            command = [interpreter(spec, python), *_launcher(launch, rank, address), *command]
+            launcher = _launcher(launch, rank, address)
+        command = [interpreter(spec, python), *launcher, *command]
     return wire.StartOrder(
         job=launch.job,
         attempt=launch.attempt,
@@ -93,7 +85,7 @@ def start_order(
         level=_WIRE_LEVEL[spec.level],
         signal=spec.signal,
         time_limit=spec.time_limit,
-        port=port,
+        port=launch.port if spec.level is Level.SCRIPT else 0,
         node_rank=rank,
         control=wire.Control(
             attempt=launch.attempt,
@@ -185,11 +177,22 @@ def _gives_way(spec: JobSpec, of_node: str) -> bool:
     return bool(spec.setup) and spec.level is Level.SCRIPT and not spec.python_asked and not of_node
 
 
-def _for_scripts(env: dict[str, str], library: str) -> None:
+def _script_env(env: Mapping[str, str], spec: JobSpec, library: str) -> dict[str, str]:
+    """Variables of a script that are put over `env`."""
     folders = env.get("PYTHONPATH", "").split(":")
+    variables: dict[str, str] = {}
     if folders[0] != library:  # as in what such a script submits
-        env["PYTHONPATH"] = ":".join(filter(None, [library, *folders]))
-    env.setdefault("PYTHONUNBUFFERED", "1")  # else a log follows its job by 8 KiB
+        variables["PYTHONPATH"] = ":".join(filter(None, [library, *folders]))
+    # else a log follows its job by 8 KiB
+    variables["PYTHONUNBUFFERED"] = env.get("PYTHONUNBUFFERED", "1")
+    if spec.accept:
+        variables[wire.ENV_ACCEPTED] = ",".join(spec.accept)
+    if spec.proof is not None:
+        proof = wire.Proof(
+            spec.proof.program, list(spec.proof.same), list(spec.proof.lost), spec.proof.message
+        )
+        variables[wire.ENV_PROOF] = json.dumps(proof._asdict())
+    return variables
 
 
 def _launcher(launch: Launch, rank: int, address: str) -> list[str]:

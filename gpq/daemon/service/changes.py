@@ -65,53 +65,44 @@ class Changes:
         def build(
             snapshot: Snapshot,
         ) -> tuple[Sequence[Any], tuple[set[JobId], dict[JobId, list[str]]]]:
-            servers_by_job = {
-                name: absent_servers
-                for name in names
-                if name in snapshot.jobs
-                and (absent_servers := _without(snapshot, name, self._node_names()))
-            }
-            return job_requests.cancel(snapshot, names, now(), peer.user), (
-                set(names) - set(snapshot.jobs),
-                servers_by_job,
-            )
+            events = job_requests.cancel(snapshot, names, now(), peer.user)
+            return events, (set(names) - set(snapshot.jobs), self._absent(snapshot, names))
 
         ended_before, absent_servers = controller.ask(build)
         live_names = self.until_gone(
             names, request.wait, hurry=lambda: all(self._unheard(names).values())
         )
-        ended_jobs = {
-            job.id: job
-            for job in self._past.history(ids=[name for name in names if name not in live_names])
+        gone_names = [name for name in names if name not in live_names]
+        cancelled_names = {
+            job.id
+            for job in self._past.history(ids=gone_names)
+            if job.state is JobState.CANCELLED and job.id not in ended_before
         }
-        cancelled_ids = [
-            int(name)
-            for name in names
-            if name not in ended_before
-            and name in ended_jobs
-            and ended_jobs[name].state is JobState.CANCELLED
-        ]
-        nodes_given_up = {
-            int(name): nodes for name, nodes in absent_servers.items() if int(name) in cancelled_ids
-        }
-        cancelled_ids = [name for name in cancelled_ids if name not in nodes_given_up]
-        ended_ids = [
-            int(name)
-            for name in names
-            if name not in live_names and int(name) not in {*cancelled_ids, *nodes_given_up}
-        ]
-        silences = {
-            int(name): silence_text
-            for name, silence_text in self._unheard(names).items()
-            if silence_text and name in live_names
-        }
+        given_up_names = cancelled_names & absent_servers.keys()
         return job_answers.CancelResult(
-            cancelled_ids,
-            ended_ids,
-            [int(name) for name in names if name in live_names],
-            silences,
-            nodes_given_up,
+            cancelled=_ids(gone_names, cancelled_names - given_up_names),
+            ended=_ids(gone_names, set(gone_names) - cancelled_names),
+            remaining=_ids(names, live_names),
+            waiting={
+                int(name): silence_text
+                for name, silence_text in self._unheard(names).items()
+                if silence_text and name in live_names
+            },
+            given_up={
+                int(name): servers
+                for name, servers in absent_servers.items()
+                if name in given_up_names
+            },
         )
+
+    def _absent(self, snapshot: Snapshot, names: Sequence[JobId]) -> dict[JobId, list[str]]:
+        """Of live jobs: their servers that nobody will ever hear of again."""
+        servers_by_job = {
+            name: _without(snapshot, name, self._node_names())
+            for name in names
+            if name in snapshot.jobs
+        }
+        return {name: servers for name, servers in servers_by_job.items() if servers}
 
     def _unheard(self, names: Sequence[JobId]) -> dict[JobId, str]:
         """Of the jobs that are still live: whose silence an order to them waits out, "" where it
@@ -229,6 +220,11 @@ class Changes:
                 controller.changed.wait(min(left(until), 1.0))
                 first = False
             return live
+
+
+def _ids(names: Iterable[JobId], choice: Collection[JobId]) -> list[int]:
+    """Those of `names` that are in it, in their order."""
+    return [int(name) for name in names if name in choice]
 
 
 def _without(snapshot: Snapshot, name: JobId, node_names: Iterable[str]) -> list[str]:

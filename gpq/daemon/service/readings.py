@@ -88,69 +88,73 @@ class Readings:
         )
 
     def _status(self, request: requests.Status, peer: Peer) -> job_answers.JobList:
-        valid_states = set(JobState)
         for state in request.states:
-            if state not in valid_states:
+            if state not in set(JobState):
                 raise UsageError(f"unknown state `{state}`", f"known are {', '.join(JobState)}")
         query = query_language.parse(request.query)
-        if request.jobs:
-            answer = self.rows(resolve(request.jobs, self._controller.snapshot, self._past))
-            return (
-                msgspec.structs.replace(answer, jobs=query.answer(answer.jobs))
-                if request.query
-                else answer
-            )
+        if not request.jobs:
+            return self._queue(request, query)
+        answer = self.rows(resolve(request.jobs, self._controller.snapshot, self._past))
+        if not request.query:
+            return answer
+        return msgspec.structs.replace(answer, jobs=query.answer(answer.jobs))
+
+    def _queue(self, request: requests.Status, query: query_language.Query) -> job_answers.JobList:
+        """Live jobs and the newest of those that ended, as far as they match."""
         reader = self._reader()
         users = [request.user] if request.user else query.exactly("user")
         states = request.states or query.exactly("state")
-
-        def wanted(job: Job) -> bool:
-            return (not users or job.spec.user in users) and (not states or job.state in states)
-
-        jobs = reader.snapshot.jobs
-        live = [jobs[name] for name in sorted(jobs) if not (users or states) or wanted(jobs[name])]
-        finals = [state for state in states if state in TERMINAL]
-        recent_jobs: list[Job] = []
-        limit = max(request.recent, SEARCHED) if request.query else request.recent
-        if request.recent > 0 and (finals or not states):
-            ended_jobs = self._past.history(
-                user=users[0] if len(users) == 1 else "", states=finals, limit=limit
-            )
-            recent_jobs = sorted(
-                (job for job in ended_jobs if job.id not in reader.snapshot.jobs),
-                key=lambda job: job.id,
-            )
+        limit = request.recent
+        if request.query and request.recent > 0:
+            limit = max(request.recent, SEARCHED)
+        live = _live_jobs(reader.snapshot, users, states)
+        recent_jobs = self._recent_jobs(reader.snapshot, users, states, limit)
+        ended_count = self._past.ended_count()
+        unseen_count = max(ended_count - len(recent_jobs), 0)
         hidden_waiting = 0
-        if request.waiting > 0 and not request.query:
+        warnings = reader.warnings()
+        if request.query:
+            rows = query.answer(reader.jobs([*recent_jobs, *live]))
+            if 0 < limit == len(recent_jobs):
+                warnings = [*warnings, *_unsearched(unseen_count)]
+        elif request.waiting > 0:
             live_rows, hidden_waiting = job_rows.screen(reader, live, request.waiting)
             rows = [*reader.jobs(recent_jobs), *live_rows]
         else:
             rows = reader.jobs([*recent_jobs, *live])
-        ended_count = self._past.ended_count()
-        unseen_count = max(ended_count - len(recent_jobs), 0)
-        if request.query:
-            rows = query.answer(rows)
+        is_filtered = bool(users or states or request.query)
         return job_answers.JobList(
             rows,
             total=len(reader.snapshot.jobs) + ended_count,
-            hidden=0 if users or states or request.query else unseen_count,
+            hidden=0 if is_filtered else unseen_count,
             hidden_waiting=hidden_waiting,
             now=event_text.stamp(reader.now),
-            warnings=[
-                *reader.warnings(),
-                *(_unsearched(unseen_count) if request.query and len(recent_jobs) == limit else []),
-            ],
+            warnings=warnings,
+        )
+
+    def _recent_jobs(
+        self, snapshot: Snapshot, users: Sequence[str], states: Sequence[str], limit: int
+    ) -> list[Job]:
+        """The newest of those that ended, by id."""
+        finals = [state for state in states if state in TERMINAL]
+        if limit <= 0 or (states and not finals):
+            return []
+        ended_jobs = self._past.history(user=_single(users), states=finals, limit=limit)
+        return sorted(
+            (job for job in ended_jobs if job.id not in snapshot.jobs), key=lambda job: job.id
         )
 
     def rows(self, names: Sequence[JobId]) -> job_answers.JobList:
         """Exactly these jobs, in this order."""
         reader = self._reader()
-        past = [name for name in names if name not in reader.snapshot.jobs]
-        ended_by_id = {job.id: job for job in self._past.history(ids=past)} if past else {}
-        jobs = [reader.snapshot.jobs.get(name) or ended_by_id.get(name) for name in names]
+        live = reader.snapshot.jobs
+        jobs = {name: live[name] for name in names if name in live}
+        past = [name for name in names if name not in live]
+        if past:
+            jobs |= {job.id: job for job in self._past.history(ids=past)}
         return job_answers.JobList(
-            reader.jobs(job for job in jobs if job is not None),
-            total=len(reader.snapshot.jobs) + self._past.ended_count(),
+            reader.jobs(jobs[name] for name in names if name in jobs),
+            total=len(live) + self._past.ended_count(),
             now=event_text.stamp(reader.now),
             warnings=reader.warnings(),
         )
@@ -170,9 +174,9 @@ class Readings:
         reader, job = self._find(request.job)
         answer = detail.detail(reader, job, self._past.events(job=job.id))
         notes = self.notes(job.id)
-        return (
-            msgspec.structs.replace(answer, notices=[*answer.notices, *notes]) if notes else answer
-        )
+        if not notes:
+            return answer
+        return msgspec.structs.replace(answer, notices=[*answer.notices, *notes])
 
     def _history(self, request: requests.History, peer: Peer) -> account_answers.HistoryList:
         controller = self._controller
@@ -234,11 +238,8 @@ class Readings:
             return query.answer(self.rows(resolve(request.jobs, reader.snapshot, self._past)).jobs)
         finals = [state for state in query.exactly("state") if state in TERMINAL]
         users = query.exactly("user")
-        ended_jobs = self._past.history(
-            user=users[0] if len(users) == 1 else "",
-            states=finals,
-            limit=ENDED_IN_TOP if finals else RECENT_IN_TOP,
-        )
+        limit = ENDED_IN_TOP if finals else RECENT_IN_TOP
+        ended_jobs = self._past.history(user=_single(users), states=finals, limit=limit)
         return query.answer(
             reader.jobs([*live, *(job for job in ended_jobs if job.id not in reader.snapshot.jobs)])
         )
@@ -247,12 +248,24 @@ class Readings:
         return words(self._reader(), self._past, request)
 
 
+def _live_jobs(snapshot: Snapshot, users: Sequence[str], states: Sequence[str]) -> list[Job]:
+    """By id; all users where `users` is empty, and all states where `states` is."""
+    jobs = [snapshot.jobs[name] for name in sorted(snapshot.jobs)]
+    if users:
+        jobs = [job for job in jobs if job.spec.user in users]
+    if states:
+        jobs = [job for job in jobs if job.state in states]
+    return jobs
+
+
+def _single(users: Sequence[str]) -> str:
+    """The user of whom alone there is to be history, "" for all."""
+    return users[0] if len(users) == 1 else ""
+
+
 def _unsearched(count: int) -> list[str]:
-    return (
-        [
-            f"{count} jobs that ended earlier were not searched: `gpq status --all` with the query"
-            " does"
-        ]
-        if count
-        else []
-    )
+    if count == 0:
+        return []
+    return [
+        f"{count} jobs that ended earlier were not searched: `gpq status --all` with the query does"
+    ]

@@ -132,7 +132,7 @@ class Submitting:
         controller = self._controller
         now = controller.world.now()
         snapshot = replace(controller.snapshot, now=now)
-        if not any(environment == spec.environment for _, environment in snapshot.checks):
+        if spec.environment not in {environment for _, environment in snapshot.checks}:
             # no server has been asked for it yet: it is at the submission
             spec = environments.unasked(spec)
         specs = _specs(request, spec, snapshot)
@@ -147,17 +147,17 @@ class Submitting:
         reader = Reader(decision.snapshot, decision.round, now, {})
         job = decision.snapshot.jobs[name]
         explanation = detail.explanation(reader, job)
-        placement = decision.round.placements.get(name) if decision.round is not None else None
         starting_ids = {action.job for action in decision.actions if isinstance(action, Launch)}
-        state = "starting" if name in starting_ids else "pending"
+        placement = motive = None
+        if decision.round is not None:
+            placement = decision.round.placements.get(name)
+            motive = decision.round.motives.get(name)
+        state, reasons = "pending", explanation.reasons
+        if name in starting_ids:
+            state = "starting"
+            reasons = [motive] if motive else reasons
         if job.state is JobState.HELD:
             state = "held"
-        motive = (
-            decision.round.motives.get(name)
-            if decision.round is not None and name in starting_ids
-            else None
-        )
-        reasons = [motive] if motive else explanation.reasons
         if len(specs) > 1:
             at_once = sum(JobId(name + place) in starting_ids for place in range(len(specs)))
             reasons = [*reasons, f"{at_once} of {len(specs)} jobs would start at once"]
@@ -167,11 +167,9 @@ class Submitting:
 
 
 def _specs(request: requests.Submit, spec: JobSpec, snapshot: Snapshot) -> list[JobSpec]:
-    return (
-        [spec]
-        if request.array is None
-        else list(arrays.elements(spec, request.array, JobId(snapshot.next_id)))
-    )
+    if request.array is None:
+        return [spec]
+    return list(arrays.elements(spec, request.array, JobId(snapshot.next_id)))
 
 
 def keep_archive(code: str) -> None:
