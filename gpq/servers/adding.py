@@ -41,10 +41,14 @@ class Wanted:
             host=self.host,
             port=self.port,
             address=self.address,
-            ssh=["ssh", "-F", os.path.abspath(os.path.expanduser(self.ssh_config))]
-            if self.ssh_config
-            else [],
+            ssh=self._command(),
         )
+
+    def _command(self) -> list[str]:
+        """That starts ssh, where it is not the usual one."""
+        if not self.ssh_config:
+            return []
+        return ["ssh", "-F", os.path.abspath(os.path.expanduser(self.ssh_config))]
 
     def called(self) -> str:
         """Raises UsageError."""
@@ -95,18 +99,14 @@ def add(
 def check(request: Wanted, findings: first_contact.Findings) -> None:
     """Is there what was asked for, and anything at all? Raises Refused."""
     gpus = [device for device in findings.devices if device["kind"] == "cuda"]
-    gpu_names = {str(device["index"]) for device in gpus} | {str(device["id"]) for device in gpus}
-    missing_gpus = [gpu for gpu in request.gpus if gpu not in gpu_names]
+    indices = [str(device["index"]) for device in gpus]
+    gpu_names = {*indices, *(str(device["id"]) for device in gpus)}
+    missing_gpus = ", ".join(gpu for gpu in request.gpus if gpu not in gpu_names)
     if missing_gpus:
-        indices = ", ".join(str(device["index"]) for device in gpus)
-        hint = (
-            f"it has {indices}"
-            if gpus
-            else findings.problem or "it has none; --slots N makes CPU slots of its cores"
-        )
-        raise Refused(
-            f"there is no GPU {', '.join(missing_gpus)} on {request.host}: not added", hint
-        )
+        hint = findings.problem or "it has none; --slots N makes CPU slots of its cores"
+        if gpus:
+            hint = f"it has {', '.join(indices)}"
+        raise Refused(f"there is no GPU {missing_gpus} on {request.host}: not added", hint)
     if request.slots == 0 and not findings.devices:
         raise Refused(
             f"{request.host} has no GPU, and --slots 0 leaves nothing to run jobs on: not added",
@@ -159,12 +159,16 @@ def picked(answer: str, hosts: list[str]) -> list[str]:
     if answer == "all":
         return hosts
     numbers: set[int] = set()
-    for word in answer.replace(" ", ",").split(","):
-        match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", word) if word else None
-        if word and match is None:
-            raise UsageError(f"`{word}` is no number of the list", "numbers such as 1,3-4, or all")
-        if match is not None:
-            numbers |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+    for word in filter(None, answer.replace(" ", ",").split(",")):
+        numbers |= _numbers(word)
     if not numbers or not numbers <= set(range(1, len(hosts) + 1)):
         raise UsageError(f"the numbers go from 1 to {len(hosts)}", "numbers such as 1,3-4, or all")
     return [hosts[number - 1] for number in sorted(numbers)]
+
+
+def _numbers(word: str) -> set[int]:
+    """Of `3` or `3-4`. Raises UsageError."""
+    match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", word)
+    if match is None:
+        raise UsageError(f"`{word}` is no number of the list", "numbers such as 1,3-4, or all")
+    return set(range(int(match[1]), int(match[2] or match[1]) + 1))

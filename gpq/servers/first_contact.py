@@ -8,7 +8,8 @@ import os
 import select
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,32 +141,37 @@ def _answer(channel: Channel, host: str, number: int) -> dict[str, Any]:
 
 def lines(name: str, findings: Findings) -> list[str]:
     """For a person."""
-    kinds: dict[str, int] = {}
-    for device in findings.devices:
-        kind = (
-            f"{device['type']} ({device['memory_mib'] / 1024:.0f} GiB)"
-            if device["kind"] == "cuda"
-            else "CPU slot"
-        )
-        kinds[kind] = kinds.get(kind, 0) + 1
-    offer = (
-        ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
-        or "no GPU, and no CPU slots were asked for"
+    server = (
+        f"server    {name}: {findings.host}, Python {findings.python}, {findings.cores} cores,"
+        f" {findings.memory_mib / 1024:.0f} GiB"
     )
-    return [
-        (
-            f"server    {name}: {findings.host}, Python {findings.python}, {findings.cores} cores,"
-            f" {findings.memory_mib / 1024:.0f} GiB"
-        ),
-        f"GPUs      {offer}" + (f", driver {findings.driver}" if findings.driver else ""),
-        *(
-            f"{label(device):<10}{device['state']}: {device['reason']}"
-            for device in findings.devices
-            if device["reason"]
-        ),
-        *([f"problem   {findings.problem}"] if findings.problem else []),
-        *([f"note      {findings.notice}"] if findings.notice else []),
+    gpus = f"GPUs      {_offer(findings.devices)}"
+    if findings.driver:
+        gpus += f", driver {findings.driver}"
+    remarks = [
+        f"{label(device):<10}{device['state']}: {device['reason']}"
+        for device in findings.devices
+        if device["reason"]
     ]
+    if findings.problem:
+        remarks.append(f"problem   {findings.problem}")
+    if findings.notice:
+        remarks.append(f"note      {findings.notice}")
+    return [server, gpus, *remarks]
+
+
+def _offer(devices: Sequence[Mapping[str, Any]]) -> str:
+    """``2 x A100 (80 GiB)``."""
+    if not devices:
+        return "no GPU, and no CPU slots were asked for"
+    kinds = Counter(_kind(device) for device in devices)
+    return ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+
+
+def _kind(device: Mapping[str, Any]) -> str:
+    if device["kind"] != "cuda":
+        return "CPU slot"
+    return f"{device['type']} ({device['memory_mib'] / 1024:.0f} GiB)"
 
 
 def label(device: Mapping[str, Any]) -> str:

@@ -54,11 +54,8 @@ def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) ->
     """The fingerprint, once ssh reaches the server with a known key and without a question. Raises
     GpqError. `yes`: accept a new one; `asks`: else ask whoever sits there."""
     look = _look(target, "yes")
-    if look.key is not None and (look.unknown or not quiet):
-        kind, fingerprint = look.key
-        (talk.note if quiet else talk.say)(
-            f"host key  {kind} {fingerprint}{' (not known yet)' if look.unknown else ''}"
-        )
+    if look.key is not None:
+        _show(look.key, talk, unknown=look.unknown, quiet=quiet)
     if look.unknown:
         _agree(target, talk, yes=yes, asks=asks)
         first_key, look = look.key, _look(target, "accept-new")
@@ -72,6 +69,16 @@ def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) ->
         problem = look.problem or ssh_errors.ended(target.host, 255, target.shown)
         raise (Refused if problem.lasting else GpqError)(problem.sentence, problem.hint)
     return look.key[1] if look.key is not None else ""
+
+
+def _show(key: tuple[str, str], talk: Talk, *, unknown: bool, quiet: bool) -> None:
+    line = f"host key  {key[0]} {key[1]}"
+    if unknown:
+        line += " (not known yet)"
+    if not quiet:
+        talk.say(line)
+    elif unknown:
+        talk.note(line)
 
 
 def _agree(target: Target, talk: Talk, *, yes: bool, asks: bool) -> None:
@@ -117,8 +124,11 @@ def _look(target: Target, strict: str) -> Look:
     output = "\n".join(line for line in lines if not CHATTER.fullmatch(line.strip()))
     changed = "REMOTE HOST IDENTIFICATION HAS CHANGED" in output
     unknown = code == 255 and "Host key verification failed" in output and not changed
-    problem = None if code != 255 else ssh_errors.problem(output, target.host, target.shown)
-    key = (str(keys[-1][0]), str(keys[-1][1])) if keys else None
+    problem = key = None
+    if code == 255:
+        problem = ssh_errors.problem(output, target.host, target.shown)
+    if keys:
+        key = (str(keys[-1][0]), str(keys[-1][1]))
     return Look(code != 255, key, unknown, problem)
 
 
