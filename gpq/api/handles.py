@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpq.api import options
-from gpq.client import following
+from gpq.client import following, job_logs
 from gpq.client.connection import Lasting, call
 from gpq.errors import NotFound, Refused, UsageError
 from gpq.options import edit_request
@@ -81,7 +81,7 @@ class Job:
         """Its row of `gpq status` now: state, GPUs, goodput, ... (seconds, and stamps in UTC as ISO
         8601)."""
         with Lasting(Onlooker().note) as daemon:
-            row = following.newest(daemon, str(self.id))
+            row = job_logs.newest(daemon, str(self.id))
         if row is None:
             raise NotFound(f"there is no job {self.id}", "`gpq status --all` lists what there is")
         return row
@@ -121,7 +121,7 @@ class Job:
         if lines is not None and lines < 0:
             raise UsageError(f"--lines {lines} is below 0", "write a whole number, 0 or above")
         with Lasting(onlooker.note) as daemon:
-            asked = following.log(
+            asked = job_logs.log(
                 daemon, onlooker, str(self.id), attempt or 0, node, follow=follow, lines=lines
             )
             for piece in asked:

@@ -78,7 +78,7 @@ def _start(options: Sequence[str], quiet: bool) -> None:
             "no daemon runs, and a job cannot start one",
             "run `gpq daemon start` in a shell of yours",
         )
-    ready, told = os.pipe()
+    read_end, write_end = os.pipe()
     try:
         with open(paths.daemon_log(), "ab", opener=_not_through_links) as output:
             child = subprocess.Popen(
@@ -88,7 +88,7 @@ def _start(options: Sequence[str], quiet: bool) -> None:
                     "gpq.daemon.main",
                     "--detached",
                     "--ready-fd",
-                    str(told),
+                    str(write_end),
                     *options,
                 ],
                 stdin=subprocess.DEVNULL,
@@ -97,26 +97,26 @@ def _start(options: Sequence[str], quiet: bool) -> None:
                 cwd="/",
                 env=environment.of_daemon(),
                 start_new_session=True,
-                pass_fds=(told,),
+                pass_fds=(write_end,),
             )
     except OSError as error:
-        os.close(ready)
+        os.close(read_end)
         raise DaemonUnreachable(
             f"the daemon could not be started: {error}", "see `gpq doctor`"
         ) from None
     finally:
-        os.close(told)
-    telling = threading.Timer(QUIET_SECONDS, _tell)
-    telling.daemon = True
+        os.close(write_end)
+    remark = threading.Timer(QUIET_SECONDS, _tell)
+    remark.daemon = True
     if not quiet:
-        telling.start()
+        remark.start()
     try:
         child.wait()  # it forked; what serves is its child, and nobody's here
-        said = _read_all(ready, START_SECONDS)
+        answer = _read_all(read_end, START_SECONDS)
     finally:
-        telling.cancel()
-        os.close(ready)
-    _judge(said)
+        remark.cancel()
+        os.close(read_end)
+    _judge(answer)
 
 
 def _tell() -> None:
@@ -140,10 +140,10 @@ def _read_all(descriptor: int, seconds: float) -> bytes:
         pieces.append(piece)
 
 
-def _judge(said: bytes) -> None:
+def _judge(answer: bytes) -> None:
     """Raise what the daemon said, unless it said that it serves."""
     try:
-        verdict = json.loads(said)
+        verdict = json.loads(answer)
     except ValueError:
         raise DaemonUnreachable("the daemon ended as it started", "see `gpq daemon logs`") from None
     if not verdict.get("ok"):

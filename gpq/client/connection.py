@@ -100,13 +100,13 @@ def connect(*, start: bool = True, quiet: bool = False) -> Connection:
     until = time.monotonic() + RETRY_SECONDS
     late = False
     while True:
-        refused = _try()
-        if isinstance(refused, Connection):
-            return refused
+        outcome = _try()
+        if isinstance(outcome, Connection):
+            return outcome
         if late:
             raise DaemonUnreachable(
                 f"the daemon's socket {paths.socket()} cannot be reached:"
-                f" {refused.strerror or refused}",
+                f" {outcome.strerror or outcome}",
                 "`gpq daemon status` and `gpq daemon logs` may say why",
             )
         if start:
@@ -114,7 +114,7 @@ def connect(*, start: bool = True, quiet: bool = False) -> Connection:
             from gpq.client.autostart import ensure_daemon
 
             ensure_daemon(quiet=quiet)
-        elif isinstance(refused, (FileNotFoundError, ConnectionRefusedError)):
+        elif isinstance(outcome, (FileNotFoundError, ConnectionRefusedError)):
             raise DaemonUnreachable("no daemon runs", "`gpq daemon start` starts one")
         # one more look: a start that took longer may have come to its end
         late = time.monotonic() > until
@@ -136,12 +136,12 @@ def call(request: Request, kind: type[R], *, start: bool = True) -> R:
 
 class Lasting:
     """A connection that outlives daemons, for requests that may be asked twice: when one goes away,
-    the next one is started and asked the same, for what is left of the request's `wait`. `told`
+    the next one is started and asked the same, for what is left of the request's `wait`. `note`
     hears of it, once for each request. `quiet`: nothing else is written, for the terminal shows a
     picture."""
 
-    def __init__(self, told: Callable[[str], None], *, quiet: bool = False) -> None:
-        self._told, self._quiet = told, quiet
+    def __init__(self, note: Callable[[str], None], *, quiet: bool = False) -> None:
+        self._note, self._quiet = note, quiet
         self._connection: Connection | None = None
 
     def call(self, request: Request, kind: type[R]) -> R:
@@ -161,7 +161,7 @@ class Lasting:
                 if tries == TRIES:
                     raise
                 if tries == 1:
-                    self._told(f"{error.message}; asking again")
+                    self._note(f"{error.message}; asking again")
             time.sleep(PAUSE_SECONDS * (tries - 1))
             if wait:
                 request = msgspec.structs.replace(request, wait=max(until - time.monotonic(), 0.0))

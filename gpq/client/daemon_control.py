@@ -29,12 +29,12 @@ def start(metrics: str = "") -> bool:
 
     Raises the daemon's own error; Refused where one runs that serves metrics elsewhere, or none.
     """
-    wanted = outward.address(metrics).url if metrics else ""
+    url = outward.address(metrics).url if metrics else ""
     begun = ensure_daemon(*(["--metrics", metrics] if metrics else []))
-    if wanted and not begun and (found := status()).metrics != wanted:
+    if url and not begun and (info := status()).metrics != url:
         raise Refused(
             "the daemon runs already and serves"
-            f" {f'metrics at {found.metrics}' if found.metrics else 'no metrics'}",
+            f" {f'metrics at {info.metrics}' if info.metrics else 'no metrics'}",
             "`gpq daemon stop`, then try again; jobs run on",
         )
     return begun

@@ -120,9 +120,9 @@ def result(line: bytes) -> "dict[str, Any]":
         ) from None
     if not isinstance(answer, dict) or answer.get("v") != VERSION:
         program = answer.get("program", "unknown") if isinstance(answer, dict) else "unknown"
-        spoken = answer.get("v", "?") if isinstance(answer, dict) else "?"
+        version = answer.get("v", "?") if isinstance(answer, dict) else "?"
         raise DaemonUnreachable(
-            f"the daemon is of another version ({program}, protocol {spoken}); this gpq speaks"
+            f"the daemon is of another version ({program}, protocol {version}); this gpq speaks"
             f" protocol {VERSION}",
             RESTART,
         )
@@ -131,8 +131,8 @@ def result(line: bytes) -> "dict[str, Any]":
         raise kind(
             str(answer.get("error", "the daemon gave no reason")), str(answer.get("hint", ""))
         )
-    found = answer.get("result")
-    return found if isinstance(found, dict) else {}
+    content = answer.get("result")
+    return content if isinstance(content, dict) else {}
 
 
 class NobodyListens(DaemonUnreachable):

@@ -24,14 +24,14 @@ def begin(read: Read, only: int, lines: int) -> tuple[int, int]:
     begin at the latest: reading it says why.
     """
     attempts = [only] if only else read(0, 0, 1).attempts
-    found = (only, 0)
+    start = (only, 0)
     for attempt in reversed(attempts):
-        offset, lacking = _within(read, attempt, lines)
-        found = attempt, offset
-        if lacking <= 0:
+        offset, shortfall = _within(read, attempt, lines)
+        start = attempt, offset
+        if shortfall <= 0:
             break
-        lines = lacking
-    return found
+        lines = shortfall
+    return start
 
 
 def _within(read: Read, attempt: int, lines: int) -> tuple[int, int]:
@@ -43,18 +43,25 @@ def _within(read: Read, attempt: int, lines: int) -> tuple[int, int]:
         if piece.silent:
             return 0, 0
         start = piece.offset - len(base64.b64decode(piece.data)) - piece.skipped
-        starts: deque[int] = deque(maxlen=lines)
-        count, opened = 0, False
-        while piece.data:
-            data = base64.b64decode(piece.data)
-            place = piece.offset - len(data)
-            begins = [] if opened else [0]
-            begins += [each.end() for each in re.finditer(b"\n", data) if each.end() < len(data)]
-            starts.extend(place + index for index in begins)
-            count, opened = count + len(begins), not data.endswith(b"\n")
-            piece = read(attempt, piece.offset, 0)
+        starts, count, end = _line_starts(read, piece, lines)
         if count > lines or (start <= 0 and count == lines):
-            return (starts[0] if lines else piece.offset), 0
+            return (starts[0] if lines else end), 0
         if start <= 0:
             return 0, lines - count
         window *= GROWTH
+
+
+def _line_starts(read: Read, piece: LogChunk, most: int) -> tuple[deque[int], int, int]:
+    """(where the last `most` lines begin, how many lines there are, where the log ends): from
+    `piece` to the end of its attempt."""
+    starts: deque[int] = deque(maxlen=most)
+    count, opened = 0, False
+    while piece.data:
+        data = base64.b64decode(piece.data)
+        place = piece.offset - len(data)
+        begins = [] if opened else [0]
+        begins += [match.end() for match in re.finditer(b"\n", data) if match.end() < len(data)]
+        starts.extend(place + index for index in begins)
+        count, opened = count + len(begins), not data.endswith(b"\n")
+        piece = read(piece.attempt, piece.offset, 0)
+    return starts, count, piece.offset

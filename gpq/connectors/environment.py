@@ -69,8 +69,8 @@ def python_path() -> dict[str, str]:
         os.path.realpath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
     }
     usual = {os.path.realpath(entry) for entry in sys.path[1:]} - extra
-    own = dict.fromkeys(
+    own_folders = dict.fromkeys(
         str(Path(str(package.__file__)).resolve().parents[1]) for package in (gpq, gpq_agent)
     )
-    missing = [folder for folder in own if folder not in usual]
-    return {"PYTHONPATH": os.pathsep.join(missing)} if missing else {}
+    missing_folders = [folder for folder in own_folders if folder not in usual]
+    return {"PYTHONPATH": os.pathsep.join(missing_folders)} if missing_folders else {}

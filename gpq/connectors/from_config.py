@@ -40,12 +40,12 @@ def ssh_arguments(node: str, config: NodeConfig, home: str) -> list[str]:
 def local_arguments(config: NodeConfig, home: str, spool: str) -> list[str]:
     """Checkpoints lie in one folder, for a job that moves from node to node, unless the node has
     one of its own."""
-    own = f"{config.checkpoints}/{daemon_id(home)}" if config.checkpoints else ""
+    own_folder = f"{config.checkpoints}/{daemon_id(home)}" if config.checkpoints else ""
     return [
         "--spool",
         spool,
         "--checkpoints",
-        own or os.path.join(home, "checkpoints"),
+        own_folder or os.path.join(home, "checkpoints"),
         *_common(config),
     ]
 

@@ -59,13 +59,13 @@ class Handshake:
         self.say(b"%08x" % len(content) + content)
 
     def say(self, data: bytes) -> None:
-        rest = memoryview(data)
+        buffer = memoryview(data)
         poller = select.poll()
         poller.register(self._sink, select.POLLOUT)
-        while rest:
+        while buffer:
             self._poll(poller, pace.SHELL_PATIENCE)
             try:
-                rest = rest[os.write(self._sink, rest[: 1 << 14]) :]
+                buffer = buffer[os.write(self._sink, buffer[: 1 << 14]) :]
             except BlockingIOError:
                 continue
             except BrokenPipeError:  # the answer says why, or there is none
@@ -77,12 +77,12 @@ class Handshake:
         while noise <= NOISE:
             line = self._line()
             noise += len(line)
-            said, _, rest = line.decode("utf-8", "replace").rstrip("\n").partition(" ")
-            if said == no_python:
-                raise self._no_python(python, rest.strip(" ,"))
-            if said != word:
+            first_word, _, content = line.decode("utf-8", "replace").rstrip("\n").partition(" ")
+            if first_word == no_python:
+                raise self._no_python(python, content.strip(" ,"))
+            if first_word != word:
                 continue
-            answer: Mapping[str, Any] = json.loads(rest)
+            answer: Mapping[str, Any] = json.loads(content)
             if not answer["ok"]:
                 raise GpqError(f"{self._host}: {answer['error']}", str(answer.get("hint", "")))
             return answer
@@ -94,15 +94,16 @@ class Handshake:
     def over(self) -> None:
         os.set_blocking(self._sink, True)
 
-    def _no_python(self, python: str, found: str) -> Refused:
+    def _no_python(self, python: str, versions: str) -> Refused:
         if python:
             return Refused(
-                f"{self._host}: {found or f'there is no {python}'}, and Python 3.8 or newer is"
+                f"{self._host}: {versions or f'there is no {python}'}, and Python 3.8 or newer is"
                 " needed",
                 "correct `python` of that node",
             )
         return Refused(
-            f"{self._host}: no Python 3.8 or newer was found" + (f" ({found})" if found else ""),
+            f"{self._host}: no Python 3.8 or newer was found"
+            + (f" ({versions})" if versions else ""),
             'install one, or name it: `python = "/path/to/python3"` of that node',
         )
 

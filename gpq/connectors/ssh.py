@@ -82,11 +82,11 @@ class Target:
 
     def argv(self, *options: str) -> list[str]:
         """The command line without what is to be run."""
-        more = [
+        target_options = [
             *(["-p", str(self.port)] if self.port else []),
             *(["-i", self.identity] if self.identity else []),
         ]
-        return [self.command[0], *options, *self.command[1:], *more]
+        return [self.command[0], *options, *self.command[1:], *target_options]
 
     @property
     def shown(self) -> str:
@@ -126,14 +126,14 @@ class SshChannel:
         try:
             with open(self.errors, "rb") as stream:
                 stream.seek(max(self.complaints, os.fstat(stream.fileno()).st_size - MOST_WORDS))
-                said = stream.read().decode("utf-8", "replace")
+                output = stream.read().decode("utf-8", "replace")
         except OSError:
             return None
         # 255 is ssh's own; what the other end complained of is told as it is.
         if self.process.returncode not in (255, None):
-            return ssh_errors.last(said)
+            return ssh_errors.last(output)
         return ssh_errors.problem(
-            said, self.target.host, self.target.shown, agentless=self.agentless
+            output, self.target.host, self.target.shown, agentless=self.agentless
         )
 
     def close(self) -> None:
@@ -198,16 +198,16 @@ class SshConnector:
             source = self._bundle.bootstrap.encode("utf-8").hex().encode("ascii")
             talk.say(self._python.encode("utf-8") + b"\n" + source + b"\n")
             talk.block({"word": word, **request}, content if request["op"] == "put" else None)
-            said = talk.answer(word, NO_PYTHON, self._python)
-            if request["op"] == "agent" and not said["have"]:
+            answer = talk.answer(word, NO_PYTHON, self._python)
+            if request["op"] == "agent" and not answer["have"]:
                 self.shipped += 1
                 talk.raw_block(self._bundle.archive)
                 talk.answer(word, NO_PYTHON, self._python)
             talk.over()
         except EOFError:
             # What is no login shell says so where a shell would have answered.
-            heard = "" if talk.seconds else talk.noise.decode("utf-8", "replace")
-            problem = ssh_errors.known(heard, target.host) or channel.problem()
+            noise = "" if talk.seconds else talk.noise.decode("utf-8", "replace")
+            problem = ssh_errors.known(noise, target.host) or channel.problem()
             channel.close()
             if problem is None:
                 problem = ssh_errors.ended(target.host, channel.process.returncode, target.shown)

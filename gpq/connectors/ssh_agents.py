@@ -31,7 +31,10 @@ class SshAgents:
         if not path or not (is_known or _listens(path)):
             return False
         with self._lock:
-            self._newest = (path, *(each for each in self._newest if each != path))[:MOST]
+            self._newest = (
+                path,
+                *(agent_path for agent_path in self._newest if agent_path != path),
+            )[:MOST]
         self._is_any = True
         return not is_known
 
@@ -54,7 +57,9 @@ class SshAgents:
     def _forget(self, path: str) -> None:
         if not _listens(path):
             with self._lock:
-                self._newest = tuple(each for each in self._newest if each != path)
+                self._newest = tuple(
+                    agent_path for agent_path in self._newest if agent_path != path
+                )
 
 
 def of_process(pid: int) -> str:
@@ -67,7 +72,12 @@ def of_process(pid: int) -> str:
         return ""
     begin = f"{VARIABLE}=".encode()
     return next(
-        (os.fsdecode(each[len(begin) :]) for each in variables if each.startswith(begin)), ""
+        (
+            os.fsdecode(variable[len(begin) :])
+            for variable in variables
+            if variable.startswith(begin)
+        ),
+        "",
     )
 
 

@@ -112,28 +112,37 @@ LASTING = frozenset(
 )
 
 
-def problem(said: str, host: str, ssh: str = "ssh", *, agentless: bool = False) -> Problem | None:
+def problem(
+    complaints: str, host: str, ssh: str = "ssh", *, agentless: bool = False
+) -> Problem | None:
     """Of what ssh wrote to stderr; the last line where none of it is known, None where there is
     nothing. `ssh`: how it was started, for the hints; `agentless`: without the ssh-agent that it
     had before."""
-    return known(said, host, ssh, agentless=agentless) or last(said)
+    return known(complaints, host, ssh, agentless=agentless) or last(complaints)
 
 
-def known(said: str, host: str, ssh: str = "ssh", *, agentless: bool = False) -> Problem | None:
+def known(
+    complaints: str, host: str, ssh: str = "ssh", *, agentless: bool = False
+) -> Problem | None:
     """Of what ssh or the other end wrote, if it is one of the usual things."""
     for pattern, sentence, usual in KNOWN:
-        if re.search(pattern, said):
+        if re.search(pattern, complaints):
             hint = AGENTLESS if agentless and pattern == NO_KEYS else usual
             options = ssh.partition(" ")[1] + ssh.partition(" ")[2]
-            words = {"host": host, "ssh": ssh, "options": options, "forget": _forget(said, host)}
+            words = {
+                "host": host,
+                "ssh": ssh,
+                "options": options,
+                "forget": _forget(complaints, host),
+            }
             return Problem(sentence.format(host=host), hint.format(**words), pattern in LASTING)
     return None
 
 
-def _forget(said: str, host: str) -> str:
+def _forget(complaints: str, host: str) -> str:
     """The command for a key that changed, with the file and the name that ssh says."""
-    name = re.search(r"Host key for (\S+) has changed", said)
-    file = re.search(r"Offending \S+ key in (.+):\d+", said)
+    name = re.search(r"Host key for (\S+) has changed", complaints)
+    file = re.search(r"Offending \S+ key in (.+):\d+", complaints)
     words = [
         "ssh-keygen",
         *(["-f", file[1]] if file else []),
@@ -143,8 +152,8 @@ def _forget(said: str, host: str) -> str:
     return shlex.join(words)
 
 
-def last(said: str) -> Problem | None:
-    line = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
+def last(complaints: str) -> Problem | None:
+    line = next((line.strip() for line in reversed(complaints.splitlines()) if line.strip()), "")
     return Problem(line[:LONGEST_LINE]) if line else None
 
 

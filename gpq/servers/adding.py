@@ -41,10 +41,14 @@ class Wanted:
             host=self.host,
             port=self.port,
             address=self.address,
-            ssh=["ssh", "-F", os.path.abspath(os.path.expanduser(self.ssh_config))]
-            if self.ssh_config
-            else [],
+            ssh=self._command(),
         )
+
+    def _command(self) -> list[str]:
+        """That starts ssh, where it is not the usual one."""
+        if not self.ssh_config:
+            return []
+        return ["ssh", "-F", os.path.abspath(os.path.expanduser(self.ssh_config))]
 
     def called(self) -> str:
         """Raises UsageError."""
@@ -61,53 +65,52 @@ class Wanted:
 
 
 def add(
-    wanted: Wanted, talk: host_keys.Talk, *, yes: bool, quiet: bool, asks: bool = True
+    request: Wanted, talk: host_keys.Talk, *, yes: bool, quiet: bool, asks: bool = True
 ) -> dict[str, Any]:
     """What --json shows of the server. Raises GpqError; then nothing was written. `yes`, `asks`: as
     of its host key."""
-    if not HOST.fullmatch(wanted.host):
+    if not HOST.fullmatch(request.host):
         raise UsageError(
-            f"`{wanted.host}` is no host for ssh", "user@host, or a name of ~/.ssh/config"
+            f"`{request.host}` is no host for ssh", "user@host, or a name of ~/.ssh/config"
         )
-    if wanted.ssh_config:
-        configuration(wanted.ssh_config)
-    node, name = wanted.node(), wanted.called()
+    if request.ssh_config:
+        configuration(request.ssh_config)
+    node, name = request.node(), request.called()
     fields = {key: value for key, value in asdict(node).items() if value not in ("", 0, None, [])}
-    if wanted.slots == 0:
+    if request.slots == 0:
         fields["slots"] = 0
     before = config_file.read()
     after = config_file.with_node(before, name, fields)
     target = Target(node.host, node.port, command=tuple(node.ssh or ["ssh"]))
     key = host_keys.settle(target, talk, yes=yes, quiet=quiet, asks=asks)
-    found, place = first_contact.meet(name, node, talk)
-    if other := first_contact.other_name(name, place, config.load().nodes, talk):
+    findings, place = first_contact.meet(name, node, talk)
+    if other_name := first_contact.other_name(name, place, config.load().nodes, talk):
         raise Refused(
-            f"{wanted.host} is server {other} already", f"`gpq nodes remove {other}` first"
+            f"{request.host} is server {other_name} already",
+            f"`gpq nodes remove {other_name}` first",
         )
     if not quiet:
-        talk.say(*first_contact.lines(name, found))
-    check(wanted, found)
+        talk.say(*first_contact.lines(name, findings))
+    check(request, findings)
     config_file.write(after, before)
-    return {"name": name, "host": node.host, "host_key": key, **asdict(found)}
+    return {"name": name, "host": node.host, "host_key": key, **asdict(findings)}
 
 
-def check(wanted: Wanted, found: first_contact.Findings) -> None:
+def check(request: Wanted, findings: first_contact.Findings) -> None:
     """Is there what was asked for, and anything at all? Raises Refused."""
-    there = [device for device in found.devices if device["kind"] == "cuda"]
-    known = {str(device["index"]) for device in there} | {str(device["id"]) for device in there}
-    lacking = [gpu for gpu in wanted.gpus if gpu not in known]
-    if lacking:
-        indices = ", ".join(str(device["index"]) for device in there)
-        what = (
-            f"it has {indices}"
-            if there
-            else found.problem or "it has none; --slots N makes CPU slots of its cores"
-        )
-        raise Refused(f"there is no GPU {', '.join(lacking)} on {wanted.host}: not added", what)
-    if wanted.slots == 0 and not found.devices:
+    gpus = [device for device in findings.devices if device["kind"] == "cuda"]
+    indices = [str(device["index"]) for device in gpus]
+    gpu_names = {*indices, *(str(device["id"]) for device in gpus)}
+    missing_gpus = ", ".join(gpu for gpu in request.gpus if gpu not in gpu_names)
+    if missing_gpus:
+        hint = findings.problem or "it has none; --slots N makes CPU slots of its cores"
+        if gpus:
+            hint = f"it has {', '.join(indices)}"
+        raise Refused(f"there is no GPU {missing_gpus} on {request.host}: not added", hint)
+    if request.slots == 0 and not findings.devices:
         raise Refused(
-            f"{wanted.host} has no GPU, and --slots 0 leaves nothing to run jobs on: not added",
-            found.problem or "leave --slots out for one CPU slot per core",
+            f"{request.host} has no GPU, and --slots 0 leaves nothing to run jobs on: not added",
+            findings.problem or "leave --slots out for one CPU slot per core",
         )
 
 
@@ -131,8 +134,8 @@ def offered(ssh_config: str, *, every: bool) -> list[str]:
         raise NotFound(
             f"there is no {path}", "gpq nodes add user@host, or -F FILE where yours is another file"
         )
-    known = {node.host for node in config.load().nodes.values()}
-    hosts = [host for host in ssh_hosts.listed(path) if host not in known]
+    node_hosts = {node.host for node in config.load().nodes.values()}
+    hosts = [host for host in ssh_hosts.listed(path) if host not in node_hosts]
     if not hosts:
         raise NotFound(
             f"{path} names no host that is not a node already",
@@ -156,12 +159,16 @@ def picked(answer: str, hosts: list[str]) -> list[str]:
     if answer == "all":
         return hosts
     numbers: set[int] = set()
-    for word in answer.replace(" ", ",").split(","):
-        found = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", word) if word else None
-        if word and found is None:
-            raise UsageError(f"`{word}` is no number of the list", "numbers such as 1,3-4, or all")
-        if found is not None:
-            numbers |= set(range(int(found[1]), int(found[2] or found[1]) + 1))
+    for word in filter(None, answer.replace(" ", ",").split(",")):
+        numbers |= _numbers(word)
     if not numbers or not numbers <= set(range(1, len(hosts) + 1)):
         raise UsageError(f"the numbers go from 1 to {len(hosts)}", "numbers such as 1,3-4, or all")
     return [hosts[number - 1] for number in sorted(numbers)]
+
+
+def _numbers(word: str) -> set[int]:
+    """Of `3` or `3-4`. Raises UsageError."""
+    match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", word)
+    if match is None:
+        raise UsageError(f"`{word}` is no number of the list", "numbers such as 1,3-4, or all")
+    return set(range(int(match[1]), int(match[2] or match[1]) + 1))

@@ -88,11 +88,11 @@ def yielded(node: str, seconds: float) -> node_answers.Yielded:
     """Have `node` go back to its owner for so long, 0: no more. Raises GpqError where it cannot be
     asked."""
     request = requests.Errand(node, "yield", {"seconds": seconds}, PATIENCE)
-    found = call(request, node_answers.ErrandResult).answer
-    if "error" in found:
+    answer = call(request, node_answers.ErrandResult).answer
+    if "error" in answer:
         raise GpqError(
-            f"{node} could not be asked: {found['error']}", f"`gpq doctor {node}` looks further"
+            f"{node} could not be asked: {answer['error']}", f"`gpq doctor {node}` looks further"
         )
     return node_answers.Yielded(
-        node, str(found.get("user", "")), seconds or None, bool(found.get("wanted", True))
+        node, str(answer.get("user", "")), seconds or None, bool(answer.get("wanted", True))
     )

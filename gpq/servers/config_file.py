@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpq import config, paths
@@ -26,7 +26,6 @@ else:
 
 BY_HAND = "edit the file by hand, then `gpq config check`"
 HEADER = re.compile(r"\s*\[")
-KEY = re.compile(r"\s*(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')\s*(?:\.|=)")
 
 
 def read() -> str:
@@ -36,11 +35,14 @@ def read() -> str:
             return stream.read()
     except FileNotFoundError:
         return ""
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(
-            f"cannot read {paths.config()}: {why}", "make it a readable UTF-8 file"
-        ) from None
+    except OSError as error:
+        raise _unreadable(error.strerror) from None
+    except UnicodeDecodeError as error:
+        raise _unreadable(error) from None
+
+
+def _unreadable(why: object) -> UsageError:
+    return UsageError(f"cannot read {paths.config()}: {why}", "make it a readable UTF-8 file")
 
 
 def with_node(text: str, name: str, fields: Mapping[str, object]) -> str:
@@ -53,16 +55,17 @@ def with_node(text: str, name: str, fields: Mapping[str, object]) -> str:
             f"there is a node {name} already",
             f"`gpq nodes remove {name}` first, or take another --name",
         )
-    tables: dict[str, dict[str, object]] = (
-        {name: dict(fields)} if nodes else {"local": {"connector": "local"}, name: dict(fields)}
-    )
-    pieces = [text if not text or text.endswith("\n") else f"{text}\n"]
-    for each, values in tables.items():
-        lines = [
-            f"[nodes.{_key(each)}]",
-            *(f"{key} = {json.dumps(value)}" for key, value in values.items()),
-        ]
-        pieces += ["\n" if any(pieces) else "", *(f"{line}\n" for line in lines)]
+    tables: dict[str, dict[str, object]] = {name: dict(fields)}
+    if not nodes:
+        tables = {"local": {"connector": "local"}, **tables}
+    pieces = [text]
+    if text and not text.endswith("\n"):
+        pieces.append("\n")
+    for node, values in tables.items():
+        if any(pieces):
+            pieces.append("\n")
+        pieces.append(f"[nodes.{_key(node)}]\n")
+        pieces += [f"{key} = {json.dumps(value)}\n" for key, value in values.items()]
     return _checked("".join(pieces), {**before, "nodes": {**nodes, **tables}})
 
 
@@ -71,12 +74,32 @@ def without_node(text: str, name: str) -> str:
     before = _tree(text)
     nodes = before.get("nodes", {})
     if name not in nodes:
-        there = ", ".join(nodes) or "none: without any, this machine is the node `local`"
-        raise NotFound(f"no node {name} in {paths.config()}", f"there is {there}")
-    rest = {each: values for each, values in nodes.items() if each != name}
-    if not rest:
+        node_names = ", ".join(nodes) or "none: without any, this machine is the node `local`"
+        raise NotFound(f"no node {name} in {paths.config()}", f"there is {node_names}")
+    other_nodes = {node: values for node, values in nodes.items() if node != name}
+    if not other_nodes:
         raise Refused(f"{name} is the only node", "`gpq nodes add` another one first")
     lines = text.splitlines(keepends=True)
+    first, end = _table(lines, name)
+    return _checked("".join(_cut(lines, first, end)), {**before, "nodes": other_nodes})
+
+
+def _cut(lines: Sequence[str], first: int, end: int) -> list[str]:
+    """Without a table, but with its comments. Where it has none, the empty line before the next
+    table is not doubled."""
+    remnant = [line for line in lines[first + 1 : end] if _is_remark(line)]
+    if any(line.strip() for line in remnant):
+        return [*lines[:first], *remnant, *lines[end:]]
+    if first == 0 or not lines[first - 1].strip():
+        remnant = remnant[1:]
+    if end == len(lines):
+        first = _last_text(lines[:first])
+    return [*lines[:first], *remnant, *lines[end:]]
+
+
+def _table(lines: Sequence[str], name: str) -> tuple[int, int]:
+    """(line of the header of a node's table, first line of the next table). Raises Refused where it
+    has no table of its own."""
     header = re.compile(
         rf"\s*\[\s*nodes\s*\.\s*"
         rf"(?:{re.escape(name)}|\"{re.escape(name)}\"|'{re.escape(name)}')\s*\]"
@@ -86,18 +109,22 @@ def without_node(text: str, name: str) -> str:
         raise Refused(
             f"node {name} has no table [nodes.{name}] of its own in {paths.config()}", BY_HAND
         )
-    end = next(
-        (index for index in range(first + 1, len(lines)) if HEADER.match(lines[index])), len(lines)
-    )
-    kept = [
-        line for line in lines[first + 1 : end] if not line.strip() or line.lstrip().startswith("#")
-    ]
-    comments = [line for line in kept if line.strip()]
-    if not comments:  # the empty line before the next table is not doubled
-        kept = kept if first and lines[first - 1].strip() else kept[1:]
-        while first and end == len(lines) and not lines[first - 1].strip():
-            first -= 1
-    return _checked("".join([*lines[:first], *kept, *lines[end:]]), {**before, "nodes": rest})
+    following = range(first + 1, len(lines))
+    return first, next((index for index in following if HEADER.match(lines[index])), len(lines))
+
+
+def _last_text(lines: Sequence[str]) -> int:
+    """How many lines there are without the empty ones at the end."""
+    count = len(lines)
+    while count and not lines[count - 1].strip():
+        count -= 1
+    return count
+
+
+def _is_remark(line: str) -> bool:
+    """Is it empty, or a comment?"""
+    text = line.strip()
+    return not text or text.startswith("#")
 
 
 def _tree(text: str) -> dict[str, Any]:
@@ -106,13 +133,13 @@ def _tree(text: str) -> dict[str, Any]:
     return tree
 
 
-def _checked(text: str, wanted: Mapping[str, Any]) -> str:
+def _checked(text: str, expected: Mapping[str, Any]) -> str:
     """`text`, if it says exactly that. Raises UsageError for a node that is not right."""
     try:
-        found = tomllib.loads(text)
+        tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        found = {}
-    if found != wanted:
+        tree = {}
+    if tree != expected:
         raise Refused(
             f"{paths.config()} is written in a way that gpq cannot change safely", BY_HAND
         )

@@ -8,7 +8,8 @@ import os
 import select
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,11 +104,11 @@ def _patiently(host: str, talk: Talk) -> Callable[[], None]:
 def other_name(name: str, place: Place, nodes: Mapping[str, NodeConfig], talk: Talk) -> str:
     """Under which of `nodes` the server at `place` is known already, "" for none that can be
     asked."""
-    behind_ssh = {other for other, node in nodes.items() if node.connector == "ssh"}
-    for other in sorted(place.beside & behind_ssh - {name}):
+    behind_ssh = {candidate for candidate, node in nodes.items() if node.connector == "ssh"}
+    for candidate in sorted(place.beside & behind_ssh - {name}):
         with contextlib.suppress(GpqError):  # it does not answer where this one does
-            if meet(other, nodes[other], talk)[1] == place:
-                return other
+            if meet(candidate, nodes[candidate], talk)[1] == place:
+                return candidate
     return ""
 
 
@@ -138,34 +139,39 @@ def _answer(channel: Channel, host: str, number: int) -> dict[str, Any]:
     return message
 
 
-def lines(name: str, found: Findings) -> list[str]:
+def lines(name: str, findings: Findings) -> list[str]:
     """For a person."""
-    kinds: dict[str, int] = {}
-    for device in found.devices:
-        kind = (
-            f"{device['type']} ({device['memory_mib'] / 1024:.0f} GiB)"
-            if device["kind"] == "cuda"
-            else "CPU slot"
-        )
-        kinds[kind] = kinds.get(kind, 0) + 1
-    offer = (
-        ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
-        or "no GPU, and no CPU slots were asked for"
+    server = (
+        f"server    {name}: {findings.host}, Python {findings.python}, {findings.cores} cores,"
+        f" {findings.memory_mib / 1024:.0f} GiB"
     )
-    return [
-        (
-            f"server    {name}: {found.host}, Python {found.python}, {found.cores} cores,"
-            f" {found.memory_mib / 1024:.0f} GiB"
-        ),
-        f"GPUs      {offer}" + (f", driver {found.driver}" if found.driver else ""),
-        *(
-            f"{label(device):<10}{device['state']}: {device['reason']}"
-            for device in found.devices
-            if device["reason"]
-        ),
-        *([f"problem   {found.problem}"] if found.problem else []),
-        *([f"note      {found.notice}"] if found.notice else []),
+    gpus = f"GPUs      {_offer(findings.devices)}"
+    if findings.driver:
+        gpus += f", driver {findings.driver}"
+    remarks = [
+        f"{label(device):<10}{device['state']}: {device['reason']}"
+        for device in findings.devices
+        if device["reason"]
     ]
+    if findings.problem:
+        remarks.append(f"problem   {findings.problem}")
+    if findings.notice:
+        remarks.append(f"note      {findings.notice}")
+    return [server, gpus, *remarks]
+
+
+def _offer(devices: Sequence[Mapping[str, Any]]) -> str:
+    """``2 x A100 (80 GiB)``."""
+    if not devices:
+        return "no GPU, and no CPU slots were asked for"
+    kinds = Counter(_kind(device) for device in devices)
+    return ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+
+
+def _kind(device: Mapping[str, Any]) -> str:
+    if device["kind"] != "cuda":
+        return "CPU slot"
+    return f"{device['type']} ({device['memory_mib'] / 1024:.0f} GiB)"
 
 
 def label(device: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ PATIENCE = 120.0  # seconds; somebody may have to touch a hardware key
 # not said by the ssh of a jump host
 LOGGED_IN = re.compile(rb"^debug1: Sending command: ", re.MULTILINE)
 KEY = re.compile(r"debug1: Server host key: (\S+) (SHA256:\S+)")
-SAID = re.compile(
+CHATTER = re.compile(
     r"debug1: .*|OpenSSH_.*|Warning: Permanently added .*|Authenticated to .*|Transferred: .*|Bytes"
     r" per second.*"
 )
@@ -54,15 +54,12 @@ def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) ->
     """The fingerprint, once ssh reaches the server with a known key and without a question. Raises
     GpqError. `yes`: accept a new one; `asks`: else ask whoever sits there."""
     look = _look(target, "yes")
-    if look.key is not None and (look.unknown or not quiet):
-        kind, fingerprint = look.key
-        (talk.note if quiet else talk.say)(
-            f"host key  {kind} {fingerprint}{' (not known yet)' if look.unknown else ''}"
-        )
+    if look.key is not None:
+        _show(look.key, talk, unknown=look.unknown, quiet=quiet)
     if look.unknown:
         _agree(target, talk, yes=yes, asks=asks)
-        shown, look = look.key, _look(target, "accept-new")
-        if look.key != shown:
+        first_key, look = look.key, _look(target, "accept-new")
+        if look.key != first_key:
             raise GpqError(
                 f"{target.host} showed another host key the second time: {look.key}",
                 f"somebody may be between you and it; `ssh-keygen -R {target.host}` forgets the key"
@@ -72,6 +69,16 @@ def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) ->
         problem = look.problem or ssh_errors.ended(target.host, 255, target.shown)
         raise (Refused if problem.lasting else GpqError)(problem.sentence, problem.hint)
     return look.key[1] if look.key is not None else ""
+
+
+def _show(key: tuple[str, str], talk: Talk, *, unknown: bool, quiet: bool) -> None:
+    line = f"host key  {key[0]} {key[1]}"
+    if unknown:
+        line += " (not known yet)"
+    if not quiet:
+        talk.say(line)
+    elif unknown:
+        talk.note(line)
 
 
 def _agree(target: Target, talk: Talk, *, yes: bool, asks: bool) -> None:
@@ -113,12 +120,15 @@ def _look(target: Target, strict: str) -> Look:
     argv = [*target.argv(*options), "-o", "ConnectTimeout=15", "--", target.host, "exit 0"]
     environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
     code, lines = _until_logged_in(argv, environment, target)
-    keys = [found.groups() for line in lines if (found := KEY.match(line))]
-    said = "\n".join(line for line in lines if not SAID.fullmatch(line.strip()))
-    changed = "REMOTE HOST IDENTIFICATION HAS CHANGED" in said
-    unknown = code == 255 and "Host key verification failed" in said and not changed
-    problem = None if code != 255 else ssh_errors.problem(said, target.host, target.shown)
-    key = (str(keys[-1][0]), str(keys[-1][1])) if keys else None
+    keys = [match.groups() for line in lines if (match := KEY.match(line))]
+    output = "\n".join(line for line in lines if not CHATTER.fullmatch(line.strip()))
+    changed = "REMOTE HOST IDENTIFICATION HAS CHANGED" in output
+    unknown = code == 255 and "Host key verification failed" in output and not changed
+    problem = key = None
+    if code == 255:
+        problem = ssh_errors.problem(output, target.host, target.shown)
+    if keys:
+        key = (str(keys[-1][0]), str(keys[-1][1]))
     return Look(code != 255, key, unknown, problem)
 
 
@@ -127,7 +137,7 @@ def _until_logged_in(
 ) -> tuple[int, list[str]]:
     """ssh's exit code, or 0 once it is let in (what login scripts do then is not waited for), and
     what it has told."""
-    said = b""
+    output = b""
     try:
         ssh = subprocess.Popen(
             argv,
@@ -144,15 +154,15 @@ def _until_logged_in(
     assert ssh.stderr is not None
     until = time.monotonic() + PATIENCE
     try:
-        while not LOGGED_IN.search(said):
+        while not LOGGED_IN.search(output):
             if not select.select([ssh.stderr], [], [], max(until - time.monotonic(), 0.0))[0]:
                 hint = f"`{target.shown} {target.host} true` may say why"
                 raise GpqError(f"{target.host} took longer than {PATIENCE:.0f} s", hint)
             piece = os.read(ssh.stderr.fileno(), 1 << 16)
             if not piece:
-                return ssh.wait(), said.decode("utf-8", "replace").splitlines()
-            said += piece
-        return 0, said.decode("utf-8", "replace").splitlines()
+                return ssh.wait(), output.decode("utf-8", "replace").splitlines()
+            output += piece
+        return 0, output.decode("utf-8", "replace").splitlines()
     finally:
         ssh.stderr.close()
         with contextlib.suppress(ProcessLookupError):

@@ -7,7 +7,7 @@ import glob
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gpq.config_rules import HOST
 
@@ -27,31 +27,38 @@ def default() -> str:
 
 
 def _hosts(path: str, depth: int) -> Iterator[str]:
+    for keyword, *words in _entries(path):
+        is_negated = any(word.startswith("!") for word in words)
+        if keyword.lower() == "host" and not is_negated:
+            yield from (word for word in words if not set(word) & set("*?"))
+        elif keyword.lower() == "include" and depth < DEEPEST:
+            for file in _included(words):
+                yield from _hosts(file, depth + 1)
+
+
+def _included(patterns: Iterable[str]) -> Iterator[str]:
+    """Files that patterns of an Include stand for."""
+    for pattern in patterns:
+        full_pattern = os.path.join(os.path.dirname(default()), os.path.expanduser(pattern))
+        yield from sorted(glob.glob(full_pattern))
+
+
+def _entries(path: str) -> list[list[str]]:
+    """The words of each line that has any; none where the file cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             lines = stream.read().splitlines()
     except OSError:
-        return
-    for line in lines:
-        words = _words(line)
-        if not words:
-            continue
-        keyword = words[0].lower()
-        if keyword == "host" and not any(word.startswith("!") for word in words[1:]):
-            yield from (word for word in words[1:] if not set(word) & set("*?"))
-        elif keyword == "include" and depth < DEEPEST:
-            for pattern in words[1:]:
-                found = os.path.join(os.path.dirname(default()), os.path.expanduser(pattern))
-                for each in sorted(glob.glob(found)):
-                    yield from _hosts(each, depth + 1)
+        return []
+    return [words for line in lines if (words := _words(line))]
 
 
 def _words(line: str) -> list[str]:
     """`Host a b`, `Host=a`, `Host "a b"`; nothing for a comment."""
-    found = re.fullmatch(r"\s*([A-Za-z]+)(?:\s*=\s*|\s+)(.*)", line)
-    if found is None:
+    match = re.fullmatch(r"\s*([A-Za-z]+)(?:\s*=\s*|\s+)(.*)", line)
+    if match is None:
         return []
     try:
-        return [found[1], *shlex.split(found[2])]
+        return [match[1], *shlex.split(match[2])]
     except ValueError:
         return []

@@ -19,7 +19,7 @@ from gpq.core.model.nodes import NodeState
 from gpq.core.model.placements import BatchOrder, FilesAt, Placement
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.planning import issued
-from gpq.daemon.files import staging, transfer
+from gpq.daemon.files import checkpoint_search, transfer
 from gpq.daemon.nodes.world import LiveWorld
 from tests.contract.test_worlds import Loop, shell
 from tests.support.processes import running_children
@@ -136,7 +136,7 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(
 def test_who_cannot_reach_the_source_is_told_and_the_job_waits(
     loop: Two, live: LiveWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "GIVE_UP", 0.5)
+    monkeypatch.setattr(checkpoint_search, "GIVE_UP", 0.5)
     job = loop.first(signalled("true", tmp_path))
     live.remove("a")
     loop.attempt(job, B)

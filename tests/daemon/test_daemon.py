@@ -349,7 +349,7 @@ def _refusal(running: Daemon) -> GpqError | None:
 def test_a_signal_at_any_point_of_the_wait_for_the_end_is_heard() -> None:
     code = """
 import os, signal, sys, time
-from gpq.daemon.main import Ending, ended_by_signals
+from gpq.daemon.process import Ending, ended_by_signals
 
 waits, ending, heard = os.getpid(), Ending(), 0
 with ended_by_signals(ending):
@@ -373,7 +373,7 @@ def test_a_signal_between_the_look_for_signals_and_the_wait_for_the_end_is_heard
     # The kernel gives the signal to the other thread, so that it does not end the system call of the first one.
     code = """
 import os, signal, threading, time
-from gpq.daemon.main import Ending, ended_by_signals
+from gpq.daemon.process import Ending, ended_by_signals
 
 ending = Ending()
 with ended_by_signals(ending):

@@ -11,8 +11,8 @@ from gpq.core.model.actions import Launch, Prepare
 from gpq.core.model.jobs import Attributes, JobSpec, Level, Proof
 from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.daemon.nodes import slurm_env
-from gpq.daemon.nodes.start_orders import can_meet, masters, prepare_order, start_order
+from gpq.daemon.orders import slurm_env
+from gpq.daemon.orders.start_orders import can_meet, masters, prepare_order, start_order
 from gpq.options.directives import slurm_variables
 from gpq.rpc.protocol import LIKE_SLURM
 from tests.support.builders import node, spec

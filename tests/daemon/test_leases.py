@@ -26,8 +26,8 @@ from gpq.daemon.clock.epoch import Reign
 from gpq.daemon.nodes.leases import ABSENCE, LeaseWatch
 from gpq.daemon.nodes.observer import Observer
 from gpq.daemon.nodes.settings import NodeSettings
-from gpq.daemon.nodes.start_orders import start_order
 from gpq.daemon.nodes.world import LiveWorld
+from gpq.daemon.orders.start_orders import start_order
 from gpq.store.sqlite import SqliteStore
 from tests.agent.node.harness import sweep
 from tests.contract.test_worlds import Loop, shell
@@ -147,7 +147,7 @@ def test_the_end_of_an_attempt_that_was_given_up_is_told_once_and_kept_before_it
 
     def news(one: Mapping[str, Any]) -> list[Any]:
         key = (JobId(1), 1)
-        events, _ = observer.news({key: one}, [], state, asked={}, start_possible=lambda _: False)
+        events, _ = observer.news({key: one}, [], state, offsets={}, start_possible=lambda _: False)
         return [event for event in events if isinstance(event, Exited)]
 
     [late] = news(info("exited", 600.0))
@@ -158,7 +158,7 @@ def test_the_end_of_an_attempt_that_was_given_up_is_told_once_and_kept_before_it
     alive = info(
         "running", 600.0, devices=["a-0"]
     )  # its shim was killed, say: it is being ended, and its GPU is not free
-    told, _ = observer.news({(JobId(1), 1): alive}, [busy], state, asked={}, start_possible=lambda _: False)
+    told, _ = observer.news({(JobId(1), 1): alive}, [busy], state, offsets={}, start_possible=lambda _: False)
     [seen] = [event for event in told if isinstance(event, NodeSeen)]
     assert seen.node.devices[0].state is DeviceState.FOREIGN
     assert "attempt 1.1, which was given up" in seen.node.devices[0].reason

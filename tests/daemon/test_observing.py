@@ -25,7 +25,7 @@ NETWORK = [["eth0", "10.0.0.1"], ["ib0", "10.1.0.1"], ["eth0", "fd00::1"]]
 def seen(hello: Mapping[str, Any], address: str = "", interface: str = "") -> Node:
     observer = Observer(NodeSettings(A, address=address, interface=interface), Clock())
     observer.greeted(hello)
-    events, _ = observer.news({}, [], snapshot(), asked={}, start_possible=lambda _: False)
+    events, _ = observer.news({}, [], snapshot(), offsets={}, start_possible=lambda _: False)
     [found] = [event for event in events if isinstance(event, NodeSeen)]
     return found.node
 
@@ -93,7 +93,7 @@ def test_an_end_that_is_told_late_is_put_where_it_was_by_its_age_on_the_server()
         info = wire.AttemptInfo(1, 1, "exited", exit=end, ended=ended, **began)._asdict()  # type: ignore[arg-type]
         state = snapshot(job(1, state=JobState.STARTING, attempt=1, placement=on("a", 0), launched_at=0.0))
         events, _ = Observer(NodeSettings(A), clock).news(
-            {key: info}, [], state, asked={"1.1": 0}, start_possible=lambda _: False, stamp=7050.0
+            {key: info}, [], state, offsets={"1.1": 0}, start_possible=lambda _: False, stamp=7050.0
         )
         [found] = [event for event in events if isinstance(event, kind)]
         return found

@@ -12,7 +12,7 @@ from gpq.connectors.base import Channel
 from gpq.core.model.events import Event, NodeSilent
 from gpq.core.model.units import NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
-from gpq.daemon.nodes.link import NO_ANSWER, Done, Reply
+from gpq.daemon.nodes.link import NO_ANSWER, Callback, Reply
 from gpq.daemon.nodes.node_client import NodeClient
 from gpq.daemon.nodes.session import Conversation
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
@@ -41,7 +41,7 @@ class SleepyClock(Clock):
 def answers(reply: Reply, talk: Conversation) -> None:
     """One connection on which the node greets and reports once."""
 
-    def send(op: str, fields: object, done: Done) -> None:
+    def send(op: str, fields: object, done: Callback) -> None:
         if op == "hello" or (op == "watch" and talk.line is None):
             done(reply)
 

@@ -30,7 +30,7 @@ def test_a_note_of_a_living_attempt_is_its_jobs_reason_and_its_device_stays_its_
     observer = Observer(NodeSettings(A), Clock())
     before = snapshot(job)
     known = {(JobId(1), 1): info(1, WHY), (JobId(2), 1): info(2, "gone", state="exited")}
-    events, _ = observer.news(known, [SLOT], before, asked={}, start_possible=lambda _: False)
+    events, _ = observer.news(known, [SLOT], before, offsets={}, start_possible=lambda _: False)
     after = fold(before, events).snapshot
     assert after.nodes[A].stuck == (("1.1", WHY),)
     assert after.nodes[A].devices[0].state is DeviceState.OK  # it is held: nobody else gets it anyway
@@ -41,7 +41,7 @@ def test_a_note_of_a_living_attempt_is_its_jobs_reason_and_its_device_stays_its_
     assert said.headline.startswith("stuck: ")
     assert "everything else on a goes on" in said.reasons[1]
     known = {(JobId(1), 1): info(1, "")}
-    events, _ = observer.news(known, [SLOT], after, asked={}, start_possible=lambda _: False)
+    events, _ = observer.news(known, [SLOT], after, offsets={}, start_possible=lambda _: False)
     assert stuck(fold(after, events).snapshot, job) == ""
 
 
@@ -49,6 +49,6 @@ def test_a_note_of_any_length_is_cut() -> None:
     observer = Observer(NodeSettings(A), Clock())
     job = running(1, on("a", 0), spec_=black_box(), declared=False)
     known = {(JobId(1), 1): info(1, "x" * os.sysconf("SC_PAGESIZE"))}
-    events, _ = observer.news(known, [SLOT], snapshot(job), asked={}, start_possible=lambda _: False)
+    events, _ = observer.news(known, [SLOT], snapshot(job), offsets={}, start_possible=lambda _: False)
     [(_, why)] = fold(snapshot(job), events).snapshot.nodes[A].stuck
     assert len(why) == 500

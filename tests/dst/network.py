@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpq.daemon.nodes.link import NO_ANSWER, Done, LinkLost
+from gpq.daemon.nodes.link import NO_ANSWER, Callback, LinkLost
 from gpq.pace import SILENCE
 from tests.dst.schedule import Run, Schedule
 
@@ -88,7 +88,7 @@ class Pipe:
         self._deliver = deliver
         self._lost = lost
         self._numbers = itertools.count(1)
-        self._pending: dict[int, Done] = {}
+        self._pending: dict[int, Callback] = {}
         self._last = {UP: 0.0, DOWN: 0.0}
         self._unsent: list[Mapping[str, Any]] = []
         self._give_up_at = self.schedule.now + CONNECT_TIMEOUT
@@ -97,7 +97,7 @@ class Pipe:
 
     # -- the daemon's end ----------------------------------------------------------------------------------------------
 
-    def send(self, op: str, fields: Mapping[str, Any], done: Done) -> None:
+    def send(self, op: str, fields: Mapping[str, Any], done: Callback) -> None:
         if self.closed:
             done({"ok": False, "lost": True, "error": "lost"})
             return
@@ -109,7 +109,7 @@ class Pipe:
         else:
             self._to_agent(message)
 
-    def close(self) -> list[Done]:
+    def close(self) -> list[Callback]:
         """Let go of it: the agent sees the end of its input. Those who wait for a reply."""
         self.closed = True
         if self.agent is not None:

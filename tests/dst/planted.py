@@ -19,8 +19,9 @@ from gpq.core.model.nodes import NodeState
 from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.rounds.rounds import Decision
-from gpq.daemon.nodes.observer import Key
-from gpq.daemon.nodes.session import Conversation, Send
+from gpq.daemon.nodes.decode import Key
+from gpq.daemon.nodes.link import Send
+from gpq.daemon.nodes.session import Conversation
 from tests.dst.attempts import Attempt
 from tests.dst.disk import DiskStore
 from tests.dst.nodes import Node
@@ -114,7 +115,7 @@ class StartsWhatWasRefused(Conversation):
 
     def _tell_refusals(self, known: Collection[Key]) -> None:
         super()._tell_refusals(known)
-        self._told_refused.clear()
+        self._refusals.told.clear()
 
 
 class OrdersOnce(Conversation):

@@ -13,7 +13,7 @@ import typer
 from gpq.cli.shared import output
 from gpq.cli.shared.transfer_bar import Bar
 from gpq.cli.shared.typer_app import Job, Json, frame
-from gpq.client import following
+from gpq.client import job_logs
 from gpq.client.connection import Lasting
 from gpq.rpc import job_answers
 from gpq.views.terminal import Filter
@@ -50,7 +50,7 @@ def logs(
     bar = Bar()
     goes_on = output.on_interrupt("the job stays queued or runs on: `gpq cancel` stops it")
     with Lasting(bar.note) as daemon, goes_on if follow else contextlib.nullcontext():
-        pieces = following.log(daemon, bar, job, attempt or 0, node, follow=follow, lines=lines)
+        pieces = job_logs.log(daemon, bar, job, attempt or 0, node, follow=follow, lines=lines)
         if json:
             for piece in pieces:
                 output.emit(piece)

@@ -64,7 +64,7 @@ def until_ended(
             bar.note(*waiting(answer))
             told = True
 
-    answer = following.until_ended(jobs, seconds, bar, longest=longest, seen=seen)
+    answer = following.until_ended(jobs, seconds, bar, longest=longest, listener=seen)
     if as_json:
         output.emit(answer)
     elif not quiet:

@@ -31,9 +31,11 @@ class Clock:
 
     def now(self) -> Seconds:
         with self._lock:
-            counted = elapsed()
-            passed = counted - self._counted
-            off = time.time() - (self._at + passed)
-            self._at += passed + max(-SLEW * passed, min(off, SLEW * passed))
-            self._counted = counted
+            monotonic = elapsed()
+            passed_seconds = monotonic - self._counted
+            off = time.time() - (self._at + passed_seconds)
+            self._at += passed_seconds + max(
+                -SLEW * passed_seconds, min(off, SLEW * passed_seconds)
+            )
+            self._counted = monotonic
             return self._at

@@ -9,9 +9,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from gpq.core.feasibility.checkpoints import shares
+from gpq.core.model.jobs import Job
 from gpq.core.model.nodes import Node, NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
@@ -63,30 +64,35 @@ class Keeper:
                 with contextlib.suppress(GpqError):
                     # it went away, or a job runs there: at a later look
                     self._look_at(snapshot, node)
-        needed = {job.spec.code for job in snapshot.jobs.values()}
+        live_codes = {job.spec.code for job in snapshot.jobs.values()}
         with contextlib.suppress(FileNotFoundError):
             for name in sorted(os.listdir(self._codes)):
                 self._look_at_archive(
-                    os.path.join(self._codes, name), name.partition(".")[0] in needed
+                    os.path.join(self._codes, name), name.partition(".")[0] in live_codes
                 )
 
     def _look_at(self, snapshot: Snapshot, node: Node) -> None:
-        kept = self._ask(node.id, "kept", {}, ANSWER)
-        ended = [JobId(int(name)) for name in kept["jobs"]]
-        ended = [name for name in ended if name < snapshot.next_id and name not in snapshot.jobs]
-        for job in self._past.history(ids=ended) if ended else []:
+        inventory = self._ask(node.id, "kept", {}, ANSWER)
+        for job in self._ended_jobs(snapshot, inventory["jobs"]):
             if job.files is not None and not shares(snapshot, job, node.id):
                 self._drop(node.id, {"job": job.id})
-        needed = {job.spec.code for job in snapshot.jobs.values()}
-        for code in kept["code"]:
-            if code not in needed:
+        live_codes = {job.spec.code for job in snapshot.jobs.values()}
+        for code in inventory["code"]:
+            if code not in live_codes:
                 self._drop(node.id, {"code": str(code)})
 
-    def _drop(self, node: NodeId, what: dict[str, object]) -> None:
-        if what.get("job") in self._view().jobs:
+    def _ended_jobs(self, snapshot: Snapshot, names: Iterable[str]) -> Sequence[Job]:
+        """Those of `names` that ended; not those that an older state of the database knows nothing
+        of."""
+        ids = (JobId(int(name)) for name in names)
+        ended_ids = [name for name in ids if name < snapshot.next_id and name not in snapshot.jobs]
+        return self._past.history(ids=ended_ids) if ended_ids else ()
+
+    def _drop(self, node: NodeId, subject: dict[str, object]) -> None:
+        if subject.get("job") in self._view().jobs:
             return
-        self._ask(node, "drop", what, ANSWER)
-        log.info("%s: removed the files of %s", node, what)
+        self._ask(node, "drop", subject, ANSWER)
+        log.info("%s: removed the files of %s", node, subject)
 
     def _look_at_archive(self, path: str, needed: bool) -> None:
         with contextlib.suppress(OSError):

@@ -9,29 +9,25 @@ the job waits or goes elsewhere.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
-from gpq.core.feasibility.checkpoints import Staging, apart, has_checkpoint, holders, lacking
+from gpq.core.feasibility.checkpoints import Staging, apart, lacking
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Event, Staged, StartRefused
 from gpq.core.model.jobs import Job, JobState
-from gpq.core.model.nodes import NodeState
 from gpq.core.model.placements import Placement
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
+from gpq.daemon.files.checkpoint_search import CheckpointSearch, Stays
+from gpq.daemon.files.task import Task
 from gpq.daemon.files.transfer import (
-    GIVE_UP,
-    LONG_WORK,
-    LOOK,
     Abandoned,
     Ask,
     FileSource,
@@ -40,7 +36,7 @@ from gpq.daemon.files.transfer import (
     Source,
     Transfer,
 )
-from gpq.errors import GpqError, NodeSilent
+from gpq.errors import GpqError
 
 log = logging.getLogger(__name__)
 
@@ -51,20 +47,6 @@ OLD: Seconds = 3600.0  # outcomes are remembered so long
 
 Key = tuple[JobId, int]
 AskNode = Callable[[NodeId, str, Mapping[str, Any], Seconds], Mapping[str, Any]]
-
-
-class Stays(GpqError):
-    """A checkpoint cannot be made again on another server, and why."""
-
-
-@dataclass
-class _Task:
-    launch: Launch
-    began: Seconds
-    state: str = "running"  # "running", "done", "failed"
-    what: str = ""
-    note: str = ""
-    gauges: list[Gauge] = field(default_factory=list)
 
 
 class Stager:
@@ -87,10 +69,11 @@ class Stager:
         self._nudge = nudge
         self._clock = clock
         self._codes = codes
-        self._tasks: dict[Key, _Task] = {}
+        self._tasks: dict[Key, Task] = {}
         self._lock = threading.Lock()
         self._gates: dict[NodeId, threading.Semaphore] = {}
         self._closing = False
+        self._search = CheckpointSearch(self._ask, view, self._is_wanted)
 
     def close(self) -> None:
         self._closing = True
@@ -111,7 +94,7 @@ class Stager:
             ):
                 return True
             self._forget_old()
-            task = self._tasks[key] = _Task(launch, self._clock.elapsed())
+            task = self._tasks[key] = Task(launch, self._clock.elapsed())
         threading.Thread(
             target=self._work, args=(task,), name=f"staging-{launch.job}", daemon=True
         ).start()
@@ -120,23 +103,12 @@ class Stager:
     def progress(self, job: JobId) -> Staging | None:
         """Of the attempt that is being started; None when nothing is on its way."""
         with self._lock:
-            live = [
+            tasks = [
                 task
                 for (name, _), task in self._tasks.items()
                 if name == job and task.state == "running"
             ]
-        if not live or not live[-1].what:  # what it is, is not known in its first moment
-            return None
-        task = live[-1]
-        gauges = list(task.gauges)
-        notes = [gauge.note for gauge in gauges if gauge.note]
-        return Staging(
-            task.what,
-            sum(gauge.done for gauge in gauges),
-            sum(gauge.total for gauge in gauges),
-            sum(gauge.rate for gauge in gauges),
-            notes[0] if notes else task.note,
-        )
+        return tasks[-1].progress() if tasks else None
 
     def _forget_old(self) -> None:
         now = self._clock.elapsed()
@@ -146,7 +118,7 @@ class Stager:
 
     # -- one attempt, in a thread of its own -------------------------------------------------------
 
-    def _work(self, task: _Task) -> None:
+    def _work(self, task: Task) -> None:
         launch = task.launch
         try:
             self._bring(task)
@@ -156,25 +128,29 @@ class Stager:
             if not isinstance(error, GpqError):
                 log.exception("staging for attempt %d.%d", launch.job, launch.attempt)
             task.state = "failed"
-            words = error.message if isinstance(error, GpqError) else repr(error)
-            stays = words if isinstance(error, Stays) else ""
-            reason = stays or f"its files could not be brought there: {words}"
-            log.info("attempt %d.%d: %s", launch.job, launch.attempt, reason)
-            if self._wanted(task):
-                now, nodes = self._clock.now(), [node for node, _ in launch.placement.parts]
-                key = (launch.job, launch.attempt)
-                self._inbox(
-                    [
-                        StartRefused(now, *key, node, reason, transient=True, stays=stays)
-                        for node in nodes
-                    ]
-                )
+            self._refuse(task, error)
         else:
             task.state = "done"
             for node, _ in launch.placement.parts:
                 self._nudge(node)
 
-    def _wanted(self, task: _Task) -> bool:
+    def _refuse(self, task: Task, error: Exception) -> None:
+        """The start, for a passing reason."""
+        launch = task.launch
+        words = error.message if isinstance(error, GpqError) else repr(error)
+        stays = words if isinstance(error, Stays) else ""
+        reason = stays or f"its files could not be brought there: {words}"
+        log.info("attempt %d.%d: %s", launch.job, launch.attempt, reason)
+        if self._is_wanted(task):
+            now, key = self._clock.now(), (launch.job, launch.attempt)
+            self._inbox(
+                [
+                    StartRefused(now, *key, node, reason, transient=True, stays=stays)
+                    for node, _ in launch.placement.parts
+                ]
+            )
+
+    def _is_wanted(self, task: Task) -> bool:
         launch = task.launch
         job = self._view().jobs.get(launch.job)
         starting = (
@@ -182,30 +158,25 @@ class Stager:
         )
         return starting and not self._closing
 
-    def _bring(self, task: _Task) -> None:
+    def _bring(self, task: Task) -> None:
         """All that the attempt lacks, side by side."""
         launch, snapshot = task.launch, self._view()
         job = snapshot.jobs.get(launch.job)
         if job is None:
             raise Abandoned
+        code_nodes = apart(snapshot, launch.placement) if launch.spec.code else ()
         with ThreadPoolExecutor(PARALLEL, "staging") as pool:
-            under_way = []
-            if launch.spec.code:
-                under_way += [
-                    pool.submit(self._bring_code, task, node)
-                    for node in apart(snapshot, launch.placement)
-                ]
+            transfers = [pool.submit(self._bring_code, task, node) for node in code_nodes]
             nodes = lacking(snapshot, job, launch.placement)
-            if nodes:
-                found = self._find(task, job)
-                if found is not None:
-                    under_way += [
-                        pool.submit(self._bring_files, task, *found, node) for node in nodes
-                    ]
-            for one in under_way:
-                one.result()
+            checkpoint = self._search.newest(task, job) if nodes else None
+            if checkpoint is not None:
+                transfers += [
+                    pool.submit(self._bring_files, task, *checkpoint, node) for node in nodes
+                ]
+            for transfer in transfers:
+                transfer.result()
 
-    def _bring_code(self, task: _Task, node: NodeId) -> None:
+    def _bring_code(self, task: Task, node: NodeId) -> None:
         digest = task.launch.spec.code
         path = os.path.join(self._codes, f"{digest}.tar")
         try:
@@ -223,7 +194,7 @@ class Stager:
             node,
         )
 
-    def _bring_files(self, task: _Task, source: NodeId, files: list[Any], node: NodeId) -> None:
+    def _bring_files(self, task: Task, source: NodeId, files: list[Any], node: NodeId) -> None:
         launch, began = task.launch, time.monotonic()
         gauge = self._transfer(
             task, {"job": launch.job}, files, NodeSource(self._ask(source), launch.job), node
@@ -245,71 +216,24 @@ class Stager:
             )
 
     def _transfer(
-        self, task: _Task, what: Mapping[str, Any], files: list[Any], source: Source, node: NodeId
+        self,
+        task: Task,
+        subject: Mapping[str, Any],
+        files: list[Any],
+        source: Source,
+        node: NodeId,
     ) -> Gauge:
         gauge = Gauge()
         task.gauges.append(gauge)
-        Transfer(what, files, source, self._ask(node), lambda: self._wanted(task), gauge).run()
+        Transfer(
+            subject, files, source, self._ask(node), lambda: self._is_wanted(task), gauge
+        ).run()
         if gauge.moved:
             log.info(
                 "attempt %d.%d: %d bytes of %s to %s in %.1f s",
                 task.launch.job, task.launch.attempt, gauge.moved, task.what, node, gauge.seconds,
             )  # fmt: skip
         return gauge
-
-    def _find(self, task: _Task, job: Job) -> tuple[NodeId, list[Any]] | None:
-        """(node, files) of the newest checkpoint; None where there is nothing to bring. Raises
-        NodeSilent when nobody who has it answered for GIVE_UP seconds."""
-        until = time.monotonic() + GIVE_UP
-        while True:
-            snapshot = self._view()
-            seeing = holders(snapshot, job)
-            source = job.files.node if job.files else ""
-            task.what = f"its checkpoint from {seeing[0] if seeing else source}"
-            told, silent = self._listed(job.id, seeing)
-            if told is not None:
-                return told if told[1] else self._elsewhere(snapshot, job, seeing)
-            if not has_checkpoint(job):
-                return None
-            task.note = silent or f"server {job.files.node if job.files else ''} does not answer"
-            if time.monotonic() > until:
-                raise NodeSilent(task.note, "`gpq nodes` tells since when and why")
-            if not self._wanted(task):
-                raise Abandoned
-            time.sleep(LOOK)
-
-    def _files(self, node: NodeId, job: JobId) -> Mapping[str, Any]:
-        answer = self._ask(node)("files", {"job": job}, LONG_WORK)
-        if answer["stays"]:
-            raise Stays(f"its checkpoint stays on server {node}: {answer['stays']}")
-        return answer
-
-    def _listed(
-        self, job: JobId, nodes: Sequence[NodeId]
-    ) -> tuple[tuple[NodeId, list[Any]] | None, str]:
-        """(the first of `nodes` that answers, what it has; why the others do not)."""
-        silent = ""
-        for node in nodes:
-            with contextlib.suppress(NodeSilent):
-                return (node, list(self._files(node, job)["files"])), ""
-            silent = f"server {node} does not answer"
-        return None, silent
-
-    def _elsewhere(
-        self, snapshot: Snapshot, job: Job, asked: Sequence[NodeId]
-    ) -> tuple[NodeId, list[Any]] | None:
-        """The newest that another node has, where the one that should have it lost it."""
-        best: tuple[list[int], NodeId, list[Any]] | None = None
-        for node in sorted(snapshot.nodes):
-            if node in asked or snapshot.nodes[node].state is not NodeState.UP:
-                continue
-            try:
-                answer = self._files(node, job.id)
-            except NodeSilent:
-                continue
-            if answer["files"] and (best is None or list(answer["age"]) > best[0]):
-                best = (list(answer["age"]), node, list(answer["files"]))
-        return (best[1], best[2]) if best is not None else None
 
     def _ask(self, node: NodeId) -> Ask:
         with self._lock:

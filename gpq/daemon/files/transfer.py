@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -54,7 +54,7 @@ class Abandoned(Exception):
 class Gauge:
     """How far a transfer is. Written by its thread, read by any."""
 
-    done: int = 0
+    progress: int = 0  # bytes that lie on the node
     total: int = 0
     moved: int = 0  # bytes that were really sent, by this transfer
     seconds: Seconds = 0.0  # that took
@@ -110,23 +110,23 @@ class FileSource:
 
 
 class Transfer:
-    """`what`: {"job": 42} or {"code": hash}. `target`: operations of the node. `wanted` is asked
-    before every piece."""
+    """`subject`: {"job": 42} or {"code": hash}. `target`: operations of the node. `is_wanted` is
+    asked before every piece."""
 
     def __init__(
         self,
-        what: Mapping[str, Any],
+        subject: Mapping[str, Any],
         files: Listing,
         source: Source,
         target: Ask,
-        wanted: Callable[[], bool],
+        is_wanted: Callable[[], bool],
         gauge: Gauge,
     ) -> None:
-        self._what = dict(what)
+        self._subject = dict(subject)
         self._files = files
         self._source = source
         self._target = target
-        self._wanted = wanted
+        self._is_wanted = is_wanted
         self.gauge = gauge
         self._piece = FIRST_PIECE
 
@@ -151,96 +151,106 @@ class Transfer:
 
     def _once(self) -> None:
         self._check()
-        answer = self._target("stage", {**self._what, "files": self._files}, LONG_WORK)
-        missing = [(int(at), int(offset)) for at, offset in answer["missing"]]
-        self.gauge.done = self.gauge.total - sum(self._size(at) - offset for at, offset in missing)
+        answer = self._target("stage", {**self._subject, "files": self._files}, LONG_WORK)
+        missing_files = [(int(index), int(offset)) for index, offset in answer["missing"]]
+        self.gauge.progress = self.gauge.total - sum(
+            self._size(index) - offset for index, offset in missing_files
+        )
         self.gauge.note = ""
-        small = [at for at, _ in missing if self._size(at) <= SMALL]
-        large = [(at, offset) for at, offset in missing if offset < self._size(at) > SMALL]
         with ThreadPoolExecutor(1, "staging-read") as ahead:
-            self._send_small(ahead, small)
-            for at, offset in large:
-                self._send(ahead, at, offset)
-        timed = [at for at, _ in missing if str(self._files[at][2]).startswith(TIMED)]
-        digests = {str(at): self._source.digest(str(self._files[at][0])) for at in timed}
+            self._send_small(
+                ahead, [index for index, _ in missing_files if self._size(index) <= SMALL]
+            )
+            for index, offset in missing_files:
+                if offset < self._size(index) > SMALL:
+                    self._send(ahead, index, offset)
+        digests = self._digests(index for index, _ in missing_files)
         self._check()
-        self.gauge.note = "being checked" if missing else ""
-        self._target("seal", {**self._what, "files": self._files, "digests": digests}, LONG_WORK)
+        self.gauge.note = "being checked" if missing_files else ""
+        self._target("seal", {**self._subject, "files": self._files, "digests": digests}, LONG_WORK)
         self.gauge.note = ""
 
-    def _size(self, at: int) -> int:
-        return int(self._files[at][1])
+    def _digests(self, indices: Iterable[int]) -> dict[str, str]:
+        """Of files that are marked by their times, by index: the others' marks are digests."""
+        return {
+            str(index): self._source.digest(str(self._files[index][0]))
+            for index in indices
+            if str(self._files[index][2]).startswith(TIMED)
+        }
 
-    def _send_small(self, ahead: ThreadPoolExecutor, places: Sequence[int]) -> None:
+    def _size(self, index: int) -> int:
+        return int(self._files[index][1])
+
+    def _send_small(self, ahead: ThreadPoolExecutor, indices: Sequence[int]) -> None:
         """Many files a piece."""
-        rest = list(places)
+        queue = list(indices)
 
         def read() -> Future[list[str]]:
             return ahead.submit(
-                self._source.gather, [str(self._files[at][0]) for at in self._batch(rest)]
+                self._source.gather, [str(self._files[index][0]) for index in self._batch(queue)]
             )
 
-        coming = read() if rest else None
-        while coming is not None:
+        future = read() if queue else None
+        while future is not None:
             self._check()
             began = time.monotonic()
-            contents = coming.result()
+            contents = future.result()
             if not contents:
-                raise GpqError(f"{self._files[rest[0]][0]} cannot be read", "try again")
-            batch, rest = rest[: len(contents)], rest[len(contents) :]
-            coming = read() if rest else None
+                raise GpqError(f"{self._files[queue[0]][0]} cannot be read", "try again")
+            batch, queue = queue[: len(contents)], queue[len(contents) :]
+            future = read() if queue else None
             parts = [list(pair) for pair in zip(batch, contents, strict=True)]
-            self._target("scatter", {**self._what, "parts": parts}, ANSWER)
-            self._count(sum(self._size(at) for at in batch), 0, time.monotonic() - began)
+            self._target("scatter", {**self._subject, "parts": parts}, ANSWER)
+            self._count(sum(self._size(index) for index in batch), 0, time.monotonic() - began)
 
-    def _batch(self, places: Sequence[int]) -> list[int]:
+    def _batch(self, indices: Sequence[int]) -> list[int]:
         """The first of them, as many as a piece holds."""
-        room, batch = self._piece, list(places[:1])
-        for at in places[1:MOST_AT_ONCE]:
-            room -= self._size(at)
+        room, batch = self._piece, list(indices[:1])
+        for index in indices[1:MOST_AT_ONCE]:
+            room -= self._size(index)
             if room < 0:
                 break
-            batch.append(at)
+            batch.append(index)
         return batch
 
-    def _send(self, ahead: ThreadPoolExecutor, at: int, offset: int) -> None:
+    def _send(self, ahead: ThreadPoolExecutor, index: int, offset: int) -> None:
         """One file from `offset` on: while a piece is written, the next one is read."""
-        path, size = str(self._files[at][0]), self._size(at)
+        path, size = str(self._files[index][0]), self._size(index)
 
         def read(begin: int) -> Future[tuple[int, bytes]]:
             return ahead.submit(self._source.read, path, begin, min(self._piece, size - begin))
 
-        coming = read(offset)
+        future = read(offset)
         while offset < size:
             self._check()
             began = time.monotonic()
-            skip, data = coming.result()
+            skip, data = future.result()
             data = data[: size - offset - skip]
             end = offset + skip + len(data)
             if end == offset:
                 raise GpqError(f"{path} became shorter while it was read", "try again")
             if end < size:
-                coming = read(end)
-            encoded = base64.b64encode(data).decode("ascii")
-            fields = {**self._what, "at": at, "offset": offset, "skip": skip, "data": encoded}
+                future = read(end)
+            text = base64.b64encode(data).decode("ascii")
+            fields = {**self._subject, "at": index, "offset": offset, "skip": skip, "data": text}
             if int(self._target("put", fields, ANSWER)["offset"]) != end:
                 raise NodeSilent("what it has is not what was sent to it", "it goes on from there")
             offset = end
             self._count(len(data), skip, time.monotonic() - began)
 
-    def _count(self, moved: int, skipped: int, took: Seconds) -> None:
-        self.gauge.done += moved + skipped
-        self.gauge.moved += moved
-        self.gauge.seconds += took
-        self._piece = fitting(self._piece, took)
+    def _count(self, sent_bytes: int, hole_bytes: int, seconds: Seconds) -> None:
+        self.gauge.progress += sent_bytes + hole_bytes
+        self.gauge.moved += sent_bytes
+        self.gauge.seconds += seconds
+        self._piece = fitting(self._piece, seconds)
 
     def _check(self) -> None:
-        if not self._wanted():
+        if not self._is_wanted():
             raise Abandoned
 
 
-def fitting(piece: int, took: Seconds) -> int:
+def fitting(piece: int, seconds: Seconds) -> int:
     """The next size of a piece, after one of `piece` bytes took so long: at most doubled, within
     the limits."""
-    wanted = piece * min(PIECE_SECONDS / max(took, 1e-4), 2.0)
-    return int(min(max(wanted, LEAST_PIECE), MOST_PIECE))
+    size = piece * min(PIECE_SECONDS / max(seconds, 1e-4), 2.0)
+    return int(min(max(size, LEAST_PIECE), MOST_PIECE))

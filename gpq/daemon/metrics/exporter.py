@@ -46,9 +46,9 @@ class Page:
         # by content type: until when it is given out, the text
         self._made: dict[str, tuple[float, bytes]] = {}
 
-    def text(self, accepted: str) -> tuple[str, bytes]:
+    def text(self, accept_header: str) -> tuple[str, bytes]:
         """(content type, text)."""
-        encode, kind = choose_encoder(accepted[:1000])
+        encode, kind = choose_encoder(accept_header[:1000])
         with self._lock:
             until, text = self._made.get(kind, (0.0, b""))
             if left(until) <= 0:
@@ -152,8 +152,8 @@ class _Server(http.server.ThreadingHTTPServer):
     def service_actions(self) -> None:
         """Now and then: whoever is not done by now never will be."""
         with self._lock:
-            late = [request for request, until in self._open.items() if left(until) <= 0]
-        for request in late:
+            late_requests = [request for request, until in self._open.items() if left(until) <= 0]
+        for request in late_requests:
             with contextlib.suppress(OSError):
                 request.shutdown(socket.SHUT_RDWR)
 

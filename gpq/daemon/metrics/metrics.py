@@ -7,40 +7,24 @@ job's label is `job_id`, because Prometheus gives each series a `job` of its own
 
 from __future__ import annotations
 
-import math
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 import gpq
-from gpq.control import counters as counting
 from gpq.control.answers.reader import Reader
 from gpq.control.counters import Tally
-from gpq.core.feasibility.reservations import current, devices_of
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, JobState
-from gpq.core.model.nodes import DeviceState
+from gpq.daemon.metrics import servers
+from gpq.daemon.metrics.families import Row, counter, gauge, histogram
 from gpq.rpc.job_answers import JobView
-from gpq.rpc.node_answers import DeviceView, NodeView
 
-LONGEST_LABEL = 128  # characters
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
-MIB = float(1 << 20)
 LIVE = [state for state in JobState if state not in TERMINAL]
-ILL = tuple(str(state) for state in DeviceState if state is not DeviceState.OK)
-STANDINGS = ("held", "free", *ILL, "drained", "reserved", "unknown")
-# values of the labels, and the figure; None: not known, and left out
-Row = tuple[tuple[str, ...], float | None]
 
 
 class Look(NamedTuple):
@@ -52,10 +36,10 @@ class Look(NamedTuple):
 
 def registry(look: Callable[[], Look], policy: str) -> CollectorRegistry:
     """Everything that the daemon tells, its own process included."""
-    made = CollectorRegistry(auto_describe=False)
-    made.register(Cluster(look, policy))
-    ProcessCollector(namespace="gpq", registry=made)
-    return made
+    collectors = CollectorRegistry(auto_describe=False)
+    collectors.register(Cluster(look, policy))
+    ProcessCollector(namespace="gpq", registry=collectors)
+    return collectors
 
 
 class Cluster(Collector):
@@ -73,10 +57,10 @@ class Cluster(Collector):
         yield from _jobs(look)
         yield from _running(look.reader)
         yield from _users(look.reader)
-        yield from _gpus(look.reader, nodes)
-        yield from _nodes(nodes)
+        yield from servers.gpus(look.reader, nodes)
+        yield from servers.availability(nodes)
         yield from self._counted(look)
-        yield _gauge(
+        yield gauge(
             "gpq_build_info",
             "1, with the version of gpq and its policy.",
             ["version", "policy", "python"],
@@ -85,31 +69,34 @@ class Cluster(Collector):
 
     def _counted(self, look: Look) -> Iterator[Metric]:
         tally, reader, users = look.tally, look.reader, _known_users(look)
-        yield _histogram(
+        yield histogram(
             "gpq_round_duration_seconds", "Time that rounds took to decide.", tally.rounds
         )
-        yield _histogram(
+        yield histogram(
             "gpq_commit_duration_seconds", "Time that writes to the database took.", tally.commits
         )
-        yield _histogram(
+        yield histogram(
             "gpq_job_wait_seconds", "Time from the submission to the first launch.", tally.waits
         )
         if reader.round is not None:
-            yield _gauge(
+            yield gauge(
                 "gpq_last_round_timestamp_seconds",
                 "When the latest round was.",
                 [],
                 [((), reader.round.at)],
             )
-        ended: list[Row] = [
+        ended_rows: list[Row] = [
             ((user, state), tally.ended.get((user, state), 0))
             for user in users
             for state in sorted(map(str, TERMINAL))
         ]
-        yield _counter(
-            "gpq_jobs_ended", "Jobs that ended since the daemon's start.", ["user", "state"], ended
+        yield counter(
+            "gpq_jobs_ended",
+            "Jobs that ended since the daemon's start.",
+            ["user", "state"],
+            ended_rows,
         )
-        for name, told, counts in (
+        for name, documentation, counts in (
             ("gpq_restarts", "Launches of jobs after their first.", tally.restarts),
             (
                 "gpq_restart_seconds",
@@ -123,13 +110,13 @@ class Cluster(Collector):
             ),
         ):
             rows: list[Row] = [((user,), counts.get(user, 0)) for user in users]
-            yield _counter(name, told, ["user"], rows)
+            yield counter(name, documentation, ["user"], rows)
 
     def _attained(self, look: Look) -> Mapping[str, float]:
-        found = dict(look.tally.gpu_seconds)
+        totals = dict(look.tally.gpu_seconds)
         for job in look.reader.snapshot.jobs.values():
-            found[job.spec.user] = found.get(job.spec.user, 0.0) + job.service_at(look.reader.now)
-        for user, seconds in found.items():
+            totals[job.spec.user] = totals.get(job.spec.user, 0.0) + job.service_at(look.reader.now)
+        for user, seconds in totals.items():
             self._gpu_seconds[user] = max(seconds, self._gpu_seconds.get(user, 0.0))
         return self._gpu_seconds
 
@@ -146,14 +133,14 @@ def _jobs(look: Look) -> Iterator[Metric]:
     jobs = look.reader.snapshot.jobs.values()
     counts = Counter((str(job.state), job.spec.user) for job in jobs)
     users = _known_users(look)
-    yield _gauge("gpq_jobs", "Live jobs.", ["state", "user"], [
+    yield gauge("gpq_jobs", "Live jobs.", ["state", "user"], [
         ((str(state), user), counts[str(state), user]) for state in LIVE for user in users
     ])  # fmt: skip
     oldest = dict.fromkeys(users, look.reader.now)
     for job in jobs:
         if job.state is JobState.PENDING and job.submitted_at < oldest[job.spec.user]:
             oldest[job.spec.user] = job.submitted_at
-    yield _gauge(
+    yield gauge(
         "gpq_oldest_pending_job_age_seconds",
         "Age of the oldest pending job; 0 without one.",
         ["user"],
@@ -163,8 +150,8 @@ def _jobs(look: Look) -> Iterator[Metric]:
 
 class _Figure(NamedTuple):
     name: str
-    told: str
-    of: Callable[[JobView], float | None]
+    documentation: str
+    value_of: Callable[[JobView], float | None]
 
 
 FIGURES = (
@@ -203,26 +190,26 @@ FIGURES = (
 
 def _running(reader: Reader) -> Iterator[Metric]:
     """Of jobs that hold GPUs: never more than there are GPUs."""
-    held = [job for _, job in sorted(reader.snapshot.jobs.items()) if job.state in HOLDS_DEVICES]
-    rows = reader.jobs(held)
-    yield _gauge(
+    jobs = [job for _, job in sorted(reader.snapshot.jobs.items()) if job.state in HOLDS_DEVICES]
+    rows = reader.jobs(jobs)
+    yield gauge(
         "gpq_job_info",
         "1, with what a job is, of jobs that hold GPUs.",
         ["job_id", "name", "user", "level"],
         [((str(job.id), job.name, job.user, job.level), 1.0) for job in rows],
     )
-    yield _gauge("gpq_job_gpus", "GPUs that the job holds on a server.", ["job_id", "node"], [
+    yield gauge("gpq_job_gpus", "GPUs that the job holds on a server.", ["job_id", "node"], [
         ((str(job.id), part.node), len(part.devices)) for job in rows for part in job.placement
     ])  # fmt: skip
     for figure in FIGURES:
-        yield _gauge(f"gpq_job_{figure.name}", figure.told, ["job_id"], [
-            ((str(job.id),), figure.of(job)) for job in rows
+        yield gauge(f"gpq_job_{figure.name}", figure.documentation, ["job_id"], [
+            ((str(job.id),), figure.value_of(job)) for job in rows
         ])  # fmt: skip
 
 
 def _users(reader: Reader) -> Iterator[Metric]:
     users = reader.users()
-    for name, told, values in (
+    for name, documentation, values in (
         ("gpus", "GPUs that the user's jobs hold.", [float(row.gpus) for row in users]),
         ("share_ratio", "Of the GPUs in use.", [row.share for row in users]),
         (
@@ -237,103 +224,6 @@ def _users(reader: Reader) -> Iterator[Metric]:
         ),
         ("finish_time_fairness_ratio", "Worst rho of the user's jobs.", [row.rho for row in users]),
     ):
-        yield _gauge(f"gpq_user_{name}", told, ["user"], [
+        yield gauge(f"gpq_user_{name}", documentation, ["user"], [
             ((row.user,), value) for row, value in zip(users, values, strict=True)
         ])  # fmt: skip
-
-
-def _gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
-    kept = {
-        (str(held.node), str(device))
-        for held in current(reader.snapshot, reader.now)
-        if held.start <= reader.now
-        for device in devices_of(held, reader.snapshot.nodes.get(held.node))
-    }
-    counts = Counter(
-        (node.name, standing(node, device, kept)) for node in nodes for device in node.devices
-    )
-    yield _gauge(
-        "gpq_gpus",
-        "GPUs (or CPU slots) of a server, each in one state.",
-        ["node", "state"],
-        [((node.name, state), counts[node.name, state]) for node in nodes for state in STANDINGS],
-    )
-    all_of = [(node, device) for node in nodes for device in node.devices]
-    yield _gauge("gpq_gpu_info", "1, with what a GPU is.", ["node", "gpu", "uuid", "type"], [
-        ((node.name, str(device.index), device.id, device.type), 1.0) for node, device in all_of
-    ])  # fmt: skip
-    answering = [(node, device) for node, device in all_of if node.answers]
-    for name, told, of in (
-        ("utilisation_ratio", "Share of the time in which something ran on it.", _utilisation),
-        ("memory_bytes", "Its memory.", lambda device: device.memory_mib * MIB or None),
-        ("memory_used_bytes", "Of its memory, in use by anybody.", _used),
-    ):  # fmt: skip
-        yield _gauge(f"gpq_gpu_{name}", told, ["node", "gpu"], [
-            ((node.name, str(device.index)), of(device)) for node, device in answering
-        ])  # fmt: skip
-
-
-def _utilisation(device: DeviceView) -> float | None:
-    return None if device.utilisation is None else device.utilisation / 100.0
-
-
-def _used(device: DeviceView) -> float | None:
-    return device.used_mib * MIB if device.memory_mib else None
-
-
-def standing(node: NodeView, device: DeviceView, reserved: set[tuple[str, str]]) -> str:
-    """One word for a GPU: what keeps a job off it, the nearest first."""
-    if device.job is not None:
-        return "held"
-    if not node.answers:
-        return "unknown"
-    if device.state != "ok":
-        return device.state
-    if node.drained:
-        return "drained"
-    return "reserved" if (node.name, device.id) in reserved else "free"
-
-
-def _nodes(nodes: list[NodeView]) -> Iterator[Metric]:
-    for name, told, of in (
-        ("up", "1 while the server answers.", lambda node: float(node.answers)),
-        ("drained", "1 while nothing new is placed there.", lambda node: float(node.drained)),
-        (
-            "knowledge_age_seconds",
-            "Since the server was last heard of.",
-            lambda node: node.seen_seconds,
-        ),
-    ):
-        yield _gauge(
-            f"gpq_node_{name}", told, ["node"], [((node.name,), of(node)) for node in nodes]
-        )
-
-
-def _gauge(name: str, told: str, labels: list[str], rows: Iterable[Row]) -> Metric:
-    return _filled(GaugeMetricFamily(name, told, labels=labels), rows)
-
-
-def _counter(name: str, told: str, labels: list[str], rows: Iterable[Row]) -> Metric:
-    """`name` without the `_total` that it gets."""
-    return _filled(CounterMetricFamily(name, told, labels=labels), rows)
-
-
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) -> Metric:
-    for values, figure in rows:
-        if figure is not None and math.isfinite(figure):
-            family.add_metric([label(value) for value in values], figure)
-    return family
-
-
-def _histogram(name: str, told: str, seen: counting.Histogram) -> Metric:
-    buckets = [
-        ("+Inf" if math.isinf(bound) else repr(bound), float(count))
-        for bound, count in seen.cumulated
-    ]
-    return HistogramMetricFamily(name, told, buckets=buckets, sum_value=seen.total)
-
-
-def label(text: str) -> str:
-    """What comes from jobs and servers, as a label may hold it: no control characters, and not
-    long."""
-    return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)[:LONGEST_LABEL]

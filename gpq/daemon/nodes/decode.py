@@ -16,6 +16,11 @@ from gpq.core.model.placements import Exit
 from gpq.core.model.profile import RankPulse
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 
+Key = tuple[JobId, int]  # of an attempt
+Info = Mapping[str, Any]  # a wire.AttemptInfo
+
+ALIVE = ("starting", "running", "orphan")
+ENDED = ("exited", "lost")
 MOST_DAMAGE = 20  # lines of one node
 LONGEST_NOTE = 500  # characters
 MOST_ADDRESSES = 16  # of a node, that peers try
@@ -39,18 +44,25 @@ def real(value: Any) -> float:
     return number
 
 
-def moment(stamp: Any, of: Any, now: Seconds) -> Seconds:
-    """When it was by the daemon's clock what a node stamped: by its age in the report `of` that
-    stamp, taken in `now`, for neither knows what the other's clock says. 0.0 where the node does
-    not tell."""
-    if stamp is None or of is None:
+def moment(stamp: Any, report_stamp: Any, now: Seconds) -> Seconds:
+    """When it was by the daemon's clock what a node stamped: by its age in the report of that
+    `report_stamp`, taken in `now`, for neither knows what the other's clock says. 0.0 where the
+    node does not tell."""
+    if stamp is None or report_stamp is None:
         return 0.0
-    return now - max(real(of) - real(stamp), 0.0)
+    return now - max(real(report_stamp) - real(stamp), 0.0)
 
 
-def exit_of(record: Mapping[str, Any] | None, *, lost: bool, at: Seconds = 0.0) -> Exit:
-    """A wire.ExitRecord. `lost`: nobody saw the end, so the code is not known. `at`: when it was,
-    0.0 if that is not known."""
+def acknowledgement(report: Mapping[str, Any], boot_id: str) -> Mapping[str, Any]:
+    """What a wire.StartOrder says of the newest report that was taken in before it."""
+    if "stamp" in report:
+        return {"stamp": real(report["stamp"]), "boot_id": boot_id}
+    return {"expires_at": real(report["time"]) + wire.START_EXPIRY}  # an agent before 0.2
+
+
+def exit_of(record: Mapping[str, Any] | None, *, is_lost: bool, at: Seconds = 0.0) -> Exit:
+    """A wire.ExitRecord. `is_lost`: nobody saw the end, so the code is not known. `at`: when it
+    was, 0.0 if that is not known."""
     if record is None:
         return Exit(code=None, lost=True, note="the node does not know it any more")
     code, signal = record.get("code"), record.get("signal")
@@ -62,7 +74,7 @@ def exit_of(record: Mapping[str, Any] | None, *, lost: bool, at: Seconds = 0.0) 
         ended_at=at,
         oom=bool(record.get("oom", False)),
         note=str(record.get("note") or ""),
-        lost=lost,
+        lost=is_lost,
         fenced=bool(record.get("fenced", False)),
         unlaunched=str(record.get("unlaunched") or ""),
         excused=str(record.get("excused") or ""),
@@ -75,21 +87,21 @@ def exit_of(record: Mapping[str, Any] | None, *, lost: bool, at: Seconds = 0.0) 
 
 def devices_of(
     infos: Sequence[Mapping[str, Any]],
-    taken: Mapping[str, str],
+    foreign_reasons: Mapping[str, str],
     gpus: Collection[str] = (),
     now: Seconds = 0.0,
 ) -> tuple[Device, ...]:
     """wire.DeviceInfo list, as of `now`; of GPUs only those named in `gpus` by UUID or index, when
-    it names any. `taken`: why a device is not to be had, by device: a process that this daemon does
-    not count on is on it."""
+    it names any. `foreign_reasons`: why a device is not to be had, by device: a process that this
+    daemon does not count on is on it."""
     return tuple(
-        _device(info, taken.get(info["id"], ""), now)
+        _device(info, foreign_reasons.get(info["id"], ""), now)
         for info in infos
         if not gpus or info["kind"] != "cuda" or info["id"] in gpus or str(info["index"]) in gpus
     )
 
 
-def _device(info: Mapping[str, Any], taken: str, now: Seconds) -> Device:
+def _device(info: Mapping[str, Any], foreign_reason: str, now: Seconds) -> Device:
     utilisation = info.get("utilisation")
     age, due = real(info.get("age", 0.0)), real(info.get("next_probe", 0.0))
     device = Device(
@@ -106,29 +118,27 @@ def _device(info: Mapping[str, Any], taken: str, now: Seconds) -> Device:
         since=now - age if age > 0 else 0.0,
         next_probe=now + due if due > 0 else 0.0,
     )
-    if taken and device.state is DeviceState.OK:
-        return replace(device, state=DeviceState.FOREIGN, reason=taken)
+    if foreign_reason and device.state is DeviceState.OK:
+        return replace(device, state=DeviceState.FOREIGN, reason=foreign_reason)
     return device
 
 
-def stuck(known: Mapping[tuple[JobId, int], Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+def stuck(attempts: Mapping[Key, Info]) -> tuple[tuple[str, str], ...]:
     """Notes on attempts that live on: what the node has of them beside its states."""
-    notes = {key: str((info.get("exit") or {}).get("note") or "") for key, info in known.items()}
+    notes = {key: str((info.get("exit") or {}).get("note") or "") for key, info in attempts.items()}
     return tuple(
         (f"{key[0]}.{key[1]}", note[:LONGEST_NOTE])
         for key, note in sorted(notes.items())
-        if note and known[key]["state"] not in ("exited", "lost")
+        if note and attempts[key]["state"] not in ENDED
     )
 
 
-def damage(
-    hello: Mapping[str, Any], known: Mapping[tuple[JobId, int], Mapping[str, Any]]
-) -> tuple[str, ...]:
+def damage(hello: Mapping[str, Any], attempts: Mapping[Key, Info]) -> tuple[str, ...]:
     """Files that the node set aside, a line each, at most MOST_DAMAGE."""
     lines = [str(line) for line in hello.get("damage", ())]
     lines += [
         f"attempt {key[0]}.{key[1]}: {line}"
-        for key, info in sorted(known.items())
+        for key, info in sorted(attempts.items())
         for line in info.get("damage", ())
     ]
     return tuple(line[:LONGEST_NOTE] for line in lines[:MOST_DAMAGE])
@@ -157,10 +167,14 @@ def pulses_of(
     """wire.Pulse list. `since` is by the daemon's clock: a node tells how long ago it was."""
     return tuple(
         RankPulse(
-            whole(one["rank"]), node, whole(one["step"]), str(one["phase"]), now - real(one["age"])
+            whole(pulse["rank"]),
+            node,
+            whole(pulse["step"]),
+            str(pulse["phase"]),
+            now - real(pulse["age"]),
         )
-        for one in ranks
-        if one["phase"] in wire.PHASES
+        for pulse in ranks
+        if pulse["phase"] in wire.PHASES
     )
 
 
@@ -169,12 +183,19 @@ def addresses_of(hello: Mapping[str, Any], address: str, interface: str) -> tupl
     it names, else where ssh has reached it and then wherever else it may be reached."""
     if address:
         return (address,)
-    rows = [(str(name), str(one)) for name, one in hello.get("network", ())][:MOST_ADDRESSES]
-    found = [one for name, one in rows if interface in ("", name) and is_address(one)]
+    rows = [(str(name), str(candidate)) for name, candidate in hello.get("network", ())][
+        :MOST_ADDRESSES
+    ]
+    addresses = [
+        candidate for name, candidate in rows if interface in ("", name) and is_address(candidate)
+    ]
     ssh = str(hello.get("address") or "")
     return tuple(
         dict.fromkeys(
-            [*([ssh] if is_address(ssh) and (not interface or ssh in found) else []), *found]
+            [
+                *([ssh] if is_address(ssh) and (not interface or ssh in addresses) else []),
+                *addresses,
+            ]
         )
     )
 

@@ -13,8 +13,8 @@ from gpq.core.model.nodes import NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
 from gpq.daemon.clock.clock import elapsed
+from gpq.daemon.nodes.decode import Key
 from gpq.daemon.nodes.link import NO_ANSWER
-from gpq.daemon.nodes.observer import Key
 
 LOOK: Seconds = 1.0
 ABSENCE: Seconds = 5.0  # between two looks: this daemon was stopped, or its machine slept
@@ -31,7 +31,7 @@ class LeaseWatch:
         view: Callable[[], Snapshot],
         now: Callable[[], Seconds],
         inbox: Callable[[Sequence[Event]], None],
-        counted: Callable[[], Seconds] = elapsed,
+        monotonic: Callable[[], Seconds] = elapsed,
         *,
         forgo: Callable[[NodeId, frozenset[Key]], None],
         resume: Callable[[NodeId, frozenset[Key]], None],
@@ -42,8 +42,8 @@ class LeaseWatch:
         self._view = view
         self._now = now
         self._inbox = inbox
-        self._counted = counted
-        self._born = self._looked_at = counted()
+        self._monotonic = monotonic
+        self._born = self._looked_at = monotonic()
         self._not_before = self._born
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
@@ -65,30 +65,35 @@ class LeaseWatch:
     def look(self) -> list[Event]:
         """The ends that are certain by now. A node that nobody connects to any more is silent since
         this daemon's start."""
-        counted, snapshot = self._counted(), self._view()
-        if counted - self._looked_at > ABSENCE:
-            self._not_before = counted + pace.LISTENING
-        self._looked_at = counted
-        if counted < self._not_before:
+        monotonic_now, snapshot = self._monotonic(), self._view()
+        if monotonic_now - self._looked_at > ABSENCE:
+            self._not_before = monotonic_now + pace.LISTENING
+        self._looked_at = monotonic_now
+        if monotonic_now < self._not_before:
             return []
         heard = self._heard()
-        found: list[Event] = []
+        events: list[Event] = []
         for node in sorted({name for job in snapshot.holders for name in job.nodes}):
-            since, now = heard.get(node, self._born), self._now()
-            silent = counted - since
-            ends = given_up(snapshot, node, silent, now)
-            if not ends:
-                continue
-            keys = frozenset((end.job, end.attempt) for end in ends)
-            self._forgo(node, keys)
-            if self._heard().get(node, self._born) != since:
-                # heard of in between: it may just have been told to start them
-                self._resume(node, keys)
-                continue
-            known = snapshot.nodes.get(node)
-            # Else the next round might choose the very node. Of one that is known to be silent, why
-            # is known as well.
-            if known is not None and known.state is not NodeState.UNREACHABLE:
-                found.append(NodeSilent(now, node, NO_ANSWER, now - silent))
-            found += ends
-        return found
+            events += self._ends(snapshot, node, heard.get(node, self._born), monotonic_now)
+        return events
+
+    def _ends(
+        self, snapshot: Snapshot, node: NodeId, since: Seconds, monotonic_now: Seconds
+    ) -> list[Event]:
+        """Of attempts on a node that was last heard of at `since`."""
+        now, silence = self._now(), monotonic_now - since
+        ends = given_up(snapshot, node, silence, now)
+        if not ends:
+            return []
+        keys = frozenset((end.job, end.attempt) for end in ends)
+        self._forgo(node, keys)
+        if self._heard().get(node, self._born) != since:
+            # heard of in between: it may just have been told to start them
+            self._resume(node, keys)
+            return []
+        server = snapshot.nodes.get(node)
+        # Else the next round might choose the very node. Of one that is known to be silent, why is
+        # known as well.
+        if server is not None and server.state is not NodeState.UNREACHABLE:
+            return [NodeSilent(now, node, NO_ANSWER, now - silence), *ends]
+        return [*ends]

@@ -24,7 +24,8 @@ from gpq.core.model.units import Seconds
 log = logging.getLogger(__name__)
 
 Reply = Mapping[str, Any]
-Done = Callable[[Reply], None]
+Callback = Callable[[Reply], None]
+Send = Callable[[str, Mapping[str, Any], Callback], None]  # as Link.send
 
 NO_ANSWER = "nothing comes from it"  # for how long is seen where it is shown
 MAX_LINE = 64 << 20  # bytes; a longer line is no agent's
@@ -43,23 +44,23 @@ class Link:
         self._channel = channel
         self._name = name
         self._numbers = itertools.count(1)
-        self._pending: dict[int, Done] = {}
+        self._pending: dict[int, Callback] = {}
         self._lock = threading.Lock()
         self._lost = ""
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self._writer = threading.Thread(target=self._write, name=f"{name}-writer", daemon=True)
         self._writer.start()
 
-    def send(self, op: str, fields: Mapping[str, Any], done: Done) -> None:
-        """Queue a request; never blocks. `done` gets the reply in the reader's thread, or at once
-        or later ``{"ok": False, "lost": True, ...}`` when the link is lost before it came."""
+    def send(self, op: str, fields: Mapping[str, Any], callback: Callback) -> None:
+        """Queue a request; never blocks. `callback` gets the reply in the reader's thread, or at
+        once or later ``{"ok": False, "lost": True, ...}`` when the link is lost before it came."""
         with self._lock:
             number = next(self._numbers)
-            lost = self._lost
-            if not lost:
-                self._pending[number] = done
-        if lost:
-            done(_lost_reply(lost))
+            reason = self._lost
+            if not reason:
+                self._pending[number] = callback
+        if reason:
+            callback(_lost_reply(reason))
             return
         self._outbox.put(wire.encode({"v": wire.VERSION, "id": number, "op": op, **fields}))
 
@@ -78,9 +79,9 @@ class Link:
                 continue
             number = message.get("id")
             with self._lock:
-                done = self._pending.pop(number, None) if isinstance(number, int) else None
-            if done is not None:  # the greeting has the number 0
-                done(message)
+                callback = self._pending.pop(number, None) if isinstance(number, int) else None
+            if callback is not None:  # the greeting has the number 0
+                callback(message)
         raise LinkLost(self._lost)
 
     def end(self, why: str) -> None:
@@ -94,48 +95,50 @@ class Link:
         """After `serve`, in its thread: let go of the agent and answer whoever still waits."""
         self.end(why)
         with self._lock:
-            waiting = list(self._pending.values())
+            callbacks = list(self._pending.values())
             self._pending.clear()
         with contextlib.suppress(OSError):
             self._channel.close()
-        for done in waiting:
-            done(_lost_reply(why))
+        for callback in callbacks:
+            callback(_lost_reply(why))
 
     def _lines(self, silence: Seconds) -> Iterator[bytes]:
         descriptor = self._channel.reader.fileno()
         poller = select.poll()
         poller.register(descriptor, select.POLLIN | select.POLLHUP | select.POLLERR)
         pieces: list[bytes] = []
-        size = missed = 0
+        size = missed_polls = 0
         while not self._lost:
             if not poller.poll(pace.POLL * 1000):
-                missed += 1
-                if missed * pace.POLL >= silence:
+                missed_polls += 1
+                if missed_polls * pace.POLL >= silence:
                     raise LinkLost(NO_ANSWER)
                 continue
-            missed = 0
+            missed_polls = 0
             try:
                 chunk = os.read(descriptor, CHUNK)
             except OSError as error:
                 raise LinkLost(f"cannot read from the node agent: {error.strerror}") from None
             if not chunk:
-                said = self._channel.last_words()
-                raise LinkLost(f"the node agent ended: {said}" if said else "the node agent ended")
-            *whole, rest = chunk.split(b"\n")
-            for part in whole:
+                last_words = self._channel.last_words()
+                raise LinkLost(
+                    f"the node agent ended: {last_words}" if last_words else "the node agent ended"
+                )
+            *lines, tail = chunk.split(b"\n")
+            for part in lines:
                 yield b"".join([*pieces, part])
                 pieces, size = [], 0
-            pieces.append(rest)
-            size += len(rest)
+            pieces.append(tail)
+            size += len(tail)
             if size > MAX_LINE:
                 raise LinkLost("the node agent sent a line without end")
 
     def _write(self) -> None:
         try:
             while (line := self._outbox.get()) is not None:
-                rest = memoryview(line)
-                while rest:
-                    rest = rest[self._channel.writer.write(rest) :]
+                buffer = memoryview(line)
+                while buffer:
+                    buffer = buffer[self._channel.writer.write(buffer) :]
             self._channel.writer.close()
         except (OSError, ValueError) as error:
             # ValueError: closed meanwhile. The reader notices the end.

@@ -18,8 +18,8 @@ from gpq import pace
 from gpq.connectors.base import Connector
 from gpq.core.model.nodes import FIRST_CONTACT
 from gpq.core.model.units import Seconds
-from gpq.daemon.nodes.link import Link, LinkLost, Reply
-from gpq.daemon.nodes.session import Conversation, Send
+from gpq.daemon.nodes.link import Link, LinkLost, Reply, Send
+from gpq.daemon.nodes.session import Conversation
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import GpqError, NodeSilent, Refused
 

@@ -11,26 +11,22 @@ from gpq_agent import wire
 
 from gpq.core.model.events import Event, Exited, NodeSeen, NodeSilent, Profiled, Pulsed, Started
 from gpq.core.model.jobs import Job
-from gpq.core.model.nodes import Node, NodeState, Stranger
+from gpq.core.model.nodes import Node
 from gpq.core.model.profile import RankPulse
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.reconcile import Fate, fate, is_lost
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes import decode
+from gpq.daemon.nodes.decode import ENDED, Info, Key
+from gpq.daemon.nodes.description import description, storage_of
 from gpq.daemon.nodes.reports import profiled
 from gpq.daemon.nodes.settings import NodeSettings
 
 log = logging.getLogger(__name__)
 
-Key = tuple[JobId, int]
-Info = Mapping[str, Any]  # a wire.AttemptInfo
-
-ALIVE = ("starting", "running", "orphan")
-ENDED = ("exited", "lost")
 SEEN: Seconds = 5.0  # news of a node without a difference, at most this often
 KEEPING: Seconds = 10.0  # until what was told is in the database
-MOST_YIELDS = 64  # users who want the server back
 STILL: Seconds = 30.0  # without a step, until it is told where the replicas are
 RETELL: Seconds = 30.0  # an event that changed nothing is told again, after this long
 
@@ -40,15 +36,12 @@ class Observer:
 
     def __init__(self, settings: NodeSettings, clock: Clock) -> None:
         self.node = settings.node
-        self._owner = settings.owner
-        self._address = settings.address
-        self._interface = settings.interface
-        self._gpus = tuple(settings.gpus)
+        self._settings = settings
         self._clock = clock
         self._hello: Mapping[str, Any] = {}
         # what rounds know of the node; None: nothing, or that it is silent
-        self._told: Node | None = None
-        self._told_at = 0.0
+        self._announced_node: Node | None = None
+        self._node_told_at = 0.0
         self._ends: dict[Key, Seconds] = {}  # told when, of attempts that the node still has
         self._reason = ""  # of the silence that was told
         self._offsets: dict[Key, int] = {}
@@ -58,12 +51,12 @@ class Observer:
 
     @property
     def is_up(self) -> bool:
-        return self._told is not None
+        return self._announced_node is not None
 
     @property
     def storage(self) -> str:
         """Of the folder of the checkpoints there."""
-        return str(self._hello.get("storage") or "")
+        return storage_of(self._hello)
 
     def greeted(self, hello: Mapping[str, Any]) -> None:
         """A new agent: everything may be told anew."""
@@ -72,9 +65,9 @@ class Observer:
 
     def silent(self, reason: str, seconds: Seconds) -> list[Event]:
         """`seconds`: how long it has not been heard of."""
-        if self._told is None and reason == self._reason:
+        if self._announced_node is None and reason == self._reason:
             return []
-        self._told, self._reason = None, reason
+        self._announced_node, self._reason = None, reason
         now = self._clock.now()
         return [NodeSilent(now, self.node, reason, now - seconds)]
 
@@ -84,8 +77,12 @@ class Observer:
         jobs = snapshot.expected_on(self.node)
         live = {(job.id, job.attempt) for job in jobs}
         self._offsets = {key: offset for key, offset in self._offsets.items() if key in live}
-        self._still = {key: told for key, told in self._still.items() if key in live}
-        self._announced = {what: at for what, at in self._announced.items() if what[1:] in live}
+        self._still = {key: outline for key, outline in self._still.items() if key in live}
+        self._announced = {
+            announcement: at
+            for announcement, at in self._announced.items()
+            if announcement[1:] in live
+        }
         return {wire.attempt_key(job.id, job.attempt): self._offset(job) for job in jobs}
 
     def _offset(self, job: Job) -> int:
@@ -93,29 +90,29 @@ class Observer:
 
     def news(
         self,
-        known: Mapping[Key, Info],
+        attempts: Mapping[Key, Info],
         devices: Sequence[Info],
         snapshot: Snapshot,
         *,
-        asked: Mapping[str, int],
+        offsets: Mapping[str, int],
         start_possible: Callable[[Key], bool],
         stamp: float | None = None,
         yields: Sequence[str] = (),
     ) -> tuple[list[Event], bool]:
-        """(events, is there more to read at once). `asked`: the offsets that this answer was asked
+        """(events, is there more to read at once). `offsets`: those that this answer was asked
         with; `stamp`: its own; `yields`: users who want the server back."""
         events: list[Event] = []
         more = False
-        waited_for = {(job.id, job.attempt) for job in snapshot.expected_on(self.node)}
-        for key, info in known.items():
-            drained = wire.attempt_key(*key) in asked and not info.get("report")
+        expected = {(job.id, job.attempt) for job in snapshot.expected_on(self.node)}
+        for key, info in attempts.items():
+            drained = wire.attempt_key(*key) in offsets and not info.get("report")
             events += self.of_attempt(info, snapshot, drained=drained, stamp=stamp)
             events += self._late(key, info, snapshot, stamp)
             is_unread = info.get("report") or (info["state"] in ENDED and not drained)
-            more = more or bool(is_unread and key in waited_for)
-        self._ends = {key: at for key, at in self._ends.items() if key in known}
-        events += self._missing(known, snapshot, start_possible)
-        events += self._of_node(devices, known, snapshot, yields)
+            more = more or bool(is_unread and key in expected)
+        self._ends = {key: at for key, at in self._ends.items() if key in attempts}
+        events += self._missing(attempts, snapshot, start_possible)
+        events += self._of_node(devices, attempts, snapshot, yields)
         return events, more
 
     def of_attempt(
@@ -134,16 +131,9 @@ class Observer:
             events.append(profiled(now, job_id, attempt, self._offsets[key], info["report"]))
         events += self._damage(job, info.get("damage", ()))
         events += self._pulses(job, info.get("ranks", ()))
-        ran = state in ("running", "orphan") or info.get("pid") is not None
-        if ran and self.node not in job.started_nodes and self._is_new("Started", key):
-            since = decode.moment(info.get("began"), stamp, now)
-            note = str(info.get("shortfall") or "")[: decode.LONGEST_NOTE]
-            events.append(Started(now, job_id, attempt, self.node, self.storage, since, note))
+        events += self._start(job, info, stamp)
         if state in ENDED and drained and self._is_new("Exited", key):
-            self._ends[key] = self._clock.elapsed()
-            ended = decode.moment(info.get("ended"), stamp, now)
-            end = decode.exit_of(info.get("exit"), lost=state == "lost", at=ended)
-            events.append(Exited(now, job_id, attempt, self.node, end))
+            events.append(self._end(key, info, stamp))
         if state == "orphan":
             self.note(
                 f"the shim of attempt {job_id}.{attempt} is gone, its processes live on and keep"
@@ -151,34 +141,43 @@ class Observer:
             )
         return events
 
+    def _start(self, job: Job, info: Info, stamp: float | None) -> list[Event]:
+        """That its processes run here, or did."""
+        key, now = (job.id, job.attempt), self._clock.now()
+        has_run = info["state"] in ("running", "orphan") or info.get("pid") is not None
+        if not has_run or self.node in job.started_nodes or not self._is_new("Started", key):
+            return []
+        since = decode.moment(info.get("began"), stamp, now)
+        note = str(info.get("shortfall") or "")[: decode.LONGEST_NOTE]
+        return [Started(now, *key, self.node, self.storage, since, note)]
+
     def _damage(self, job: Job, lines: Sequence[Any]) -> list[Event]:
         """Files of the attempt that its server could not take for what they should be, once
         each."""
-        told = [f"{self.node}: {str(line)[: decode.LONGEST_NOTE]}" for line in lines]
-        new = tuple(
+        notices = [f"{self.node}: {str(line)[: decode.LONGEST_NOTE]}" for line in lines]
+        new_notices = tuple(
             line
-            for line in told
+            for line in notices
             if line not in job.notices and self._is_new(line, (job.id, job.attempt))
         )
-        return (
-            [Profiled(self._clock.now(), job.id, job.attempt, self._offset(job), notices=new)]
-            if new
-            else []
-        )
+        if not new_notices:
+            return []
+        now, offset = self._clock.now(), self._offset(job)
+        return [Profiled(now, job.id, job.attempt, offset, notices=new_notices)]
 
     def _pulses(self, job: Job, ranks: Sequence[Info]) -> list[Event]:
         """Where its replicas are, once they have made no step for a while, and that they go on."""
         key, now = (job.id, job.attempt), self._clock.now()
-        found = decode.pulses_of(ranks, self.node, now)
-        if all(now - one.since < STILL for one in found):
-            found = ()
-        outline = _outline(found)
+        pulses = decode.pulses_of(ranks, self.node, now)
+        if all(now - pulse.since < STILL for pulse in pulses):
+            pulses = ()
+        outline = _outline(pulses)
         # told by the daemon before us, perhaps
-        kept = tuple(one for one in job.pulses if one.node == self.node)
-        if outline == self._still.get(key, _outline(kept)):
+        previous = tuple(pulse for pulse in job.pulses if pulse.node == self.node)
+        if outline == self._still.get(key, _outline(previous)):
             return []
         self._still[key] = outline
-        return [Pulsed(now, *key, self.node, found)]
+        return [Pulsed(now, *key, self.node, pulses)]
 
     def _late(self, key: Key, info: Info, snapshot: Snapshot, stamp: float | None) -> list[Event]:
         """The end of an attempt that was given up by its lease: for the journal alone."""
@@ -186,92 +185,62 @@ class Observer:
             return []
         if fate(snapshot, self.node, *key) is not Fate.OVER:
             return []
+        return [self._end(key, info, stamp)]
+
+    def _end(self, key: Key, info: Info, stamp: float | None) -> Exited:
+        """From now on its end is told."""
         self._ends[key] = self._clock.elapsed()
         now = self._clock.now()
-        ended = decode.moment(info.get("ended"), stamp, now)
-        end = decode.exit_of(info.get("exit"), lost=info["state"] == "lost", at=ended)
-        return [Exited(now, *key, self.node, end)]
+        ended_at = decode.moment(info.get("ended"), stamp, now)
+        end = decode.exit_of(info.get("exit"), is_lost=info["state"] == "lost", at=ended_at)
+        return Exited(now, *key, self.node, end)
 
     def is_late(self, key: Key) -> bool:
         """Was its end told a moment ago, so that it may not be kept yet?"""
         return self._clock.elapsed() - self._ends.get(key, -KEEPING) < KEEPING
 
     def _missing(
-        self, known: Mapping[Key, Info], snapshot: Snapshot, start_possible: Callable[[Key], bool]
+        self,
+        attempts: Mapping[Key, Info],
+        snapshot: Snapshot,
+        start_possible: Callable[[Key], bool],
     ) -> list[Event]:
         """Attempts that ought to be on the node, and are not, and cannot come any more."""
         events: list[Event] = []
         for job in snapshot.expected_on(self.node):
             key = (job.id, job.attempt)
-            lost = key not in known and is_lost(job, self.node, start_possible=start_possible(key))
-            if lost and self._is_new("Exited", key):
-                end = decode.exit_of(None, lost=True)
+            is_missing = key not in attempts and is_lost(
+                job, self.node, start_possible=start_possible(key)
+            )
+            if is_missing and self._is_new("Exited", key):
+                end = decode.exit_of(None, is_lost=True)
                 events.append(Exited(self._clock.now(), *key, self.node, end))
         return events
 
     def _of_node(
         self,
         devices: Sequence[Info],
-        known: Mapping[Key, Info],
+        attempts: Mapping[Key, Info],
         snapshot: Snapshot,
         yields: Sequence[str],
     ) -> list[Event]:
-        taken = {
-            device: reason
-            for key, info in known.items()
-            if info["state"] in ALIVE
-            and (reason := _taken_by(key, fate(snapshot, self.node, *key)))
-            for device in info.get("devices", ())
-        }
         now = self._clock.now()
-        addresses = decode.addresses_of(self._hello, self._address, self._interface)
-        node = Node(
-            id=self.node,
-            state=NodeState.UP,
-            devices=decode.devices_of(devices, taken, self._gpus, now),
-            cores=decode.whole(self._hello.get("cores", 0)),
-            memory_mib=decode.whole(self._hello.get("memory_mib", 0)),
-            boot_id=str(self._hello.get("boot_id", "")),
-            seen_at=now,
-            address=addresses[0] if addresses else "127.0.0.1",
-            addresses=addresses,
-            interface=self._interface,
-            ephemeral=decode.ephemeral_of(self._hello),
-            stuck=decode.stuck(known),
-            storage=self.storage,
-            strangers=self._strangers(known, snapshot),
-            damage=decode.damage(self._hello, known),
-            owner=self._owner,
-            yields=tuple(sorted(map(str, yields)))[:MOST_YIELDS],
-        )
-        if not decode.differs(self._told, node) and self._clock.elapsed() - self._told_at < SEEN:
+        node = description(self._settings, self._hello, devices, attempts, snapshot, yields, now)
+        if (
+            not decode.differs(self._announced_node, node)
+            and self._clock.elapsed() - self._node_told_at < SEEN
+        ):
             return []
-        self._told, self._told_at, self._reason = node, self._clock.elapsed(), ""
+        self._announced_node, self._node_told_at, self._reason = node, self._clock.elapsed(), ""
         return [NodeSeen(now, node)]
-
-    def _strangers(self, known: Mapping[Key, Info], snapshot: Snapshot) -> tuple[Stranger, ...]:
-        """Those that live. What is committed a moment later is none: no job is started before it
-        is."""
-        keys = [key for key in sorted(known) if known[key]["state"] in ALIVE]
-        folder = f"{self._hello.get('path', '')}/attempts"
-        return tuple(
-            Stranger(
-                *key,
-                since=decode.real(known[key].get("started_at") or 0.0),
-                pid=decode.whole(known[key].get("pid") or 0),
-                folder=f"{folder}/{wire.attempt_key(*key)}",
-            )
-            for key in keys
-            if fate(snapshot, self.node, *key) is Fate.STRANGER
-        )
 
     def _is_new(self, kind: str, key: Key) -> bool:
         """Was this not told lately? Told again after a while in case that it came to nothing."""
-        what = (kind, *key)
-        told = self._announced.get(what)
-        if told is not None and self._clock.elapsed() - told < RETELL:
+        announcement = (kind, *key)
+        announced_at = self._announced.get(announcement)
+        if announced_at is not None and self._clock.elapsed() - announced_at < RETELL:
             return False
-        self._announced[what] = self._clock.elapsed()
+        self._announced[announcement] = self._clock.elapsed()
         return True
 
     def note(self, line: str) -> None:
@@ -282,16 +251,4 @@ class Observer:
 
 
 def _outline(pulses: Sequence[RankPulse]) -> tuple[tuple[int, int, str], ...]:
-    return tuple((one.rank, one.step, one.phase) for one in pulses)
-
-
-def _taken_by(key: Key, whose: Fate) -> str:
-    """Why nobody else gets the devices of a living attempt; "" where that is known anyway."""
-    name = wire.attempt_key(*key)
-    match whose:
-        case Fate.STRANGER:
-            return f"attempt {name}, which is not in this daemon's database, runs on it"
-        case Fate.OVER:
-            return f"attempt {name}, which was given up, is still being ended on it"
-        case _:
-            return ""
+    return tuple((pulse.rank, pulse.step, pulse.phase) for pulse in pulses)

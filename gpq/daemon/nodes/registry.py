@@ -50,25 +50,27 @@ class Fleet:
         with self._lock:
             fingerprint = config.fingerprint()
             before, after = self._settings.nodes, config.load(policies=POLICIES)
-            gone = sorted(set(before) - set(after.nodes))
-            new = sorted(set(after.nodes) - set(before))
-            for name in gone:
+            removed_names = sorted(set(before) - set(after.nodes))
+            added_names = sorted(set(after.nodes) - set(before))
+            for name in removed_names:
                 _check_free(self._controller.snapshot, name, force=force)
-            for name in gone:
+            for name in removed_names:
                 self._remove(name, force=force)
-            for name in new:
+            for name in added_names:
                 self._world.add(name, after.nodes[name])
                 self._settings = replace(
                     self._settings, nodes={**self._settings.nodes, name: after.nodes[name]}
                 )
             if self._settings == after:
                 self._fingerprint = fingerprint
-            return Reloaded(added=new, removed=gone, restart_needed=self._settings != after)
+            return Reloaded(
+                added=added_names, removed=removed_names, restart_needed=self._settings != after
+            )
 
     def _remove(self, name: str, *, force: bool) -> None:
         """First the link goes, then the node: so that no news of it can bring it back, and no round
         in between uses it."""
-        was = self._settings.nodes[name]
+        node_config = self._settings.nodes[name]
         self._world.remove(name)
         now = self._controller.world.now
 
@@ -79,21 +81,21 @@ class Fleet:
         try:
             self._controller.ask(build)
         except BaseException:
-            self._world.add(name, was)
+            self._world.add(name, node_config)
             raise
-        rest = {each: config for each, config in self._settings.nodes.items() if each != name}
-        self._settings = replace(self._settings, nodes=rest)
+        nodes = {node: config for node, config in self._settings.nodes.items() if node != name}
+        self._settings = replace(self._settings, nodes=nodes)
 
 
 def _check_free(snapshot: Snapshot, name: str, *, force: bool) -> None:
-    on_it = [
+    job_ids = [
         str(job.id)
         for job in snapshot.jobs.values()
         if job.state in HOLDS_DEVICES and name in job.nodes
     ]
-    if on_it and not force:
+    if job_ids and not force:
         raise Refused(
-            f"there are jobs on {name}: {', '.join(on_it)}",
+            f"there are jobs on {name}: {', '.join(job_ids)}",
             f"`gpq nodes drain {name}` sends those away that can leave; wait for the others or `gpq"
             " cancel` them; --force leaves them there, and gpq hears no more of them",
         )

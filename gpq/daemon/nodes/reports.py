@@ -32,39 +32,12 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
     A line that makes no sense is logged and skipped: the ones around it still count, and the offset
     goes past it.
     """
-    found: dict[str, Any] = {}
-    timings: list[TimingSums] = []
-    metrics: dict[str, float] = {}
-    losses: list[LossPoint] = []
-    notices: list[str] = []
-    habits: tuple[Habit, ...] = ()
+    report = _Report()
     for line in text.splitlines():
         if not line.strip():
             continue
         try:
-            message = json.loads(line)
-            kind = message["kind"]
-            if kind == "timing":
-                timings.append(_timing(message))
-            elif kind == "metrics":
-                metrics.update(
-                    {
-                        _text(k, MAX_NAME): float(v)
-                        for k, v in message["values"].items()
-                        if v is not None
-                    }
-                )
-            elif kind == "loss":
-                losses.append(_loss(message))
-            elif kind == "notice":
-                notices.append(_text(message["message"], MAX_NOTICE))
-            elif kind == "habit":
-                habits = joined(habits, [_habit(message)])
-            elif isinstance(kind, str) and kind in _READERS:
-                field, read = _READERS[kind]
-                found[field] = read(message)
-                if kind == "checkpoint":
-                    found["checkpoint_bytes"] = _count(message.get("bytes", 0))
+            report.take(json.loads(line))
         except (
             ValueError,
             KeyError,
@@ -85,13 +58,45 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
         job,
         attempt,
         offset,
-        timings=tuple(timings),
-        metrics=tuple(metrics.items()),
-        losses=tuple(losses),
-        notices=tuple(notices),
-        habits=habits,
-        **found,
+        timings=tuple(report.timings),
+        metrics=tuple(report.metrics.items()),
+        losses=tuple(report.losses),
+        notices=tuple(report.notices),
+        habits=report.habits,
+        **report.fields,
     )
+
+
+class _Report:
+    """What several lines say together. `fields`: of which only the newest line counts."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, Any] = {}
+        self.timings: list[TimingSums] = []
+        self.metrics: dict[str, float] = {}
+        self.losses: list[LossPoint] = []
+        self.notices: list[str] = []
+        self.habits: tuple[Habit, ...] = ()
+
+    def take(self, message: Any) -> None:
+        """One line more. Raises what a line raises that makes no sense."""
+        kind = message["kind"]
+        match kind:
+            case "timing":
+                self.timings.append(_timing(message))
+            case "metrics":
+                self.metrics.update(_metrics(message))
+            case "loss":
+                self.losses.append(_loss(message))
+            case "notice":
+                self.notices.append(_text(message["message"], MAX_NOTICE))
+            case "habit":
+                self.habits = joined(self.habits, [_habit(message)])
+            case str() if kind in _READERS:
+                field, read = _READERS[kind]
+                self.fields[field] = read(message)
+        if kind == "checkpoint":
+            self.fields["checkpoint_bytes"] = _count(message.get("bytes", 0))
 
 
 def _text(value: Any, most: int) -> str:
@@ -109,11 +114,11 @@ def _line(value: Any, most: int) -> str:
 def _habit(message: Mapping[str, Any]) -> Habit:
     """Freedoms that gpq does not know are left out. Raises ValueError where none is left, or it has
     no code: it says nothing."""
-    named, code = message["freedoms"], message["code"]
-    if not isinstance(named, list) or not isinstance(code, str):
+    names, code = message["freedoms"], message["code"]
+    if not isinstance(names, list) or not isinstance(code, str):
         raise ValueError("freedoms are a list, a code is a text")
     freedoms, code = (
-        tuple(freedom for freedom in FREEDOMS if freedom in named),
+        tuple(freedom for freedom in FREEDOMS if freedom in names),
         _line(code, MAX_CODE),
     )
     if not freedoms or not code:
@@ -149,6 +154,14 @@ def _count(value: Any) -> int:
     if count > MAX_COUNT:
         raise ValueError(f"{value} is beyond {MAX_COUNT}")
     return count
+
+
+def _metrics(message: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        _text(name, MAX_NAME): float(value)
+        for name, value in message["values"].items()
+        if value is not None
+    }
 
 
 def _timing(message: Mapping[str, Any]) -> TimingSums:

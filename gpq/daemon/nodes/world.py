@@ -27,9 +27,9 @@ from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.clock.epoch import UNNAMED, Reign
 from gpq.daemon.files.staging import Stager
+from gpq.daemon.nodes.decode import Key
 from gpq.daemon.nodes.leases import LeaseWatch
 from gpq.daemon.nodes.node_client import NodeClient
-from gpq.daemon.nodes.observer import Key
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import NodeSilent, NotFound
 
@@ -178,7 +178,9 @@ class LiveWorld:
         """Let go of a node: nothing more is heard of it. What runs there runs on. Its removal is
         for others to tell."""
         client = self._clients[NodeId(name)]
-        self._clients = {node: each for node, each in self._clients.items() if node != name}
+        self._clients = {
+            node: node_client for node, node_client in self._clients.items() if node != name
+        }
         client.close()
         self._give_up_unreachable()
 
@@ -190,23 +192,29 @@ class LiveWorld:
     def wait(self, until: Seconds) -> Sequence[Event] | None:
         """All that has come; nothing when woken or when it is `until`; None once the world is
         closed."""
-        found: list[Event] = []
+        events: list[Event] = []
         woken = False
         while not self._over:
-            rest = 0.0 if found or woken else min(until - self._clock.now(), LONGEST_WAIT)
+            has_news = bool(events) or woken
             try:
-                news = self._queue.get(timeout=rest) if rest > 0 else self._queue.get_nowait()
+                news = self._next_news(0.0 if has_news else until - self._clock.now())
             except Empty:
-                if found or woken or self._clock.now() >= until:
-                    return found
+                if has_news or self._clock.now() >= until:
+                    return events
                 continue
             if news is None:
                 self._over = True
             elif news:
-                found.extend(news)
+                events.extend(news)
             else:
                 woken = True
-        return found or None
+        return events or None
+
+    def _next_news(self, timeout: Seconds) -> Sequence[Event] | None:
+        """Raises Empty. No longer than LONGEST_WAIT."""
+        if timeout <= 0:
+            return self._queue.get_nowait()
+        return self._queue.get(timeout=min(timeout, LONGEST_WAIT))
 
     def wake(self) -> None:
         self._queue.put(_WAKE)
@@ -260,8 +268,8 @@ class LiveWorld:
         self, node: NodeId, errand: str, fields: Mapping[str, object], limit: Seconds
     ) -> dict[str, Any]:
         """What a server told of an errand. Raises GpqError when it does not answer or refuses."""
-        asked = {"errand": errand, "fields": fields, "limit": limit}
-        return dict(self._of(node).request("errand", asked, timeout=limit + 5.0)["answer"])
+        request = {"errand": errand, "fields": fields, "limit": limit}
+        return dict(self._of(node).request("errand", request, timeout=limit + 5.0)["answer"])
 
     def purge(self, job: JobId) -> None:
         """Remove logs and checkpoints of a job that ended, on every node. Raises GpqError naming

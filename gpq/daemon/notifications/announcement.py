@@ -69,7 +69,7 @@ def _is_first_server(event: facts.Started, job: Job) -> bool:
     return job.attempt != event.attempt or job.started_nodes[:1] == (event.node,)
 
 
-def headline(job: Job, word: str, said: str) -> str:
+def headline(job: Job, word: str, fact: str) -> str:
     """One line: ``job 42 train failed: exit 1``."""
     name = f"job {job.id}{f' {job.name}' if job.name else ''}"
     match word:
@@ -78,40 +78,40 @@ def headline(job: Job, word: str, said: str) -> str:
         case "restart":
             return f"{name} runs again"
         case "retry":
-            return f"{name}: {said}"
+            return f"{name}: {fact}"
         case "fail" if job.state not in TERMINAL:
-            return f"{name} is {said}" if said.startswith("held") else f"{name}: {said}"
-    ended = event_text.ended_line(job)
-    return f"{name} {HOW.get(job.state, str(job.state))}{f': {ended}' if ended else ''}"
+            return f"{name} is {fact}" if fact.startswith("held") else f"{name}: {fact}"
+    end_line = event_text.ended_line(job)
+    return f"{name} {HOW.get(job.state, str(job.state))}{f': {end_line}' if end_line else ''}"
 
 
-def letter(job: Job, word: str, said: str, lines: Sequence[str], note: str, now: Seconds) -> Letter:
+def letter(job: Job, word: str, fact: str, lines: Sequence[str], note: str, now: Seconds) -> Letter:
     """About one fact. `lines`: the end of its log, fit to be sent; `note`: why there are none."""
-    facts_of = [f"user {job.spec.user}"]
+    details = [f"user {job.spec.user}"]
     if job.placement is not None and job.state in HOLDS_DEVICES:
-        facts_of.append(
+        details.append(
             "on "
             + ", ".join(f"{node} ({len(devices)} GPUs)" for node, devices in job.placement.parts)
         )
     if job.first_started_at is not None:
-        facts_of.append(f"waited {span(max(job.first_started_at - job.submitted_at, 0.0))}")
-        facts_of.append(f"ran {span(run_seconds(job, now))}")
+        details.append(f"waited {span(max(job.first_started_at - job.submitted_at, 0.0))}")
+        details.append(f"ran {span(run_seconds(job, now))}")
     if job.restarts:
-        facts_of.append(f"{job.restarts} restarts")
-    body = [headline(job, word, said), ", ".join(facts_of)]
+        details.append(f"{job.restarts} restarts")
+    body = [headline(job, word, fact), ", ".join(details)]
     if lines:
         body += ["", f"The last {len(lines)} lines of its log:", *lines]
     elif note:
         body += ["", note]
     if word in WITH_LOG:
         body += ["", f"gpq logs {job.id}"]
-    return Letter(f"gpq: {headline(job, word, said)}"[:150], "\n".join(body))
+    return Letter(f"gpq: {headline(job, word, fact)}"[:150], "\n".join(body))
 
 
 def digest(headlines: Sequence[str]) -> Letter:
     """About many at once."""
-    shown = [
+    lines = [
         *headlines[:50],
         *([f"and {len(headlines) - 50} more: gpq status"] if len(headlines) > 50 else []),
     ]
-    return Letter(f"gpq: {len(headlines)} news of jobs", "\n".join(shown))
+    return Letter(f"gpq: {len(headlines)} news of jobs", "\n".join(lines))

@@ -9,52 +9,29 @@ show` tells.
 
 from __future__ import annotations
 
-import base64
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
-from gpq.control import event_text
-from gpq.core.model import events as facts
-from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
-from gpq.daemon.notifications import announcement, outbox, redaction
+from gpq.daemon.notifications import outbox
+from gpq.daemon.notifications.journal import Journal, JournalReader
+from gpq.daemon.notifications.letters import LetterWriter
 from gpq.daemon.notifications.outbox import Message, State
 from gpq.daemon.service.logs import Tail
-from gpq.errors import GpqError
 from gpq.notify.worker_pool import Courier
 
 # between the tries; after the last it is lost
 BACKOFF: tuple[Seconds, ...] = (10.0, 60.0, 300.0, 1800.0, 7200.0)
 MOST_AT_ONCE = 8  # targets
 ONE_BY_ONE = 3  # messages to one target; more at once are one message
-MOST_WAITING, MOST_LOST = 5000, 200
-READ_AT_ONCE = 500  # events
 KEPT_EVERY = 10_000  # events without news, after which `seq` is written all the same
 PAUSE: Seconds = 0.3  # between two looks at the journal
 LONGEST_PAUSE: Seconds = 60.0
 LAST_WORDS: Seconds = 2.0  # at the end of the daemon
-YOUNG: Seconds = 60.0  # a fact about a job that is not known yet
-END_OF_LOG = 16 << 10  # bytes that are looked at
 
 log = logging.getLogger(__name__)
-
-
-class Journal(Protocol):
-    """What is needed of the store."""
-
-    id: str
-
-    def news(
-        self, after: int, kinds: Sequence[type], limit: int
-    ) -> tuple[int, list[tuple[int, facts.Event]]]: ...
-    def history(self, *, ids: Sequence[JobId] | None = None) -> list[Job]: ...
-    def events(
-        self, *, job: JobId | None = None, kinds: Sequence[type] = ()
-    ) -> list[facts.Event]: ...
 
 
 class Notifier:
@@ -71,18 +48,14 @@ class Notifier:
         lines: int = 20,
         backoff: Sequence[Seconds] = BACKOFF,
     ) -> None:
-        self._journal, self._view, self._changed, self._tail, self._now = (
-            journal,
-            view,
-            changed,
-            tail,
-            now,
-        )
-        self._path, self._lines, self._backoff = path, lines, tuple(backoff)
+        self._journal, self._view, self._changed, self._now = journal, view, changed, now
+        self._reader = JournalReader(journal, view, now)
+        self._writer = LetterWriter(self._reader, tail, now, lines)
+        self._path, self._backoff = path, tuple(backoff)
         self._lock = threading.Lock()
         self._busy: dict[str, Courier] = {}  # targets that are being served
         self._state = self._read()
-        self._kept = self._state.seq
+        self._written_seq = self._state.seq
         self._looked: Snapshot | None = None
         self._closing = threading.Event()
         self._nudged = False  # a target's thread has ended
@@ -115,13 +88,13 @@ class Notifier:
         while not self._closing.is_set():
             try:
                 self.look()
-                rest = self._serve()
+                pause = self._serve()
             except Exception:
                 log.exception("notifications wait")
-                rest = LONGEST_PAUSE
+                pause = LONGEST_PAUSE
             with self._changed:
                 if self._looked is self._view() and not self._nudged and not self._closing.is_set():
-                    self._changed.wait(rest)
+                    self._changed.wait(pause)
                 self._nudged = False
             self._closing.wait(PAUSE)
 
@@ -129,79 +102,47 @@ class Notifier:
         """What the journal holds that is new is waiting afterwards, durably."""
         snapshot = self._view()
         while True:
-            seq, read = self._journal.news(self._state.seq, announcement.KINDS, READ_AT_ONCE)
-            found = [
-                (number, event) for number, event in read if isinstance(event, announcement.KINDS)
-            ]
-            jobs = self._jobs(found)
-            early = [
-                number
-                for number, event in found
-                if event.job not in jobs and self._now() - event.at < YOUNG
-            ]
-            if early:  # committed, and not published yet: at the next look
-                seq, found = (
-                    early[0] - 1,
-                    [(number, event) for number, event in found if number < early[0]],
-                )
-            news = _wanted(found, jobs)
+            page = self._reader.page(self._state.seq)
             with self._lock:
-                waiting = (*self._state.waiting, *news)
-                dropped = [replace(each, why="too many wait") for each in waiting[:-MOST_WAITING]]
-                lost = (*self._state.lost, *dropped)[-MOST_LOST:]
-                state = replace(self._state, seq=seq, waiting=waiting[-MOST_WAITING:], lost=lost)
-                self._keep(state, write=bool(news) or seq - self._kept >= KEPT_EVERY)
-            if len(read) < READ_AT_ONCE or early or self._closing.is_set():
+                is_due = bool(page.messages) or page.seq - self._written_seq >= KEPT_EVERY
+                self._keep(self._state.with_news(page.seq, page.messages), write=is_due)
+            if not page.is_full or page.is_early or self._closing.is_set():
                 break
-        self._looked = snapshot if not early else None
-
-    def _jobs(self, found: Sequence[tuple[int, announcement.Told]]) -> dict[JobId, Job]:
-        """As they are now, or were at their end."""
-        live = self._view().jobs
-        names = {event.job for _, event in found}
-        ended = (
-            self._journal.history(ids=sorted(names - live.keys())) if names - live.keys() else []
-        )
-        return {
-            **{name: live[name] for name in names if name in live},
-            **{job.id: job for job in ended},
-        }
+        self._looked = None if page.is_early else snapshot
 
     def _serve(self) -> Seconds:
         """Begin what is due. Seconds until something else will be."""
         now = self._now()
         with self._lock:
-            due = dict.fromkeys(each.target for each in self._state.waiting if each.due <= now)
-            for target in due:
+            due_targets = dict.fromkeys(
+                message.target for message in self._state.waiting if message.due <= now
+            )
+            for target in due_targets:
                 if target not in self._busy and len(self._busy) < MOST_AT_ONCE:
                     self._busy[target] = Courier()
                     name = f"notify {len(self._busy)}"
                     threading.Thread(
                         target=self._send, args=(target, self._busy[target]), name=name, daemon=True
                     ).start()
-            later = [
-                each.due - now for each in self._state.waiting if each.target not in self._busy
+            delays = [
+                message.due - now
+                for message in self._state.waiting
+                if message.target not in self._busy
             ]
-        return min(max(min(later, default=LONGEST_PAUSE), 0.0), LONGEST_PAUSE)
+        return min(max(min(delays, default=LONGEST_PAUSE), 0.0), LONGEST_PAUSE)
 
     # -- a target's thread -------------------------------------------------------------------------
 
     def _send(self, target: str, courier: Courier) -> None:
         try:
             while not self._closing.is_set():
-                now = self._now()
-                due = [
-                    each
-                    for each in self._state.waiting
-                    if each.target == target and each.due <= now
-                ]
-                batch = due[:1] if len(due) <= ONE_BY_ONE else due
+                batch = self._batch(target)
                 if not batch:
                     break
-                letter = self._letter(batch)
-                why = (
-                    courier.deliver(target, letter.title, letter.body) if letter is not None else ""
-                )
+                letter = self._writer.letter(batch)
+                why = ""
+                if letter is not None:
+                    why = courier.deliver(target, letter.title, letter.body)
                 if self._closing.is_set() and why:
                     break
                 self._tried(batch, why)
@@ -215,75 +156,29 @@ class Notifier:
                 self._nudged = True
                 self._changed.notify_all()
 
-    def _tried(self, batch: Sequence[Message], why: str) -> None:
-        """Once it was sent, it is forgotten and what waits for the same target is due; else it
-        waits longer, or is lost."""
-        now, target = self._now(), batch[0].target
-        done = {(each.seq, each.target) for each in batch}
-        after: list[Message] = []
-        with self._lock:
-            lost = list(self._state.lost)
-            for each in self._state.waiting:
-                if (each.seq, each.target) not in done:
-                    after.append(
-                        replace(each, due=0.0) if each.target == target and not why else each
-                    )
-                elif why and each.tries < len(self._backoff):
-                    after.append(
-                        replace(
-                            each, tries=each.tries + 1, due=now + self._backoff[each.tries], why=why
-                        )
-                    )
-                elif why:
-                    lost.append(replace(each, tries=each.tries + 1, why=why))
-            self._keep(
-                replace(self._state, waiting=tuple(after), lost=tuple(lost[-MOST_LOST:])),
-                write=True,
-            )
-        if why:
-            log.warning("notification to %s: %s", target, why)
-
-    def _letter(self, batch: Sequence[Message]) -> announcement.Letter | None:
-        """None where nothing is known of the jobs any more."""
-        jobs = {
-            name: job for each in batch if (job := self._job(name := JobId(each.job))) is not None
-        }
-        known = [(jobs[JobId(each.job)], each) for each in batch if each.job in jobs]
-        if not known:
-            return None
-        if len(batch) > 1:
-            return announcement.digest(
-                [announcement.headline(job, each.word, each.said) for job, each in known]
-            )
-        [(job, each)] = known
-        lines, note = self._log(job, each)
-        return announcement.letter(job, each.word, each.said, lines, note, self._now())
-
-    def _job(self, name: JobId) -> Job | None:
-        """An end is in the database before it is published."""
-        return next(iter(self._journal.history(ids=[name])), None) or self._view().jobs.get(name)
-
-    def _log(self, job: Job, message: Message) -> tuple[list[str], str]:
-        """The end of the log of the attempt that it is about, or why there is none."""
-        if message.word not in announcement.WITH_LOG or not self._lines:
-            return [], ""
-        launches = [
-            each
-            for each in self._journal.events(job=job.id, kinds=(facts.Launched,))
-            if each.at <= message.at
+    def _batch(self, target: str) -> list[Message]:
+        """What goes to a target next: one message, or all that is due where that is much."""
+        now = self._now()
+        due_messages = [
+            message
+            for message in self._state.waiting
+            if message.target == target and message.due <= now
         ]
-        if not launches or not isinstance(last := launches[-1], facts.Launched):
-            return [], ""
-        node = last.placement.parts[0][0]
-        try:
-            size = int(self._tail(node, job.id, last.attempt, 0, 1)["size"])
-            piece = self._tail(node, job.id, last.attempt, max(size - END_OF_LOG, 0), END_OF_LOG)
-            text = base64.b64decode(piece["data"]).decode("utf-8", "replace")
-        except (GpqError, ValueError, KeyError, TypeError) as error:
-            return [], f"Its log cannot be had now: {redaction.plain(str(error))[:200]}"
-        # of its first line only a part was read
-        whole = text if size <= END_OF_LOG else text.partition("\n")[2]
-        return redaction.last_lines(whole, self._lines, job.spec.env), ""
+        if len(due_messages) <= ONE_BY_ONE:
+            return due_messages[:1]
+        return due_messages
+
+    def _tried(self, batch: Sequence[Message], why: str) -> None:
+        """`why` it was not sent; "" where it was."""
+        now = self._now()
+        with self._lock:
+            if why:
+                state = self._state.after_failure(batch, why, now, self._backoff)
+            else:
+                state = self._state.after_success(batch)
+            self._keep(state, write=True)
+        if why:
+            log.warning("notification to %s: %s", batch[0].target, why)
 
     # -- what is remembered ------------------------------------------------------------------------
 
@@ -293,9 +188,9 @@ class Notifier:
         state, why = outbox.read(self._path)
         if why:
             log.warning("%s cannot be read and begins anew: %s", self._path, why)
-        last, _ = self._journal.news(1 << 62, announcement.KINDS, 1)
-        if state.store != self._journal.id or state.seq > last:
-            state = State(self._journal.id, last)
+        end = self._reader.end()
+        if state.store != self._journal.id or state.seq > end:
+            state = State(self._journal.id, end)
             self._keep(state, write=True)
         return state
 
@@ -304,28 +199,9 @@ class Notifier:
         try:
             if write:
                 outbox.write(self._path, state)
-                self._kept = state.seq
+                self._written_seq = state.seq
         except OSError as error:
             log.warning(
                 "%s cannot be written, so a notification may be sent twice: %s", self._path, error
             )
         self._state = state
-
-
-def _wanted(
-    found: Sequence[tuple[int, announcement.Told]], jobs: Mapping[JobId, Job]
-) -> list[Message]:
-    news: dict[tuple[int, str, str, int], Message] = {}
-    for seq, event in found:
-        job = jobs.get(event.job)
-        word = announcement.word_of(event, job) if job is not None and job.spec.notify else ""
-        if job is None or not word or not announcement.is_wanted(word, event, job):
-            continue
-        said = event_text.event_line(event)
-        # all servers of an attempt tell that it runs
-        fact = event.attempt if isinstance(event, facts.Started) else seq
-        for target in job.spec.notify:
-            news.setdefault(
-                (job.id, target, word, fact), Message(seq, event.at, job.id, target, word, said)
-            )
-    return list(news.values())

@@ -6,13 +6,16 @@ notifications.json  {"store": id of the database, "seq": the journal was read up
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 
 from gpq_agent import wire
 
 from gpq import decoding
 from gpq.core.feasibility.leases import span
 from gpq.core.model.units import Seconds
+
+MOST_WAITING, MOST_LOST = 5000, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,11 @@ class Message:
     def about(self) -> str:
         return f"the notification of its {self.word}"
 
+    @property
+    def key(self) -> tuple[int, str]:
+        """Which fact is told to whom."""
+        return self.seq, self.target
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -43,28 +51,67 @@ class State:
     waiting: tuple[Message, ...] = ()
     lost: tuple[Message, ...] = ()
 
+    def with_news(self, seq: int, messages: Sequence[Message]) -> State:
+        """They wait behind all others; where too many wait, the oldest are lost."""
+        queue = (*self.waiting, *messages)
+        overflow = [replace(message, why="too many wait") for message in queue[:-MOST_WAITING]]
+        lost_messages = (*self.lost, *overflow)[-MOST_LOST:]
+        return replace(self, seq=seq, waiting=queue[-MOST_WAITING:], lost=lost_messages)
+
+    def after_success(self, batch: Sequence[Message]) -> State:
+        """It is forgotten, and what waits for the same target is due."""
+        target, batch_keys = batch[0].target, {message.key for message in batch}
+        queue = [message for message in self.waiting if message.key not in batch_keys]
+        return replace(
+            self,
+            waiting=tuple(
+                replace(message, due=0.0) if message.target == target else message
+                for message in queue
+            ),
+        )
+
+    def after_failure(
+        self, batch: Sequence[Message], why: str, now: Seconds, backoff: Sequence[Seconds]
+    ) -> State:
+        """It waits longer, or is lost after its last try."""
+        batch_keys = {message.key for message in batch}
+        queue: list[Message] = []
+        lost_messages = list(self.lost)
+        for message in self.waiting:
+            if message.key not in batch_keys:
+                queue.append(message)
+                continue
+            next_message = replace(message, tries=message.tries + 1, why=why)
+            if message.tries < len(backoff):
+                queue.append(replace(next_message, due=now + backoff[message.tries]))
+            else:
+                lost_messages.append(next_message)
+        return replace(self, waiting=tuple(queue), lost=tuple(lost_messages[-MOST_LOST:]))
+
     def notes(self, job: int, now: Seconds) -> list[str]:
         """What could not be sent about a job, or not yet, a line each."""
-        lost = [
-            f"{each.about} was not sent to {each.target}: {each.why}; given up after"
-            f" {_tries(each.tries)}"
-            for each in self.lost
-            if each.job == job
+        lost_notes = [
+            f"{message.about} was not sent to {message.target}: {message.why}; given up after"
+            f" {_tries(message.tries)}"
+            for message in self.lost
+            if message.job == job
         ]
-        late = [
-            f"{each.about} is not sent to {each.target} yet: {each.why}; tried again in"
-            f" {span(max(each.due - now, 0.0))}"
-            for each in self.waiting
-            if each.job == job and each.tries
+        late_notes = [
+            f"{message.about} is not sent to {message.target} yet: {message.why}; tried again in"
+            f" {span(max(message.due - now, 0.0))}"
+            for message in self.waiting
+            if message.job == job and message.tries
         ]
-        return lost + late
+        return lost_notes + late_notes
 
 
 def read(path: str) -> tuple[State, str]:
     """(what is remembered, why it cannot be read)."""
     try:
-        found = wire.read_json(path)
-        return (decoding.convert(found, State) if found is not None else State()), ""
+        content = wire.read_json(path)
+        if content is None:
+            return State(), ""
+        return decoding.convert(content, State), ""
     except (OSError, ValueError) as error:
         return State(), str(error)
 

@@ -47,15 +47,11 @@ CALLS = re.compile(r"<!|@(?=everyone|here|channel|all\b)", re.IGNORECASE)
 def last_lines(text: str, count: int, env: Iterable[tuple[str, str]] = ()) -> list[str]:
     """The last `count` lines of a log that are not empty, as they may be sent; `env` is the
     job's."""
-    hidden = _values(env)
-    lines = [
-        plain(line.rpartition("\r")[2] or line) for line in text.replace("\r\n", "\n").split("\n")
-    ]
-    return (
-        [shown(line, hidden) for line in [each for each in lines if each][-count:]]
-        if count > 0
-        else []
-    )
+    secrets = _values(env)
+    raw_lines = text.replace("\r\n", "\n").split("\n")
+    plain_lines = (plain(line.rpartition("\r")[2] or line) for line in raw_lines)
+    lines = [line for line in plain_lines if line]
+    return [shown(line, secrets) for line in lines[max(len(lines) - count, 0) :]]
 
 
 # Of a sign: is it a small letter, a capital letter, a digit?
@@ -67,21 +63,21 @@ def plain(line: str) -> str:
     return CONTROL.sub("", ESCAPES.sub("", line).replace("\t", " ")).rstrip()
 
 
-def shown(line: str, hidden: Sequence[str] = ()) -> str:
+def shown(line: str, secrets: Sequence[str] = ()) -> str:
     """The line, or that it was left out."""
-    if any(value in line for value in hidden) or looks_secret(line[: 2 * LONGEST_LINE]):
+    if any(value in line for value in secrets) or looks_secret(line[: 2 * LONGEST_LINE]):
         return LEFT_OUT
-    cut = line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..."
-    return CALLS.sub(lambda found: f"{found[0]} ", cut)
+    excerpt = line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..."
+    return CALLS.sub(lambda call: f"{call[0]} ", excerpt)
 
 
 def looks_secret(line: str) -> bool:
     """Does it give something away?"""
     if TOKENS.search(line):
         return True
-    if any(not NUMBER.fullmatch(found[1].strip("\"'")) for found in GIVEN.finditer(line)):
+    if any(not NUMBER.fullmatch(match[1].strip("\"'")) for match in GIVEN.finditer(line)):
         return True
-    return any(_random(found[0]) for found in BLOB.finditer(line))
+    return any(_random(match[0]) for match in BLOB.finditer(line))
 
 
 def _random(word: str) -> bool:
@@ -98,10 +94,10 @@ def _random(word: str) -> bool:
 def _values(env: Iterable[tuple[str, str]]) -> list[str]:
     """What must not be in a line: values of variables that are secrets, and whole settings of the
     others."""
-    found = []
+    secrets = []
     for name, value in env:
         if SECRET.search(name) and len(value) >= LEAST_SECRET:
-            found.append(value)
+            secrets.append(value)
         elif len(value) >= LEAST_VALUE:
-            found += [f"{name}={value}", f"{name}: {value}", f"'{name}': '{value}'"]
-    return found
+            secrets += [f"{name}={value}", f"{name}: {value}", f"'{name}': '{value}'"]
+    return secrets

@@ -35,12 +35,12 @@ class Changes:
         self,
         controller: Controller,
         past: History,
-        configured: Callable[[], Collection[str]],
+        node_names: Callable[[], Collection[str]],
         targets: Callable[[object], Notify],
     ) -> None:
         self._controller = controller
         self._past = past
-        self._configured = configured
+        self._node_names = node_names
         self._targets = targets
         self.handlers: Handlers = {
             requests.Cancel: self._cancel,
@@ -65,45 +65,44 @@ class Changes:
         def build(
             snapshot: Snapshot,
         ) -> tuple[Sequence[Any], tuple[set[JobId], dict[JobId, list[str]]]]:
-            unheard = {
-                name: absent
-                for name in names
-                if name in snapshot.jobs
-                and (absent := _without(snapshot, name, self._configured()))
-            }
-            return job_requests.cancel(snapshot, names, now(), peer.user), (
-                set(names) - set(snapshot.jobs),
-                unheard,
-            )
+            events = job_requests.cancel(snapshot, names, now(), peer.user)
+            return events, (set(names) - set(snapshot.jobs), self._absent(snapshot, names))
 
-        before, absent = controller.ask(build)
-        remaining = self.until_gone(
+        ended_before, absent_servers = controller.ask(build)
+        live_names = self.until_gone(
             names, request.wait, hurry=lambda: all(self._unheard(names).values())
         )
-        over = {
-            job.id: job
-            for job in self._past.history(ids=[name for name in names if name not in remaining])
+        gone_names = [name for name in names if name not in live_names]
+        cancelled_names = {
+            job.id
+            for job in self._past.history(ids=gone_names)
+            if job.state is JobState.CANCELLED and job.id not in ended_before
         }
-        cancelled = [
-            int(name)
-            for name in names
-            if name not in before and name in over and over[name].state is JobState.CANCELLED
-        ]
-        given_up = {int(name): nodes for name, nodes in absent.items() if int(name) in cancelled}
-        cancelled = [name for name in cancelled if name not in given_up]
-        ended = [
-            int(name)
-            for name in names
-            if name not in remaining and int(name) not in {*cancelled, *given_up}
-        ]
-        waiting = {
-            int(name): said
-            for name, said in self._unheard(names).items()
-            if said and name in remaining
-        }
+        given_up_names = cancelled_names & absent_servers.keys()
         return job_answers.CancelResult(
-            cancelled, ended, [int(name) for name in names if name in remaining], waiting, given_up
+            cancelled=_ids(gone_names, cancelled_names - given_up_names),
+            ended=_ids(gone_names, set(gone_names) - cancelled_names),
+            remaining=_ids(names, live_names),
+            waiting={
+                int(name): silence_text
+                for name, silence_text in self._unheard(names).items()
+                if silence_text and name in live_names
+            },
+            given_up={
+                int(name): servers
+                for name, servers in absent_servers.items()
+                if name in given_up_names
+            },
         )
+
+    def _absent(self, snapshot: Snapshot, names: Sequence[JobId]) -> dict[JobId, list[str]]:
+        """Of live jobs: their servers that nobody will ever hear of again."""
+        servers_by_job = {
+            name: _without(snapshot, name, self._node_names())
+            for name in names
+            if name in snapshot.jobs
+        }
+        return {name: servers for name, servers in servers_by_job.items() if servers}
 
     def _unheard(self, names: Sequence[JobId]) -> dict[JobId, str]:
         """Of the jobs that are still live: whose silence an order to them waits out, "" where it
@@ -112,16 +111,16 @@ class Changes:
         Not yet of servers that were never heard of, or only a moment ago; never of those that are
         not configured."""
         snapshot, now = self._controller.snapshot, self._controller.world.now()
-        told = dict.fromkeys((name for name in names if name in snapshot.jobs), "")
-        for name in told:
-            silent = silence(snapshot, snapshot.jobs[name], now)
+        silences = dict.fromkeys((name for name in names if name in snapshot.jobs), "")
+        for name in silences:
+            job_silence = silence(snapshot, snapshot.jobs[name], now)
             if (
-                silent is not None
-                and silent.seconds >= pace.FIRST_NEWS
-                and snapshot.nodes.keys() >= set(silent.nodes)
+                job_silence is not None
+                and job_silence.seconds >= pace.FIRST_NEWS
+                and snapshot.nodes.keys() >= set(job_silence.nodes)
             ):
-                told[name] = str(silent)
-        return told
+                silences[name] = str(job_silence)
+        return silences
 
     def _hold(self, request: requests.Hold, peer: Peer) -> job_answers.Changed:
         return self._change(request.jobs, job_requests.hold, peer)
@@ -141,24 +140,24 @@ class Changes:
             isinstance(words, list) and all(isinstance(word, str) for word in words)
         ):
             raise UsageError("`after` is a list of jobs with conditions", dependencies.EXAMPLE)
-        asked = (
+        after = (
             None if words is None else dependencies.dependencies(words, controller.snapshot, past)
         )
         notify = self._targets(request.changes.get("notify"))
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Changed]:
-            ended = [name for name in names if name not in snapshot.jobs]
-            over = past.history(ids=ended) if ended else []
+            ended_ids = [name for name in names if name not in snapshot.jobs]
+            ended_jobs = past.history(ids=ended_ids) if ended_ids else []
             ends = edit.judge(
                 request,
-                asked,
+                after,
                 snapshot,
                 lambda ids: past.history(ids=ids),
-                self._configured(),
+                self._node_names(),
                 notify,
             )
             return job_requests.changes(
-                snapshot, names, over, ends, controller.world.now(), peer.user
+                snapshot, names, ended_jobs, ends, controller.world.now(), peer.user
             )
 
         return settled(controller, build)
@@ -174,9 +173,9 @@ class Changes:
         names = resolve(selectors, controller.snapshot, self._past)
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Changed]:
-            ended = [name for name in names if name not in snapshot.jobs]
-            over = self._past.history(ids=ended) if ended else []
-            return job_requests.changes(snapshot, names, over, judge, now(), peer.user)
+            ended_ids = [name for name in names if name not in snapshot.jobs]
+            ended_jobs = self._past.history(ids=ended_ids) if ended_ids else []
+            return job_requests.changes(snapshot, names, ended_jobs, judge, now(), peer.user)
 
         return controller.ask(build)
 
@@ -223,10 +222,15 @@ class Changes:
             return live
 
 
-def _without(snapshot: Snapshot, name: JobId, configured: Iterable[str]) -> list[str]:
+def _ids(names: Iterable[JobId], choice: Collection[JobId]) -> list[int]:
+    """Those of `names` that are in it, in their order."""
+    return [int(name) for name in names if name in choice]
+
+
+def _without(snapshot: Snapshot, name: JobId, node_names: Iterable[str]) -> list[str]:
     """The servers of a job that are not configured any more and told no end of it."""
     job = snapshot.jobs[name]
     if job.state not in HOLDS_DEVICES:
         return []
-    told = {node for node, _ in job.exits}
-    return [str(node) for node in job.nodes if node not in told and node not in configured]
+    exited_nodes = {node for node, _ in job.exits}
+    return [str(node) for node in job.nodes if node not in exited_nodes and node not in node_names]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpq.control.controller import Controller
 from gpq.core.model.events import Launched
@@ -29,6 +29,45 @@ FIRST_PAUSE, LAST_PAUSE = 0.05, 0.5  # between looks at a log that does not grow
 SILENT_PAUSE = 1.0  # seconds after which a silent node is told of
 
 
+class _Source(NamedTuple):
+    """Whose log is read, and which others there are."""
+
+    job: Job
+    attempt: int
+    attempts: list[int]
+    node: str
+    nodes: list[str]
+
+    @property
+    def is_over(self) -> bool:
+        """Has the attempt ended?"""
+        job = self.job
+        return job.attempt > self.attempt or (
+            job.attempt == self.attempt and job.state not in HOLDS_DEVICES
+        )
+
+    @property
+    def is_running(self) -> bool:
+        """Has the node said that it runs there?"""
+        return self.job.attempt == self.attempt and self.node in self.job.started_nodes
+
+    def chunk(
+        self, data: str, offset: int, *, ended: bool, silent: str = "", skipped: int = 0
+    ) -> LogChunk:
+        return LogChunk(
+            self.attempt,
+            self.node,
+            data,
+            offset,
+            ended,
+            self.attempts,
+            self.nodes,
+            str(self.job.state),
+            silent,
+            skipped=skipped,
+        )
+
+
 class LogReader:
     def __init__(self, controller: Controller, past: History, tail: Tail) -> None:
         self._controller = controller
@@ -45,12 +84,14 @@ class LogReader:
         Raises NotFound for an attempt or node that is none, and what the node says when it cannot
         be asked.
         """
-        if request.offset < 0 or request.attempt < 0 or request.tail < 0:
+        if min(request.offset, request.attempt, request.tail) < 0:
             raise UsageError("offset, attempt and tail cannot be negative", "see `gpq logs --help`")
         until, pause = deadline(request.wait), FIRST_PAUSE
         while True:
             chunk = self._look(job, request)
-            if chunk.data or chunk.ended or left(until) <= 0 or (hurry() and pause > FIRST_PAUSE):
+            if chunk.data or chunk.ended or left(until) <= 0:
+                return chunk
+            if hurry() and pause > FIRST_PAUSE:
                 return chunk
             if chunk.silent:
                 until = min(until, deadline(SILENT_PAUSE))
@@ -59,86 +100,94 @@ class LogReader:
             pause = min(pause * 2, LAST_PAUSE)
 
     def _look(self, name: JobId, request: Logs) -> LogChunk:
+        # Read before the log is: what is written before the end of an attempt is then surely seen.
+        # The journal may know of a launch that this snapshot does not.
         job = self._job(name)
-        launches = {
+        launches = self._launches(name)
+        if not launches and request.attempt == 0:
+            is_over = name not in self._controller.snapshot.jobs
+            return LogChunk(0, "", "", 0, is_over, [], [], str(job.state))
+        source = _source(job, launches, request)
+        if job.state in TERMINAL and job.first_started_at is None:
+            # its node refused it, and has nothing of it
+            return source.chunk("", request.offset, ended=True)
+        offset = request.offset
+        try:
+            if request.tail:
+                size = int(self._piece(source, 0, 1)["size"])
+                offset = max(size - request.tail, 0)
+            piece = self._piece(source, offset, min(max(request.limit, 1), MAX_PIECE))
+        except NodeSilent as error:
+            return source.chunk("", offset, ended=False, silent=error.message)
+        except GpqError as error:
+            if source.is_over:  # and lost there
+                return source.chunk("", offset, ended=True, silent=error.message)
+            if source.is_running:
+                raise
+            return source.chunk("", offset, ended=False)  # it is to be started there
+        offset = int(piece["offset"])
+        return source.chunk(
+            str(piece["data"]),
+            offset,
+            ended=source.is_over and offset >= int(piece["size"]),
+            skipped=int(piece.get("skipped", 0)),
+        )
+
+    def _launches(self, name: JobId) -> dict[int, Launched]:
+        """By attempt."""
+        return {
             event.attempt: event
             for event in self._past.events(job=name, kinds=(Launched,))
             if isinstance(event, Launched)
         }
-        numbers = sorted(launches)
-        if not launches and request.attempt == 0:
-            over = name not in self._controller.snapshot.jobs
-            return LogChunk(0, "", "", 0, over, [], [], str(job.state))
-        attempt = request.attempt or numbers[0]
-        if attempt not in launches:
-            listed = ", ".join(map(str, numbers)) or "none yet"
-            raise NotFound(f"job {name} has no attempt {attempt}", f"its attempts: {listed}")
-        nodes = [str(node) for node, _ in launches[attempt].placement.parts]
-        node = request.node or nodes[0]
-        if node not in nodes:
-            raise NotFound(
-                f"attempt {attempt} of job {name} did not run on `{node}`",
-                f"it ran on {', '.join(nodes)}",
-            )
-        # Read before the log is: what is written before the end of an attempt is then surely seen.
-        # The journal may know of a launch that this snapshot does not.
-        over = job.attempt > attempt or (job.attempt == attempt and job.state not in HOLDS_DEVICES)
-        if job.state in TERMINAL and job.first_started_at is None:
-            # its node refused it, and has nothing of it
-            return LogChunk(attempt, node, "", request.offset, True, numbers, nodes, str(job.state))
-        limit = min(max(request.limit, 1), MAX_PIECE)
-        offset = request.offset
-        try:
-            if request.tail:
-                size = int(self._piece(NodeId(node), name, attempt, 0, 1)["size"])
-                offset = max(size - request.tail, 0)
-            piece = self._piece(NodeId(node), name, attempt, offset, limit)
-        except GpqError as error:
-            silent = isinstance(error, NodeSilent)
-            if not (silent or over) and job.attempt == attempt and node in job.started_nodes:
-                raise
-            # It is silent, or has lost the attempt, or is to start it.
-            said = error.message if silent or over else ""
-            ended = over and not silent
-            return LogChunk(attempt, node, "", offset, ended, numbers, nodes, str(job.state), said)
-        data, offset = str(piece["data"]), int(piece["offset"])
-        ended = over and offset >= int(piece["size"])
-        skipped = int(piece.get("skipped", 0))
-        return LogChunk(
-            attempt, node, data, offset, ended, numbers, nodes, str(job.state), skipped=skipped
-        )
 
-    def _piece(
-        self, node: NodeId, job: JobId, attempt: int, offset: int, limit: int
-    ) -> Mapping[str, Any]:
+    def _piece(self, source: _Source, offset: int, limit: int) -> Mapping[str, Any]:
         """At most as much as the way to the node carries soon: its other news come over the same
         one."""
-        asked = min(limit, self._pieces.get(node, FIRST_PIECE))
+        node = NodeId(source.node)
+        size = min(limit, self._pieces.get(node, FIRST_PIECE))
         began = time.monotonic()
         try:
-            piece = self._tail(node, job, attempt, offset, asked)
+            piece = self._tail(node, source.job.id, source.attempt, offset, size)
         except NodeSilent:
-            self._pieces[node] = max(LEAST_PIECE, asked // 2)
+            self._pieces[node] = max(LEAST_PIECE, size // 2)
             raise
         seconds = time.monotonic() - began
         if not _makes_sense(piece, offset):  # who reads on from there would never come to an end
             raise GpqError(
                 f"what node {node} says of the log makes no sense", "see `gpq daemon logs`"
             )
-        full = int(piece["offset"]) - offset - int(piece.get("skipped", 0)) >= asked
-        if full and asked >= LEAST_PIECE:  # such a one tells how fast it is
-            fitting = int(asked * PIECE_SECONDS / max(seconds, 1e-3))
-            self._pieces[node] = max(LEAST_PIECE, min(fitting, 2 * asked, MAX_PIECE))
+        full = int(piece["offset"]) - offset - int(piece.get("skipped", 0)) >= size
+        if full and size >= LEAST_PIECE:  # such a one tells how fast it is
+            target_size = int(size * PIECE_SECONDS / max(seconds, 1e-3))
+            self._pieces[node] = max(LEAST_PIECE, min(target_size, 2 * size, MAX_PIECE))
         return piece
 
     def _job(self, name: JobId) -> Job:
         job = self._controller.snapshot.jobs.get(name)
         if job is not None:
             return job
-        ended = self._past.history(ids=[name])
-        if ended:
-            return ended[0]
+        ended_jobs = self._past.history(ids=[name])
+        if ended_jobs:
+            return ended_jobs[0]
         raise NotFound(f"there is no job {name}", "`gpq status` lists what there is")
+
+
+def _source(job: Job, launches: Mapping[int, Launched], request: Logs) -> _Source:
+    """Raises NotFound for an attempt or a node that is none of the job's."""
+    attempts = sorted(launches)
+    attempt = request.attempt or attempts[0]
+    if attempt not in launches:
+        listing = ", ".join(map(str, attempts)) or "none yet"
+        raise NotFound(f"job {job.id} has no attempt {attempt}", f"its attempts: {listing}")
+    nodes = [str(node) for node, _ in launches[attempt].placement.parts]
+    node = request.node or nodes[0]
+    if node not in nodes:
+        raise NotFound(
+            f"attempt {attempt} of job {job.id} did not run on `{node}`",
+            f"it ran on {', '.join(nodes)}",
+        )
+    return _Source(job, attempt, attempts, node, nodes)
 
 
 def _makes_sense(piece: Mapping[str, Any], offset: int) -> bool:

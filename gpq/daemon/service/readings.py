@@ -88,68 +88,73 @@ class Readings:
         )
 
     def _status(self, request: requests.Status, peer: Peer) -> job_answers.JobList:
-        known = set(JobState)
         for state in request.states:
-            if state not in known:
+            if state not in set(JobState):
                 raise UsageError(f"unknown state `{state}`", f"known are {', '.join(JobState)}")
         query = query_language.parse(request.query)
-        if request.jobs:
-            listed = self.rows(resolve(request.jobs, self._controller.snapshot, self._past))
-            return (
-                msgspec.structs.replace(listed, jobs=query.answer(listed.jobs))
-                if request.query
-                else listed
-            )
+        if not request.jobs:
+            return self._queue(request, query)
+        answer = self.rows(resolve(request.jobs, self._controller.snapshot, self._past))
+        if not request.query:
+            return answer
+        return msgspec.structs.replace(answer, jobs=query.answer(answer.jobs))
+
+    def _queue(self, request: requests.Status, query: query_language.Query) -> job_answers.JobList:
+        """Live jobs and the newest of those that ended, as far as they match."""
         reader = self._reader()
         users = [request.user] if request.user else query.exactly("user")
         states = request.states or query.exactly("state")
-
-        def wanted(job: Job) -> bool:
-            return (not users or job.spec.user in users) and (not states or job.state in states)
-
-        jobs = reader.snapshot.jobs
-        live = [jobs[name] for name in sorted(jobs) if not (users or states) or wanted(jobs[name])]
-        finals = [state for state in states if state in TERMINAL]
-        recent: list[Job] = []
-        searched = max(request.recent, SEARCHED) if request.query else request.recent
-        if request.recent > 0 and (finals or not states):
-            found = self._past.history(
-                user=users[0] if len(users) == 1 else "", states=finals, limit=searched
-            )
-            recent = sorted(
-                (job for job in found if job.id not in reader.snapshot.jobs), key=lambda job: job.id
-            )
+        limit = request.recent
+        if request.query and request.recent > 0:
+            limit = max(request.recent, SEARCHED)
+        live = _live_jobs(reader.snapshot, users, states)
+        recent_jobs = self._recent_jobs(reader.snapshot, users, states, limit)
+        ended_count = self._past.ended_count()
+        unseen_count = max(ended_count - len(recent_jobs), 0)
         hidden_waiting = 0
-        if request.waiting > 0 and not request.query:
-            shown, hidden_waiting = job_rows.screen(reader, live, request.waiting)
-            rows = [*reader.jobs(recent), *shown]
-        else:
-            rows = reader.jobs([*recent, *live])
-        ended = self._past.ended_count()
-        unseen = max(ended - len(recent), 0)
+        warnings = reader.warnings()
         if request.query:
-            rows = query.answer(rows)
+            rows = query.answer(reader.jobs([*recent_jobs, *live]))
+            if 0 < limit == len(recent_jobs):
+                warnings = [*warnings, *_unsearched(unseen_count)]
+        elif request.waiting > 0:
+            live_rows, hidden_waiting = job_rows.screen(reader, live, request.waiting)
+            rows = [*reader.jobs(recent_jobs), *live_rows]
+        else:
+            rows = reader.jobs([*recent_jobs, *live])
+        is_filtered = bool(users or states or request.query)
         return job_answers.JobList(
             rows,
-            total=len(reader.snapshot.jobs) + ended,
-            hidden=0 if users or states or request.query else unseen,
+            total=len(reader.snapshot.jobs) + ended_count,
+            hidden=0 if is_filtered else unseen_count,
             hidden_waiting=hidden_waiting,
             now=event_text.stamp(reader.now),
-            warnings=[
-                *reader.warnings(),
-                *(_unsearched(unseen) if request.query and len(recent) == searched else []),
-            ],
+            warnings=warnings,
+        )
+
+    def _recent_jobs(
+        self, snapshot: Snapshot, users: Sequence[str], states: Sequence[str], limit: int
+    ) -> list[Job]:
+        """The newest of those that ended, by id."""
+        finals = [state for state in states if state in TERMINAL]
+        if limit <= 0 or (states and not finals):
+            return []
+        ended_jobs = self._past.history(user=_single(users), states=finals, limit=limit)
+        return sorted(
+            (job for job in ended_jobs if job.id not in snapshot.jobs), key=lambda job: job.id
         )
 
     def rows(self, names: Sequence[JobId]) -> job_answers.JobList:
         """Exactly these jobs, in this order."""
         reader = self._reader()
-        past = [name for name in names if name not in reader.snapshot.jobs]
-        ended = {job.id: job for job in self._past.history(ids=past)} if past else {}
-        found = [reader.snapshot.jobs.get(name) or ended.get(name) for name in names]
+        live = reader.snapshot.jobs
+        jobs = {name: live[name] for name in names if name in live}
+        past = [name for name in names if name not in live]
+        if past:
+            jobs |= {job.id: job for job in self._past.history(ids=past)}
         return job_answers.JobList(
-            reader.jobs(job for job in found if job is not None),
-            total=len(reader.snapshot.jobs) + self._past.ended_count(),
+            reader.jobs(jobs[name] for name in names if name in jobs),
+            total=len(live) + self._past.ended_count(),
             now=event_text.stamp(reader.now),
             warnings=reader.warnings(),
         )
@@ -159,17 +164,19 @@ class Readings:
         name = single(selector, reader.snapshot, self._past)
         job = reader.snapshot.jobs.get(name)
         if job is None:
-            ended = self._past.history(ids=[name])
-            if not ended:
+            ended_jobs = self._past.history(ids=[name])
+            if not ended_jobs:
                 raise NotFound(f"there is no job {selector}", "`gpq status` lists what there is")
-            job = ended[0]
+            job = ended_jobs[0]
         return reader, job
 
     def _show(self, request: requests.Show, peer: Peer) -> job_answers.JobDetail:
         reader, job = self._find(request.job)
-        told = detail.detail(reader, job, self._past.events(job=job.id))
+        answer = detail.detail(reader, job, self._past.events(job=job.id))
         notes = self.notes(job.id)
-        return msgspec.structs.replace(told, notices=[*told.notices, *notes]) if notes else told
+        if not notes:
+            return answer
+        return msgspec.structs.replace(answer, notices=[*answer.notices, *notes])
 
     def _history(self, request: requests.History, peer: Peer) -> account_answers.HistoryList:
         controller = self._controller
@@ -191,30 +198,32 @@ class Readings:
         for name in request.names:
             drain.known(reader.snapshot, name)
         snapshot, now = reader.snapshot, reader.now
-        wanted = set(request.names) or set(map(str, snapshot.nodes))
-        held = [
-            reserve.view(snapshot, each, now)
-            for each in current(snapshot, now)
-            if each.node in wanted
+        names = set(request.names) or set(map(str, snapshot.nodes))
+        reservations = [
+            reserve.view(snapshot, reservation, now)
+            for reservation in current(snapshot, now)
+            if reservation.node in names
         ]
-        return node_answers.NodeList(reader.nodes(request.names), held)
+        return node_answers.NodeList(reader.nodes(request.names), reservations)
 
     def _top(self, request: requests.Top, peer: Peer) -> daemon_answers.TopLook:
         reader = self._reader()
         live = [job for _, job in sorted(reader.snapshot.jobs.items())]
         jobs = self._looked_at(reader, live, request)
         journal = self._past.events(kinds=detail.CHANGES, limit=CHANGES_IN_TOP)
-        took = list(self._controller.round_seconds)
+        durations = list(self._controller.round_seconds)
         return daemon_answers.TopLook(
             nodes=reader.nodes(),
             jobs=jobs,
             users=reader.users(),
             changes=[event_text.event_view(event) for event in reversed(journal)],
             policy=self._policy,
-            round_seconds=took[-1] if took else None,
+            round_seconds=durations[-1] if durations else None,
             round_age=max(reader.now - reader.round.at, 0.0) if reader.round is not None else None,
             cluster_goodput=sum(
-                found.goodput for job in live if job.replicas and (found := estimates.now_of(job))
+                estimate.goodput
+                for job in live
+                if job.replicas and (estimate := estimates.now_of(job))
             ),
             now=event_text.stamp(reader.now),
             states=Counter(str(job.state) for job in live),
@@ -229,25 +238,34 @@ class Readings:
             return query.answer(self.rows(resolve(request.jobs, reader.snapshot, self._past)).jobs)
         finals = [state for state in query.exactly("state") if state in TERMINAL]
         users = query.exactly("user")
-        found = self._past.history(
-            user=users[0] if len(users) == 1 else "",
-            states=finals,
-            limit=ENDED_IN_TOP if finals else RECENT_IN_TOP,
-        )
+        limit = ENDED_IN_TOP if finals else RECENT_IN_TOP
+        ended_jobs = self._past.history(user=_single(users), states=finals, limit=limit)
         return query.answer(
-            reader.jobs([*live, *(job for job in found if job.id not in reader.snapshot.jobs)])
+            reader.jobs([*live, *(job for job in ended_jobs if job.id not in reader.snapshot.jobs)])
         )
 
     def _complete(self, request: requests.Complete, peer: Peer) -> daemon_answers.Words:
         return words(self._reader(), self._past, request)
 
 
+def _live_jobs(snapshot: Snapshot, users: Sequence[str], states: Sequence[str]) -> list[Job]:
+    """By id; all users where `users` is empty, and all states where `states` is."""
+    jobs = [snapshot.jobs[name] for name in sorted(snapshot.jobs)]
+    if users:
+        jobs = [job for job in jobs if job.spec.user in users]
+    if states:
+        jobs = [job for job in jobs if job.state in states]
+    return jobs
+
+
+def _single(users: Sequence[str]) -> str:
+    """The user of whom alone there is to be history, "" for all."""
+    return users[0] if len(users) == 1 else ""
+
+
 def _unsearched(count: int) -> list[str]:
-    return (
-        [
-            f"{count} jobs that ended earlier were not searched: `gpq status --all` with the query"
-            " does"
-        ]
-        if count
-        else []
-    )
+    if count == 0:
+        return []
+    return [
+        f"{count} jobs that ended earlier were not searched: `gpq status --all` with the query does"
+    ]

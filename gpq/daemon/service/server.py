@@ -22,6 +22,7 @@ from functools import lru_cache
 import msgspec
 
 from gpq.daemon.clock.deadlines import deadline, left
+from gpq.daemon.service.listener import Listener
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.rpc import codec
 from gpq.rpc.protocol import MAX_LINE
@@ -35,7 +36,6 @@ IDLE_SECONDS = 300.0  # between two requests
 LINE_SECONDS = 10.0  # from a request's first byte to its last
 SEND_SECONDS = 30.0  # a reader that takes no answer for so long is dropped
 LAST_WORDS_SECONDS = 2.0  # at the end of the daemon
-MAX_SOCKET_PATH = 107  # bytes, sockaddr_un
 
 log = logging.getLogger(__name__)
 
@@ -60,17 +60,13 @@ class Server:
     is to read. `signpost`: a link to the socket, where it is not the socket's own path."""
 
     def __init__(self, path: str, handle: Handler, signpost: str = "") -> None:
-        self._path = path
-        self._signpost = signpost if signpost != path else ""
         self._handle = handle
         self._lock = threading.Lock()
-        self._left = threading.Condition(self._lock)
+        self._departures = threading.Condition(self._lock)
         self._open: dict[socket.socket, int] = {}  # served now, with their user
         self._parked: dict[int, deque[tuple[socket.socket, int]]] = {}
         self._closing = False
-        self._listener = self._listen()
-        self._inode = os.stat(path).st_ino
-        self._point()
+        self._listener = Listener(path, signpost)
         self._thread = threading.Thread(target=self._accept, name="accept", daemon=True)
 
     def start(self) -> None:
@@ -82,80 +78,26 @@ class Server:
         with self._lock:
             first = not self._closing
             self._closing = True
-            parked = [one for queue in self._parked.values() for one, _ in queue]
+            parked_connections = [
+                connection for queue in self._parked.values() for connection, _ in queue
+            ]
             self._parked.clear()
         if not first:
             return
-        with contextlib.suppress(OSError):
-            if os.stat(self._path).st_ino == self._inode:  # not a successor's
-                os.unlink(self._path)
-                if self._signpost and os.readlink(self._signpost) == self._path:
-                    os.unlink(self._signpost)
-        _shut([self._listener, *parked], socket.SHUT_RDWR)
+        self._listener.leave()
+        _shut(parked_connections, socket.SHUT_RDWR)
         self._listener.close()
-        with self._left:
+        with self._departures:
             _shut(self._open, socket.SHUT_RD)
-            self._left.wait_for(lambda: not self._open, timeout=LAST_WORDS_SECONDS)
+            self._departures.wait_for(lambda: not self._open, timeout=LAST_WORDS_SECONDS)
             _shut(self._open, socket.SHUT_RDWR)
-
-    def _listen(self) -> socket.socket:
-        if len(os.fsencode(self._path)) > MAX_SOCKET_PATH:
-            raise Refused(
-                f"the path of the socket, {self._path}, is longer than {MAX_SOCKET_PATH} bytes",
-                "set GPQ_HOME to a folder with a shorter path",
-            )
-        folder = os.path.dirname(self._path)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            if os.stat(folder).st_uid == os.getuid():
-                os.chmod(folder, 0o700)
-            self._refuse_neighbour()
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
-            listener.bind(self._path)
-            os.chmod(self._path, 0o600)
-            listener.listen(512)
-        except OSError as error:
-            listener.close()
-            raise Refused(
-                f"cannot listen on {self._path}: {error.strerror}",
-                "set GPQ_HOME to a folder that you may write",
-            ) from None
-        except BaseException:
-            listener.close()
-            raise
-        return listener
-
-    def _point(self) -> None:
-        if not self._signpost:
-            return
-        new = f"{self._signpost}.{os.getpid()}"
-        with contextlib.suppress(OSError):
-            # a file system that knows no links: jobs do not find the socket, no more
-            os.symlink(self._path, new)
-            os.replace(new, self._signpost)
-
-    def _refuse_neighbour(self) -> None:
-        """Another state's daemon may listen here: one that answers keeps its socket, one that hangs
-        loses it."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(2.0)
-            try:
-                probe.connect(self._path)
-                probe.sendall(b"\n")
-                answers = bool(probe.recv(1))
-            except OSError:
-                return
-        if answers:
-            raise Refused(f"another daemon answers on {self._path}", "`gpq daemon stop` ends it")
 
     # -- connections -------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         while True:
             try:
-                connection, _ = self._listener.accept()
+                connection = self._listener.accept()
             except OSError as error:
                 if self._closing:
                     return
@@ -206,12 +148,12 @@ class Server:
         except RuntimeError:  # no thread to be had
             log.warning("no thread for another connection")
             _hang_up(connection, Refused("the daemon has too much to do", "try again"))
-            following = self._leave(connection, uid)
-            if following is not None:
-                self._spawn(*following)
+            next_turn = self._leave(connection, uid)
+            if next_turn is not None:
+                self._spawn(*next_turn)
 
     def _served(self, uid: int) -> int:
-        return sum(1 for other in self._open.values() if other == uid)
+        return list(self._open.values()).count(uid)
 
     def _crowded(self, uid: int) -> bool:
         return self._closing or bool(self._parked.get(uid))
@@ -239,21 +181,21 @@ class Server:
         `MAX_PER_USER` is nobody's turn, or those who wait would take all places of looks."""
         with self._lock:
             self._open.pop(connection, None)
-            self._left.notify_all()
+            self._departures.notify_all()
             queue = self._parked.get(uid)
             if not queue or self._closing:
                 self._parked.pop(uid, None)
                 return None
             if self._served(uid) >= MAX_PER_USER:
                 return None
-            following, pid = queue.popleft()
-            self._open[following] = uid
-            return following, uid, pid
+            next_connection, pid = queue.popleft()
+            self._open[next_connection] = uid
+            return next_connection, uid, pid
 
     def _converse(self, connection: socket.socket, peer: Peer) -> None:
-        rest = b""
+        surplus = b""
         while not self._closing:
-            line, rest = _read_line(connection, rest)
+            line, surplus = _read_line(connection, surplus)
             if line is None:
                 return
             connection.settimeout(SEND_SECONDS)
@@ -278,19 +220,19 @@ class Server:
             )
 
 
-def _read_line(connection: socket.socket, rest: bytes) -> tuple[bytes | None, bytes]:
+def _read_line(connection: socket.socket, surplus: bytes) -> tuple[bytes | None, bytes]:
     """(line, what follows it); (None, b"") at the end. A line that never ends comes back once it is
     too long."""
-    buffer = bytearray(rest)
-    until = deadline(LINE_SECONDS if rest else IDLE_SECONDS)
-    searched = 0
+    buffer = bytearray(surplus)
+    until = deadline(LINE_SECONDS if surplus else IDLE_SECONDS)
+    scan_start = 0
     while True:
-        end = buffer.find(b"\n", searched)
+        end = buffer.find(b"\n", scan_start)
         if end >= 0:
             return bytes(buffer[:end]), bytes(buffer[end + 1 :])
         if len(buffer) > MAX_LINE:
             return bytes(buffer), b""
-        searched = len(buffer)
+        scan_start = len(buffer)
         # Too late, what lies in the socket still counts: it may be us who stood still.
         connection.settimeout(left(until))
         piece = connection.recv(65536)

@@ -76,21 +76,21 @@ class Service:
         self._run_errand = errand
         # where they are served, why they are not
         self.metrics: Callable[[], tuple[str, str]] = lambda: ("", "")
-        submitting = Submitting(
+        submissions = Submitting(
             controller, past, lambda: fleet.names,
             grace=about.grace, lease=about.lease, notify=about.notify, accept=about.accept,
         )  # fmt: skip
         self.readings = Readings(controller, past, about.config.policy, tail, staging)
-        self._changes = Changes(controller, past, lambda: fleet.names, submitting.targets)
-        own: Handlers = {
-            requests.Submit: submitting.submit,
+        self._changes = Changes(controller, past, lambda: fleet.names, submissions.targets)
+        own_handlers: Handlers = {
+            requests.Submit: submissions.submit,
             requests.Wait: self._wait,
             requests.Errand: self._errand,
             requests.Info: self._info,
             requests.Reload: self._reload,
             requests.Shutdown: self._shutdown,
         }
-        self._handlers = {**self.readings.handlers, **self._changes.handlers, **own}
+        self._handlers = {**self.readings.handlers, **self._changes.handlers, **own_handlers}
 
     def handle(self, request: Request, peer: Peer) -> msgspec.Struct:
         """The answer. Raises GpqError."""
@@ -128,7 +128,7 @@ class Service:
     def _info(self, request: requests.Info, peer: Peer) -> daemon_answers.DaemonInfo:
         controller, about = self._controller, self._about
         snapshot = controller.snapshot
-        took = list(controller.round_seconds)
+        durations = list(controller.round_seconds)
         now = controller.world.now()
         metrics, problem = self.metrics()
         return daemon_answers.DaemonInfo(
@@ -144,7 +144,7 @@ class Service:
             jobs_live=len(snapshot.jobs),
             jobs_total=len(snapshot.jobs) + self._past.ended_count(),
             rounds=controller.rounds,
-            round_ms_median=statistics.median(took) * 1000 if took else None,
+            round_ms_median=statistics.median(durations) * 1000 if durations else None,
             memory_mib=_resident_mib(),
             nodes={
                 str(node.id): node_word(snapshot, node, now)

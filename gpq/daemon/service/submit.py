@@ -41,12 +41,12 @@ def settled(controller: Controller, build: Callable[[Snapshot], tuple[Sequence[A
     ending."""
     until = deadline(ENDING_PATIENCE)
     while True:
-        seen = controller.snapshot
+        snapshot = controller.snapshot
         try:
             return controller.ask(build)
         except dependencies.StillEnding:
             with controller.changed:
-                if controller.snapshot is seen:
+                if controller.snapshot is snapshot:
                     controller.changed.wait(min(left(until), 1.0))
             if left(until) <= 0:
                 raise Refused("a job that this one waits for is just ending", "try again") from None
@@ -54,13 +54,13 @@ def settled(controller: Controller, build: Callable[[Snapshot], tuple[Sequence[A
 
 class Submitting:
     """`grace`, `lease`: seconds, and `notify`: of jobs that ask for none. `accept`: suspicions by
-    script. `configured` answers with the names of the nodes."""
+    script. `node_names` answers with those that are configured."""
 
     def __init__(
         self,
         controller: Controller,
         past: History,
-        configured: Callable[[], Collection[str]],
+        node_names: Callable[[], Collection[str]],
         *,
         grace: float,
         lease: float,
@@ -69,7 +69,7 @@ class Submitting:
     ) -> None:
         self._controller = controller
         self._past = past
-        self._configured = configured
+        self._node_names = node_names
         self._grace, self._lease, self._notify, self._accept = grace, lease, notify, accept
         self._born = deadline(0.0)
 
@@ -84,11 +84,9 @@ class Submitting:
             arrays.check(request.array)
         if spec.min_gpus > 1 or spec.gpu_type or spec.min_gpu_memory_mib:
             self._wait_for_nodes()
-        submission.fits(self._controller.snapshot, spec, self._configured())
-        wanted = dependencies.dependencies(
-            request.spec.after, self._controller.snapshot, self._past
-        )
-        spec = replace(spec, after=wanted)
+        submission.fits(self._controller.snapshot, spec, self._node_names())
+        after = dependencies.dependencies(request.spec.after, self._controller.snapshot, self._past)
+        spec = replace(spec, after=after)
         if request.dry_run:
             return self._dry_run(request, spec)
         if spec.code:
@@ -96,8 +94,8 @@ class Submitting:
         now = self._controller.world.now
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Submitted]:
-            submission.fits(snapshot, spec, self._configured())
-            awaits = self._awaited(wanted, snapshot)
+            submission.fits(snapshot, spec, self._node_names())
+            awaits = self._awaited(after, snapshot)
             specs = _specs(request, spec, snapshot)
             events = submission.submitted(snapshot, specs, awaits, now(), on_hold=request.held)
             state = JobState.HELD if request.held else JobState.PENDING
@@ -109,15 +107,15 @@ class Submitting:
 
         return settled(self._controller, build)
 
-    def targets(self, named: object) -> outward.Notify:
+    def targets(self, names: object) -> outward.Notify:
         """Whom a job may tell; where it names somebody, those that were added since the daemon's
         start are known as well."""
-        if not named:
+        if not names:
             return self._notify
         return self._notify._replace(targets=outward.notify(config.load().notify).targets)
 
-    def _awaited(self, asked: Sequence[Dependency], snapshot: Snapshot) -> tuple[Dependency, ...]:
-        return dependencies.awaited(asked, snapshot, lambda names: self._past.history(ids=names))
+    def _awaited(self, after: Sequence[Dependency], snapshot: Snapshot) -> tuple[Dependency, ...]:
+        return dependencies.awaited(after, snapshot, lambda names: self._past.history(ids=names))
 
     def _wait_for_nodes(self) -> None:
         """Just after the start the servers have not said yet what they have, and a misfit could not
@@ -125,7 +123,7 @@ class Submitting:
         controller = self._controller
         with controller.changed:
             controller.changed.wait_for(
-                lambda: submission.nodes_known(controller.snapshot, self._configured()),
+                lambda: submission.nodes_known(controller.snapshot, self._node_names()),
                 timeout=left(self._born + pace.FIRST_NEWS),
             )
 
@@ -134,7 +132,7 @@ class Submitting:
         controller = self._controller
         now = controller.world.now()
         snapshot = replace(controller.snapshot, now=now)
-        if not any(environment == spec.environment for _, environment in snapshot.checks):
+        if spec.environment not in {environment for _, environment in snapshot.checks}:
             # no server has been asked for it yet: it is at the submission
             spec = environments.unasked(spec)
         specs = _specs(request, spec, snapshot)
@@ -148,20 +146,20 @@ class Submitting:
         decision = decide(snapshot, [], controller.policy, allocate=True)
         reader = Reader(decision.snapshot, decision.round, now, {})
         job = decision.snapshot.jobs[name]
-        said = detail.explanation(reader, job)
-        placement = decision.round.placements.get(name) if decision.round is not None else None
-        starting = {action.job for action in decision.actions if isinstance(action, Launch)}
-        state = "starting" if name in starting else "pending"
+        explanation = detail.explanation(reader, job)
+        starting_ids = {action.job for action in decision.actions if isinstance(action, Launch)}
+        placement = motive = None
+        if decision.round is not None:
+            placement = decision.round.placements.get(name)
+            motive = decision.round.motives.get(name)
+        state, reasons = "pending", explanation.reasons
+        if name in starting_ids:
+            state = "starting"
+            reasons = [motive] if motive else reasons
         if job.state is JobState.HELD:
             state = "held"
-        why = (
-            decision.round.motives.get(name)
-            if decision.round is not None and name in starting
-            else None
-        )
-        reasons = [why] if why else said.reasons
         if len(specs) > 1:
-            at_once = sum(JobId(name + place) in starting for place in range(len(specs)))
+            at_once = sum(JobId(name + place) in starting_ids for place in range(len(specs)))
             reasons = [*reasons, f"{at_once} of {len(specs)} jobs would start at once"]
         return job_answers.DryRun(
             state, reader.parts(placement), reasons, [*reader.warnings(), *warnings(spec)]
@@ -169,11 +167,9 @@ class Submitting:
 
 
 def _specs(request: requests.Submit, spec: JobSpec, snapshot: Snapshot) -> list[JobSpec]:
-    return (
-        [spec]
-        if request.array is None
-        else list(arrays.elements(spec, request.array, JobId(snapshot.next_id)))
-    )
+    if request.array is None:
+        return [spec]
+    return list(arrays.elements(spec, request.array, JobId(snapshot.next_id)))
 
 
 def keep_archive(code: str) -> None:

@@ -1,6 +1,6 @@
 """What a script written for Slurm reads of its environment, as far as its submission knows it: the
 variables that sbatch sets for its options, with its values (as sbatch 22.05 does). The daemon adds
-the others (gpq.daemon.nodes.slurm_env)."""
+the others (gpq.daemon.orders.slurm_env)."""
 
 from __future__ import annotations
 

@@ -147,8 +147,8 @@ def test_a_job_with_a_done_file_is_told_that_it_was_not_written_and_not_to_name_
 
 def test_an_older_agents_record_of_an_end_after_a_stop_says_nothing_and_is_queued_again() -> None:
     record = {"job": 1, "attempt": 1, "code": 0, "signal": None, "stopped": False, "asked": "signal"}
-    assert type(ended(exit_of(record, lost=False), stop=StopReason.PREEMPT, level=Level.SIGNAL)) is facts.Stopped
-    assert type(ended(exit_of({**record, "asked": None}, lost=False), level=Level.SIGNAL)) is facts.Succeeded
+    assert type(ended(exit_of(record, is_lost=False), stop=StopReason.PREEMPT, level=Level.SIGNAL)) is facts.Stopped
+    assert type(ended(exit_of({**record, "asked": None}, is_lost=False), level=Level.SIGNAL)) is facts.Succeeded
 
 
 @pytest.mark.parametrize("said", [0, 1])

@@ -1,10 +1,11 @@
-"""What an outage of one node puts into the log: its first tries, each new reason, and then tries at
-doubling distances."""
+"""An outage of one node: how long to wait before the next try, and what it puts into the log: its
+first tries, each new reason, and then tries at doubling distances."""
 
 from __future__ import annotations
 
 import logging
 
+from gpq import pace
 from gpq.core.model.units import NodeId, Seconds
 
 FIRST_TRIES = 3  # of an outage, each with a line
@@ -20,9 +21,22 @@ class Outage:
         self.node = node
         self._tries = 0
         self._reasons: set[str] = set()
+        self._backoff = pace.FIRST_BACKOFF
 
-    def failed(self, reason: str, wait: Seconds) -> None:
-        """A connection, or a try to make one, ended; the next comes after `wait` at most."""
+    def begin(self) -> None:
+        """The node did answer for a while: tries are close together again."""
+        self._backoff = pace.FIRST_BACKOFF
+
+    def failed(self, reason: str, *, is_hopeful: bool) -> Seconds:
+        """A connection, or a try to make one, ended. Seconds to wait at most before the next; they
+        grow further where there is not much hope."""
+        wait = self._backoff
+        longest = pace.HOPEFUL_BACKOFF if is_hopeful else pace.LAST_BACKOFF
+        self._backoff = min(wait * 2, longest)
+        self._log(reason, wait)
+        return wait
+
+    def _log(self, reason: str, wait: Seconds) -> None:
         self._tries += 1
         is_new = reason not in self._reasons and len(self._reasons) < MOST_REASONS
         if is_new:

@@ -22,10 +22,9 @@ def variables(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) -> dic
         return {}
     parts = launch.placement.parts
     names = [str(name) for name, _ in parts]
-    ids = next((devices for name, devices in parts if name == node), ())
-    known = {device.id: device.index for device in nodes[node].devices} if node in nodes else {}
+    gpus = _gpus(launch, node, nodes)
     tasks = max(_number(env, "SLURM_NTASKS", 1) // len(parts), 1)
-    made = {
+    settings = {
         "SLURM_JOB_ID": str(launch.job),
         "SLURM_JOBID": str(launch.job),
         "SLURM_JOB_USER": launch.spec.user,
@@ -42,18 +41,29 @@ def variables(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) -> dic
         "SLURM_LOCALID": "0",
         "SLURM_GTIDS": "0",
         "SLURM_TASKS_PER_NODE": _for_each([tasks] * len(parts)),
-        "SLURM_CPUS_ON_NODE": str(_cpus(env, len(ids), tasks)),
+        "SLURM_CPUS_ON_NODE": str(_cpus(env, len(gpus), tasks)),
         "SLURM_JOB_CPUS_PER_NODE": _for_each(
             [_cpus(env, len(devices), tasks) for _, devices in parts]
         ),
-        "SLURM_GPUS_ON_NODE": str(len(ids)),
-        "SLURM_JOB_GPUS": ",".join(str(known.get(each, place)) for place, each in enumerate(ids)),
+        "SLURM_GPUS_ON_NODE": str(len(gpus)),
+        "SLURM_JOB_GPUS": ",".join(map(str, gpus)),
     }
     if launch.attempt > 1:  # Slurm sets it for a job that was restarted, and no other
-        made["SLURM_RESTART_COUNT"] = str(launch.attempt - 1)
-    return made | {
-        f"SLURM_ARRAY_{theirs}": env[ours] for ours, theirs in IN_ARRAY.items() if ours in env
+        settings["SLURM_RESTART_COUNT"] = str(launch.attempt - 1)
+    return settings | {
+        f"SLURM_ARRAY_{slurm_name}": env[gpq_name]
+        for gpq_name, slurm_name in IN_ARRAY.items()
+        if gpq_name in env
     }
+
+
+def _gpus(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) -> list[int]:
+    """Indices of those that it has on this node, by their place where the node is not known."""
+    ids = next((devices for name, devices in launch.placement.parts if name == node), ())
+    indices = {}
+    if node in nodes:
+        indices = {device.id: device.index for device in nodes[node].devices}
+    return [indices.get(device_id, place) for place, device_id in enumerate(ids)]
 
 
 def _cpus(env: Mapping[str, str], gpus: int, tasks: int) -> int:
@@ -70,5 +80,5 @@ def _number(env: Mapping[str, str], name: str, default: int) -> int:
 
 def _for_each(counts: list[int]) -> str:
     """`8(x2),4` of [8, 8, 4]."""
-    runs = [(count, len(list(same))) for count, same in groupby(counts)]
+    runs = [(count, len(list(group))) for count, group in groupby(counts)]
     return ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in runs)

@@ -6,16 +6,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from gpq_agent import wire
 
 from gpq.attributes import OF_MACHINES, RESOURCES, UNLIMITED
 from gpq.core.feasibility.leases import margin
-from gpq.core.model.actions import Launch, Prepare, Retune
+from gpq.core.model.actions import Forget, Launch, Prepare, Retune, Stop
 from gpq.core.model.jobs import Attributes, JobSpec, Level
 from gpq.core.model.nodes import Node
 from gpq.core.model.units import NodeId, Seconds
-from gpq.daemon.nodes import slurm_env
+from gpq.daemon.orders import slurm_env
 
 LOOPBACK = "127.0.0.1"
 NONE: Mapping[str, str] = MappingProxyType({})
@@ -31,11 +32,11 @@ def can_meet(launch: Launch, nodes: Mapping[NodeId, Node]) -> bool:
 def masters(launch: Launch, nodes: Mapping[NodeId, Node]) -> tuple[str, ...]:
     """Addresses under which the others may reach rank 0's node, the most likely first. Where all
     are on one machine they need no network."""
-    found = [nodes[name] for name, _ in launch.placement.parts]
-    one_machine = len({node.boot_id for node in found}) == 1
+    servers = [nodes[name] for name, _ in launch.placement.parts]
+    one_machine = len({node.boot_id for node in servers}) == 1
     return tuple(
         dict.fromkeys(
-            [*([LOOPBACK] if one_machine else []), *(found[0].addresses or (found[0].address,))]
+            [*([LOOPBACK] if one_machine else []), *(servers[0].addresses or (servers[0].address,))]
         )
     )
 
@@ -62,25 +63,17 @@ def start_order(
         "PYTHONHASHSEED": wire.HASH_SEED, **variables, **slurm_env.variables(launch, node, nodes),
         **dict(spec.env),
     }  # fmt: skip
-    port = 0
     ways: tuple[str, ...] = ()
     if spec.level is Level.SCRIPT:
-        port = launch.port
         ways = masters(launch, nodes) if len(parts) > 1 else ()
-        address = ways[0] if ways else LOOPBACK
-        _for_scripts(env, library)
-        if spec.accept:
-            env[wire.ENV_ACCEPTED] = ",".join(spec.accept)
-        if spec.proof is not None:
-            proof = wire.Proof(
-                spec.proof.program, list(spec.proof.same), list(spec.proof.lost), spec.proof.message
-            )
-            env[wire.ENV_PROOF] = json.dumps(proof._asdict())
+        address = next(iter(ways), LOOPBACK)
+        env |= _script_env(env, spec, library)
+        launcher: list[str] = []
         if launch.placement.replicas == 1:
-            env.update(_alone(launch, address))
-            command = [interpreter(spec, python), *command]
+            env |= _alone(launch, address)
         else:
-            command = [interpreter(spec, python), *_launcher(launch, rank, address), *command]
+            launcher = _launcher(launch, rank, address)
+        command = [interpreter(spec, python), *launcher, *command]
     return wire.StartOrder(
         job=launch.job,
         attempt=launch.attempt,
@@ -92,7 +85,7 @@ def start_order(
         level=_WIRE_LEVEL[spec.level],
         signal=spec.signal,
         time_limit=spec.time_limit,
-        port=port,
+        port=launch.port if spec.level is Level.SCRIPT else 0,
         node_rank=rank,
         control=wire.Control(
             attempt=launch.attempt,
@@ -114,7 +107,19 @@ def start_order(
     )
 
 
-def control(retune: Retune) -> wire.Control:
+def message(action: Stop | Retune | Forget) -> tuple[str, dict[str, Any]]:
+    """The operation of an order that is no start, and its fields."""
+    key = wire.attempt_key(action.job, action.attempt)
+    match action:
+        case Stop():
+            return "stop", {"attempt": key, "mode": action.mode, "grace": action.grace}
+        case Retune():
+            return "control", {"attempt": key, "control": _control(action)._asdict()}
+        case Forget():
+            return "forget", {"attempt": key}
+
+
+def _control(retune: Retune) -> wire.Control:
     return wire.Control(
         attempt=retune.attempt,
         seq=retune.order.seq,
@@ -172,11 +177,22 @@ def _gives_way(spec: JobSpec, of_node: str) -> bool:
     return bool(spec.setup) and spec.level is Level.SCRIPT and not spec.python_asked and not of_node
 
 
-def _for_scripts(env: dict[str, str], library: str) -> None:
-    before = env.get("PYTHONPATH", "").split(":")
-    if before[0] != library:  # as in what such a script submits
-        env["PYTHONPATH"] = ":".join(filter(None, [library, *before]))
-    env.setdefault("PYTHONUNBUFFERED", "1")  # else a log follows its job by 8 KiB
+def _script_env(env: Mapping[str, str], spec: JobSpec, library: str) -> dict[str, str]:
+    """Variables of a script that are put over `env`."""
+    folders = env.get("PYTHONPATH", "").split(":")
+    variables: dict[str, str] = {}
+    if folders[0] != library:  # as in what such a script submits
+        variables["PYTHONPATH"] = ":".join(filter(None, [library, *folders]))
+    # else a log follows its job by 8 KiB
+    variables["PYTHONUNBUFFERED"] = env.get("PYTHONUNBUFFERED", "1")
+    if spec.accept:
+        variables[wire.ENV_ACCEPTED] = ",".join(spec.accept)
+    if spec.proof is not None:
+        proof = wire.Proof(
+            spec.proof.program, list(spec.proof.same), list(spec.proof.lost), spec.proof.message
+        )
+        variables[wire.ENV_PROOF] = json.dumps(proof._asdict())
+    return variables
 
 
 def _launcher(launch: Launch, rank: int, address: str) -> list[str]:
@@ -199,11 +215,11 @@ def _launcher(launch: Launch, rank: int, address: str) -> list[str]:
 def _alone(launch: Launch, address: str) -> dict[str, str]:
     """What torchrun would set for a single replica. Without the launcher a start is the seconds
     shorter that it takes to import torch once more."""
-    ones = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE")
-    zeros = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
+    sizes = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE")
+    ranks = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
     return {
-        **dict.fromkeys(ones, "1"),
-        **dict.fromkeys(zeros, "0"),
+        **dict.fromkeys(sizes, "1"),
+        **dict.fromkeys(ranks, "0"),
         "MASTER_ADDR": address,
         "MASTER_PORT": str(launch.port),
         "TORCHELASTIC_RUN_ID": wire.attempt_key(launch.job, launch.attempt),

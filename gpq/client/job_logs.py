@@ -1,0 +1,219 @@
+"""The log of a job over all of its attempts, piece by piece, for as long as it grows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpq.client import tailing
+from gpq.client.connection import Lasting
+from gpq.client.following import BEGINNING, ENDED, Watcher
+from gpq.errors import GpqError, NotFound, UsageError
+from gpq.rpc import job_answers, requests
+
+WAITING = ("pending", "held")
+LOG_SLICE = 20.0  # seconds that one request waits for more of a log
+PAUSE = 0.5  # seconds between two looks for the next attempt
+
+
+def log(
+    daemon: Lasting,
+    watcher: Watcher,
+    job: str,
+    only: int,
+    node: str,
+    *,
+    follow: bool,
+    lines: int | None = None,
+) -> Iterator[job_answers.LogChunk]:
+    """The pieces in order, empty ones left out but for the first of each attempt, and the last one
+    of an attempt whose server cannot be asked: then the next attempt follows. `lines`: from so many
+    lines before the end on; None: all. Raises GpqError for a job without a log, and where no server
+    of the last attempt answers."""
+    row = newest(daemon, job, watcher)
+    if row is not None:
+        job = str(row.id)  # a selector such as `@` means what it meant at first
+        _expect_log(row, watcher, follow=follow)
+    place = _Place(job, node, attempt=only)
+    if lines is not None:
+        place.attempt, place.offset = tailing.begin(_reader(daemon, job, node), only, lines)
+    any_output = False
+    follower = _LogFollower(daemon, watcher, place, follow=follow, every=not only)
+    for piece in follower.pieces():
+        any_output = any_output or bool(piece.data or piece.silent)
+        yield piece
+    row = None if any_output else newest(daemon, job)
+    if row is not None and row.started_at is None:
+        raise _no_log(row)
+
+
+def _expect_log(row: job_answers.JobView, watcher: Watcher, *, follow: bool) -> None:
+    """Raises GpqError for a job that has none yet, where nobody waits for it."""
+    if row.started_at is not None or row.state not in (*WAITING, *ENDED):
+        return
+    if not follow or row.state in ENDED:
+        raise _no_log(row)
+    watcher.note(f"{_unstarted(row)}; `gpq why {row.id}` says more")
+
+
+def _reader(daemon: Lasting, job: str, node: str) -> tailing.Read:
+    def read(attempt: int, offset: int, tail: int) -> job_answers.LogChunk:
+        name = "" if node.isdigit() else node
+        if node.isdigit():
+            first = daemon.call(requests.Logs(job, attempt, limit=1), job_answers.LogChunk)
+            name = _ranked(first, int(node)) if first.attempt else ""
+        return daemon.call(
+            requests.Logs(job, attempt, name, offset, tail=tail), job_answers.LogChunk
+        )
+
+    return read
+
+
+@dataclass
+class _Place:
+    """Where a log is read on. `node`: a name, or the rank of one, or "" for the first."""
+
+    job: str
+    node: str
+    attempt: int
+    offset: int = 0
+    name: str = ""  # of the node, once it is known
+
+    def __post_init__(self) -> None:
+        self._forget_name()
+
+    def go_on(self, piece: job_answers.LogChunk) -> None:
+        """Behind that piece."""
+        self.attempt, self.offset = piece.attempt, piece.offset
+
+    def begin(self, attempt: int) -> None:
+        """With the first byte of another attempt, which may have run elsewhere."""
+        self.attempt, self.offset = attempt, 0
+        self._forget_name()
+
+    def find_node(self, piece: job_answers.LogChunk) -> bool:
+        """Is that piece of the right node? Raises NotFound for a rank that there is not."""
+        if self.name or not self.node.isdigit():
+            return True
+        self.name = _ranked(piece, int(self.node))
+        return self.name == piece.node
+
+    def _forget_name(self) -> None:
+        self.name = "" if self.node.isdigit() else self.node
+
+
+class _LogFollower:
+    """Reads a log piece by piece. `every`: of all attempts from that of `place` on."""
+
+    def __init__(
+        self, daemon: Lasting, watcher: Watcher, place: _Place, *, follow: bool, every: bool
+    ) -> None:
+        self._daemon = daemon
+        self._watcher = watcher
+        self._place = place
+        self._follow = follow
+        self._every = every
+        self._silence = ""
+        self._is_over = False
+
+    def pieces(self) -> Iterator[job_answers.LogChunk]:
+        begun = 0  # the attempt whose first piece was handed on
+        while not self._is_over:
+            piece = self._read()
+            if not self._place.find_node(piece):
+                continue
+            later = _later_attempt(piece) if self._every else 0
+            self._note_silence(piece, later)
+            is_first = later > 0 if piece.silent else piece.attempt != begun
+            if piece.data or is_first:
+                begun = piece.attempt
+                yield piece
+            self._go_on(piece, later)
+
+    def _read(self) -> job_answers.LogChunk:
+        place, watcher = self._place, self._watcher
+        wait = watcher.patience(LOG_SLICE) if self._follow else 0.0
+        request = requests.Logs(place.job, place.attempt, place.name, place.offset, wait=wait)
+        piece = self._daemon.call(request, job_answers.LogChunk)
+        if self._follow and watcher.watched:
+            _show_transfer(self._daemon, watcher, place.job, piece)
+        return piece
+
+    def _note_silence(self, piece: job_answers.LogChunk, later: int) -> None:
+        """Raises GpqError where nothing more is waited for."""
+        is_known = bool(self._silence)
+        self._silence = piece.silent
+        if not piece.silent or later:
+            return
+        if self._is_last(piece):
+            raise GpqError(piece.silent, "`gpq nodes` tells since when and why")
+        if not is_known and not piece.ended:
+            self._watcher.note(f"{piece.silent}; waiting for it")
+
+    def _go_on(self, piece: job_answers.LogChunk, later: int) -> None:
+        if piece.data:
+            self._place.go_on(piece)
+        elif later and (piece.ended or piece.silent or not self._follow):
+            self._place.begin(later)
+        elif self._is_last(piece):
+            self._is_over = True
+        else:
+            self._place.go_on(piece)
+            if piece.ended:
+                time.sleep(PAUSE)  # until the next attempt: the daemon does not wait for it
+
+    def _is_last(self, piece: job_answers.LogChunk) -> bool:
+        """Is no more waited for, of this attempt or of later ones?"""
+        if not self._follow:
+            return True
+        return piece.ended and (not self._every or piece.state in ENDED)
+
+
+def _later_attempt(piece: job_answers.LogChunk) -> int:
+    """The next one of the job, 0 where there is none yet."""
+    return next((attempt for attempt in piece.attempts if attempt > piece.attempt), 0)
+
+
+def _show_transfer(
+    daemon: Lasting, watcher: Watcher, job: str, piece: job_answers.LogChunk
+) -> None:
+    """Of the files of a job that starts and has said nothing yet."""
+    starting = piece.state in BEGINNING and not piece.data
+    rows = daemon.call(requests.Status([job]), job_answers.JobList).jobs if starting else ()
+    watcher.show(rows)
+
+
+def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> job_answers.JobView | None:
+    """The row of the newest job that is meant; the watcher hears where it is one of several."""
+    rows = daemon.call(requests.Status([job]), job_answers.JobList).jobs
+    if len(rows) > 1 and job[0].isdigit():
+        array = job.partition("_")[0]
+        raise UsageError(
+            f"`{job}` is an array of {len(rows)} jobs", f"name one: {array}_0, or its id"
+        )
+    row = max(rows, key=lambda row: row.id, default=None)
+    if row is not None and len(rows) > 1 and watcher is not None:
+        watcher.note(f"`{job}` stands for {len(rows)} jobs; this is the newest, job {row.id}")
+    return row
+
+
+def _unstarted(row: job_answers.JobView) -> str:
+    never = "never started" if row.state in ENDED else "has not started"
+    why = f"{row.state}, {row.reason}" if row.reason else row.state
+    if row.reason.startswith(row.state):
+        why = row.reason
+    return f"job {row.id} {never}: it is {why}"
+
+
+def _no_log(row: job_answers.JobView) -> GpqError:
+    return GpqError(f"{_unstarted(row)}; there is no log", f"`gpq why {row.id}` says more")
+
+
+def _ranked(piece: job_answers.LogChunk, rank: int) -> str:
+    if rank >= len(piece.nodes):
+        raise NotFound(
+            f"attempt {piece.attempt} has no node of rank {rank}",
+            f"it ran on {', '.join(piece.nodes) or 'none yet'}: ranks begin at 0",
+        )
+    return piece.nodes[rank]

@@ -1,0 +1,109 @@
+"""Starts that a node refused. A refusal is told once no order can start its attempt any more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from gpq_agent import wire
+
+from gpq.core.model.actions import Launch
+from gpq.core.model.events import EnvironmentSeen, Event, StartRefused
+from gpq.core.model.units import NodeId, Seconds
+from gpq.daemon.clock.clock import Clock
+from gpq.daemon.nodes.decode import Key
+from gpq.daemon.nodes.link import Reply
+
+log = logging.getLogger(__name__)
+
+PATIENCE: Seconds = 10.0  # a start refused for a passing reason is tried again this long
+SHELL_CODES = {"not-found": 127, "not-executable": 126}  # of refusals
+TRANSIENT = ("busy", "port", "used", "unfit")  # kinds of refusals that another try may not meet
+
+
+class Refusals:
+    """Of one node; used by the thread of its answers."""
+
+    def __init__(self, node: NodeId, clock: Clock) -> None:
+        self._node = node
+        self._clock = clock
+        self._since: dict[Key, Seconds] = {}
+        self._unanswered: dict[Key, list[Seconds]] = {}  # starts said, when
+        # for good; not told while another start may be under way
+        self._refusals: dict[Key, StartRefused] = {}
+        self._lacks: dict[Key, EnvironmentSeen] = {}  # told with the refusal, after it
+        self.told: set[Key] = set()
+
+    def is_over(self, key: Key) -> bool:
+        """Is its end told, or about to be? That may be long before it is committed."""
+        return key in self._refusals or key in self.told
+
+    def expect_answer(self, key: Key, said_at: Seconds) -> None:
+        """A start is under way from now on."""
+        self._unanswered.setdefault(key, []).append(said_at)
+
+    def answered(self, key: Key, said_at: Seconds) -> None:
+        """That start is not under way any more; forgotten where it was too long ago."""
+        start_times = self._unanswered.get(key, [])
+        if said_at in start_times:
+            start_times.remove(said_at)
+
+    def withdraw(self, key: Key) -> None:
+        """Another start of the attempt did come to something."""
+        self._refusals.pop(key, None)
+
+    def note(self, launch: Launch, reply: Reply) -> bool:
+        """Is it one for good? A passing reason is given some time: the attempt is found missing,
+        and started again, at the next look."""
+        key = (launch.job, launch.attempt)
+        kind, reason = reply.get("kind", ""), str(reply.get("error", "refused"))
+        elapsed = self._clock.elapsed()
+        since = self._since.setdefault(key, elapsed)
+        # taken: the device is somebody else's, better go elsewhere
+        passing = kind == "busy" and not reply.get("taken")
+        if kind in ("expired", "stale") or (passing and elapsed - since < PATIENCE):
+            return False
+        log.info("%s: attempt %d.%d is refused: %s", self._node, launch.job, launch.attempt, reason)
+        self._refusals[key] = StartRefused(
+            self._clock.now(),
+            *key,
+            self._node,
+            reason,
+            transient=kind in TRANSIENT,
+            code=SHELL_CODES.get(kind),
+        )
+        if kind == "unfit":
+            self._lacks[key] = EnvironmentSeen(
+                self._clock.now(),
+                self._node,
+                launch.spec.environment,
+                False,
+                reason,
+                str(reply.get("hint", "")),
+            )
+        return True
+
+    def due(self, attempts: Collection[Key]) -> list[list[Event]]:
+        """What is to be told now of each attempt that no order can start any more. `attempts`:
+        those that the node has."""
+        oldest = self._clock.elapsed() - wire.START_EXPIRY - 1.0
+        news: list[list[Event]] = []
+        for key, refusal in list(self._refusals.items()):
+            if key in attempts:
+                del self._refusals[key]
+            elif not any(said_at > oldest for said_at in self._unanswered.get(key, ())):
+                del self._refusals[key]
+                self.told.add(key)
+                lack = self._lacks.pop(key, None)
+                news.append([refusal] if lack is None else [refusal, lack])
+        return news
+
+    def drop_old(self, age: Seconds) -> None:
+        """What is older than that need not be remembered."""
+        elapsed = self._clock.elapsed()
+        for key, since in list(self._since.items()):
+            if elapsed - since > age:
+                del self._since[key]
+        for key, start_times in list(self._unanswered.items()):
+            if elapsed - max(start_times, default=0.0) > age:
+                del self._unanswered[key]

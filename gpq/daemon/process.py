@@ -1,0 +1,147 @@
+"""The daemon as a process: what it takes from whoever started it, where it logs, how it is told to
+end. Knows nothing of jobs and nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import faulthandler
+import json
+import logging
+import logging.handlers
+import os
+import resource
+import select
+import signal
+from collections.abc import Iterator
+from io import TextIOWrapper
+
+from gpq import attributes, daemon, paths
+from gpq.connectors import environment
+from gpq.core.model.jobs import Attributes
+from gpq.errors import GpqError, Refused
+
+LOG_BYTES = 4 << 20
+LOGS_KEPT = 2
+
+
+class Ready:
+    """The pipe to whoever started the daemon; told once."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        if descriptor >= 0:
+            os.set_inheritable(descriptor, False)
+
+    def serving(self) -> bool:
+        return self._tell({"ok": True, "pid": os.getpid()})
+
+    def failed(self, error: GpqError) -> bool:
+        return self._tell(
+            {"ok": False, "code": error.code, "error": error.message, "hint": error.hint}
+        )
+
+    def _tell(self, verdict: dict[str, object]) -> bool:
+        """False when there is nobody to tell."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor < 0:
+            return False
+        with contextlib.suppress(OSError):  # who started it may be gone
+            os.write(descriptor, json.dumps(verdict).encode())
+        os.close(descriptor)
+        return True
+
+
+def harden() -> Attributes:
+    """Be the same whichever shell started it, and however: its variables, limits, niceness and
+    cores are that one's no longer. Files for the owner alone, no core dump (it would hold every
+    job's environment), no death by a closed pipe.
+
+    What it had before, for jobs that noted none: older submissions, and those of other programs.
+    """
+    umask, nice, limits = attributes.own()
+    variables = environment.of_daemon() | daemon.THREADS
+    os.environ.clear()
+    os.environ.update(variables)
+    os.umask(0o077)
+    attributes.widen()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return Attributes(
+        umask, nice, tuple((name, soft, hard) for name, (soft, hard) in limits.items())
+    )
+
+
+class _LogFile(logging.handlers.RotatingFileHandler):
+    """Follows no link: it would write into whatever somebody made it lead to."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", opener=_not_through_links)
+
+
+def _not_through_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def log_to_file(*, alone: bool) -> None:
+    try:
+        file_handler = _LogFile(
+            paths.daemon_log(), maxBytes=LOG_BYTES, backupCount=LOGS_KEPT, encoding="utf-8"
+        )
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise Refused(
+            f"{paths.daemon_log()} is a link, and not written through", "remove it"
+        ) from None
+    handlers: list[logging.Handler] = [file_handler]
+    if not alone:
+        handlers.append(logging.StreamHandler())
+    logging.basicConfig(
+        level=logging.INFO,
+        handlers=handlers,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        force=True,
+    )
+    logging.raiseExceptions = False  # a full disk stops the log, not the daemon
+    # a crash within a library says where, in the log: it has no exception
+    faulthandler.enable(
+        _not_through_links(paths.daemon_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    )
+
+
+class Ending:
+    """Set from any thread and by signals. Its wait looks at a pipe: a signal that comes between
+    Python's last look for one and the system call writes to it, and so ends the call, which the
+    signal alone would not."""
+
+    def __init__(self) -> None:
+        self._read, self.descriptor = os.pipe()  # the latter for `signal.set_wakeup_fd`
+        os.set_blocking(self._read, False)
+        os.set_blocking(self.descriptor, False)
+        self._pipe = select.poll()
+        self._pipe.register(self._read, select.POLLIN)
+
+    def set(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # full, so set already
+            os.write(self.descriptor, b"\0")
+
+    def wait(self, timeout: float) -> bool:
+        """Was it set? Seconds. Such a wait takes all that was set before it."""
+        return bool(self._pipe.poll(timeout * 1000.0)) and bool(os.read(self._read, 1 << 16))
+
+
+@contextlib.contextmanager
+def ended_by_signals(ending: Ending) -> Iterator[None]:
+    """SIGTERM and SIGINT end the daemon cleanly."""
+    before_descriptor = signal.set_wakeup_fd(ending.descriptor, warn_on_full_buffer=False)
+    before = {
+        number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(before_descriptor)
