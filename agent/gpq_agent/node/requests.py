@@ -386,11 +386,11 @@ class Agent:
         not allow."""
         request = attributes.of(order.attributes) if order.attributes else self.default
         allowance, shortfalls = attributes.grant(request, self.default)
-        own_attributes = (
+        server = (
             order.servers[order.node_rank] if order.node_rank < len(order.servers) else "the server"
         )
         line = "{} does not allow what the job's shell had: {} ({})".format(
-            own_attributes, "; ".join(shortfalls), attributes.MENDS
+            server, "; ".join(shortfalls), attributes.MENDS
         )
         shortfall = line if shortfalls and order.attributes else ""
         return order._replace(attributes=allowance._asdict(), shortfall=shortfall)
