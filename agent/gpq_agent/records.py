@@ -39,10 +39,10 @@ KINDS = (
 class Damaged(ValueError):
     """A file that is there and cannot be taken for what it should be."""
 
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__("{}: {}".format(path, why))
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__("{}: {}".format(path, reason))
         self.path = path
-        self.why = why
+        self.why = reason
 
 
 def open_plain(path: str, flags: int = os.O_RDONLY) -> int:
@@ -70,7 +70,7 @@ def _kind(mode: int) -> str:
     return next((words for is_one, words in KINDS if is_one(mode)), "it is no plain file")
 
 
-def read_bytes(path: str, most: int = MOST_BYTES) -> Optional[bytes]:
+def read_bytes(path: str, limit: int = MOST_BYTES) -> Optional[bytes]:
     """All of a plain file, None where there is none. Raises Damaged, or OSError for a shortage."""
     try:
         descriptor = open_plain(path)
@@ -79,22 +79,22 @@ def read_bytes(path: str, most: int = MOST_BYTES) -> Optional[bytes]:
     with os.fdopen(descriptor, "rb") as stream:
         try:
             size = os.fstat(descriptor).st_size
-            content = stream.read(most + 1) if size <= most else b""
+            content = stream.read(limit + 1) if size <= limit else b""
         except OSError as error:
             if error.errno in SHORTAGES:
                 raise
             raise Damaged(path, os.strerror(error.errno or 0)) from error
-    if size > most or len(content) > most:
+    if size > limit or len(content) > limit:
         raise Damaged(
-            path, "it has {} bytes, and {} are taken at most".format(max(size, len(content)), most)
+            path, "it has {} bytes, and {} are taken at most".format(max(size, len(content)), limit)
         )
     return content
 
 
-def read_object(path: str, most: int = MOST_BYTES) -> Optional[Dict[str, Any]]:
+def read_object(path: str, limit: int = MOST_BYTES) -> Optional[Dict[str, Any]]:
     """The JSON object in a file, None where there is no file. Raises Damaged, or OSError for a
     shortage."""
-    content = read_bytes(path, most)
+    content = read_bytes(path, limit)
     if content is None:
         return None
     if not content.strip():
@@ -141,12 +141,12 @@ def _no_number(name: str) -> float:
 def _is_deep(value: Any) -> bool:
     level: List[Any] = [value]
     for _ in range(MOST_DEPTH):
-        inner: List[Any] = []
+        next_level: List[Any] = []
         for item in level:
-            inner += [each for each in _below(item) if isinstance(each, (dict, list))]
-        if not inner:
+            next_level += [child for child in _below(item) if isinstance(child, (dict, list))]
+        if not next_level:
             return False
-        level = inner
+        level = next_level
     return True
 
 
@@ -170,8 +170,8 @@ def set_aside(path: str) -> str:
 
 def put_away(damage: Damaged) -> str:
     """Set the damaged file aside. What has become of it, in words."""
-    kept = set_aside(damage.path)
-    place = ", and is kept as {}".format(os.path.basename(kept)) if kept else ""
+    copy = set_aside(damage.path)
+    place = ", and is kept as {}".format(os.path.basename(copy)) if copy else ""
     return "{} was damaged ({}){}".format(os.path.basename(damage.path), damage.why, place)
 
 
@@ -194,7 +194,7 @@ def _fits(value: Any, hint: Any) -> bool:
     origin = getattr(hint, "__origin__", None)
     arguments: Tuple[Any, ...] = getattr(hint, "__args__", ())
     if origin is Union:
-        return any(_fits(value, one) for one in arguments)
+        return any(_fits(value, argument) for argument in arguments)
     if origin is list:
         return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
     if origin is dict:

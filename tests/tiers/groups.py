@@ -51,8 +51,9 @@ def _is_cached(path: Path) -> bool:
     return any(part == "__pycache__" or part.startswith(".") for part in path.parts)
 
 
-AGENT = ("agent/gpq_agent/__init__.py", "agent/gpq_agent/node", "agent/gpq_agent/wire.py")
-LIBRARY = ("agent/gpq_agent/train", "agent/gpq_agent/wire.py", "constraints.txt")
+WIRE = ("agent/gpq_agent/messages", "agent/gpq_agent/wire.py")
+AGENT = ("agent/gpq_agent/__init__.py", "agent/gpq_agent/node", *WIRE)
+LIBRARY = ("agent/gpq_agent/train", *WIRE, "constraints.txt")
 MODELS = ("gpq/core", "gpq/policies", "gpq/config.py", "gpq/config_rules.py", "constraints.txt")
 DAEMON = ("gpq/connectors", "gpq/control", "gpq/daemon", "gpq/notify", "gpq/rpc", "gpq/store", "agent/gpq_agent/node")
 SYSTEM = (

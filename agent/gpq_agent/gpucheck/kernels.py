@@ -82,11 +82,13 @@ def _refused(_: Any, names: str, replicas: int) -> str:
 def wrong_names(tell: Any, devices: List[str]) -> str:
     """A GPU that there is not, and one behind the name of one that there is: CUDA leaves such names
     out without a word."""
-    alone = Child(_refused, NO_GPU, 1)
-    behind = Child(_refused, "{},{}".format(devices[0], NO_GPU), 2) if devices[0] != CPU else None
-    words = [alone.next(OPEN)]
-    if behind is not None:
-        words.append(behind.next(OPEN))
+    wrong_child = Child(_refused, NO_GPU, 1)
+    mixed_child = (
+        Child(_refused, "{},{}".format(devices[0], NO_GPU), 2) if devices[0] != CPU else None
+    )
+    words = [wrong_child.next(OPEN)]
+    if mixed_child is not None:
+        words.append(mixed_child.next(OPEN))
     return "refused: {}".format("; ".join(words))
 
 
@@ -113,11 +115,11 @@ def events(tell: Any, devices: List[str]) -> str:
     while timed(times)[0] < 0.3 and times < 100000:
         times *= 2
     rows = [timed(times) for _ in range(3)]
-    wall, marks = min(rows, key=lambda row: abs(row[1] / row[0] - 1.0))
+    wall_seconds, marks = min(rows, key=lambda row: abs(row[1] / row[0] - 1.0))
     figure = "{:.1f} ms by events, {:.1f} ms by the wall clock ({:+.1%})".format(
-        1e3 * marks, 1e3 * wall, marks / wall - 1.0
+        1e3 * marks, 1e3 * wall_seconds, marks / wall_seconds - 1.0
     )
-    if abs(marks / wall - 1.0) > CLOCKS:
+    if abs(marks / wall_seconds - 1.0) > CLOCKS:
         raise CheckFailed(figure)
     return figure
 

@@ -62,8 +62,11 @@ class Child:
         it tells nothing more."""
         deadline = time.monotonic() + limit
         while b"\n" not in self._rest:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._from], [], [], left)[0]:
+            remaining_seconds = deadline - time.monotonic()
+            if (
+                remaining_seconds <= 0
+                or not select.select([self._from], [], [], remaining_seconds)[0]
+            ):
                 self.end()
                 raise CheckFailed("no answer within {:g} s{}".format(limit, self._words(": ")))
             chunk = os.read(self._from, 1 << 16)

@@ -45,7 +45,7 @@ def _replica(tell: Any, environ: Dict[str, str], most: int, folder: str) -> None
     enter(CPU)
     os.environ.update(environ)
     training = Training(Plan(batch=BATCH, most=most, largest=BATCH), folder or None)
-    kept = Recorded(training.optimizer)
+    recorded_gradients = Recorded(training.optimizer)
     steps: List[List[Pass]] = []
 
     def note(passes: List[Pass]) -> None:
@@ -58,22 +58,27 @@ def _replica(tell: Any, environ: Dict[str, str], most: int, folder: str) -> None
     try:
         training.run(0 if folder else STEPS, note)
     finally:  # a stop as well
-        _compare(tell, training, steps, kept)
+        _compare(tell, training, steps, recorded_gradients)
 
 
-def _compare(tell: Any, training: Training, steps: List[List[Pass]], kept: Recorded) -> None:
-    mine = [[index for part in step for index in part.indices] for step in steps]
-    everybody: List[Any] = [mine]
+def _compare(
+    tell: Any, training: Training, steps: List[List[Pass]], recorded_gradients: Recorded
+) -> None:
+    own_indices = [[index for part in step for index in part.indices] for step in steps]
+    indices_by_replica: List[Any] = [own_indices]
     backend = ""
     if training.job.replicas > 1:
-        everybody = [None] * training.job.replicas
-        dist.all_gather_object(everybody, mine)
+        indices_by_replica = [None] * training.job.replicas
+        dist.all_gather_object(indices_by_replica, own_indices)
         backend = dist.get_backend()
-    whole = [list(chain.from_iterable(parts)) for parts in zip(*everybody)]
+    indices_by_step = [list(chain.from_iterable(parts)) for parts in zip(*indices_by_replica)]
     worst = 0.0
     if training.job.rank == 0:
-        worst = max(difference(training, indices, row) for indices, row in zip(whole, kept.rows))
-    tell({"worst": worst, "backend": backend, "seen": list(chain.from_iterable(whole))})
+        worst = max(
+            difference(training, indices, row)
+            for indices, row in zip(indices_by_step, recorded_gradients.rows)
+        )
+    tell({"worst": worst, "backend": backend, "seen": list(chain.from_iterable(indices_by_step))})
 
 
 def _attempt(devices: List[str], most: int, folder: str = "") -> Dict[str, Any]:
@@ -118,19 +123,21 @@ def resize(tell: Any, devices: List[str]) -> str:
     """One replica, then two that accumulate, then one: gradients as plain PyTorch's, and no example
     twice in an epoch."""
     _need_two(devices)
-    seen: List[int] = []
+    indices: List[int] = []
     worst = 0.0
     with tempfile.TemporaryDirectory() as folder:
         for replicas, most in ((1, 50), (2, 9), (1, 50)):
             answer = _attempt(devices[:replicas], most, folder)
-            seen += answer["seen"]
+            indices += answer["seen"]
             worst = max(worst, answer["worst"])
     figure = "{} steps of {}, largest relative difference {:.0e}".format(
-        len(seen) // BATCH, BATCH, worst
+        len(indices) // BATCH, BATCH, worst
     )
-    if len(set(seen)) != min(len(seen), EXAMPLES):
+    if len(set(indices)) != min(len(indices), EXAMPLES):
         raise CheckFailed(
-            "{} examples were used, {} different ones: {}".format(len(seen), len(set(seen)), figure)
+            "{} examples were used, {} different ones: {}".format(
+                len(indices), len(set(indices)), figure
+            )
         )
     if not worst < GRADIENTS:
         raise CheckFailed(figure)

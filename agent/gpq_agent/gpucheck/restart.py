@@ -51,50 +51,57 @@ def _attempt(tell: Any, device: str, folder: str, pause_at: int) -> Dict[str, An
     for a word."""
     enter(device)
     training = Training(Plan(batch=BATCH, most=BATCH, largest=BATCH), folder or None)
-    seen: List[int] = []
+    indices: List[int] = []
 
     def note(passes: List[Pass]) -> None:
-        seen.extend(index for one in passes for index in one.indices)
-        if len(seen) == pause_at * BATCH:
-            tell(len(seen))
+        indices.extend(index for part in passes for index in part.indices)
+        if len(indices) == pause_at * BATCH:
+            tell(len(indices))
             wait_for_word()
 
     training.run(after=note, epochs=EPOCHS)
     weights = torch.cat([item.detach().cpu().flatten() for item in training.model.parameters()])
-    return {"seen": len(seen), "weights": weights.double().tolist()}
+    return {"seen": len(indices), "weights": weights.double().tolist()}
 
 
 def resume(tell: Any, devices: List[str]) -> str:
     """Stopped by SIGTERM, resumed, killed, resumed from the same checkpoint: the end is that of a
     run that nobody disturbed."""
     with tempfile.TemporaryDirectory() as folder:
-        undisturbed = Child(_attempt, devices[0], "", -1).next(PATIENCE)
-        first = Child(_attempt, devices[0], folder, STOP_AT)
-        done = first.next(PATIENCE)
-        os.kill(first.pid, signal.SIGTERM)
-        first.ask()
-        code = first.wait(PATIENCE)
+        undisturbed_run = Child(_attempt, devices[0], "", -1).next(PATIENCE)
+        stopped_run = Child(_attempt, devices[0], folder, STOP_AT)
+        pause = stopped_run.next(PATIENCE)
+        os.kill(stopped_run.pid, signal.SIGTERM)
+        stopped_run.ask()
+        code = stopped_run.wait(PATIENCE)
         if code != 143:
             raise CheckFailed(
                 "SIGTERM at step {} ended it with exit {}, not 143".format(STOP_AT, code)
             )
-        second = Child(_attempt, devices[0], folder, KILL_AT)
-        second.next(PATIENCE)
-        second.end(signal.SIGKILL)
-        third = Child(_attempt, devices[0], folder, -1)
-        end = third.next(PATIENCE)
-    if undisturbed["seen"] != EPOCHS * EXAMPLES or not 0 < end["seen"] < undisturbed["seen"]:
+        killed_run = Child(_attempt, devices[0], folder, KILL_AT)
+        killed_run.next(PATIENCE)
+        killed_run.end(signal.SIGKILL)
+        resumed_run = Child(_attempt, devices[0], folder, -1)
+        end = resumed_run.next(PATIENCE)
+    if (
+        undisturbed_run["seen"] != EPOCHS * EXAMPLES
+        or not 0 < end["seen"] < undisturbed_run["seen"]
+    ):
         raise CheckFailed(
-            "after the kill {} of {} examples were seen".format(end["seen"], undisturbed["seen"])
+            "after the kill {} of {} examples were seen".format(
+                end["seen"], undisturbed_run["seen"]
+            )
         )
-    got, exact = (torch.tensor(one["weights"], dtype=torch.float64) for one in (end, undisturbed))
-    off = float((got - exact).norm() / exact.norm())
+    weights, reference = (
+        torch.tensor(result["weights"], dtype=torch.float64) for result in (end, undisturbed_run)
+    )
+    deviation = float((weights - reference).norm() / reference.norm())
     figure = (
         "stopped after {} examples, killed, {} of {} to the end; weights differ by {:.0e}".format(
-            done, end["seen"], undisturbed["seen"], off
+            pause, end["seen"], undisturbed_run["seen"], deviation
         )
     )
-    if not off < SAME:
+    if not deviation < SAME:
         raise CheckFailed(figure)
     return figure
 
@@ -102,16 +109,16 @@ def resume(tell: Any, devices: List[str]) -> str:
 def phases(tell: Any, devices: List[str]) -> str:
     """Of a fresh interpreter, in seconds."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", PHASES, devices[0]], stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=PATIENCE, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise CheckFailed("no first step within {:g} s".format(PATIENCE)) from None
-    line = done.stdout.decode("utf-8", "replace").rpartition("gpq:")[2].strip()
-    if done.returncode != 0 or not line:
-        last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[
-            -1
-        ]
-        raise CheckFailed("exit {}: {}".format(done.returncode, last))
+    line = process.stdout.decode("utf-8", "replace").rpartition("gpq:")[2].strip()
+    if process.returncode != 0 or not line:
+        message = (
+            process.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+        )[-1]
+        raise CheckFailed("exit {}: {}".format(process.returncode, message))
     return line.strip("{}").replace('"', "").replace(",", " s,") + " s"

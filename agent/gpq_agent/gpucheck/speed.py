@@ -90,7 +90,7 @@ def _loss(model: Any, rows: Any, device: torch.device) -> Any:
         return torch.nn.functional.cross_entropy(model(rows).flatten(0, 1), rows.flatten())
 
 
-def _plain(size: Size, done: Turns) -> None:
+def _plain(size: Size, turns: Turns) -> None:
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     pinned = device.type == "cuda"
     loader = torch.utils.data.DataLoader(
@@ -105,10 +105,10 @@ def _plain(size: Size, done: Turns) -> None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-            done()
+            turns()
 
 
-def _under_gpq(size: Size, done: Turns) -> None:
+def _under_gpq(size: Size, turns: Turns) -> None:
     job = gpq.init()
     pinned = job.device.type == "cuda"
     loader = job.loader(
@@ -126,7 +126,7 @@ def _under_gpq(size: Size, done: Turns) -> None:
             optimizer.step()
             optimizer.zero_grad()
             if job.at_step:
-                done()
+                turns()
 
 
 def _runner(tell: Any, device: str, under_gpq: bool) -> None:
@@ -147,18 +147,22 @@ def overhead(tell: Any, devices: List[str]) -> str:
     runners = [Child(_runner, devices[0], under_gpq) for under_gpq in (False, True)]
     for runner in runners:
         runner.next(START)
-    taken: List[List[float]] = [[], []]
+    seconds: List[List[float]] = [[], []]
     for turn in range(TURNS):
-        for which in (0, 1) if turn % 2 == 0 else (1, 0):
-            runners[which].ask()
-            taken[which].append(float(runners[which].next(TURN)))
+        for place in (0, 1) if turn % 2 == 0 else (1, 0):
+            runners[place].ask()
+            seconds[place].append(float(runners[place].next(TURN)))
     for runner in runners:
         runner.end()
-    plain, other = (statistics.median(row) for row in taken)
-    ratios = sorted(second / first for first, second in zip(*taken))
+    plain_median, under_gpq_median = (statistics.median(row) for row in seconds)
+    ratios = sorted(second / first for first, second in zip(*seconds))
     return (
         "{:.3f} times plain PyTorch ({:.2f} ms against {:.2f} ms a step; quarters of turns {:.3f}"
         " to {:.3f})".format(
-            other / plain, 1e3 * other, 1e3 * plain, ratios[TURNS // 4], ratios[3 * TURNS // 4]
+            under_gpq_median / plain_median,
+            1e3 * under_gpq_median,
+            1e3 * plain_median,
+            ratios[TURNS // 4],
+            ratios[3 * TURNS // 4],
         )
     )

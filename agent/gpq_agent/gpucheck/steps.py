@@ -42,8 +42,8 @@ def recorded(device: torch.device) -> Iterator[List[List[str]]]:
                 for frame in traceback.extract_stack()[:-1]
                 if not frame.filename.endswith("/warnings.py")
             ]
-            own = [frame.name for frame in frames if "gpq_agent/train/" in frame.filename]
-            stacks.append([*own, frames[-1].name])
+            own_frames = [frame.name for frame in frames if "gpq_agent/train/" in frame.filename]
+            stacks.append([*own_frames, frames[-1].name])
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -62,15 +62,15 @@ def _debug(device: torch.device, mode: str) -> None:
 
 def sorted_out(stacks: List[List[str]]) -> "Tuple[Counter[str], Counter[str]]":
     """(how often by what is by design, how often by which functions that are not)."""
-    designed: "Counter[str]" = collections.Counter()
-    hidden: "Counter[str]" = collections.Counter()
+    designed_syncs: "Counter[str]" = collections.Counter()
+    hidden_syncs: "Counter[str]" = collections.Counter()
     for stack in stacks:
         reason = next((BY_DESIGN[name] for name in stack if name in BY_DESIGN), "")
         if reason:
-            designed[reason] += 1
+            designed_syncs[reason] += 1
         else:
-            hidden[" > ".join(stack[-3:])] += 1
-    return designed, hidden
+            hidden_syncs[" > ".join(stack[-3:])] += 1
+    return designed_syncs, hidden_syncs
 
 
 def _listed(counts: "Counter[str]") -> str:
@@ -86,21 +86,21 @@ def syncs(tell: Any, devices: List[str], plan: Plan) -> str:
     training = Training(plan)
     if training.device.type == "cuda":
         _see_one(training.device)
-    begun: List[int] = []  # how many there were after each step
+    stack_counts: List[int] = []  # how many there were after each step
     sampled: List[bool] = []
     with recorded(training.device) as stacks:
 
         def count(step: List[Pass]) -> None:
-            begun.append(len(stacks))
+            stack_counts.append(len(stacks))
             sampled.append(step[0].sampled)
 
         training.run(WARM_UP + STEPS, count)
-    designed, hidden = sorted_out(stacks[begun[WARM_UP - 1] :])
+    designed_syncs, hidden_syncs = sorted_out(stacks[stack_counts[WARM_UP - 1] :])
     figure = "{} steps, {} of them sampled; by design: {}; in the first {} steps: {}".format(
-        STEPS, sum(sampled[WARM_UP:]), _listed(designed), WARM_UP, begun[WARM_UP - 1]
+        STEPS, sum(sampled[WARM_UP:]), _listed(designed_syncs), WARM_UP, stack_counts[WARM_UP - 1]
     )
-    if hidden:
-        raise CheckFailed("the host waits in {}; {}".format(_listed(hidden), figure))
+    if hidden_syncs:
+        raise CheckFailed("the host waits in {}; {}".format(_listed(hidden_syncs), figure))
     if training.device.type == CPU:
         raise CheckSkipped("needs CUDA; on the CPU {}".format(figure))
     return figure
@@ -164,13 +164,13 @@ def _sizes(part: torch.nn.Module) -> Tuple[int, ...]:
 def _gradients(_: Any, device: str, weighed: bool, most: int) -> Dict[str, Any]:
     enter(device)
     training = Training(Plan(batch=50, most=most, weighed=weighed))
-    kept = Recorded(training.optimizer)
+    recorded_gradients = Recorded(training.optimizer)
     steps: List[List[Pass]] = []
     training.run(15, steps.append)
     pieces = max(len(step) for step in steps)
     worst = max(
-        difference(training, [index for one in step for index in one.indices], row)
-        for step, row in zip(steps, kept.rows)
+        difference(training, [index for part in step for index in part.indices], row)
+        for step, row in zip(steps, recorded_gradients.rows)
     )
     return {"worst": worst, "pieces": pieces, "split": sum(step[0].sampled for step in steps)}
 
@@ -211,8 +211,10 @@ def noise(tell: Any, devices: List[str]) -> str:
     """The noise scale that gpq measures on the device and on the CPU, of the same data and
     weights."""
     children = [Child(_noise, device) for device in (devices[0], CPU)]
-    here, there = [child.next(60.0) for child in children]
-    figure = "{:.1f} examples, {:.1f} on the CPU, {} steps".format(here, there, NOISE_STEPS)
-    if not there > 0.0 or abs(here / there - 1.0) > NOISE:
+    first_answer, second_answer = [child.next(60.0) for child in children]
+    figure = "{:.1f} examples, {:.1f} on the CPU, {} steps".format(
+        first_answer, second_answer, NOISE_STEPS
+    )
+    if not second_answer > 0.0 or abs(first_answer / second_answer - 1.0) > NOISE:
         raise CheckFailed(figure)
-    return figure + " ({:+.2%})".format(here / there - 1.0)
+    return figure + " ({:+.2%})".format(first_answer / second_answer - 1.0)

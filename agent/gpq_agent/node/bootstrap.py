@@ -48,22 +48,24 @@ def main() -> None:
     word = str(request["word"])
     try:
         if request["op"] == "agent":
-            become_agent(word, str(request["sha256"]), [str(each) for each in request["arguments"]])
+            become_agent(
+                word, str(request["sha256"]), [str(argument) for argument in request["arguments"]]
+            )
         elif request["op"] == "run":
-            become(word, [str(each) for each in request["argv"]])
+            become(word, [str(argument) for argument in request["argv"]])
         else:
             put(str(request["path"]), block())
             answer(word, {"ok": True})
     except Refusal as refusal:
         answer(word, {"ok": False, "error": refusal.message, "hint": refusal.hint})
     except OSError as error:
-        where = " {}".format(error.filename) if error.filename else ""
-        said = "cannot write{}: {}".format(where, error.strerror)
+        location = " {}".format(error.filename) if error.filename else ""
+        message = "cannot write{}: {}".format(location, error.strerror)
         answer(
             word,
             {
                 "ok": False,
-                "error": said,
+                "error": message,
                 "hint": "make it writable, and see that the disk is not full",
             },
         )
@@ -125,10 +127,10 @@ def private(folder: str) -> None:
     """A folder that is ours alone. Raises Refusal for one that is not, or that leads elsewhere."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    found = os.lstat(folder)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise Refusal("{} is not a folder of our own".format(folder), "move it away")
-    if stat.S_IMODE(found.st_mode) & 0o077:
+    if stat.S_IMODE(status.st_mode) & 0o077:
         os.chmod(folder, 0o700)
 
 
@@ -137,11 +139,11 @@ def digest_of(target: str) -> str:
     one too many."""
     files = {}
     try:
-        found = os.lstat(target)
+        status = os.lstat(target)
         if (
-            not stat.S_ISDIR(found.st_mode)
-            or found.st_uid != os.geteuid()
-            or stat.S_IMODE(found.st_mode) & 0o022
+            not stat.S_ISDIR(status.st_mode)
+            or status.st_uid != os.geteuid()
+            or stat.S_IMODE(status.st_mode) & 0o022
         ):
             return ""
         if os.listdir(target) != [PACKAGE]:
@@ -152,8 +154,8 @@ def digest_of(target: str) -> str:
                 shutil.rmtree(os.path.join(folder, "__pycache__"), ignore_errors=True)
             for name in names + folders:
                 path = os.path.join(folder, name)
-                found = os.lstat(path)
-                if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid():
+                status = os.lstat(path)
+                if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid():
                     return ""
             for name in names:
                 path = os.path.join(folder, name)
@@ -187,21 +189,21 @@ def install(store: str, target: str, digest: str, archive: bytes) -> None:
             "the agent has files that it should not have",
             "install gpq again on the daemon's machine",
         )
-    new = tempfile.mkdtemp(prefix=".new-", dir=store)
+    temporary = tempfile.mkdtemp(prefix=".new-", dir=store)
     try:
         for path, text in sorted(files.items()):
-            whole = os.path.join(new, path)
-            os.makedirs(os.path.dirname(whole), mode=0o700, exist_ok=True)
-            put(whole, text.encode("utf-8"))
+            full_path = os.path.join(temporary, path)
+            os.makedirs(os.path.dirname(full_path), mode=0o700, exist_ok=True)
+            put(full_path, text.encode("utf-8"))
         if digest_of(target) != digest:  # else another connection was faster
             discard(target)
-            os.rename(new, target)
+            os.rename(temporary, target)
             sync(store)
     except OSError:
         if digest_of(target) != digest:  # as above
             raise
     finally:
-        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     if digest_of(target) != digest:
         raise Refusal(
             "{} is not what was written there".format(target), "look at the server's disk"

@@ -134,9 +134,9 @@ class Server:
         self._send(self.agent.greeting())
         while not self.agent.quitting:
             probing = self.agent.devices.waiting_on()
-            watched = [self.source] if probing is None else [self.source, probing]
-            ready, _, _ = select.select(watched, [], [], self.agent.patience())
-            if self.source in ready and not self._receive():
+            descriptors = [self.source] if probing is None else [self.source, probing]
+            readable, _, _ = select.select(descriptors, [], [], self.agent.patience())
+            if self.source in readable and not self._receive():
                 return
             for reply in self.agent.tick():
                 self._send(reply)

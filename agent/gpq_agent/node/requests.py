@@ -144,12 +144,12 @@ class Agent:
                 )
             ]
         if message.get("v") != wire.VERSION:
-            told = "this node agent speaks version {}, not {}".format(
+            problem = "this node agent speaks version {}, not {}".format(
                 wire.VERSION, message.get("v")
             )
             return [
                 self.refusal(
-                    message.get("id"), told, "restart the daemon, so that it ships its own agent"
+                    message.get("id"), problem, "restart the daemon, so that it ships its own agent"
                 )
             ]
         if self._is_early(message):
@@ -161,17 +161,17 @@ class Agent:
         """Replies that have become due."""
         with self._survived("looking at devices"):
             self.devices.tick(
-                wanted=bool(self._watches) or bool(self._holders), since=self.release.since()
+                is_watched=bool(self._watches) or bool(self._holders), since=self.release.since()
             )
         with self._survived("trying devices"):
             self.trials.tick()
         replies: List[Message] = [
             self._guarded(message, answer) for message, answer in self.staging.tick()
         ]
-        early = [message for message in self._waiting if self._is_early(message)]
-        due = [message for message in self._waiting if message not in early]
-        self._waiting = early
-        for message in due:
+        early_messages = [message for message in self._waiting if self._is_early(message)]
+        due_messages = [message for message in self._waiting if message not in early_messages]
+        self._waiting = early_messages
+        for message in due_messages:
             replies += self._answer(message)
         for message, answer in self.environments.ended() + self.errands.ended():
             replies.append(dict(answer, v=wire.VERSION, id=message.get("id"), ok=True))
@@ -183,10 +183,11 @@ class Agent:
                 if error.errno not in procs.SCARCE:
                     raise
                 return replies
-            ended = [watch for watch in self._watches if self._is_due(watch, infos)]
-            self._watches = [watch for watch in self._watches if watch not in ended]
+            due_watches = [watch for watch in self._watches if self._is_due(watch, infos)]
+            self._watches = [watch for watch in self._watches if watch not in due_watches]
             replies += [
-                self._guarded(watch.message, self._teller(infos, watch.recalled)) for watch in ended
+                self._guarded(watch.message, self._teller(infos, watch.recalled))
+                for watch in due_watches
             ]
         return replies
 
@@ -228,26 +229,26 @@ class Agent:
         infos = []
         holders: Dict[str, str] = {}
         stuck: Dict[str, str] = {}
-        known = self.attempts.all()
-        self.attempts.tend(known)
-        for info in known:
+        attempts = self.attempts.all()
+        self.attempts.tend(attempts)
+        for info in attempts:
             key = wire.attempt_key(info.job, info.attempt)
             order = self.attempts.order(key)
-            held = order.devices if order else []
-            info = self.release.filter(key, info, held)
+            devices = order.devices if order else []
+            info = self.release.filter(key, info, devices)
             infos.append(info)
             if info.state == "exited":
                 self.trials.hear(
                     info,
-                    held,
+                    devices,
                     functools.partial(statement, self.spool.folder(key), wire.FIRST_ERROR),
                 )
             if info.state in LIVE or self.release.holding(key):
-                holders.update(dict.fromkeys(held, key))
+                holders.update(dict.fromkeys(devices, key))
             if info.state in LIVE and info.exit is not None:
                 # nothing but what cannot be killed leaves a note so early
                 stuck.update(
-                    dict.fromkeys(held, "attempt {}: {}".format(key, info.exit.get("note", "")))
+                    dict.fromkeys(devices, "attempt {}: {}".format(key, info.exit.get("note", "")))
                 )
         self._holders = holders
         self.devices.stuck = {**stuck, **self.trials.suspects()}
@@ -306,10 +307,10 @@ class Agent:
                 "busy",
             )
         except (KeyError, TypeError, ValueError) as error:
-            told = "request {!r} is not complete or not right: {!r}".format(
+            problem = "request {!r} is not complete or not right: {!r}".format(
                 message.get("op"), error
             )
-            return self.refusal(number, told, "see wire.OPS")
+            return self.refusal(number, problem, "see wire.OPS")
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
             return self.refusal(
@@ -332,7 +333,8 @@ class Agent:
             "library": os.path.dirname(os.path.dirname(os.path.abspath(wire.__file__))),
             "address": _own_address(os.environ.get("SSH_CONNECTION", "")),
             "network": [
-                [one.name, one.address] for one in network.candidates(network.interfaces())
+                [interface.name, interface.address]
+                for interface in network.candidates(network.interfaces())
             ],
             "ephemeral": list(network.ephemeral_ports()),
             "storage": self.staging.storage,
@@ -351,8 +353,8 @@ class Agent:
         )
 
     def _probe(self, _: Message) -> Message:
-        found = self.devices
-        facts = {"driver": found.driver, "error": found.error, "notice": found.notice()}
+        devices = self.devices
+        facts = {"driver": devices.driver, "error": devices.error, "notice": devices.notice()}
         return dict(facts, devices=self._device_list(), beside=self.spool.beside())
 
     def _start(self, message: Message) -> Message:
@@ -361,11 +363,11 @@ class Agent:
         if self.attempts.order(key) is not None:
             if self.attempts.is_forgotten(key):
                 # its end is known: this is an order of another time
-                told = (
+                problem = (
                     "attempt {} was on this server before; the daemon's database was restored from"
                     " a copy".format(key)
                 )
-                raise SpoolError(told, "start another attempt", "used")
+                raise SpoolError(problem, "start another attempt", "used")
             return {"state": "already", "attempt": self._info(key)}
         self.refresh()
         if order.code:
@@ -384,28 +386,30 @@ class Agent:
         not allow."""
         request = attributes.of(order.attributes) if order.attributes else self.default
         allowance, shortfalls = attributes.grant(request, self.default)
-        here = (
+        server = (
             order.servers[order.node_rank] if order.node_rank < len(order.servers) else "the server"
         )
         line = "{} does not allow what the job's shell had: {} ({})".format(
-            here, "; ".join(shortfalls), attributes.MENDS
+            server, "; ".join(shortfalls), attributes.MENDS
         )
         shortfall = line if shortfalls and order.attributes else ""
         return order._replace(attributes=allowance._asdict(), shortfall=shortfall)
 
     def _usable(self, key: str, order: wire.StartOrder) -> List[wire.DeviceInfo]:
         """The devices of an order. Raises SpoolError for one that is not there or not to be had."""
-        here = {device.id: device for device in self.devices.current()}
+        devices_by_id = {device.id: device for device in self.devices.current()}
         for name in order.devices:
-            if name not in here:
+            if name not in devices_by_id:
                 raise SpoolError(
                     "no device {} on this server".format(name),
-                    "it has {}".format(", ".join(sorted(here)) or "none"),
+                    "it has {}".format(", ".join(sorted(devices_by_id)) or "none"),
                     "busy",
                 )
-            if here[name].state != "ok":
+            if devices_by_id[name].state != "ok":
                 raise SpoolError(
-                    "{} is {}: {}".format(name, here[name].state, here[name].reason),
+                    "{} is {}: {}".format(
+                        name, devices_by_id[name].state, devices_by_id[name].reason
+                    ),
                     "choose another device",
                     TAKEN,
                 )
@@ -419,7 +423,7 @@ class Agent:
                     "wait for its end",
                     "busy",
                 )
-        return [here[name] for name in order.devices]
+        return [devices_by_id[name] for name in order.devices]
 
     def _stop(self, message: Message) -> Message:
         key = _key(message)
@@ -463,12 +467,13 @@ class Agent:
         return {}
 
     def _drop(self, message: Message) -> Message:
-        live = [info for info in self.attempts.all() if info.state in LIVE]
-        if "job" in message and any(info.job == int(message["job"]) for info in live):
+        live_attempts = [info for info in self.attempts.all() if info.state in LIVE]
+        if "job" in message and any(info.job == int(message["job"]) for info in live_attempts):
             raise SpoolError("job {} runs here".format(message["job"]), "its files are in use")
         if "code" in message:
             orders = [
-                self.attempts.order(wire.attempt_key(info.job, info.attempt)) for info in live
+                self.attempts.order(wire.attempt_key(info.job, info.attempt))
+                for info in live_attempts
             ]
             if any(order is not None and str(message["code"]) in order.cwd for order in orders):
                 raise SpoolError(
@@ -503,10 +508,10 @@ class Agent:
         for info in self.refresh():
             if wire.attempt_key(info.job, info.attempt) == key:
                 return self.attempts.count([info])[0]._asdict()
-        known = self.attempts.look(key)  # forgotten, and not reported any more
-        if known is None:
+        attempt = self.attempts.look(key)  # forgotten, and not reported any more
+        if attempt is None:
             raise SpoolError("no attempt {} on this node".format(key))
-        return known._asdict()
+        return attempt._asdict()
 
     def _device_list(self) -> List[Message]:
         return [device._asdict() for device in self.devices.current()]
@@ -540,8 +545,8 @@ class Agent:
                     message.get("id"), "watch is not right: {}".format(error), "see wire.OPS"
                 )
             ]
-        recalled = [key for key in sorted(offsets) if self.attempts.is_forgotten(key)]
-        self._watches.append(Watch(message, time.monotonic() + wait, recalled))
+        recalled_keys = [key for key in sorted(offsets) if self.attempts.is_forgotten(key)]
+        self._watches.append(Watch(message, time.monotonic() + wait, recalled_keys))
         return []  # the tick that follows answers it if there is news already
 
     def _is_due(self, watch: Watch, infos: List[wire.AttemptInfo]) -> bool:
@@ -555,36 +560,38 @@ class Agent:
         )
 
     def _teller(
-        self, infos: List[wire.AttemptInfo], recalled: List[str]
+        self, infos: List[wire.AttemptInfo], recalled_keys: List[str]
     ) -> Callable[[Message], Message]:
-        again = [info for info in map(self.attempts.look, recalled) if info is not None]
-        return lambda message: self._news(message, infos + again)
+        recalled_attempts = [
+            info for info in map(self.attempts.look, recalled_keys) if info is not None
+        ]
+        return lambda message: self._news(message, infos + recalled_attempts)
 
     def _news(self, message: Message, infos: List[wire.AttemptInfo]) -> Message:
         """Every attempt as it is, each with its new report lines; fair shares of the budget, so
         that none starves."""
         stamp = self.reign.stamp()
         offsets = message.get("offsets", {})
-        asked = [info for info in infos if wire.attempt_key(info.job, info.attempt) in offsets]
-        share = REPORT_BUDGET // max(1, len(asked))
-        told = []
+        readers = [info for info in infos if wire.attempt_key(info.job, info.attempt) in offsets]
+        share = REPORT_BUDGET // max(1, len(readers))
+        attempts = []
         for info in self.attempts.count(infos):
             key = wire.attempt_key(info.job, info.attempt)
             if key in offsets:
                 path = os.path.join(self.spool.folder(key), wire.REPORT)
                 report, offset = logs.lines_after(path, offsets[key], share)
                 ranks = (
-                    [one._asdict() for one in pulses(self.spool.folder(key))]
+                    [pulse._asdict() for pulse in pulses(self.spool.folder(key))]
                     if info.state in LIVE
                     else []
                 )
                 info = info._replace(report=report, report_offset=offset, ranks=ranks)
                 if report:
                     self._changed_at = time.monotonic()
-            told.append(info._asdict())
+            attempts.append(info._asdict())
         return {
             "digest": self._digest,
-            "attempts": told,
+            "attempts": attempts,
             "devices": self._device_list(),
             "yields": self.yielding.users(),
             "time": time.time(),
@@ -621,7 +628,7 @@ def _digest(
             [
                 device.id,
                 device.state,
-                [one["pid"] for one in device.processes if not one["attempt"]],
+                [process["pid"] for process in device.processes if not process["attempt"]],
             ]
             for device in devices
         ],

@@ -74,11 +74,11 @@ def _own_files() -> List[str]:
     paths = set()
     for module in list(sys.modules.values()):
         # Looked up as it lies there: a module may import others where it is asked for an attribute.
-        named = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
-        if isinstance(named, str) and os.path.isfile(named):
-            path = os.path.realpath(named)
+        file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
+        if isinstance(file, str) and os.path.isfile(file):
+            path = os.path.realpath(file)
             # Installers may leave links in site-packages, into a cache of theirs.
-            installed = any(part in named or part in path for part in INSTALLED)
+            installed = any(part in file or part in path for part in INSTALLED)
             if not installed and not path.startswith(prefixes):
                 paths.add(path)
     return sorted(paths)

@@ -251,4 +251,4 @@ def test_the_first_process_is_told_before_it_has_begun_a_group_of_its_own(bystan
     process = procs.read(bystander.pid)
     assert process is not None
     assert process.group != process.pid
-    assert addressees.addressees([process], process.pid, signal.SIGTERM).told == [process]
+    assert addressees.addressees([process], process.pid, signal.SIGTERM).recipients == [process]

@@ -53,16 +53,16 @@ class Attempts:
     def keys(self) -> List[str]:
         """Attempts not forgotten. The folder is listed only when it has changed: it may hold years
         of attempts."""
-        changed = os.stat(self.spool.attempts).st_mtime_ns
-        if changed != self._listed_at or self._listed_early:
-            self._listed_at = changed
+        change_time = os.stat(self.spool.attempts).st_mtime_ns
+        if change_time != self._listed_at or self._listed_early:
+            self._listed_at = change_time
             # A change within the clock's grain after this listing would leave the same time stamp.
-            self._listed_early = time.time_ns() - changed < 50_000_000
-            listed = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
-            before = self._keys if self._is_listed else self._marked()
+            self._listed_early = time.time_ns() - change_time < 50_000_000
+            keys = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
+            earlier_keys = self._keys if self._is_listed else self._marked()
             self._is_listed = True
-            self._keys = listed + [
-                key for key in before if key not in listed and self._is_restored(key)
+            self._keys = keys + [
+                key for key in earlier_keys if key not in keys and self._is_restored(key)
             ]
         for key in self._keys:
             if os.path.exists(os.path.join(self.spool.folder(key), spool.FORGOTTEN)):
@@ -164,68 +164,75 @@ class Attempts:
         if order is None:
             return None
         shim_record = self._read(key, wire.SHIM)
-        alive = procs.lives(shim_record, self.boot)
-        started = self._read(key, wire.STARTED)
+        is_alive = procs.lives(shim_record, self.boot)
+        start_record = self._read(key, wire.STARTED)
         # read after the shim was looked at: it may have ended in between
-        ended = self._read(key, wire.EXIT)
+        exit_record = self._read(key, wire.EXIT)
         info = wire.AttemptInfo(
             job=order.job,
             attempt=order.attempt,
-            state="running" if started else "starting",
-            pid=int(started["pid"]) if started else None,
-            started_at=float(started["started_at"]) if started else None,
+            state="running" if start_record else "starting",
+            pid=int(start_record["pid"]) if start_record else None,
+            started_at=float(start_record["started_at"]) if start_record else None,
             devices=list(order.devices),
             lease=order.lease,
             shortfall=order.shortfall,
-            began=self._began(started),
+            began=self._began(start_record),
         )
-        if ended is not None:
-            self._final[key] = info._replace(state="exited", exit=ended, ended=self._ended(ended))
+        if exit_record is not None:
+            self._final[key] = info._replace(
+                state="exited", exit=exit_record, ended=self._ended(exit_record)
+            )
             return self._final[key]
-        if alive:
+        if is_alive:
             note = self._read(key, NOTE)
             if note is not None:
                 info = info._replace(exit=self._unknown_exit(key, info, str(note["note"])))
-            adopted = shim_record is not None and bool(shim_record.get("adopted"))
-            return info._replace(state="orphan") if adopted else info
+            is_adopted = shim_record is not None and bool(shim_record.get("adopted"))
+            return info._replace(state="orphan") if is_adopted else info
         if spool.is_locked(os.path.join(self.spool.folder(key), spool.LOCK)):
             # a shim is coming up, or adopting
-            return info._replace(state="orphan") if started else info
+            return info._replace(state="orphan") if start_record else info
         # In the midst of exec the first process shows no mark yet, so it is also looked for by its
         # identity.
-        if procs.lives(started, self.boot) or (
+        if procs.lives(start_record, self.boot) or (
             self._same_boot(shim_record) and self._has_survivors(key)
         ):
             return info._replace(state="orphan")
         if self._read(key, wire.EXIT) is not None:
             return self._look(key)
-        why = "; ".join(
+        reason = "; ".join(
             ["its shim was killed, and nothing of it is left", *self._damage.get(key, [])]
         )
         if not self._same_boot(shim_record):
-            why = "rebooted"
-        elif started is None:
-            why = "it was never started: its shim did not come up{}".format(self._last_words(key))
-        latest = None if self._same_boot(shim_record) else 0.0  # the boot ended what it had left
+            reason = "rebooted"
+        elif start_record is None:
+            reason = "it was never started: its shim did not come up{}".format(
+                self._last_words(key)
+            )
+        # the boot ended what it had left
+        latest_end = None if self._same_boot(shim_record) else 0.0
         self._final[key] = info._replace(
-            state="lost", exit=self._unknown_exit(key, info, why), ended=latest
+            state="lost", exit=self._unknown_exit(key, info, reason), ended=latest_end
         )
         return self._final[key]
 
     def count(self, infos: List[wire.AttemptInfo]) -> List[wire.AttemptInfo]:
         """With the number of living processes of each tree."""
-        counted = []
+        counted_infos = []
         for info in infos:
             key = wire.attempt_key(info.job, info.attempt)
             number = 0
             if info.state in ("starting", "running"):
                 record = self._read(key, wire.SHIM)
-                below = procs.descendants([int(record["pid"])], self._scan()) if record else set()
-                number = sum(1 for pid in below if self._processes[pid].alive)
+                descendants = (
+                    procs.descendants([int(record["pid"])], self._scan()) if record else set()
+                )
+                number = sum(1 for pid in descendants if self._processes[pid].alive)
             elif info.state == "orphan":
                 number = len(Tree(self.spool.mark(key), None).members())
-            counted.append(info._replace(processes=number))
-        return counted
+            counted_infos.append(info._replace(processes=number))
+        return counted_infos
 
     def owner_of(self, pid: int) -> str:
         """The attempt that a process belongs to, by its mark or by the shim above it; "" for a
@@ -239,22 +246,22 @@ class Attempts:
                 record = self._read(name, wire.SHIM)
                 if procs.lives(record, self.boot) and record is not None:
                     shims[int(record["pid"])] = name
-        seen = set()
-        while pid > 1 and pid not in seen:
+        visited_pids = set()
+        while pid > 1 and pid not in visited_pids:
             if pid in shims:
                 return shims[pid]
-            seen.add(pid)
+            visited_pids.add(pid)
             process = procs.read(pid)
             pid = process.parent if process else 0
         return ""
 
-    def _began(self, first: Optional[Dict[str, Any]]) -> Optional[float]:
+    def _began(self, record: Optional[Dict[str, Any]]) -> Optional[float]:
         """CLOCK_BOOTTIME of a start; by the wall clock where the node was booted since."""
-        if first is None:
+        if record is None:
             return None
-        if self._same_boot(first):
-            return float(first["start_time"]) / os.sysconf("SC_CLK_TCK")
-        return _before_boot(float(first["started_at"]))
+        if self._same_boot(record):
+            return float(record["start_time"]) / os.sysconf("SC_CLK_TCK")
+        return _before_boot(float(record["started_at"]))
 
     def _ended(self, record: Dict[str, Any]) -> Optional[float]:
         """As `_began`, of an end; None where an older shim did not write it down."""
@@ -278,11 +285,11 @@ class Attempts:
     def _has_survivors(self, key: str) -> bool:
         """Are there processes with the attempt's mark? Looked up at most once a `SCAN_PERIOD` while
         there are."""
-        looked_at, found = self._orphans.get(key, (-SCAN_PERIOD, False))
-        if not found or time.monotonic() - looked_at >= SCAN_PERIOD:
-            found = bool(Tree(self.spool.mark(key), None).members())
-            self._orphans[key] = (time.monotonic(), found)
-        return found
+        scan_time, has_members = self._orphans.get(key, (-SCAN_PERIOD, False))
+        if not has_members or time.monotonic() - scan_time >= SCAN_PERIOD:
+            has_members = bool(Tree(self.spool.mark(key), None).members())
+            self._orphans[key] = (time.monotonic(), has_members)
+        return has_members
 
     def _last_words(self, key: str) -> str:
         """What a shim left that failed, to be appended."""
@@ -296,10 +303,10 @@ class Attempts:
         """An exit record for an end that nobody saw: neither code nor signal is known."""
         folder = self.spool.folder(key)
         stop = self._read(key, wire.STOP)
-        last = 0.0
+        latest_change = 0.0
         for name in (wire.LOG, wire.REPORT, wire.ORDER):
             try:
-                last = max(last, os.stat(os.path.join(folder, name)).st_mtime)
+                latest_change = max(latest_change, os.stat(os.path.join(folder, name)).st_mtime)
             except OSError:
                 continue
         record = wire.ExitRecord(
@@ -310,7 +317,7 @@ class Attempts:
             stopped=os.path.exists(os.path.join(folder, wire.STOPPED)),
             asked=str(stop["mode"]) if stop else None,
             started_at=info.started_at or 0.0,
-            ended_at=last,
+            ended_at=latest_change,
             note=note,
         )
         return record._asdict()
@@ -355,33 +362,33 @@ class Attempts:
             start_order.check_startable(order, env)
             self._check_devices(key, order)
             cores = sorted({core for device in devices for core in device.cores})
-            held = self.locks.take(
+            locks = self.locks.take(
                 [device.id for device in devices if device.kind == "cuda"], order.job, order.attempt
             )
             try:
-                held.append(self._prepare(folder, order))
+                locks.append(self._prepare(folder, order))
                 if order.lease > 0:
                     guard.spawn(self.spool, order)
-                shim.spawn(self.spool, order, env, cores, held[-1], held[:-1])
+                shim.spawn(self.spool, order, env, cores, locks[-1], locks[:-1])
             except OSError as error:  # of the very first fork: nothing came of it
                 remove_unborn(folder)
                 raise with_timeout.no_process(error) from error
             finally:
-                close(held)
+                close(locks)
         self._listed_at = -1
         return "started", self._must(key)
 
     def _check_devices(self, key: str, order: wire.StartOrder) -> None:
         """A device that a living attempt has is not given again, whatever the daemon believes."""
         for info in self.all():
-            other = wire.attempt_key(info.job, info.attempt)
-            held = self.order(other)
-            if info.state not in LIVE or held is None or other == key:
+            rival_key = wire.attempt_key(info.job, info.attempt)
+            rival = self.order(rival_key)
+            if info.state not in LIVE or rival is None or rival_key == key:
                 continue
-            both = sorted(set(held.devices) & set(order.devices))
+            both = sorted(set(rival.devices) & set(order.devices))
             if both:
                 raise SpoolError(
-                    "{} is still held by attempt {}".format(", ".join(both), other),
+                    "{} is still held by attempt {}".format(", ".join(both), rival_key),
                     "wait for its end, or stop it",
                     "busy",
                 )
@@ -395,7 +402,7 @@ class Attempts:
                 # left by an agent that ended before it wrote the order
                 os.mkdir(folder, 0o700)
             spool.reserve(os.path.join(folder, wire.EXIT))
-            spool.reserve(os.path.join(folder, wire.STOP), times=2)
+            spool.reserve(os.path.join(folder, wire.STOP), count=2)
             spool.reserve(os.path.join(folder, wire.CONTROL))
             if order.control is not None:
                 wire.write_json(os.path.join(folder, wire.CONTROL), order.control)
@@ -421,10 +428,10 @@ class Attempts:
         path = os.path.join(self.spool.folder(key), wire.STOP)
         with self.spool.lock():
             is_known = os.path.lexists(path)
-            before = self._read(key, wire.STOP)
-            if before is None or self._is_harder(before, mode, grace):
+            previous = self._read(key, wire.STOP)
+            if previous is None or self._is_harder(previous, mode, grace):
                 first = beyond() if is_known else 1
-                seq = int(before["seq"]) + 1 if before else first
+                seq = int(previous["seq"]) + 1 if previous else first
                 spool.write_reserved(path, {"mode": mode, "grace": grace, "seq": seq})
             record = self._read(key, wire.SHIM)
             if record is not None and procs.lives(record, self.boot):
@@ -437,9 +444,9 @@ class Attempts:
         return self._must(key)
 
     @staticmethod
-    def _is_harder(before: Dict[str, Any], mode: str, grace: float) -> bool:
-        rank, old = STOP_RANK[mode], STOP_RANK.get(str(before["mode"]), 0)
-        return rank > old or (rank == old and grace <= float(before["grace"]))
+    def _is_harder(previous: Dict[str, Any], mode: str, grace: float) -> bool:
+        rank, previous_rank = STOP_RANK[mode], STOP_RANK.get(str(previous["mode"]), 0)
+        return rank > previous_rank or (rank == previous_rank and grace <= float(previous["grace"]))
 
     def tend(self, infos: List[wire.AttemptInfo]) -> None:
         """Where the shim was killed, another takes its place: for a stop that it did not live to
@@ -475,10 +482,10 @@ class Attempts:
         members = Tree(self.spool.mark(key), None).members()
         if not members:
             return None
-        one = min(members, key=lambda process: (process.start_time, process.pid))
+        oldest = min(members, key=lambda process: (process.start_time, process.pid))
         return {
-            "pid": one.pid,
-            "start_time": one.start_time,
+            "pid": oldest.pid,
+            "start_time": oldest.start_time,
             "boot_id": self.boot,
             "started_at": time.time(),
         }
@@ -497,10 +504,12 @@ class Attempts:
             )
         path = os.path.join(self.spool.folder(key), wire.CONTROL)
         with self.spool.lock():
-            last = self._read(key, wire.CONTROL)
-            if last is not None and last.get("stop"):
-                control = dict(control, stop=True, seq=max(control["seq"], int(last["seq"]) + 1))
-            if last is None or control["seq"] > int(last["seq"]):
+            previous = self._read(key, wire.CONTROL)
+            if previous is not None and previous.get("stop"):
+                control = dict(
+                    control, stop=True, seq=max(control["seq"], int(previous["seq"]) + 1)
+                )
+            if previous is None or control["seq"] > int(previous["seq"]):
                 wire.write_json(path, control)
 
     def forget(self, key: str) -> None:
@@ -548,8 +557,8 @@ class Attempts:
         return info
 
 
-def _before_boot(wall: float) -> float:
-    return min(boottime() - (time.time() - wall), 0.0)
+def _before_boot(wall_time: float) -> float:
+    return min(boottime() - (time.time() - wall_time), 0.0)
 
 
 def remove_unborn(folder: str) -> None:

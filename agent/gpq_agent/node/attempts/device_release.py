@@ -30,40 +30,45 @@ class Release:
     def since(self) -> Optional[float]:
         """When the last of the attempts ended that are held back; None when none is."""
         return max(
-            (ended for key, ended in self._ended.items() if key not in self._released), default=None
+            (end_time for key, end_time in self._ended.items() if key not in self._released),
+            default=None,
         )
 
-    def filter(self, key: str, info: wire.AttemptInfo, held: List[str]) -> wire.AttemptInfo:
+    def filter(self, key: str, info: wire.AttemptInfo, devices: List[str]) -> wire.AttemptInfo:
         """The attempt as it may be reported; "running" while it is held back."""
-        if info.state != "exited" or not self.devices.with_gpus or _only_slots(held):
+        if info.state != "exited" or not self.devices.with_gpus or _only_slots(devices):
             return info
         if key in self._released:
-            return self._blamed(info, held)
-        ended = self._ended.setdefault(key, time.monotonic())
-        waited = time.monotonic() - ended
-        rest = (
-            self.devices.still_used_by(key, held)
-            if self.devices.probed_from >= ended
+            return self._blamed(info, devices)
+        end_time = self._ended.setdefault(key, time.monotonic())
+        seconds = time.monotonic() - end_time
+        use = (
+            self.devices.still_used_by(key, devices)
+            if self.devices.probed_from >= end_time
             else "not probed yet"
         )
-        known = bool(self.devices.error) or not rest  # with such an error nobody gets them
-        if known or waited > RELEASE_AFTER:
+        is_free = bool(self.devices.error) or not use  # with such an error nobody gets them
+        if is_free or seconds > RELEASE_AFTER:
             self._released[key] = True
-            if rest and not known:
-                self.devices.left_by(key, held)
-            return self._blamed(info, held)
-        note = "it has ended, but {}".format(rest) if waited > NOTE_AFTER else ""
+            if use and not is_free:
+                self.devices.left_by(key, devices)
+            return self._blamed(info, devices)
+        note = "it has ended, but {}".format(use) if seconds > NOTE_AFTER else ""
         return info._replace(
             state="running", exit=dict(info.exit or {}, note=note) if note else None
         )
 
-    def _blamed(self, info: wire.AttemptInfo, held: List[str]) -> wire.AttemptInfo:
+    def _blamed(self, info: wire.AttemptInfo, devices: List[str]) -> wire.AttemptInfo:
         """With a word on GPUs of a failed attempt that are lost. Said the same each time it is
         asked."""
         key = wire.attempt_key(info.job, info.attempt)
         if key not in self._lost:
-            bad = [gpu for gpu in self.devices.current() if gpu.id in held and gpu.state == "lost"]
-            self._lost[key] = "GPU lost: {}".format(", ".join(gpu.id for gpu in bad)) if bad else ""
+            lost_gpus = [
+                gpu for gpu in self.devices.current() if gpu.id in devices and gpu.state == "lost"
+            ]
+            self._lost[key] = (
+                "GPU lost: {}".format(", ".join(gpu.id for gpu in lost_gpus)) if lost_gpus else ""
+            )
         record = info.exit or {}
         if not self._lost[key] or record.get("code") == 0 or record.get("stopped"):
             return info
@@ -71,5 +76,5 @@ class Release:
         return info._replace(exit=dict(record, note=note))
 
 
-def _only_slots(held: List[str]) -> bool:
-    return all(device.startswith("slot-") for device in held)
+def _only_slots(devices: List[str]) -> bool:
+    return all(device.startswith("slot-") for device in devices)

@@ -72,28 +72,30 @@ def prepared(
     """A start with what its setup exported. Raises SpoolError where there is no such thing."""
     if not order.setup:
         return order, env
-    kept = _kept(environment_folder(place, order.environment))
-    if kept is None or not kept["ok"]:
+    result = _kept(environment_folder(place, order.environment))
+    if result is None or not result["ok"]:
         raise SpoolError(
             "the setup has not been run on this server",
             "it is run when the server is looked at",
             "unfit",
         )
-    if order.any_python and kept["python"]:
-        order = order._replace(argv=[str(kept["python"]), *order.argv[1:]])
-    return order, _with_exports(env, kept)
+    if order.any_python and result["python"]:
+        order = order._replace(argv=[str(result["python"]), *order.argv[1:]])
+    return order, _with_exports(env, result)
 
 
-def _with_exports(env: Dict[str, str], kept: Message) -> Dict[str, str]:
+def _with_exports(env: Dict[str, str], result: Message) -> Dict[str, str]:
     """What leads to gpq's library stays in PYTHONPATH."""
-    after = {
-        **{name: value for name, value in env.items() if name not in kept["unset"]},
-        **kept["set"],
+    merged = {
+        **{name: value for name, value in env.items() if name not in result["unset"]},
+        **result["set"],
     }
-    ours = env.get("PYTHONPATH", "")
-    if ours and after.get("PYTHONPATH", "") != ours:
-        after["PYTHONPATH"] = os.pathsep.join(filter(None, [after.get("PYTHONPATH", ""), ours]))
-    return after
+    library_path = env.get("PYTHONPATH", "")
+    if library_path and merged.get("PYTHONPATH", "") != library_path:
+        merged["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [merged.get("PYTHONPATH", ""), library_path])
+        )
+    return merged
 
 
 def environment_folder(place: Spool, environment: str) -> str:
@@ -114,23 +116,25 @@ def judge(
         return Answer(False, error.message, error.hint)
     if not order.setup:
         return _look_at(order, env, None)
-    kept = _kept(folder)
-    answer = _look_at(order, env, kept) if kept is not None else None
-    if kept is None or answer is None or (kept["made"] and not answer.fit):
-        kept = _run_setup(order, folder, env, allowance)
-        answer = _look_at(order, env, kept)
-    if answer.fit and not kept["made"]:
-        wire.write_json(os.path.join(folder, SETUP), dict(kept, made=True))
+    result = _kept(folder)
+    answer = _look_at(order, env, result) if result is not None else None
+    if result is None or answer is None or (result["made"] and not answer.fit):
+        result = _run_setup(order, folder, env, allowance)
+        answer = _look_at(order, env, result)
+    if answer.fit and not result["made"]:
+        wire.write_json(os.path.join(folder, SETUP), dict(result, made=True))
     return answer
 
 
-def _look_at(order: wire.PrepareOrder, env: Dict[str, str], kept: Optional[Message]) -> Answer:
+def _look_at(order: wire.PrepareOrder, env: Dict[str, str], result: Optional[Message]) -> Answer:
     python = order.python
-    if kept is not None:
-        if not kept["ok"]:
-            return Answer(False, str(kept["reason"]), str(kept["fix"]))
-        env = _with_exports(env, kept)
-        python = str(kept["python"]) if order.any_python and kept["python"] and python else python
+    if result is not None:
+        if not result["ok"]:
+            return Answer(False, str(result["reason"]), str(result["fix"]))
+        env = _with_exports(env, result)
+        python = (
+            str(result["python"]) if order.any_python and result["python"] and python else python
+        )
     problem = _interpreter_problem(python, order.cwd, env)
     if problem is None and python and order.modules:
         problem = _modules_problem(python, order, env)
@@ -143,12 +147,12 @@ def _interpreter_problem(python: str, cwd: str, env: Dict[str, str]) -> Optional
     try:
         start_order.check_command(python, cwd, env.get("PATH", os.defpath))
     except SpoolError as error:
-        told = (
+        problem = (
             "no interpreter {}"
             if error.kind == "not-found"
             else "the interpreter {} cannot be executed"
         )
-        return told.format(python), MENDS_PYTHON
+        return problem.format(python), MENDS_PYTHON
     return None
 
 
@@ -158,7 +162,7 @@ def _modules_problem(
     """Looks for them without importing them: a tenth of a second instead of several."""
     command = [python, "-c", FIND_MODULES, *order.modules]
     try:
-        found = subprocess.run(
+        process = subprocess.run(
             command, cwd=order.cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, timeout=MODULES_LIMIT, check=False, preexec_fn=_as_a_job,
         )  # fmt: skip
@@ -169,16 +173,16 @@ def _modules_problem(
         )
     except OSError as error:
         return "{} cannot be run: {}".format(python, error.strerror), MENDS_PYTHON
-    lines = found.stdout.decode("utf-8", "replace").splitlines()
-    told = next((line[4:] for line in reversed(lines) if line.startswith("gpq:")), None)
-    if told is None:
-        last = _last_line(found.stderr)
+    lines = process.stdout.decode("utf-8", "replace").splitlines()
+    missing_modules = next((line[4:] for line in reversed(lines) if line.startswith("gpq:")), None)
+    if missing_modules is None:
+        last = _last_line(process.stderr)
         return (
-            "{} ends with {}: {}".format(python, found.returncode, last or "it says nothing"),
+            "{} ends with {}: {}".format(python, process.returncode, last or "it says nothing"),
             MENDS_PYTHON,
         )
-    if told:
-        missing = ", ".join(told.split())
+    if missing_modules:
+        missing = ", ".join(missing_modules.split())
         mend = "`{} -m pip install {}` there, or submit from an environment that has it".format(
             python, missing
         )
@@ -189,16 +193,16 @@ def _modules_problem(
 def _kept(folder: str) -> Optional[Message]:
     """How the setup ended; None where it is to be run (again)."""
     try:
-        kept = records.read_shape(Setup, os.path.join(folder, SETUP))
+        result = records.read_shape(Setup, os.path.join(folder, SETUP))
     except records.Damaged:
         return None
     if (
-        kept is not None
-        and not kept["ok"]
-        and not 0 <= time.time() - float(kept["at"]) < SETUP_AGAIN
+        result is not None
+        and not result["ok"]
+        and not 0 <= time.time() - float(result["at"]) < SETUP_AGAIN
     ):
         return None
-    return kept
+    return result
 
 
 def _run_setup(
@@ -208,32 +212,35 @@ def _run_setup(
     exports, log = os.path.join(folder, EXPORTS), os.path.join(folder, LOG)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(exports)
-    own = {**env, "CUDA_VISIBLE_DEVICES": ""}
-    ours = {"GPQ_SETUP": order.setup, "GPQ_SETUP_EXPORTS": exports}
+    base = {**env, "CUDA_VISIBLE_DEVICES": ""}
+    setup_variables = {"GPQ_SETUP": order.setup, "GPQ_SETUP_EXPORTS": exports}
     shell = shutil.which("bash", path=env.get("PATH", os.defpath)) or "/bin/sh"
     with open(log, "wb") as output:
         process = subprocess.Popen(
-            [shell, "-c", RUN_SETUP], cwd=order.cwd, env={**own, **ours}, stdin=subprocess.DEVNULL,
-            stdout=output, stderr=subprocess.STDOUT, preexec_fn=lambda: _as_a_job(allowance),
+            [shell, "-c", RUN_SETUP], cwd=order.cwd, env={**base, **setup_variables},
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            preexec_fn=lambda: _as_a_job(allowance),
         )  # fmt: skip
         code = _wait(process, order.limit)
-    kept: Message = {"ok": code == 0, "made": False, "reason": "", "fix": "", "at": time.time()}
-    kept.update({"set": {}, "unset": [], "python": ""})
+    result: Message = {"ok": code == 0, "made": False, "reason": "", "fix": "", "at": time.time()}
+    result.update({"set": {}, "unset": [], "python": ""})
     if code == 0:
-        kept.update(_exports(exports, own))
+        result.update(_exports(exports, base))
     else:
         data, _, _ = logs.tail(log, -4096, 4096)
-        how = (
+        ending = (
             "took longer than {:g} s".format(order.limit)
             if code is None
             else "failed ({})".format(_how(code))
         )
-        kept["reason"] = "the setup {}: {}".format(how, _last_line(data) or "it said nothing")
-        kept["fix"] = "its output is in {} there; it is run again {:.0f} s after it failed".format(
-            log, SETUP_AGAIN
+        result["reason"] = "the setup {}: {}".format(ending, _last_line(data) or "it said nothing")
+        result["fix"] = (
+            "its output is in {} there; it is run again {:.0f} s after it failed".format(
+                log, SETUP_AGAIN
+            )
         )
-    wire.write_json(os.path.join(folder, SETUP), kept)
-    return kept
+    wire.write_json(os.path.join(folder, SETUP), result)
+    return result
 
 
 def _wait(process: "subprocess.Popen[bytes]", limit: float) -> Optional[int]:
@@ -250,7 +257,7 @@ def _wait(process: "subprocess.Popen[bytes]", limit: float) -> Optional[int]:
     return None
 
 
-def _exports(path: str, given: Dict[str, str]) -> Message:
+def _exports(path: str, base: Dict[str, str]) -> Message:
     """What the setup changed in the environment, and which Python it put first in PATH."""
     try:
         content = records.read_bytes(path)
@@ -259,25 +266,25 @@ def _exports(path: str, given: Dict[str, str]) -> Message:
     if content is None:  # it left by `exit` or `exec`
         return {}
     pairs = [line.partition(b"=") for line in content.split(b"\0") if b"=" in line]
-    after = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
-    mine = {
+    variables = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    changes = {
         n: v
-        for n, v in after.items()
-        if not n.startswith(OURS) and n not in OF_THE_SHELL and given.get(n) != v
+        for n, v in variables.items()
+        if not n.startswith(OURS) and n not in OF_THE_SHELL and base.get(n) != v
     }
     python = ""
-    if "PATH" in mine:
+    if "PATH" in changes:
         python = (
-            shutil.which("python", path=mine["PATH"])
-            or shutil.which("python3", path=mine["PATH"])
+            shutil.which("python", path=changes["PATH"])
+            or shutil.which("python3", path=changes["PATH"])
             or ""
         )
     unset = [
         name
-        for name in given
-        if name not in after and not name.startswith(OURS) and name not in OF_THE_SHELL
+        for name in base
+        if name not in variables and not name.startswith(OURS) and name not in OF_THE_SHELL
     ]
-    return {"set": mine, "unset": unset, "python": python}
+    return {"set": changes, "unset": unset, "python": python}
 
 
 def _how(code: int) -> str:
@@ -286,8 +293,8 @@ def _how(code: int) -> str:
 
 def _last_line(data: bytes) -> str:
     lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
-    last = lines[-1][:LONGEST_LINE] if lines else ""
-    return "".join(sign if sign.isprintable() else "?" for sign in last)
+    final_line = lines[-1][:LONGEST_LINE] if lines else ""
+    return "".join(sign if sign.isprintable() else "?" for sign in final_line)
 
 
 def _as_a_job(allowance: Optional[wire.Attributes] = None) -> None:

@@ -115,19 +115,19 @@ class Environments:
     def ended(self) -> List[Tuple[Message, Message]]:
         """(message, answer) of the looks that have ended since."""
         now = time.monotonic()
-        over = [
-            each
-            for each in self._pending
-            if each.until < now or not is_locked(os.path.join(each.folder, LOCK))
+        finished_looks = [
+            look
+            for look in self._pending
+            if look.until < now or not is_locked(os.path.join(look.folder, LOCK))
         ]
-        self._pending = [each for each in self._pending if each not in over]
-        return [(each.message, self._concluded(each)) for each in over]
+        self._pending = [look for look in self._pending if look not in finished_looks]
+        return [(look.message, self._concluded(look)) for look in finished_looks]
 
-    def _concluded(self, pending: Pending) -> Message:
-        if is_locked(os.path.join(pending.folder, LOCK)):
-            silence = with_timeout.no_answer(pending.cwd)
+    def _concluded(self, look: Pending) -> Message:
+        if is_locked(os.path.join(look.folder, LOCK)):
+            silence = with_timeout.no_answer(look.cwd)
             return Answer(False, silence.message, silence.hint)._asdict()
-        return self._answer(pending.folder)
+        return self._answer(look.folder)
 
     def _answer(self, folder: str) -> Message:
         path = os.path.join(folder, ANSWER)

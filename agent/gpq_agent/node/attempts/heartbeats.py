@@ -14,7 +14,7 @@ def pulses(folder: str) -> List[wire.Pulse]:
     is left out."""
     layout = struct.Struct(wire.PULSE)
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
-    found = []
+    heartbeats = []
     try:
         names = [name for name in os.listdir(folder) if name.startswith(wire.RANK)]
     except OSError:
@@ -25,7 +25,9 @@ def pulses(folder: str) -> List[wire.Pulse]:
             with os.fdopen(records.open_plain(os.path.join(folder, name)), "rb") as stream:
                 _, step, phase, since = layout.unpack(stream.read(layout.size))
             if rank.isdigit() and 0 <= phase < len(wire.PHASES) and 0 <= since <= now and step >= 0:
-                found.append(wire.Pulse(int(rank), step, wire.PHASES[phase], round(now - since, 1)))
+                heartbeats.append(
+                    wire.Pulse(int(rank), step, wire.PHASES[phase], round(now - since, 1))
+                )
         except (OSError, ValueError, struct.error):
             continue
-    return sorted(found)
+    return sorted(heartbeats)

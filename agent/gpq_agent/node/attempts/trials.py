@@ -33,16 +33,19 @@ class Trials:
     """`quarantine`: takes a GPU out of use, with a reason. `own`: the locks that the agent looks
     at."""
 
-    def __init__(self, quarantine: Callable[[str, str], None], own: gpu_locks.Locks) -> None:
+    def __init__(self, quarantine: Callable[[str, str], None], locks: gpu_locks.Locks) -> None:
         self._quarantine = quarantine
-        self._locks = own
+        self._locks = locks
         self._heard: Set[str] = set()  # attempts
         self._waiting: List[Suspicion] = []
         self._refused: Dict[str, Set[int]] = {}  # by GPU, the jobs
         self._running: Optional[Trial] = None
 
     def hear(
-        self, info: wire.AttemptInfo, held: List[str], error: Callable[[], Optional[Dict[str, Any]]]
+        self,
+        info: wire.AttemptInfo,
+        devices: List[str],
+        error: Callable[[], Optional[Dict[str, Any]]],
     ) -> None:
         """An attempt has ended. `error`: what ended its first replica here, as in
         wire.FIRST_ERROR."""
@@ -51,19 +54,19 @@ class Trials:
             return
         self._heard.add(key)
         if (info.exit or {}).get("code") == 0:
-            for gpu in held:
+            for gpu in devices:
                 self._refused.pop(gpu, None)
             return
         gpu = (error() or {}).get("gpu", "")
-        if gpu in held:
+        if gpu in devices:
             self._waiting.append(Suspicion(gpu, info.job))
 
     def suspects(self) -> Dict[str, str]:
         """GPUs that are to be tried, and why: nothing is to begin there before."""
-        running = [self._running.suspicion] if self._running is not None else []
+        running_suspicions = [self._running.suspicion] if self._running is not None else []
         return {
-            one.gpu: "being tried, for job {} could not use it".format(one.job)
-            for one in [*running, *self._waiting]
+            suspicion.gpu: "being tried, for job {} could not use it".format(suspicion.job)
+            for suspicion in [*running_suspicions, *self._waiting]
         }
 
     def tick(self) -> None:

@@ -72,14 +72,14 @@ class Devices:
         """All devices; of a node that falls back on slots, the slots once it is known that there is
         no GPU."""
         if self.slots_if_none:
-            found = (
+            devices = (
                 self._gpus
                 if self._gpus or self.error or self._last.lost or not self.known
                 else self.slots
             )
         else:
-            found = self.slots + self._gpus
-        return [self._told(device) for device in found]
+            devices = self.slots + self._gpus
+        return [self._told(device) for device in devices]
 
     def notice(self) -> str:
         """Of the last look that was answered, as Probe.described."""
@@ -87,7 +87,7 @@ class Devices:
 
     # -- looking
 
-    def tick(self, wanted: bool, since: Optional[float] = None) -> None:
+    def tick(self, is_watched: bool, since: Optional[float] = None) -> None:
         """Collect what is ready; begin a look when one is due. `since`: an attempt ended then,
         and its GPUs are to be seen free: look at once if no look has begun since then, and again
         soon."""
@@ -103,10 +103,14 @@ class Devices:
         elif self._gpus and self.haste:
             period = min(period, self.haste)
         period = max(period, REST * self.looking.lasted)
-        begun = self.looking.begun
+        begin = self.looking.begun
         hurry = since is not None or any(watched.is_in_doubt for watched in self._watched.values())
-        due = time.monotonic() - begun >= (min(period, HURRY_PERIOD) if hurry else period)
-        if not self.known or (wanted and due) or (since is not None and (due or begun < since)):
+        is_due = time.monotonic() - begin >= (min(period, HURRY_PERIOD) if hurry else period)
+        if (
+            not self.known
+            or (is_watched and is_due)
+            or (since is not None and (is_due or begin < since))
+        ):
             self._take_any(self.looking.begin(self._not_due()))
 
     def waiting_on(self) -> Optional[int]:
@@ -117,8 +121,10 @@ class Devices:
         """GPUs that are out of use and better left alone for now: asking a sick one may take long,
         or hang."""
         now = time.monotonic()
-        ill = {name: watched.course.now for name, watched in self._watched.items()}
-        return [name for name, illness in ill.items() if illness is not None and now < illness.due]
+        illnesses = {name: watched.course.now for name, watched in self._watched.items()}
+        return [
+            name for name, illness in illnesses.items() if illness is not None and now < illness.due
+        ]
 
     # -- judging
 
@@ -140,42 +146,44 @@ class Devices:
             return
         self._last = probe
         self._driver.well(now, at_once=True)
-        before = {gpu.id: gpu for gpu in self._gpus}
-        found = [self._read(raw, before.get(raw.uuid), now) for raw in probe.gpus]
-        gone = [gpu for gpu in self._gpus if self._is_gone(gpu.id, probe)]
-        for gpu in gone:
-            self._watched[gpu.id].look(now, lost=gpu_probe.LOST)
-        found += [gpu._replace(utilisation=None, used_mib=0, processes=[]) for gpu in gone]
+        gpus_by_id = {gpu.id: gpu for gpu in self._gpus}
+        gpus = [self._read(raw, gpus_by_id.get(raw.uuid), now) for raw in probe.gpus]
+        lost_gpus = [gpu for gpu in self._gpus if self._is_gone(gpu.id, probe)]
+        for gpu in lost_gpus:
+            self._watched[gpu.id].look(now, loss=gpu_probe.LOST)
+        gpus += [gpu._replace(utilisation=None, used_mib=0, processes=[]) for gpu in lost_gpus]
         self._parents = {raw.uuid: raw.parent for raw in probe.gpus if raw.parent}
-        self._gpus = sorted(found, key=lambda gpu: (gpu.index, gpu.id))
+        self._gpus = sorted(gpus, key=lambda gpu: (gpu.index, gpu.id))
 
     def _is_gone(self, name: str, probe: Probe) -> bool:
         """It was there, is not, and its GPU was not partitioned anew."""
-        whole = {raw.uuid for raw in probe.gpus} | set(probe.partitioned)
-        return name not in whole and self._parents.get(name) not in whole
+        whole_uuids = {raw.uuid for raw in probe.gpus} | set(probe.partitioned)
+        return name not in whole_uuids and self._parents.get(name) not in whole_uuids
 
-    def _read(self, raw: RawGpu, before: Optional[wire.DeviceInfo], now: float) -> wire.DeviceInfo:
+    def _read(
+        self, raw: RawGpu, previous: Optional[wire.DeviceInfo], now: float
+    ) -> wire.DeviceInfo:
         """One look at one GPU; the state follows from it and all before when it is told."""
         watched = self._watched.setdefault(raw.uuid, Watched(self._first_wait))
-        if raw.problem == gpu_probe.SKIPPED and before is not None:
-            return before._replace(index=raw.number)
+        if raw.problem == gpu_probe.SKIPPED and previous is not None:
+            return previous._replace(index=raw.number)
         processes = [self._describe(pid, memory, raw.uuid) for pid, memory in raw.processes]
         processes += [
             dict(self._describe(pid, memory, ""), role=DESKTOP) for pid, memory in raw.drawing
         ]
-        who, ghost = strangers(processes, raw.used_mib, self.holder_of(raw.uuid))
-        lost = gpu_probe.LOST if raw.problem == "lost" else ""
-        watched.look(now, "" if lost else raw.problem, lost, who, ghost, raw.ecc)
+        foreign_use, ghost = strangers(processes, raw.used_mib, self.holder_of(raw.uuid))
+        loss = gpu_probe.LOST if raw.problem == "lost" else ""
+        watched.look(now, "" if loss else raw.problem, loss, foreign_use, ghost, raw.ecc)
         return wire.DeviceInfo(
             id=raw.uuid,
             index=raw.number,
             kind="cuda",
-            type=raw.name or (before.type if before else ""),
-            memory_mib=raw.memory_mib or (before.memory_mib if before else 0),
+            type=raw.name or (previous.type if previous else ""),
+            memory_mib=raw.memory_mib or (previous.memory_mib if previous else 0),
             state="ok",
             used_mib=raw.used_mib,
             utilisation=raw.utilisation,
-            processes=[one for one in processes if one["role"] not in (SHARING, TRIAL)],
+            processes=[process for process in processes if process["role"] not in (SHARING, TRIAL)],
         )
 
     def _told(self, device: wire.DeviceInfo) -> wire.DeviceInfo:
@@ -190,8 +198,8 @@ class Devices:
         if state == "ok":
             return device._replace(state=state, reason=reason)
         illness = self._driver.now or watched.course.now
-        due = max(0.0, illness.due - now) if illness is not None else 0.0
-        return device._replace(state=state, reason=reason, age=watched.age(now), next_probe=due)
+        wait = max(0.0, illness.due - now) if illness is not None else 0.0
+        return device._replace(state=state, reason=reason, age=watched.age(now), next_probe=wait)
 
     def unsettled(self, name: str) -> str:
         """Who was on a GPU at the last look, though its state does not tell yet."""
@@ -228,10 +236,10 @@ class Devices:
             "role": _role(process) if visible and process is not None else "",
         }
 
-    def still_used_by(self, key: str, held: List[str]) -> str:
+    def still_used_by(self, key: str, devices: List[str]) -> str:
         """What the last probe shows of an ended attempt on its GPUs, "" for nothing."""
         for gpu in self._gpus:
-            if gpu.id not in held:
+            if gpu.id not in devices:
                 continue
             pids = [str(process["pid"]) for process in gpu.processes if process["attempt"] == key]
             if pids:

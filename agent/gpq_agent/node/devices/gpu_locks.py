@@ -34,27 +34,27 @@ TAKEN = "taken"  # kind of SpoolError: told as "busy", and that waiting here is 
 
 
 class Holder(NamedTuple):
-    """Who holds a lock. `told`: what the holder's own file says, empty where there is none to be
-    believed."""
+    """Who holds a lock. `content`: what the holder's own file says, empty where there is none to
+    be believed."""
 
     user: str
-    told: Dict[str, Any]
+    content: Dict[str, Any]
 
     def sentence(self, spool: str) -> str:
         """``held by bob's gpq (job 7, since 14:02)``."""
         if not self.user:
             return "held by another gpq, which does not say whose it is"
         facts = []
-        if isinstance(self.told.get("job"), int):
-            facts.append("job {}".format(self.told["job"]))
-        if isinstance(self.told.get("since"), (int, float)) and 0 < self.told["since"] < 1e11:
-            facts.append("since {}".format(user_names.moment(self.told["since"])))
-        whose = (
+        if isinstance(self.content.get("job"), int):
+            facts.append("job {}".format(self.content["job"]))
+        if isinstance(self.content.get("since"), (int, float)) and 0 < self.content["since"] < 1e11:
+            facts.append("since {}".format(user_names.moment(self.content["since"])))
+        owner = (
             "an attempt that this agent does not know"
-            if self.told.get("spool") == spool
+            if self.content.get("spool") == spool
             else self.user + "'s gpq"
         )
-        return "held by {}{}".format(whose, " ({})".format(", ".join(facts)) if facts else "")
+        return "held by {}{}".format(owner, " ({})".format(", ".join(facts)) if facts else "")
 
 
 def common_folder() -> str:
@@ -62,10 +62,14 @@ def common_folder() -> str:
     on the machine alone, so that everybody's gpq comes to the same."""
     for path in FOLDERS:
         try:
-            found = os.lstat(path)
+            status = os.lstat(path)
         except OSError:
             continue
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and found.st_mode & 0o1002 == 0o1002:
+        if (
+            stat.S_ISDIR(status.st_mode)
+            and status.st_uid == 0
+            and status.st_mode & 0o1002 == 0o1002
+        ):
             return path
     return FOLDERS[-1]
 
@@ -84,17 +88,17 @@ class Locks:
     def take(self, names: Iterable[str], job: int, attempt: int) -> List[int]:
         """Descriptors that hold the locks of these GPUs, for a shim to inherit. Raises SpoolError
         with none of them held: somebody else has one (TAKEN), or it cannot be had."""
-        held: List[int] = []
+        descriptors: List[int] = []
         try:
             for name in sorted(names):
-                held.append(self._take_one(name))
+                descriptors.append(self._take_one(name))
                 holder = self._tell(name, job, attempt)
                 if holder >= 0:
-                    held.append(holder)
+                    descriptors.append(holder)
         except BaseException:
-            close(held)
+            close(descriptors)
             raise
-        return held
+        return descriptors
 
     def _take_one(self, name: str) -> int:
         deadline = time.monotonic() + PATIENCE
@@ -109,8 +113,8 @@ class Locks:
             os.close(descriptor)
             if time.monotonic() > deadline:
                 self._seen_at.pop(name, None)
-                why = self.holder(name) or "held by another gpq"
-                raise SpoolError("{} is {}".format(name, why), "choose another device", TAKEN)
+                reason = self.holder(name) or "held by another gpq"
+                raise SpoolError("{} is {}".format(name, reason), "choose another device", TAKEN)
             time.sleep(0.01)
 
     def _open(self, name: str) -> int:
@@ -142,19 +146,19 @@ class Locks:
             raise self._broken(name, error) from error
 
     def _broken(self, name: str, error: OSError) -> SpoolError:
-        told = "the lock of {} cannot be used: {}: {}".format(
+        message = "the lock of {} cannot be used: {}: {}".format(
             name, self._path(name), error.strerror or error
         )
-        return SpoolError(told, "have its owner or root remove it", TAKEN)
+        return SpoolError(message, "have its owner or root remove it", TAKEN)
 
     def _is_there(self, name: str, descriptor: int) -> bool:
         """Is what was locked still the file that others will find?"""
         try:
-            found = os.lstat(self._path(name))
+            status = os.lstat(self._path(name))
         except FileNotFoundError:
             return False
-        mine = os.fstat(descriptor)
-        return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
+        own_status = os.fstat(descriptor)
+        return (status.st_dev, status.st_ino) == (own_status.st_dev, own_status.st_ino)
 
     def _tell(self, name: str, job: int, attempt: int) -> int:
         """Write who holds the lock that was just taken; -1 where that cannot be told: the lock
@@ -206,25 +210,26 @@ class Locks:
                 return ""
         finally:
             os.close(descriptor)
-        found = self._who(name)
-        return (found or Holder("", {})).sentence(self.spool)
+        holder = self._who(name)
+        return (holder or Holder("", {})).sentence(self.spool)
 
     def _who(self, name: str) -> Optional[Holder]:
         shape = re.compile(
             re.escape(os.path.basename(self._path(name))[: -len(".lock")]) + r"\.(\d+)\.holder"
         )
         for entry in sorted(os.listdir(self.folder)):
-            found = shape.fullmatch(entry)
-            if found:
-                told = _read_locked(os.path.join(self.folder, entry), int(found.group(1)))
-                if told is not None:
-                    return Holder(user_names.user_name(int(found.group(1))), told)
+            match = shape.fullmatch(entry)
+            if match:
+                content = _read_locked(os.path.join(self.folder, entry), int(match.group(1)))
+                if content is not None:
+                    return Holder(user_names.user_name(int(match.group(1))), content)
         return None
 
     def _path(self, name: str, uid: int = -1) -> str:
-        plain = re.sub(r"[^A-Za-z0-9-]", "_", name)[:120]
+        plain_name = re.sub(r"[^A-Za-z0-9-]", "_", name)[:120]
         return os.path.join(
-            self.folder, "gpq-{}.{}".format(plain, "lock" if uid < 0 else "{}.holder".format(uid))
+            self.folder,
+            "gpq-{}.{}".format(plain_name, "lock" if uid < 0 else "{}.holder".format(uid)),
         )
 
 
@@ -280,8 +285,8 @@ def _read_locked(path: str, uid: int) -> Optional[Dict[str, Any]]:
     except OSError:
         return None
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid or try_share(descriptor):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != uid or try_share(descriptor):
             return None
         return records.parse(os.pread(descriptor, MOST_BYTES, 0))
     except (OSError, ValueError):

@@ -11,6 +11,6 @@ UUIDS, INDEXES = "uuid", "index"
 def listed(devices: List[wire.DeviceInfo], names: str) -> str:
     """`names`: UUIDS or INDEXES. A MIG device has no index, so it keeps its UUID."""
     return ",".join(
-        str(one.index) if names == INDEXES and not one.id.startswith("MIG") else one.id
-        for one in devices
+        str(device.index) if names == INDEXES and not device.id.startswith("MIG") else device.id
+        for device in devices
     )

@@ -69,8 +69,8 @@ class Probe(NamedTuple):
 
 def _numbered(numbers: List[int]) -> str:
     """``GPU 1 is`` or ``GPUs 1, 3 are``."""
-    listed = ", ".join(map(str, numbers))
-    return "GPU {} is".format(listed) if len(numbers) == 1 else "GPUs {} are".format(listed)
+    list_text = ", ".join(map(str, numbers))
+    return "GPU {} is".format(list_text) if len(numbers) == 1 else "GPUs {} are".format(list_text)
 
 
 def plausible(value: Any) -> Optional[int]:

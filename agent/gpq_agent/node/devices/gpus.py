@@ -28,8 +28,8 @@ def probe(binding: Optional[ModuleType], skip: Sequence[str] = ()) -> Probe:
         except nvml.Unfit as reason:
             answer = Probe([], error="NVML: {}".format(reason))
     if not _says_something(answer) and shutil.which("nvidia-smi"):
-        other = smi.look()
-        answer = other if _says_something(other) or not answer.error else answer
+        smi_answer = smi.look()
+        answer = smi_answer if _says_something(smi_answer) or not answer.error else answer
     if answer.gpus or answer.error or answer.notice:
         return answer
     return answer._replace(notice=gpu_probe.unused_hardware())

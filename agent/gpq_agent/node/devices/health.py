@@ -78,23 +78,23 @@ class Watched:
         self,
         now: float,
         problem: str = "",
-        lost: str = "",
+        loss: str = "",
         strangers: str = "",
         ghost: bool = False,
         ecc: Optional[int] = None,
     ) -> None:
-        """Take in one look. `problem`: a fault that the driver tells, `lost`: that it is gone;
+        """Take in one look. `problem`: a fault that the driver tells, `loss`: that it is gone;
         `strangers`: who else is on it; `ghost`: nobody can be seen who is; `ecc`: uncorrectable
         memory errors since the driver was loaded."""
-        worse = ecc - self._ecc if ecc is not None and self._ecc is not None else 0
+        new_errors = ecc - self._ecc if ecc is not None and self._ecc is not None else 0
         self._ecc = ecc if ecc is not None else self._ecc
-        if lost:
-            self.course.ill("lost", lost, now)
+        if loss:
+            self.course.ill("lost", loss, now)
         elif problem:
             self.course.ill("quarantined", problem, now)
-        elif worse > 0:
+        elif new_errors > 0:
             self.course.ill(
-                "quarantined", "{} uncorrectable memory errors (ECC)".format(worse), now
+                "quarantined", "{} uncorrectable memory errors (ECC)".format(new_errors), now
             )
         elif self.left and ghost:
             self.course.ill(
@@ -103,7 +103,7 @@ class Watched:
         else:
             self.left = ""
             self.course.well(now)
-        if lost or problem:
+        if loss or problem:
             return
         self.seen = strangers
         contradicted = bool(strangers) != bool(self.settled)
@@ -125,18 +125,18 @@ class Watched:
         reason: ours, and somebody is on it beside us."""
         illness = driver or self.course.now
         if illness is not None:
-            found = (illness.state, illness.reason)
+            verdict = (illness.state, illness.reason)
         elif stuck:
-            found = ("quarantined", stuck)
+            verdict = ("quarantined", stuck)
         elif locked and not holder:
-            found = ("foreign", locked)
+            verdict = ("foreign", locked)
         elif self.settled:
-            found = ("ok", "also " + self.settled) if holder else ("foreign", self.settled)
+            verdict = ("ok", "also " + self.settled) if holder else ("foreign", self.settled)
         else:
-            found = ("ok", "")
-        if found[0] != self._state[0]:
-            self._state = (found[0], illness.since if illness is not None else now)
-        return found
+            verdict = ("ok", "")
+        if verdict[0] != self._state[0]:
+            self._state = (verdict[0], illness.since if illness is not None else now)
+        return verdict
 
     def age(self, now: float) -> float:
         """Seconds in the state of the last verdict."""
@@ -151,21 +151,23 @@ def strangers(processes: List[Dict[str, Any]], used_mib: int, holder: str) -> Tu
     tell how much they have: in a container, and with some drivers, others' processes are not shown.
     Those with a role are in nobody's way.
     """
-    others = [
-        one
-        for one in processes
-        if not one.get("role") and (not one["attempt"] or one["attempt"] != holder)
+    foreign_processes = [
+        process
+        for process in processes
+        if not process.get("role") and (not process["attempt"] or process["attempt"] != holder)
     ]
-    if others:
-        told = [_named(one) for one in others[:3]]
-        more = " and {} more".format(len(others) - 3) if len(others) > 3 else ""
-        return "used by {}{}".format(", ".join(told), more), False
+    if foreign_processes:
+        names = [_named(process) for process in foreign_processes[:3]]
+        suffix = (
+            " and {} more".format(len(foreign_processes) - 3) if len(foreign_processes) > 3 else ""
+        )
+        return "used by {}{}".format(", ".join(names), suffix), False
     if holder and not processes:  # a driver that shows none: all of it may be ours
         return "", False
-    rest = used_mib - sum(one["memory_mib"] for one in processes)
-    if rest > UNSEEN_MIB and all(one["memory_mib"] > 0 for one in processes):
+    unseen_mib = used_mib - sum(process["memory_mib"] for process in processes)
+    if unseen_mib > UNSEEN_MIB and all(process["memory_mib"] > 0 for process in processes):
         return "used by somebody: {} are in use by no process that can be seen".format(
-            user_names.size(rest)
+            user_names.size(unseen_mib)
         ), True
     return "", False
 

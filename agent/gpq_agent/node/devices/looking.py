@@ -77,14 +77,14 @@ class Looking:
             return self._silence()
 
     def _silence(self) -> Optional[Probe]:
-        waited = time.monotonic() - self.begun
+        seconds = time.monotonic() - self.begun
         patience = max(self.limit, LATE * self.lasted)
-        if waited > max(patience, GIVEN_UP * self.limit):
+        if seconds > max(patience, GIVEN_UP * self.limit):
             self._kill()
             return Probe(
-                [], error="the NVIDIA driver did not answer within {:.0f} s".format(waited)
+                [], error="the NVIDIA driver did not answer within {:.0f} s".format(seconds)
             )
-        if waited <= patience or self._is_late:
+        if seconds <= patience or self._is_late:
             return None
         self._is_late = True
         return Probe(
@@ -106,7 +106,7 @@ class Looking:
         self.lasted = time.monotonic() - self.begun
         try:
             answer = json.loads(self._answer.decode("utf-8"))
-            answer["gpus"] = [RawGpu(*one) for one in answer["gpus"]]
+            answer["gpus"] = [RawGpu(*fields) for fields in answer["gpus"]]
             return Probe(**answer)
         except (ValueError, TypeError, KeyError):
             return Probe([], error="probing the GPUs failed: the probe crashed")

@@ -122,9 +122,9 @@ def _add(nvml: Any, answer: Probe, handle: Any, uuid: str, index: int) -> None:
             )
             return
         answer.partitioned.append(uuid)
-        named = [(text(nvml.nvmlDeviceGetUUID(part)), part) for part in slices]
+        parts = [(text(nvml.nvmlDeviceGetUUID(part)), part) for part in slices]
         answer.gpus.extend(
-            _device(nvml, part, name, index)._replace(parent=uuid) for name, part in named
+            _device(nvml, part, name, index)._replace(parent=uuid) for name, part in parts
         )
     except nvml.NVMLError as error:
         if error.value in OUTDATED:
@@ -164,18 +164,31 @@ def _read(nvml: Any, handle: Any, uuid: str, index: int) -> RawGpu:
     """What a device does not support is unknown. Raises NVMLError where it fails in what all
     support."""
     name = text(supported(nvml, lambda: nvml.nvmlDeviceGetName(handle), "GPU"))
-    total, used = memory(nvml, handle)
-    computing = processes(nvml, handle, "Compute")
-    pids = {pid for pid, _ in computing}
-    clients = [one for one in processes(nvml, handle, "MPSCompute") if one[0] not in pids]
-    drawing = [one for one in processes(nvml, handle, "Graphics") if one[0] not in pids]
+    total_mib, used_mib = memory(nvml, handle)
+    compute_processes = processes(nvml, handle, "Compute")
+    pids = {pid for pid, _ in compute_processes}
+    mps_clients = [
+        client for client in processes(nvml, handle, "MPSCompute") if client[0] not in pids
+    ]
+    graphics_processes = [
+        client for client in processes(nvml, handle, "Graphics") if client[0] not in pids
+    ]
     utilisation = supported(
         nvml, lambda: gpu_probe.plausible(nvml.nvmlDeviceGetUtilizationRates(handle).gpu), None
     )
     problem, errors = _health(nvml, handle)
-    users = sorted([*computing, *clients])
+    users = sorted([*compute_processes, *mps_clients])
     return RawGpu(
-        uuid, index, name, total, used, utilisation, users, problem, errors, sorted(drawing)
+        uuid,
+        index,
+        name,
+        total_mib,
+        used_mib,
+        utilisation,
+        users,
+        problem,
+        errors,
+        sorted(graphics_processes),
     )
 
 
@@ -200,12 +213,12 @@ def memory(nvml: Any, handle: Any) -> Tuple[int, int]:
     """(total, in use), MiB, without what the driver keeps for itself where it tells that apart. A
     GPU that has no memory of its own shares the machine's, and does not tell how much of it is in
     use."""
-    whole = supported(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2), None)
-    if whole is None:
-        whole = supported(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle), None)
-    if whole is None:
+    info = supported(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2), None)
+    if info is None:
+        info = supported(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle), None)
+    if info is None:
         return gpu_probe.shared_memory_mib(), 0
-    return int(whole.total) // MIB, int(whole.used) // MIB
+    return int(info.total) // MIB, int(info.used) // MIB
 
 
 def processes(nvml: Any, handle: Any, kind: str) -> List[Tuple[int, int]]:
@@ -228,7 +241,7 @@ def processes(nvml: Any, handle: Any, kind: str) -> List[Tuple[int, int]]:
             if type(error).__name__ != "NVMLLibraryMismatchError":
                 raise
             continue
-        return [(int(one.pid), int(one.usedGpuMemory or 0) // MIB) for one in running]
+        return [(int(process.pid), int(process.usedGpuMemory or 0) // MIB) for process in running]
     if kind == "Compute":
         raise Unfit("this nvidia-ml-py cannot ask this driver who is on a GPU")
     return []

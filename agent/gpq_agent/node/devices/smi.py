@@ -24,13 +24,13 @@ def look() -> Probe:
     """Of all GPUs. Where one of them makes the command fail as a whole, the others are asked one by
     one."""
     names: List[str] = []
-    code, first = _query(GPUS, names)
-    output = first
+    code, first_output = _query(GPUS, names)
+    output = first_output
     if code != 0:
         names = _names()
-        code, output = _query(GPUS, names) if names else (code, first)
+        code, output = _query(GPUS, names) if names else (code, first_output)
         if code != 0:
-            return _failure(first)
+            return _failure(first_output)
     code, apps = _query(APPS, names)
     if code != 0:
         return _failure(apps)
@@ -38,7 +38,7 @@ def look() -> Probe:
     for uuid, pid, memory in _rows(apps, 3):
         if pid.isdigit():
             processes.setdefault(uuid, []).append((int(pid), _number(memory) or 0))
-    return _read(output, processes)._replace(notice=_failure(first).error if names else "")
+    return _read(output, processes)._replace(notice=_failure(first_output).error if names else "")
 
 
 def _query(question: str, names: List[str]) -> Tuple[int, str]:
@@ -54,7 +54,7 @@ def _query(question: str, names: List[str]) -> Tuple[int, str]:
 def _read(output: str, processes: Processes) -> Probe:
     answer = Probe([], "", "", [], [], [])
     for row in _rows(output, 10):
-        index, uuid, name, total, used, utilisation, driver, mig, ecc, mode = row
+        index, uuid, name, total_mib, used_mib, utilisation, driver, mig, ecc, mode = row
         answer = answer._replace(driver=driver)
         if mig == "Enabled":
             answer.partitioned.append(uuid)
@@ -63,8 +63,8 @@ def _read(output: str, processes: Processes) -> Probe:
         if "lost" in ",".join(row).lower():
             answer.gpus.append(RawGpu(uuid, int(index), "", 0, 0, None, [], "lost"))
             continue
-        busy = sorted(processes.get(uuid, []))
-        memory = (_number(total) or gpu_probe.shared_memory_mib(), _number(used) or 0)
+        processes_here = sorted(processes.get(uuid, []))
+        memory = (_number(total_mib) or gpu_probe.shared_memory_mib(), _number(used_mib) or 0)
         problem = gpu_probe.BANNED if mode == "Prohibited" else ""
         answer.gpus.append(
             RawGpu(
@@ -73,7 +73,7 @@ def _read(output: str, processes: Processes) -> Probe:
                 name,
                 *memory,
                 gpu_probe.plausible(utilisation),
-                busy,
+                processes_here,
                 problem,
                 _number(ecc),
             )
@@ -87,20 +87,29 @@ def _slices(parent: str, index: int, processes: Processes) -> List[RawGpu]:
     is on the whole may be on any of them."""
     code, listing = _run("-L")
     slices: List[RawGpu] = []
-    inside = False
+    is_of_parent = False
     for line in listing.splitlines() if code == 0 else []:
         gpu = re.match(r"GPU \d+: .*\(UUID: (\S+)\)", line)
         part = re.match(r"\s+MIG (\S+)\s+Device\s+\d+: \(UUID: (\S+)\)", line)
         if gpu:
-            inside = gpu.group(1) == parent
-        elif part and inside:
+            is_of_parent = gpu.group(1) == parent
+        elif part and is_of_parent:
             profile, uuid = part.groups()
             size = re.search(r"(\d+)gb", profile)
-            memory = int(size.group(1)) * 1024 if size else 0
-            busy = sorted([*processes.get(uuid, []), *processes.get(parent, [])])
-            used = sum(taken for _, taken in processes.get(uuid, []))
+            total_mib = int(size.group(1)) * 1024 if size else 0
+            slice_processes = sorted([*processes.get(uuid, []), *processes.get(parent, [])])
+            used_mib = sum(mib for _, mib in processes.get(uuid, []))
             slices.append(
-                RawGpu(uuid, index, "MIG " + profile, memory, used, None, busy, parent=parent)
+                RawGpu(
+                    uuid,
+                    index,
+                    "MIG " + profile,
+                    total_mib,
+                    used_mib,
+                    None,
+                    slice_processes,
+                    parent=parent,
+                )
             )
     return slices
 
@@ -113,7 +122,7 @@ def _names() -> List[str]:
 
 def _run(*arguments: str) -> Tuple[int, str]:
     parent = os.getpid()
-    done = subprocess.run(
+    process = subprocess.run(
         ("nvidia-smi", *arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -122,16 +131,16 @@ def _run(*arguments: str) -> Tuple[int, str]:
         preexec_fn=lambda: procs.die_with_parent(parent),  # a single thread forks here
         check=False,
     )
-    return done.returncode, done.stdout.decode("utf-8", "replace")
+    return process.returncode, process.stdout.decode("utf-8", "replace")
 
 
 def _failure(output: str) -> Probe:
-    first = (output.strip().splitlines() or ["nvidia-smi failed and said nothing"])[0].strip()
+    first_line = (output.strip().splitlines() or ["nvidia-smi failed and said nothing"])[0].strip()
     if "version mismatch" in output.lower():
         return Probe([], error=gpu_probe.MISMATCH)
     if "couldn't communicate with the NVIDIA driver" in output or "No devices were found" in output:
         return Probe([])
-    return Probe([], error="nvidia-smi: {}".format(first))
+    return Probe([], error="nvidia-smi: {}".format(first_line))
 
 
 def _rows(output: str, fields: int) -> List[List[str]]:

@@ -40,15 +40,15 @@ class Yielding:
         return self._seen
 
     def _look(self) -> List[str]:
-        found = []
+        users = []
         with contextlib.suppress(OSError):
             for name in os.listdir(self.folder):
                 match = NAME.fullmatch(name)
                 if match and time.time() < until(
                     os.path.join(self.folder, name), int(match.group(1))
                 ):
-                    found.append(user_names.user_name(int(match.group(1))))
-        return found
+                    users.append(user_names.user_name(int(match.group(1))))
+        return users
 
 
 def until(path: str, uid: int) -> float:
@@ -59,8 +59,8 @@ def until(path: str, uid: int) -> float:
     except OSError:
         return 0.0
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
             return 0.0
         moment = records.parse(os.read(descriptor, MOST_BYTES)).get("until")
         return float(moment) if isinstance(moment, (int, float)) and 0 < moment < 1e11 else 0.0
@@ -76,25 +76,25 @@ def ask(folder: str, seconds: float) -> float:
     if not 0 < seconds <= LONGEST:
         raise ValueError("a server is asked for for at most a year")
     path, moment = _path(folder), time.time() + seconds
-    new = "{}.{}.new".format(path, os.getpid())
+    temporary = "{}.{}.new".format(path, os.getpid())
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(new, flags, 0o644)
+    descriptor = os.open(temporary, flags, 0o644)
     try:
         os.fchmod(descriptor, 0o644)  # whatever the umask: others' agents read it
         os.write(descriptor, json.dumps({"until": moment}).encode("utf-8"))
     finally:
         os.close(descriptor)
-    os.replace(new, path)
+    os.replace(temporary, path)
     return moment
 
 
 def end(folder: str) -> bool:
     """The calling user gives it back; was it asked for? Raises OSError."""
     path = _path(folder)
-    wanted = time.time() < until(path, os.geteuid())
+    is_active = time.time() < until(path, os.geteuid())
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    return wanted
+    return is_active
 
 
 def _path(folder: str) -> str:

@@ -37,8 +37,8 @@ print("gpq:" + json.dumps(found))
 def examine(place: Place, fields: Fields, pipe: int) -> None:
     """Everything that can be seen from here alone. `python`: interpreter of scripts, "" for none;
     `env`: of the jobs."""
-    known = network.interfaces()
-    found: Fields = {
+    interfaces = network.interfaces()
+    facts: Fields = {
         "time": time.time(),
         "host": socket.gethostname(),
         "boot": procs.boot_id(),
@@ -52,8 +52,8 @@ def examine(place: Place, fields: Fields, pipe: int) -> None:
             for name, number in _LIMITS
         },
         "shm_mib": _size_mib("/dev/shm"),
-        "interfaces": [one._asdict() for one in known],
-        "addresses": [one.address for one in network.candidates(known)],
+        "interfaces": [interface._asdict() for interface in interfaces],
+        "addresses": [interface.address for interface in network.candidates(interfaces)],
         "ephemeral": list(network.ephemeral_ports()),
         "infiniband": (
             os.path.isdir("/sys/class/infiniband") and bool(os.listdir("/sys/class/infiniband"))
@@ -62,8 +62,8 @@ def examine(place: Place, fields: Fields, pipe: int) -> None:
     }
     if fields.get("python"):
         env = {**place.base, **fields.get("env", {}), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        found["torch"] = run([str(fields["python"]), "-c", LOOK_AT_TORCH], env, TORCH_LIMIT)
-    tell(pipe, found)
+        facts["torch"] = run([str(fields["python"]), "-c", LOOK_AT_TORCH], env, TORCH_LIMIT)
+    tell(pipe, facts)
 
 
 _LIMITS = (
@@ -76,9 +76,9 @@ _LIMITS = (
 def driver(_: Place, fields: Fields, pipe: int) -> None:
     """NVML, which may hang: hence an errand of its own."""
     begin = time.monotonic()
-    found = gpus.probe(gpus.binding())
-    notice = found.described(time.monotonic() - begin)
-    tell(pipe, {"driver": found.driver, "error": found.error, "notice": notice})
+    probe = gpus.probe(gpus.binding())
+    notice = probe.described(time.monotonic() - begin)
+    tell(pipe, {"driver": probe.driver, "error": probe.error, "notice": notice})
 
 
 def _agent_name() -> str:
@@ -87,29 +87,29 @@ def _agent_name() -> str:
     return name if len(name) >= 12 and all(sign in "0123456789abcdef" for sign in name) else ""
 
 
-def _disk(what: str, path: str) -> Fields:
+def _disk(name: str, path: str) -> Fields:
     try:
-        found = os.statvfs(path)
+        status = os.statvfs(path)
     except OSError as error:
-        return {"what": what, "path": path, "error": error.strerror}
+        return {"what": name, "path": path, "error": error.strerror}
     return {
-        "what": what,
+        "what": name,
         "path": path,
-        "free_mib": found.f_bavail * found.f_frsize >> 20,
-        "inodes": found.f_favail if found.f_files else None,  # some file systems count none
+        "free_mib": status.f_bavail * status.f_frsize >> 20,
+        "inodes": status.f_favail if status.f_files else None,  # some file systems count none
         "filesystem": _filesystem(path),
     }
 
 
 def _filesystem(path: str) -> str:
-    best, kind = "", "unknown"
-    real = os.path.realpath(path)
+    best_mount, kind = "", "unknown"
+    real_path = os.path.realpath(path)
     with open("/proc/self/mounts", encoding="utf-8", errors="replace") as stream:
         for line in stream:
             words = line.split(" ")
             mount = words[1].replace("\\040", " ")
-            if os.path.commonpath([real, mount]) == mount and len(mount) >= len(best):
-                best, kind = mount, words[2]
+            if os.path.commonpath([real_path, mount]) == mount and len(mount) >= len(best_mount):
+                best_mount, kind = mount, words[2]
     return kind
 
 

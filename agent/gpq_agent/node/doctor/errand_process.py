@@ -33,7 +33,7 @@ def tell(pipe: int, answer: Fields) -> None:
 def run(command: List[str], env: Dict[str, str], limit: float) -> Fields:
     """What a program told in its line that begins with `gpq:`; else an error with its last line."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, timeout=limit, check=False,
         )  # fmt: skip
@@ -41,15 +41,17 @@ def run(command: List[str], env: Dict[str, str], limit: float) -> Fields:
         return {"error": "{} did not answer within {:g} s".format(command[0], limit)}
     except OSError as error:
         return {"error": "{} cannot be run: {}".format(command[0], error.strerror)}
-    for line in reversed(done.stdout.decode("utf-8", "replace").splitlines()):
+    for line in reversed(process.stdout.decode("utf-8", "replace").splitlines()):
         if line.startswith("gpq:"):
             answer: Fields = json.loads(line[4:])
             return answer
     lines = [
-        line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()
+        line.strip()
+        for line in process.stderr.decode("utf-8", "replace").splitlines()
+        if line.strip()
     ]
     return {
         "error": "exit {}: {}".format(
-            done.returncode, lines[-1][:LAST_LINE] if lines else "it said nothing"
+            process.returncode, lines[-1][:LAST_LINE] if lines else "it said nothing"
         )
     }

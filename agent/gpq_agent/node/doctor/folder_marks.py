@@ -20,8 +20,8 @@ def mark(place: Place, fields: Fields, pipe: int) -> None:
 def seen(place: Place, fields: Fields, pipe: int) -> None:
     """Which marks are there. The folder is read anew: a network file system may remember that there
     was none."""
-    there = set(os.listdir(place.checkpoints))
-    tell(pipe, {"seen": [token for token in fields["tokens"] if MARK + str(token) in there]})
+    names = set(os.listdir(place.checkpoints))
+    tell(pipe, {"seen": [token for token in fields["tokens"] if MARK + str(token) in names]})
 
 
 def unmark(place: Place, fields: Fields, pipe: int) -> None:

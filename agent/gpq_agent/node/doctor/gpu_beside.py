@@ -37,7 +37,7 @@ while True:
 
 
 def beside(
-    command: List[str], env: Dict[str, str], seen_by: Callable[[str], Look] = look
+    command: List[str], env: Dict[str, str], look_by: Callable[[str], Look] = look
 ) -> GpuLine:
     """How much less a process gets done while looks are made once a second. `command` prints a line
     when it works, and then when each of its turns began and ended, and how much it did in a second
@@ -50,12 +50,12 @@ def beside(
             stderr=subprocess.PIPE, preexec_fn=lambda: procs.die_with_parent(parent),
         )  # fmt: skip
         phases: Dict[bool, List[Tuple[float, float]]] = {True: [], False: []}
-        works = _begins(process, output)
-        for number in range(PHASES if works else 0):
-            looking = bool(number % 2)
-            phases[looking].append(_phase(seen_by if looking else None))
+        is_ready = _begins(process, output)
+        for number in range(PHASES if is_ready else 0):
+            with_looks = bool(number % 2)
+            phases[with_looks].append(_phase(look_by if with_looks else None))
         words = last_words(process)
-        if not works:
+        if not is_ready:
             return GpuLine("looks beside work", "FAIL", "it did not begin: {}".format(words))
         output.seek(0)
         turns = [
@@ -64,20 +64,20 @@ def beside(
             if line
         ]
     rates = {
-        looking: sorted(
+        with_looks: sorted(
             rate for start, end, rate in turns if any(a <= start and end <= b for a, b in times)
         )
-        for looking, times in phases.items()
+        for with_looks, times in phases.items()
     }
     return _judged(rates)._replace(seconds=round(time.monotonic() - begin, 1))
 
 
-def _phase(seen_by: Optional[Callable[[str], Look]]) -> Tuple[float, float]:
+def _phase(look_by: Optional[Callable[[str], Look]]) -> Tuple[float, float]:
     begin = time.monotonic()
     while time.monotonic() - begin < PHASE:
         start = time.monotonic()
-        if seen_by is not None:
-            seen_by("any")
+        if look_by is not None:
+            look_by("any")
         time.sleep(max(min(1.0, PHASE) - (time.monotonic() - start), 0.0))
     return begin, time.monotonic()
 
@@ -85,10 +85,12 @@ def _phase(seen_by: Optional[Callable[[str], Look]]) -> Tuple[float, float]:
 def _judged(rates: Dict[bool, List[float]]) -> GpuLine:
     if not all(rates.values()):
         return GpuLine("looks beside work", "FAIL", "it did not tell how much it did")
-    with_looks, without = (rates[looking][len(rates[looking]) // 2] for looking in (True, False))
-    loss = 1.0 - with_looks / without
+    rate_with, rate_without = (
+        rates[looking][len(rates[looking]) // 2] for looking in (True, False)
+    )
+    loss = 1.0 - rate_with / rate_without
     figure = "{:.1f} products a second, {:.1f} beside a look each second ({:+.1%})".format(
-        without, with_looks, -loss
+        rate_without, rate_with, -loss
     )
     return GpuLine("looks beside work", "PASS" if loss <= LOSS else "FAIL", figure)
 

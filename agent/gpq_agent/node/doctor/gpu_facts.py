@@ -36,22 +36,22 @@ def of_gpu(binding: Any, index: int) -> Dict[str, Fact]:
     handle = binding.nvmlDeviceGetHandleByIndex(index)
 
     def pids(name: str) -> List[int]:
-        return sorted(int(one.pid) for one in getattr(binding, name)(handle))
+        return sorted(int(process.pid) for process in getattr(binding, name)(handle))
 
     def memory(version: Any) -> List[int]:
-        taken = (
+        info = (
             binding.nvmlDeviceGetMemoryInfo(handle, version)
             if version
             else binding.nvmlDeviceGetMemoryInfo(handle)
         )
-        return [int(taken.used) // MIB, int(getattr(taken, "reserved", 0)) // MIB]
+        return [int(info.used) // MIB, int(getattr(info, "reserved", 0)) // MIB]
 
     def slices() -> Any:
         handles = nvml.slices_of(binding, handle)
         return (
             None
             if handles is None
-            else [nvml.text(binding.nvmlDeviceGetUUID(one)) for one in handles]
+            else [nvml.text(binding.nvmlDeviceGetUUID(part)) for part in handles]
         )
 
     questions: Dict[str, Callable[[], Any]] = {

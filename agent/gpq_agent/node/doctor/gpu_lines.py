@@ -72,7 +72,9 @@ def over_gpus(name: str, gpus: List[Facts], judge: Callable[[Facts], Judgement])
     figure = "; ".join(
         "GPU {}: {}".format(", ".join(numbers), text) for text, numbers in texts.items()
     )
-    return GpuLine(name, next(one for one in ("FAIL", "PASS", "SKIP") if one in verdicts), figure)
+    return GpuLine(
+        name, next(verdict for verdict in ("FAIL", "PASS", "SKIP") if verdict in verdicts), figure
+    )
 
 
 def _persistence(gpu: Facts) -> Judgement:
@@ -90,12 +92,12 @@ def _persistence(gpu: Facts) -> Judgement:
 def _idle(gpu: Facts) -> Judgement:
     if value(gpu, "processes") or value(gpu, "graphics"):
         raise Unsupported("in use")
-    used, _ = value(gpu, "memory v1")
+    used_v1, _ = value(gpu, "memory v1")
     if "value" not in gpu["memory v2"]:
-        return used < IDLE_MIB, "{} MiB by v1, v2 is not known".format(used)
-    in_use, reserved = gpu["memory v2"]["value"]
-    text = "{} MiB by v1, {} MiB by v2, {} MiB reserved".format(used, in_use, reserved)
-    return in_use < IDLE_MIB, text
+        return used_v1 < IDLE_MIB, "{} MiB by v1, v2 is not known".format(used_v1)
+    used_v2, reserved = gpu["memory v2"]["value"]
+    text = "{} MiB by v1, {} MiB by v2, {} MiB reserved".format(used_v1, used_v2, reserved)
+    return used_v2 < IDLE_MIB, text
 
 
 def _slices(gpu: Facts) -> Judgement:
@@ -155,12 +157,14 @@ def versions(facts: Facts, torch: Facts) -> GpuLine:
     driver, cuda = facts["driver"], facts["cuda"]
     if "value" not in driver:
         return GpuLine("versions", "FAIL", str(next(iter(driver.values()))))
-    able = (
+    driver_cuda = (
         "{}.{}".format(cuda["value"] // 1000, cuda["value"] % 1000 // 10)
         if "value" in cuda
         else "unknown"
     )
-    text = "driver {} for CUDA {}, nvidia-ml-py {}".format(driver["value"], able, facts["nvml"])
+    text = "driver {} for CUDA {}, nvidia-ml-py {}".format(
+        driver["value"], driver_cuda, facts["nvml"]
+    )
     if "error" in torch:
         return GpuLine("versions", "SKIP", "{}; no torch: {}".format(text, torch["error"]))
     text += ", torch {} for CUDA {}, Python {}".format(
@@ -168,7 +172,9 @@ def versions(facts: Facts, torch: Facts) -> GpuLine:
     )
     if not torch["cuda"]:
         return GpuLine("versions", "FAIL", text + ": torch was built for CPUs alone")
-    ok = able == "unknown" or int(torch["cuda"].split(".")[0]) <= int(able.split(".")[0])
+    ok = driver_cuda == "unknown" or int(torch["cuda"].split(".")[0]) <= int(
+        driver_cuda.split(".")[0]
+    )
     return GpuLine(
         "versions",
         "PASS" if ok else "FAIL",
@@ -195,8 +201,8 @@ def architectures(facts: Facts, torch: Facts) -> GpuLine:
 def runs_on(architectures: List[str], major: int, minor: int) -> bool:
     """sm_86 runs on 8.6 and 8.9, compute_80 on all from 8.0 on. A letter at the end binds to one
     generation."""
-    for one in architectures:
-        kind, _, text = one.partition("_")
+    for architecture in architectures:
+        kind, _, text = architecture.partition("_")
         digits = "".join(sign for sign in text if sign.isdigit())
         if not digits:
             continue

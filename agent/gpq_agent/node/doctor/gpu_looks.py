@@ -51,7 +51,7 @@ def look(way: str) -> Look:
     parent = os.getpid()
     begin = time.monotonic()
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "gpq_agent.node.doctor.gpu_looks", way],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             timeout=LOOK_LIMIT, check=False, env=environment(),
@@ -61,14 +61,16 @@ def look(way: str) -> Look:
         return Look(LOOK_LIMIT, error="no answer within {:g} s".format(LOOK_LIMIT))
     seconds = time.monotonic() - begin
     try:
-        answer = json.loads(done.stdout.decode("utf-8"))
+        answer = json.loads(process.stdout.decode("utf-8"))
     except ValueError:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
-        return Look(seconds, error="exit {}: {}".format(done.returncode, lines[-1]))
-    seen = [RawGpu(**one) for one in answer["gpus"]]
+        lines = process.stderr.decode("utf-8", "replace").strip().splitlines() or [
+            "it said nothing"
+        ]
+        return Look(seconds, error="exit {}: {}".format(process.returncode, lines[-1]))
+    gpus = [RawGpu(**fields) for fields in answer["gpus"]]
     error = answer["error"] or ("a GPU is lost" if answer["lost"] else "")
-    sick = [one.problem for one in seen if one.problem]
-    return Look(seconds, seen, error or "; ".join(sick))
+    problems = [gpu.problem for gpu in gpus if gpu.problem]
+    return Look(seconds, gpus, error or "; ".join(problems))
 
 
 def environment() -> Dict[str, str]:
@@ -112,7 +114,7 @@ def ten(name: str, way: str) -> Tuple[GpuLine, Look]:
 def both() -> List[GpuLine]:
     """Looks by either way, and whether they see the same. What cannot be asked is skipped."""
     lines: List[GpuLine] = []
-    last: List[Look] = []
+    final_looks: List[Look] = []
     for name, way, missing in (
         (
             "looks by NVML",
@@ -124,50 +126,52 @@ def both() -> List[GpuLine]:
         if missing:
             lines.append(GpuLine(name, "SKIP", missing))
             continue
-        line, seen = ten(name, way)
-        if not seen.devices and not seen.error:
+        line, final_look = ten(name, way)
+        if not final_look.devices and not final_look.error:
             line = GpuLine(name, "SKIP", "no NVIDIA GPU, or no driver", line.seconds)
         lines.append(line)
-        last.append(seen)
-    return [*lines, same(last)]
+        final_looks.append(final_look)
+    return [*lines, same(final_looks)]
 
 
 def same(looks: List[Look]) -> GpuLine:
     """Of one way each."""
-    if len(looks) < 2 or not all(one.devices for one in looks):
+    if len(looks) < 2 or not all(observation.devices for observation in looks):
         return GpuLine("same answers", "SKIP", "there are not two ways to ask here")
-    first, second = ({gpu.uuid: gpu for gpu in one.devices} for one in looks)
+    nvml_gpus, smi_gpus = ({gpu.uuid: gpu for gpu in observation.devices} for observation in looks)
     differences = [
-        "{} is seen by {} alone".format(uuid, "NVML" if uuid in first else "nvidia-smi")
-        for uuid in sorted(first.keys() ^ second.keys())
+        "{} is seen by {} alone".format(uuid, "NVML" if uuid in nvml_gpus else "nvidia-smi")
+        for uuid in sorted(nvml_gpus.keys() ^ smi_gpus.keys())
     ]
-    for uuid in sorted(first.keys() & second.keys()):
-        one, other = first[uuid], second[uuid]
-        for what, mine, its in (
-            ("number", one.number, other.number),
-            ("name", one.name, other.name),
-            ("processes", sorted(dict(one.processes)), sorted(dict(other.processes))),
+    for uuid in sorted(nvml_gpus.keys() & smi_gpus.keys()):
+        nvml_gpu, smi_gpu = nvml_gpus[uuid], smi_gpus[uuid]
+        for quantity, nvml_value, smi_value in (
+            ("number", nvml_gpu.number, smi_gpu.number),
+            ("name", nvml_gpu.name, smi_gpu.name),
+            ("processes", sorted(dict(nvml_gpu.processes)), sorted(dict(smi_gpu.processes))),
         ):
-            if mine != its:
+            if nvml_value != smi_value:
                 differences.append(
-                    "{} of {}: {} by NVML, {} by nvidia-smi".format(what, uuid, mine, its)
+                    "{} of {}: {} by NVML, {} by nvidia-smi".format(
+                        quantity, uuid, nvml_value, smi_value
+                    )
                 )
-        if abs(one.memory_mib - other.memory_mib) > 1:
+        if abs(nvml_gpu.memory_mib - smi_gpu.memory_mib) > 1:
             differences.append(
-                "memory of {}: {} and {} MiB".format(uuid, one.memory_mib, other.memory_mib)
+                "memory of {}: {} and {} MiB".format(uuid, nvml_gpu.memory_mib, smi_gpu.memory_mib)
             )
-    used = ", ".join(
-        "{} and {} MiB".format(first[uuid].used_mib, second[uuid].used_mib)
-        for uuid in first
-        if uuid in second
+    memory = ", ".join(
+        "{} and {} MiB".format(nvml_gpus[uuid].used_mib, smi_gpus[uuid].used_mib)
+        for uuid in nvml_gpus
+        if uuid in smi_gpus
     )
     if differences:
         return GpuLine("same answers", "FAIL", "; ".join(differences))
-    return GpuLine("same answers", "PASS", "names, memory, processes; in use: {}".format(used))
+    return GpuLine("same answers", "PASS", "names, memory, processes; in use: {}".format(memory))
 
 
 def holder(
-    command: List[str], env: Dict[str, str], uuid: str, seen_by: Callable[[str], Look] = look
+    command: List[str], env: Dict[str, str], uuid: str, look_by: Callable[[str], Look] = look
 ) -> List[GpuLine]:
     """Two lines: a process that holds 2 GiB is named by the second look, and gone within ten
     seconds of its kill."""
@@ -178,10 +182,10 @@ def holder(
         stderr=subprocess.PIPE, preexec_fn=lambda: procs.die_with_parent(parent),
     )  # fmt: skip
     try:
-        ready = _first_line(process)
-        if not ready:
+        first_line = _first_line(process)
+        if not first_line:
             raise RuntimeError("it did not get its memory: {}".format(last_words(process)))
-        seen = _seen(process.pid, uuid, seen_by)
+        line = _seen(process.pid, uuid, look_by)
     except RuntimeError as error:
         process.kill()
         process.communicate()
@@ -189,10 +193,10 @@ def holder(
             GpuLine("process seen", "FAIL", str(error)),
             GpuLine("process gone", "SKIP", "it was never seen"),
         ]
-    seen = seen._replace(seconds=round(time.monotonic() - begin, 1))
+    line = line._replace(seconds=round(time.monotonic() - begin, 1))
     process.kill()
     process.communicate()
-    return [seen, _gone(process.pid, uuid, seen_by)]
+    return [line, _gone(process.pid, uuid, look_by)]
 
 
 def _first_line(process: "subprocess.Popen[bytes]") -> bytes:
@@ -211,52 +215,53 @@ def last_words(process: "subprocess.Popen[bytes]") -> str:
     return (errors.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
 
 
-def _memory(pid: int, uuid: str, seen: Look) -> int:
+def _memory(pid: int, uuid: str, observation: Look) -> int:
     """MiB that this look gives the process on this GPU, -1 where it does not name it."""
     return max(
-        (dict(gpu.processes).get(pid, -1) for gpu in seen.devices if gpu.uuid == uuid), default=-1
+        (dict(gpu.processes).get(pid, -1) for gpu in observation.devices if gpu.uuid == uuid),
+        default=-1,
     )
 
 
-def _seen(pid: int, uuid: str, seen_by: Callable[[str], Look]) -> GpuLine:
-    others: List[Any] = []
+def _seen(pid: int, uuid: str, look_by: Callable[[str], Look]) -> GpuLine:
+    processes: List[Any] = []
     for number in range(1, SEEN_WITHIN + 1):
-        seen = seen_by("any")
-        memory = _memory(pid, uuid, seen)
+        observation = look_by("any")
+        memory = _memory(pid, uuid, observation)
         if memory >= HELD_MIB:
             return GpuLine(
                 "process seen", "PASS", "pid {} with {} MiB in look {}".format(pid, memory, number)
             )
-        others = [gpu.processes for gpu in seen.devices if gpu.uuid == uuid]
+        processes = [gpu.processes for gpu in observation.devices if gpu.uuid == uuid]
     figure = "pid {} holds {} MiB, and after {} looks its GPU has (pid, MiB): {}".format(
-        pid, HELD_MIB, SEEN_WITHIN, others
+        pid, HELD_MIB, SEEN_WITHIN, processes
     )
     return GpuLine("process seen", "FAIL", figure)
 
 
-def _gone(pid: int, uuid: str, seen_by: Callable[[str], Look]) -> GpuLine:
+def _gone(pid: int, uuid: str, look_by: Callable[[str], Look]) -> GpuLine:
     begin = time.monotonic()
     while True:
-        seen = seen_by("any")
-        taken = time.monotonic() - begin
-        if not seen.error and _memory(pid, uuid, seen) < 0:
+        observation = look_by("any")
+        seconds = time.monotonic() - begin
+        if not observation.error and _memory(pid, uuid, observation) < 0:
             return GpuLine(
-                "process gone", "PASS", "{:.1f} s after its kill".format(taken), round(taken, 1)
+                "process gone", "PASS", "{:.1f} s after its kill".format(seconds), round(seconds, 1)
             )
-        if taken > GONE_WITHIN:
-            figure = "{:.0f} s after its kill pid {} is there still".format(taken, pid)
-            return GpuLine("process gone", "FAIL", figure, round(taken, 1))
+        if seconds > GONE_WITHIN:
+            figure = "{:.0f} s after its kill pid {} is there still".format(seconds, pid)
+            return GpuLine("process gone", "FAIL", figure, round(seconds, 1))
         time.sleep(0.2)
 
 
 def main() -> None:
     begin = time.monotonic()
-    seen = smi.look() if sys.argv[1] == "smi" else gpus.probe(gpus.binding())
+    probe = smi.look() if sys.argv[1] == "smi" else gpus.probe(gpus.binding())
     seconds = round(time.monotonic() - begin, 1)
-    told = dict(
-        seen._asdict(), notice=seen.described(seconds), gpus=[gpu._asdict() for gpu in seen.gpus]
+    fields = dict(
+        probe._asdict(), notice=probe.described(seconds), gpus=[gpu._asdict() for gpu in probe.gpus]
     )
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(fields) + "\n")
 
 
 if __name__ == "__main__":

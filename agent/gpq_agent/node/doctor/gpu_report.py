@@ -45,17 +45,17 @@ class Free(NamedTuple):
     """GPUs that nobody uses, with their locks held. Where there are none, `why`."""
 
     uuids: List[str]
-    held: List[int]
+    locks: List[int]
     why: str = ""
 
 
 def lines(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
     """One line for each check of the part, in order. `python`: interpreter of scripts. `env`: of
     the jobs."""
-    made = _driver(python, env) if part == "driver" else _on_free_gpus(part, python, env)
-    by_name = {line.name: line for line in made}
-    nothing = wire.GpuLine("", "FAIL", "nothing was told of it")
-    return [by_name.get(name, nothing._replace(name=name)) for name in wire.GPU_PARTS[part].names]
+    answers = _driver(python, env) if part == "driver" else _on_free_gpus(part, python, env)
+    by_name = {line.name: line for line in answers}
+    silence = wire.GpuLine("", "FAIL", "nothing was told of it")
+    return [by_name.get(name, silence._replace(name=name)) for name in wire.GPU_PARTS[part].names]
 
 
 def all_alike(part: str, verdict: str, figure: str) -> List[wire.GpuLine]:
@@ -86,28 +86,30 @@ def mps_servers() -> List[int]:
     return pids
 
 
-def free_gpus(seen: gpu_looks.Look) -> Free:
+def free_gpus(look: gpu_looks.Look) -> Free:
     """Locks those that nobody is on, so that no gpq starts a job there meanwhile."""
-    if seen.error and not seen.devices:
-        return Free([], [], seen.error)
-    taken: List[str] = []
+    if look.error and not look.devices:
+        return Free([], [], look.error)
+    obstacles: List[str] = []
     free = Free([], [])
     guard = gpu_locks.Locks()
-    for gpu in seen.devices:
+    for gpu in look.devices:
         if gpu.problem:
-            taken.append("{}: {}".format(gpu.uuid, gpu.problem))
+            obstacles.append("{}: {}".format(gpu.uuid, gpu.problem))
         elif gpu.processes:
-            taken.append("{}: pid {} is on it".format(gpu.uuid, gpu.processes[0][0]))
+            obstacles.append("{}: pid {} is on it".format(gpu.uuid, gpu.processes[0][0]))
         elif gpu.used_mib > IN_USE * gpu.memory_mib:
-            taken.append("{}: {} MiB of it are in use".format(gpu.uuid, gpu.used_mib))
+            obstacles.append("{}: {} MiB of it are in use".format(gpu.uuid, gpu.used_mib))
         else:
             try:
-                free.held.extend(guard.take([gpu.uuid], 0, 0))
+                free.locks.extend(guard.take([gpu.uuid], 0, 0))
                 free.uuids.append(gpu.uuid)
             except SpoolError as error:
-                taken.append(error.message)
-    why = "no GPU is free ({})".format("; ".join(taken)) if taken else "no NVIDIA GPU here"
-    return free if free.uuids else free._replace(why=why)
+                obstacles.append(error.message)
+    reason = (
+        "no GPU is free ({})".format("; ".join(obstacles)) if obstacles else "no NVIDIA GPU here"
+    )
+    return free if free.uuids else free._replace(why=reason)
 
 
 def _on_free_gpus(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
@@ -126,13 +128,13 @@ def _on_free_gpus(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuL
         env.update({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", wire.ENV_TRIAL: "1"})
         if part != "holder":
             return trained(part, python, env, free.uuids)
-        alone = {**env, "CUDA_VISIBLE_DEVICES": free.uuids[0]}
-        made = gpu_looks.holder([python, "-c", gpu_looks.HOLDER], alone, free.uuids[0])
+        first_gpu_env = {**env, "CUDA_VISIBLE_DEVICES": free.uuids[0]}
+        answers = gpu_looks.holder([python, "-c", gpu_looks.HOLDER], first_gpu_env, free.uuids[0])
         return _skipped_without_torch(
-            [*made, gpu_beside.beside([python, "-c", gpu_beside.WORKER], alone)]
+            [*answers, gpu_beside.beside([python, "-c", gpu_beside.WORKER], first_gpu_env)]
         )
     finally:
-        gpu_locks.close(free.held)
+        gpu_locks.close(free.locks)
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -173,10 +175,10 @@ def trained(part: str, python: str, env: Dict[str, str], devices: List[str]) -> 
             process.communicate()
             ending = "not done within {:.0f} s of this part".format(time.monotonic() - begin)
         output.seek(0)
-        made = parsed(output.read().decode("utf-8", "replace").splitlines())
-    names = {line.name for line in made}
-    rest = [line for line in all_alike(part, "FAIL", ending) if line.name not in names]
-    return _skipped_without_torch([*made, *rest])
+        answers = parsed(output.read().decode("utf-8", "replace").splitlines())
+    names = {line.name for line in answers}
+    unanswered = [line for line in all_alike(part, "FAIL", ending) if line.name not in names]
+    return _skipped_without_torch([*answers, *unanswered])
 
 
 def parsed(text: Iterable[str]) -> List[wire.GpuLine]:
@@ -186,16 +188,16 @@ def parsed(text: Iterable[str]) -> List[wire.GpuLine]:
     ]
 
 
-def _skipped_without_torch(made: List[wire.GpuLine]) -> List[wire.GpuLine]:
+def _skipped_without_torch(answers: List[wire.GpuLine]) -> List[wire.GpuLine]:
     """That an interpreter has no torch is no fault of the GPU's."""
-    return [line._replace(verdict="SKIP") if NO_TORCH in line.figure else line for line in made]
+    return [line._replace(verdict="SKIP") if NO_TORCH in line.figure else line for line in answers]
 
 
 def errand(place: errand_process.Place, fields: Dict[str, Any], pipe: int) -> None:
     """`gpu`, one of checkup's kind: {"part", "python", "env"} -> {"lines"}."""
     env = {**place.base, **fields.get("env", {})}
-    made = lines(str(fields["part"]), str(fields["python"]), env)
-    errand_process.tell(pipe, {"lines": [line._asdict() for line in made]})
+    answers = lines(str(fields["part"]), str(fields["python"]), env)
+    errand_process.tell(pipe, {"lines": [line._asdict() for line in answers]})
 
 
 def main(text: Optional[str] = None) -> None:

@@ -61,7 +61,7 @@ def listen(_: Place, fields: Fields, pipe: int) -> None:
     until time is up."""
     token = str(fields["token"]).encode("ascii")
     sockets = [_listener(0), _listener_between(FIRST_PORT, LAST_PORT)]
-    tell(pipe, {"ports": [each.getsockname()[1] for each in sockets]})
+    tell(pipe, {"ports": [server.getsockname()[1] for server in sockets]})
 
     def serve(listener: socket.socket) -> None:
         while True:
@@ -69,7 +69,7 @@ def listen(_: Place, fields: Fields, pipe: int) -> None:
             with connection:
                 connection.sendall(token)
 
-    threads = [threading.Thread(target=serve, args=(each,), daemon=True) for each in sockets]
+    threads = [threading.Thread(target=serve, args=(server,), daemon=True) for server in sockets]
     for thread in threads:
         thread.start()
     time.sleep(float(fields.get("seconds", 30.0)))
@@ -81,25 +81,27 @@ def _listener(port: int) -> socket.socket:
         if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6")
         else socket.AF_INET
     )
-    found = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        found.bind(("", port))
-        found.listen(64)
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(("", port))
+        listener.listen(64)
     except OSError:
-        found.close()
+        listener.close()
         raise
-    return found
+    return listener
 
 
-def _listener_between(first: int, last: int) -> socket.socket:
+def _listener_between(first_port: int, last_port: int) -> socket.socket:
     for attempt in range(200):
         try:
-            return _listener(first + (os.getpid() * 31 + attempt * 61) % (last - first))
+            return _listener(
+                first_port + (os.getpid() * 31 + attempt * 61) % (last_port - first_port)
+            )
         except OSError:
             continue
-    raise OSError("no port from {} to {} is free".format(first, last))
+    raise OSError("no port from {} to {} is free".format(first_port, last_port))
 
 
 def reach(_: Place, fields: Fields, pipe: int) -> None:
@@ -123,17 +125,17 @@ def reach(_: Place, fields: Fields, pipe: int) -> None:
 
 def _problem(target: Fields) -> str:
     """As network.reachable, and that it is the server that was meant who answers."""
-    wanted = str(target["token"]).encode("ascii")
+    token = str(target["token"]).encode("ascii")
     try:
         with socket.create_connection(
             (str(target["address"]), int(target["port"])), TRY_LIMIT
         ) as connection:
-            said = connection.recv(len(wanted))
+            answer = connection.recv(len(token))
     except socket.timeout:
         return "no answer within {:g} s".format(TRY_LIMIT)
     except OSError as error:
         return (error.strerror or str(error)).lower()
-    return "" if said == wanted else "another machine answers there"
+    return "" if answer == token else "another machine answers there"
 
 
 def all_reduce(place: Place, fields: Fields, pipe: int) -> None:
@@ -141,7 +143,7 @@ def all_reduce(place: Place, fields: Fields, pipe: int) -> None:
     other server; `device`: a GPU, whose lock is held meanwhile, so that no gpq begins something
     there. Raises SpoolError where it is taken."""
     device = str(fields.get("device", ""))
-    held = gpu_locks.Locks(place.common).take([device], 0, 0) if device else []
+    locks = gpu_locks.Locks(place.common).take([device], 0, 0) if device else []
     interface = network.interface_of(
         network.local_address(str(fields["peer"])), network.interfaces()
     )
@@ -163,5 +165,5 @@ def all_reduce(place: Place, fields: Fields, pipe: int) -> None:
     try:
         answer = run(command, env, float(fields.get("seconds", 60.0)))
     finally:
-        gpu_locks.close(held)
+        gpu_locks.close(locks)
     tell(pipe, dict(answer, interface=interface))

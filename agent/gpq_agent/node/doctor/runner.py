@@ -49,31 +49,33 @@ class Errands:
 
     def begin(self, message: Message) -> None:
         """The answer comes with a later `ended`. Raises SpoolError and OSError."""
-        work = ERRANDS.get(str(message.get("errand")))
+        errand = ERRANDS.get(str(message.get("errand")))
         fields, limit = message.get("fields", {}), float(message.get("limit", 30.0))
-        if work is None or not isinstance(fields, dict) or not 0 < limit <= LONGEST:
+        if errand is None or not isinstance(fields, dict) or not 0 < limit <= LONGEST:
             raise SpoolError(
                 "no errand {!r}".format(message.get("errand")),
                 "it is one of {}".format(", ".join(ERRANDS)),
             )
         if len(self._under_way) >= MOST:
             raise SpoolError("{} errands are under way".format(MOST), "wait for their end", "busy")
-        listen, tell = os.pipe()
+        read_end, write_end = os.pipe()
 
         def run() -> None:
             signal.signal(signal.SIGALRM, _end_all)
             signal.setitimer(signal.ITIMER_REAL, limit)
             try:
-                work(self.place, fields, tell)
+                errand(self.place, fields, write_end)
             except Exception as error:
-                errand_process.tell(tell, {"error": "{}: {}".format(type(error).__name__, error)})
+                errand_process.tell(
+                    write_end, {"error": "{}: {}".format(type(error).__name__, error)}
+                )
 
         try:
-            shim.detach(self.place.spool, {tell}, run)
+            shim.detach(self.place.spool, {write_end}, run)
         finally:
-            os.close(tell)
-        os.set_blocking(listen, False)
-        self._under_way.append(_Errand(message, listen, [], limit))
+            os.close(write_end)
+        os.set_blocking(read_end, False)
+        self._under_way.append(_Errand(message, read_end, [], limit))
 
     def ended(self) -> List[Tuple[Message, Message]]:
         """(message, answer) of those that have told something since."""

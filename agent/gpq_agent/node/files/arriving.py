@@ -24,39 +24,39 @@ def install(place: str, target: str, entries: List[Entry]) -> Generator[None, No
     of own saves comes last. Once more after a crash it goes on."""
     os.makedirs(target, mode=0o700, exist_ok=True)
     library = [
-        one
-        for one in entries
-        if one.path.startswith(checkpoint_folder.LIBRARY + "/" + checkpoint_folder.STEP)
+        entry
+        for entry in entries
+        if entry.path.startswith(checkpoint_folder.LIBRARY + "/" + checkpoint_folder.STEP)
     ]
-    if not all(checkpoint_folder.is_same(target, one) for one in library):
+    if not all(checkpoint_folder.is_same(target, entry) for entry in library):
         _install_step(place, target, library[0].path.rpartition("/")[0], entries)
     arrival = _Target(target)
-    for one in entries:
-        if one.mark == FOLDER:
-            _make_folder(arrival.path(one), one)
+    for entry in entries:
+        if entry.mark == FOLDER:
+            _make_folder(arrival.path(entry), entry)
             yield
-    last = checkpoint_folder.OWN + "/" + checkpoint_folder.RECORD
-    for number, one in sorted(enumerate(entries), key=lambda item: item[1].path == last):
-        if one.is_file:
-            _move(os.path.join(place, str(number)), arrival.path(one))
-        elif one.mark.startswith(LINK):
-            _make_link(arrival.path(one), one)
-            inside(target, one.path)
+    record_path = checkpoint_folder.OWN + "/" + checkpoint_folder.RECORD
+    for number, entry in sorted(enumerate(entries), key=lambda item: item[1].path == record_path):
+        if entry.is_file:
+            _move(os.path.join(place, str(number)), arrival.path(entry))
+        elif entry.mark.startswith(LINK):
+            _make_link(arrival.path(entry), entry)
+            inside(target, entry.path)
         yield
     _prune(target, entries)
-    for one in sorted(entries, reverse=True):  # what a folder holds before its own time
-        _dress(target, one)
+    for entry in sorted(entries, reverse=True):  # what a folder holds before its own time
+        _dress(target, entry)
         yield
 
 
-def check_space(folder: str, needed: int) -> None:
+def check_space(folder: str, size: int) -> None:
     """Raises SpoolError where so many bytes have no room."""
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
-    if needed > 0 and free - SPARE < needed:
+    if size > 0 and free - SPARE < size:
         raise SpoolError(
             "no room in {}: {} MB are needed, {} MB are free".format(
-                folder, needed >> 20, free >> 20
+                folder, size >> 20, free >> 20
             ),
             "free space there, or give the server another folder: `checkpoints` in config.toml",
             "busy",
@@ -65,11 +65,11 @@ def check_space(folder: str, needed: int) -> None:
 
 def inside(folder: str, path: str) -> str:
     """The full path. Raises SpoolError where a link on the way leads out of the folder."""
-    full = os.path.join(folder, trees.local_name(path))
+    full_path = os.path.join(folder, trees.local_name(path))
     root = os.path.realpath(folder)
-    if not os.path.realpath(full).startswith(root + os.sep):
+    if not os.path.realpath(full_path).startswith(root + os.sep):
         raise SpoolError("{!r} leads out of {}".format(path, folder))
-    return full
+    return full_path
 
 
 class _Target:
@@ -80,21 +80,21 @@ class _Target:
         self.folder = folder
         self._ready: Set[str] = set()
 
-    def path(self, one: Entry) -> str:
+    def path(self, entry: Entry) -> str:
         """The full path of an entry whose folder is there, and below the target. Raises
         SpoolError."""
-        parent = os.path.dirname(one.path)
+        parent = os.path.dirname(entry.path)
         if parent and parent not in self._ready:
             os.makedirs(inside(self.folder, parent), mode=0o700, exist_ok=True)
             self._ready.add(parent)
-        return os.path.join(self.folder, trees.local_name(one.path))
+        return os.path.join(self.folder, trees.local_name(entry.path))
 
 
-def _make_folder(path: str, one: Entry) -> None:
+def _make_folder(path: str, entry: Entry) -> None:
     with contextlib.suppress(FileNotFoundError):
         mode = os.lstat(path).st_mode
         if stat.S_ISDIR(mode):
-            os.chmod(path, one.mode | 0o700)
+            os.chmod(path, entry.mode | 0o700)
             return
         os.unlink(path)
     os.mkdir(path, 0o700)
@@ -108,8 +108,8 @@ def _move(source: str, path: str) -> None:
     os.replace(source, path)
 
 
-def _make_link(path: str, one: Entry) -> None:
-    end = trees.local_name(one.mark[len(LINK) :])
+def _make_link(path: str, entry: Entry) -> None:
+    end = trees.local_name(entry.mark[len(LINK) :])
     if os.path.islink(path) and os.readlink(path) == end:
         return
     if os.path.isdir(path) and not os.path.islink(path):
@@ -119,39 +119,41 @@ def _make_link(path: str, one: Entry) -> None:
     os.symlink(end, path)
 
 
-def _dress(target: str, one: Entry) -> None:
+def _dress(target: str, entry: Entry) -> None:
     """Its permissions and its time."""
-    path = os.path.join(target, trees.local_name(one.path))
-    if not one.mark.startswith(LINK):
-        os.chmod(path, one.mode)
-    os.utime(path, ns=(one.changed, one.changed), follow_symlinks=False)
+    path = os.path.join(target, trees.local_name(entry.path))
+    if not entry.mark.startswith(LINK):
+        os.chmod(path, entry.mode)
+    os.utime(path, ns=(entry.changed, entry.changed), follow_symlinks=False)
 
 
 def _prune(target: str, entries: List[Entry]) -> None:
     """What else a job had there is of an earlier time, or of an attempt that was given up. So are
     checkpoints of the library that the loader would prefer."""
-    known = {one.path for one in entries}
-    waiting = [trees.shared_name(name) for name in os.listdir(target)]
-    waiting = [
-        name
-        for name in waiting
-        if name in known or not checkpoint_folder.is_kept_apart(target, name)
+    paths = {entry.path for entry in entries}
+    queue = [trees.shared_name(name) for name in os.listdir(target)]
+    queue = [
+        name for name in queue if name in paths or not checkpoint_folder.is_kept_apart(target, name)
     ]
-    while waiting:
-        path = waiting.pop()
-        full = os.path.join(target, trees.local_name(path))
-        is_folder = os.path.isdir(full) and not os.path.islink(full)
-        if path not in known and not any(name.startswith(path + "/") for name in known):
-            shutil.rmtree(full) if is_folder else os.unlink(full)
+    while queue:
+        path = queue.pop()
+        full_path = os.path.join(target, trees.local_name(path))
+        is_folder = os.path.isdir(full_path) and not os.path.islink(full_path)
+        if path not in paths and not any(name.startswith(path + "/") for name in paths):
+            shutil.rmtree(full_path) if is_folder else os.unlink(full_path)
         elif is_folder:
-            waiting += ["{}/{}".format(path, trees.shared_name(name)) for name in os.listdir(full)]
-    kept = [
+            queue += [
+                "{}/{}".format(path, trees.shared_name(name)) for name in os.listdir(full_path)
+            ]
+    library_steps = [
         path.split("/")[1]
-        for path in known
+        for path in paths
         if path.startswith(checkpoint_folder.LIBRARY + "/" + checkpoint_folder.STEP)
     ]
     for name in checkpoint_folder.steps(target):
-        if kept and checkpoint_folder.step_of(name) > checkpoint_folder.step_of(kept[0]):
+        if library_steps and checkpoint_folder.step_of(name) > checkpoint_folder.step_of(
+            library_steps[0]
+        ):
             remove(os.path.join(target, checkpoint_folder.LIBRARY, name))
 
 
@@ -162,17 +164,17 @@ def _install_step(place: str, target: str, step: str, entries: List[Entry]) -> N
     temporary = os.path.join(folder, ".{}.staged.tmp".format(name))
     os.makedirs(inside(target, os.path.dirname(step)), mode=0o700, exist_ok=True)
     os.makedirs(temporary, mode=0o700, exist_ok=True)
-    for number, one in enumerate(entries):
-        if one.path.rpartition("/")[0] != step:
+    for number, entry in enumerate(entries):
+        if entry.path.rpartition("/")[0] != step:
             continue
         source, path = (
             os.path.join(place, str(number)),
-            os.path.join(temporary, os.path.basename(one.path)),
+            os.path.join(temporary, os.path.basename(entry.path)),
         )
         if os.path.exists(source):
             os.replace(source, path)
         elif not os.path.exists(path):
-            shutil.copy2(os.path.join(target, one.path), path)  # it was here already
+            shutil.copy2(os.path.join(target, entry.path), path)  # it was here already
     sync(temporary)
     remove(final)
     os.rename(temporary, final)
@@ -184,11 +186,11 @@ def remove(path: str) -> None:
     if not os.path.lexists(path):
         return
     folder, name = os.path.split(path)
-    doomed = os.path.join(folder, ".{}.{}.old.tmp".format(name.lstrip("."), os.getpid()))
+    temporary = os.path.join(folder, ".{}.{}.old.tmp".format(name.lstrip("."), os.getpid()))
     with contextlib.suppress(OSError):
-        shutil.rmtree(doomed, ignore_errors=True)
-        os.rename(path, doomed)
-        shutil.rmtree(doomed)
+        shutil.rmtree(temporary, ignore_errors=True)
+        os.rename(path, temporary)
+        shutil.rmtree(temporary)
 
 
 # -- durability ------------------------------------------------------------------------------------
@@ -202,8 +204,8 @@ def settle(folder: str, large: List[str]) -> Generator[None, None, None]:
     if child == 0:
         _settle_and_exit(folder, large, agent)
     while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
             break
         time.sleep(PAUSE)
         yield

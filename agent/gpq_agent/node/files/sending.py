@@ -46,8 +46,8 @@ def gather(folder: str, message: Message) -> Message:
     # in full, looked at once: a file itself is opened as no link
     parents: Dict[str, str] = {"": folder}
     room = PIECE
-    for one in _named(message["paths"]):
-        parent, _, name = one.path.rpartition("/")
+    for entry in _named(message["paths"]):
+        parent, _, name = entry.path.rpartition("/")
         if parent not in parents:
             parents[parent] = inside(folder, parent)
         path = os.path.join(parents[parent], trees.local_name(name))
@@ -67,8 +67,8 @@ def digest(folder: str, message: Message) -> Work:
 
 
 def _path(folder: str, message: Message) -> str:
-    [one] = _named([message["path"]])
-    return inside(folder, one.path)
+    [entry] = _named([message["path"]])
+    return inside(folder, entry.path)
 
 
 def _named(paths: Any) -> List[Entry]:

@@ -71,9 +71,9 @@ class Staging:
         if not self._works:
             return []
         message, work = self._works.pop(0)
-        until = time.monotonic() + SLICE
+        deadline = time.monotonic() + SLICE
         try:
-            while time.monotonic() < until:
+            while time.monotonic() < deadline:
                 next(work)
         except StopIteration as end:
             answer = end.value  # type: Message
@@ -91,38 +91,41 @@ class Staging:
         entries = trees.parsed(message["files"])
         name, target = self._target(message)
         place = os.path.join(self.folder, STAGING, name)
-        known = self._set(name)
-        if known != entries:
+        previous = self._set(name)
+        if previous != entries:
             remove(place)
         if os.path.exists(os.path.join(place, PROVED)):
             return {"missing": []}  # all had come; what is left to do is `seal`
         missing = list(enumerate(entries))
         if "code" not in message:
             missing = []
-            for number, one in enumerate(entries):
-                if one.is_file and not checkpoint_folder.is_same(target, one):
-                    missing.append((number, one))
+            for number, entry in enumerate(entries):
+                if entry.is_file and not checkpoint_folder.is_same(target, entry):
+                    missing.append((number, entry))
                 yield
         elif os.path.isdir(target):
             return {"missing": []}
         os.makedirs(place, mode=0o700, exist_ok=True)
-        if known != entries:
+        if previous != entries:
             wire.write_json(os.path.join(place, SET), {"files": trees.as_json(entries)})
         offsets = [
-            [number, min(_size(os.path.join(place, str(number))), one.size)]
-            for number, one in missing
+            [number, min(_size(os.path.join(place, str(number))), entry.size)]
+            for number, entry in missing
         ]
-        here = sum(_stored(os.path.join(place, str(number))) for number, _ in missing)
-        arriving.check_space(self.folder, sum(one.stored for _, one in missing) - here)
+        stored = sum(_stored(os.path.join(place, str(number))) for number, _ in missing)
+        arriving.check_space(self.folder, sum(entry.stored for _, entry in missing) - stored)
         return {"missing": offsets}
 
     def _set(self, name: str) -> Any:
         """The listing that was announced, None where there is none or it is damaged."""
         path = os.path.join(self.folder, STAGING, name, SET)
         try:
-            changed = os.stat(path).st_mtime_ns
-            if self._announced.get(name, (0, []))[0] != changed:
-                self._announced[name] = changed, trees.parsed((wire.read_json(path) or {})["files"])
+            change_time = os.stat(path).st_mtime_ns
+            if self._announced.get(name, (0, []))[0] != change_time:
+                self._announced[name] = (
+                    change_time,
+                    trees.parsed((wire.read_json(path) or {})["files"]),
+                )
             return self._announced[name][1]
         except (OSError, ValueError, KeyError, TypeError):
             self._announced.pop(name, None)
@@ -138,10 +141,10 @@ class Staging:
     def _put(self, message: Message) -> Message:
         """Taken in only where it goes on; the answer says where that is."""
         place, entries = self._coming(message)
-        one, path = _at(place, entries, message["at"])
+        entry, path = _at(place, entries, message["at"])
         data, skip = base64.b64decode(message["data"], validate=True), int(message["skip"])
         size = _size(path)
-        if int(message["offset"]) == size and skip >= 0 and size + skip + len(data) <= one.size:
+        if int(message["offset"]) == size and skip >= 0 and size + skip + len(data) <= entry.size:
             with open(path, "ab") as stream:
                 if skip:
                     stream.truncate(size + skip)
@@ -186,29 +189,31 @@ class Staging:
     def _is_there(self, message: Message, target: str, entries: List[Entry]) -> bool:
         if "code" in message:
             return os.path.isdir(target)
-        return all(checkpoint_folder.is_same(target, one) for one in entries)
+        return all(checkpoint_folder.is_same(target, entry) for entry in entries)
 
     def _prove(self, message: Message, place: str, target: str, entries: List[Entry]) -> Work:
         digests, large = dict(message["digests"]), []
-        for number, one in enumerate(entries):
+        for number, entry in enumerate(entries):
             path = os.path.join(place, str(number))
-            if not one.is_file:
+            if not entry.is_file:
                 continue
             if not os.path.exists(path):
-                if "code" not in message and checkpoint_folder.is_same(target, one):
+                if "code" not in message and checkpoint_folder.is_same(target, entry):
                     continue
-                raise SpoolError("{} has not come".format(one.path), "it is sent again", "busy")
-            is_timed = one.mark.startswith(TIMED)
+                raise SpoolError("{} has not come".format(entry.path), "it is sent again", "busy")
+            is_timed = entry.mark.startswith(TIMED)
             digest = yield from (trees.digest(path) if is_timed else trees.sha256(path))
-            if _size(path) != one.size or digest != (
-                digests.get(str(number)) if is_timed else one.mark
+            if _size(path) != entry.size or digest != (
+                digests.get(str(number)) if is_timed else entry.mark
             ):
                 remove(place)
                 raise SpoolError(
-                    "{} did not arrive as it was sent".format(one.path), "it is sent again", "busy"
+                    "{} did not arrive as it was sent".format(entry.path),
+                    "it is sent again",
+                    "busy",
                 )
-            os.utime(path, ns=(one.changed, one.changed))
-            if one.size > SMALL:
+            os.utime(path, ns=(entry.changed, entry.changed))
+            if entry.size > SMALL:
                 large.append(path)
         yield from arriving.settle(place, large)
         with open(os.path.join(place, PROVED), "wb"):

@@ -48,9 +48,9 @@ def settle() -> None:
     os.umask(0o077)
     for name, number in RESOURCES.items():
         soft, hard = resource.getrlimit(number)
-        for most in (_nr_open() if name == "nofile" else UNLIMITED, hard):
+        for limit in (_nr_open() if name == "nofile" else UNLIMITED, hard):
             with contextlib.suppress(OSError, ValueError):  # only root raises hard ones
-                resource.setrlimit(number, (soft if name in NOT_RAISED else most, most))
+                resource.setrlimit(number, (soft if name in NOT_RAISED else limit, limit))
                 break
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, 0)
@@ -77,8 +77,8 @@ def grant(request: wire.Attributes, default: wire.Attributes) -> Tuple[wire.Attr
     limits = {}
     for name, number in RESOURCES.items():
         pair = request.limits.get(name, default.limits.get(name, [UNLIMITED, UNLIMITED]))
-        most = resource.getrlimit(number)[1]
-        soft, hard = [_least(value, most) for value in pair]
+        hard_limit = resource.getrlimit(number)[1]
+        soft, hard = [_least(value, hard_limit) for value in pair]
         limits[name] = [soft, hard]
         if soft != pair[0]:
             shortfalls.append(
@@ -104,12 +104,12 @@ def _shown(value: int) -> str:
 
 def _least_nice() -> int:
     """Root may have any; others what is left of it, or what RLIMIT_NICE allows them."""
-    now = os.getpriority(os.PRIO_PROCESS, 0)
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
     try:
         os.setpriority(os.PRIO_PROCESS, 0, LEAST_NICE)
     except OSError:
-        return min(now, 20 - resource.getrlimit(resource.RLIMIT_NICE)[0])
-    os.setpriority(os.PRIO_PROCESS, 0, now)
+        return min(niceness, 20 - resource.getrlimit(resource.RLIMIT_NICE)[0])
+    os.setpriority(os.PRIO_PROCESS, 0, niceness)
     return LEAST_NICE
 
 
@@ -147,7 +147,7 @@ def is_right(value: Any) -> bool:
         return (
             isinstance(limit, list)
             and len(limit) == 2
-            and all(whole(one, UNLIMITED, (1 << 63) - 1) for one in limit)
+            and all(whole(bound, UNLIMITED, (1 << 63) - 1) for bound in limit)
             and _least(*limit) == limit[0]
         )
 

@@ -26,18 +26,18 @@ class Memory:
             return
         self._path = next((path for path in _counters(self._pid) if _count(path) >= 0), self._path)
         self._seen.append((now, self._path, max(_count(self._path), 0)))
-        older = [seen for seen in self._seen if seen[0] <= now - LATELY]
-        if len(older) > 1:  # the newest of them is what `killed` compares with
-            self._seen = self._seen[len(older) - 1 :]
+        old_samples = [sample for sample in self._seen if sample[0] <= now - LATELY]
+        if len(old_samples) > 1:  # the newest of them is what `killed` compares with
+            self._seen = self._seen[len(old_samples) - 1 :]
 
     def killed(self) -> str:
         """What tells that a process of the group was killed since `LATELY` before the last look, ""
         when nothing does."""
-        before = next((count for _, path, count in self._seen if path == self._path), 0)
-        now = _count(self._path)
+        earlier_count = next((count for _, path, count in self._seen if path == self._path), 0)
+        count_now = _count(self._path)
         return (
-            "oom_kill rose from {} to {} in {}".format(before, now, self._path)
-            if now > before
+            "oom_kill rose from {} to {} in {}".format(earlier_count, count_now, self._path)
+            if count_now > earlier_count
             else ""
         )
 
@@ -63,13 +63,13 @@ def _counters(pid: int) -> List[str]:
             lines = stream.read().splitlines()
     except OSError:
         return []
-    found = []
+    paths = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            found.append(os.path.join("/sys/fs/cgroup", path.lstrip("/"), "memory.events"))
+            paths.append(os.path.join("/sys/fs/cgroup", path.lstrip("/"), "memory.events"))
         elif "memory" in controllers.split(","):
-            found.append(
+            paths.append(
                 os.path.join("/sys/fs/cgroup/memory", path.lstrip("/"), "memory.oom_control")
             )
-    return [*found, SYSTEM]
+    return [*paths, SYSTEM]

@@ -16,17 +16,17 @@ from gpq_agent import wire
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-def environment(own: Mapping[str, str]) -> Dict[str, str]:
-    """`own`: of the agent; over ssh its PATH is that of a login. HOME is where `~` leads for gpq.
-    Who the user is, the system says, or `own` where the user id has no name."""
+def environment(agent_env: Mapping[str, str]) -> Dict[str, str]:
+    """`agent_env`: of the agent; over ssh its PATH is that of a login. HOME is where `~` leads for
+    gpq. Who the user is, the system says, or `agent_env` where the user id has no name."""
     entry = _entry()
-    name = entry.pw_name if entry else own.get("USER") or own.get("LOGNAME", "")
+    name = entry.pw_name if entry else agent_env.get("USER") or agent_env.get("LOGNAME", "")
     variables = {
-        "HOME": own.get("HOME") or (entry.pw_dir if entry else "/"),
+        "HOME": agent_env.get("HOME") or (entry.pw_dir if entry else "/"),
         "USER": name,
         "LOGNAME": name,
-        "SHELL": (entry.pw_shell if entry else own.get("SHELL")) or "/bin/sh",
-        "PATH": own.get("PATH", PATH) if "SSH_CONNECTION" in own else PATH,
+        "SHELL": (entry.pw_shell if entry else agent_env.get("SHELL")) or "/bin/sh",
+        "PATH": agent_env.get("PATH", PATH) if "SSH_CONNECTION" in agent_env else PATH,
     }
     return {key: value for key, value in variables.items() if value}
 
@@ -35,11 +35,11 @@ def with_defaults(env: Mapping[str, str], values: Mapping[str, str]) -> Dict[str
     """`env` with those of `values` that its user has not set. They are right for this server and
     this many GPUs alone: what is submitted from within the job leaves them behind
     (wire.ENV_DEFAULTS)."""
-    new = {name: value for name, value in values.items() if name not in env}
-    defaults = {**json.loads(env.get(wire.ENV_DEFAULTS, "{}")), **new}
+    additions = {name: value for name, value in values.items() if name not in env}
+    defaults = {**json.loads(env.get(wire.ENV_DEFAULTS, "{}")), **additions}
     return {
         **env,
-        **new,
+        **additions,
         **({wire.ENV_DEFAULTS: json.dumps(defaults, sort_keys=True)} if defaults else {}),
     }
 

@@ -38,18 +38,18 @@ def kept(path: str, offset: int, limit: int) -> Tuple[bytes, int, int, int]:
             return data, start - offset, start + len(data), size
 
 
-def _edge(path: str, offset: int, which: int) -> int:
+def _edge(path: str, offset: int, direction: int) -> int:
     """The next byte from `offset` on that is in no hole, or that is in one; the end of the file is
     a hole."""
     try:
         with os.fdopen(records.open_plain(path), "rb") as stream:
             try:
-                return os.lseek(stream.fileno(), offset, which)
+                return os.lseek(stream.fileno(), offset, direction)
             except OSError as error:
                 if error.errno != errno.ENXIO:  # a file system that knows no holes
                     return (
                         offset
-                        if which == os.SEEK_DATA
+                        if direction == os.SEEK_DATA
                         else max(offset, os.fstat(stream.fileno()).st_size)
                     )
                 # beyond the end, or nothing but a hole
@@ -65,8 +65,8 @@ def has_lines(path: str, offset: int) -> bool:
             return False
     except FileNotFoundError:
         return False
-    text, after = lines_after(path, offset, 4096)
-    return bool(text) or after > offset
+    text, next_offset = lines_after(path, offset, 4096)
+    return bool(text) or next_offset > offset
 
 
 def lines_after(path: str, offset: int, budget: int) -> Tuple[str, int]:

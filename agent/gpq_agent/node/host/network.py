@@ -40,7 +40,7 @@ class Interface(NamedTuple):
 def interfaces() -> List[Interface]:
     """Every address of every interface that is up, IPv4 first, in the kernel's order."""
     defaults = default_interfaces()
-    found = []
+    addresses = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         flags: Dict[str, int] = {}
         rows = [
@@ -51,8 +51,8 @@ def interfaces() -> List[Interface]:
                 flags[name] = _flags(probe, name)
             if flags[name] & IFF_UP:
                 kind = _kind(name, flags[name], name in defaults)
-                found.append(Interface(name, address, prefix, kind, name in defaults))
-    return found
+                addresses.append(Interface(name, address, prefix, kind, name in defaults))
+    return addresses
 
 
 def _ipv4(probe: socket.socket) -> List[Tuple[str, str, str]]:
@@ -62,17 +62,17 @@ def _ipv4(probe: socket.socket) -> List[Tuple[str, str, str]]:
     while True:
         buffer = array.array("B", bytes(size))
         request = struct.pack("iL", size, buffer.buffer_info()[0])
-        used = struct.unpack("iL", fcntl.ioctl(probe.fileno(), SIOCGIFCONF, request))[0]
-        if used < size:
+        length = struct.unpack("iL", fcntl.ioctl(probe.fileno(), SIOCGIFCONF, request))[0]
+        if length < size:
             break
         size *= 2
     data = buffer.tobytes()
-    found = []
-    for begin in range(0, used, ENTRY):
+    addresses = []
+    for begin in range(0, length, ENTRY):
         label = data[begin : begin + 16].split(b"\0", 1)[0].decode("utf-8", "replace")
         address = socket.inet_ntoa(data[begin + 20 : begin + 24])
-        found.append((label, label.partition(":")[0], address))
-    return found
+        addresses.append((label, label.partition(":")[0], address))
+    return addresses
 
 
 def _netmask(probe: socket.socket, label: str) -> int:
@@ -85,20 +85,20 @@ def _flags(probe: socket.socket, name: str) -> int:
     return int(struct.unpack("H", answer[16:18])[0]) if answer else 0
 
 
-def _ask(probe: socket.socket, what: int, name: str) -> bytes:
+def _ask(probe: socket.socket, request: int, name: str) -> bytes:
     try:
-        return fcntl.ioctl(probe.fileno(), what, struct.pack("256s", os.fsencode(name)[:15]))
+        return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", os.fsencode(name)[:15]))
     except OSError:  # it is gone
         return b""
 
 
 def _ipv6() -> List[Tuple[str, str, int]]:
-    found = []
+    addresses = []
     for words in _table("/proc/net/if_inet6"):
         if len(words) == 6:
             address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))
-            found.append((words[5], address, int(words[2], 16)))
-    return found
+            addresses.append((words[5], address, int(words[2], 16)))
+    return addresses
 
 
 def default_interfaces() -> List[str]:
@@ -126,22 +126,35 @@ def _kind(name: str, flags: int, is_default: bool) -> str:
     return "tunnel" if flags & IFF_POINTOPOINT else "ethernet"
 
 
-def candidates(known: List[Interface]) -> List[Interface]:
+def candidates(interfaces: List[Interface]) -> List[Interface]:
     """Those under which another server may reach this one, the most likely first: no loopback,
     nothing that belongs to containers, nothing that is valid on one link only; wires before
     tunnels, the default route's first, IPv4 first."""
     order = {"ethernet": 0, "tunnel": 1}
-    usable = [one for one in known if one.kind in order and not LINK_LOCAL.match(one.address)]
-    return sorted(usable, key=lambda one: (order[one.kind], not one.default, ":" in one.address))
+    usable = [
+        interface
+        for interface in interfaces
+        if interface.kind in order and not LINK_LOCAL.match(interface.address)
+    ]
+    return sorted(
+        usable,
+        key=lambda interface: (
+            order[interface.kind],
+            not interface.default,
+            ":" in interface.address,
+        ),
+    )
 
 
-def interface_of(address: str, known: List[Interface]) -> str:
+def interface_of(address: str, interfaces: List[Interface]) -> str:
     """The name of the interface that has this address, "" where none has. All of 127.0.0.0/8 is the
     loopback's."""
     address = address.partition("%")[0].replace("::ffff:", "")
-    for one in known:
-        if one.address == address or (one.kind == "loopback" and address.startswith("127.")):
-            return one.name
+    for interface in interfaces:
+        if interface.address == address or (
+            interface.kind == "loopback" and address.startswith("127.")
+        ):
+            return interface.name
     return ""
 
 

@@ -84,13 +84,13 @@ def lives(record: Optional[Dict[str, Any]], boot: str) -> bool:
 
 def snapshot() -> Dict[int, Process]:
     """Every process that can be seen, by pid."""
-    found = {}
+    processes = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             process = read(int(name))
             if process is not None:
-                found[process.pid] = process
-    return found
+                processes[process.pid] = process
+    return processes
 
 
 def descendants(roots: Iterable[int], processes: Dict[int, Process]) -> Set[int]:
@@ -98,14 +98,14 @@ def descendants(roots: Iterable[int], processes: Dict[int, Process]) -> Set[int]
     children: Dict[int, List[int]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process.pid)
-    below: Set[int] = set()
-    waiting = list(roots)
-    while waiting:
-        for child in children.get(waiting.pop(), ()):
-            if child not in below:
-                below.add(child)
-                waiting.append(child)
-    return below
+    pids: Set[int] = set()
+    queue = list(roots)
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            if child not in pids:
+                pids.add(child)
+                queue.append(child)
+    return pids
 
 
 def mark_of(pid: int, variable: str) -> str:
@@ -138,8 +138,8 @@ def command_of(pid: int) -> str:
 
 def started_at(process: Process) -> float:
     """When it began, wall clock."""
-    ago = time.clock_gettime(time.CLOCK_BOOTTIME) - process.start_time / os.sysconf("SC_CLK_TCK")
-    return round(time.time() - ago, 1)
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - process.start_time / os.sysconf("SC_CLK_TCK")
+    return round(time.time() - age, 1)
 
 
 def marked(variable: str, value: str, processes: Dict[int, Process]) -> Set[int]:
@@ -164,8 +164,8 @@ def send(process: Process, number: int) -> bool:
     try:
         # The descriptor holds whichever process has the pid now; the start time says whether it is
         # the one meant.
-        now = read(process.pid)
-        if now is None or now.start_time != process.start_time:
+        current = read(process.pid)
+        if current is None or current.start_time != process.start_time:
             return False
         signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
@@ -178,8 +178,8 @@ def send(process: Process, number: int) -> bool:
 
 
 def _send_checked(process: Process, number: int) -> bool:
-    now = read(process.pid)
-    if now is None or now.start_time != process.start_time:
+    current = read(process.pid)
+    if current is None or current.start_time != process.start_time:
         return False
     try:
         os.kill(process.pid, number)

@@ -16,11 +16,11 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def moment(at: float) -> str:
+def moment(seconds: float) -> str:
     """``14:02``, or ``2026-11-20 14:02`` where it is more than 20 hours ago: of this node's wall
     clock."""
-    recent = time.time() - at < DAY * 20 / 24
-    return time.strftime("%H:%M" if recent else "%Y-%m-%d %H:%M", time.localtime(at))
+    recent = time.time() - seconds < DAY * 20 / 24
+    return time.strftime("%H:%M" if recent else "%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def size(mib: int) -> str:

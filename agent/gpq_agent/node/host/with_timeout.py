@@ -46,7 +46,7 @@ def check(place: str, question: Callable[[], None], longest: float = PATIENCE) -
     os.close(writing)
     try:
         ready = _is_ready(reading, patience)
-        said = os.read(reading, 1 << 16) if ready else b""
+        answer = os.read(reading, 1 << 16) if ready else b""
     finally:
         os.close(reading)
     if not ready:
@@ -55,7 +55,7 @@ def check(place: str, question: Callable[[], None], longest: float = PATIENCE) -
         _silent[place] = time.monotonic()
         raise no_answer(place)
     os.waitpid(pid, 0)
-    _conclude(said, place)
+    _conclude(answer, place)
 
 
 def _is_ready(reading: int, patience: float) -> bool:
@@ -66,35 +66,35 @@ def _is_ready(reading: int, patience: float) -> bool:
 
 def _answer(writing: int, question: Callable[[], None]) -> None:
     """In the child: `{}` or what is wrong, in one write that a pipe takes whole."""
-    told: Dict[str, object] = {}
+    answer: Dict[str, object] = {}
     try:
         procs.keep_only({writing})
         question()
     except SpoolError as error:
-        told = {"message": error.message[:1000], "hint": error.hint[:1000], "kind": error.kind}
+        answer = {"message": error.message[:1000], "hint": error.hint[:1000], "kind": error.kind}
     except OSError as error:
-        told = {
+        answer = {
             "message": str(error)[:1000],
             "hint": "check the file system that it is on",
             "kind": "busy",
         }
     finally:
-        os.write(writing, json.dumps(told).encode("utf-8"))
+        os.write(writing, json.dumps(answer).encode("utf-8"))
         os._exit(0)
 
 
-def _conclude(said: bytes, place: str) -> None:
+def _conclude(line: bytes, place: str) -> None:
     try:
-        told = json.loads(said.decode("utf-8"))
+        answer = json.loads(line.decode("utf-8"))
     except ValueError:
         raise SpoolError("whoever looked at {} ended too soon".format(place), "", "busy") from None
-    if told:
-        raise SpoolError(told["message"], told["hint"], told["kind"])
+    if answer:
+        raise SpoolError(answer["message"], answer["hint"], answer["kind"])
 
 
 def no_answer(place: str) -> SpoolError:
-    told = "the file system of {} does not answer on this server".format(place)
-    return SpoolError(told, "is its file server down?", "busy")
+    message = "the file system of {} does not answer on this server".format(place)
+    return SpoolError(message, "is its file server down?", "busy")
 
 
 def no_process(error: OSError) -> SpoolError:

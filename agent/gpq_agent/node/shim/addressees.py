@@ -43,8 +43,8 @@ class Look(NamedTuple):
 
 
 class Addressees(NamedTuple):
-    told: List[Process]
-    held: List[Process]  # launchers above those
+    recipients: List[Process]
+    launchers: List[Process]  # above those
 
 
 def look(pid: int) -> Look:
@@ -57,10 +57,10 @@ def look(pid: int) -> Look:
         with open("/proc/{}/cmdline".format(pid), "rb") as stream:
             command = stream.read(MOST_COMMAND)
         with open("/proc/{}/status".format(pid), "rb") as stream:
-            [caught] = [line.split()[1] for line in stream if line.startswith(b"SigCgt:")]
+            [caught_signals] = [line.split()[1] for line in stream if line.startswith(b"SigCgt:")]
     except (OSError, ValueError):
         return Look(program, b"", 0)
-    return Look(program, command, int(caught, 16))
+    return Look(program, command, int(caught_signals, 16))
 
 
 def addressees(members: Sequence[Process], first: int, number: int) -> Addressees:
@@ -70,38 +70,38 @@ def addressees(members: Sequence[Process], first: int, number: int) -> Addressee
     Where nobody has one, all of the first process's group is told: that ends them, as the signal
     does. So is the first process itself, which may have yet to begin a group of its own.
     """
-    looks = {process.pid: look(process.pid) for process in members}
-    programs = [process for process in members if not _is_worker(process, looks)]
+    looks_by_pid = {process.pid: look(process.pid) for process in members}
+    programs = [process for process in members if not _is_worker(process, looks_by_pid)]
     for candidates in (programs, members):
-        chosen = _topmost(candidates, looks, first, number)
-        if chosen.told:
-            return chosen
+        answer = _topmost(candidates, looks_by_pid, first, number)
+        if answer.recipients:
+            return answer
     return Addressees([process for process in members if first in (process.group, process.pid)], [])
 
 
 def _topmost(
-    candidates: Sequence[Process], looks: Dict[int, Look], first: int, number: int
+    candidates: Sequence[Process], looks_by_pid: Dict[int, Look], first: int, number: int
 ) -> Addressees:
-    below: Dict[int, List[Process]] = {}
+    children: Dict[int, List[Process]] = {}
     for process in candidates:
-        below.setdefault(process.parent, []).append(process)
-    chosen = Addressees([], [])
-    waiting = [process for process in candidates if process.pid == first]
-    while waiting:
-        process = waiting.pop()
-        seen = looks[process.pid]
-        if seen.launches:
-            chosen.held.append(process)
-        elif seen.catches(number) and seen.program not in WAITING:
-            chosen.told.append(process)
+        children.setdefault(process.parent, []).append(process)
+    answer = Addressees([], [])
+    queue = [process for process in candidates if process.pid == first]
+    while queue:
+        process = queue.pop()
+        program_look = looks_by_pid[process.pid]
+        if program_look.launches:
+            answer.launchers.append(process)
+        elif program_look.catches(number) and program_look.program not in WAITING:
+            answer.recipients.append(process)
             continue
-        waiting += below.get(process.pid, [])
-    return chosen
+        queue += children.get(process.pid, [])
+    return answer
 
 
-def _is_worker(process: Process, looks: Dict[int, Look]) -> bool:
+def _is_worker(process: Process, looks_by_pid: Dict[int, Look]) -> bool:
     """A fork that runs on as its parent, or a worker that Python's multiprocessing spawned."""
-    own, parent = looks[process.pid], looks.get(process.parent)
+    own_look, parent = looks_by_pid[process.pid], looks_by_pid.get(process.parent)
     if parent is None or parent.program in WAITING:
         return False
-    return own.command == parent.command or WORKER in own.command
+    return own_look.command == parent.command or WORKER in own_look.command

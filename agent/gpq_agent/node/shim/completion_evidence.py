@@ -54,11 +54,13 @@ class Witness:
             return ""  # it stopped half way, whatever it said before
         if os.path.exists(os.path.join(self._folder, wire.FINISHED)):
             return SAID["marker"]
-        now = self._look() if self._before is not None else None
-        if now is None or self._before is None:
+        signs_now = self._look() if self._before is not None else None
+        if signs_now is None or self._before is None:
             return ""
-        fresh = [kind for kind in SAID if kind in now and now[kind] != self._before.get(kind)]
-        return SAID[fresh[0]] if fresh else ""
+        fresh_kinds = [
+            kind for kind in SAID if kind in signs_now and signs_now[kind] != self._before.get(kind)
+        ]
+        return SAID[fresh_kinds[0]] if fresh_kinds else ""
 
     def _look(self) -> Optional[Signs]:
         return _in_child(lambda: signs(self._done, self._checkpoints))
@@ -72,24 +74,24 @@ def done_path(order: wire.StartOrder, env: Dict[str, str]) -> str:
     return os.path.join(order.cwd, path) if path else ""
 
 
-def signs(done: str, checkpoints: str) -> Signs:
-    """All signs that are there now. `done`: path of the done file; `checkpoints`: the job's folder
-    of checkpoints."""
+def signs(done_file: str, checkpoints: str) -> Signs:
+    """All signs that are there now. `done_file`: its path; `checkpoints`: the job's folder of
+    checkpoints."""
     looks: Dict[str, Callable[[], str]] = {
-        "done-file": lambda: _stamp(os.stat(done)) if done else "",
+        "done-file": lambda: _stamp(os.stat(done_file)) if done_file else "",
         "checkpoint": lambda: _checkpoint(os.path.join(checkpoints, "gpq")),
         "own": lambda: _own(os.path.join(checkpoints, "own", "saved.json")),
         "trainer": lambda: _trainer(checkpoints),
     }
-    found: Signs = {}
+    signs_by_kind: Signs = {}
     for kind, look in looks.items():
         with contextlib.suppress(
             OSError, ValueError, TypeError, AttributeError, RecursionError, MemoryError
         ):
             sign = look()
             if sign:
-                found[kind] = sign
-    return found
+                signs_by_kind[kind] = sign
+    return signs_by_kind
 
 
 def _checkpoint(folder: str) -> str:
@@ -115,17 +117,17 @@ def _trainer(folder: str) -> str:
 def _newest(folder: str, pattern: "re.Pattern[str]") -> str:
     """The entry with the highest number. Raises OSError where there is none, or where there are too
     many to look at."""
-    found: Tuple[int, int, str] = (-1, 0, "")
+    newest: Tuple[int, int, str] = (-1, 0, "")
     with os.scandir(folder) as entries:
         for count, entry in enumerate(entries):
             if count == MOST_ENTRIES:
                 raise OSError("more than {} entries".format(MOST_ENTRIES))
             match = pattern.fullmatch(entry.name)
             if match is not None:
-                found = max(found, (int(match[1]), int(match[2] or 0), entry.name))
-    if not found[2]:
+                newest = max(newest, (int(match[1]), int(match[2] or 0), entry.name))
+    if not newest[2]:
         raise FileNotFoundError(folder)
-    return found[2]
+    return newest[2]
 
 
 def _record(path: str, limit: int) -> Tuple[Dict[str, Any], str]:
@@ -171,13 +173,13 @@ def _in_child(look: Callable[[], Signs]) -> Optional[Signs]:
     os.close(writing)
     try:
         os.waitpid(child, 0)
-        said = b"".join(_until_end(reading))
-        pid, _, told = said.partition(b"\n")
-        if not told.endswith(b"\n"):
+        output = b"".join(_until_end(reading))
+        pid, _, line = output.partition(b"\n")
+        if not line.endswith(b"\n"):
             with contextlib.suppress(OSError, ValueError):
                 os.kill(int(pid), signal.SIGKILL)
             return None
-        return {str(kind): str(sign) for kind, sign in wire.decode(told).items()}
+        return {str(kind): str(sign) for kind, sign in wire.decode(line).items()}
     except (OSError, ValueError):
         return None
     finally:

@@ -36,9 +36,9 @@ class Verdict(NamedTuple):
 
 def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
     """Of an attempt of which the first process ended with `code`, which is not 0."""
-    told = statement(folder, wire.UNLAUNCHED)
-    if told is not None:
-        return Verdict(unlaunched=str(told.get("kind")), note=str(told.get("note")))
+    unlaunched = statement(folder, wire.UNLAUNCHED)
+    if unlaunched is not None:
+        return Verdict(unlaunched=str(unlaunched.get("kind")), note=str(unlaunched.get("note")))
     reason = statement(folder, wire.EXCUSED)
     if reason is not None:
         return Verdict(excused=str(reason.get("note")))
@@ -50,37 +50,38 @@ def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
     if re.search(r"port: {}\b.*EADDRINUSE".format(order.port), log):
         return Verdict(unlaunched="port", note="port {} was taken".format(order.port))
     failures = _failures(log)
-    killed = [
+    killed_ranks = [
         (rank, code)
         for rank, code in failures
         if code < 0 and code not in (-signal.SIGABRT, -signal.SIGTERM)
     ]
-    if killed:
-        return Verdict(cause=_cause(*killed[0]))
+    if killed_ranks:
+        return Verdict(cause=_cause(*killed_ranks[0]))
     error = statement(folder, wire.FIRST_ERROR)
-    departed = statement(folder, wire.DEPARTED)
-    if departed is not None and (error is None or PEER_GONE.search(str(error.get("error")))):
-        rank = int(departed.get("rank", 0))
-        ends = [_cause(one, code) for one, code in failures if one == rank]
+    departure = statement(folder, wire.DEPARTED)
+    if departure is not None and (error is None or PEER_GONE.search(str(error.get("error")))):
+        rank = int(departure.get("rank", 0))
+        ends = [_cause(failed_rank, code) for failed_rank, code in failures if failed_rank == rank]
         return Verdict(
             cause="".join(ends) or "rank {} ended before its training was over".format(rank)
         )
     victim = order.node_count > 1 and PEER_GONE.search(log) is not None
     if error is None:
         return Verdict(cause=_cause(*failures[0]) if failures else "", victim=victim)
-    several = order.node_count > 1 or len(order.devices) > 1
-    prefix = "rank {}: ".format(error.get("rank")) if several else ""
+    has_several_replicas = order.node_count > 1 or len(order.devices) > 1
+    prefix = "rank {}: ".format(error.get("rank")) if has_several_replicas else ""
     return Verdict(cause="{}{}".format(prefix, error.get("error")), victim=victim)
 
 
 def _failures(log: str) -> List[Tuple[int, int]]:
     """(rank, exit code) of the last summary, what the launcher saw first before the others."""
-    before, title, root = log.rpartition(ROOT)
+    head, title, root = log.rpartition(ROOT)
     if not title:
         return []
-    others = TITLE.split(before)[-1]
+    summary = TITLE.split(head)[-1]
     return [
-        (int(rank), int(code)) for rank, code in FAILURE.findall(root)[:1] + FAILURE.findall(others)
+        (int(rank), int(code))
+        for rank, code in FAILURE.findall(root)[:1] + FAILURE.findall(summary)
     ]
 
 

@@ -64,39 +64,39 @@ class Guard:
         return None
 
     def _end(self) -> None:
-        begun = time.monotonic()
-        self._empty(begun)
+        begin = time.monotonic()
+        self._empty(begin)
         self._wait_for_shim()
-        one = self._shim()
-        if one is not None:  # it stands still, and its locks with it
-            procs.send(one, signal.SIGKILL)
-        self._empty(begun)
+        shim = self._shim()
+        if shim is not None:  # it stands still, and its locks with it
+            procs.send(shim, signal.SIGKILL)
+        self._empty(begin)
         if not self._is_over():
-            self._record("its shim stood still" if one is not None else "its shim was gone")
+            self._record("its shim stood still" if shim is not None else "its shim was gone")
 
-    def _empty(self, begun: float) -> None:
+    def _empty(self, begin: float) -> None:
         """Until no process of the tree is left."""
         while True:
-            one = self._shim()
-            self.tree.root = one.pid if one is not None else None
+            shim = self._shim()
+            self.tree.root = shim.pid if shim is not None else None
             if not self.tree.signal_once(signal.SIGKILL):
                 return
-            if time.monotonic() > begun + GROUPS_AFTER:
+            if time.monotonic() > begin + GROUPS_AFTER:
                 self.tree.signal_groups(signal.SIGKILL)
             time.sleep(PERIOD)
 
     def _wait_for_shim(self) -> None:
-        until = time.monotonic() + RECORDED_WITHIN
-        while time.monotonic() < until and not self._is_over():
-            one = self._shim()
-            if one is None or one.state in ("T", "t"):
+        deadline = time.monotonic() + RECORDED_WITHIN
+        while time.monotonic() < deadline and not self._is_over():
+            shim = self._shim()
+            if shim is None or shim.state in ("T", "t"):
                 return
             time.sleep(PERIOD)
 
-    def _record(self, why: str) -> None:
+    def _record(self, reason: str) -> None:
         record = wire.ExitRecord(
             self.order.job, self.order.attempt, None, None, False, None, started_at=0.0,
-            ended_at=time.time(), note="{}; {}".format(self.lease.note(), why), fenced=True,
+            ended_at=time.time(), note="{}; {}".format(self.lease.note(), reason), fenced=True,
             stamp=boottime(), boot_id=self.boot,
         )  # fmt: skip
         write_exit(self.folder, record)

@@ -59,9 +59,11 @@ def environment(
         env = login.with_defaults(env, dict.fromkeys(THREAD_LIMITS, threads))
     if order.port and order.node_count == 1:
         # whatever else this server has: its replicas need nothing of it
-        here = next((one for one in network.interfaces() if one.kind == "loopback"), None)
+        loopback = next(
+            (interface for interface in network.interfaces() if interface.kind == "loopback"), None
+        )
         return rendezvous.exports(
-            rendezvous.Met("127.0.0.1", here.name if here else ""), order.port, env
+            rendezvous.Met("127.0.0.1", loopback.name if loopback else ""), order.port, env
         )
     return env
 
@@ -123,7 +125,7 @@ def _prepare_and_exec(
     argv = order.argv
     if order.masters:
         try:
-            met = rendezvous.meet(order)
+            meeting = rendezvous.meet(order)
         except rendezvous.Apart as apart:
             say("not started: {}".format(apart))
             note = {"kind": apart.kind, "note": str(apart)}
@@ -131,10 +133,10 @@ def _prepare_and_exec(
             return NOT_EXECUTABLE
         say(
             "the servers of this job meet at {} port {}, here by {}".format(
-                met.address, order.port, met.interface
+                meeting.address, order.port, meeting.interface
             )
         )
-        env, argv = rendezvous.exports(met, order.port, env), addressed(argv, met.address)
+        env, argv = rendezvous.exports(meeting, order.port, env), addressed(argv, meeting.address)
     for failure in attributes.apply(attributes.of(order.attributes)) if order.attributes else ():
         say(failure)
     try:

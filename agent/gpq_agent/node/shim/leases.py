@@ -163,10 +163,10 @@ def _new(path: str) -> int:
 
 def _is_at(path: str, descriptor: int) -> bool:
     try:
-        there, ours = os.lstat(path), os.fstat(descriptor)
+        path_status, own_status = os.lstat(path), os.fstat(descriptor)
     except OSError:
         return False
-    return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+    return (path_status.st_dev, path_status.st_ino) == (own_status.st_dev, own_status.st_ino)
 
 
 class Lease:

@@ -52,11 +52,11 @@ class Cap:
             os.close(descriptor)
 
     def _cut(self, descriptor: int) -> str:
-        found = os.fstat(descriptor)
-        used = found.st_blocks * 512
-        if used > self.limit:
+        status = os.fstat(descriptor)
+        used_bytes = status.st_blocks * 512
+        if used_bytes > self.limit:
             begin = _up(self.limit // HEAD_SHARE)
-            end = (found.st_size - self.limit // END_SHARE) // ALIGN * ALIGN
+            end = (status.st_size - self.limit // END_SHARE) // ALIGN * ALIGN
             try:
                 if end > begin:
                     punch(descriptor, begin, end - begin)
@@ -66,21 +66,21 @@ class Cap:
                 return "its log is over its limit and cannot be shortened here: {}".format(
                     error.strerror
                 )
-            used = os.fstat(descriptor).st_blocks * 512
+            used_bytes = os.fstat(descriptor).st_blocks * 512
         self._due = time.monotonic() + self._next(
-            self._until_full(found.st_size, self.limit - used)
+            self._until_full(status.st_size, self.limit - used_bytes)
         )
         return ""
 
     def _until_full(self, size: int, room: int) -> float:
         """Half the time in which `room` bytes are written, by the rate since the last look."""
-        now, (then, before) = time.monotonic(), self._last
+        now, (previous_time, previous_size) = time.monotonic(), self._last
         self._last = (now, size)
-        rate = (size - before) / max(now - then, 1e-3)
+        rate = (size - previous_size) / max(now - previous_time, 1e-3)
         return room / rate / 2 if rate > 0 else LATEST
 
-    def _next(self, wanted: float) -> float:
-        self._wait = min(max(wanted, SOONEST), 2 * self._wait, LATEST)
+    def _next(self, desired: float) -> float:
+        self._wait = min(max(desired, SOONEST), 2 * self._wait, LATEST)
         return self._wait
 
 

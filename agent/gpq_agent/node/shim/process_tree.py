@@ -43,9 +43,9 @@ class Tree:
         """Send a signal to every member that has not had it yet; returns the members."""
         members = self.members()
         for process in members:
-            told = (process.pid, process.start_time, number)
-            if told not in self._told and procs.send(process, number):
-                self._told.add(told)
+            receipt = (process.pid, process.start_time, number)
+            if receipt not in self._told and procs.send(process, number):
+                self._told.add(receipt)
         return members
 
     def signal_groups(self, number: int) -> None:
@@ -57,12 +57,14 @@ class Tree:
         read. Not to a group with somebody in it who is none of ours and older than that.
         """
         processes = procs.snapshot()
-        ours = {process.pid for process in self._of(processes)}
-        young = (time.clock_gettime(time.CLOCK_BOOTTIME) - YOUNG) * os.sysconf("SC_CLK_TCK")
+        own_pids = {process.pid for process in self._of(processes)}
+        youngest_start = (time.clock_gettime(time.CLOCK_BOOTTIME) - YOUNG) * os.sysconf(
+            "SC_CLK_TCK"
+        )
         strangers = {
             process.group
             for process in processes.values()
-            if process.alive and process.pid not in ours and process.start_time < young
+            if process.alive and process.pid not in own_pids and process.start_time < youngest_start
         }
         for group in sorted(self._groups - strangers - {0, 1, os.getpgrp()}):
             with contextlib.suppress(OSError):

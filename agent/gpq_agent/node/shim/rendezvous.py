@@ -47,22 +47,22 @@ class Guest(NamedTuple):
 def meet(order: wire.StartOrder, patience: float = PATIENCE) -> Met:
     """Blocks until all servers of the attempt agree. Raises Apart."""
     token = "{}:{}".format(order.store, wire.attempt_key(order.job, order.attempt))
-    until = time.monotonic() + patience
-    address, own = (
-        _host(order, token, until) if order.node_rank == 0 else _visit(order, token, until)
+    deadline = time.monotonic() + patience
+    address, own_address = (
+        _host(order, token, deadline) if order.node_rank == 0 else _visit(order, token, deadline)
     )
-    return Met(address, order.interface or network.interface_of(own, network.interfaces()))
+    return Met(address, order.interface or network.interface_of(own_address, network.interfaces()))
 
 
-def exports(met: Met, port: int, env: Dict[str, str]) -> Dict[str, str]:
+def exports(meeting: Met, port: int, env: Dict[str, str]) -> Dict[str, str]:
     """`env` with what the program's rendezvous and its collectives need; what the user has set of
     the latter stays."""
-    found = dict(env, MASTER_ADDR=met.address, MASTER_PORT=str(port))
-    if not met.interface:
-        return found
-    exactly = "=" + met.interface  # eth1 alone would be eth10 too
+    variables = dict(env, MASTER_ADDR=meeting.address, MASTER_PORT=str(port))
+    if not meeting.interface:
+        return variables
+    exact_name = "=" + meeting.interface  # eth1 alone would be eth10 too
     return login.with_defaults(
-        found, {"GLOO_SOCKET_IFNAME": met.interface, "NCCL_SOCKET_IFNAME": exactly}
+        variables, {"GLOO_SOCKET_IFNAME": meeting.interface, "NCCL_SOCKET_IFNAME": exact_name}
     )
 
 
@@ -73,36 +73,38 @@ def _name(order: wire.StartOrder, rank: int) -> str:
 # -- rank 0
 
 
-def _host(order: wire.StartOrder, token: str, until: float) -> Tuple[str, str]:
+def _host(order: wire.StartOrder, token: str, deadline: float) -> Tuple[str, str]:
     """(address that all reach, our own address on the line to the first of them)."""
     with _listen(order.port) as server:
         try:
-            guests = _gather(order, server, token, until)
+            guests = _gather(order, server, token, deadline)
             address = _agree(order, guests)
-            own = str(guests[min(guests)].line.getsockname()[0])
+            own_address = str(guests[min(guests)].line.getsockname()[0])
             _tell(guests, {"address": address})
-            return address, own
+            return address, own_address
         finally:
             server.shutdown(socket.SHUT_RDWR)  # who waits in accept() would keep it open
 
 
 def _gather(
-    order: wire.StartOrder, server: socket.socket, token: str, until: float
+    order: wire.StartOrder, server: socket.socket, token: str, deadline: float
 ) -> Dict[int, Guest]:
     """All others, by node rank."""
     guests: Dict[int, Guest] = {}
-    came: "queue.Queue[Tuple[int, Guest]]" = queue.Queue()
-    threading.Thread(target=_open_door, args=(server, token, came), daemon=True).start()
+    arrivals: "queue.Queue[Tuple[int, Guest]]" = queue.Queue()
+    threading.Thread(target=_open_door, args=(server, token, arrivals), daemon=True).start()
     while len(guests) < order.node_count - 1:
         try:
             # Longer than the guests wait: they know better what keeps them away.
-            rank, guest = came.get(timeout=max(until + 2 * KNOCK - time.monotonic(), 0.01))
+            rank, guest = arrivals.get(timeout=max(deadline + 2 * KNOCK - time.monotonic(), 0.01))
         except queue.Empty:
             missing = ", ".join(
                 _name(order, rank) for rank in range(1, order.node_count) if rank not in guests
             )
-            told = "no word at port {} of {} from {}".format(order.port, _name(order, 0), missing)
-            raise Apart("network", told) from None
+            problem = "no word at port {} of {} from {}".format(
+                order.port, _name(order, 0), missing
+            )
+            raise Apart("network", problem) from None
         guests[rank] = guest
     return guests
 
@@ -116,25 +118,32 @@ def _listen(port: int) -> socket.socket:
         raise Apart("port", "port {} was taken: {}".format(port, error.strerror)) from error
 
 
-def _open_door(server: socket.socket, token: str, came: "queue.Queue[Tuple[int, Guest]]") -> None:
+def _open_door(
+    server: socket.socket, token: str, arrivals: "queue.Queue[Tuple[int, Guest]]"
+) -> None:
     while True:
         try:
             line, _ = server.accept()
         except OSError:  # closed: all have met
             return
-        threading.Thread(target=_welcome, args=(line, token, came), daemon=True).start()
+        threading.Thread(target=_welcome, args=(line, token, arrivals), daemon=True).start()
 
 
-def _welcome(line: socket.socket, token: str, came: "queue.Queue[Tuple[int, Guest]]") -> None:
+def _welcome(line: socket.socket, token: str, arrivals: "queue.Queue[Tuple[int, Guest]]") -> None:
     """Strangers, and guests who only knock, leave no trace."""
     try:
         line.settimeout(KNOCK)
         if (_read(line) or {}).get("token") == token:
             line.sendall(wire.encode({"token": token}))
             line.settimeout(4 * KNOCK)  # it tries its other ways now
-            told = _read(line)
-            if told is not None:
-                came.put((int(told["node"]), Guest(line, list(told["reached"]), int(told["port"]))))
+            introduction = _read(line)
+            if introduction is not None:
+                arrivals.put(
+                    (
+                        int(introduction["node"]),
+                        Guest(line, list(introduction["reached"]), int(introduction["port"])),
+                    )
+                )
                 return
     except (OSError, ValueError, KeyError, TypeError):
         pass
@@ -145,7 +154,9 @@ def _agree(order: wire.StartOrder, guests: Dict[int, Guest]) -> str:
     """An address that all reach. Raises Apart, once all have been told."""
     problem = ""
     common = [
-        one for one in order.masters if all(one in guest.reached for guest in guests.values())
+        candidate
+        for candidate in order.masters
+        if all(candidate in guest.reached for guest in guests.values())
     ]
     if not common:
         ways = [
@@ -189,7 +200,7 @@ def _tell(guests: Dict[int, Guest], answer: Dict[str, Any]) -> None:
 # -- the others
 
 
-def _visit(order: wire.StartOrder, token: str, until: float) -> Tuple[str, str]:
+def _visit(order: wire.StartOrder, token: str, deadline: float) -> Tuple[str, str]:
     """(address of rank 0, our own on the way there)."""
     while True:
         lines: Dict[str, socket.socket] = {}
@@ -203,20 +214,20 @@ def _visit(order: wire.StartOrder, token: str, until: float) -> Tuple[str, str]:
             else:
                 problems[address] = problem
         try:
-            met = _introduce(order, lines, until)
+            agreement = _introduce(order, lines, deadline)
         finally:
             for line in lines.values():
                 line.close()
-        if met is not None:
-            return met
-        if time.monotonic() > until:
-            tried = (
+        if agreement is not None:
+            return agreement
+        if time.monotonic() > deadline:
+            attempts = (
                 "; ".join("{}: {}".format(address, problems[address]) for address in problems)
                 or "it hung up"
             )
-            first = _name(order, 0)
+            host = _name(order, 0)
             raise Apart(
-                "network", "{} is not reached at port {}: {}".format(first, order.port, tried)
+                "network", "{} is not reached at port {}: {}".format(host, order.port, attempts)
             )
         time.sleep(AGAIN)
 
@@ -240,20 +251,24 @@ def _knock(address: str, port: int, token: str) -> Tuple[Optional[socket.socket]
 
 
 def _introduce(
-    order: wire.StartOrder, lines: Dict[str, socket.socket], until: float
+    order: wire.StartOrder, lines: Dict[str, socket.socket], deadline: float
 ) -> Optional[Tuple[str, str]]:
     """Say what was reached and hear what all take; None where rank 0 hung up. Raises Apart with its
     reason."""
     if not lines:
         return None
     line = next(iter(lines.values()))
-    own = str(line.getsockname()[0])
-    family = socket.AF_INET6 if ":" in own else socket.AF_INET
-    with socket.create_server((own, 0), family=family) as back:
-        told = {"node": order.node_rank, "reached": list(lines), "port": back.getsockname()[1]}
+    own_address = str(line.getsockname()[0])
+    family = socket.AF_INET6 if ":" in own_address else socket.AF_INET
+    with socket.create_server((own_address, 0), family=family) as return_server:
+        introduction = {
+            "node": order.node_rank,
+            "reached": list(lines),
+            "port": return_server.getsockname()[1],
+        }
         try:
-            line.sendall(wire.encode(told))
-            line.settimeout(max(until + 4 * KNOCK - time.monotonic(), KNOCK))
+            line.sendall(wire.encode(introduction))
+            line.settimeout(max(deadline + 4 * KNOCK - time.monotonic(), KNOCK))
             answer = _read(line)
         except (OSError, ValueError):
             return None
@@ -261,7 +276,7 @@ def _introduce(
         return None
     if "error" in answer:
         raise Apart("network", str(answer["error"]))
-    return str(answer["address"]), own
+    return str(answer["address"]), own_address
 
 
 def _read(line: socket.socket) -> Optional[Dict[str, Any]]:

@@ -101,21 +101,21 @@ def _start(
     gpu_locks.sign(gpus, os.getpid())
     witness = Witness(order, env, folder)
     procs.become_subreaper()
-    listen, go = os.pipe()
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         # else the child would keep its own go pipe open, and wait for ever for a dead shim
-        os.close(go)
+        os.close(write_end)
         for descriptor in gpus:
             os.set_inheritable(descriptor, True)
-        launch.become_job(order, env, cores, os.path.join(folder, wire.LOG), listen)
-    os.close(listen)
+        launch.become_job(order, env, cores, os.path.join(folder, wire.LOG), read_end)
+    os.close(read_end)
     started_at = time.time()
     first = dict(procs.identity(child), started_at=started_at)
     try:
         wire.write_json(os.path.join(folder, wire.STARTED), first)
     except OSError as error:
-        os.close(go)
+        os.close(write_end)
         os.waitpid(child, 0)
         note = "not started: {} cannot be written: {}".format(wire.STARTED, error.strerror)
         record = wire.ExitRecord(
@@ -133,8 +133,8 @@ def _start(
         )
         write_exit(folder, record)
         return
-    os.write(go, b"g")
-    os.close(go)
+    os.write(write_end, b"g")
+    os.close(write_end)
     Supervisor(
         place,
         order,

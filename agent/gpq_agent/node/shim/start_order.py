@@ -26,13 +26,13 @@ def parse_order(message: Any) -> wire.StartOrder:
     wrong."""
     if not isinstance(message, dict):
         raise SpoolError("a start needs an order", 'send {"order": {...}}')
-    known = {name: value for name, value in message.items() if name in wire.StartOrder._fields}
+    fields = {name: value for name, value in message.items() if name in wire.StartOrder._fields}
     try:
-        order = wire.StartOrder(**known)
+        order = wire.StartOrder(**fields)
     except TypeError as error:
         raise SpoolError("the order is not complete: {}".format(error)) from error
-    for name, good in _checks(order):
-        if not good:
+    for name, is_right in _checks(order):
+        if not is_right:
             raise SpoolError("the order's {} is wrong: {!r}".format(name, getattr(order, name)))
     return order
 
@@ -137,13 +137,15 @@ def signal_number(name: Any) -> Optional[int]:
 def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None:
     """Everything about an order that can be known to fail before anything runs. Raises
     SpoolError."""
-    late = lateness(order)
-    if late >= 0:
-        told = (
-            "is of an earlier boot" if late == float("inf") else "expired {:.1f} s ago".format(late)
+    seconds_late = lateness(order)
+    if seconds_late >= 0:
+        problem = (
+            "is of an earlier boot"
+            if seconds_late == float("inf")
+            else "expired {:.1f} s ago".format(seconds_late)
         )
         hint = "it was delayed on its way; ask for a new one"
-        raise SpoolError("the start order {}".format(told), hint, "expired")
+        raise SpoolError("the start order {}".format(problem), hint, "expired")
     with_timeout.check(order.cwd, lambda: _check_places(order, environment))
     if order.port and order.node_rank == 0:
         _check_port(order.port)
@@ -189,8 +191,8 @@ def folder_problem(path: str) -> Optional[Tuple[str, str]]:
         is_folder = stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
-            told = "the folder {} cannot be used on this server: {}".format(path, error.strerror)
-            return told, "check the file system that it is on"
+            problem = "the folder {} cannot be used on this server: {}".format(path, error.strerror)
+            return problem, "check the file system that it is on"
         is_folder = False
     if not is_folder:
         return "no folder {}".format(
@@ -203,16 +205,16 @@ def folder_problem(path: str) -> Optional[Tuple[str, str]]:
 
 def check_command(command: str, cwd: str, path: str) -> None:
     if "/" in command:
-        full = os.path.join(cwd, command)
-        if not os.path.exists(full):
+        full_path = os.path.join(cwd, command)
+        if not os.path.exists(full_path):
             raise SpoolError(
-                "no command {} on this server".format(full),
+                "no command {} on this server".format(full_path),
                 "check the path, or give it in full",
                 "not-found",
             )
-        if os.path.isdir(full) or not os.access(full, os.X_OK):
+        if os.path.isdir(full_path) or not os.access(full_path, os.X_OK):
             hint = "chmod +x it, or name its interpreter first"
-            raise SpoolError("{} cannot be executed".format(full), hint, "not-executable")
+            raise SpoolError("{} cannot be executed".format(full_path), hint, "not-executable")
     elif shutil.which(command, path=path) is None:
         raise SpoolError(
             "no command {} in PATH on this server".format(command),
@@ -237,9 +239,9 @@ def _check_port(port: int) -> None:
 
 
 def _check_interface(name: str) -> None:
-    known = sorted({one.name for one in network.interfaces()})
-    if name not in known:
+    names = sorted({interface.name for interface in network.interfaces()})
+    if name not in names:
         hint = "it has {}; correct `interface` of this server in config.toml".format(
-            ", ".join(known)
+            ", ".join(names)
         )
         raise SpoolError("no interface {} on this server".format(name), hint, "busy")

@@ -67,14 +67,14 @@ class Supervisor:
         self.deadline = float("inf")
         self.asked: Optional[str] = None
         self.asked_at = 0.0
-        self.told: List[procs.Process] = []  # that were sent the signal of the job
-        self.held: List[procs.Process] = []  # launchers that stand still while those save
+        self.recipients: List[procs.Process] = []  # that were sent the signal of the job
+        self.launchers: List[procs.Process] = []  # that stand still while those save
         self.caught = False  # its first process had a handler for it
         self.asked_late = False  # its first process had ended by itself before
         self.seq = 0
         self.terminated = False  # the tree had TERM from us before the first process ended
         self.stage_since = 0.0  # of "term" and "kill"
-        self.told_stuck = False
+        self.stuck_was_noted = False
         self.notes: List[str] = []
         self.boot = procs.boot_id()
         self.cap = Cap(os.path.join(self.folder, wire.LOG), order.log_limit)
@@ -114,8 +114,8 @@ class Supervisor:
             self.cap.patience(),
             max(0.0, self.deadline - time.monotonic()),
         )
-        woken = signal.sigtimedwait(WAKE, patience)
-        if woken is not None and woken.si_signo == signal.SIGTERM:
+        signal_info = signal.sigtimedwait(WAKE, patience)
+        if signal_info is not None and signal_info.si_signo == signal.SIGTERM:
             self._note("its shim was sent TERM; was the node shutting down?")
         if self.gpus and time.monotonic() - self._freshened > FRESHEN:
             self._freshened = time.monotonic()
@@ -136,7 +136,7 @@ class Supervisor:
             if not self._saves():
                 self._note("it left processes behind, which were ended")
                 self._terminate(TERM_GRACE)
-        if self.held and not self._saves():
+        if self.launchers and not self._saves():
             self._let_go()
         if self.stage in ("term", "kill"):
             members = self.tree.signal_once(
@@ -180,16 +180,16 @@ class Supervisor:
     def _saves(self) -> bool:
         """Does a process live that was told to stop? The grace is for it, though a shell or a
         launcher that stood before it has ended."""
-        if self.stage != "asked" or not self.told:
+        if self.stage != "asked" or not self.recipients:
             return False
-        alive = {(process.pid, process.start_time) for process in self.tree.members()}
-        return any((process.pid, process.start_time) in alive for process in self.told)
+        living = {(process.pid, process.start_time) for process in self.tree.members()}
+        return any((process.pid, process.start_time) in living for process in self.recipients)
 
     def _let_go(self) -> None:
         """Launchers go on, and see that what they launched has ended."""
-        for process in self.held:
+        for process in self.launchers:
             procs.send(process, signal.SIGCONT)
-        self.held = []
+        self.launchers = []
 
     def _terminate(self, grace: float) -> None:
         if self.ended_at is None:
@@ -222,26 +222,28 @@ class Supervisor:
             self.tree.signal_once(signal.SIGKILL)
 
     def _tell_stuck(self) -> None:
-        members = [] if self.told_stuck else self.tree.members()
+        members = [] if self.stuck_was_noted else self.tree.members()
         if not members:
             return
-        self.told_stuck = True
-        told = [
+        self.stuck_was_noted = True
+        descriptions = [
             "{} ({}, state {})".format(process.pid, process.name, process.state)
             for process in members[:3]
         ]
-        more = " and {} more".format(len(members) - 3) if len(members) > 3 else ""
-        self._note("pid {}{} cannot be killed: the kernel holds it".format(", ".join(told), more))
+        suffix = " and {} more".format(len(members) - 3) if len(members) > 3 else ""
+        self._note(
+            "pid {}{} cannot be killed: the kernel holds it".format(", ".join(descriptions), suffix)
+        )
         with contextlib.suppress(OSError):
             # the note is for people; the attempt stays as it is without it
             wire.write_json(os.path.join(self.folder, NOTE), {"note": self.notes[-1]})
 
     def _cap_log(self, at_once: bool = False) -> None:
-        told = self.cap.look(at_once)
-        if told:
-            self._note(told)
+        problem = self.cap.look(at_once)
+        if problem:
+            self._note(problem)
             with contextlib.suppress(OSError):
-                wire.write_json(os.path.join(self.folder, NOTE), {"note": told})
+                wire.write_json(os.path.join(self.folder, NOTE), {"note": problem})
 
     # -- stops
 
@@ -259,12 +261,12 @@ class Supervisor:
         if mode not in STOP_RANK:
             return
         self.seq = int(stop["seq"])
-        rank, before = STOP_RANK[mode], STOP_RANK.get(self.asked or "", 0)
-        if rank < before or (self.ended_at is not None and mode != "kill"):
+        rank, previous_rank = STOP_RANK[mode], STOP_RANK.get(self.asked or "", 0)
+        if rank < previous_rank or (self.ended_at is not None and mode != "kill"):
             return
         self.asked_late = self.asked_late or (self.asked is None and self.ended_at is not None)
         limit = time.monotonic() + grace
-        if rank == before or self.stage in ("term", "kill"):
+        if rank == previous_rank or self.stage in ("term", "kill"):
             self.deadline = min(self.deadline, limit) if self.stage != "kill" else self.deadline
             self.asked = mode
             return
@@ -292,10 +294,10 @@ class Supervisor:
         assert number is not None  # the order was checked
         pid = int(self.first["pid"])
         self.caught = addressees.look(pid).catches(number)
-        self.told, self.held = addressees.addressees(self.tree.members(), pid, number)
-        for process in self.held:
+        self.recipients, self.launchers = addressees.addressees(self.tree.members(), pid, number)
+        for process in self.launchers:
             procs.send(process, signal.SIGSTOP)
-        for process in self.told:
+        for process in self.recipients:
             procs.send(process, number)
             if process.state == "T":  # held for the shim before this one
                 procs.send(process, signal.SIGCONT)
@@ -322,9 +324,9 @@ class Supervisor:
             )
         elif killer == signal.SIGKILL and self.stage == "run" and not self.fenced:
             self._note("killed by SIGKILL, not by gpq")
-        found = verdict(self.folder, self.order, code) if code else Verdict()
-        if found.note:
-            self._note(found.note)
+        cause = verdict(self.folder, self.order, code) if code else Verdict()
+        if cause.note:
+            self._note(cause.note)
         finished, evidence = self._finished(code)
         record = wire.ExitRecord(
             job=self.order.job,
@@ -338,10 +340,10 @@ class Supervisor:
             oom=oom,
             note="; ".join(self.notes),
             fenced=self.fenced,
-            unlaunched=found.unlaunched,
-            excused=found.excused,
-            cause=found.cause,
-            victim=found.victim,
+            unlaunched=cause.unlaunched,
+            excused=cause.excused,
+            cause=cause.cause,
+            victim=cause.victim,
             stamp=boottime(),
             boot_id=self.boot,
             finished=finished,
@@ -358,12 +360,12 @@ class Supervisor:
             return False
         if code == wire.EXIT_PREEMPTED[0]:
             return True
-        asked_term = (
+        sigterm_was_asked = (
             self.caught
             and killer == signal.SIGTERM
             and signal_number(self.order.signal) == signal.SIGTERM
         )
-        return not self.terminated and (code in wire.EXIT_PREEMPTED or asked_term)
+        return not self.terminated and (code in wire.EXIT_PREEMPTED or sigterm_was_asked)
 
     def _finished(self, code: Optional[int]) -> Tuple[bool, str]:
         """As in wire.ExitRecord."""
@@ -384,14 +386,14 @@ def order_stop(folder: str, attempt: int) -> None:
     Under the lock."""
     path = os.path.join(folder, wire.CONTROL)
     try:
-        last = records.check(
+        previous = records.check(
             wire.Control, wire.read_json(path) or {"attempt": attempt, "seq": 0}, path
         )
     except records.Damaged:  # a number beyond all that were given
-        last = wire.Control(attempt=attempt, seq=shapes.beyond())._asdict()
+        previous = wire.Control(attempt=attempt, seq=shapes.beyond())._asdict()
         records.set_aside(path)
-    last.update(attempt=attempt, seq=int(last["seq"]) + 1, stop=True)
-    spool.write_reserved(path, last)
+    previous.update(attempt=attempt, seq=int(previous["seq"]) + 1, stop=True)
+    spool.write_reserved(path, previous)
 
 
 def write_exit(folder: str, record: wire.ExitRecord) -> None:

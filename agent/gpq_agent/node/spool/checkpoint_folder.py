@@ -41,11 +41,11 @@ def storage_id(folder: str, damage: List[str]) -> str:
     aside for it is added to `damage`, in words. Raises OSError."""
     path = os.path.join(folder, MARKER)
     try:
-        known = records.read_shape(Marker, path)
+        marker = records.read_shape(Marker, path)
     except records.Damaged as error:
         damage.append(records.put_away(error))
-        known = None
-    if known is None:
+        marker = None
+    if marker is None:
         temporary = "{}.{}.new".format(path, uuid.uuid4().hex[:8])
         wire.write_json(temporary, {"id": uuid.uuid4().hex})
         try:
@@ -58,16 +58,16 @@ def storage_id(folder: str, damage: List[str]) -> str:
             if os.path.exists(temporary):
                 os.unlink(temporary)
         with contextlib.suppress(records.Damaged):
-            known = records.read_shape(Marker, path)
-    return str((known or {}).get("id", ""))
+            marker = records.read_shape(Marker, path)
+    return str((marker or {}).get("id", ""))
 
 
 def listing(folder: str) -> Generator[None, None, List[Entry]]:
     """What of the job's `folder` has to follow it, sorted by path; empty where there is nothing.
     Raises Immovable."""
     entries: List[Entry] = []
-    for one in _following(folder):
-        entries.append(one)
+    for entry in _following(folder):
+        entries.append(entry)
         if len(entries) > trees.MOST_ENTRIES:
             raise Immovable("it has more than {} files".format(trees.MOST_ENTRIES))
         yield
@@ -132,9 +132,9 @@ def _of_library(folder: str) -> Iterator[Entry]:
             continue
         yield state._replace(mark=str(manifest["sha256"]))
         for path in ("{}/{}".format(place, MANIFEST), LIBRARY + "/" + MEMORY):
-            one = trees.entry(folder, path)
-            if one is not None:
-                yield one
+            entry = trees.entry(folder, path)
+            if entry is not None:
+                yield entry
         return
 
 
@@ -159,18 +159,18 @@ def _of_script(folder: str) -> Iterator[Entry]:
     yield from trees.below(folder, "{}/{}".format(OWN, complete[0]))
 
 
-def is_same(folder: str, one: Entry) -> bool:
+def is_same(folder: str, entry: Entry) -> bool:
     """Is its content there already? Of the library's states the manifest beside them says so; its
     loader proves it."""
-    step, _, name = one.path.rpartition("/")
+    step, _, name = entry.path.rpartition("/")
     if step.startswith(LIBRARY + "/" + STEP) and name == STATE:
-        there, manifest = trees.entry(folder, one.path), _manifest(folder, step)
+        present, manifest = trees.entry(folder, entry.path), _manifest(folder, step)
         return (
-            there is not None
-            and there.size == one.size == manifest.get("bytes")
-            and manifest.get("sha256") == one.mark
+            present is not None
+            and present.size == entry.size == manifest.get("bytes")
+            and manifest.get("sha256") == entry.mark
         )
-    return trees.is_same(folder, one)
+    return trees.is_same(folder, entry)
 
 
 def jobs(folder: str) -> Dict[str, List[Any]]:
@@ -180,9 +180,9 @@ def jobs(folder: str) -> Dict[str, List[Any]]:
     def names(path: str) -> List[str]:
         return os.listdir(path) if os.path.isdir(path) else []
 
-    coming = names(os.path.join(folder, STAGING))
-    code = names(os.path.join(folder, CODE)) + [name[len(CODE_PREFIX) :] for name in coming]
+    staged_names = names(os.path.join(folder, STAGING))
+    code = names(os.path.join(folder, CODE)) + [name[len(CODE_PREFIX) :] for name in staged_names]
     return {
-        "jobs": sorted({int(name) for name in names(folder) + coming if name.isdigit()}),
+        "jobs": sorted({int(name) for name in names(folder) + staged_names if name.isdigit()}),
         "code": sorted({name for name in code if HASH.fullmatch(name)}),
     }

@@ -119,17 +119,23 @@ class Spool:
         from here."""
         path = os.path.join(self.path, NAME)
         with self.lock():
-            known = self.read_both(Identity, NAME)
-            if not known and self.damage and self.attempt_keys():
-                told = "{}, and nothing tells which attempts are this spool's".format(
+            identities = self.read_both(Identity, NAME)
+            if not identities and self.damage and self.attempt_keys():
+                problem = "{}, and nothing tells which attempts are this spool's".format(
                     self.damage[0]
                 )
-                raise SpoolError(told, "end the jobs there, then remove {}".format(self.attempts))
-            record = known[0] if known else {"id": uuid.uuid4().hex[:16], "machine": machine_id()}
-            if len(known) < 2:
+                raise SpoolError(
+                    problem, "end the jobs there, then remove {}".format(self.attempts)
+                )
+            record = (
+                identities[0]
+                if identities
+                else {"id": uuid.uuid4().hex[:16], "machine": machine_id()}
+            )
+            if len(identities) < 2:
                 self.write_both(NAME, record)
-        theirs, ours = record.get("machine", ""), machine_id()
-        if theirs and ours and theirs != ours:
+        recorded_machine, own_machine = record.get("machine", ""), machine_id()
+        if recorded_machine and own_machine and recorded_machine != own_machine:
             raise SpoolError(
                 "{} belongs to another machine".format(self.path),
                 "give each node its own --spool; "
@@ -140,15 +146,15 @@ class Spool:
     def read_both(self, kind: Type[Any], name: str) -> List[Dict[str, Any]]:
         """What a file of the spool and its copy say, as far as they can be taken: a damaged one is
         set aside. Raises OSError."""
-        known = []
+        contents = []
         for path in (os.path.join(self.path, name), os.path.join(self.path, name + COPY)):
             try:
                 content = records.read_shape(kind, path)
             except records.Damaged as damage:
                 self.put_away(damage)
             else:
-                known += [content] if content is not None else []
-        return known
+                contents += [content] if content is not None else []
+        return contents
 
     def write_both(self, name: str, content: Dict[str, Any]) -> None:
         """Raises OSError."""
@@ -164,11 +170,13 @@ class Spool:
     def beside(self) -> List[str]:
         """Names of other spools of this machine in the same folder: of other names that a daemon
         has for it, perhaps."""
-        folder, own = os.path.split(self.path)
-        found = []
+        folder, own_name = os.path.split(self.path)
+        neighbours = []
         with os.scandir(folder) as entries:
             names = sorted(
-                entry.name for entry in itertools.islice(entries, MOST_BESIDE) if entry.name != own
+                entry.name
+                for entry in itertools.islice(entries, MOST_BESIDE)
+                if entry.name != own_name
             )
         for name in names:
             try:
@@ -176,8 +184,8 @@ class Spool:
             except (OSError, ValueError):
                 continue
             if record is not None and record.get("machine", "") == machine_id():
-                found.append(name)
-        return found
+                neighbours.append(name)
+        return neighbours
 
     def lock(self) -> Lock:
         """To be held around every change of an attempt's state."""
@@ -198,13 +206,13 @@ class Spool:
 
     def attempt_keys(self) -> List[str]:
         """Attempts with an order, oldest first, forgotten ones included."""
-        found = []
+        attempts = []
         for name in os.listdir(self.attempts):
             try:
-                found.append(wire.parse_attempt_key(name))
+                attempts.append(wire.parse_attempt_key(name))
             except ValueError:
                 continue
-        return [wire.attempt_key(job, attempt) for job, attempt in sorted(found)]
+        return [wire.attempt_key(job, attempt) for job, attempt in sorted(attempts)]
 
     def purge(self, job: int) -> None:
         """Remove everything of a job. Raises OSError when something cannot be removed."""
@@ -225,10 +233,10 @@ def machine_id() -> str:
         return ""
 
 
-def reserve(path: str, times: int = 1) -> None:
-    """Set blocks aside for `path`, to be written `times` times even when the disk is full. Raises
+def reserve(path: str, count: int = 1) -> None:
+    """Set blocks aside for `path`, to be written `count` times even when the disk is full. Raises
     OSError."""
-    for number in range(times):
+    for number in range(count):
         descriptor = os.open(
             path + RESERVE + str(number), os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o600
         )
@@ -260,17 +268,17 @@ def write_reserved(path: str, content: Dict[str, Any]) -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         reserves = [path + RESERVE + str(number) for number in range(9)]
-        held = [name for name in reserves if os.path.exists(name)]
-        if not held:
+        reserve_paths = [name for name in reserves if os.path.exists(name)]
+        if not reserve_paths:
             raise
     line = wire.encode(content)
-    descriptor = os.open(held[0], os.O_WRONLY | os.O_NONBLOCK)
+    descriptor = os.open(reserve_paths[0], os.O_WRONLY | os.O_NONBLOCK)
     try:
         os.pwrite(descriptor, line, 0)
         os.ftruncate(descriptor, len(line))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    os.replace(held[0], path)
+    os.replace(reserve_paths[0], path)
     with contextlib.suppress(OSError):
         reserve(path)  # the file that was replaced gave its own blocks back

@@ -60,7 +60,8 @@ def local_name(name: str) -> str:
 def shown(name: str) -> str:
     """For people: one line, whatever is in it."""
     return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in name
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in name
     )
 
 
@@ -70,25 +71,25 @@ def shown(name: str) -> str:
 def below(folder: str, path: str) -> Iterator[Entry]:
     """An entry of `folder` and all that is below it, folders before what they hold. Raises
     Immovable."""
-    waiting = [path]
-    while waiting:
-        one = entry(folder, waiting.pop())
-        if one is None:
+    stack = [path]
+    while stack:
+        top = entry(folder, stack.pop())
+        if top is None:
             continue
-        yield one
-        if one.mark == FOLDER:
-            names = sorted(os.listdir(os.path.join(folder, local_name(one.path))), reverse=True)
-            waiting += ["{}/{}".format(one.path, shared_name(name)) for name in names]
+        yield top
+        if top.mark == FOLDER:
+            names = sorted(os.listdir(os.path.join(folder, local_name(top.path))), reverse=True)
+            stack += ["{}/{}".format(top.path, shared_name(name)) for name in names]
 
 
 def entry(folder: str, path: str) -> Optional[Entry]:
     """What is at `path` below `folder`, None for nothing. Raises Immovable, or OSError for a disk
     that does not answer."""
-    full = os.path.join(folder, local_name(path))
+    full_path = os.path.join(folder, local_name(path))
     try:
-        status = os.lstat(full)
+        status = os.lstat(full_path)
         if stat.S_ISLNK(status.st_mode):
-            return Entry(path, 0, LINK + _target(folder, full, path), BITS, status.st_mtime_ns)
+            return Entry(path, 0, LINK + _target(folder, full_path, path), BITS, status.st_mtime_ns)
         if stat.S_ISDIR(status.st_mode):
             if status.st_mode & OWNERS != OWNERS:
                 raise Immovable(
@@ -99,7 +100,7 @@ def entry(folder: str, path: str) -> Optional[Entry]:
             raise Immovable("{} is neither a file nor a folder nor a link".format(shown(path)))
         if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
             raise Immovable("{} runs as somebody else (setuid or setgid)".format(shown(path)))
-        return _file(full, path, status)
+        return _file(full_path, path, status)
     except FileNotFoundError:
         return None
     except records.Damaged as error:
@@ -108,12 +109,12 @@ def entry(folder: str, path: str) -> Optional[Entry]:
         raise Immovable("{} cannot be read: {}".format(shown(path), error.strerror)) from error
 
 
-def _target(folder: str, full: str, path: str) -> str:
+def _target(folder: str, full_path: str, path: str) -> str:
     """Where a link leads. Raises Immovable where that is out of the folder, or would be
     elsewhere."""
-    target = os.readlink(full)
+    target = os.readlink(full_path)
     root = os.path.realpath(folder)
-    end = os.path.realpath(full)
+    end = os.path.realpath(full_path)
     if os.path.isabs(target) or not (end + os.sep).startswith(root + os.sep):
         words = (
             "{} is a link to {}: only a relative link inside the checkpoint folder leads to the"
@@ -123,33 +124,33 @@ def _target(folder: str, full: str, path: str) -> str:
     return shared_name(target)
 
 
-def _file(full: str, path: str, status: os.stat_result) -> Entry:
+def _file(full_path: str, path: str, status: os.stat_result) -> Entry:
     facts = {
         "mode": status.st_mode & BITS,
         "changed": status.st_mtime_ns,
         "stored": min(status.st_size, status.st_blocks * 512),
     }
-    with os.fdopen(records.open_plain(full), "rb") as stream:
+    with os.fdopen(records.open_plain(full_path), "rb") as stream:
         if status.st_size > SMALL:  # it was only opened to see whether it can be
             return Entry(path, status.st_size, "{}{}".format(TIMED, status.st_mtime_ns), **facts)
         content = stream.read(SMALL + 1)
     return Entry(path, len(content), hashlib.sha256(content).hexdigest(), **facts)
 
 
-def is_same(folder: str, one: Entry) -> bool:
+def is_same(folder: str, expected: Entry) -> bool:
     """Is the entry there already, its permissions and time aside?"""
     try:
-        there = entry(folder, one.path)
+        present = entry(folder, expected.path)
     except (OSError, Immovable):
         return False
-    return there is not None and (there.size, there.mark) == (one.size, one.mark)
+    return present is not None and (present.size, present.mark) == (expected.size, expected.mark)
 
 
 # -- over the wire ---------------------------------------------------------------------------------
 
 
 def as_json(entries: List[Entry]) -> List[List[Any]]:
-    return [list(one) for one in entries]
+    return [list(entry) for entry in entries]
 
 
 def parsed(message: Any) -> List[Entry]:
@@ -157,35 +158,39 @@ def parsed(message: Any) -> List[Entry]:
     folder."""
     if not isinstance(message, list) or len(message) > MOST_ENTRIES:
         raise ValueError("a listing is a list of entries")
-    entries = [_parsed(one) for one in message]
-    kinds = {one.path: one for one in entries}
+    entries = [_parsed(entry) for entry in message]
+    kinds = {entry.path: entry for entry in entries}
     if len(kinds) != len(entries):
         raise ValueError("a path is listed twice")
-    for one in entries:
-        for parent in parents(one.path):
+    for entry in entries:
+        for parent in parents(entry.path):
             if parent in kinds and kinds[parent].mark != FOLDER:
-                raise ValueError("{!r} is below what is no folder".format(one.path))
+                raise ValueError("{!r} is below what is no folder".format(entry.path))
     return entries
 
 
 def _parsed(message: Any) -> Entry:
-    one = Entry(*message)
-    if not isinstance(one.path, str) or not isinstance(one.mark, str) or not one.mark:
+    entry = Entry(*message)
+    if not isinstance(entry.path, str) or not isinstance(entry.mark, str) or not entry.mark:
         raise ValueError("{!r} has no path or no mark".format(message))
-    local_name(one.path)
-    if "\0" in one.path or any(part in ("", ".", "..") for part in one.path.split("/")):
-        raise ValueError("{!r} is no path below a folder".format(one.path))
+    local_name(entry.path)
+    if "\0" in entry.path or any(part in ("", ".", "..") for part in entry.path.split("/")):
+        raise ValueError("{!r} is no path below a folder".format(entry.path))
     if not all(
-        isinstance(number, int) and number >= 0 for number in (one.size, one.mode, one.stored)
+        isinstance(number, int) and number >= 0 for number in (entry.size, entry.mode, entry.stored)
     ):
-        raise ValueError("{!r} has no size".format(one.path))
-    if not isinstance(one.changed, int) or one.mode & ~BITS or (one.size and not one.is_file):
-        raise ValueError("{!r} is nothing that could be made".format(one.path))
-    if one.mark.startswith(LINK) and (
-        one.mark[1:].startswith("/") or not one.mark[1:] or "\0" in one.mark
+        raise ValueError("{!r} has no size".format(entry.path))
+    if (
+        not isinstance(entry.changed, int)
+        or entry.mode & ~BITS
+        or (entry.size and not entry.is_file)
     ):
-        raise ValueError("{!r} is a link that leads out".format(one.path))
-    return one
+        raise ValueError("{!r} is nothing that could be made".format(entry.path))
+    if entry.mark.startswith(LINK) and (
+        entry.mark[1:].startswith("/") or not entry.mark[1:] or "\0" in entry.mark
+    ):
+        raise ValueError("{!r} is a link that leads out".format(entry.path))
+    return entry
 
 
 def parents(path: str) -> List[str]:

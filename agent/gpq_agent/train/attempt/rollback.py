@@ -55,8 +55,10 @@ class StepRollback:
 
     def changed_parts(self) -> List[str]:
         """Names of what was registered and is not as it was. Waits for the device."""
-        saved = ((name, _loaded(stream, "cpu")) for name, stream in self._states.items())
-        return [name for name, state in saved if not alike(self._parts[name].state_dict(), state)]
+        saved_states = ((name, _loaded(stream, "cpu")) for name, stream in self._states.items())
+        return [
+            name for name, state in saved_states if not alike(self._parts[name].state_dict(), state)
+        ]
 
     def undo(self) -> None:
         """Put everything back. What has not changed is not written to: a graph that the script
@@ -86,22 +88,22 @@ def _put_back(item: torch.Tensor, value: torch.Tensor) -> None:
         item.copy_(value)
 
 
-def alike(one: Any, other: Any) -> bool:
+def alike(first: Any, second: Any) -> bool:
     """Are two states the same, tensors by value, on whatever devices?"""
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return torch.equal(one.detach().cpu(), other.detach().cpu())
-    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return torch.equal(first.detach().cpu(), second.detach().cpu())
+    if isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor):
         return False
-    if isinstance(one, dict):
+    if isinstance(first, dict):
         return (
-            isinstance(other, dict)
-            and one.keys() == other.keys()
-            and all(alike(one[k], other[k]) for k in one)
+            isinstance(second, dict)
+            and first.keys() == second.keys()
+            and all(alike(first[k], second[k]) for k in first)
         )
-    if isinstance(one, (list, tuple)):
-        same = isinstance(other, (list, tuple)) and len(one) == len(other)
-        return same and all(alike(a, b) for a, b in zip(one, other))
+    if isinstance(first, (list, tuple)):
+        same = isinstance(second, (list, tuple)) and len(first) == len(second)
+        return same and all(alike(a, b) for a, b in zip(first, second))
     try:
-        return bool(one == other)
+        return bool(first == second)
     except Exception:  # what a script keeps may compare as it likes: not known to be the same
         return False

@@ -44,11 +44,13 @@ class TrainingSetup(NamedTuple):
 def set_up(training: Training, data: BatchSource, runtime: Runtime) -> TrainingSetup:
     """Hook into the gradients of the models."""
     replicas = runtime.replicas
-    wrapped = [one for one in training.models if isinstance(one, DistributedDataParallel)]
-    group = wrapped[0].process_group if wrapped else None
+    wrapped_models = [
+        model for model in training.models if isinstance(model, DistributedDataParallel)
+    ]
+    group = wrapped_models[0].process_group if wrapped_models else None
     probe = GradientProbe(training.measured, data.noise, replicas, group)
     probe.arrived = functools.partial(runtime.pulse.phase, "arrived")
-    reducer = Reducer(wrapped, probe, runtime.group, replicas) if replicas > 1 else None
+    reducer = Reducer(wrapped_models, probe, runtime.group, replicas) if replicas > 1 else None
     gradients = Accumulator(training.optimizers, probe, reducer)
     lr = LrAdjuster(
         data,
@@ -64,14 +66,16 @@ def set_up(training: Training, data: BatchSource, runtime: Runtime) -> TrainingS
 def share_outside(setup: TrainingSetup) -> None:
     """Parameters outside the wrapped models begin as on rank 0, as those inside do. Collective."""
     models = setup.training.models
-    wrapped = [one for one in models if isinstance(one, DistributedDataParallel)]
-    if not wrapped:
+    wrapped_models = [
+        candidate for candidate in models if isinstance(candidate, DistributedDataParallel)
+    ]
+    if not wrapped_models:
         return
-    inside = {item for model in wrapped for item in model.module.parameters()}
+    inside = {item for model in wrapped_models for item in model.module.parameters()}
     with torch.no_grad():
         for item in setup.gradients.parameters():
             if item not in inside:
-                dist.broadcast(item.detach(), src=0, group=wrapped[0].process_group)
+                dist.broadcast(item.detach(), src=0, group=wrapped_models[0].process_group)
 
 
 def view_of(setup: TrainingSetup) -> JobView:

@@ -80,8 +80,8 @@ class BatchShape:
 
     def lacks(self, configuration: Configuration) -> bool:
         """Is the freedom lost that a step in pieces of this configuration needs?"""
-        needed = ACCUMULATE if configuration.accum_steps > 0 else SPLIT
-        return needed in self.freedoms.lost
+        freedom = ACCUMULATE if configuration.accum_steps > 0 else SPLIT
+        return freedom in self.freedoms.lost
 
     def announce(
         self, configuration: Configuration, report: Reporter, factor: Callable[[], float]

@@ -39,5 +39,5 @@ class StepRecord:
 
     def take_change(self) -> bool:
         """Has the newest step changed weights? True once a step."""
-        changed, self.changed = self.changed, False
-        return changed
+        change, self.changed = self.changed, False
+        return change

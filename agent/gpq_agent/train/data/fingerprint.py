@@ -43,14 +43,14 @@ class Reader:
 
     def __init__(self, dataset: Any, places: List[int]) -> None:
         self._deadline = time.monotonic() + PATIENCE
-        self._descriptor, other = os.pipe()
+        self._descriptor, write_end = os.pipe()
         with warnings.catch_warnings():
             # Threads of this process take no part in what the fork does.
             warnings.simplefilter("ignore")
             self._process = os.fork()
         if not self._process:
-            _read(dataset, places, other)
-        os.close(other)
+            _read(dataset, places, write_end)
+        os.close(write_end)
 
     def result(self) -> Dict[str, Any]:
         """By place: the likenesses of two readings, or why there are none.
@@ -59,8 +59,8 @@ class Reader:
         """
         content = b""
         while True:
-            remaining = self._deadline - time.monotonic()
-            if remaining <= 0 or not select.select([self._descriptor], [], [], remaining)[0]:
+            seconds = self._deadline - time.monotonic()
+            if seconds <= 0 or not select.select([self._descriptor], [], [], seconds)[0]:
                 break
             piece = os.read(self._descriptor, 1 << 16)
             if not piece:
@@ -132,13 +132,13 @@ class Fingerprint:
             words = "replica {} has other training data than replica 0: {}"
             raise GpqTrainError(words.format(ranks[0], difference or "other examples there"), HINT)
 
-    def difference(self, other: Dict[str, Any]) -> str:
+    def difference(self, state: Dict[str, Any]) -> str:
         """What differs from another's `state_dict`, "" if nothing does."""
-        for number, (own_subset, other_subset) in enumerate(zip(self.subsets, other["subsets"])):
+        for number, (own_subset, other_subset) in enumerate(zip(self.subsets, state["subsets"])):
             if own_subset != other_subset:
                 depth = "" if number == 0 else " ({} levels down)".format(number)
                 return "the indices of its Subset{} are others".format(depth)
-        other_examples = {place: Likeness(*content) for place, content in other["examples"].items()}
+        other_examples = {place: Likeness(*content) for place, content in state["examples"].items()}
         common = sorted(other_examples.keys() & self.examples.keys(), key=int)
         mismatches = [
             place for place in common if not self.examples[place].resembles(other_examples[place])

@@ -27,13 +27,13 @@ class Likeness(NamedTuple):
     digest: str
     numbers: List[float]
 
-    def resembles(self, other: "Likeness") -> bool:
+    def resembles(self, likeness: "Likeness") -> bool:
         """Are both the same example, but for rounding?"""
-        if self.digest != other.digest or len(self.numbers) != len(other.numbers):
+        if self.digest != likeness.digest or len(self.numbers) != len(likeness.numbers):
             return False
         for start in range(0, len(self.numbers), 4):
             numbers = self.numbers[start : start + 4]
-            other_numbers = other.numbers[start : start + 4]
+            other_numbers = likeness.numbers[start : start + 4]
             allowance = TOLERANCE * max(numbers[0], other_numbers[0])
             if any(
                 abs(number - value) > allowance for number, value in zip(numbers, other_numbers)

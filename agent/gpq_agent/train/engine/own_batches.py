@@ -19,11 +19,13 @@ class OwnBatches:
         self, runtime: Runtime, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]
     ) -> None:
         self._reducers = []
-        wrapped = [one for one in models if isinstance(one, DistributedDataParallel)]
-        if wrapped:
+        wrapped_models = [model for model in models if isinstance(model, DistributedDataParallel)]
+        if wrapped_models:
             replicas = runtime.replicas
-            probe = GradientProbe(optimizers, NoiseScale(1, 0), replicas, wrapped[0].process_group)
-            reducer = Reducer(wrapped, probe, runtime.group, replicas)
+            probe = GradientProbe(
+                optimizers, NoiseScale(1, 0), replicas, wrapped_models[0].process_group
+            )
+            reducer = Reducer(wrapped_models, probe, runtime.group, replicas)
             reducer.follow()
             self._reducers.append(reducer)
 

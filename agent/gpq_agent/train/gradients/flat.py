@@ -57,9 +57,9 @@ def has_any(gradients: Sequence[Gradient]) -> bool:
     return any(map(is_not, gradients, repeat(None)))
 
 
-def are_same(left: Sequence[Any], right: Sequence[Any]) -> bool:
+def are_same(first: Sequence[Any], second: Sequence[Any]) -> bool:
     """The same objects, in the same order?"""
-    return len(left) == len(right) and all(map(is_, left, right))
+    return len(first) == len(second) and all(map(is_, first, second))
 
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> List[int]:

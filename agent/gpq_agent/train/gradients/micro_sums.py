@@ -128,9 +128,9 @@ class MicroSums:
         surplus = [item for item in recipients if item in past_step and item.grad is not None]
         if dense or surplus:
             self._clear(dense + surplus)
-        rest = [item for item in addends if item not in sums]
-        if rest:
-            self._take(rest, factor)
+        new_addends = [item for item in addends if item not in sums]
+        if new_addends:
+            self._take(new_addends, factor)
 
     def _add_sparse(self, parameters: List[Parameter], factor: float) -> None:
         sums = self.by_parameter
@@ -155,12 +155,14 @@ class MicroSums:
         self._leave_zeros(parts)
         if len(parts) == len(parameters):
             return
-        rest = [item for item in parameters if item not in parts]
-        self._add_sparse(rest, factor)
-        rest = [item for item in rest if item.grad is not None]
-        if rest:
-            self.by_parameter.update(zip(rest, foreach_mul(detached_gradients(rest), factor)))
-            self._clear(rest)
+        other_parameters = [item for item in parameters if item not in parts]
+        self._add_sparse(other_parameters, factor)
+        other_parameters = [item for item in other_parameters if item.grad is not None]
+        if other_parameters:
+            self.by_parameter.update(
+                zip(other_parameters, foreach_mul(detached_gradients(other_parameters), factor))
+            )
+            self._clear(other_parameters)
 
     def _leave_zeros(self, parts: Dict[Parameter, torch.Tensor]) -> None:
         """In `p.grad`, in place of these."""

@@ -138,7 +138,7 @@ class Reducer:
             return
         recipients = self.recipients() if self._marks is not None else None
         averages: Set[Parameter] = set()
-        rest: List[Parameter] = []
+        unreduced: List[Parameter] = []
         for buckets in self.buckets:
             if buckets.synchronises and buckets.complete:
                 buckets.finish()
@@ -149,11 +149,11 @@ class Reducer:
                     # next forward pass.
                     buckets.bypass_ddp()
                     averages.update(buckets.early_arrivals())
-                rest += [item for item in buckets.parameters if item not in averages]
-        rest += self._unwrapped.among(self._parameters)
-        if rest:
+                unreduced += [item for item in buckets.parameters if item not in averages]
+        unreduced += self._unwrapped.among(self._parameters)
+        if unreduced:
             own_sums = {item: part for item, part in sums.items() if item not in averages}
-            self._reduce(rest, recipients, own_sums, self.weight)
+            self._reduce(unreduced, recipients, own_sums, self.weight)
         self._marks = None
 
     def average(self, parameters: Sequence[Parameter]) -> None:

@@ -88,22 +88,22 @@ class Freedoms:
     def agree(self) -> bool:
         """What any replica has seen, all have. Returns whether freedoms are lost by it.
         Collective."""
-        mine = [float(code in self._fresh) for code in CODES]
-        agreed = [
+        own_marks = [float(code in self._fresh) for code in CODES]
+        agreed_codes = [
             code
-            for code, is_noticed in zip(CODES, self._agreement.all_reduce_max(mine))
+            for code, is_noticed in zip(CODES, self._agreement.all_reduce_max(own_marks))
             if is_noticed and code not in self._agreed
         ]
-        for code in agreed:
+        for code in agreed_codes:
             self._agreed[code] = self._fresh.get(code, "")
         self._fresh.clear()
-        for code in agreed:
+        for code in agreed_codes:
             self.lost.update(HABITS[code].freedoms)
-        if agreed and self._rank == 0:
+        if agreed_codes and self._rank == 0:
             self._write()
-            for code in agreed:
+            for code in agreed_codes:
                 self._say(code)
-        return bool(agreed)
+        return bool(agreed_codes)
 
     def record_locally(self, habit: Habit) -> None:
         """This replica is about to end, by this habit: nobody can be asked any more. For the next

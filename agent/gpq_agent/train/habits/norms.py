@@ -23,9 +23,9 @@ class Norms:
         """Are they others now than when this was made?"""
         return not torch.equal(self._values, self._measure())
 
-    def equal(self, other: "Norms") -> bool:
+    def equal(self, norms: "Norms") -> bool:
         """Of other tensors perhaps, as many and in the same order."""
-        return torch.equal(self._values.nan_to_num(), other._values.nan_to_num())
+        return torch.equal(self._values.nan_to_num(), norms._values.nan_to_num())
 
     def _measure(self) -> torch.Tensor:
         """Shape (tensors,), float64, on the CPU."""

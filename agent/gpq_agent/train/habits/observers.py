@@ -175,13 +175,17 @@ class Observers:
 
     def _choose(self) -> None:
         self._methods = {
-            name: [getattr(one, name) for one in self._observers if _overrides(one, name)]
+            name: [
+                getattr(observer, name)
+                for observer in self._observers
+                if _overrides(observer, name)
+            ]
             for name in EVENTS
         }
 
     def _drop(self, method: Any, error: Exception) -> None:
         observer = method.__self__
-        self._observers = [one for one in self._observers if one is not observer]
+        self._observers = [survivor for survivor in self._observers if survivor is not observer]
         self._choose()
         self._tell(type(observer), error)
         try:

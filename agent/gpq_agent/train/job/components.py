@@ -58,7 +58,9 @@ def make_components(
         measure,
     )
     sources = components.noise_sources
-    if not optimizers or not all(any(item is one for one in optimizers) for item in sources):
+    if not optimizers or not all(
+        any(item is candidate for candidate in optimizers) for item in sources
+    ):
         raise GpqTrainError(
             "job.prepare() needs an optimizer, and measure= one of those it was given",
         )

@@ -119,8 +119,8 @@ class StepGate:
         steppers = self._stepper_ids
         idle: Tuple[str, ...] = ()
         if len(steppers) < len(self._optimizers):
-            others = (item for item in self._optimizers if id(item) not in steppers)
-            idle = tuple(type(item).__name__ for item in others)
+            idle_optimizers = (item for item in self._optimizers if id(item) not in steppers)
+            idle = tuple(type(item).__name__ for item in idle_optimizers)
         facts = OptimizerFacts(
             bool(steppers),
             idle,
@@ -233,11 +233,11 @@ class StepGate:
             return
         plain = part.zero_grad
 
-        def zero_grad(this: Any, set_to_none: bool = True) -> None:
+        def zero_grad(instance: Any, set_to_none: bool = True) -> None:
             if self.last or not set_to_none:
                 plain(set_to_none)
                 return
-            for group in this.param_groups:
+            for group in instance.param_groups:
                 flat.clear(group["params"])
 
         part.__dict__.update(zero_grad=types.MethodType(functools.wraps(plain)(zero_grad), part))

@@ -137,16 +137,16 @@ def generators() -> List[Any]:
 def moved(before: List[Any], after: List[Any]) -> bool:
     """Was a random number drawn between the two?"""
     return len(before) != len(after) or not all(
-        _same(one, other) for one, other in zip(before, after)
+        _same(first, second) for first, second in zip(before, after)
     )
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other))
-    return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, torch.Tensor):
+        return torch.equal(first, second)
+    if isinstance(first, tuple):
+        return len(first) == len(second) and all(_same(a, b) for a, b in zip(first, second))
+    return bool((first == second).all()) if hasattr(first, "all") else bool(first == second)
 
 
 def states() -> States:
@@ -163,16 +163,16 @@ def torch_states() -> List[torch.Tensor]:
     return [generator.get_state() for generator in torch_generators()]
 
 
-def put_back(saved: States) -> None:
-    put_back_torch(saved[0])
-    random.setstate(saved[1])
+def put_back(states: States) -> None:
+    put_back_torch(states[0])
+    random.setstate(states[1])
     numpy = sys.modules.get("numpy")
-    if numpy is not None and saved[2] is not None:
-        numpy.random.set_state(saved[2])
+    if numpy is not None and states[2] is not None:
+        numpy.random.set_state(states[2])
 
 
-def put_back_torch(saved: Sequence[torch.Tensor]) -> None:
-    for generator, state in zip(torch_generators(), saved):
+def put_back_torch(states: Sequence[torch.Tensor]) -> None:
+    for generator, state in zip(torch_generators(), states):
         generator.set_state(state)
 
 
@@ -243,8 +243,8 @@ def arranged(batch: Sequence[Item], reverse: bool, rotate: bool) -> List[Item]:
     """Examples in the order of their rows. `reverse`: the last first; `rotate`: before that, the
     second half first."""
     half = len(batch) // 2 if rotate else 0
-    turned = [*batch[half:], *batch[:half]]
-    return turned[::-1] if reverse else turned
+    turned_batch = [*batch[half:], *batch[:half]]
+    return turned_batch[::-1] if reverse else turned_batch
 
 
 def copies(model: torch.nn.Module, registered: Dict[int, Any]) -> List[torch.nn.Module]:

@@ -72,12 +72,12 @@ class FileCalls:
 
     @contextlib.contextmanager
     def _open_by_other_means(self) -> Iterator[None]:
-        before = self.is_opening
+        previous = self.is_opening
         self._own.opening = True
         try:
             yield
         finally:
-            self._own.opening = before
+            self._own.opening = previous
 
     def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: Folder = None) -> int:
         path, follow = _absolute(path, dir_fd), not flags & os.O_NOFOLLOW

@@ -26,7 +26,7 @@ class JobState:
 
     def register(self, optimizer: Any) -> None:
         """It steps."""
-        if all(optimizer is not other for other in self.optimizers):
+        if all(optimizer is not registered for registered in self.optimizers):
             self.optimizers.append(optimizer)
 
     def gradients(self, optimizer: Any) -> Dict[str, Fingerprint]:
@@ -46,8 +46,8 @@ class JobState:
             return {}
         parts = {name: part for name, part in parts.items() if name not in INTERNAL}
         models = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
-        named = [pair for model in models.values() for pair in model.named_parameters()]
-        self._names = {id(parameter): name for name, parameter in named}
+        named_parameters = [pair for model in models.values() for pair in model.named_parameters()]
+        self._names = {id(parameter): name for name, parameter in named_parameters}
         state: Dict[str, Any] = {}
         for name, part in parts.items():
             state.update(flattened("" if name == "model" else name, self._plain(part)))
@@ -70,7 +70,7 @@ class JobState:
             name = "inner optimizer {}".format(number + 1)
             state.update(flattened(name, named_optimizer(part, self._names)))
         for number, optimizer in enumerate(self.optimizers):
-            if all(optimizer is not other for other in (*registered, *inner)):
+            if all(optimizer is not known_optimizer for known_optimizer in (*registered, *inner)):
                 name = "another optimizer ({} {})".format(type(optimizer).__name__, number + 1)
                 self._add_outside(state, name, optimizer)
                 state.update(flattened(name, named_optimizer(optimizer, self._names)))

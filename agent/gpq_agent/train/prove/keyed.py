@@ -152,13 +152,15 @@ class Keyed(internals.TorchDispatchMode):
             for argument in schema.arguments
             if argument.name in arguments
         }
-        written = [name for name, alias in aliases.items() if alias is not None and alias.is_write]
+        written_names = [
+            name for name, alias in aliases.items() if alias is not None and alias.is_write
+        ]
         rows = place[0][place[1]] // len(self._examples)
         results = []
-        for at, example in enumerate(self._examples):
+        for example_place, example in enumerate(self._examples):
             seed_torch(stable_seed(number, example))
             parts = {
-                name: _part(name, value, place, at * rows, rows)
+                name: _part(name, value, place, example_place * rows, rows)
                 for name, value in arguments.items()
             }
             # What is drawn follows the order in memory, which is another where a batch has one
@@ -169,13 +171,13 @@ class Keyed(internals.TorchDispatchMode):
             ]
             copies = dict(zip(parts, own))
             results.append(func(*own[:positional], **dict(list(copies.items())[positional:])))
-            for name in written:
+            for name in written_names:
                 parts[name].copy_(copies[name])
         if any(output.alias_info is not None for output in schema.returns):
             return (
-                arguments[written[0]]
-                if len(written) == 1
-                else tuple(arguments[name] for name in written)
+                arguments[written_names[0]]
+                if len(written_names) == 1
+                else tuple(arguments[name] for name in written_names)
             )
         return _joined(results, place[1])
 

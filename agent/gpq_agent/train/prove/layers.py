@@ -45,20 +45,20 @@ class Layers:
         text = self.outside(os.fsdecode(path))
         if not text:
             return Place("", free=True)
-        waiting, links = _parts(text), 0
+        parts, links = _parts(text), 0
         if not text.startswith("/"):
-            waiting += _parts(self.folder())
+            parts += _parts(self.folder())
         way = [Place("", marked=True, written=True)]
-        while waiting:
-            part = waiting.pop()
+        while parts:
+            part = parts.pop()
             if part == "..":
                 if way[1:]:
                     way.pop()
                 continue
             place = self._step(way[-1], part)
             if place.name in KERNEL:
-                return Place("/".join([place.name, *reversed(waiting)]), free=True)
-            target = link_target(self.real(place)) if waiting or follow else None
+                return Place("/".join([place.name, *reversed(parts)]), free=True)
+            target = link_target(self.real(place)) if parts or follow else None
             if target is None:
                 way.append(place)
                 continue
@@ -67,7 +67,7 @@ class Layers:
                 raise failure(errno.ELOOP, path)
             if target.startswith("/"):
                 del way[1:]
-            waiting += _parts(target)
+            parts += _parts(target)
         return way[-1]
 
     def folder(self) -> str:
@@ -171,14 +171,14 @@ class Layers:
 
     def rename(self, source: Any, target: Any) -> None:
         old, new = self.find(source, follow=False), self.find(target, follow=False)
-        mode, other = posix.lstat(self.real(old)).st_mode, mode_of(self.real(new))
+        mode, target_mode = posix.lstat(self.real(old)).st_mode, mode_of(self.real(new))
         if old.name == new.name:
             return
         folder = stat.S_ISDIR(mode)
         self._may_change(old)
-        if other is not None and stat.S_ISDIR(other) != folder:
+        if target_mode is not None and stat.S_ISDIR(target_mode) != folder:
             raise failure(errno.ENOTDIR if folder else errno.EISDIR, source)
-        if folder and other is not None and self._entries(new):
+        if folder and target_mode is not None and self._entries(new):
             raise failure(errno.ENOTEMPTY, source)
         place = self._raise_all(old) if folder else self._raise(old)
         self._mark(old)

@@ -85,7 +85,7 @@ def copy(source: str, target: str, part: str, content: bool) -> None:
 
 
 def _copy_file(source: str, target: str, content: bool) -> None:
-    with plain_open(target, "wb") as copied:
+    with plain_open(target, "wb") as copy:
         if content:
             with plain_open(source, "rb") as stream:
-                shutil.copyfileobj(stream, copied, 1 << 20)
+                shutil.copyfileobj(stream, copy, 1 << 20)

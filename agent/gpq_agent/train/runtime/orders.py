@@ -45,11 +45,11 @@ class ControlReader:
             self._stamp = stamp
         except (OSError, ValueError):
             return
-        order = _parse(content)
-        if order is None or order.attempt != self._attempt:
+        control_order = _parse(content)
+        if control_order is None or control_order.attempt != self._attempt:
             return
-        if self._order is None or order.seq > self._order.seq:
-            self._order = order
+        if self._order is None or control_order.seq > self._order.seq:
+            self._order = control_order
 
     def _watch(self) -> None:
         while not self._close_event.wait(POLL_SECONDS):

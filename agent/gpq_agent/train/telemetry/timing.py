@@ -163,7 +163,8 @@ class StepTimes:
         unread: List[Entry] = []
         for entry in self._entries:
             if unread or not (self.clock.ready(entry.begin) and self.clock.ready(entry.end)):
-                unread.append(entry)  # and all after it, so that the parts of a step stay together
+                # and all after it, so that the parts of a step stay together
+                unread.append(entry)
                 continue
             seconds = self.clock.seconds(entry.begin, entry.end)
             times = self._step if entry.synchronised else self._accum
@@ -182,8 +183,8 @@ class StepTimes:
         self._open_step = None
         if previous is None:  # the beginning of its step was spoiled
             return
-        total, fetch = previous[0] + seconds, previous[1] + entry.fetch
+        total, fetch_seconds = previous[0] + seconds, previous[1] + entry.fetch
         if not entry.synchronised:
-            self._open_step = (total, fetch)
+            self._open_step = (total, fetch_seconds)
         elif wait is not None and len(self._rank_rows) < MOST_STEPS:
-            self._rank_rows.append((total, min(wait, total), fetch))
+            self._rank_rows.append((total, min(wait, total), fetch_seconds))

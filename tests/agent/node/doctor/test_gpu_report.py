@@ -252,7 +252,7 @@ def test_gpus_that_somebody_is_on_are_left_alone(tmp_path: Path) -> None:
     free = gpu_report.free_gpus(seen(own))
     assert (free.uuids, free.why) == ([own], "")
     assert "held by" in gpu_report.free_gpus(seen(own)).why, "two reports do not share one"
-    gpu_locks.close(free.held)
+    gpu_locks.close(free.locks)
     for look, why in (
         (seen(own, 600, 77), "pid 77 is on it"),
         (seen(own, 20000), "20000 MiB of it are in use"),

@@ -29,7 +29,9 @@ class EpochStart(Observer):
     def __init__(self, job: JobView) -> None:
         super().__init__(job)
         self._optimizers = [
-            part for one in job.optimizers for part in (one, *inner_optimizers(one))
+            part
+            for optimizer in job.optimizers
+            for part in (optimizer, *inner_optimizers(optimizer))
         ]
         self._weights: Optional[Norms] = None
         self._state: Optional[Norms] = None

@@ -20,11 +20,11 @@ class OwnFreezing(Observer):
 
     def batch_ends(self, event: BatchEnd) -> Habits:
         epoch, before = self._epoch, self._trained
-        trained = [item.requires_grad for item in self.job.parameters()]
-        self._epoch, self._trained = event.epoch, trained
+        trained_flags = [item.requires_grad for item in self.job.parameters()]
+        self._epoch, self._trained = event.epoch, trained_flags
         if (
             epoch == event.epoch
-            and before != trained[: len(before)]
+            and before != trained_flags[: len(before)]
             and not event.optimizers.asked_step
         ):
             return [Habit("own-freezing")]

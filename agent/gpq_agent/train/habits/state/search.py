@@ -48,9 +48,9 @@ class Search:
         """Of each kind that is there now. `early`: after one of the first steps, one real step
         after the early look before. Looks at copies too, and waits for the device."""
         job = self._job
-        ours = _reachable(job.parts) | _reachable(job.optimizers)
+        own_ids = _reachable(job.parts) | _reachable(job.optimizers)
         for model in job.models:
-            ours.update(id(module) for module in model.modules())
+            own_ids.update(id(module) for module in model.modules())
         optimizers = {id(optimizer) for optimizer in job.optimizers}
         shapes = [shapes for shapes in map(_shapes, job.models) if sum(map(len, shapes)) > 1]
         storages = _storages(job) if early else set()
@@ -58,7 +58,7 @@ class Search:
         copies: Dict[int, Copy] = {}
         renewed: Set[str] = set()
         for item in _candidates(STATEFUL + COPIES if early else STATEFUL):
-            if id(item) in ours:
+            if id(item) in own_ids:
                 continue
             try:
                 if issubclass(type(item), STATEFUL):
@@ -116,10 +116,14 @@ def _candidates(kinds: Tuple[type, ...]) -> List[Any]:
     """The objects of these kinds, but for dictionaries and lists that do not begin with a tensor. A
     process has a million objects, so there is no line of Python for each."""
     objects = gc.get_objects()
-    relevant = list(compress(objects, map(_Relevance(kinds).__getitem__, map(type, objects))))
-    candidates = [item for item in relevant if type(item) is not dict and type(item) is not list]
+    relevant_objects = list(
+        compress(objects, map(_Relevance(kinds).__getitem__, map(type, objects)))
+    )
+    candidates = [
+        item for item in relevant_objects if type(item) is not dict and type(item) is not list
+    ]
     for kind, values in CONTAINERS.items():
-        items = [item for item in relevant if type(item) is kind]
+        items = [item for item in relevant_objects if type(item) is kind]
         beginnings = map(next, map(iter, map(values, items)), repeat(None))
         candidates += compress(items, map(PLAIN.__contains__, map(type, beginnings)))
     return candidates
@@ -138,18 +142,18 @@ def _code(item: Any, optimizers: Set[int]) -> str:
 
 def _reachable(roots: Iterable[Any]) -> Set[int]:
     """Ids of what these objects are made of. Not through classes."""
-    reached: Set[int] = set()
-    waiting = list(roots)
-    while waiting and len(reached) < MOST_WALKED:
-        item = waiting.pop()
-        if id(item) in reached or issubclass(type(item), (type, str, int, float, torch.Tensor)):
+    ids: Set[int] = set()
+    stack = list(roots)
+    while stack and len(ids) < MOST_WALKED:
+        item = stack.pop()
+        if id(item) in ids or issubclass(type(item), (type, str, int, float, torch.Tensor)):
             continue
-        reached.add(id(item))
+        ids.add(id(item))
         try:
-            waiting += _inside(item)
+            stack += _inside(item)
         except Exception:  # it has no attributes, or is half made: then it leads no further
             continue
-    return reached
+    return ids
 
 
 def _inside(item: Any) -> List[Any]:
@@ -208,9 +212,9 @@ def _value(tensors: List[torch.Tensor]) -> float:
 def _is_near(tensors: List[torch.Tensor], weights: List[torch.Tensor]) -> bool:
     """Are they weights of about these values?"""
     distance = norm = 0.0
-    rest = iter(tensors)
+    candidates = iter(tensors)
     for weight in weights:
-        match = next((item for item in rest if item.shape == weight.shape), None)
+        match = next((item for item in candidates if item.shape == weight.shape), None)
         if match is None:
             return False
         distance += float(
@@ -243,5 +247,5 @@ def _is_copy(
 
 def _is_within(shapes: List[Tuple[int, ...]], here: List[Tuple[int, ...]]) -> bool:
     """Do these shapes come in this order, perhaps with others (buffers) between?"""
-    rest = iter(here)
-    return all(any(shape == other for other in rest) for shape in shapes)
+    candidates = iter(here)
+    return all(any(shape == candidate for candidate in candidates) for shape in shapes)

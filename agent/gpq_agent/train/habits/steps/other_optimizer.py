@@ -25,10 +25,10 @@ class OtherOptimizer(Observer):
             for optimizer in job.optimizers
             for part in (optimizer, *inner_optimizers(optimizer))
         }
-        this = weakref.ref(self)
+        reference = weakref.ref(self)
 
         def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
-            observer = this()
+            observer = reference()
             if observer is not None and id(optimizer) not in own and observer.job.in_batch():
                 observer.names.append(type(optimizer).__name__)
                 observer.job.attend()

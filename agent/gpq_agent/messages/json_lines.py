@@ -1,0 +1,47 @@
+"""Objects as lines of JSON, in pipes and in files."""
+
+import contextlib
+import json
+import os
+from typing import Any, Dict, Optional
+
+from gpq_agent import records
+
+
+def encode(message: Dict[str, Any]) -> bytes:
+    """One line of UTF-8 JSON, newline included."""
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("utf-8") + b"\n"
+
+
+def decode(line: bytes) -> Dict[str, Any]:
+    """The object on one line. Raises ValueError for anything that is not a JSON object."""
+    return records.parse(line)
+
+
+def write_json(path: str, content: Dict[str, Any]) -> None:
+    """Replace `path` whole or not at all, and durably: temporary file, fsync, rename, fsync of the
+    folder."""
+    temporary = "{}.{}.tmp".format(path, os.getpid())
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(encode(content))
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read_json(path: str) -> Optional[Dict[str, Any]]:
+    """The object in `path`, None when there is no such file. Raises records.Damaged, a ValueError,
+    when it is not one JSON object of a sensible size in a plain file, and OSError where this
+    process lacks something."""
+    return records.read_object(path)
