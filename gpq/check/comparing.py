@@ -84,9 +84,10 @@ class Finding:
 class Judge:
     """Knows the reference and what rounding does to it."""
 
-    def __init__(self, reference: Run, *turned: Run, exact: bool = True) -> None:
-        """`turned`: the reference with its batches in other orders; `exact`: in full precision."""
-        self.reference, self._turned = reference, turned
+    def __init__(self, reference: Run, *reorderings: Run, exact: bool = True) -> None:
+        """`reorderings`: the reference with its batches in other orders; `exact`: in full
+        precision."""
+        self.reference, self._reorderings = reference, reorderings
         self.mixed = False  # another order changes by more than rounding what is trained
         # the first step, where it does so there: no part of a batch is as the whole
         self.ordered: int | None = None
@@ -106,46 +107,48 @@ class Judge:
 
     def judge(self, run: Run) -> Finding:
         finding = Finding(missing=run.last < self.reference.last)
-        judged = None  # the only step, of weights in half precision
-        for number, step in sorted(self.reference.steps.items()):
-            other = run.steps.get(number)
-            if other is None:
+        coarse_step = None  # the only step, of weights in half precision
+        for number, expected in sorted(self.reference.steps.items()):
+            actual = run.steps.get(number)
+            if actual is None:
                 continue
-            if finding.samples is None and step.indices != other.indices:
+            if finding.samples is None and expected.indices != actual.indices:
                 finding.samples = number
-            if finding.rates is None and not _same_rates(step.rates, other.rates):
-                finding.rates, finding.uneven = number, len(step.rates) != len(other.rates)
-            if finding.tensors is None and judged is None:
-                every = self.differences(number, other)
-                found = [each for each in every if each.excess > 1]
-                if found and not self._is_amplified(found, every):
-                    finding.tensors, finding.differences = number, found
-                if self.coarse and any(each.excess for each in every):
-                    judged = number
+            if finding.rates is None and not _same_rates(expected.rates, actual.rates):
+                finding.rates, finding.uneven = number, len(expected.rates) != len(actual.rates)
+            if finding.tensors is None and coarse_step is None:
+                differences = self.differences(number, actual)
+                gaps = [difference for difference in differences if difference.excess > 1]
+                if gaps and not self._is_amplified(gaps, differences):
+                    finding.tensors, finding.differences = number, gaps
+                if self.coarse and any(difference.excess for difference in differences):
+                    coarse_step = number
             finding.metrics += [
-                name for name in self._metrics(number, other) if name not in finding.metrics
+                name for name in self._metrics(number, actual) if name not in finding.metrics
             ]
-        last = self.reference.last if judged is None else judged
+        last = self.reference.last if coarse_step is None else coarse_step
         if last in run.steps:
             largest = self._largest(last, run.steps[last])
             finding.largest = largest if math.isfinite(largest) else None
         firsts = [
-            each for each in (finding.samples, finding.rates, finding.tensors) if each is not None
+            step for step in (finding.samples, finding.rates, finding.tensors) if step is not None
         ]
         finding.step = min(firsts) if firsts else None
         return finding
 
-    def _is_amplified(self, gaps: Sequence[Difference], every: Sequence[Difference]) -> bool:
+    def _is_amplified(self, gaps: Sequence[Difference], differences: Sequence[Difference]) -> bool:
         """Are these a few tensors, a little off, whose gradients are all right? In half precision
         any number may be, as long as they follow from gradients that are rounded otherwise."""
         if self.coarse:
-            gradients = {gap.what: gap.excess for gap in every if gap.what.startswith(GRADIENT)}
+            gradients = {
+                gap.what: gap.excess for gap in differences if gap.what.startswith(GRADIENT)
+            }
             excesses = [excess for excess in gradients.values() if excess > 1]
             if len(excesses) > max(1, FEW * len(gradients)) or max(excesses, default=0) > CANCELLED:
                 return False
             sources = {what for what, excess in gradients.items() if excess}
             gaps = [gap for gap in gaps if gap.relative > SIGNS or _source(gap.what) not in sources]
-        few = len(gaps) <= max(1, FEW * sum(gap.kind == "tensor" for gap in every))
+        few = len(gaps) <= max(1, FEW * sum(gap.kind == "tensor" for gap in differences))
         return few and all(
             gap.kind == "tensor" and not gap.what.startswith(GRADIENT) and gap.excess <= AMPLIFIED
             for gap in gaps
@@ -154,133 +157,144 @@ class Judge:
     def differences(self, number: int, step: Step) -> list[Difference]:
         """All tensors and numbers of that step: first gradients, from which all else follows, last
         plain numbers; those that differ most first."""
-        mine = self.reference.steps[number]
-        found = [
+        expected = self.reference.steps[number]
+        differences = [
             self._tensor(name, sketch, step.tensors.get(name), number)
-            for name, sketch in mine.tensors.items()
+            for name, sketch in expected.tensors.items()
             if not _private(name)
         ]
-        found += [
+        differences += [
             _number(
                 name,
                 value,
                 step.numbers.get(name),
-                self._number_turned(number, name, value),
+                self._reordered_number(number, name, value),
                 self.coarse,
             )
-            for name, value in mine.numbers.items()
+            for name, value in expected.numbers.items()
             if not _private(name)
         ]
         return sorted(
-            found,
-            key=lambda each: (
-                each.kind == "number",
-                not each.what.startswith(GRADIENT),
-                -each.excess,
+            differences,
+            key=lambda difference: (
+                difference.kind == "number",
+                not difference.what.startswith(GRADIENT),
+                -difference.excess,
             ),
         )
 
     def factor(self, number: int, step: Step) -> float | None:
         """By which the gradients of step `number` are too large, if it is one factor for all of
         them."""
-        mine = self.reference.steps[number].tensors
-        names = [name for name in mine if name.startswith(GRADIENT) and name in step.tensors]
-        steady = [
+        expected = self.reference.steps[number].tensors
+        names = [name for name in expected if name.startswith(GRADIENT) and name in step.tensors]
+        steady_names = [
             name
             for name in names
-            if norm(mine[name]) and self._is_steady(name, mine[name], number, MOVED)
+            if norm(expected[name]) and self._is_steady(name, expected[name], number, MOVED)
         ]
-        factors = [one_factor(mine[name], step.tensors[name]) for name in steady]
-        found = [each for each in factors if each is not None]
-        if not found or len(found) < len(factors):
+        candidates = [one_factor(expected[name], step.tensors[name]) for name in steady_names]
+        factors = [factor for factor in candidates if factor is not None]
+        if not factors or len(factors) < len(candidates):
             return None
-        typical = median(found)
-        return typical if all(abs(each / typical - 1) < ONE_FACTOR for each in found) else None
+        typical = median(factors)
+        return (
+            typical if all(abs(factor / typical - 1) < ONE_FACTOR for factor in factors) else None
+        )
 
-    def _tensor(self, name: str, mine: Sketch, other: Sketch | None, number: int) -> Difference:
-        if other is None:
+    def _tensor(
+        self, name: str, expected: Sketch, actual: Sketch | None, number: int
+    ) -> Difference:
+        if actual is None:
             return Difference(name, "tensor", math.inf, math.inf)
-        distance, size = apart(mine, other), norm(mine)
+        distance, size = apart(expected, actual), norm(expected)
         if not distance:
             return Difference(name, "tensor", 0.0, 0.0)
-        allowed = self._allowed(name, mine, number)
+        allowance = self._allowed(name, expected, number)
         relative = distance / size if size else math.inf
-        return Difference(name, "tensor", distance / allowed if allowed else math.inf, relative)
+        return Difference(name, "tensor", distance / allowance if allowance else math.inf, relative)
 
-    def _allowed(self, name: str, mine: Sketch, number: int) -> float:
-        size, noise = norm(mine), self._noise(name, mine, number)
+    def _allowed(self, name: str, expected: Sketch, number: int) -> float:
+        size, noise = norm(expected), self._noise(name, expected, number)
         if self.coarse:
-            steady = self._is_steady(name, mine, number, 0.0)
-            return max(self.coarse * size, COARSE / NOISE * noise) if steady else noise
-        way = min(SIZE * size, MOVED * self._moved(name, mine))
-        return max(way, ULPS * epsilon(mine) * size, noise)
+            is_steady = self._is_steady(name, expected, number, 0.0)
+            return max(self.coarse * size, COARSE / NOISE * noise) if is_steady else noise
+        way = min(SIZE * size, MOVED * self._moved(name, expected))
+        return max(way, ULPS * epsilon(expected) * size, noise)
 
-    def _is_steady(self, name: str, mine: Sketch, number: int, share: float) -> bool:
+    def _is_steady(self, name: str, expected: Sketch, number: int, share: float) -> bool:
         """Is it by no more than this `share` rounding? In half precision: in the first step by no
         more than that allows."""
         if self.coarse:
             number = sorted(self.reference.steps)[:2][-1]
-            mine, share = self.reference.steps[number].tensors.get(name, mine), NOISE * self.coarse
-        return self._noise(name, mine, number) <= share * norm(mine)
+            expected, share = (
+                self.reference.steps[number].tensors.get(name, expected),
+                NOISE * self.coarse,
+            )
+        return self._noise(name, expected, number) <= share * norm(expected)
 
-    def _noise(self, name: str, mine: Sketch, number: int) -> float:
+    def _noise(self, name: str, expected: Sketch, number: int) -> float:
         if self.mixed:
             return 0.0
-        others = [step.tensors[name] for step in self._steps_turned(number) if name in step.tensors]
-        own = max((apart(mine, other) for other in others), default=0.0)
+        sketches = [
+            step.tensors[name] for step in self._reordered_steps(number) if name in step.tensors
+        ]
+        furthest = max((apart(expected, sketch) for sketch in sketches), default=0.0)
         typical = 0.0 if self.coarse else self._typical.get(number, 0.0)
-        return NOISE * max(own, typical * self._moved(name, mine))
+        return NOISE * max(furthest, typical * self._moved(name, expected))
 
-    def _steps_turned(self, number: int) -> list[Step]:
-        return [run.steps[number] for run in self._turned if number in run.steps]
+    def _reordered_steps(self, number: int) -> list[Step]:
+        return [run.steps[number] for run in self._reorderings if number in run.steps]
 
-    def _number_turned(self, number: int, name: str, mine: float | None) -> float | None:
+    def _reordered_number(self, number: int, name: str, expected: float | None) -> float | None:
         """Of the runs in another order, what is furthest from the reference's."""
-        others = [step.numbers.get(name) for step in self._steps_turned(number)]
-        known = [other for other in others if other is not None]
-        if mine is None or not known:
-            return mine if not others else None
-        return max(known, key=lambda other: abs(other - mine))
+        values = [step.numbers.get(name) for step in self._reordered_steps(number)]
+        finite_values = [value for value in values if value is not None]
+        if expected is None or not finite_values:
+            return expected if not values else None
+        return max(finite_values, key=lambda value: abs(value - expected))
 
-    def _moved(self, name: str, mine: Sketch) -> float:
+    def _moved(self, name: str, expected: Sketch) -> float:
         start = self.reference.steps[min(self.reference.steps)].tensors.get(name)
-        return apart(start, mine) if start is not None else norm(mine)
+        return apart(start, expected) if start is not None else norm(expected)
 
     def _shares(self, number: int) -> dict[str, float]:
         """Of each tensor that moved: how far another order takes it at most, as a part of the way
         it went."""
-        found: dict[str, float] = {}
-        for name, sketch in self.reference.steps[number].tensors.items():
-            way = self._moved(name, sketch)
-            others = [
-                step.tensors[name] for step in self._steps_turned(number) if name in step.tensors
+        shares: dict[str, float] = {}
+        for name, expected in self.reference.steps[number].tensors.items():
+            way = self._moved(name, expected)
+            sketches = [
+                step.tensors[name] for step in self._reordered_steps(number) if name in step.tensors
             ]
-            if others and way > 0:
-                found[name] = min(1.0, max(apart(sketch, other) for other in others) / way)
-        return found
+            if sketches and way > 0:
+                shares[name] = min(1.0, max(apart(expected, sketch) for sketch in sketches) / way)
+        return shares
 
     def _largest(self, number: int, last: Step) -> float:
         """Of gradients in half precision, else of all others; without what is mostly rounding."""
         coarse = bool(self.coarse)
-        steady = [
+        distances = [
             self._tensor(name, sketch, last.tensors.get(name), number).relative
             for name, sketch in self.reference.steps[number].tensors.items()
             if name.startswith(GRADIENT) == coarse and self._is_steady(name, sketch, number, SIZE)
         ]
-        return max(steady, default=0.0)
+        return max(distances, default=0.0)
 
     def _metrics(self, number: int, step: Step) -> list[str]:
         """Names of those whose mean over the step's examples is another."""
-        found = []
+        names = []
         for name, values in self.reference.steps[number].metrics.items():
-            one, other = _mean(values), _mean(step.metrics.get(name, []))
-            if one is None or other is None:
+            expected, actual = _mean(values), _mean(step.metrics.get(name, []))
+            if expected is None or actual is None:
                 continue
-            means = [_mean(turned.metrics.get(name, [])) for turned in self._steps_turned(number)]
-            rounding = max((abs(one - mean) for mean in means if mean is not None), default=0.0)
-            if abs(one - other) > max(METRIC * abs(one), NOISE * rounding, 1e-9):
-                found.append(name)
-        return found
+            means = [_mean(run.metrics.get(name, [])) for run in self._reordered_steps(number)]
+            rounding = max(
+                (abs(expected - mean) for mean in means if mean is not None), default=0.0
+            )
+            if abs(expected - actual) > max(METRIC * abs(expected), NOISE * rounding, 1e-9):
+                names.append(name)
+        return names
 
 
 def _source(name: str) -> str:
@@ -301,22 +315,32 @@ def _half_epsilon(run: Run, exact: bool) -> float:
 
 
 def _number(
-    name: str, mine: float | None, other: float | None, turned: float | None, coarse: float = 0.0
+    name: str,
+    expected: float | None,
+    actual: float | None,
+    reordered_value: float | None,
+    coarse: float = 0.0,
 ) -> Difference:
-    if mine is None or other is None:
+    if expected is None or actual is None:
         return Difference(
-            name, "number", 0.0 if mine == other else math.inf, 0.0 if mine == other else math.inf
+            name,
+            "number",
+            0.0 if expected == actual else math.inf,
+            0.0 if expected == actual else math.inf,
         )
-    distance = abs(mine - other)
-    noise = abs(mine - turned) if turned is not None else 0.0
-    allowed = max(NUMBER * abs(mine), coarse * abs(mine), NOISE * noise, 1e-12)
+    distance = abs(expected - actual)
+    noise = abs(expected - reordered_value) if reordered_value is not None else 0.0
+    allowance = max(NUMBER * abs(expected), coarse * abs(expected), NOISE * noise, 1e-12)
     return Difference(
-        name, "number", distance / allowed, distance / abs(mine) if mine else distance
+        name, "number", distance / allowance, distance / abs(expected) if expected else distance
     )
 
 
-def _same_rates(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
-    flat = [rate for rates in one for rate in rates], [rate for rates in other for rate in rates]
+def _same_rates(expected: Sequence[Sequence[float]], actual: Sequence[Sequence[float]]) -> bool:
+    flat = (
+        [rate for rates in expected for rate in rates],
+        [rate for rates in actual for rate in rates],
+    )
     return len(flat[0]) == len(flat[1]) and all(
         math.isclose(a, b, rel_tol=NUMBER) for a, b in zip(*flat, strict=True)
     )
@@ -324,8 +348,8 @@ def _same_rates(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]
 
 def _mean(values: Sequence[tuple[float, int, int]]) -> float | None:
     """Over the examples that they stand for; the last, where it was logged outside the loop."""
-    weight = sum(each for _, each, _ in values)
+    weight = sum(count for _, count, _ in values)
     if weight:
-        return sum(value * each for value, each, _ in values) / weight
-    first = [value for value, _, rank in values if rank == 0]
-    return first[-1] if first else None
+        return sum(value * count for value, count, _ in values) / weight
+    logged_values = [value for value, _, rank in values if rank == 0]
+    return logged_values[-1] if logged_values else None

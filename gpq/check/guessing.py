@@ -167,9 +167,9 @@ class Case:
 def guess(case: Case) -> FoundHabit:
     """The first that fits."""
     for rule in RULES:
-        found = rule(case)
-        if found:
-            return habit(*found.split("\n"))
+        suspicion = rule(case)
+        if suspicion:
+            return habit(*suspicion.split("\n"))
     raise AssertionError("the last rule fits always")
 
 
@@ -190,8 +190,8 @@ def _rates(case: Case) -> str:
 
 def _hand_accumulation(case: Case) -> str:
     steps = [step for number, step in sorted(case.judge.reference.steps.items()) if number]
-    stepped = [bool(step.rates) for step in steps]
-    return "hand-accumulation" if any(stepped) and not all(stepped) else ""
+    updates = [bool(step.rates) for step in steps]
+    return "hand-accumulation" if any(updates) and not all(updates) else ""
 
 
 def _samples(case: Case) -> str:
@@ -216,13 +216,13 @@ def _scaled(case: Case) -> str:
     if factor is None:
         return ""
     shape = case.shape
-    parts = {
+    counts = {
         shape.micros,
         shape.replicas,
         shape.replicas * shape.micros,
         2 * shape.replicas if shape.sample else 1,
     } - {1}
-    near = any(abs(factor / each - 1) < NEAR or abs(factor * each - 1) < NEAR for each in parts)
+    near = any(abs(factor / count - 1) < NEAR or abs(factor * count - 1) < NEAR for count in counts)
     return "scaled-loss" if near else ""
 
 
@@ -233,7 +233,7 @@ def _batch_norm(case: Case) -> str:
 
 def _kept(case: Case) -> str:
     """What is not the model or its optimizer: averaged weights, states of the script's own."""
-    names = [each.what for each in case.finding.differences]
+    names = [difference.what for difference in case.finding.differences]
     if not names or not all(name.startswith(("copy ", "user:")) for name in names):
         return ""
     if case.shape.micros > 1 or case.shape.sample:
@@ -243,7 +243,7 @@ def _kept(case: Case) -> str:
 
 def _scheduled(case: Case) -> str:
     """Of several replicas a scheduler differs, and nothing that it could follow from."""
-    names = [each.what for each in case.finding.differences]
+    names = [difference.what for difference in case.finding.differences]
     alone = bool(names) and all(name.startswith("scheduler:") for name in names)
     return f"replicas-apart\n{names[0]}" if alone and case.shape.replicas > 1 else ""
 
@@ -275,14 +275,17 @@ def _by_pass(case: Case) -> str:
 def joined(guesses: list[FoundHabit | None]) -> list[FoundHabit | None]:
     """One habit shows in several shapes, and more plainly in some: what those tell holds for the
     others, word for word."""
-    plainest = {each.code: each for each in reversed(guesses) if each}
-    plain = {
-        weak: plainest[strong]
-        for strong, weaker in PLAINER.items()
-        if strong in plainest
-        for weak in weaker
+    guess_by_code = {candidate.code: candidate for candidate in reversed(guesses) if candidate}
+    plainer_guesses = {
+        vague_code: guess_by_code[plain_code]
+        for plain_code, vague_codes in PLAINER.items()
+        if plain_code in guess_by_code
+        for vague_code in vague_codes
     }
-    return [plain.get(each.code, each) if each else each for each in guesses]
+    return [
+        plainer_guesses.get(candidate.code, candidate) if candidate else candidate
+        for candidate in guesses
+    ]
 
 
 def drawn(run: Run) -> bool:

@@ -23,11 +23,11 @@ def rows(
 ) -> list[ShapeView]:
     """The table. `script`: its text; `reproducible`: do two runs of the reference agree? None where
     nobody looked."""
-    found = [_row(judge, course, run, script, reproducible) for course, run in pairs]
-    guesses = joined([each.habit if each.verdict == DIFFERS else None for each in found])
+    table = [_row(judge, course, run, script, reproducible) for course, run in pairs]
+    guesses = joined([row.habit if row.verdict == DIFFERS else None for row in table])
     return [
-        msgspec.structs.replace(each, habit=habit or each.habit)
-        for each, habit in zip(found, guesses, strict=True)
+        msgspec.structs.replace(row, habit=habit or row.habit)
+        for row, habit in zip(table, guesses, strict=True)
     ]
 
 
@@ -38,14 +38,14 @@ def _row(
     begins otherwise. What was suspected is told where it shows: a job that it has been seen in is
     kept from such shapes."""
     shape = course.shape
-    told = _against(shape, {**judge.reference.told, **run.told})
-    if told is not None:
-        return ShapeView(shape.name, TOLD, None, None, "", told, [], "", "")
+    told_habit = _against(shape, {**judge.reference.habits, **run.habits})
+    if told_habit is not None:
+        return ShapeView(shape.name, TOLD, None, None, "", told_habit, [], "", "")
     row = _compared(judge, course, run, script, reproducible)
-    suspected = _against(shape, {**judge.reference.suspected, **run.suspected})
-    if suspected is None or row.verdict == SAME or reproducible is False:
+    suspected_habit = _against(shape, {**judge.reference.suspected, **run.suspected})
+    if suspected_habit is None or row.verdict == SAME or reproducible is False:
         return row
-    return msgspec.structs.replace(row, verdict=TOLD, habit=suspected, problem="", log="")
+    return msgspec.structs.replace(row, verdict=TOLD, habit=suspected_habit, problem="", log="")
 
 
 def _compared(
@@ -112,42 +112,49 @@ def _outside(shape: Shape) -> ShapeView:
 
 def habits(runs: Sequence[Run], rows: Sequence[ShapeView] = ()) -> list[FoundHabit]:
     """Everything that the library told, once, and what it suspected that shows in a row."""
-    told = {code: _view(told) for run in runs for code, told in run.told.items()}
-    shown = {
+    told_habits = {
+        code: _view(told_habit) for run in runs for code, told_habit in run.habits.items()
+    }
+    shown_habits = {
         row.habit.code: row.habit for row in rows if row.verdict == TOLD and row.habit is not None
     }
-    return list({**told, **shown}.values())
+    return list({**told_habits, **shown_habits}.values())
 
 
 def doubts(runs: Sequence[Run], rows: Sequence[ShapeView]) -> list[str]:
     """A line for each suspicion of the library that shows in no row."""
-    shown = {row.habit.code for row in rows if row.habit is not None}
-    suspected = {
-        code: told for run in runs for code, told in run.suspected.items() if code not in shown
+    shown_codes = {row.habit.code for row in rows if row.habit is not None}
+    suspicions = {
+        code: suspicion
+        for run in runs
+        for code, suspicion in run.suspected.items()
+        if code not in shown_codes
     }
     return [
-        f"a job would take this for granted, and so few steps cannot show it: {told.message[:300]}"
-        f" ({code})"
-        for code, told in suspected.items()
+        "a job would take this for granted, and so few steps cannot show it:"
+        f" {suspicion.message[:300]} ({code})"
+        for code, suspicion in suspicions.items()
     ]
 
 
 def worst(rows: Sequence[ShapeView]) -> str:
-    found = {each.verdict for each in rows}
-    return next((verdict for verdict in (FAILED, DIFFERS, TOLD) if verdict in found), SAME)
+    verdicts = {row.verdict for row in rows}
+    return next((verdict for verdict in (FAILED, DIFFERS, TOLD) if verdict in verdicts), SAME)
 
 
-def _against(shape: Shape, told: dict[str, Told]) -> FoundHabit | None:
+def _against(shape: Shape, habits_by_code: dict[str, Told]) -> FoundHabit | None:
     """The habit that takes a freedom away which this shape needs."""
-    for each in told.values():
-        if set(each.freedoms) & set(shape.freedoms):
-            return _view(each)
+    for told_habit in habits_by_code.values():
+        if set(told_habit.freedoms) & set(shape.freedoms):
+            return _view(told_habit)
     return None
 
 
-def _view(told: Told) -> FoundHabit:
-    freedoms = [each for each in FREEDOMS if each in told.freedoms]
-    return FoundHabit(told.code[:100], freedoms, told.message[:500], told.cure[:500])
+def _view(told_habit: Told) -> FoundHabit:
+    freedoms = [freedom for freedom in FREEDOMS if freedom in told_habit.freedoms]
+    return FoundHabit(
+        told_habit.code[:100], freedoms, told_habit.message[:500], told_habit.cure[:500]
+    )
 
 
 def _failed(judge: Judge, course: Course, problem: str) -> ShapeView:

@@ -44,53 +44,53 @@ class Asked:
     isolated: bool = False  # a fresh interpreter for every replica
 
 
-def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
-    """Run it in every shape; `ended` hears the name of each that is over. Raises GpqError where the
-    script fails alone."""
-    begun = time.monotonic()
-    if asked.gpu:
-        gpus.need(REPLICAS, asked.python, asked.environ, asked.cwd)
+def prove(request: Asked, on_end: Callable[[str], None]) -> Verdict:
+    """Run it in every shape; `on_end` hears the name of each that is over. Raises GpqError where
+    the script fails alone."""
+    start = time.monotonic()
+    if request.gpu:
+        gpus.need(REPLICAS, request.python, request.environ, request.cwd)
     home = Path(tempfile.mkdtemp(prefix="gpq-check-"))
     rows: list[ShapeView] = []
-    named = False
+    is_home_cited = False
     try:
-        with interruptible(), Runner(_program(asked, home), home, asked.steps) as runner:
-            deadline = begun + asked.seconds
-            shapes = (REFERENCE, *ROUNDING, *compared(asked.steps))
-            courses, failure = _courses(runner, shapes, deadline, ended)
-            _whole(courses, asked)
-            reference, *others = [
+        with interruptible(), Runner(_program(request, home), home, request.steps) as runner:
+            deadline = start + request.seconds
+            shapes = (REFERENCE, *ROUNDING, *compared(request.steps))
+            courses, failure = _courses(runner, shapes, deadline, on_end)
+            _whole(courses, request)
+            reference, *other_runs = [
                 read(course.folder, len(course.shape.attempts)) for course in courses
             ]
-            turned, runs = others[: len(ROUNDING)], others[len(ROUNDING) :]
-            _usable(reference, courses[0], asked)
-            judge = Judge(reference, *turned, exact=runner.exact)
+            reorderings, runs = other_runs[: len(ROUNDING)], other_runs[len(ROUNDING) :]
+            _usable(reference, courses[0], request)
+            judge = Judge(reference, *reorderings, exact=runner.exact)
             reproducible = None
             if judge.mixed and not drawn(reference):
-                again = runner.run((AGAIN,), deadline, ended)
-                _whole(again, asked)
-                reproducible = judge.judge(read(again[0].folder, 1)).step is None
-            text = Path(asked.script).read_text("utf-8", "replace")
-            own = reference.facts is not None and not reference.facts.loader
+                reruns = runner.run((AGAIN,), deadline, on_end)
+                _whole(reruns, request)
+                reproducible = judge.judge(read(reruns[0].folder, 1)).step is None
+            text = Path(request.script).read_text("utf-8", "replace")
+            has_own_loop = reference.facts is not None and not reference.facts.loader
             pairs = [
                 (course, run)
                 for course, run in zip(courses[1 + len(ROUNDING) :], runs, strict=True)
-                if not own or _asked_for(course.shape)
+                if not has_own_loop or _asked_for(course.shape)
             ]
             rows = judging.rows(judge, pairs, text, reproducible)
         facts = reference.facts
         verdict = Verdict(
-            script=os.path.realpath(asked.script),
-            arguments=list(asked.arguments),
+            script=os.path.realpath(request.script),
+            arguments=list(request.arguments),
             program=facts.digest if facts else "",
             files=facts.files if facts else {},
             torch=facts.torch if facts else "",
             library=facts.library if facts else "",
             verdict=judging.worst(rows),
-            steps=reference.last or asked.steps,
+            steps=reference.last or request.steps,
             batch=facts.batch if facts else 0,
             shapes=rows,
-            habits=judging.habits([reference, *turned, *runs], rows),
+            habits=judging.habits([reference, *reorderings, *runs], rows),
             notes=[
                 *_notes(reference, rows, judge, failure),
                 *judging.doubts([reference, *runs], rows),
@@ -98,29 +98,31 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
                 *runner.remarks,
             ],
             coarse=judge.coarse,
-            seconds=round(time.monotonic() - begun, 1),
+            seconds=round(time.monotonic() - start, 1),
             at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
         )
-        named = verdict.verdict == FAILED
-        return _kept(verdict, keeping.place(asked.script, list(asked.arguments)))
+        is_home_cited = verdict.verdict == FAILED
+        return _kept(verdict, keeping.place(request.script, list(request.arguments)))
     except GpqError as error:
-        named = any(str(home) in text for text in (error.message, error.hint, *error.quoted))
+        is_home_cited = any(
+            str(home) in text for text in (error.message, error.hint, *error.quoted)
+        )
         raise
     finally:
-        _tidy(home, whole=not named)
+        _tidy(home, whole=not is_home_cited)
 
 
 def _courses(
-    runner: Runner, shapes: Sequence[Shape], deadline: float, ended: Callable[[str], None]
+    runner: Runner, shapes: Sequence[Shape], deadline: float, on_end: Callable[[str], None]
 ) -> tuple[list[Course], str]:
     """All shapes, in the script's own precision where it fails in full precision, and its error."""
-    courses = runner.run(shapes, deadline, ended)
+    courses = runner.run(shapes, deadline, on_end)
     reference = courses[0]
     if not reference.failed or not any(reference.folder.glob("*.jsonl")):  # none before gpq.init()
         return courses, ""
     failure = reference.error()
     runner.exact = False
-    return runner.run(shapes, deadline, ended), failure
+    return runner.run(shapes, deadline, on_end), failure
 
 
 def _kept(verdict: Verdict, place: str) -> Verdict:
@@ -138,17 +140,23 @@ def _asked_for(shape: Shape) -> bool:
     return not {"accumulate", "split"} & set(shape.freedoms)
 
 
-def _program(asked: Asked, home: Path) -> Program:
+def _program(request: Asked, home: Path) -> Program:
     """As a job's first process is started, with the library that is installed with this gpq."""
-    environ = dict(asked.environ)
-    before = environ.get("PYTHONPATH", "")
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_library(home), before]))
+    environ = dict(request.environ)
+    path = environ.get("PYTHONPATH", "")
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_library(home), path]))
     environ.setdefault("PYTHONUNBUFFERED", "1")
     environ.setdefault("PYTHONHASHSEED", wire.HASH_SEED)
     environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // THREADS)))
     environ |= scratch.variables(home)
     return Program(
-        asked.python, asked.script, asked.arguments, asked.cwd, environ, asked.gpu, asked.isolated
+        request.python,
+        request.script,
+        request.arguments,
+        request.cwd,
+        environ,
+        request.gpu,
+        request.isolated,
     )
 
 
@@ -164,35 +172,37 @@ def _library(home: Path) -> str:
     return str(home / "library")
 
 
-def _whole(courses: list[Course], asked: Asked) -> None:
+def _whole(courses: list[Course], request: Asked) -> None:
     """Raises where the script fails in one replica alone, or the time is over."""
-    first = courses[0]
-    if first.failed:
-        said = last_lines(first.log)
-        refused = any("Permission denied" in line for line in said)
+    reference = courses[0]
+    if reference.failed:
+        output = last_lines(reference.log)
+        refused = any("Permission denied" in line for line in output)
         raise GpqError(
-            f"the script failed in one replica alone, with {first.failed}:",
-            f"{PAST_PYTHON if refused else ''}all that it printed: {first.log}",
-            said,
+            f"the script failed in one replica alone, with {reference.failed}:",
+            f"{PAST_PYTHON if refused else ''}all that it printed: {reference.log}",
+            output,
         )
-    late = [course.shape.name for course in courses if not course.over]
-    if late:
-        done = [course.shape.name for course in courses if course.over and not course.failed]
-        failed = [
+    late_shapes = [course.shape.name for course in courses if not course.over]
+    if late_shapes:
+        completed_shapes = [
+            course.shape.name for course in courses if course.over and not course.failed
+        ]
+        failures = [
             f"{course.shape.name} failed with {course.failed}: {course.log}"
             for course in courses
             if course.failed
         ]
         raise TimedOut(
-            f"not done after {asked.seconds:.0f} s: {'; '.join(late)}; what they printed:"
-            f" {first.folder.parent}",
-            f"a longer --timeout, fewer --steps (now {asked.steps}), or arguments that make the"
+            f"not done after {request.seconds:.0f} s: {'; '.join(late_shapes)}; what they printed:"
+            f" {reference.folder.parent}",
+            f"a longer --timeout, fewer --steps (now {request.steps}), or arguments that make the"
             " script smaller",
-            [*failed, *([f"done: {'; '.join(done)}"] if done else [])],
+            [*failures, *([f"done: {'; '.join(completed_shapes)}"] if completed_shapes else [])],
         )
 
 
-def _usable(reference: Run, course: Course, asked: Asked) -> None:
+def _usable(reference: Run, course: Course, request: Asked) -> None:
     if reference.outside and (reference.facts is None or not reference.facts.loader):
         problem = "it neither loops over job.loader() nor asks job.should_stop()"
     elif not reference.last and not reference.outside:
@@ -200,7 +210,7 @@ def _usable(reference: Run, course: Course, asked: Asked) -> None:
     else:
         return
     raise GpqError(
-        f"{asked.script}: {problem}, so there is nothing to compare",
+        f"{request.script}: {problem}, so there is nothing to compare",
         f"README, `A script that adapts`; what it printed: {course.folder}",
     )
 
@@ -243,13 +253,13 @@ def _notes(reference: Run, rows: list[ShapeView], judge: Judge, failure: str) ->
             "the order of the examples in a batch changes what is trained, so rounding could not be"
             " told apart"
         )
-    logged = sorted({name for each in rows for name in each.metrics})
-    if logged:
+    metrics = sorted({name for row in rows for name in row.metrics})
+    if metrics:
         notes.append(
-            f"logged otherwise: {', '.join(logged)[:200]} (a part of a batch has a value of its"
+            f"logged otherwise: {', '.join(metrics)[:200]} (a part of a batch has a value of its"
             " own)"
         )
-    if any(each.verdict == DIFFERS for each in rows):
+    if any(row.verdict == DIFFERS for row in rows):
         notes.append("a habit behind a difference is a guess, from what differs first")
     return notes
 

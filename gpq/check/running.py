@@ -90,7 +90,7 @@ class Runner:
         self._server: ForkServer | None = None
         self.remarks: list[str] = []
         self.exact = True
-        self._lifeline, self._held = os.pipe()
+        self._lifeline, self._lifeline_end = os.pipe()
 
     def __enter__(self) -> Runner:
         program = self._program
@@ -111,14 +111,14 @@ class Runner:
         self.stop()
         if self._server is not None:
             self._server.close()
-        os.close(self._held)
+        os.close(self._lifeline_end)
         os.close(self._lifeline)
 
     def run(
-        self, shapes: Sequence[Shape], deadline: float, ended: Callable[[str], None]
+        self, shapes: Sequence[Shape], deadline: float, on_end: Callable[[str], None]
     ) -> list[Course]:
         """All of them to their ends, or until the first of `shapes` fails, or `deadline` (monotonic
-        seconds) is there: then what still runs is stopped, and not over. `ended` hears of each."""
+        seconds) is there: then what still runs is stopped, and not over. `on_end` hears of each."""
         courses = [Course(shape, self._prepared(shape)) for shape in shapes]
         self._courses += courses
         cores = max(2, len(os.sched_getaffinity(0)))
@@ -128,7 +128,7 @@ class Runner:
                 sum(len(course.processes) for course in courses if not course.over)
                 + self._is_waiting()
             )
-            for course in sorted(courses, key=lambda each: -len(each.shape.attempts)):
+            for course in sorted(courses, key=lambda course: -len(course.shape.attempts)):
                 # the longest way first
                 if not course.over and not course.processes:
                     needed = course.shape.attempts[course.attempt + 1].replicas
@@ -141,7 +141,7 @@ class Runner:
                 if course.processes:
                     self._look(course)
                     if course.over:
-                        ended(course.shape.name)
+                        on_end(course.shape.name)
             if courses[0].failed:
                 break
             time.sleep(POLL_SECONDS)
@@ -189,15 +189,15 @@ class Runner:
         (course.folder / str(course.attempt + 1)).mkdir(exist_ok=True)
         port = _free_port()
         for rank in range(attempt.replicas):
-            own = self._own_environ(course, attempt, rank, port)
+            own_environ = self._own_environ(course, attempt, rank, port)
             if self._server is None or course.shape is REFERENCE:
                 course.processes.append(
-                    self._launched({**self._environ, **own}, course.log_of(rank))
+                    self._launched({**self._environ, **own_environ}, course.log_of(rank))
                 )
                 continue
             try:
                 course.processes.append(
-                    self._server.fork(self._program.arguments, own, course.log_of(rank))
+                    self._server.fork(self._program.arguments, own_environ, course.log_of(rank))
                 )
             except ServerLost:
                 self._begin_anew(course)
@@ -252,15 +252,15 @@ class Runner:
     def _look(self, course: Course) -> None:
         """Has its attempt ended? A replica that failed leaves the others waiting for it."""
         codes = [process.poll() for process in course.processes]
-        bad = next((rank for rank, code in enumerate(codes) if code), None)
-        if bad is not None and course.tries < TRIES and _taken(course, bad):
+        failed_rank = next((rank for rank, code in enumerate(codes) if code), None)
+        if failed_rank is not None and course.tries < TRIES and _taken(course, failed_rank):
             self._close(course)
             course.tries += 1
             course.attempt -= 1
-        elif bad is not None:
-            code = codes[bad] or 0
+        elif failed_rank is not None:
+            code = codes[failed_rank] or 0
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            self._fail(course, how, bad)
+            self._fail(course, how, failed_rank)
         elif None not in codes:
             self._close(course)
             course.over = course.attempt + 1 == len(course.shape.attempts)
@@ -287,9 +287,9 @@ def _free_port() -> int:
     imported torch."""
     while True:
         port = random.choice(PORTS)
-        with socket.socket() as found:
+        with socket.socket() as probe:
             try:
-                found.bind((LOOPBACK, port))
+                probe.bind((LOOPBACK, port))
             except OSError:
                 continue
         return port
@@ -315,15 +315,15 @@ def last_lines(path: str) -> list[str]:
 def interruptible() -> Iterator[None]:
     """SIGTERM and a terminal that goes are errors here, as Ctrl-C is: contexts close, and their
     processes end."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def leave(number: int, _: object) -> None:
         raise Interrupted(number, "the check was ended; nothing of it still runs")
 
-    for number in before:
+    for number in handlers:
         signal.signal(number, leave)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

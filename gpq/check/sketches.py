@@ -10,13 +10,15 @@ from gpq.check.records import Sketch
 ONE_FACTOR = 0.25  # how far one factor may be from telling all: parts of a batch may be uneven
 
 
-def apart(one: Sketch, other: Sketch) -> float:
+def apart(first: Sketch, second: Sketch) -> float:
     """|a - b| from the projections of a and b; infinite where one of them is not finite."""
     pairs = [
-        (a, b) for a, b in zip(one[2:], other[2:], strict=False) if a is not None and b is not None
+        (a, b)
+        for a, b in zip(first[2:], second[2:], strict=False)
+        if a is not None and b is not None
     ]
-    if not pairs or len(one) != len(other):
-        return 0.0 if one == other else math.inf
+    if not pairs or len(first) != len(second):
+        return 0.0 if first == second else math.inf
     return math.sqrt(sum((a - b) ** 2 for a, b in pairs) / len(pairs))
 
 
@@ -29,14 +31,18 @@ def epsilon(sketch: Sketch) -> float:
     return sketch[1] or 0.0 if len(sketch) > 1 else 0.0
 
 
-def one_factor(one: Sketch, other: Sketch) -> float | None:
-    """f with other = f * one, None where there is none."""
+def one_factor(first: Sketch, second: Sketch) -> float | None:
+    """f with second = f * first, None where there is none."""
     pairs = [
-        (a, b) for a, b in zip(one[2:], other[2:], strict=False) if a is not None and b is not None
+        (a, b)
+        for a, b in zip(first[2:], second[2:], strict=False)
+        if a is not None and b is not None
     ]
     square = sum(a * a for a, _ in pairs)
     if not square:
         return None
-    found = sum(a * b for a, b in pairs) / square
-    rest = sum((b - found * a) ** 2 for a, b in pairs)
-    return found if found > 0 and rest <= ONE_FACTOR**2 * sum(b * b for _, b in pairs) else None
+    factor = sum(a * b for a, b in pairs) / square
+    residual = sum((b - factor * a) ** 2 for a, b in pairs)
+    return (
+        factor if factor > 0 and residual <= ONE_FACTOR**2 * sum(b * b for _, b in pairs) else None
+    )

@@ -28,7 +28,7 @@ def run(*told: Told, wrong: bool = False, epochs: int = 9) -> Run:
         number: Step(indices=[number, 7 + wrong], epoch=number // 4, epochs=epochs, rates=[[0.1]])
         for number in range(9)
     }
-    return Run(steps, Facts(loader=True, size=100, batch=8), ended=True, told={each.code: each for each in told})
+    return Run(steps, Facts(loader=True, size=100, batch=8), ended=True, habits={each.code: each for each in told})
 
 
 def judged(reference: Run, runs: list[Run], failed: str = "") -> dict[str, tuple[str, str]]:
@@ -177,7 +177,7 @@ def test_what_is_written_badly_is_left_out(tmp_path: Path) -> None:
         f'{json.dumps(told)}\n{json.dumps(whole)}\n{{"kind":"notice","message":7}}\nx'
     )
     found = read(tmp_path, 2)
-    assert (found.last, found.ended, list(found.told), found.notices) == (1, False, ["c"], ["7"])
+    assert (found.last, found.ended, list(found.habits), found.notices) == (1, False, ["c"], ["7"])
     assert found.facts == Facts(loader=True, batch=4)
     assert found.steps[1].indices == [1, 2, 3]
     assert found.steps[1].metrics == {"loss": [(1.5, 2, 0), (2.5, 1, 1)]}
