@@ -44,16 +44,16 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text += paragraph(
         "attempts", table(_attempts(answer.attempts), limit) if answer.attempts else []
     )
-    told = [
+    events = [
         line
         for event in answer.history[-EVENTS:]
         for line in wrapped(_event(event), limit, "  ", "      ")
     ]
-    text += paragraph("latest events", told)
-    noticed = [
+    text += paragraph("latest events", events)
+    notices = [
         line for notice in answer.notices for line in wrapped(safe(notice), limit, "  - ", "    ")
     ]
-    text += paragraph("notices", noticed)
+    text += paragraph("notices", notices)
     if job.state == "failed" and job.started_at:
         text += ["", *wrapped(f"why it failed: gpq logs {job.id}", limit)]
     return text
@@ -142,23 +142,24 @@ def _proof(proof: ProofMessage | None) -> str:
     """`on 2026-11-27: accumulate, split, resize are safe`."""
     if proof is None:
         return ""
-    open_, lost = ", ".join(proof.same), ", ".join(proof.lost)
+    safe_freedoms, unsafe_freedoms = ", ".join(proof.same), ", ".join(proof.lost)
     words = [
-        f"safe: {open_}" if open_ else "",
-        f"not safe: {lost} ({proof.message})" if lost else "",
+        f"safe: {safe_freedoms}" if safe_freedoms else "",
+        f"not safe: {unsafe_freedoms} ({proof.message})" if unsafe_freedoms else "",
     ]
     return f"{'; '.join(filter(None, words))} (on {proof.at[:10]})"
 
 
 def _metrics(answer: JobDetail) -> str:
     """`loss=nan (for 12 min) accuracy=0.4`; what is no number first."""
-    broken = [
-        f"{each.metric}={each.value} (for {duration(each.seconds)})" for each in answer.job.diverged
+    divergences = [
+        f"{divergence.metric}={divergence.value} (for {duration(divergence.seconds)})"
+        for divergence in answer.job.diverged
     ]
     names = sorted(name for name in answer.metrics if not name.startswith("gpq_"))
     values = [(name, answer.metrics[name]) for name in names]
     return " ".join(
-        [*broken, *(f"{name}={value:.6g}" for name, value in values if value is not None)]
+        [*divergences, *(f"{name}={value:.6g}" for name, value in values if value is not None)]
     )
 
 
@@ -239,17 +240,17 @@ def _restarts(answer: JobDetail) -> str:
     )
 
 
-def counted(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+def counted(number: int, singular: str, plural: str) -> str:
+    return f"{number} {singular if number == 1 else plural}"
 
 
 def _pairs(pairs: dict[str, str], limit: int) -> list[str]:
     if 0 < limit < NARROW:  # the names on lines of their own
-        told = [
+        blocks = [
             [*wrapped(key, limit, "  ", "  "), *wrapped(value, limit, "    ", "    ")]
             for key, value in pairs.items()
         ]
-        return [line for lines in told for line in lines]
+        return [line for lines in blocks for line in lines]
     return [
         line
         for key, value in pairs.items()
@@ -257,22 +258,24 @@ def _pairs(pairs: dict[str, str], limit: int) -> list[str]:
     ]
 
 
-def habits(found: Sequence[HabitView], limit: int, job: int) -> list[str]:
+def habits(views: Sequence[HabitView], limit: int, job: int) -> list[str]:
     """Of each habit: the freedoms, what the loop does, on what evidence, and what would give them
     back."""
     text = []
-    for one in found:
-        lost = f"{', '.join(one.freedoms)}: {one.message or 'a habit of the loop'} ({one.code})"
-        text += wrapped(safe(lost), limit, "  - ", "    ")
-        if one.cure:
-            text += wrapped(safe(f"cure: {one.cure}"), limit, "    ", "    ")
-        if one.suspected:
-            said = (
+    for habit in views:
+        freedoms = (
+            f"{', '.join(habit.freedoms)}: {habit.message or 'a habit of the loop'} ({habit.code})"
+        )
+        text += wrapped(safe(freedoms), limit, "  - ", "    ")
+        if habit.cure:
+            text += wrapped(safe(f"cure: {habit.cure}"), limit, "    ", "    ")
+        if habit.suspected:
+            remark = (
                 f"suspected, not observed: `gpq check` tries it, `gpq edit {job} --accept"
-                f" {one.code}` overrules it"
+                f" {habit.code}` overrules it"
             )
-            text += wrapped(safe(said), limit, "    ", "    ")
-        if one.lent:
+            text += wrapped(safe(remark), limit, "    ", "    ")
+        if habit.lent:
             text += wrapped(
                 "an earlier job of this program did so; this one has yet to show",
                 limit,
@@ -286,22 +289,25 @@ def replicas(answer: JobDetail, limit: int) -> list[str]:
     """A line a rank: where it is, its time before it waits, how much it waits. Nothing where
     nothing was measured."""
     ranks = answer.ranks
-    if not any(one.compute_seconds is not None or one.step is not None for one in ranks):
+    if not any(rank.compute_seconds is not None or rank.step is not None for rank in ranks):
         return []
     columns = [
-        Column("  RANK", [str(one.rank) for one in ranks], 99, right=True),
-        Column("SERVER", [safe(one.node) for one in ranks], 90, least=8),
-        Column("GPU", [str(one.index) for one in ranks], 95, right=True),
-        Column("BACKWARD", [_milliseconds(one.compute_seconds) for one in ranks], 96, right=True),
-        Column("P95", [_milliseconds(one.compute_p95_seconds) for one in ranks], 60, right=True),
-        Column("WAITS", [percent(one.wait_share) for one in ranks], 94, right=True),
-        Column("DATA", [percent(one.fetch_share) for one in ranks], 70, right=True),
-        Column("MARK", [_mark(one) for one in ranks], 93, least=9),
+        Column("  RANK", [str(rank.rank) for rank in ranks], 99, right=True),
+        Column("SERVER", [safe(rank.node) for rank in ranks], 90, least=8),
+        Column("GPU", [str(rank.index) for rank in ranks], 95, right=True),
+        Column("BACKWARD", [_milliseconds(rank.compute_seconds) for rank in ranks], 96, right=True),
+        Column("P95", [_milliseconds(rank.compute_p95_seconds) for rank in ranks], 60, right=True),
+        Column("WAITS", [percent(rank.wait_share) for rank in ranks], 94, right=True),
+        Column("DATA", [percent(rank.fetch_share) for rank in ranks], 70, right=True),
+        Column("MARK", [_mark(rank) for rank in ranks], 93, least=9),
     ]
-    told = [
-        line for one in ranks if one.note for line in wrapped(safe(one.note), limit, "  - ", "    ")
+    notes = [
+        line
+        for rank in ranks
+        if rank.note
+        for line in wrapped(safe(rank.note), limit, "  - ", "    ")
     ]
-    return [*table(columns, limit), *told]
+    return [*table(columns, limit), *notes]
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -309,18 +315,18 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _mark(rank: RankView) -> str:
-    stands = f"{safe(rank.phase)} in step {rank.step + 1}" if rank.step is not None else ""
-    return ", ".join(part for part in ("straggler" if rank.straggler else "", stands) if part)
+    position = f"{safe(rank.phase)} in step {rank.step + 1}" if rank.step is not None else ""
+    return ", ".join(part for part in ("straggler" if rank.straggler else "", position) if part)
 
 
 def _attempts(attempts: list[AttemptView]) -> list[Column]:
     return [
-        Column("  #", [str(one.attempt) for one in attempts], 99, right=True),
-        Column("GPUS", [places(one.placement) for one in attempts], 90, least=8),
-        Column("WHY THESE GPUS", [safe(one.why) for one in attempts], 80, least=24),
-        Column("LAUNCHED", [moment(one.launched_at) for one in attempts], 60),
-        Column("ENDED", [moment(one.ended_at or "-") for one in attempts], 50),
-        Column("OUTCOME", [safe(one.outcome) or "-" for one in attempts], 95),
+        Column("  #", [str(attempt.attempt) for attempt in attempts], 99, right=True),
+        Column("GPUS", [places(attempt.placement) for attempt in attempts], 90, least=8),
+        Column("WHY THESE GPUS", [safe(attempt.why) for attempt in attempts], 80, least=24),
+        Column("LAUNCHED", [moment(attempt.launched_at) for attempt in attempts], 60),
+        Column("ENDED", [moment(attempt.ended_at or "-") for attempt in attempts], 50),
+        Column("OUTCOME", [safe(attempt.outcome) or "-" for attempt in attempts], 95),
     ]
 
 
