@@ -18,13 +18,18 @@ import msgspec
 from gpq_agent import wire
 
 from gpq import lint
-from gpq.check import gpus, judging, keeping, scratch
-from gpq.check.comparing import Judge
-from gpq.check.guessing import drawn
-from gpq.check.records import Run, read
-from gpq.check.running import Course, Program, Runner, interruptible, last_lines
+from gpq.check import keeping
+from gpq.check.judgement import rows as judgement
+from gpq.check.judgement.guesses import drawn
+from gpq.check.judgement.judge import Judge
+from gpq.check.judgement.notes import notes
+from gpq.check.records import Facts, Run, read
+from gpq.check.replicas import gpus, scratch
+from gpq.check.replicas.courses import Course, last_lines
+from gpq.check.replicas.interruption import interruptible
+from gpq.check.replicas.runner import Program, Runner
 from gpq.check.shapes import AGAIN, REFERENCE, REPLICAS, ROUNDING, Shape, compared
-from gpq.check.verdict import DIFFERS, FAILED, ShapeView, Verdict
+from gpq.check.verdict import FAILED, ShapeView, Verdict
 from gpq.errors import GpqError, TimedOut
 
 THREADS = 4  # cores for each thread of a process beyond the first
@@ -44,6 +49,18 @@ class Asked:
     isolated: bool = False  # a fresh interpreter for every replica
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """All shapes, run and judged. `failure`: of the script in full precision."""
+
+    judge: Judge
+    reorderings: list[Run]
+    runs: list[Run]
+    rows: list[ShapeView]
+    text: str  # of the script
+    failure: str
+
+
 def prove(request: Asked, on_end: Callable[[str], None]) -> Verdict:
     """Run it in every shape; `on_end` hears the name of each that is over. Raises GpqError where
     the script fails alone."""
@@ -51,56 +68,11 @@ def prove(request: Asked, on_end: Callable[[str], None]) -> Verdict:
     if request.gpu:
         gpus.need(REPLICAS, request.python, request.environ, request.cwd)
     home = Path(tempfile.mkdtemp(prefix="gpq-check-"))
-    rows: list[ShapeView] = []
     is_home_cited = False
     try:
         with interruptible(), Runner(_program(request, home), home, request.steps) as runner:
-            deadline = start + request.seconds
-            shapes = (REFERENCE, *ROUNDING, *compared(request.steps))
-            courses, failure = _courses(runner, shapes, deadline, on_end)
-            _whole(courses, request)
-            reference, *other_runs = [
-                read(course.folder, len(course.shape.attempts)) for course in courses
-            ]
-            reorderings, runs = other_runs[: len(ROUNDING)], other_runs[len(ROUNDING) :]
-            _usable(reference, courses[0], request)
-            judge = Judge(reference, *reorderings, exact=runner.exact)
-            reproducible = None
-            if judge.mixed and not drawn(reference):
-                reruns = runner.run((AGAIN,), deadline, on_end)
-                _whole(reruns, request)
-                reproducible = judge.judge(read(reruns[0].folder, 1)).step is None
-            text = Path(request.script).read_text("utf-8", "replace")
-            has_own_loop = reference.facts is not None and not reference.facts.loader
-            pairs = [
-                (course, run)
-                for course, run in zip(courses[1 + len(ROUNDING) :], runs, strict=True)
-                if not has_own_loop or _asked_for(course.shape)
-            ]
-            rows = judging.rows(judge, pairs, text, reproducible)
-        facts = reference.facts
-        verdict = Verdict(
-            script=os.path.realpath(request.script),
-            arguments=list(request.arguments),
-            program=facts.digest if facts else "",
-            files=facts.files if facts else {},
-            torch=facts.torch if facts else "",
-            library=facts.library if facts else "",
-            verdict=judging.worst(rows),
-            steps=reference.last or request.steps,
-            batch=facts.batch if facts else 0,
-            shapes=rows,
-            habits=judging.habits([reference, *reorderings, *runs], rows),
-            notes=[
-                *_notes(reference, rows, judge, failure),
-                *judging.doubts([reference, *runs], rows),
-                *lint.hints(text),
-                *runner.remarks,
-            ],
-            coarse=judge.coarse,
-            seconds=round(time.monotonic() - start, 1),
-            at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        )
+            trial = _trial(request, runner, start + request.seconds, on_end)
+        verdict = _verdict(request, trial, runner.remarks, time.monotonic() - start)
         is_home_cited = verdict.verdict == FAILED
         return _kept(verdict, keeping.place(request.script, list(request.arguments)))
     except GpqError as error:
@@ -110,6 +82,69 @@ def prove(request: Asked, on_end: Callable[[str], None]) -> Verdict:
         raise
     finally:
         _tidy(home, whole=not is_home_cited)
+
+
+def _trial(request: Asked, runner: Runner, deadline: float, on_end: Callable[[str], None]) -> Trial:
+    shapes = (REFERENCE, *ROUNDING, *compared(request.steps))
+    courses, failure = _courses(runner, shapes, deadline, on_end)
+    _whole(courses, request)
+    reference, *other_runs = [read(course.folder, len(course.shape.attempts)) for course in courses]
+    reorderings, runs = other_runs[: len(ROUNDING)], other_runs[len(ROUNDING) :]
+    _usable(reference, courses[0], request)
+    judge = Judge(reference, *reorderings, exact=runner.exact)
+    reproducible = None
+    if judge.rounding.mixed and not drawn(reference):
+        reproducible = _is_reproducible(judge, request, runner, deadline, on_end)
+    text = Path(request.script).read_text("utf-8", "replace")
+    has_own_loop = reference.facts is not None and not reference.facts.loader
+    pairs = [
+        (course, run)
+        for course, run in zip(courses[1 + len(ROUNDING) :], runs, strict=True)
+        if not has_own_loop or _asked_for(course.shape)
+    ]
+    rows = judgement.rows(judge, pairs, text, reproducible)
+    return Trial(judge, reorderings, runs, rows, text, failure)
+
+
+def _is_reproducible(
+    judge: Judge,
+    request: Asked,
+    runner: Runner,
+    deadline: float,
+    on_end: Callable[[str], None],
+) -> bool:
+    """Does the reference train the same, run again?"""
+    courses = runner.run((AGAIN,), deadline, on_end)
+    _whole(courses, request)
+    return judge.judge(read(courses[0].folder, 1)).step is None
+
+
+def _verdict(request: Asked, trial: Trial, remarks: Sequence[str], seconds: float) -> Verdict:
+    judge, rows = trial.judge, trial.rows
+    reference = judge.reference
+    facts = reference.facts or Facts(loader=False)
+    return Verdict(
+        script=os.path.realpath(request.script),
+        arguments=list(request.arguments),
+        program=facts.digest,
+        files=facts.files,
+        torch=facts.torch,
+        library=facts.library,
+        verdict=judgement.worst(rows),
+        steps=reference.last or request.steps,
+        batch=facts.batch,
+        shapes=rows,
+        habits=judgement.habits([reference, *trial.reorderings, *trial.runs], rows),
+        notes=[
+            *notes(reference, rows, judge.rounding, trial.failure),
+            *judgement.doubts([reference, *trial.runs], rows),
+            *lint.hints(trial.text),
+            *remarks,
+        ],
+        coarse=judge.rounding.coarse,
+        seconds=round(seconds, 1),
+        at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
+    )
 
 
 def _courses(
@@ -174,32 +209,39 @@ def _library(home: Path) -> str:
 
 def _whole(courses: list[Course], request: Asked) -> None:
     """Raises where the script fails in one replica alone, or the time is over."""
-    reference = courses[0]
-    if reference.failed:
-        output = last_lines(reference.log)
-        refused = any("Permission denied" in line for line in output)
-        raise GpqError(
-            f"the script failed in one replica alone, with {reference.failed}:",
-            f"{PAST_PYTHON if refused else ''}all that it printed: {reference.log}",
-            output,
-        )
+    if courses[0].failed:
+        raise _failure_alone(courses[0])
     late_shapes = [course.shape.name for course in courses if not course.over]
     if late_shapes:
-        completed_shapes = [
-            course.shape.name for course in courses if course.over and not course.failed
-        ]
-        failures = [
-            f"{course.shape.name} failed with {course.failed}: {course.log}"
-            for course in courses
-            if course.failed
-        ]
         raise TimedOut(
             f"not done after {request.seconds:.0f} s: {'; '.join(late_shapes)}; what they printed:"
-            f" {reference.folder.parent}",
+            f" {courses[0].folder.parent}",
             f"a longer --timeout, fewer --steps (now {request.steps}), or arguments that make the"
             " script smaller",
-            [*failures, *([f"done: {'; '.join(completed_shapes)}"] if completed_shapes else [])],
+            _progress(courses),
         )
+
+
+def _failure_alone(reference: Course) -> GpqError:
+    output = last_lines(reference.log)
+    hint = f"all that it printed: {reference.log}"
+    if any("Permission denied" in line for line in output):
+        hint = PAST_PYTHON + hint
+    problem = f"the script failed in one replica alone, with {reference.failed}:"
+    return GpqError(problem, hint, output)
+
+
+def _progress(courses: Sequence[Course]) -> list[str]:
+    """A line for each shape that failed, and one for those that are done."""
+    lines = [
+        f"{course.shape.name} failed with {course.failed}: {course.log}"
+        for course in courses
+        if course.failed
+    ]
+    names = [course.shape.name for course in courses if course.over and not course.failed]
+    if names:
+        lines.append(f"done: {'; '.join(names)}")
+    return lines
 
 
 def _usable(reference: Run, course: Course, request: Asked) -> None:
@@ -213,55 +255,6 @@ def _usable(reference: Run, course: Course, request: Asked) -> None:
         f"{request.script}: {problem}, so there is nothing to compare",
         f"README, `A script that adapts`; what it printed: {course.folder}",
     )
-
-
-def _notes(reference: Run, rows: list[ShapeView], judge: Judge, failure: str) -> list[str]:
-    """`failure`: of the script in full precision."""
-    notes = []
-    facts = reference.facts
-    if facts and facts.loader and not facts.compiled:
-        notes.append(
-            "random numbers were drawn by example, dropout and augmentation alike: a job's shapes"
-            " draw their own"
-        )
-    if drawn(reference):
-        notes.append(
-            "some random numbers belong to no example, and were drawn alike in every part of a"
-            " step: what they change could not be told from rounding"
-        )
-    if facts and (facts.compiled or not facts.loader):
-        notes.append(
-            "dropout was off: what a compiled model draws, or a loop of its own, nobody sees"
-        )
-    elif facts and facts.recurrent:
-        notes.append(
-            "dropout between the layers of recurrent modules was off: no shape draws as another"
-            " does"
-        )
-    if judge.coarse:
-        where = f"not in full precision, where the script fails ({failure[:200]})"
-        notes.append(
-            f"{where if failure else 'weights in half precision'}: judged at the first step that "
-            f"is made otherwise, to within 3 units in the last place ({judge.coarse:.1%})"
-        )
-    else:
-        notes.append("all was computed in full precision: no autocast, no TF32")
-    if facts and not facts.loader:
-        notes.append("the script has a loop of its own: gpq never accumulates or splits its steps")
-    if judge.mixed and not drawn(reference):
-        notes.append(
-            "the order of the examples in a batch changes what is trained, so rounding could not be"
-            " told apart"
-        )
-    metrics = sorted({name for row in rows for name in row.metrics})
-    if metrics:
-        notes.append(
-            f"logged otherwise: {', '.join(metrics)[:200]} (a part of a batch has a value of its"
-            " own)"
-        )
-    if any(row.verdict == DIFFERS for row in rows):
-        notes.append("a habit behind a difference is a guess, from what differs first")
-    return notes
 
 
 def _tidy(home: Path, *, whole: bool) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from gpq_agent import wire
 
-from gpq.check.comparing import Judge
-from gpq.check.guessing import habit, joined
-from gpq.check.judging import doubts, habits, rows, worst
+from gpq.check.judgement.guesses import joined
+from gpq.check.judgement.habit_words import habit
+from gpq.check.judgement.judge import Judge
+from gpq.check.judgement.rows import doubts, habits, rows, worst
 from gpq.check.records import Facts, Run, Step, Told, read
-from gpq.check.running import Course
+from gpq.check.replicas.courses import Course
 from gpq.check.shapes import REFERENCE, compared
 from gpq.check.verdict import Verdict
 from gpq.views.verdict import lines
@@ -114,7 +115,7 @@ def test_a_habit_that_one_shape_shows_more_plainly_is_that_of_the_others_word_fo
 def test_no_part_of_a_batch_is_as_the_whole_where_the_order_of_its_examples_changes_what_is_trained() -> None:
     """What another order changes counts as rounding, and hides what a part changes."""
     judge = Judge(run(), run())
-    judge.ordered = 1
+    judge.rounding.ordered = 1
     courses = [(Course(shape, Path("/nowhere")), run()) for shape in SHAPES]
     ordered = rows(judge, courses, "", True)
     assert {(row.verdict, row.what, row.habit.code) for row in ordered if row.habit} == {

@@ -148,10 +148,16 @@ class ForkServer:
         """With its last line."""
         assert self._process is not None
         code = self._process.wait()
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
         lines = self._log.read_text("utf-8", "replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f"it ended with {how}{last and f' ({last[:200]})'}"
+        return f"it ended with {ending(code)}{last and f' ({last[:200]})'}"
+
+
+def ending(code: int) -> str:
+    """How a process ended, from its code as subprocess gives it."""
+    if code < 0:
+        return f"signal {-code}"
+    return f"exit code {code}"
 
 
 def _is_gone(pid: int) -> bool:

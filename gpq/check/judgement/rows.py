@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpq.check.comparing import Finding, Judge
-from gpq.check.guessing import Case, batch_norm, guess, habit, joined, own_epochs
+from gpq.check.judgement.guesses import Case, batch_norm, guess, joined, own_epochs
+from gpq.check.judgement.habit_words import habit
+from gpq.check.judgement.judge import Finding, Judge
 from gpq.check.records import Run, Told
-from gpq.check.running import Course, last_lines
+from gpq.check.replicas.courses import Course, last_lines
 from gpq.check.shapes import Shape
 from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
 
@@ -61,45 +62,25 @@ def _compared(
         return _failed(
             judge, course, f"it made {run.last} steps, the reference {judge.reference.last}"
         )
-    if finding.step is not None:
-        cause = guess(Case(judge, shape, run, finding, script, reproducible))
-        return ShapeView(
-            shape.name,
-            DIFFERS,
-            finding.largest,
-            finding.step,
-            _what(finding),
-            cause,
-            finding.metrics,
-            "",
-            "",
-        )
-    if judge.ordered is not None and reproducible and shape.cut:
-        return ShapeView(
-            shape.name,
-            DIFFERS,
-            finding.largest,
-            judge.ordered,
-            ORDER,
-            habit("mixed"),
-            finding.metrics,
-            "",
-            "",
-        )
-    if len(shape.attempts) > 1 and own_epochs(run):
-        step, cause = shape.attempts[1].begin, habit("own-epochs")
-        return ShapeView(
-            shape.name,
-            DIFFERS,
-            finding.largest,
-            step,
-            "epochs left",
-            cause,
-            finding.metrics,
-            "",
-            "",
-        )
-    return ShapeView(shape.name, SAME, finding.largest, None, "", None, finding.metrics, "", "")
+    case = Case(judge, shape, run, finding, script, reproducible)
+    step, what, cause = _difference(case)
+    verdict = SAME if step is None else DIFFERS
+    return ShapeView(
+        shape.name, verdict, finding.largest, step, what, cause, finding.metrics, "", ""
+    )
+
+
+def _difference(case: Case) -> tuple[int | None, str, FoundHabit | None]:
+    """The first step that differs, what differs there, and the habit behind it. None where all is
+    the same."""
+    if case.finding.step is not None:
+        return case.finding.step, _what(case.finding), guess(case)
+    ordered = case.judge.rounding.ordered
+    if ordered is not None and case.reproducible and case.shape.cut:
+        return ordered, ORDER, habit("mixed")
+    if len(case.shape.attempts) > 1 and own_epochs(case.run):
+        return case.shape.attempts[1].begin, "epochs left", habit("own-epochs")
+    return None, "", None
 
 
 def _outside(shape: Shape) -> ShapeView:
