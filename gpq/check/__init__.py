@@ -1,6 +1,6 @@
 """`gpq check`: runs a script in every shape and compares what it trains with one replica alone.
 
-`proving.py` runs the shapes, `judging.py` compares them, `keeping.py` keeps the verdict for the
+`replicas` runs the shapes, `judgement` compares them, `keeping.py` keeps the verdict for the
 program. Whatever a script writes goes to a scratch folder.
 
 Open `proving.py` first.

@@ -26,8 +26,8 @@ SIZE = "#"  # any number but 0 and 1
 
 def place(script: str, arguments: list[str]) -> str:
     """Where the verdict of this script with such arguments would be."""
-    named = json.dumps([os.path.realpath(script), [NUMBER.sub(_size, word) for word in arguments]])
-    return os.path.join(paths.verdicts(), hashlib.sha256(named.encode()).hexdigest()[:32] + ".json")
+    key = json.dumps([os.path.realpath(script), [NUMBER.sub(_size, word) for word in arguments]])
+    return os.path.join(paths.verdicts(), hashlib.sha256(key.encode()).hexdigest()[:32] + ".json")
 
 
 def keep(path: str, verdict: dict[str, object]) -> None:
@@ -36,7 +36,7 @@ def keep(path: str, verdict: dict[str, object]) -> None:
     wire.write_json(path, verdict)
     folder = os.path.dirname(path)
     entries = [entry for entry in os.scandir(folder) if entry.name.endswith(".json")]
-    for entry in sorted(entries, key=lambda each: each.stat().st_mtime)[:-MOST]:
+    for entry in sorted(entries, key=lambda entry: entry.stat().st_mtime)[:-MOST]:
         with contextlib.suppress(OSError):
             os.unlink(entry.path)
 

@@ -17,28 +17,28 @@ def proof(verdict: dict[str, object]) -> ProofMessage | None:
     """None where it has no row that can be read. A shape of several freedoms takes them only where
     none of them is lost already: two replicas that accumulate differ where accumulating does."""
     rows = _rows(verdict)
-    bad = [row for row in rows if row["verdict"] != SAME]
-    lost: set[str] = set()
-    for row in sorted(bad, key=lambda row: len(_needed(row))):
-        needed = _needed(row)
-        if row["verdict"] == TOLD or not lost & set(needed):
-            lost.update(needed)
-    same = {
+    bad_rows = [row for row in rows if row["verdict"] != SAME]
+    lost_freedoms: set[str] = set()
+    for row in sorted(bad_rows, key=lambda row: len(_needed(row))):
+        freedoms = _needed(row)
+        if row["verdict"] == TOLD or not lost_freedoms & set(freedoms):
+            lost_freedoms.update(freedoms)
+    same_freedoms = {
         freedom
         for freedom in FREEDOMS
-        if freedom not in lost
+        if freedom not in lost_freedoms
         and any(freedom in _needed(row) for row in rows)
         and all(row["verdict"] == SAME for row in rows if freedom in _needed(row))
     }
-    if same and not bad and not verdict.get("coarse"):
-        same.add(RETUNE)
+    if same_freedoms and not bad_rows and not verdict.get("coarse"):
+        same_freedoms.add(RETUNE)
     if not rows:
         return None
     return ProofMessage(
         program=str(verdict.get("program"))[:64],
-        same=[freedom for freedom in FREEDOMS if freedom in same],
-        lost=[freedom for freedom in FREEDOMS if freedom in lost],
-        message="; ".join(f"{row['shape']}: {_said(row)}" for row in bad)[:MOST_CHARACTERS],
+        same=[freedom for freedom in FREEDOMS if freedom in same_freedoms],
+        lost=[freedom for freedom in FREEDOMS if freedom in lost_freedoms],
+        message="; ".join(f"{row['shape']}: {_said(row)}" for row in bad_rows)[:MOST_CHARACTERS],
         at=str(verdict.get("at"))[:25],
     )
 

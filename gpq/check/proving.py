@@ -18,13 +18,18 @@ import msgspec
 from gpq_agent import wire
 
 from gpq import lint
-from gpq.check import gpus, judging, keeping, scratch
-from gpq.check.comparing import Judge
-from gpq.check.guessing import drawn
-from gpq.check.records import Run, read
-from gpq.check.running import Course, Program, Runner, interruptible, last_lines
+from gpq.check import keeping
+from gpq.check.judgement import rows as judgement
+from gpq.check.judgement.guesses import drawn
+from gpq.check.judgement.judge import Judge
+from gpq.check.judgement.notes import notes
+from gpq.check.records import Facts, Run, read
+from gpq.check.replicas import gpus, scratch
+from gpq.check.replicas.courses import Course, last_lines
+from gpq.check.replicas.interruption import interruptible
+from gpq.check.replicas.runner import Program, Runner
 from gpq.check.shapes import AGAIN, REFERENCE, REPLICAS, ROUNDING, Shape, compared
-from gpq.check.verdict import DIFFERS, FAILED, ShapeView, Verdict
+from gpq.check.verdict import FAILED, ShapeView, Verdict
 from gpq.errors import GpqError, TimedOut
 
 THREADS = 4  # cores for each thread of a process beyond the first
@@ -44,83 +49,115 @@ class Asked:
     isolated: bool = False  # a fresh interpreter for every replica
 
 
-def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
-    """Run it in every shape; `ended` hears the name of each that is over. Raises GpqError where the
-    script fails alone."""
-    begun = time.monotonic()
-    if asked.gpu:
-        gpus.need(REPLICAS, asked.python, asked.environ, asked.cwd)
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """All shapes, run and judged. `failure`: of the script in full precision."""
+
+    judge: Judge
+    reorderings: list[Run]
+    runs: list[Run]
+    rows: list[ShapeView]
+    text: str  # of the script
+    failure: str
+
+
+def prove(request: Asked, on_end: Callable[[str], None]) -> Verdict:
+    """Run it in every shape; `on_end` hears the name of each that is over. Raises GpqError where
+    the script fails alone."""
+    start = time.monotonic()
+    if request.gpu:
+        gpus.need(REPLICAS, request.python, request.environ, request.cwd)
     home = Path(tempfile.mkdtemp(prefix="gpq-check-"))
-    rows: list[ShapeView] = []
-    named = False
+    is_home_cited = False
     try:
-        with interruptible(), Runner(_program(asked, home), home, asked.steps) as runner:
-            deadline = begun + asked.seconds
-            shapes = (REFERENCE, *ROUNDING, *compared(asked.steps))
-            courses, failure = _courses(runner, shapes, deadline, ended)
-            _whole(courses, asked)
-            reference, *others = [
-                read(course.folder, len(course.shape.attempts)) for course in courses
-            ]
-            turned, runs = others[: len(ROUNDING)], others[len(ROUNDING) :]
-            _usable(reference, courses[0], asked)
-            judge = Judge(reference, *turned, exact=runner.exact)
-            reproducible = None
-            if judge.mixed and not drawn(reference):
-                again = runner.run((AGAIN,), deadline, ended)
-                _whole(again, asked)
-                reproducible = judge.judge(read(again[0].folder, 1)).step is None
-            text = Path(asked.script).read_text("utf-8", "replace")
-            own = reference.facts is not None and not reference.facts.loader
-            pairs = [
-                (course, run)
-                for course, run in zip(courses[1 + len(ROUNDING) :], runs, strict=True)
-                if not own or _asked_for(course.shape)
-            ]
-            rows = judging.rows(judge, pairs, text, reproducible)
-        facts = reference.facts
-        verdict = Verdict(
-            script=os.path.realpath(asked.script),
-            arguments=list(asked.arguments),
-            program=facts.digest if facts else "",
-            files=facts.files if facts else {},
-            torch=facts.torch if facts else "",
-            library=facts.library if facts else "",
-            verdict=judging.worst(rows),
-            steps=reference.last or asked.steps,
-            batch=facts.batch if facts else 0,
-            shapes=rows,
-            habits=judging.habits([reference, *turned, *runs], rows),
-            notes=[
-                *_notes(reference, rows, judge, failure),
-                *judging.doubts([reference, *runs], rows),
-                *lint.hints(text),
-                *runner.remarks,
-            ],
-            coarse=judge.coarse,
-            seconds=round(time.monotonic() - begun, 1),
-            at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        )
-        named = verdict.verdict == FAILED
-        return _kept(verdict, keeping.place(asked.script, list(asked.arguments)))
+        with interruptible(), Runner(_program(request, home), home, request.steps) as runner:
+            trial = _trial(request, runner, start + request.seconds, on_end)
+        verdict = _verdict(request, trial, runner.remarks, time.monotonic() - start)
+        is_home_cited = verdict.verdict == FAILED
+        return _kept(verdict, keeping.place(request.script, list(request.arguments)))
     except GpqError as error:
-        named = any(str(home) in text for text in (error.message, error.hint, *error.quoted))
+        is_home_cited = any(
+            str(home) in text for text in (error.message, error.hint, *error.quoted)
+        )
         raise
     finally:
-        _tidy(home, whole=not named)
+        _tidy(home, whole=not is_home_cited)
+
+
+def _trial(request: Asked, runner: Runner, deadline: float, on_end: Callable[[str], None]) -> Trial:
+    shapes = (REFERENCE, *ROUNDING, *compared(request.steps))
+    courses, failure = _courses(runner, shapes, deadline, on_end)
+    _whole(courses, request)
+    reference, *other_runs = [read(course.folder, len(course.shape.attempts)) for course in courses]
+    reorderings, runs = other_runs[: len(ROUNDING)], other_runs[len(ROUNDING) :]
+    _usable(reference, courses[0], request)
+    judge = Judge(reference, *reorderings, exact=runner.exact)
+    reproducible = None
+    if judge.rounding.mixed and not drawn(reference):
+        reproducible = _is_reproducible(judge, request, runner, deadline, on_end)
+    text = Path(request.script).read_text("utf-8", "replace")
+    has_own_loop = reference.facts is not None and not reference.facts.loader
+    pairs = [
+        (course, run)
+        for course, run in zip(courses[1 + len(ROUNDING) :], runs, strict=True)
+        if not has_own_loop or _asked_for(course.shape)
+    ]
+    rows = judgement.rows(judge, pairs, text, reproducible)
+    return Trial(judge, reorderings, runs, rows, text, failure)
+
+
+def _is_reproducible(
+    judge: Judge,
+    request: Asked,
+    runner: Runner,
+    deadline: float,
+    on_end: Callable[[str], None],
+) -> bool:
+    """Does the reference train the same, run again?"""
+    courses = runner.run((AGAIN,), deadline, on_end)
+    _whole(courses, request)
+    return judge.judge(read(courses[0].folder, 1)).step is None
+
+
+def _verdict(request: Asked, trial: Trial, remarks: Sequence[str], seconds: float) -> Verdict:
+    judge, rows = trial.judge, trial.rows
+    reference = judge.reference
+    facts = reference.facts or Facts(loader=False)
+    return Verdict(
+        script=os.path.realpath(request.script),
+        arguments=list(request.arguments),
+        program=facts.digest,
+        files=facts.files,
+        torch=facts.torch,
+        library=facts.library,
+        verdict=judgement.worst(rows),
+        steps=reference.last or request.steps,
+        batch=facts.batch,
+        shapes=rows,
+        habits=judgement.habits([reference, *trial.reorderings, *trial.runs], rows),
+        notes=[
+            *notes(reference, rows, judge.rounding, trial.failure),
+            *judgement.doubts([reference, *trial.runs], rows),
+            *lint.hints(trial.text),
+            *remarks,
+        ],
+        coarse=judge.rounding.coarse,
+        seconds=round(seconds, 1),
+        at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
+    )
 
 
 def _courses(
-    runner: Runner, shapes: Sequence[Shape], deadline: float, ended: Callable[[str], None]
+    runner: Runner, shapes: Sequence[Shape], deadline: float, on_end: Callable[[str], None]
 ) -> tuple[list[Course], str]:
     """All shapes, in the script's own precision where it fails in full precision, and its error."""
-    courses = runner.run(shapes, deadline, ended)
+    courses = runner.run(shapes, deadline, on_end)
     reference = courses[0]
     if not reference.failed or not any(reference.folder.glob("*.jsonl")):  # none before gpq.init()
         return courses, ""
     failure = reference.error()
     runner.exact = False
-    return runner.run(shapes, deadline, ended), failure
+    return runner.run(shapes, deadline, on_end), failure
 
 
 def _kept(verdict: Verdict, place: str) -> Verdict:
@@ -138,17 +175,23 @@ def _asked_for(shape: Shape) -> bool:
     return not {"accumulate", "split"} & set(shape.freedoms)
 
 
-def _program(asked: Asked, home: Path) -> Program:
+def _program(request: Asked, home: Path) -> Program:
     """As a job's first process is started, with the library that is installed with this gpq."""
-    environ = dict(asked.environ)
-    before = environ.get("PYTHONPATH", "")
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_library(home), before]))
+    environ = dict(request.environ)
+    path = environ.get("PYTHONPATH", "")
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_library(home), path]))
     environ.setdefault("PYTHONUNBUFFERED", "1")
     environ.setdefault("PYTHONHASHSEED", wire.HASH_SEED)
     environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // THREADS)))
     environ |= scratch.variables(home)
     return Program(
-        asked.python, asked.script, asked.arguments, asked.cwd, environ, asked.gpu, asked.isolated
+        request.python,
+        request.script,
+        request.arguments,
+        request.cwd,
+        environ,
+        request.gpu,
+        request.isolated,
     )
 
 
@@ -164,35 +207,44 @@ def _library(home: Path) -> str:
     return str(home / "library")
 
 
-def _whole(courses: list[Course], asked: Asked) -> None:
+def _whole(courses: list[Course], request: Asked) -> None:
     """Raises where the script fails in one replica alone, or the time is over."""
-    first = courses[0]
-    if first.failed:
-        said = last_lines(first.log)
-        refused = any("Permission denied" in line for line in said)
-        raise GpqError(
-            f"the script failed in one replica alone, with {first.failed}:",
-            f"{PAST_PYTHON if refused else ''}all that it printed: {first.log}",
-            said,
-        )
-    late = [course.shape.name for course in courses if not course.over]
-    if late:
-        done = [course.shape.name for course in courses if course.over and not course.failed]
-        failed = [
-            f"{course.shape.name} failed with {course.failed}: {course.log}"
-            for course in courses
-            if course.failed
-        ]
+    if courses[0].failed:
+        raise _failure_alone(courses[0])
+    late_shapes = [course.shape.name for course in courses if not course.over]
+    if late_shapes:
         raise TimedOut(
-            f"not done after {asked.seconds:.0f} s: {'; '.join(late)}; what they printed:"
-            f" {first.folder.parent}",
-            f"a longer --timeout, fewer --steps (now {asked.steps}), or arguments that make the"
+            f"not done after {request.seconds:.0f} s: {'; '.join(late_shapes)}; what they printed:"
+            f" {courses[0].folder.parent}",
+            f"a longer --timeout, fewer --steps (now {request.steps}), or arguments that make the"
             " script smaller",
-            [*failed, *([f"done: {'; '.join(done)}"] if done else [])],
+            _progress(courses),
         )
 
 
-def _usable(reference: Run, course: Course, asked: Asked) -> None:
+def _failure_alone(reference: Course) -> GpqError:
+    output = last_lines(reference.log)
+    hint = f"all that it printed: {reference.log}"
+    if any("Permission denied" in line for line in output):
+        hint = PAST_PYTHON + hint
+    problem = f"the script failed in one replica alone, with {reference.failed}:"
+    return GpqError(problem, hint, output)
+
+
+def _progress(courses: Sequence[Course]) -> list[str]:
+    """A line for each shape that failed, and one for those that are done."""
+    lines = [
+        f"{course.shape.name} failed with {course.failed}: {course.log}"
+        for course in courses
+        if course.failed
+    ]
+    names = [course.shape.name for course in courses if course.over and not course.failed]
+    if names:
+        lines.append(f"done: {'; '.join(names)}")
+    return lines
+
+
+def _usable(reference: Run, course: Course, request: Asked) -> None:
     if reference.outside and (reference.facts is None or not reference.facts.loader):
         problem = "it neither loops over job.loader() nor asks job.should_stop()"
     elif not reference.last and not reference.outside:
@@ -200,58 +252,9 @@ def _usable(reference: Run, course: Course, asked: Asked) -> None:
     else:
         return
     raise GpqError(
-        f"{asked.script}: {problem}, so there is nothing to compare",
+        f"{request.script}: {problem}, so there is nothing to compare",
         f"README, `A script that adapts`; what it printed: {course.folder}",
     )
-
-
-def _notes(reference: Run, rows: list[ShapeView], judge: Judge, failure: str) -> list[str]:
-    """`failure`: of the script in full precision."""
-    notes = []
-    facts = reference.facts
-    if facts and facts.loader and not facts.compiled:
-        notes.append(
-            "random numbers were drawn by example, dropout and augmentation alike: a job's shapes"
-            " draw their own"
-        )
-    if drawn(reference):
-        notes.append(
-            "some random numbers belong to no example, and were drawn alike in every part of a"
-            " step: what they change could not be told from rounding"
-        )
-    if facts and (facts.compiled or not facts.loader):
-        notes.append(
-            "dropout was off: what a compiled model draws, or a loop of its own, nobody sees"
-        )
-    elif facts and facts.recurrent:
-        notes.append(
-            "dropout between the layers of recurrent modules was off: no shape draws as another"
-            " does"
-        )
-    if judge.coarse:
-        where = f"not in full precision, where the script fails ({failure[:200]})"
-        notes.append(
-            f"{where if failure else 'weights in half precision'}: judged at the first step that "
-            f"is made otherwise, to within 3 units in the last place ({judge.coarse:.1%})"
-        )
-    else:
-        notes.append("all was computed in full precision: no autocast, no TF32")
-    if facts and not facts.loader:
-        notes.append("the script has a loop of its own: gpq never accumulates or splits its steps")
-    if judge.mixed and not drawn(reference):
-        notes.append(
-            "the order of the examples in a batch changes what is trained, so rounding could not be"
-            " told apart"
-        )
-    logged = sorted({name for each in rows for name in each.metrics})
-    if logged:
-        notes.append(
-            f"logged otherwise: {', '.join(logged)[:200]} (a part of a batch has a value of its"
-            " own)"
-        )
-    if any(each.verdict == DIFFERS for each in rows):
-        notes.append("a habit behind a difference is a guess, from what differs first")
-    return notes
 
 
 def _tidy(home: Path, *, whole: bool) -> None:

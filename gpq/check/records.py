@@ -91,7 +91,7 @@ class Run:
     outside: int = 0  # optimizer steps outside the loop, where that was all there was
     ended: bool = False  # as it was told, after the last step
     epsilon: float = 0.0  # of the coarsest half type that autocast computed in
-    told: dict[str, Told] = field(default_factory=dict)
+    habits: dict[str, Told] = field(default_factory=dict)
     # what would be told in a job, and is tried here
     suspected: dict[str, Told] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
@@ -146,10 +146,10 @@ def _hear(run: Run, report: dict[str, object]) -> None:
         run.notices.append(str(report.get("message"))[:500])
     elif report.get("kind") == "habit":
         try:
-            told = msgspec.convert(report, Told)
+            habit = msgspec.convert(report, Told)
         except msgspec.ValidationError:
             return
-        run.told.setdefault(told.code, told)
+        run.habits.setdefault(habit.code, habit)
 
 
 def _lines(path: Path, kind: type[Kind]) -> list[Kind]:
@@ -160,7 +160,9 @@ def _lines(path: Path, kind: type[Kind]) -> list[Kind]:
     except OSError:
         return []
     decoder = msgspec.json.Decoder(kind)
-    return [each for line in content.splitlines() if (each := _decoded(decoder, line)) is not None]
+    return [
+        record for line in content.splitlines() if (record := _decoded(decoder, line)) is not None
+    ]
 
 
 def _decoded(decoder: msgspec.json.Decoder[Kind], line: bytes) -> Kind | None:

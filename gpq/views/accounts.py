@@ -13,7 +13,7 @@ TITLES = {"user": "USER", "job": "JOB", "server": "SERVER", "day": "DAY"}
 
 def history(answer: HistoryList, limit: int, bar: str = "") -> list[str]:
     """The jobs, the latest to end last; then how many more there are."""
-    drawn = (
+    text = (
         table(history_columns(answer.jobs), limit, mark=ellipsis())
         if answer.jobs
         else ["no jobs ended then"]
@@ -22,8 +22,8 @@ def history(answer: HistoryList, limit: int, bar: str = "") -> list[str]:
         more = (
             f"{answer.hidden} more ended before: gpq history -n {answer.hidden + len(answer.jobs)}"
         )
-        drawn += wrapped(more, limit)
-    return drawn
+        text += wrapped(more, limit)
+    return text
 
 
 def history_columns(rows: Sequence[EndedView]) -> list[Column]:

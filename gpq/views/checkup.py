@@ -23,12 +23,12 @@ class Checked(Protocol):
     def node(self) -> str: ...
 
 
-def lines(found: Sequence[Checked], limit: int, bar: str = "█") -> list[str]:
+def lines(checks: Sequence[Checked], limit: int, bar: str = "█") -> list[str]:
     """A line a check, its fix below; how many of each verdict at the end."""
-    names = [f"{check.node} {check.name}".strip() for check in found]
+    names = [f"{check.node} {check.name}".strip() for check in checks]
     size = max(map(len, names), default=0)
     text: list[str] = []
-    for name, check in zip(names, found, strict=True):
+    for name, check in zip(names, checks, strict=True):
         text += wrapped(
             safe(check.message),
             limit,
@@ -38,7 +38,7 @@ def lines(found: Sequence[Checked], limit: int, bar: str = "█") -> list[str]:
         if check.fix and check.verdict != "ok":
             text += wrapped(safe(check.fix), limit, " " * (size + 8) + "fix: ", " " * (size + 13))
     count = {
-        verdict: sum(check.verdict == verdict for check in found)
+        verdict: sum(check.verdict == verdict for check in checks)
         for verdict in ("ok", "warn", "fail")
     }
     return [*text, "", ", ".join(f"{number} {verdict}" for verdict, number in count.items())]

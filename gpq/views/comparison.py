@@ -114,53 +114,57 @@ def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> Rende
     no room. `whole`: did all runs end?"""
     several = len(blocks) > 1
     parts: list[RenderableType] = []
-    gone: dict[str, None] = {}
+    missing_titles: dict[str, None] = {}
     for block in blocks:
         cluster = block.cluster if several else ""
         if parts:
             parts.append(Text())
-        shown = _fitted(block.rows, cluster, width, gone)
-        parts.append(_table(block.rows, shown))
+        columns = _fitted(block.rows, cluster, width, missing_titles)
+        parts.append(_table(block.rows, columns))
         if len(block.means) < len(block.rows):
-            shown = _fitted(block.means, cluster, width, gone)
+            columns = _fitted(block.means, cluster, width, missing_titles)
             parts += [
                 Text(),
-                Text(_legend(shown, whole=whole), style="dim"),
-                _table(block.means, shown),
+                Text(_legend(columns, whole=whole), style="dim"),
+                _table(block.means, columns),
             ]
-    if gone:
-        count = f"{len(gone)} column{'s' if len(gone) > 1 else ''} left out at {width} columns"
-        parts += [Text(), Text(f"{count}: {', '.join(gone)}; --csv or --json has all", style="dim")]
+    if missing_titles:
+        plural = "s" if len(missing_titles) > 1 else ""
+        count = f"{len(missing_titles)} column{plural} left out at {width} columns"
+        parts += [
+            Text(),
+            Text(f"{count}: {', '.join(missing_titles)}; --csv or --json has all", style="dim"),
+        ]
     return Group(*parts)
 
 
 def _fitted(
-    rows: Sequence[Summary], cluster: str, width: int, gone: dict[str, None]
+    rows: Sequence[Summary], cluster: str, width: int, missing_titles: dict[str, None]
 ) -> list[Column]:
-    """The columns that there is room for; the titles of the others go to `gone`."""
-    shown = fit(columns(rows, cluster), width)
-    titles = {column.title for column in shown}
-    gone.update(
+    """The columns that there is room for; the titles of the others go to `missing_titles`."""
+    visible_columns = fit(columns(rows, cluster), width)
+    titles = {column.title for column in visible_columns}
+    missing_titles.update(
         {
             column.title: None
             for column in fit(columns(rows, cluster), 0)
             if column.title not in titles
         }
     )
-    return shown
+    return visible_columns
 
 
-def _legend(shown: Sequence[Column], *, whole: bool) -> str:
-    worst = [column.title for column in shown if column.title in ("RHO MAX", "ROUND MAX")]
-    said = "means over the runs of each policy" + (
+def _legend(columns: Sequence[Column], *, whole: bool) -> str:
+    worst = [column.title for column in columns if column.title in ("RHO MAX", "ROUND MAX")]
+    sentence = "means over the runs of each policy" + (
         "" if whole else " that ended: compare those of as many runs only"
     )
-    return f"{said}; {' and '.join(worst)}: their worst" if worst else said
+    return f"{sentence}; {' and '.join(worst)}: their worst" if worst else sentence
 
 
-def _table(rows: Sequence[Summary], shown: Sequence[Column]) -> Table:
+def _table(rows: Sequence[Summary], columns: Sequence[Column]) -> Table:
     table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
-    for column in shown:
+    for column in columns:
         right = "right" if column.right else "left"
         options = {"width": column.size, "no_wrap": True}
         table.add_column(column.title, justify=right, **options)  # type: ignore[arg-type]
@@ -171,7 +175,7 @@ def _table(rows: Sequence[Summary], shown: Sequence[Column]) -> Table:
     )
     for index, row in enumerate(rows):
         table.add_row(
-            *(column.cells[index] for column in shown), style="green" if row in best else ""
+            *(column.cells[index] for column in columns), style="green" if row in best else ""
         )
     return table
 
@@ -181,9 +185,9 @@ def _by_workload(rows: Sequence[Summary]) -> list[list[Summary]]:
     return [[row for row in rows if row.workload == name] for name in names]
 
 
-def document(blocks: Sequence[Block], failed: Sequence[Failure] = ()) -> dict[str, Any]:
+def document(blocks: Sequence[Block], failures: Sequence[Failure] = ()) -> dict[str, Any]:
     """`gpq simulate --json`: seconds, shares from 0 to 1, milliseconds where the name says so.
-    `failed`: the runs that did not end, and why."""
+    `failures`: the runs that did not end, and why."""
     runs = [{"cluster": block.cluster, **asdict(row)} for block in blocks for row in block.rows]
     means = []
     for block in blocks:
@@ -197,12 +201,12 @@ def document(blocks: Sequence[Block], failed: Sequence[Failure] = ()) -> dict[st
         "schema": SCHEMA,
         "runs": runs,
         "means": means,
-        "failed": [_failure(each) for each in failed],
+        "failed": [_failure(failure) for failure in failures],
     }
 
 
-def _failure(failed: Failure) -> dict[str, Any]:
-    row = asdict(failed)
+def _failure(failure: Failure) -> dict[str, Any]:
+    row = asdict(failure)
     row["error"] = row.pop("message")
     return row
 

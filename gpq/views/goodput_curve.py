@@ -12,20 +12,20 @@ MOST = 16  # lines; of longer curves some points are left out
 
 def lines(points: Sequence[CurvePoint], limit: int, bar: str = "█") -> list[str]:
     """`2 |██████ 241 (1.62x, batch 256) <- now`: bars as long as `limit` allows."""
-    chosen = thinned(points)
-    if not chosen:
+    shown_points = thinned(points)
+    if not shown_points:
         return []
-    digits = max(len(str(point.gpus)) for point in chosen)
+    digits = max(len(str(point.gpus)) for point in shown_points)
     remarks = [
         f"{number(point.goodput)} ({number(point.speedup)}x, batch {point.total_batch})"
         + (" <- now" if point.current else "")
-        for point in chosen
+        for point in shown_points
     ]
     room = min(max((limit or 100) - digits - 5 - max(map(len, remarks)), 4), 40)
-    top = max(point.goodput for point in chosen) or 1.0
+    top = max(point.goodput for point in shown_points) or 1.0
     return [
         f"  {point.gpus:{digits}} {bar * max(round(room * point.goodput / top), 1):{room}} {remark}"
-        for point, remark in zip(chosen, remarks, strict=True)
+        for point, remark in zip(shown_points, remarks, strict=True)
     ]
 
 
@@ -34,7 +34,7 @@ def thinned(points: Sequence[CurvePoint]) -> list[CurvePoint]:
     if len(points) <= MOST:
         return list(points)
     step = (len(points) - 1) / (MOST - 2)
-    kept = {round(index * step) for index in range(MOST - 1)} | {
+    indices = {round(index * step) for index in range(MOST - 1)} | {
         i for i, point in enumerate(points) if point.current
     }
-    return [points[index] for index in sorted(kept)]
+    return [points[index] for index in sorted(indices)]

@@ -30,13 +30,15 @@ def lines(
         return wrapped(
             f"{first.loss:.3g} after {first.base_steps:,.0f} base steps{latest}", limit, "  ", "  "
         )
-    said = f"{first.loss:.3g} -> {newest.loss:.3g} over {newest.base_steps:,.0f} base steps{latest}"
-    found = wrapped(said, limit, "  ", "  ")
+    summary = (
+        f"{first.loss:.3g} -> {newest.loss:.3g} over {newest.base_steps:,.0f} base steps{latest}"
+    )
+    text = wrapped(summary, limit, "  ", "  ")
     if bar == "█":
-        found.append(
+        text.append(
             "  " + spark([point.loss for point in points], min(limit or WIDEST, WIDEST) - 2, last)
         )
-    return found
+    return text
 
 
 def spark(values: Sequence[float], room: int, last: float | None = None) -> str:

@@ -27,7 +27,7 @@ def _nodes(nodes: list[NodeView]) -> list[Column]:
         Column("GPUS", [str(len(node.devices)) for node in nodes], 70, right=True),
         Column(
             "IN USE",
-            [str(sum(1 for each in node.devices if each.job)) for node in nodes],
+            [str(sum(1 for device in node.devices if device.job)) for node in nodes],
             69,
             right=True,
         ),
@@ -49,7 +49,9 @@ def _reason(node: NodeView) -> str:
     return "; ".join(safe(part) for part in (node.reason, *node.strangers, *node.damage) if part)
 
 
-def _devices(rows: list[tuple[NodeView, DeviceView]], held: list[ReservationView]) -> list[Column]:
+def _devices(
+    rows: list[tuple[NodeView, DeviceView]], reservations: list[ReservationView]
+) -> list[Column]:
     return [
         Column("SERVER", [safe(node.name) for node, _ in rows], 95, least=6),
         Column("GPU", [str(device.index) for _, device in rows], 96, right=True),
@@ -57,33 +59,39 @@ def _devices(rows: list[tuple[NodeView, DeviceView]], held: list[ReservationView
         Column("STATE", [safe(device.state) for _, device in rows], 98),
         Column("UTIL", [utilisation(device) for _, device in rows], 70, right=True),
         Column("MEMORY", [memory(device) for _, device in rows], 69, right=True),
-        Column("ON IT", [_on_it(node, device, held) for node, device in rows], 80, least=8),
+        Column("ON IT", [_on_it(node, device, reservations) for node, device in rows], 80, least=8),
         Column("ID", [safe(device.id) for _, device in rows], 20, least=8),
     ]
 
 
-def _on_it(node: NodeView, device: DeviceView, held: list[ReservationView]) -> str:
+def _on_it(node: NodeView, device: DeviceView, reservations: list[ReservationView]) -> str:
     """Who is on it, and for whom it is kept now."""
-    kept = [
-        f"reserved for {safe(each.user) or 'nobody'}"
-        for each in held
-        if each.node == node.name
-        and each.begins_in_seconds <= 0
-        and (not each.devices or device.id in each.devices)
+    owners = [
+        f"reserved for {safe(reservation.user) or 'nobody'}"
+        for reservation in reservations
+        if reservation.node == node.name
+        and reservation.begins_in_seconds <= 0
+        and (not reservation.devices or device.id in reservation.devices)
     ]
-    there = occupant(device)
-    return "; ".join([*([] if there == "-" and kept else [there]), *kept])
+    occupancy = occupant(device)
+    return "; ".join([*([] if occupancy == "-" and owners else [occupancy]), *owners])
 
 
-def _reservations(held: list[ReservationView]) -> list[Column]:
+def _reservations(reservations: list[ReservationView]) -> list[Column]:
     return [
-        Column("RESERVATION", [str(each.id) for each in held], 99),
-        Column("SERVER", [safe(each.node) for each in held], 98, least=6),
-        Column("GPUS", [",".join(map(str, each.indices)) or "all" for each in held], 97),
-        Column("FOR", [safe(each.user) or "nobody" for each in held], 96, least=6),
-        Column("BEGINS", [_in(each.begins_in_seconds) for each in held], 90),
-        Column("ENDS", [_in(each.ends_in_seconds) for each in held], 89),
-        Column("BY", [safe(each.by) or "-" for each in held], 20, least=6),
+        Column("RESERVATION", [str(reservation.id) for reservation in reservations], 99),
+        Column("SERVER", [safe(reservation.node) for reservation in reservations], 98, least=6),
+        Column(
+            "GPUS",
+            [",".join(map(str, reservation.indices)) or "all" for reservation in reservations],
+            97,
+        ),
+        Column(
+            "FOR", [safe(reservation.user) or "nobody" for reservation in reservations], 96, least=6
+        ),
+        Column("BEGINS", [_in(reservation.begins_in_seconds) for reservation in reservations], 90),
+        Column("ENDS", [_in(reservation.ends_in_seconds) for reservation in reservations], 89),
+        Column("BY", [safe(reservation.by) or "-" for reservation in reservations], 20, least=6),
     ]
 
 
@@ -110,12 +118,15 @@ def gib(mib: int) -> str:
 
 def occupant(device: DeviceView) -> str:
     """The job on it, or who else, or why nothing may be, since when and until when."""
-    others = [process for process in device.processes if process.job is None]
-    foreign = ", ".join(f"{safe(each.user)}: {safe(each.name)} (pid {each.pid})" for each in others)
-    ours = f"job {device.job}" if device.job is not None else ""
+    strangers = [process for process in device.processes if process.job is None]
+    stranger_names = ", ".join(
+        f"{safe(stranger.user)}: {safe(stranger.name)} (pid {stranger.pid})"
+        for stranger in strangers
+    )
+    job = f"job {device.job}" if device.job is not None else ""
     # who and since when: the same, and more
-    named = device.reason.startswith(("used by ", "also used by "))
-    parts = [ours, "" if named else foreign, safe(device.reason)]
+    is_named = device.reason.startswith(("used by ", "also used by "))
+    parts = [job, "" if is_named else stranger_names, safe(device.reason)]
     if device.state not in ("ok", "foreign") and device.age_seconds is not None:
         parts.append(f"for {duration(device.age_seconds)}")
     if device.next_probe_seconds is not None:

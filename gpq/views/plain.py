@@ -51,10 +51,10 @@ def cut(text: str, columns: int, mark: str = "…") -> str:
         return text
     if columns <= len(mark):
         return mark[:columns]
-    kept = text[: columns - len(mark)]
-    while width(kept) > columns - len(mark):
-        kept = kept[:-1]
-    return kept + mark
+    prefix = text[: columns - len(mark)]
+    while width(prefix) > columns - len(mark):
+        prefix = prefix[:-1]
+    return prefix + mark
 
 
 def pad(text: str, columns: int, *, right: bool = False) -> str:
@@ -68,19 +68,19 @@ def wrapped(text: str, limit: int, first: str = "", later: str = "") -> list[str
     if not limit or width(first + text) <= limit:
         return [first + text]
     room = max(limit - max(len(first), len(later)), 8)
-    found: list[str] = []
+    lines: list[str] = []
     line = ""
     for word in text.split(" "):
         if line and width(line) + 1 + width(word) > room:
-            found.append(line)
+            lines.append(line)
             line = word
         else:
             line = f"{line} {word}" if line else word
         while len(line) > room:  # a path or a reason in one piece
-            found.append(line[:room])
+            lines.append(line[:room])
             line = line[room:]
-    found.append(line)
-    return [(first if index == 0 else later) + part for index, part in enumerate(found)]
+    lines.append(line)
+    return [(first if index == 0 else later) + part for index, part in enumerate(lines)]
 
 
 def duration(seconds: float | None) -> str:
@@ -120,9 +120,9 @@ def number(value: float | None, suffix: str = "") -> str:
 
 def terminal_width() -> int:
     """$COLUMNS, else the terminal's; 0 = no limit, as in a pipe."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdigit() and int(given) > 0:
-        return int(given)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) > 0:
+        return int(columns)
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns
     except (OSError, ValueError, AttributeError):
@@ -170,30 +170,34 @@ class Column:
 
 def fit(columns: list[Column], limit: int) -> list[Column]:
     """The columns that fit in `limit` (0 = all), the rest cut or left out. Never returns none."""
-    shown = [
+    visible_columns = [
         column
         for column in columns
         if any(cell not in ("", "-") for cell in column.cells) or column.keep > 90
     ]
-    while limit and len(shown) > 1:
-        excess = sum(column.size for column in shown) + 2 * (len(shown) - 1) - limit
+    while limit and len(visible_columns) > 1:
+        excess = (
+            sum(column.size for column in visible_columns) + 2 * (len(visible_columns) - 1) - limit
+        )
         if excess <= 0:
             break
-        give = [column for column in shown if column.least and column.size > column.least]
-        if sum(column.size - column.least for column in give) >= excess:
-            _shrink(give, excess)
+        yielding_columns = [
+            column for column in visible_columns if column.least and column.size > column.least
+        ]
+        if sum(column.size - column.least for column in yielding_columns) >= excess:
+            _shrink(yielding_columns, excess)
             break
-        shown.remove(min(shown, key=lambda column: column.keep))
-    if limit and len(shown) == 1:
-        shown[0].size = min(shown[0].size, limit)
-    return shown
+        visible_columns.remove(min(visible_columns, key=lambda column: column.keep))
+    if limit and len(visible_columns) == 1:
+        visible_columns[0].size = min(visible_columns[0].size, limit)
+    return visible_columns
 
 
 def _shrink(columns: list[Column], excess: int) -> None:
     for column in sorted(columns, key=lambda column: column.keep):
-        taken = min(excess, column.size - column.least)
-        column.size -= taken
-        excess -= taken
+        reduction = min(excess, column.size - column.least)
+        column.size -= reduction
+        excess -= reduction
 
 
 def table(
@@ -201,9 +205,9 @@ def table(
 ) -> list[str]:
     """Lines of an aligned table, the title line first; no line is wider than `limit` (0 = no
     limit)."""
-    shown = fit(columns, limit)
+    visible_columns = fit(columns, limit)
     parts = []
-    for column in shown:
+    for column in visible_columns:
         size = column.size
         lines = [column.title, *column.cells]
         if max(map(len, lines)) > size or not all(map(str.isascii, lines)):
@@ -211,7 +215,7 @@ def table(
             lines = [pad(line, size, right=column.right) for line in lines]
         elif column.right:
             lines = [line.rjust(size) for line in lines]
-        elif column is not shown[-1]:
+        elif column is not visible_columns[-1]:
             lines = [line.ljust(size) for line in lines]
         if colour and column.title == "STATE":
             lines[1:] = [COLOURS.get(line.rstrip(), "") + line + RESET for line in lines[1:]]
@@ -225,4 +229,4 @@ def tinted(line: str) -> str:
     import re  # a page of `gpq status` has its own colours
 
     state = rf"(?:(?<=  )|(?<=\()|(?<=: ))({'|'.join(COLOURS)})(?=  |$|[),;]| \(| on )"
-    return re.sub(state, lambda found: f"{COLOURS[found[1]]}{found[1]}{RESET}", line)
+    return re.sub(state, lambda match: f"{COLOURS[match[1]]}{match[1]}{RESET}", line)

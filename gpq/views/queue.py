@@ -58,34 +58,34 @@ def named(row: Row) -> str:
     name, params = safe(row["name"]) or "-", row.get("params")
     if row.get("index") is None:
         return name
-    differs = (
+    difference = (
         " ".join(f"{key}={value}" for key, value in params.items()) if params else str(row["index"])
     )
-    return f"{name}[{safe(differs)}]"
+    return f"{name}[{safe(difference)}]"
 
 
 def folded(rows: list[Row]) -> list[Row]:
     """Waiting elements of an array that wait for the same, each in one row."""
-    found: list[Row] = []
+    rows_to_show: list[Row] = []
     run: list[Row] = []
     for row in [*rows, {}]:
         if run and not _alike(run[-1], row):
-            found += run if len(run) < FOLDED else [_row_of(run)]
+            rows_to_show += run if len(run) < FOLDED else [_row_of(run)]
             run = []
         if row.get("alike", 1) > 1:  # the daemon has folded them
-            found.append(_of_many(row))
+            rows_to_show.append(_of_many(row))
         elif row:
             run.append(row)
-    return found
+    return rows_to_show
 
 
-def _alike(row: Row, other: Row) -> bool:
+def _alike(first: Row, second: Row) -> bool:
     keys = ("array", "state", "reason", "user")
     return (
-        row.get("array") is not None
-        and row.get("alike", 1) == other.get("alike", 1) == 1
-        and row["state"] in ("pending", "held")
-        and all(row[k] == other.get(k) for k in keys)
+        first.get("array") is not None
+        and first.get("alike", 1) == second.get("alike", 1) == 1
+        and first["state"] in ("pending", "held")
+        and all(first[k] == second.get(k) for k in keys)
     )
 
 
@@ -112,11 +112,11 @@ def columns(rows: list[Row], limit: int = 0) -> list[Column]:
     """What `gpq status` shows, most telling last to go; two fifths of `limit` are for the reason
     before others go."""
     users = [safe(row["user"]) for row in rows]
-    shared = len(set(users)) > 1  # else the user is the first thing to leave out
+    has_several_users = len(set(users)) > 1  # else the user is the first thing to leave out
     return [
         Column("ID", [str(row["id"]) for row in rows], 99, right=True),
         Column("NAME", [named(row) for row in rows], 80, least=8),
-        Column("USER", users, 63 if shared else 30, least=6 if shared else 0),
+        Column("USER", users, 63 if has_several_users else 30, least=6 if has_several_users else 0),
         Column("STATE", [safe(row["state"]) for row in rows], 98),
         Column("GPUS", [where(row["placement"]) or "-" for row in rows], 70, least=14),
         Column("BATCH", [batch(row) for row in rows], 45, right=True),
@@ -150,17 +150,17 @@ def lines(
     """The whole answer (rpc JobList) as lines at most `limit` wide. `fold`: many waiting jobs of an
     array in one."""
     rows = folded(answer["jobs"]) if fold else answer["jobs"]
-    drawn = table(columns(rows, limit), limit, colour=colour, mark=mark) if rows else ["no jobs"]
+    text = table(columns(rows, limit), limit, colour=colour, mark=mark) if rows else ["no jobs"]
     waiting = answer.get("hidden_waiting", 0)
     if waiting:
-        drawn.append(f"and {waiting} more pending or held: gpq status state=pending,held")
+        text.append(f"and {waiting} more pending or held: gpq status state=pending,held")
     hidden = answer.get("hidden", 0)
     if hidden:
-        drawn.append(f"and {hidden} more that ended: gpq status --all")
+        text.append(f"and {hidden} more that ended: gpq status --all")
     hint = _where_failures_are_told(rows)
     if hint and (not limit or len(hint) <= limit):
-        drawn.append(hint)
-    return drawn
+        text.append(hint)
+    return text
 
 
 def _where_failures_are_told(rows: list[Row]) -> str:

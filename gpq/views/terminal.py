@@ -19,14 +19,14 @@ class Filter:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-        self._rest = ""
+        self._open_text = ""
 
     def feed(self, data: bytes) -> str:
         """What may be written of `data`; what its end leaves open comes with the next piece."""
-        text = self._rest + self._decoder.decode(data)
-        unfinished = OPEN.search(text)
-        self._rest = unfinished.group() if unfinished else ""
-        return "".join(map(self._show, PART.split(text[: len(text) - len(self._rest)])))
+        text = self._open_text + self._decoder.decode(data)
+        tail = OPEN.search(text)
+        self._open_text = tail.group() if tail else ""
+        return "".join(map(self._show, PART.split(text[: len(text) - len(self._open_text)])))
 
     @staticmethod
     def _show(part: str) -> str:

@@ -9,7 +9,7 @@ from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
 from gpq.core.freedoms.habits import MEANING
 from gpq.views.plain import safe, wrapped
 
-SAID = {
+JUDGEMENTS = {
     SAME: "gpq does not change what this script trains.",
     TOLD: "gpq does not change what this script trains; it leaves out what it cannot do right.",
     DIFFERS: "gpq would change what this script trains.",
@@ -17,55 +17,63 @@ SAID = {
 }
 
 
-def lines(found: Verdict, limit: int, bar: str = "█") -> list[str]:
-    command = " ".join([os.path.basename(found.script), *found.arguments])
-    batch = f", {found.batch} examples a step" if found.batch else ""
+def lines(answer: Verdict, limit: int, bar: str = "█") -> list[str]:
+    command = " ".join([os.path.basename(answer.script), *answer.arguments])
+    batch = f", {answer.batch} examples a step" if answer.batch else ""
     text = wrapped(
-        safe(f"{command}: {found.steps} steps in each shape{batch}, held against one replica"),
+        safe(f"{command}: {answer.steps} steps in each shape{batch}, held against one replica"),
         limit,
         "",
         "  ",
     )
     text.append("")
-    size = max(len(each.shape) for each in found.shapes) if found.shapes else 0
+    size = max(len(row.shape) for row in answer.shapes) if answer.shapes else 0
     text.append(f"{'shape':{size}}  {'verdict':8} {'largest':>8}  first that differs")
-    for each in found.shapes:
-        text += _row(each, size, limit)
+    for row in answer.shapes:
+        text += _row(row, size, limit)
     text.append("")
-    for habit in {each.habit.message: each.habit for each in found.shapes if each.habit}.values():
-        rows = [each for each in found.shapes if each.habit == habit]
+    for habit in {row.habit.message: row.habit for row in answer.shapes if row.habit}.values():
+        affected_rows = [row for row in answer.shapes if row.habit == habit]
         where = (
             "every shape"
-            if len(rows) == len(found.shapes)
-            else "; ".join(each.shape for each in rows)
+            if len(affected_rows) == len(answer.shapes)
+            else "; ".join(row.shape for row in affected_rows)
         )
-        text += _habit(habit, where, rows[0].verdict == TOLD, limit)
-    for note in found.notes:
+        text += _habit(habit, where, affected_rows[0].verdict == TOLD, limit)
+    for note in answer.notes:
         text += wrapped(safe(note), limit, "note: ", "      ")
-    return [*text, *wrapped(f"{SAID[found.verdict]} ({found.seconds:.0f} s)", limit, "", "")]
+    return [
+        *text,
+        *wrapped(f"{JUDGEMENTS[answer.verdict]} ({answer.seconds:.0f} s)", limit, "", ""),
+    ]
 
 
-def _row(each: ShapeView, size: int, limit: int) -> list[str]:
-    largest = f"{each.largest:.1e}" if each.largest else "0"
-    if each.largest is None:
+def _row(row: ShapeView, size: int, limit: int) -> list[str]:
+    largest = f"{row.largest:.1e}" if row.largest else "0"
+    if row.largest is None:
         largest = ""
-    first = f"step {each.step}: {each.what}" if each.step is not None else each.what
-    text = [f"{each.shape:{size}}  {each.verdict:8} {largest:>8}  {safe(first)}".rstrip()]
+    first = f"step {row.step}: {row.what}" if row.step is not None else row.what
+    text = [f"{row.shape:{size}}  {row.verdict:8} {largest:>8}  {safe(first)}".rstrip()]
     indent = " " * (size + 2)
-    if each.problem:
-        text += wrapped(safe(each.problem), limit, indent, indent)
+    if row.problem:
+        text += wrapped(safe(row.problem), limit, indent, indent)
         text += (
-            wrapped(safe(f"what it printed: {each.log}"), limit, indent, indent) if each.log else []
+            wrapped(safe(f"what it printed: {row.log}"), limit, indent, indent) if row.log else []
         )
     return text
 
 
-def _habit(habit: FoundHabit, where: str, told: bool, limit: int) -> list[str]:
+def _habit(habit: FoundHabit, where: str, is_told: bool, limit: int) -> list[str]:
     """What stands against which shapes. Told, or guessed."""
-    said = f"gpq says: {habit.message}" if told else f"probably {habit.message}"
-    text = wrapped(safe(f"{where}: {said}"), limit, "", "  ")
+    sentence = f"gpq says: {habit.message}" if is_told else f"probably {habit.message}"
+    text = wrapped(safe(f"{where}: {sentence}"), limit, "", "  ")
     text += wrapped(safe(f"cure: {habit.cure}"), limit, "  ", "        ")
-    if told:
-        lost = [f"{each} ({MEANING[each]})" if each in MEANING else each for each in habit.freedoms]
-        text += wrapped(safe(f"until then gpq leaves out: {', '.join(lost)}"), limit, "  ", "  ")
+    if is_told:
+        freedoms = [
+            f"{freedom} ({MEANING[freedom]})" if freedom in MEANING else freedom
+            for freedom in habit.freedoms
+        ]
+        text += wrapped(
+            safe(f"until then gpq leaves out: {', '.join(freedoms)}"), limit, "  ", "  "
+        )
     return [*text, ""]

@@ -9,11 +9,11 @@ import pytest
 import torch
 from gpq_agent.train.prove.sketch import COUNT, ROWS, WIDTH, Sketcher
 
-from gpq.check.comparing import Judge
-from gpq.check.guessing import Case, guess
+from gpq.check.judgement.guesses import Case, guess
+from gpq.check.judgement.judge import Judge
+from gpq.check.judgement.sketches import apart
 from gpq.check.records import GRADIENT, Facts, Run, Step
 from gpq.check.shapes import Shape
-from gpq.check.sketches import apart
 
 STEPS = 6
 BODY = ("first.weight", "second.weight")
@@ -136,9 +136,9 @@ def test_in_half_precision_the_first_step_that_is_made_otherwise_is_judged_and_n
 
     how = {"half": True, "bias": 1.0, "noise": 0.0}
     judged = Judge(trained(**how), trained(seed=1, **{**how, "noise": 3e-3}))  # type: ignore[arg-type]
-    assert judged.coarse == pytest.approx(0.0234, rel=0.01)
-    assert not judged.mixed
-    assert judged.ordered is None
+    assert judged.rounding.coarse == pytest.approx(0.0234, rel=0.01)
+    assert not judged.rounding.mixed
+    assert judged.rounding.ordered is None
     for by, since, step in ((1.008, 1, None), (1.04, 1, 1), (1.04, 3, 3), (1.008, 3, None)):
         run = trained(off(by, since), **how)  # type: ignore[arg-type]
         found = judged.judge(run)
@@ -173,7 +173,7 @@ def test_in_half_precision_the_first_step_is_judged_by_its_gradients() -> None:
         return Run(facts=Facts(loader=True), steps=steps, ended=True, epsilon=2.0**-7)
 
     judged = Judge(run(0.0), run(0.0), exact=False)
-    assert judged.coarse == pytest.approx(0.0234, rel=0.01)
+    assert judged.rounding.coarse == pytest.approx(0.0234, rel=0.01)
     first, second = GRADIENT + "layer.0", GRADIENT + "layer.1"
     for rounding, factors, step in (
         (0.005, {}, None),
@@ -189,8 +189,8 @@ def test_in_half_precision_the_first_step_is_judged_by_its_gradients() -> None:
 
 def test_where_the_order_of_examples_changes_everything_that_is_no_rounding() -> None:
     mixed = Judge(trained(), trained(lambda number, each: {name: value * 1.2 for name, value in each.items()}, seed=1))
-    assert mixed.mixed
-    assert mixed.ordered == 1
+    assert mixed.rounding.mixed
+    assert mixed.rounding.ordered == 1
     found = mixed.judge(trained(lambda number, each: {name: value * 1.1 for name, value in each.items()}, seed=2))
     assert found.step == 1
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from gpq_agent import wire
 
-from gpq.check.comparing import Judge
-from gpq.check.guessing import habit, joined
-from gpq.check.judging import doubts, habits, rows, worst
+from gpq.check.judgement.guesses import joined
+from gpq.check.judgement.habit_words import habit
+from gpq.check.judgement.judge import Judge
+from gpq.check.judgement.rows import doubts, habits, rows, worst
 from gpq.check.records import Facts, Run, Step, Told, read
-from gpq.check.running import Course
+from gpq.check.replicas.courses import Course
 from gpq.check.shapes import REFERENCE, compared
 from gpq.check.verdict import Verdict
 from gpq.views.verdict import lines
@@ -28,7 +29,7 @@ def run(*told: Told, wrong: bool = False, epochs: int = 9) -> Run:
         number: Step(indices=[number, 7 + wrong], epoch=number // 4, epochs=epochs, rates=[[0.1]])
         for number in range(9)
     }
-    return Run(steps, Facts(loader=True, size=100, batch=8), ended=True, told={each.code: each for each in told})
+    return Run(steps, Facts(loader=True, size=100, batch=8), ended=True, habits={each.code: each for each in told})
 
 
 def judged(reference: Run, runs: list[Run], failed: str = "") -> dict[str, tuple[str, str]]:
@@ -114,7 +115,7 @@ def test_a_habit_that_one_shape_shows_more_plainly_is_that_of_the_others_word_fo
 def test_no_part_of_a_batch_is_as_the_whole_where_the_order_of_its_examples_changes_what_is_trained() -> None:
     """What another order changes counts as rounding, and hides what a part changes."""
     judge = Judge(run(), run())
-    judge.ordered = 1
+    judge.rounding.ordered = 1
     courses = [(Course(shape, Path("/nowhere")), run()) for shape in SHAPES]
     ordered = rows(judge, courses, "", True)
     assert {(row.verdict, row.what, row.habit.code) for row in ordered if row.habit} == {
@@ -177,7 +178,7 @@ def test_what_is_written_badly_is_left_out(tmp_path: Path) -> None:
         f'{json.dumps(told)}\n{json.dumps(whole)}\n{{"kind":"notice","message":7}}\nx'
     )
     found = read(tmp_path, 2)
-    assert (found.last, found.ended, list(found.told), found.notices) == (1, False, ["c"], ["7"])
+    assert (found.last, found.ended, list(found.habits), found.notices) == (1, False, ["c"], ["7"])
     assert found.facts == Facts(loader=True, batch=4)
     assert found.steps[1].indices == [1, 2, 3]
     assert found.steps[1].metrics == {"loss": [(1.5, 2, 0), (2.5, 1, 1)]}

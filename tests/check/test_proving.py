@@ -10,7 +10,8 @@ from typing import cast
 import pytest
 
 from gpq.check import proving
-from gpq.check.running import Course, Runner
+from gpq.check.replicas.courses import Course
+from gpq.check.replicas.runner import Runner
 from gpq.check.shapes import REFERENCE, Shape, compared
 from gpq.errors import TimedOut
 

@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from gpq.check import scratch
+from gpq.check.replicas import scratch
 
 
 def test_sockets_find_room_in_the_path_of_any_folder(tmp_path: Path) -> None:

@@ -35,14 +35,14 @@ def check(path: str) -> None:
 
 def write(path: str, page: str) -> None:
     """An older page is replaced by a whole one or not at all. Raises UsageError."""
-    beside = f"{path}.part"
+    part = f"{path}.part"
     try:
-        with open(beside, "w", encoding="utf-8") as stream:
+        with open(part, "w", encoding="utf-8") as stream:
             stream.write(page)
-        os.replace(beside, path)
+        os.replace(part, path)
     except OSError as error:
         with suppress(OSError):
-            os.unlink(beside)
+            os.unlink(part)
         raise UsageError(
             f"--html {path}: {error.strerror or error}", "name a file that can be written"
         ) from None
@@ -52,7 +52,9 @@ def document(answer: ReportView, users: ReportView) -> str:
     """`answer` gives the table, `users` (the same window by user) the plots."""
     span = f"{moment(answer.since)[:16]} until {moment(answer.until)[:16]}"
     plots = _plots(users) if users.rows else "<p>No job held a GPU, waited or ended then.</p>"
-    words = "".join(f"<dt>{svg.text(word)}</dt><dd>{svg.text(said)}</dd>" for word, said in WORDS)
+    words = "".join(
+        f"<dt>{svg.text(word)}</dt><dd>{svg.text(meaning)}</dd>" for word, meaning in WORDS
+    )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta'
         ' http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src'
@@ -86,41 +88,44 @@ def _tiles(total: ReportRow) -> str:
 
 
 def _table(answer: ReportView) -> str:
-    shown = answer.rows[:MOST_ROWS]
-    rows = [*shown, answer.total] if len(answer.rows) > 1 else shown
+    shown_rows = answer.rows[:MOST_ROWS]
+    rows = [*shown_rows, answer.total] if len(answer.rows) > 1 else shown_rows
     if not rows:
         return ""
     columns = fit(report_columns(rows, answer.by), 0)
     head = "".join(
-        f"<th{' class=num' if each.right else ''}>{svg.text(each.title)}</th>" for each in columns
+        f"<th{' class=num' if column.right else ''}>{svg.text(column.title)}</th>"
+        for column in columns
     )
     body = "".join(
         f"<tr{' class=all' if row is answer.total else ''}>"
         + "".join(
-            f"<td{' class=num' if each.right else ''}>{svg.text(each.cells[index])}</td>"
-            for each in columns
+            f"<td{' class=num' if column.right else ''}>{svg.text(column.cells[index])}</td>"
+            for column in columns
         )
         + "</tr>"
         for index, row in enumerate(rows)
     )
-    more = len(answer.rows) - len(shown)
-    left = f'<p class="dim">{more} more rows: gpq report --by {answer.by} --csv</p>' if more else ""
+    more = len(answer.rows) - len(shown_rows)
+    remark = (
+        f'<p class="dim">{more} more rows: gpq report --by {answer.by} --csv</p>' if more else ""
+    )
     return (
         f"<h2>By {answer.by}</h2><div"
-        f' class="scroll"><table><tr>{head}</tr>{body}</table></div>{left}'
+        f' class="scroll"><table><tr>{head}</tr>{body}</table></div>{remark}'
     )
 
 
 def _plots(users: ReportView) -> str:
     names = [row.key for row in users.rows if row.gpu_hours > 0 or row.fair_share]
-    own = names if len(names) <= MOST_USERS else names[:MOST_USERS]
+    top_names = names if len(names) <= MOST_USERS else names[:MOST_USERS]
     labels = _labels(users.pieces)
-    found = []
+    sections = []
     if len(users.pieces) > 1 and users.total.gpu_hours > 0:
-        series = _series(users.pieces, own, rest=len(names) > len(own))
+        series = _series(users.pieces, top_names, has_others=len(names) > len(top_names))
         key = [(name, svg.colour(place, len(series))) for place, (name, _) in enumerate(series)]
-        drawn = svg.over_time(series, labels, "GPUs")
-        found.append(f"<h2>GPUs in use, by user</h2><figure>{_key(key)}{drawn}</figure>")
+        picture = svg.over_time(series, labels, "GPUs")
+        sections.append(f"<h2>GPUs in use, by user</h2><figure>{_key(key)}{picture}</figure>")
     if users.total.gpu_hours > 0:
         kinds = (
             ("worth", "good"),
@@ -128,21 +133,21 @@ def _plots(users: ReportView) -> str:
             ("not known", "none"),
         )
         bars = [(row.key, _parts(row)) for row in users.rows[: 2 * MOST_USERS] if row.gpu_hours > 0]
-        found.append(
+        sections.append(
             "<h2>What the GPU hours were"
             f" worth</h2><figure>{_key(kinds)}{svg.parts_of(bars, 'GPU hours')}</figure>"
         )
     if len(users.pieces) > 1 and users.total.gpu_hours > 0:
-        found.append(_fairness(users.pieces, own, labels))
+        sections.append(_fairness(users.pieces, top_names, labels))
     if users.total.rhos:
         bars_of = [(_between(bar.least, bar.below), bar.jobs) for bar in users.rho_bars]
         shades = [_shade(bar) for bar in users.rho_bars]
-        found.append(
+        sections.append(
             "<h2>Finish-time fairness</h2><figure><figcaption>jobs that completed; below 1 they"
             " took less than alone on a fair "
             f'share</figcaption><div class="pair">{svg.histogram(bars_of, shades)}</div></figure>'
         )
-    return "\n".join(found)
+    return "\n".join(sections)
 
 
 def _shade(bar: RhoBar) -> str:
@@ -152,49 +157,51 @@ def _shade(bar: RhoBar) -> str:
 
 
 def _fairness(pieces: Sequence[Piece], names: Sequence[str], labels: Sequence[str]) -> str:
-    held = [sum(each.gpu_hours for each in piece.users) for piece in pieces]
-    found: dict[str, tuple[list[float], list[float]]] = {}
+    totals = [sum(usage.gpu_hours for usage in piece.users) for piece in pieces]
+    shares_by_name: dict[str, tuple[list[float], list[float]]] = {}
     for name in names:
-        mine = [next((each for each in piece.users if each.user == name), None) for piece in pieces]
-        pairs = list(zip(mine, held, strict=True))
-        share = [each.gpu_hours / whole if each and whole else 0.0 for each, whole in pairs]
-        found[name] = (
+        usages = [
+            next((usage for usage in piece.users if usage.user == name), None) for piece in pieces
+        ]
+        pairs = list(zip(usages, totals, strict=True))
+        share = [usage.gpu_hours / total if usage and total else 0.0 for usage, total in pairs]
+        shares_by_name[name] = (
             share,
             [
-                min(each.fair_gpu_hours / whole, 1.0) if each and whole else 0.0
-                for each, whole in pairs
+                min(usage.fair_gpu_hours / total, 1.0) if usage and total else 0.0
+                for usage, total in pairs
             ],
         )
-    highest = max((max(*share, *fair) for share, fair in found.values()), default=0.0)
-    most = next((each for each in (0.2, 0.5) if highest <= each), 1.0)
+    highest = max((max(*share, *fair) for share, fair in shares_by_name.values()), default=0.0)
+    most = next((limit for limit in (0.2, 0.5) if highest <= limit), 1.0)
     colours = svg.COLOURS - 1
-    drawn = [
+    figures = [
         f"<figure><figcaption>{svg.text(name)}</figcaption>"
         f"{svg.shares(share, fair, labels, name, f's{place % colours}', most=most)}</figure>"
-        for place, (name, (share, fair)) in enumerate(found.items())
+        for place, (name, (share, fair)) in enumerate(shares_by_name.items())
     ]
-    said = "bars: share of the GPUs in use; line: the fair share"
+    caption = "bars: share of the GPUs in use; line: the fair share"
     return (
-        f'<h2>Fairness over time</h2><p class="dim">{said}</p><div'
-        f' class="pair">{"".join(drawn)}</div>'
+        f'<h2>Fairness over time</h2><p class="dim">{caption}</p><div'
+        f' class="pair">{"".join(figures)}</div>'
     )
 
 
 def _series(
-    pieces: Sequence[Piece], names: Sequence[str], *, rest: bool
+    pieces: Sequence[Piece], names: Sequence[str], *, has_others: bool
 ) -> list[tuple[str, list[float]]]:
     """GPUs held on average in each piece, by user."""
-    found: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(pieces))
-    for name in [*names, *([OTHERS] if rest else [])]:
-        found[name]
+    series: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(pieces))
+    for name in [*names, *([OTHERS] if has_others else [])]:
+        series[name]
     for index, piece in enumerate(pieces):
         span = (_at(piece.end) - _at(piece.start)).total_seconds() / HOUR
-        for each in piece.users:
-            if each.user in names or rest:
-                found[each.user if each.user in names else OTHERS][index] += (
-                    each.gpu_hours / span if span > 0 else 0.0
+        for usage in piece.users:
+            if usage.user in names or has_others:
+                series[usage.user if usage.user in names else OTHERS][index] += (
+                    usage.gpu_hours / span if span > 0 else 0.0
                 )
-    return list(found.items())
+    return list(series.items())
 
 
 def _parts(row: ReportRow) -> list[tuple[str, float, str]]:
@@ -208,8 +215,10 @@ def _parts(row: ReportRow) -> list[tuple[str, float, str]]:
 
 def _key(entries: Sequence[tuple[str, str]]) -> str:
     mark = '<svg viewBox="0 0 10 10"><rect class="{0}" width="10" height="10"/></svg>'
-    listed = "".join(f"<li>{mark.format(shade)}{svg.text(name)}</li>" for name, shade in entries)
-    return f'<ul class="key">{listed}</ul>'
+    entry_list = "".join(
+        f"<li>{mark.format(shade)}{svg.text(name)}</li>" for name, shade in entries
+    )
+    return f'<ul class="key">{entry_list}</ul>'
 
 
 def _between(least: float, below: float | None) -> str:

@@ -50,10 +50,10 @@ def check(path: str) -> None:
         raise UsageError(
             f"--plot {path}: cannot write in {folder}", "name a folder that is there and writable"
         )
-    broken = _broken(FORMATS[ending])
-    if broken:
+    problem = _broken(FORMATS[ending])
+    if problem:
         raise UsageError(
-            f"--plot needs matplotlib, which cannot be imported: {broken}",
+            f"--plot needs matplotlib, which cannot be imported: {problem}",
             "pip install 'goodput-queue[plot]'",
         )
 
@@ -96,13 +96,13 @@ def draw(blocks: Sequence[Block], path: str) -> None:
         for index, (label, outcome) in enumerate(panels):
             _gpus(figure.add_subplot(grid[1, 2 * index : 2 * index + 2]), label, outcome)
         metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
-        beside = f"{path}.part"  # an older figure is replaced by a whole one or not at all
+        part = f"{path}.part"  # an older figure is replaced by a whole one or not at all
         try:
-            figure.savefig(beside, format=kind, dpi=150, metadata=metadata)
-            os.replace(beside, path)
+            figure.savefig(part, format=kind, dpi=150, metadata=metadata)
+            os.replace(part, path)
         except OSError as error:
             with suppress(OSError):
-                os.unlink(beside)
+                os.unlink(part)
             raise UsageError(
                 f"--plot {path}: {error.strerror or error}", "name a file that can be written"
             ) from None
@@ -179,8 +179,8 @@ def _ecdf(axes: Axes, values: Sequence[float], label: str, look: tuple[str, Styl
 
 def _gpus(axes: Axes, label: str, outcome: Outcome) -> None:
     jobs = sorted(outcome.jobs, key=lambda job: (job.started_at, job.name))
-    moments, held = gpus_over_time(jobs)
-    axes.stackplot(moments / HOUR, held, step="post", linewidth=0.0)
+    moments, gpus = gpus_over_time(jobs)
+    axes.stackplot(moments / HOUR, gpus, step="post", linewidth=0.0)
     axes.set_ylim(0, outcome.gpus)
     axes.margins(x=0.01)
     axes.set_title(f"{label}: {outcome.workload}", fontsize=9.0)
@@ -192,8 +192,8 @@ def gpus_over_time(jobs: Sequence[JobOutcome]) -> tuple[np.ndarray[Any, Any], np
     """(moments of change in seconds, GPUs of each job from each moment on: jobs x moments)."""
     changes: list[list[tuple[Seconds, int]]] = [[*job.sizes, (job.ended_at, 0)] for job in jobs]
     moments = np.array(sorted({moment for sizes in changes for moment, _ in sizes}))
-    held = np.zeros((len(jobs), len(moments)))
+    gpus = np.zeros((len(jobs), len(moments)))
     for row, sizes in enumerate(changes):
         for moment, count in sizes:
-            held[row, np.searchsorted(moments, moment) :] = count
-    return moments, held
+            gpus[row, np.searchsorted(moments, moment) :] = count
+    return moments, gpus

@@ -40,13 +40,13 @@ def over_time(
         base = 0.0
         for place, (name, values) in enumerate(series):
             if values[index] > 0:
-                told = f"{name}, {label}: {number(values[index])} {unit}"
+                tooltip = f"{name}, {label}: {number(values[index])} {unit}"
                 box = (
                     LEFT + index * step,
                     scale(base + values[index]),
                     max(step - min(step * 0.15, 2), 0.5),
                 )
-                parts.append(_box(*box, scale(base) - box[1], colour(place, len(series)), told))
+                parts.append(_box(*box, scale(base) - box[1], colour(place, len(series)), tooltip))
                 base += values[index]
     parts.append(_ticks(labels, step, height))
     return _picture(width, height, parts, f"{unit} over time")
@@ -58,7 +58,7 @@ def colour(place: int, count: int) -> str:
 
 
 def shares(
-    held: Sequence[float],
+    usage: Sequence[float],
     fair: Sequence[float],
     labels: Sequence[str],
     name: str,
@@ -76,21 +76,21 @@ def shares(
     parts = [_grid(scale, width)]
     line = ""
     for index, label in enumerate(labels):
-        left = LEFT + index * step
-        told = (
-            f"{name}, {label}: {held[index]:.0%} of the GPUs in use, fair share {fair[index]:.0%}"
+        x = LEFT + index * step
+        tooltip = (
+            f"{name}, {label}: {usage[index]:.0%} of the GPUs in use, fair share {fair[index]:.0%}"
         )
         parts.append(
             _box(
-                left,
-                scale(held[index]),
+                x,
+                scale(usage[index]),
                 max(step - min(step * 0.15, 2), 0.5),
-                scale(0) - scale(held[index]),
+                scale(0) - scale(usage[index]),
                 shade,
-                told,
+                tooltip,
             )
         )
-        line += f"{'L' if line else 'M'}{_n(left)} {_n(scale(fair[index]))}H{_n(left + step)}"
+        line += f"{'L' if line else 'M'}{_n(x)} {_n(scale(fair[index]))}H{_n(x + step)}"
     parts += [
         f'<path class="fair" d="{line}"/>' if line else "",
         _ticks(labels, step, height, most=3),
@@ -103,23 +103,25 @@ def parts_of(
 ) -> str:
     """A bar a row, of (what, how much, class)."""
     most = max((sum(value for _, value, _ in values) for _, values in rows), default=0.0) or 1.0
-    left, tall = 170, 22
-    drawn: list[str] = []
+    margin, row_height = 170, 22
+    parts: list[str] = []
     for place, (name, values) in enumerate(rows):
-        top, at = TOP + place * tall, float(left)
-        drawn.append(
-            f'<text x="{left - 8}" y="{top + 13}" class="end">{text(cut(safe(name), LABEL))}</text>'
+        y, x = TOP + place * row_height, float(margin)
+        parts.append(
+            f'<text x="{margin - 8}" y="{y + 13}" class="end">{text(cut(safe(name), LABEL))}</text>'
         )
-        for what, value, shade in values:
+        for kind, value, shade in values:
             if value > 0:
-                size = value / most * (width - left - 70)
-                drawn.append(
-                    _box(at, top, size, tall - 6, shade, f"{name}: {number(value)} {unit}, {what}")
+                size = value / most * (width - margin - 70)
+                parts.append(
+                    _box(
+                        x, y, size, row_height - 6, shade, f"{name}: {number(value)} {unit}, {kind}"
+                    )
                 )
-                at += size
-        whole = number(sum(value for _, value, _ in values))
-        drawn.append(f'<text x="{_n(at + 6)}" y="{top + 13}">{whole}</text>')
-    return _picture(width, 2 * TOP + tall * len(rows), drawn, unit)
+                x += size
+        total = number(sum(value for _, value, _ in values))
+        parts.append(f'<text x="{_n(x + 6)}" y="{y + 13}">{total}</text>')
+    return _picture(width, 2 * TOP + row_height * len(rows), parts, unit)
 
 
 def histogram(
@@ -133,14 +135,14 @@ def histogram(
         whole=True,
     )
     step = (width - LEFT) / max(len(bars), 1)
-    drawn = [_grid(scale, width)]
-    for place, ((what, count), shade) in enumerate(zip(bars, shades, strict=True)):
-        left, top = LEFT + place * step, scale(float(count))
-        drawn.append(_box(left + 2, top, step - 4, scale(0) - top, shade, f"{what}: {count} jobs"))
-        drawn.append(
-            f'<text x="{_n(left + step / 2)}" y="{height - 10}" class="mid">{text(what)}</text>'
+    parts = [_grid(scale, width)]
+    for place, ((label, count), shade) in enumerate(zip(bars, shades, strict=True)):
+        x, y = LEFT + place * step, scale(float(count))
+        parts.append(_box(x + 2, y, step - 4, scale(0) - y, shade, f"{label}: {count} jobs"))
+        parts.append(
+            f'<text x="{_n(x + step / 2)}" y="{height - 10}" class="mid">{text(label)}</text>'
         )
-    return _picture(width, height, drawn, "jobs by finish-time fairness")
+    return _picture(width, height, parts, "jobs by finish-time fairness")
 
 
 class _Scale:
@@ -183,11 +185,11 @@ def _round_step(least: float) -> float:
 
 def _grid(scale: _Scale, width: int) -> str:
     lines = "".join(f"M{LEFT} {_n(scale(tick))}H{width}" for tick in scale.ticks)
-    said = "".join(
+    numbers = "".join(
         f'<text x="{LEFT - 6}" y="{_n(scale(tick) + 4)}" class="end">{scale.label(tick)}</text>'
         for tick in scale.ticks
     )
-    return f'<path class="grid" d="{lines}"/>{said}'
+    return f'<path class="grid" d="{lines}"/>{numbers}'
 
 
 def _ticks(labels: Sequence[str], step: float, height: int, most: int = 8) -> str:
@@ -199,15 +201,15 @@ def _ticks(labels: Sequence[str], step: float, height: int, most: int = 8) -> st
     )
 
 
-def _box(left: float, top: float, width: float, height: float, shade: str, told: str) -> str:
-    place = f'x="{_n(left)}" y="{_n(top)}" width="{_n(width)}" height="{_n(max(height, 0.0))}"'
-    return f'<rect class="{shade}" {place}><title>{text(told)}</title></rect>'
+def _box(x: float, y: float, width: float, height: float, shade: str, tooltip: str) -> str:
+    place = f'x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(max(height, 0.0))}"'
+    return f'<rect class="{shade}" {place}><title>{text(tooltip)}</title></rect>'
 
 
-def _picture(width: int, height: int, parts: Sequence[str], told: str) -> str:
+def _picture(width: int, height: int, parts: Sequence[str], title: str) -> str:
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img"'
-        f' aria-label="{text(told)}">{"".join(parts)}</svg>'
+        f' aria-label="{text(title)}">{"".join(parts)}</svg>'
     )
 
 

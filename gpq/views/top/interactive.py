@@ -65,9 +65,9 @@ def ordered(jobs: Sequence[JobView], look: Look) -> list[JobView]:
             return list(jobs)
         return sorted(jobs, key=lambda job: (job.state in ENDED, job.gpus == 0, job.id))
     key = KEYS[look.sort]
-    known = [(value, job) for job in jobs if (value := key(job)) is not None]
-    known.sort(key=lambda pair: pair[0], reverse=look.descending)
-    return [*(job for _, job in known), *(job for job in jobs if key(job) is None)]
+    values = [(value, job) for job in jobs if (value := key(job)) is not None]
+    values.sort(key=lambda pair: pair[0], reverse=look.descending)
+    return [*(job for _, job in values), *(job for job in jobs if key(job) is None)]
 
 
 def place(rows: Sequence[JobView], look: Look) -> int:
@@ -95,8 +95,8 @@ def _lines(view: TopView, jobs: int, height: int) -> tuple[int, int, int]:
     if height < NO_LOWER:
         gpus = min(max(devices, 1), (height - 4) // 3)
         return gpus, height - 4 - gpus, 0
-    found = once.shares(height + 1, devices=devices, jobs=jobs, users=len(view.users))
-    return found[0] or 1, found[1] or 2, found[2] or 2
+    heights = once.shares(height + 1, devices=devices, jobs=jobs, users=len(view.users))
+    return heights[0] or 1, heights[1] or 2, heights[2] or 2
 
 
 def picture(
@@ -104,7 +104,7 @@ def picture(
 ) -> RenderableType:
     """`rows`: the jobs of `view` in order. What stands above and below it is not counted in
     `height`."""
-    live = [job for job in rows if job.state not in ENDED]
+    live_jobs = [job for job in rows if job.state not in ENDED]
     gpus, jobs, lower = _lines(view, len(rows), height)
     parts: list[RenderableType] = []
     if gpus:
@@ -114,15 +114,15 @@ def picture(
     title = _title(rows, first, len(rows[first : first + room]), look, width)
     parts.append(once.panel(title, _table(rows, first, room, look, width), jobs))
     if lower:
-        parts += once.lower(view, live, width, lower)
+        parts += once.lower(view, live_jobs, width, lower)
     return Group(*parts)
 
 
-def _title(rows: Sequence[JobView], first: int, shown: int, look: Look, width: int) -> Text:
+def _title(rows: Sequence[JobView], first: int, count: int, look: Look, width: int) -> Text:
     """`goodput  1-8 of 60  by ETA, descending  /user=ana`."""
     parts = ["goodput"]
-    if shown < len(rows):
-        parts.append(f"{first + 1}-{first + shown} of {len(rows)}")
+    if count < len(rows):
+        parts.append(f"{first + 1}-{first + count} of {len(rows)}")
     if look.sort:
         parts.append(f"by {look.sort}{', descending' if look.descending else ''}")
     if look.filter:
@@ -131,16 +131,16 @@ def _title(rows: Sequence[JobView], first: int, shown: int, look: Look, width: i
 
 
 def _table(rows: list[JobView], first: int, room: int, look: Look, width: int) -> RenderableType:
-    shown = rows[first : first + room]
-    if not shown:
+    visible_jobs = rows[first : first + room]
+    if not visible_jobs:
         return Text(
             "no job matches: / changes the filter, Esc ends it"
             if look.filter
             else "no jobs: gpq submit queues one"
         )
-    found = [job_columns.cells(job) for job in shown]
+    job_cells = [job_columns.cells(job) for job in visible_jobs]
     names, reason = job_columns.with_reason(
-        titles(rows, look, width), rows, found, width, look.sort
+        titles(rows, look, width), rows, job_cells, width, look.sort
     )
     down, up = ("↓", "↑") if plain.ellipsis() == "…" else ("v", "^")
     heads = {look.sort: look.sort + (down if look.descending else up)}
@@ -151,11 +151,13 @@ def _table(rows: list[JobView], first: int, room: int, look: Look, width: int) -
         give="reason" if reason else heads.get("name", "name"),
         expand=width < tables.WIDE,
     )
-    for job, row in zip(shown, found, strict=True):
+    for job, row in zip(visible_jobs, job_cells, strict=True):
         cells = job_columns.narrowed(row, reason)
-        here = job.id == look.selected
-        over = "dim" if job.state in ENDED else ""
+        is_selected = job.id == look.selected
+        style = "dim" if job.state in ENDED else ""
         table.add_row(
-            ">" if here else "", *(cells[name] for name in names), style="reverse" if here else over
+            ">" if is_selected else "",
+            *(cells[name] for name in names),
+            style="reverse" if is_selected else style,
         )
     return table

@@ -39,7 +39,7 @@ COLUMNS = (  # with the least width of the terminal at which they are shown
 )
 RIGHT = "job GPUs batch goodput eff done ETA thruput restarts prio age"
 # a column that says something of none of the jobs is left out
-TOLD: Mapping[str, Callable[[JobView], bool]] = {
+CONTENT: Mapping[str, Callable[[JobView], bool]] = {
     "batch": lambda job: bool(job.total_batch and job.gpus),
     "goodput": lambda job: job.goodput is not None,
     "eff": lambda job: job.efficiency is not None,
@@ -69,7 +69,7 @@ def titles(
         title
         for index, (title, least) in enumerate(COLUMNS)
         if index <= most and width >= least
-        if title == sort or title not in TOLD or any(map(TOLD[title], jobs))
+        if title == sort or title not in CONTENT or any(map(CONTENT[title], jobs))
     ]
 
 
@@ -83,8 +83,8 @@ def with_reason(
     """`names`, those that yield left out and "reason" at the end where it helps, and how many
     columns the reason has: 0 where nothing needs one, or there is no room. `cells` of `jobs`, the
     rows that are seen."""
-    wanted = max((plain.width(str(row["reason"])) for row in cells), default=0)
-    if not wanted:
+    longest = max((plain.width(str(row["reason"])) for row in cells), default=0)
+    if not longest:
         return list(names), 0
     sizes = {
         name: max(len(name) + (name == sort), *(plain.width(str(row[name])) for row in cells)) + 1
@@ -92,14 +92,16 @@ def with_reason(
     }
     sizes["name"] = min(sizes["name"], NAME + 1)
     yielding = [name for name in YIELDING if name != "user" or len({job.user for job in jobs}) == 1]
-    for least in (min(wanted, GOOD), min(wanted, REASON)):
-        kept = list(names)
+    for least in (min(longest, GOOD), min(longest, REASON)):
+        remaining_names = list(names)
         for name in ["", *yielding]:
-            if name in kept and name != sort:
-                kept.remove(name)
-            room = width - FRAME - 2 - sum(sizes[each] for each in kept)  # 2: the cursor
+            if name in remaining_names and name != sort:
+                remaining_names.remove(name)
+            room = (
+                width - FRAME - 2 - sum(sizes[title] for title in remaining_names)
+            )  # 2: the cursor
             if room >= least:
-                return [*kept, "reason"], min(room, wanted)
+                return [*remaining_names, "reason"], min(room, longest)
     return list(names), 0
 
 

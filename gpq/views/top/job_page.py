@@ -70,8 +70,9 @@ def lines(page: Page, width: int) -> list[Text]:
     """Everything but the log; nothing is wider than `width`."""
     job, bar = page.detail.job, "█" if plain.ellipsis() == "…" else "#"
     why = msgspec.structs.replace(page.why, curve=[])
-    told = [
-        f"{plain.moment(each.at)[5:]} {safe(each.text)}" for each in page.detail.history[-EVENTS:]
+    events = [
+        f"{plain.moment(event.at)[5:]} {safe(event.text)}"
+        for event in page.detail.history[-EVENTS:]
     ]
     text = wrapped(_now(job), width)
     text += [
@@ -90,12 +91,13 @@ def lines(page: Page, width: int) -> list[Text]:
     )
     text += detail.paragraph("why", explanation.lines(why, width, bar))
     text += detail.paragraph(
-        "latest events", [line for each in told for line in wrapped(each, width, "  ", "    ")]
+        "latest events", [line for event in events for line in wrapped(event, width, "  ", "    ")]
     )
     text += detail.paragraph("command", wrapped(safe(job.command), width, "  ", "    "))
-    titled = [index > 0 and text[index - 1] == "" for index in range(len(text))]
+    title_flags = [index > 0 and text[index - 1] == "" for index in range(len(text))]
     return [
-        Text(line, style="bold" if title else "") for line, title in zip(text, titled, strict=True)
+        Text(line, style="bold" if title else "")
+        for line, title in zip(text, title_flags, strict=True)
     ]
 
 
@@ -115,15 +117,15 @@ def _now(job: JobView) -> str:
     return "  ".join(f"{key} {value}" for key, value in pairs.items() if value)
 
 
-def tail(log: Sequence[str], width: int, height: int, up: int = 0) -> list[Text]:
-    """So many rows of the log's end, `up` lines before it; long lines are folded, colours are
+def tail(log: Sequence[str], width: int, height: int, offset: int = 0) -> list[Text]:
+    """So many rows of the log's end, `offset` lines before it; long lines are folded, colours are
     kept."""
-    found: list[Text] = []
-    for line in reversed(log[: max(len(log) - up, 0)]):
+    rows: list[Text] = []
+    for line in reversed(log[: max(len(log) - offset, 0)]):
         text = Text.from_ansi(line, no_wrap=True)
         text.expand_tabs(8)
-        rows = text.divide(range(width, len(text), width)) if len(text) > width else [text]
-        found[:0] = list(rows)
-        if len(found) >= height:
+        pieces = text.divide(range(width, len(text), width)) if len(text) > width else [text]
+        rows[:0] = list(pieces)
+        if len(rows) >= height:
             break
-    return found[-height:] if height else []
+    return rows[-height:] if height else []

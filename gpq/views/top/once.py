@@ -31,18 +31,18 @@ from gpq.views.top.tables import (
 
 def frame(view: TopView, width: int, height: int | None, filter: str = "") -> RenderableType:
     """One picture, `width` columns wide; `height` lines high, or as high as it must be (None)."""
-    live = [job for job in view.jobs if job.state not in ENDED]
+    live_jobs = [job for job in view.jobs if job.state not in ENDED]
     rows = shares(
         height,
         devices=sum(len(node.devices) for node in view.nodes),
-        jobs=len(live),
+        jobs=len(live_jobs),
         users=len(view.users),
     )
     return Group(
-        header(view, live, width, filter),
+        header(view, live_jobs, width, filter),
         panel("GPUs", device_table(view.nodes, rows[0], width), rows[0]),
-        panel("goodput", goodput_table(live, rows[1], width, filter), rows[1]),
-        *lower(view, live, width, rows[2]),
+        panel("goodput", goodput_table(live_jobs, rows[1], width, filter), rows[1]),
+        *lower(view, live_jobs, width, rows[2]),
     )
 
 
@@ -72,17 +72,17 @@ def shares(
     if height is None:
         return None, None, None
     room = max(height - 1 - 6, 6)  # a header, and three borders of two lines
-    wanted = (max(devices, 1), jobs + 1, max(users + jobs + 1, 4))
+    needs = (max(devices, 1), jobs + 1, max(users + jobs + 1, 4))
     least = (
-        min(wanted[0], max(room // 4, 2)),
-        min(wanted[1], max(room // 4, 2)),
-        min(wanted[2], max(room // 3, 2)),
+        min(needs[0], max(room // 4, 2)),
+        min(needs[1], max(room // 4, 2)),
+        min(needs[2], max(room // 3, 2)),
     )
-    given = list(least)
+    heights = list(least)
     for index in (1, 0, 2):  # jobs first: that is what one looks for
-        given[index] += max(min(wanted[index] - given[index], room - sum(given)), 0)
-    given[2] += max(room - sum(given), 0)
-    return given[0], given[1], given[2]
+        heights[index] += max(min(needs[index] - heights[index], room - sum(heights)), 0)
+    heights[2] += max(room - sum(heights), 0)
+    return heights[0], heights[1], heights[2]
 
 
 def panel(title: str | Text, body: RenderableType, lines: int | None) -> Panel:
@@ -97,32 +97,36 @@ def panel(title: str | Text, body: RenderableType, lines: int | None) -> Panel:
 
 def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "") -> Text:
     """What is so of the whole, and how much of it a `filter` shows: `rows`."""
-    live = [job for job in rows if job.state not in ENDED]
-    states = view.states if isinstance(view, TopLook) else Counter(job.state for job in live)
+    live_jobs = [job for job in rows if job.state not in ENDED]
+    states = view.states if isinstance(view, TopLook) else Counter(job.state for job in live_jobs)
     devices = sum(len(node.devices) for node in view.nodes)
-    used = sum(device.job is not None for node in view.nodes for device in node.devices)
+    busy_devices = sum(device.job is not None for node in view.nodes for device in node.devices)
     counts = {
         "running": sum(count for state, count in states.items() if state not in IDLE),
         "pending": states.get("pending", 0),
         "held": states.get("held", 0),
     }
-    clock, gpus = f"gpq {plain.moment(view.now)[11:]}", f"{used}/{devices} GPUs"
-    told = [
+    clock, gpus = f"gpq {plain.moment(view.now)[11:]}", f"{busy_devices}/{devices} GPUs"
+    job_counts = [
         ", ".join(f"{count} {state}" for state, count in counts.items() if count or state != "held")
     ]
     if filter:
-        ended = f" and {len(rows) - len(live)} that ended" if len(rows) > len(live) else ""
-        told.append(f"{len(live)} of {sum(states.values())} jobs{ended} shown")
+        ended = (
+            f" and {len(rows) - len(live_jobs)} that ended" if len(rows) > len(live_jobs) else ""
+        )
+        job_counts.append(f"{len(live_jobs)} of {sum(states.values())} jobs{ended} shown")
     parts = [
         clock,
         gpus,
-        *told,
+        *job_counts,
         f"goodput {number(view.cluster_goodput)}",
         f"policy {safe(view.policy)}",
     ]
     if view.round_seconds is not None:
         parts.append(f"round {1000 * view.round_seconds:.1f} ms, {duration(view.round_age)} ago")
-    while len(parts) > 2 + len(told) and len("  ".join(parts)) > width:  # whole words, or none
+    while (
+        len(parts) > 2 + len(job_counts) and len("  ".join(parts)) > width
+    ):  # whole words, or none
         parts.pop()
     if len("  ".join(parts)) > width:  # the panel below has them
         parts.remove(gpus)

@@ -16,20 +16,20 @@ NARROW = 110  # columns below which half of the past is shown
 
 def lines(nodes: list[NodeView], past: Past, width: int) -> list[Text]:
     """Each at most so wide where it is drawn: what is beyond is cut off there."""
-    found: list[Text] = []
+    text: list[Text] = []
     room = PIECES if width >= NARROW else PIECES // 2
     for node in nodes:
         style = "bold" if node.state == "up" else "bold red"
         head = f"{safe(node.name)}  {safe(node.state)}  {node.cores} cores  {gib(node.memory_mib)}"
-        found.append(Text(f"{head}  seen {seen(node)}  {safe(node.reason)}".rstrip(), style=style))
-        found += [
+        text.append(Text(f"{head}  seen {seen(node)}  {safe(node.reason)}".rstrip(), style=style))
+        text += [
             Text(f"  not in the database: {safe(line)}", style="red") for line in node.strangers
         ]
-        found += [Text(f"  {safe(line)}", style="yellow") for line in node.damage]
+        text += [Text(f"  {safe(line)}", style="yellow") for line in node.damage]
         for device in node.devices:
-            found += _device(node, device, past, room)
-        found.append(Text(""))
-    return found[:-1] or [Text("no servers")]
+            text += _device(node, device, past, room)
+        text.append(Text(""))
+    return text[:-1] or [Text("no servers")]
 
 
 def _device(node: NodeView, device: DeviceView, past: Past, room: int) -> list[Text]:
@@ -47,15 +47,16 @@ def _device(node: NodeView, device: DeviceView, past: Past, room: int) -> list[T
     line = Text(f"  {device.index} {kind}  {use}  {full}{memory(device)}  ").append(
         f"{state}{owned(device, past.owners)}", style=style
     )
-    return [line, *(Text(_process(one)) for one in device.processes)]
+    return [line, *(Text(_process(process)) for process in device.processes)]
 
 
 def _measured(device: DeviceView) -> bool:
     return device.utilisation is not None
 
 
-def _process(one: ProcessView) -> str:
-    job = f"  job {one.job}" if one.job is not None else "  not gpq's"
-    since = f"  since {moment(one.since)[5:16]}" if one.since else ""
-    said = safe(one.command or one.name)
-    return f"      pid {one.pid}  {safe(one.user)}  {gib(one.memory_mib)}{job}{since}  {said}"
+def _process(process: ProcessView) -> str:
+    job = f"  job {process.job}" if process.job is not None else "  not gpq's"
+    since = f"  since {moment(process.since)[5:16]}" if process.since else ""
+    command = safe(process.command or process.name)
+    owner = f"      pid {process.pid}  {safe(process.user)}"
+    return f"{owner}  {gib(process.memory_mib)}{job}{since}  {command}"

@@ -46,13 +46,13 @@ def keys(width: int) -> list[Text]:
 
 def late(age: float, why: str, width: int) -> Text:
     """The same, when the last answer is `age` seconds old."""
-    said = f"gpq as of {plain.duration(age)} ago: {safe(why) or 'the daemon takes its time'}"
-    return Text(plain.cut(said, width, plain.ellipsis()), style="bold reverse")
+    message = f"gpq as of {plain.duration(age)} ago: {safe(why) or 'the daemon takes its time'}"
+    return Text(plain.cut(message, width, plain.ellipsis()), style="bold reverse")
 
 
-def prompt(typed: str, width: int) -> Text:
+def prompt(query: str, width: int) -> Text:
     """The end of what is being typed, with a cursor."""
-    line = f"/{safe(typed)}_"
+    line = f"/{safe(query)}_"
     return Text(line[max(len(line) - width + 1, 0) :], style="bold")
 
 

@@ -52,22 +52,24 @@ def device_table(
     if not nodes:
         return Text("no servers")
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_header=False, pad_edge=False)
-    kept = (0, 1, 2, 3, 4, 5) if width >= SLIM else (0, 3, 5)  # of the cells of a line
-    for cell in kept:
+    cells = (0, 1, 2, 3, 4, 5) if width >= SLIM else (0, 3, 5)  # of the cells of a line
+    for cell in cells:
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if cell == 5 else None)
-    measured = any(device.utilisation is not None for node in nodes for device in node.devices)
-    single = lines is None or sum(max(len(node.devices), 1) for node in nodes) <= lines
-    shown = nodes if lines is None or single or len(nodes) <= lines else nodes[: lines - 1]
-    for node in shown:
-        if single and node.devices:
+    is_measured = any(device.utilisation is not None for node in nodes for device in node.devices)
+    has_line_per_device = lines is None or sum(max(len(node.devices), 1) for node in nodes) <= lines
+    shown_nodes = (
+        nodes if lines is None or has_line_per_device or len(nodes) <= lines else nodes[: lines - 1]
+    )
+    for node in shown_nodes:
+        if has_line_per_device and node.devices:
             for device in node.devices:
                 table.add_row(
-                    *(_device(node, device, past, measured=measured)[cell] for cell in kept)
+                    *(_device(node, device, past, measured=is_measured)[cell] for cell in cells)
                 )
         else:
-            table.add_row(*(_summary(node, past, measured=measured)[cell] for cell in kept))
-    if len(shown) < len(nodes):
-        table.add_row(f"+{len(nodes) - len(shown)} servers")
+            table.add_row(*(_summary(node, past, measured=is_measured)[cell] for cell in cells))
+    if len(shown_nodes) < len(nodes):
+        table.add_row(f"+{len(nodes) - len(shown_nodes)} servers")
     return table
 
 
@@ -78,7 +80,7 @@ def _device(
     style = "green" if device.job is not None else "dim"
     if state != "ok":
         style = "red"
-    who = owned(device, past.owners) if past else occupant(device)
+    occupancy = owned(device, past.owners) if past else occupant(device)
     picture = bar(device.utilisation) if measured else ""
     if past and measured:
         picture = past.utilisation(node.name, device.id)
@@ -90,26 +92,28 @@ def _device(
         f"{past.memory(node.name, device.id)} {memory(device)}"
         if past and device.used_mib
         else memory(device),
-        Text(who if state == "ok" else f"{safe(state)} {who}", style=style),
+        Text(occupancy if state == "ok" else f"{safe(state)} {occupancy}", style=style),
     )
 
 
 def owned(device: DeviceView, owners: Mapping[int, str]) -> str:
     """As `occupant`, with the user of the job: `job 3 of ana`."""
     owner = owners.get(device.job) if device.job is not None else None
-    ours, who = f"job {device.job}", occupant(device)
-    return who.replace(ours, f"{ours} of {safe(owner)}", 1) if owner else who
+    job, occupancy = f"job {device.job}", occupant(device)
+    return occupancy.replace(job, f"{job} of {safe(owner)}", 1) if owner else occupancy
 
 
 def _summary(node: NodeView, past: Past | None, *, measured: bool) -> tuple[str | Text, ...]:
     """One line: mean utilisation, and the jobs with their GPUs."""
     busy = [device.utilisation for device in node.devices if device.utilisation is not None]
     mean = round(sum(busy) / len(busy)) if busy else None
-    held: dict[int, list[int]] = {}
+    indices_by_job: dict[int, list[int]] = {}
     for device in node.devices:
         if device.job is not None:
-            held.setdefault(device.job, []).append(device.index)
-    jobs = ", ".join(f"job {job} on {ranges(indices)}" for job, indices in sorted(held.items()))
+            indices_by_job.setdefault(device.job, []).append(device.index)
+    jobs = ", ".join(
+        f"job {job} on {ranges(indices)}" for job, indices in sorted(indices_by_job.items())
+    )
     state = "" if node.state == "up" else f"{safe(node.state)} {safe(node.reason)} "
     picture = bar(mean) if measured else ""
     if past and measured:
@@ -140,17 +144,19 @@ def goodput_table(
         return Text(
             "no live job matches the filter" if filter else "no jobs: gpq submit queues one"
         )
-    ordered = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
-    shown = ordered if lines is None or len(jobs) + 1 <= lines else ordered[: max(lines - 2, 0)]
-    rows = [job_columns.cells(job) for job in shown]
+    sorted_jobs = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
+    shown_jobs = (
+        sorted_jobs if lines is None or len(jobs) + 1 <= lines else sorted_jobs[: max(lines - 2, 0)]
+    )
+    rows = [job_columns.cells(job) for job in shown_jobs]
     titles, reason = job_columns.with_reason(job_columns.titles(jobs, width), jobs, rows, width)
     give = "reason" if reason else "name"
     table = grid(*titles, right=job_columns.RIGHT, give=give, expand=width < WIDE)
     for row in rows:
-        found = job_columns.narrowed(row, reason)
-        table.add_row(*(found[title] for title in titles))
-    if len(shown) < len(ordered):
-        table.add_row("", f"+{len(ordered) - len(shown)} more")
+        cells = job_columns.narrowed(row, reason)
+        table.add_row(*(cells[title] for title in titles))
+    if len(shown_jobs) < len(sorted_jobs):
+        table.add_row("", f"+{len(sorted_jobs) - len(shown_jobs)} more")
     return table
 
 
@@ -184,11 +190,11 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
     ]
     if not rows:
         return Text("nobody uses anything")
-    shown = rows if lines is None or len(rows) + 1 <= lines else rows[: max(lines - 2, 0)]
-    for row in shown:
+    shown_rows = rows if lines is None or len(rows) + 1 <= lines else rows[: max(lines - 2, 0)]
+    for row in shown_rows:
         table.add_row(*row)
-    if len(shown) < len(rows):
-        table.add_row(f"+{len(rows) - len(shown)} more")
+    if len(shown_rows) < len(rows):
+        table.add_row(f"+{len(rows) - len(shown_rows)} more")
     return table
 
 

@@ -62,24 +62,30 @@ class Past:
             del self._tracks[key]
 
     def _note_owners(self, nodes: Sequence[NodeView], jobs: Iterable[JobView]) -> None:
-        there = {device.job for node in nodes for device in node.devices if device.job is not None}
-        told = {
+        jobs_on_devices = {
+            device.job for node in nodes for device in node.devices if device.job is not None
+        }
+        process_owners = {
             process.job: process.user
             for node in nodes
             for device in node.devices
             for process in device.processes
             if process.job is not None
         }
-        known = {**told, **self.owners, **{job.id: job.user for job in jobs if job.id in there}}
-        self.owners = {job: user for job, user in known.items() if job in there}
+        owners = {
+            **process_owners,
+            **self.owners,
+            **{job.id: job.user for job in jobs if job.id in jobs_on_devices},
+        }
+        self.owners = {job: user for job, user in owners.items() if job in jobs_on_devices}
 
     def utilisation(self, node: str, device: str, room: int = USE) -> str:
-        found = self._tracks.get((node, device))
-        return spark(found[0].means() if found else (), room)
+        tracks = self._tracks.get((node, device))
+        return spark(tracks[0].means() if tracks else (), room)
 
     def memory(self, node: str, device: str, room: int = MEMORY) -> str:
-        found = self._tracks.get((node, device))
-        return spark(found[1].means() if found else (), room)
+        tracks = self._tracks.get((node, device))
+        return spark(tracks[1].means() if tracks else (), room)
 
     def server(self, node: str, room: int = USE) -> str:
         """Mean utilisation of its GPUs."""
@@ -93,7 +99,7 @@ class Past:
 def spark(shares: Sequence[float], room: int) -> str:
     """The last `room` of them, one character each, now at the right; 1 is the highest."""
     levels = LEVELS if plain.ellipsis() == "…" else ASCII
-    shown = list(shares)[-room:]
+    visible_shares = list(shares)[-room:]
     return "".join(
-        levels[round(min(max(share, 0.0), 1.0) * (len(levels) - 1))] for share in shown
+        levels[round(min(max(share, 0.0), 1.0) * (len(levels) - 1))] for share in visible_shares
     ).rjust(room)

@@ -392,6 +392,6 @@ seen = sorted(open("log").read().split())
 
 def test_workers_and_groups_are_as_ever(tmp_path: Path) -> None:
     folder = made(tmp_path / "folder")
-    with tempfile.TemporaryDirectory(dir="/tmp") as home:  # sockets have short paths, as in gpq.check.scratch
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:  # sockets have short paths, as in gpq.check.replicas.scratch
         told = checked(Path(home), {"way": (str(folder), WORKERS)})
     assert told["way"][:2] == ["", repr(sorted("00112233"))]

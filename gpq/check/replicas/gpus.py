@@ -15,18 +15,18 @@ PATIENCE = 120  # seconds: a first import of torch from a network drive takes it
 def need(count: int, python: str, environ: Mapping[str, str], cwd: str) -> None:
     """Raises Refused where torch sees fewer: it would train on the CPU instead, without a word.
     Starts a process."""
-    found = _seen(python, environ, cwd)
-    if found < count:
-        seen = f"{found} GPU" if found == 1 else f"{found} GPUs"
+    devices = _seen(python, environ, cwd)
+    if devices < count:
+        supply = f"{devices} GPU" if devices == 1 else f"{devices} GPUs"
         raise Refused(
-            f"--gpu needs {count} GPUs, and torch sees {seen} here",
+            f"--gpu needs {count} GPUs, and torch sees {supply} here",
             "without --gpu the check runs on the CPUs",
         )
 
 
 def _seen(python: str, environ: Mapping[str, str], cwd: str) -> int:
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             [python, "-c", ASK],
             env=environ,
             cwd=cwd,
@@ -42,12 +42,12 @@ def _seen(python: str, environ: Mapping[str, str], cwd: str) -> int:
             f"torch did not say within {PATIENCE} s how many GPUs there are",
             "is the driver well? nvidia-smi",
         ) from None
-    last = asked.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2]
-    if asked.returncode or not last.isdecimal():
-        said = asked.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    last_line = answer.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    if answer.returncode or not last_line.isdecimal():
+        error_line = answer.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
         problem = (
             f"{python} cannot say how many GPUs there are:"
-            f" {said or f'exit code {asked.returncode}'}"
+            f" {error_line or f'exit code {answer.returncode}'}"
         )
         raise GpqError(problem[:500], "--python PATH names an interpreter that has torch")
-    return int(last)
+    return int(last_line)

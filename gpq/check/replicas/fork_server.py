@@ -67,23 +67,23 @@ class ForkServer:
         self.ready, self.lost = False, ""
         self.codes: dict[int, int] = {}
         self._script, self._log = script, log
-        self._forked: list[int] = []
-        self._heard = b""
-        self._begun = time.monotonic()
+        self._forked_pids: list[int] = []
+        self._buffer = b""
+        self._start = time.monotonic()
         self._process: subprocess.Popen[bytes] | None = None
-        self._channel, other = socket.socketpair()
+        self._channel, server_end = socket.socketpair()
         folder = os.path.dirname(os.path.realpath(script))
-        with other, open(log, "wb") as output:
+        with server_end, open(log, "wb") as output:
             try:
                 self._process = subprocess.Popen(
-                    [*head, python, "-c", PROGRAM, script, str(other.fileno()), folder],
+                    [*head, python, "-c", PROGRAM, script, str(server_end.fileno()), folder],
                     cwd=cwd,
                     env=dict(environ),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    pass_fds=(lifeline, other.fileno()),
+                    pass_fds=(lifeline, server_end.fileno()),
                 )
             except OSError as error:
                 self.lost = f"{python} cannot be started: {error.strerror}"
@@ -93,15 +93,15 @@ class ForkServer:
         request = {"arguments": list(arguments), "environ": dict(environ), "log": str(log)}
         with contextlib.suppress(OSError):  # then there is no answer either
             self._channel.sendall(json.dumps(request).encode() + b"\n")
-        self._forked.clear()
+        self._forked_pids.clear()
         deadline = time.monotonic() + PATIENCE
-        while not self._forked:
+        while not self._forked_pids:
             self.listen(PATIENCE)
             if time.monotonic() > deadline:
                 self._lose(f"it gave no answer for {PATIENCE:.0f} s")
             if self.lost:
                 raise ServerLost
-        return Fork(self, self._forked.pop())
+        return Fork(self, self._forked_pids.pop())
 
     def listen(self, seconds: float = 0.0) -> None:
         """Take in what it has said; wait for a word at most so long."""
@@ -113,10 +113,10 @@ class ForkServer:
                 data = b""
             if not data:
                 self._lose(self._how_it_ended())
-            *lines, self._heard = (self._heard + data).split(b"\n")
+            *lines, self._buffer = (self._buffer + data).split(b"\n")
             for line in lines:
                 self._hear(*json.loads(line))
-        if not self.ready and not self.lost and time.monotonic() > self._begun + PATIENCE:
+        if not self.ready and not self.lost and time.monotonic() > self._start + PATIENCE:
             self._lose(f"it was not ready after {PATIENCE:.0f} s")
 
     def close(self) -> None:
@@ -129,15 +129,15 @@ class ForkServer:
             self._process.kill()
             self._process.wait()
 
-    def _hear(self, word: str, *rest: object) -> None:
+    def _hear(self, word: str, *details: object) -> None:
         if word == "ready":
             self.ready = True
         elif word == "refused":
-            self._lose(str(rest[0]))
-        elif word == "forked" and isinstance(rest[0], int):
-            self._forked.append(rest[0])
-        elif word == "ended" and isinstance(rest[0], int) and isinstance(rest[1], int):
-            self.codes[rest[0]] = rest[1]
+            self._lose(str(details[0]))
+        elif word == "forked" and isinstance(details[0], int):
+            self._forked_pids.append(details[0])
+        elif word == "ended" and isinstance(details[0], int) and isinstance(details[1], int):
+            self.codes[details[0]] = details[1]
 
     def _lose(self, why: str) -> None:
         self.lost = why
@@ -148,10 +148,16 @@ class ForkServer:
         """With its last line."""
         assert self._process is not None
         code = self._process.wait()
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
         lines = self._log.read_text("utf-8", "replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f"it ended with {how}{last and f' ({last[:200]})'}"
+        return f"it ended with {ending(code)}{last and f' ({last[:200]})'}"
+
+
+def ending(code: int) -> str:
+    """How a process ended, from its code as subprocess gives it."""
+    if code < 0:
+        return f"signal {-code}"
+    return f"exit code {code}"
 
 
 def _is_gone(pid: int) -> bool:

@@ -9,34 +9,28 @@ attempt of a job to the next.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
 import shutil
-import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpq_agent import wire
 
-from gpq.check.fork_server import Fork, ForkServer, ServerLost
-from gpq.check.scratch import confined
+from gpq.check.replicas.courses import Course, Process
+from gpq.check.replicas.fork_server import Fork, ForkServer, ServerLost
+from gpq.check.replicas.scratch import confined
 from gpq.check.shapes import REFERENCE, Attempt, Shape
-from gpq.errors import GpqError, Interrupted
+from gpq.errors import GpqError
 
 LOOPBACK = "127.0.0.1"
 PORTS = range(20_000, 32_000)
-TRIES = 3  # of an attempt whose port was taken
 POLL_SECONDS = 0.02
-LAST_LINES = 12
-MOST_OF_A_LOG = 1 << 16  # bytes of its end that are looked at
-
-Process = subprocess.Popen[bytes] | Fork
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +47,6 @@ class Program:
     isolated: bool = False
 
 
-@dataclass
-class Course:
-    """One shape on its way: `attempt` is the index of the one that runs, -1 before the first."""
-
-    shape: Shape
-    folder: Path
-    attempt: int = -1
-    processes: list[Process] = field(default_factory=list)
-    failed: str = ""  # why it did not come to its end
-    log: str = ""  # of the process that failed
-    over: bool = False
-    tries: int = 1
-
-    def log_of(self, rank: int) -> Path:
-        """What a replica of the attempt that runs, or ran last, printed."""
-        return self.folder / f"{self.attempt + 1}.{rank}.log"
-
-    def error(self) -> str:
-        """The last line of what failed."""
-        line = " ".join(last_lines(self.log)[-1:])
-        return line.removeprefix("[rank0]: ") or self.failed
-
-
 class Runner:
     """A context: at its end everything that it started is gone. `exact`: does it run in full
     precision? `remarks`: what the user is to know of the way that it ran."""
@@ -90,7 +61,7 @@ class Runner:
         self._server: ForkServer | None = None
         self.remarks: list[str] = []
         self.exact = True
-        self._lifeline, self._held = os.pipe()
+        self._lifeline, self._lifeline_end = os.pipe()
 
     def __enter__(self) -> Runner:
         program = self._program
@@ -111,37 +82,24 @@ class Runner:
         self.stop()
         if self._server is not None:
             self._server.close()
-        os.close(self._held)
+        os.close(self._lifeline_end)
         os.close(self._lifeline)
 
     def run(
-        self, shapes: Sequence[Shape], deadline: float, ended: Callable[[str], None]
+        self, shapes: Sequence[Shape], deadline: float, on_end: Callable[[str], None]
     ) -> list[Course]:
         """All of them to their ends, or until the first of `shapes` fails, or `deadline` (monotonic
-        seconds) is there: then what still runs is stopped, and not over. `ended` hears of each."""
+        seconds) is there: then what still runs is stopped, and not over. `on_end` hears of each."""
         courses = [Course(shape, self._prepared(shape)) for shape in shapes]
         self._courses += courses
-        cores = max(2, len(os.sched_getaffinity(0)))
         while not all(course.over for course in courses) and time.monotonic() < deadline:
             self._look_at_server()
-            busy = (
-                sum(len(course.processes) for course in courses if not course.over)
-                + self._is_waiting()
-            )
-            for course in sorted(courses, key=lambda each: -len(each.shape.attempts)):
-                # the longest way first
-                if not course.over and not course.processes:
-                    needed = course.shape.attempts[course.attempt + 1].replicas
-                    if busy + needed <= cores and (
-                        course.shape is REFERENCE or not self._is_waiting()
-                    ):
-                        busy += needed
-                        self._start(course)
+            self._start_what_fits(courses)
             for course in courses:
                 if course.processes:
-                    self._look(course)
+                    course.look()
                     if course.over:
-                        ended(course.shape.name)
+                        on_end(course.shape.name)
             if courses[0].failed:
                 break
             time.sleep(POLL_SECONDS)
@@ -151,9 +109,21 @@ class Runner:
     def stop(self) -> None:
         """End what still runs."""
         for course in self._courses:
-            for process in course.processes:
-                _end(process)
-            course.processes.clear()
+            course.close()
+
+    def _start_what_fits(self, courses: Sequence[Course]) -> None:
+        """On the cores that are free, the longest way first. The reference needs no server."""
+        cores = max(2, len(os.sched_getaffinity(0)))
+        busy = sum(len(course.processes) for course in courses if not course.over)
+        busy += self._is_waiting()
+        for course in sorted(courses, key=lambda course: -len(course.shape.attempts)):
+            if course.over or course.processes:
+                continue
+            replicas = course.shape.attempts[course.attempt + 1].replicas
+            can_start = course.shape is REFERENCE or not self._is_waiting()
+            if can_start and busy + replicas <= cores:
+                busy += replicas
+                self._start(course)
 
     def _prepared(self, shape: Shape) -> Path:
         folder = self._folder / shape.name.replace(" ", "-").replace(",", "")
@@ -179,7 +149,7 @@ class Runner:
             self._server = None
 
     def _begin_anew(self, course: Course) -> None:
-        self._close(course)
+        course.close()
         self._prepared(course.shape)
         course.attempt, course.tries = -1, 1
 
@@ -189,19 +159,18 @@ class Runner:
         (course.folder / str(course.attempt + 1)).mkdir(exist_ok=True)
         port = _free_port()
         for rank in range(attempt.replicas):
-            own = self._own_environ(course, attempt, rank, port)
-            if self._server is None or course.shape is REFERENCE:
-                course.processes.append(
-                    self._launched({**self._environ, **own}, course.log_of(rank))
-                )
-                continue
+            environ = self._own_environ(course, attempt, rank, port)
             try:
-                course.processes.append(
-                    self._server.fork(self._program.arguments, own, course.log_of(rank))
-                )
+                course.processes.append(self._replica(course, environ, course.log_of(rank)))
             except ServerLost:
                 self._begin_anew(course)
                 break
+
+    def _replica(self, course: Course, environ: dict[str, str], log: Path) -> Process:
+        """`environ`: what it has beyond the others. Raises ServerLost."""
+        if self._server is None or course.shape is REFERENCE:
+            return self._launched({**self._environ, **environ}, log)
+        return self._server.fork(self._program.arguments, environ, log)
 
     def _launched(self, environ: dict[str, str], path: Path) -> subprocess.Popen[bytes]:
         program = self._program
@@ -249,81 +218,15 @@ class Runner:
             environ[wire.ENV_RESUME] = "1"
         return environ
 
-    def _look(self, course: Course) -> None:
-        """Has its attempt ended? A replica that failed leaves the others waiting for it."""
-        codes = [process.poll() for process in course.processes]
-        bad = next((rank for rank, code in enumerate(codes) if code), None)
-        if bad is not None and course.tries < TRIES and _taken(course, bad):
-            self._close(course)
-            course.tries += 1
-            course.attempt -= 1
-        elif bad is not None:
-            code = codes[bad] or 0
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            self._fail(course, how, bad)
-        elif None not in codes:
-            self._close(course)
-            course.over = course.attempt + 1 == len(course.shape.attempts)
-
-    def _fail(self, course: Course, how: str, rank: int) -> None:
-        course.failed, course.log, course.over = how, str(course.log_of(rank)), True
-        self._close(course)
-
-    def _close(self, course: Course) -> None:
-        for process in course.processes:
-            _end(process)
-        course.processes.clear()
-
-
-def _end(process: Process) -> None:
-    """Its whole session: loader workers, and whatever the script has started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
 
 def _free_port() -> int:
     """Not one that the system gives away by itself: it is taken seconds later, when the script has
     imported torch."""
     while True:
         port = random.choice(PORTS)
-        with socket.socket() as found:
+        with socket.socket() as probe:
             try:
-                found.bind((LOOPBACK, port))
+                probe.bind((LOOPBACK, port))
             except OSError:
                 continue
         return port
-
-
-def _taken(course: Course, rank: int) -> bool:
-    """Was the port somebody else's by then?"""
-    return any("EADDRINUSE" in line for line in last_lines(str(course.log_of(rank))))
-
-
-def last_lines(path: str) -> list[str]:
-    """The end of what a process printed."""
-    try:
-        with open(path, "rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - MOST_OF_A_LOG))
-            text = stream.read().decode("utf-8", "replace")
-    except OSError:
-        return []
-    return [line for line in text.splitlines() if line.strip()][-LAST_LINES:]
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM and a terminal that goes are errors here, as Ctrl-C is: contexts close, and their
-    processes end."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-
-    def leave(number: int, _: object) -> None:
-        raise Interrupted(number, "the check was ended; nothing of it still runs")
-
-    for number in before:
-        signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

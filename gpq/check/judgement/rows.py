@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpq.check.comparing import Finding, Judge
-from gpq.check.guessing import Case, batch_norm, guess, habit, joined, own_epochs
+from gpq.check.judgement.guesses import Case, batch_norm, guess, joined, own_epochs
+from gpq.check.judgement.habit_words import habit
+from gpq.check.judgement.judge import Finding, Judge
 from gpq.check.records import Run, Told
-from gpq.check.running import Course, last_lines
+from gpq.check.replicas.courses import Course, last_lines
 from gpq.check.shapes import Shape
 from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
 
@@ -23,11 +24,11 @@ def rows(
 ) -> list[ShapeView]:
     """The table. `script`: its text; `reproducible`: do two runs of the reference agree? None where
     nobody looked."""
-    found = [_row(judge, course, run, script, reproducible) for course, run in pairs]
-    guesses = joined([each.habit if each.verdict == DIFFERS else None for each in found])
+    table = [_row(judge, course, run, script, reproducible) for course, run in pairs]
+    guesses = joined([row.habit if row.verdict == DIFFERS else None for row in table])
     return [
-        msgspec.structs.replace(each, habit=habit or each.habit)
-        for each, habit in zip(found, guesses, strict=True)
+        msgspec.structs.replace(row, habit=habit or row.habit)
+        for row, habit in zip(table, guesses, strict=True)
     ]
 
 
@@ -38,14 +39,14 @@ def _row(
     begins otherwise. What was suspected is told where it shows: a job that it has been seen in is
     kept from such shapes."""
     shape = course.shape
-    told = _against(shape, {**judge.reference.told, **run.told})
-    if told is not None:
-        return ShapeView(shape.name, TOLD, None, None, "", told, [], "", "")
+    told_habit = _against(shape, {**judge.reference.habits, **run.habits})
+    if told_habit is not None:
+        return ShapeView(shape.name, TOLD, None, None, "", told_habit, [], "", "")
     row = _compared(judge, course, run, script, reproducible)
-    suspected = _against(shape, {**judge.reference.suspected, **run.suspected})
-    if suspected is None or row.verdict == SAME or reproducible is False:
+    suspected_habit = _against(shape, {**judge.reference.suspected, **run.suspected})
+    if suspected_habit is None or row.verdict == SAME or reproducible is False:
         return row
-    return msgspec.structs.replace(row, verdict=TOLD, habit=suspected, problem="", log="")
+    return msgspec.structs.replace(row, verdict=TOLD, habit=suspected_habit, problem="", log="")
 
 
 def _compared(
@@ -61,45 +62,25 @@ def _compared(
         return _failed(
             judge, course, f"it made {run.last} steps, the reference {judge.reference.last}"
         )
-    if finding.step is not None:
-        cause = guess(Case(judge, shape, run, finding, script, reproducible))
-        return ShapeView(
-            shape.name,
-            DIFFERS,
-            finding.largest,
-            finding.step,
-            _what(finding),
-            cause,
-            finding.metrics,
-            "",
-            "",
-        )
-    if judge.ordered is not None and reproducible and shape.cut:
-        return ShapeView(
-            shape.name,
-            DIFFERS,
-            finding.largest,
-            judge.ordered,
-            ORDER,
-            habit("mixed"),
-            finding.metrics,
-            "",
-            "",
-        )
-    if len(shape.attempts) > 1 and own_epochs(run):
-        step, cause = shape.attempts[1].begin, habit("own-epochs")
-        return ShapeView(
-            shape.name,
-            DIFFERS,
-            finding.largest,
-            step,
-            "epochs left",
-            cause,
-            finding.metrics,
-            "",
-            "",
-        )
-    return ShapeView(shape.name, SAME, finding.largest, None, "", None, finding.metrics, "", "")
+    case = Case(judge, shape, run, finding, script, reproducible)
+    step, what, cause = _difference(case)
+    verdict = SAME if step is None else DIFFERS
+    return ShapeView(
+        shape.name, verdict, finding.largest, step, what, cause, finding.metrics, "", ""
+    )
+
+
+def _difference(case: Case) -> tuple[int | None, str, FoundHabit | None]:
+    """The first step that differs, what differs there, and the habit behind it. None where all is
+    the same."""
+    if case.finding.step is not None:
+        return case.finding.step, _what(case.finding), guess(case)
+    ordered = case.judge.rounding.ordered
+    if ordered is not None and case.reproducible and case.shape.cut:
+        return ordered, ORDER, habit("mixed")
+    if len(case.shape.attempts) > 1 and own_epochs(case.run):
+        return case.shape.attempts[1].begin, "epochs left", habit("own-epochs")
+    return None, "", None
 
 
 def _outside(shape: Shape) -> ShapeView:
@@ -112,42 +93,49 @@ def _outside(shape: Shape) -> ShapeView:
 
 def habits(runs: Sequence[Run], rows: Sequence[ShapeView] = ()) -> list[FoundHabit]:
     """Everything that the library told, once, and what it suspected that shows in a row."""
-    told = {code: _view(told) for run in runs for code, told in run.told.items()}
-    shown = {
+    told_habits = {
+        code: _view(told_habit) for run in runs for code, told_habit in run.habits.items()
+    }
+    shown_habits = {
         row.habit.code: row.habit for row in rows if row.verdict == TOLD and row.habit is not None
     }
-    return list({**told, **shown}.values())
+    return list({**told_habits, **shown_habits}.values())
 
 
 def doubts(runs: Sequence[Run], rows: Sequence[ShapeView]) -> list[str]:
     """A line for each suspicion of the library that shows in no row."""
-    shown = {row.habit.code for row in rows if row.habit is not None}
-    suspected = {
-        code: told for run in runs for code, told in run.suspected.items() if code not in shown
+    shown_codes = {row.habit.code for row in rows if row.habit is not None}
+    suspicions = {
+        code: suspicion
+        for run in runs
+        for code, suspicion in run.suspected.items()
+        if code not in shown_codes
     }
     return [
-        f"a job would take this for granted, and so few steps cannot show it: {told.message[:300]}"
-        f" ({code})"
-        for code, told in suspected.items()
+        "a job would take this for granted, and so few steps cannot show it:"
+        f" {suspicion.message[:300]} ({code})"
+        for code, suspicion in suspicions.items()
     ]
 
 
 def worst(rows: Sequence[ShapeView]) -> str:
-    found = {each.verdict for each in rows}
-    return next((verdict for verdict in (FAILED, DIFFERS, TOLD) if verdict in found), SAME)
+    verdicts = {row.verdict for row in rows}
+    return next((verdict for verdict in (FAILED, DIFFERS, TOLD) if verdict in verdicts), SAME)
 
 
-def _against(shape: Shape, told: dict[str, Told]) -> FoundHabit | None:
+def _against(shape: Shape, habits_by_code: dict[str, Told]) -> FoundHabit | None:
     """The habit that takes a freedom away which this shape needs."""
-    for each in told.values():
-        if set(each.freedoms) & set(shape.freedoms):
-            return _view(each)
+    for told_habit in habits_by_code.values():
+        if set(told_habit.freedoms) & set(shape.freedoms):
+            return _view(told_habit)
     return None
 
 
-def _view(told: Told) -> FoundHabit:
-    freedoms = [each for each in FREEDOMS if each in told.freedoms]
-    return FoundHabit(told.code[:100], freedoms, told.message[:500], told.cure[:500])
+def _view(told_habit: Told) -> FoundHabit:
+    freedoms = [freedom for freedom in FREEDOMS if freedom in told_habit.freedoms]
+    return FoundHabit(
+        told_habit.code[:100], freedoms, told_habit.message[:500], told_habit.cure[:500]
+    )
 
 
 def _failed(judge: Judge, course: Course, problem: str) -> ShapeView:

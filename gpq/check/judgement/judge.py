@@ -1,0 +1,276 @@
+"""Holds a run against the reference: when do two tensors differ by more than rounding?
+
+`rounding` says how far a tensor may be from the reference's. This is what is let pass all the same.
+
+An optimizer amplifies rounding: where a gradient is zero but for that, Adam's first steps depend on
+it, and another order of the same sums may show none of it. So a few tensors (FEW) that are off by
+no more than AMPLIFIED allowances, while every gradient and all others are right, are let pass: what
+a loop does wrongly shows in gradients, in rates, or in most tensors.
+
+Weights in half precision are rounded in each part of a batch by more than all this, and steps
+amplify it. So there the first step alone is judged that is not bit for bit the reference's, whose
+weights are still the same. A few gradients (FEW) may be off by CANCELLED allowances: examples
+nearly cancel there. Weights and states that follow from gradients rounded otherwise are let pass:
+the first step of Adam is made of signs. A script that only runs in half precision is judged in the
+same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from gpq.check.judgement.rounding import MOVED, NOISE, SIZE, Rounding
+from gpq.check.judgement.sketches import ONE_FACTOR, apart, norm, one_factor
+from gpq.check.records import GRADIENT, Run, Sketch, Step
+
+FEW, AMPLIFIED, CANCELLED = 0.1, 100.0, 10.0  # of the tensors; times the allowance
+SIGNS = 2.0  # of the norm: all signs the other way
+NUMBER = 1e-6  # relative, of plain numbers
+METRIC = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`excess`: how many times the allowance; `relative`: to the tensor's norm."""
+
+    what: str
+    kind: str  # "tensor" | "number"
+    excess: float
+    relative: float
+
+    @property
+    def is_gradient(self) -> bool:
+        return self.what.startswith(GRADIENT)
+
+
+@dataclass
+class Finding:
+    """Of one run. `step`: the first that differs in anything, None where none does."""
+
+    step: int | None = None
+    samples: int | None = None  # the first step with other examples
+    rates: int | None = None
+    uneven: bool = False  # there, the optimizer made more steps, or fewer
+    tensors: int | None = None
+    missing: bool = False  # it made fewer steps
+    differences: list[Difference] = field(default_factory=list)  # at `tensors`, the largest first
+    largest: float | None = None
+    metrics: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPair:
+    """A step of the reference and the same one of a run."""
+
+    number: int
+    expected: Step
+    actual: Step
+
+
+class Judge:
+    """Knows the reference and, by `rounding`, what rounding does to it."""
+
+    def __init__(self, reference: Run, *reorderings: Run, exact: bool = True) -> None:
+        """`reorderings`: the reference with its batches in other orders; `exact`: in full
+        precision."""
+        self.reference = reference
+        self.rounding = Rounding(reference, reorderings, exact)
+
+    def judge(self, run: Run) -> Finding:
+        finding = Finding(missing=run.last < self.reference.last)
+        pairs = [
+            StepPair(number, expected, run.steps[number])
+            for number, expected in sorted(self.reference.steps.items())
+            if number in run.steps
+        ]
+        finding.samples = next(
+            (pair.number for pair in pairs if pair.expected.indices != pair.actual.indices), None
+        )
+        self._compare_rates(finding, pairs)
+        last = self._compare_tensors(finding, pairs)
+        metrics = (self._metrics(pair.number, pair.actual) for pair in pairs)
+        finding.metrics = list(dict.fromkeys(name for names in metrics for name in names))
+        if last in run.steps:
+            finding.largest = self._largest(last, run.steps[last])
+        firsts = (finding.samples, finding.rates, finding.tensors)
+        finding.step = min((step for step in firsts if step is not None), default=None)
+        return finding
+
+    def differences(self, number: int, step: Step) -> list[Difference]:
+        """All tensors and numbers of that step: first gradients, from which all else follows, last
+        plain numbers; those that differ most first."""
+        expected = self.reference.steps[number]
+        tensors = [
+            self._tensor(name, sketch, step.tensors.get(name), number)
+            for name, sketch in expected.tensors.items()
+            if not _private(name)
+        ]
+        numbers = [
+            self._number(name, value, step.numbers.get(name), number)
+            for name, value in expected.numbers.items()
+            if not _private(name)
+        ]
+        return sorted(
+            tensors + numbers,
+            key=lambda gap: (gap.kind == "number", not gap.is_gradient, -gap.excess),
+        )
+
+    def factor(self, number: int, step: Step) -> float | None:
+        """By which the gradients of step `number` are too large, if it is one factor for all of
+        them."""
+        gradients = {
+            name: sketch
+            for name, sketch in self.reference.steps[number].tensors.items()
+            if name.startswith(GRADIENT) and name in step.tensors and norm(sketch)
+        }
+        return _common_factor(
+            [
+                one_factor(sketch, step.tensors[name])
+                for name, sketch in gradients.items()
+                if self.rounding.is_steady(name, sketch, number, MOVED)
+            ]
+        )
+
+    def _compare_rates(self, finding: Finding, pairs: Iterable[StepPair]) -> None:
+        for pair in pairs:
+            expected, actual = pair.expected.rates, pair.actual.rates
+            if not _same_rates(expected, actual):
+                finding.rates, finding.uneven = pair.number, len(expected) != len(actual)
+                return
+
+    def _compare_tensors(self, finding: Finding, pairs: Iterable[StepPair]) -> int:
+        """Up to the first step that differs, in half precision that is not the reference's bit for
+        bit. Returns the last step that tells how far the run is off."""
+        for pair in pairs:
+            differences = self.differences(pair.number, pair.actual)
+            gaps = [difference for difference in differences if difference.excess > 1]
+            if gaps and not self._is_amplified(gaps, differences):
+                finding.tensors, finding.differences = pair.number, gaps
+            if self.rounding.coarse and any(difference.excess for difference in differences):
+                return pair.number
+            if finding.tensors is not None:
+                break
+        return self.reference.last
+
+    def _is_amplified(self, gaps: Sequence[Difference], differences: Sequence[Difference]) -> bool:
+        """Are these a few tensors, a little off, whose gradients are all right? In half precision
+        any number may be, as long as they follow from gradients that are rounded otherwise."""
+        if self.rounding.coarse:
+            gradients = {gap.what: gap.excess for gap in differences if gap.is_gradient}
+            if not _are_cancelled(gradients.values()):
+                return False
+            sources = {name for name, excess in gradients.items() if excess}
+            gaps = [gap for gap in gaps if gap.relative > SIGNS or _source(gap.what) not in sources]
+        tensors = sum(difference.kind == "tensor" for difference in differences)
+        return len(gaps) <= _few(tensors) and all(map(_is_amplification, gaps))
+
+    def _tensor(
+        self, name: str, expected: Sketch, actual: Sketch | None, number: int
+    ) -> Difference:
+        if actual is None:
+            return Difference(name, "tensor", math.inf, math.inf)
+        distance = apart(expected, actual)
+        if not distance:
+            return Difference(name, "tensor", 0.0, 0.0)
+        allowance = self.rounding.allowance(name, expected, number)
+        excess, relative = _ratio(distance, allowance), _ratio(distance, norm(expected))
+        return Difference(name, "tensor", excess, relative)
+
+    def _number(
+        self, name: str, expected: float | None, actual: float | None, number: int
+    ) -> Difference:
+        if expected is None or actual is None:
+            gap = 0.0 if expected == actual else math.inf
+            return Difference(name, "number", gap, gap)
+        size, distance = abs(expected), abs(expected - actual)
+        furthest = self.rounding.furthest_number(number, name, expected)
+        noise = 0.0 if furthest is None else abs(expected - furthest)
+        allowance = max(NUMBER * size, self.rounding.coarse * size, NOISE * noise, 1e-12)
+        relative = distance / size if size else distance
+        return Difference(name, "number", distance / allowance, relative)
+
+    def _largest(self, number: int, last: Step) -> float | None:
+        """Of gradients in half precision, else of all others; without what is mostly rounding. None
+        where it is not finite."""
+        coarse = bool(self.rounding.coarse)
+        distances = [
+            self._tensor(name, sketch, last.tensors.get(name), number).relative
+            for name, sketch in self.reference.steps[number].tensors.items()
+            if name.startswith(GRADIENT) == coarse
+            and self.rounding.is_steady(name, sketch, number, SIZE)
+        ]
+        largest = max(distances, default=0.0)
+        return largest if math.isfinite(largest) else None
+
+    def _metrics(self, number: int, step: Step) -> list[str]:
+        """Names of those whose mean over the step's examples is another."""
+        names = []
+        for name, values in self.reference.steps[number].metrics.items():
+            expected, actual = _mean(values), _mean(step.metrics.get(name, []))
+            if expected is None or actual is None:
+                continue
+            means = [_mean(run.metrics.get(name, [])) for run in self.rounding.steps(number)]
+            rounding = max(
+                (abs(expected - mean) for mean in means if mean is not None), default=0.0
+            )
+            if abs(expected - actual) > max(METRIC * abs(expected), NOISE * rounding, 1e-9):
+                names.append(name)
+        return names
+
+
+def _few(count: int) -> float:
+    return max(1, FEW * count)
+
+
+def _are_cancelled(excesses: Collection[float]) -> bool:
+    """Are gradients beyond their allowance few, and a little off?"""
+    large = [excess for excess in excesses if excess > 1]
+    return len(large) <= _few(len(excesses)) and max(large, default=0) <= CANCELLED
+
+
+def _is_amplification(gap: Difference) -> bool:
+    return gap.kind == "tensor" and not gap.is_gradient and gap.excess <= AMPLIFIED
+
+
+def _common_factor(candidates: Sequence[float | None]) -> float | None:
+    """One that all are near; None where a tensor has none."""
+    factors = [factor for factor in candidates if factor is not None]
+    if not factors or len(factors) < len(candidates):
+        return None
+    typical = median(factors)
+    is_common = all(abs(factor / typical - 1) < ONE_FACTOR for factor in factors)
+    return typical if is_common else None
+
+
+def _ratio(distance: float, whole: float) -> float:
+    return distance / whole if whole else math.inf
+
+
+def _source(name: str) -> str:
+    """The gradient that a weight or a state of the optimizer follows from."""
+    return GRADIENT + name.rpartition(" of ")[2]
+
+
+def _private(name: str) -> bool:
+    """Flags that schedulers keep for themselves."""
+    return any(part.startswith("_") for part in name.split("."))
+
+
+def _same_rates(expected: Sequence[Sequence[float]], actual: Sequence[Sequence[float]]) -> bool:
+    expected_flat = [rate for rates in expected for rate in rates]
+    actual_flat = [rate for rates in actual for rate in rates]
+    return len(expected_flat) == len(actual_flat) and all(
+        math.isclose(a, b, rel_tol=NUMBER) for a, b in zip(expected_flat, actual_flat, strict=True)
+    )
+
+
+def _mean(values: Sequence[tuple[float, int, int]]) -> float | None:
+    """Over the examples that they stand for; the last, where it was logged outside the loop."""
+    weight = sum(count for _, count, _ in values)
+    if weight:
+        return sum(value * count for value, count, _ in values) / weight
+    logged_values = [value for value, _, rank in values if rank == 0]
+    return logged_values[-1] if logged_values else None
