@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from gpq.api.handles import Array, Job, LogPiece, ask, cancelled, waited
-from gpq.api.options import Duration, Gpus, Moment, Options, Selector, Word, past, selector
+from gpq.api.option_types import Options
+from gpq.api.options import Duration, Gpus, Moment, Selector, Word, past, selector
 from gpq.api.servers import add_node, drain, remove_node, reserve, undrain, unreserve, yield_node
 from gpq.api.submitting import submit, submit_array
 from gpq.api.surroundings import (

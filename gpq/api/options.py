@@ -9,11 +9,12 @@ import shlex
 import signal as signals
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpq.errors import UsageError
 from gpq.options import submit_request
 from gpq.options.parsing import sweep_values
+from gpq.rpc.submit_table import BY_NAME, OPTIONS
 
 if TYPE_CHECKING:
     from gpq.api.handles import Array, Job
@@ -29,44 +30,6 @@ Moment = (
 )  # "tomorrow 8am", "+2h"; a datetime, of this machine's zone unless it names one; from now
 # or as on the command line: "3-7,9", a name, "@", "all"
 Selector: TypeAlias = "Job | Array | int | str"
-
-
-SIZES = ("batch_size", "max_batch_size")  # given unless None: 0 is a mistake to be named
-
-
-class Options(TypedDict, total=False):
-    """The options of `gpq.submit`, by the names that they have on the command line; what they mean
-    is in its help."""
-
-    gpus: Gpus
-    gpu_type: str
-    min_gpu_memory: str
-    name: str
-    tag: str | Sequence[str]
-    priority: int
-    time: Duration
-    after: Selector | Sequence[Selector]
-    begin: Moment
-    background: bool
-    retries: int
-    requeue_on_lost: Duration
-    rigid: bool
-    preemptible: bool
-    signal: str | int
-    grace: Duration
-    resume_args: str | Sequence[Word]
-    done_file: str | os.PathLike[str]
-    batch_size: int | None
-    max_batch_size: int | None
-    atomic_batch_size: str | int | tuple[int, int]
-    env: Mapping[str, object] | Sequence[str]
-    cwd: str | os.PathLike[str]
-    python: str | os.PathLike[str]
-    setup: str
-    snapshot: bool
-    notify: str | Sequence[str]
-    notify_on: str | Sequence[str]
-    accept: str | Sequence[str]
 
 
 def asked(
@@ -86,9 +49,7 @@ def asked(
         )
     # What has its default is not given: a script's lines may say otherwise.
     texts = {
-        submit_request.LISTS.get(name, name): value
-        for name, value in read(given).items()
-        if value or name in SIZES
+        name: value for name, value in read(given).items() if value or BY_NAME[name].kind == "size"
     }
     words = [word(each) for each in (script if command is None else command)]
     return submit_request.settle(submit_request.Parsed(texts, words, command is not None))
@@ -274,27 +235,25 @@ def _events(name: str, value: Any) -> str:
     return ",".join(_tags(name, value))
 
 
-READERS: dict[str, Any] = {
-    **dict.fromkeys(("gpu_type", "min_gpu_memory", "name", "setup"), _text),
-    **dict.fromkeys(("time", "requeue_on_lost", "grace"), _duration),
-    **dict.fromkeys(("cwd", "python", "sweep_file", "done_file"), _path),
-    **dict.fromkeys(("rigid", "preemptible", "snapshot", "background"), _flag),
-    **dict.fromkeys(("priority", "retries", "batch_size", "max_batch_size"), _count),
-    **dict.fromkeys(("gpus", "atomic_batch_size"), _range),
+KINDS: dict[str, Any] = {
+    **dict.fromkeys(("line", "memory", "name", "text"), _text),
+    **dict.fromkeys(("duration", "lease", "limit"), _duration),
+    **dict.fromkeys(("count", "size"), _count),
+    **dict.fromkeys(("gpus", "span"), _range),
+    **dict.fromkeys(("codes", "tags", "targets"), _tags),
+    "events": _events,
+    "flag": _flag,
+    "indices": _indices,
+    "jobs": _jobs,
+    "moment": _moment,
+    "path": _path,
     "signal": _signal,
-    "after": _jobs,
-    "begin": _moment,
-    "array": _indices,
-    "sweep": _sweeps,
-    "untag": _tags,
-    "notify": _tags,
-    "notify_on": _events,
-    "accept": _tags,
-    "array_limit": _range,
-    "tag": _tags,
-    "resume_args": _resume,
-    "env": _environment,
+    "sweeps": _sweeps,
+    "variables": _environment,
+    "words": _resume,
 }
+READERS = {option.name: KINDS[option.kind] for option in OPTIONS if option.part != "call"}
+READERS |= {"untag": _tags, "array_limit": _range}  # of `Job.edit` alone
 
 
 def _option(name: str) -> str:

@@ -4,19 +4,46 @@ them."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, overload
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from gpq.api.handles import LOG, Array, Job
-from gpq.api.options import Duration, Gpus, Moment, Options, Selector, Word, asked
+from gpq.api.option_types import Options
+from gpq.api.options import Word, asked
 from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.options import left_behind, submit_request
 from gpq.rpc import job_answers, requests
 from gpq.rpc.job_answers import DryRun
+from gpq.rpc.submit_table import BY_NAME
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
+
+F = TypeVar("F", bound=Callable[..., object])
+
+# type of what is typed: what stands for an option that is not given
+DEFAULTS = {"str": "", "bool": False, "int": 0, "int | None": None, "list[str]": ()}
+
+
+def spelled_out(function: F) -> F:
+    """The function with a signature, as `help` shows it, that names each option instead of
+    `**options`."""
+    shown = signature(function)
+    script, command, *switches, _ = shown.parameters.values()
+    options = [
+        Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            default=DEFAULTS[BY_NAME[name].typed],
+            annotation=written.__forward_arg__,
+        )
+        for name, written in Options.__annotations__.items()
+    ]
+    parameters = [script, command, *options, *switches]
+    function.__signature__ = shown.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function
 
 
 @overload
@@ -37,40 +64,13 @@ def submit(*script: Word, command: Sequence[
 ) -> DryRun: ...  # fmt: skip
 
 
+@spelled_out
 def submit(
     *script: Word,
     command: Sequence[Word] | None = None,
-    gpus: Gpus = "",
-    gpu_type: str = "",
-    min_gpu_memory: str = "",
-    name: str = "",
-    tag: str | Sequence[str] = (),
-    priority: int = 0,
-    time: Duration = "",
-    after: Selector | Sequence[Selector] = (),
-    begin: Moment = "",
-    background: bool = False,
-    retries: int = 0,
-    requeue_on_lost: Duration = "",
-    rigid: bool = False,
-    preemptible: bool = False,
-    signal: str | int = "",
-    grace: Duration = "",
-    resume_args: str | Sequence[Word] = "",
-    done_file: str | os.PathLike[str] = "",
-    batch_size: int | None = None,
-    max_batch_size: int | None = None,
-    atomic_batch_size: str | int | tuple[int, int] = "",
-    env: Mapping[str, object] | Sequence[str] = (),
-    cwd: str | os.PathLike[str] = "",
-    python: str | os.PathLike[str] = "",
-    setup: str = "",
-    snapshot: bool = False,
-    notify: str | Sequence[str] = (),
-    notify_on: str | Sequence[str] = (),
-    accept: str | Sequence[str] = (),
     hold: bool = False,
     dry_run: bool = False,
+    **options: Unpack[Options],
 ) -> Job | DryRun:
     """Queue a script with its arguments, or with `command` a command as it is; durable when this
     returns.
@@ -85,16 +85,10 @@ def submit(
     chosen as for the command line. Raises gpq.errors.UsageError for what cannot be, Refused for
     what the daemon will not do, DaemonUnreachable where none can be started.
     """
-    given = Options(
-        gpus=gpus, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, name=name, tag=tag,
-        priority=priority, time=time, after=after, begin=begin, background=background,
-        retries=retries, requeue_on_lost=requeue_on_lost, rigid=rigid, preemptible=preemptible,
-        signal=signal, grace=grace, resume_args=resume_args, done_file=done_file,
-        batch_size=batch_size, max_batch_size=max_batch_size, atomic_batch_size=atomic_batch_size,
-        env=env, cwd=cwd, python=python, setup=setup, snapshot=snapshot, notify=notify,
-        notify_on=notify_on, accept=accept,
-    )  # fmt: skip
-    settled = asked(script, command, given)
+    unknown = next((name for name in options if name not in Options.__annotations__), None)
+    if unknown is not None:
+        raise TypeError(f"submit() got an unexpected keyword argument {unknown!r}")
+    settled = asked(script, command, options)
     if _several(settled):
         raise UsageError(
             f"{script[0]} asks for an array by a line at its head", "gpq.submit_array queues it"
@@ -137,7 +131,7 @@ def submit_array(
 
 
 def _several(settled: submit_request.Settled) -> bool:
-    return bool(settled.asked.array or settled.asked.sweep or settled.asked.sweep_file)
+    return bool(settled.texts.array or settled.texts.sweep or settled.texts.sweep_file)
 
 
 def _request(

@@ -8,6 +8,7 @@ import shlex
 
 from gpq.check import keeping
 from gpq.options import job_spec
+from gpq.options.submit_texts import SubmitTexts
 from gpq.rpc.placeholders import filled
 from gpq.rpc.requests import ArrayMessage, ProofMessage, SpecMessage
 
@@ -16,18 +17,18 @@ MOST_READ = 1 << 20  # characters of a script
 
 
 def of(
-    asked: job_spec.Asked, built: SpecMessage, array: ArrayMessage | None
+    texts: SubmitTexts, built: SpecMessage, array: ArrayMessage | None
 ) -> tuple[ProofMessage | None, list[str]]:
     """The proof of a script, and a remark on it, or that there is none. An array goes by its first
     job."""
-    if built.level != "script" or not asked.words:
+    if built.level != "script" or not texts.words:
         return None, []
-    script = os.path.join(job_spec.directory(asked.cwd), os.path.expanduser(asked.words[0]))
+    script = os.path.join(job_spec.directory(texts.cwd), os.path.expanduser(texts.words[0]))
     values = (
         {"index": str(array.indices[0]), **(array.params or [{}])[0]} if array is not None else {}
     )
-    arguments = [filled(word, values) for word in asked.words[1:]]
-    line = shlex.join([asked.words[0], *arguments])
+    arguments = [filled(word, values) for word in texts.words[1:]]
+    line = shlex.join([texts.words[0], *arguments])
     verdict = keeping.kept(script, arguments)
     may_be_resized = built.max_gpus != built.min_gpus and not built.rigid
     text = _text(script) if may_be_resized or verdict is not None else ""

@@ -15,29 +15,24 @@ import msgspec
 
 from gpq.errors import UsageError
 from gpq.options import job_spec
-from gpq.options.completion_data import GRAMMAR
 from gpq.options.parsing import values
+from gpq.options.submit_texts import SubmitTexts
 from gpq.rpc import requests
+from gpq.rpc.submit_table import BY_NAME, BY_WORD, OPTIONS, Option
 
 if TYPE_CHECKING:  # a plain command pays for neither
     from gpq.options.directives import sbatch, script_directives
 
-LISTS = {
-    "tag": "tags",
-    "env": "env",
-    "after": "after",
-    "sweep": "sweep",
-    "notify": "notify",
-    "accept": "accept",
-}  # may be repeated, and their fields
-JOINED = ("tags", "env")  # over all places where they are said
-NUMBERS = ("priority", "retries", "batch_size", "max_batch_size")
-HOW = ("hold", "wait", "dry_run", "json")  # not part of the specification
+JOINED = ("tag", "env")  # over all places where they are said
+# not part of what is submitted
+HOW = tuple(option.name for option in OPTIONS if option.part == "call")
+# where a line of `gpq submit` is written anew, these come last
+LAST = ("after", "begin", "background", "array", "sweep", "sweep_file")
 HERE = "the command line"
 
 
 class Parsed(msgspec.Struct):
-    """`fields` of spec.Asked and of HOW that were given, `pairs` of sbatch, and the words after
+    """`fields` of SubmitTexts and of HOW that were given, `pairs` of sbatch, and the words after
     them."""
 
     fields: dict[str, Any] = {}
@@ -47,7 +42,7 @@ class Parsed(msgspec.Struct):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    asked: job_spec.Asked
+    texts: SubmitTexts
     how: dict[str, bool]
     notes: list[str]
 
@@ -87,21 +82,19 @@ def plain(argv: Sequence[str], pairs: list[sbatch.Pair]) -> list[str]:
 def _own(fields: dict[str, Any], words: list[str]) -> int | None:
     """How many of the words were an option of gpq; 0 for one that is wrong, None where there is
     none."""
-    options = GRAMMAR["submit"][1]
     name, assigned, value = words[0].partition("=")
     attached = not words[0].startswith("--") and len(words[0]) > 2  # -g2
     if attached:
         name, assigned, value = words[0][:2], "=", words[0][2:]
-    if name not in options:
+    option = BY_WORD.get(name)
+    if option is None:
         return None
-    said, kind = options[name]
-    key = (name if name.startswith("--") else said)[2:].replace("-", "_")
-    if not kind:
-        fields[key] = True
+    if option.kind == "flag":
+        fields[option.name] = True
         return 0 if assigned else 1
     if not assigned and len(words) < 2:
         return 0
-    if not _store(fields, key, value if assigned else words[1]):
+    if not _store(fields, option, value if assigned else words[1]):
         return 0
     return 1 if assigned else 2
 
@@ -125,16 +118,16 @@ def _foreign(pairs: list[sbatch.Pair], words: list[str]) -> int:
     return count
 
 
-def _store(fields: dict[str, Any], key: str, value: str) -> bool:
+def _store(fields: dict[str, Any], option: Option, value: str) -> bool:
     """False for a value that is not of its option's type."""
-    if key in LISTS:
-        fields.setdefault(LISTS[key], []).append(value)
-    elif key in NUMBERS:
-        if not value.removeprefix("-").isdecimal():
-            return False
-        fields[key] = int(value)
+    if option.typed == "list[str]":
+        fields.setdefault(option.name, []).append(value)
+    elif option.typed == "str":
+        fields[option.name] = value
+    elif value.removeprefix("-").isdecimal():
+        fields[option.name] = int(value)
     else:
-        fields[key] = value
+        return False
     return True
 
 
@@ -178,7 +171,7 @@ def _settled(
 ) -> Settled:
     fields = dict(fields)
     how = {key: bool(fields.pop(key, False)) for key in HOW}
-    return Settled(job_spec.Asked(words=words, black_box=black_box, **fields), how, notes)
+    return Settled(SubmitTexts(words=words, black_box=black_box, **fields), how, notes)
 
 
 def _wrapped(parsed: Parsed) -> Parsed:
@@ -263,8 +256,8 @@ def _own_lines(script: script_directives.Script) -> tuple[dict[str, Any], list[s
 def _joined(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """`above` counts; labels and variables are those of both, the later assignment last."""
     both = {key: [*below[key], *above[key]] for key in JOINED if key in below and key in above}
-    if "tags" in both:
-        both["tags"] = list(dict.fromkeys(both["tags"]))
+    if "tag" in both:
+        both["tag"] = list(dict.fromkeys(both["tag"]))
     return {**below, **above, **both}
 
 
@@ -281,43 +274,37 @@ def requested(
     settled: Settled, *, hold: bool = False, dry_run: bool = False
 ) -> tuple[requests.Submit, list[str]]:
     """What the daemon is asked, and remarks about it. Raises UsageError."""
-    asked, hold, dry_run = (
-        settled.asked,
-        hold or settled.how["hold"],
-        dry_run or settled.how["dry_run"],
-    )
-    built = job_spec.build(asked)
+    texts = settled.texts
+    hold = hold or settled.how["hold"]
+    dry_run = dry_run or settled.how["dry_run"]
+    built = job_spec.build(texts)
     notes = job_spec.missing(built)
     array = None
-    if asked.array or asked.sweep or asked.sweep_file:
+    if texts.array or texts.sweep or texts.sweep_file:
         from gpq.options.parsing import sweeps
 
-        array = sweeps.array_of(asked.array, asked.sweep, asked.sweep_file)
+        array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
         assert array is not None
-        notes += [*sweeps.unused(array, built), *sweeps.plain_indices(asked.array, built)]
+        notes += [*sweeps.unused(array, built), *sweeps.plain_indices(texts.array, built)]
     if built.level == "script":
         from gpq.options import proofs
 
-        proof, remarks = proofs.of(asked, built, array)
+        proof, remarks = proofs.of(texts, built, array)
         built, notes = msgspec.structs.replace(built, proof=proof), [*notes, *remarks]
     return requests.Submit(built, held=hold, array=array, dry_run=dry_run), notes
 
 
 def words_of(settled: Settled) -> list[str]:
     """The line of `gpq submit` by which the daemon is asked the same."""
-    asked = settled.asked
-    lists = {name: option for option, name in LISTS.items()}
+    texts = settled.texts
     line = ["gpq", "submit"]
-    for name in asked.__struct_fields__:
-        value = getattr(asked, name)
-        option = f"--{lists.get(name, name).replace('_', '-')}"
-        if name in ("words", "black_box") or not value:
-            continue
+    for option in sorted(OPTIONS, key=lambda option: option.name in LAST):
+        value = getattr(texts, option.name, None)
         if value is True:
-            line.append(option)
+            line.append(option.flag)
         elif isinstance(value, list):
-            line += [part for each in value for part in (option, each)]
-        else:
-            line += [option, str(value)]
-    line += [f"--{name.replace('_', '-')}" for name, given in settled.how.items() if given]
-    return [*line, *(["--"] if asked.black_box else []), *asked.words]
+            line += [word for each in value for word in (option.flag, each)]
+        elif value:
+            line += [option.flag, str(value)]
+    line += [BY_NAME[name].flag for name, given in settled.how.items() if given]
+    return [*line, *(["--"] if texts.black_box else []), *texts.words]

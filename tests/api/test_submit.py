@@ -17,6 +17,7 @@ import pytest
 
 import gpq as api
 from gpq.api import options
+from gpq.api.option_types import Options
 from gpq.client import following
 from gpq.errors import BY_CODE, GpqError, UsageError
 from gpq.options.completion_data import GRAMMAR
@@ -136,8 +137,8 @@ def test_every_option_of_the_command_is_one_here_by_its_name_and_default() -> No
     here = set(parameters) - {"script", "command"}
     several = {"array", "sweep", "sweep_file"}  # of gpq.submit_array
     assert here == typed - several - {"wait", "json"}, "a Job waits, and answers are typed"
-    assert set(options.Options.__annotations__) == here - {"hold", "dry_run"}
-    assert set(options.Options.__annotations__) | several <= set(options.READERS)
+    assert set(Options.__annotations__) == here - {"hold", "dry_run"}
+    assert set(Options.__annotations__) | several <= set(options.READERS)
     assert several < set(inspect.signature(api.submit_array).parameters)
     assert not [name for name in here if parameters[name].default]
 
@@ -251,8 +252,9 @@ def test_what_an_array_cannot_be_is_named() -> None:
 def test_a_script_and_a_command_are_two_things() -> None:
     with pytest.raises(UsageError, match="both a script and a command"):
         api.submit("train.py", command=["true"])
-    with pytest.raises(TypeError, match="gpu"):
-        api.submit("train.py", gpu=2)  # type: ignore[call-overload]
+    for name in ("gpu", "array", "wait", "untag"):
+        with pytest.raises(TypeError, match=rf"submit\(\) got an unexpected keyword argument '{name}'"):
+            api.submit("train.py", **{name: 2})  # type: ignore[call-overload]
 
 
 def test_the_errors_are_one_tree_and_a_timeout_is_pythons_too() -> None:

@@ -58,7 +58,7 @@ def settled(folder: Path, text: str, *argv: str, name: str = "job.sh") -> submit
 def test_a_typical_script_becomes_a_command_with_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = settled(tmp_path, TYPICAL)
-    asked = found.asked
+    asked = found.texts
     assert asked.words == ["/bin/bash", "./job.sh"]
     assert asked.black_box
     assert (asked.name, asked.gpus, asked.gpu_type, asked.time) == ("resnet50", "2", "a100", "1d12h30m")
@@ -76,12 +76,12 @@ def test_a_typical_script_becomes_a_command_with_its_options(tmp_path: Path, mon
 
 
 def test_the_command_line_counts_then_gpqs_lines_then_slurms(tmp_path: Path) -> None:
-    asked = settled(tmp_path, BOTH).asked
-    assert (asked.time, asked.name, asked.gpus, asked.cwd, asked.tags) == ("2h", "slurm", "2", "/", ["nightly"])
-    asked = settled(tmp_path, BOTH, "-t", "5m", "-J", "mine", "--gres=gpu:3", "-e", "A=typed", "--tag", "x").asked
-    assert (asked.time, asked.name, asked.gpus, asked.tags) == ("5m", "mine", "3", ["nightly", "x"])
+    asked = settled(tmp_path, BOTH).texts
+    assert (asked.time, asked.name, asked.gpus, asked.cwd, asked.tag) == ("2h", "slurm", "2", "/", ["nightly"])
+    asked = settled(tmp_path, BOTH, "-t", "5m", "-J", "mine", "--gres=gpu:3", "-e", "A=typed", "--tag", "x").texts
+    assert (asked.time, asked.name, asked.gpus, asked.tag) == ("5m", "mine", "3", ["nightly", "x"])
     assert [each for each in asked.env if each.startswith("A=")] == ["A=lines", "A=typed"]
-    assert (settled(tmp_path, BOTH, "--gpus", "7").asked.gpus, settled(tmp_path, BOTH, "-G", "8").asked.gpus) == (
+    assert (settled(tmp_path, BOTH, "--gpus", "7").texts.gpus, settled(tmp_path, BOTH, "-G", "8").texts.gpus) == (
         "7",
         "8",
     )
@@ -93,14 +93,14 @@ def test_a_name_that_was_meant_to_be_tasks_is_noticed(tmp_path: Path) -> None:
 
 def test_lines_of_gpq_in_a_training_script_are_its_options(tmp_path: Path) -> None:
     text = "#!/usr/bin/env python\n#GPQ --gpus 1-8 --time 2h\n'''doc'''\n#GPQ --gpus 9\n"
-    asked = settled(tmp_path, text, name="train.py").asked
+    asked = settled(tmp_path, text, name="train.py").texts
     assert (asked.gpus, asked.time, asked.black_box, asked.words) == ("1-8", "2h", False, [str(tmp_path / "train.py")])
-    asked = settled(tmp_path, "#SBATCH -N2 --gres=gpu:4 -D /\n", name="train.py").asked
+    asked = settled(tmp_path, "#SBATCH -N2 --gres=gpu:4 -D /\n", name="train.py").texts
     assert (asked.gpus, asked.cwd) == ("8", "/"), "a script on the library may run over several servers"
 
 
 def variables(settled: submit_request.Settled) -> dict[str, str]:
-    return dict(each.split("=", 1) for each in settled.asked.env)
+    return dict(each.split("=", 1) for each in settled.texts.env)
 
 
 def test_variables_that_such_scripts_read_are_set_for_them_alone(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_variables_that_such_scripts_read_are_set_for_them_alone(tmp_path: Path)
     made = variables(found)
     assert (made["SLURM_JOB_NAME"], made["SLURM_ARRAY_TASK_MIN"], made["SLURM_ARRAY_TASK_MAX"]) == ("job.sh", "3", "9")
     assert (made["SLURM_NTASKS"], made["SLURM_CPUS_PER_TASK"], made["SLURM_JOB_PARTITION"]) == ("1", "4", "gpu")
-    assert (made[protocol.LIKE_SLURM], found.asked.array) == ("1", "3-9:2%4")
-    assert settled(tmp_path, "#!/bin/sh\n#GPQ -J x\n").asked.env == []
+    assert (made[protocol.LIKE_SLURM], found.texts.array) == ("1", "3-9:2%4")
+    assert settled(tmp_path, "#!/bin/sh\n#GPQ -J x\n").texts.env == []
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_each_variable_comes_with_the_option_that_sbatch_sets_it_for(
 def test_the_name_of_the_job_is_as_it_was_typed(tmp_path: Path) -> None:
     text = "#!/bin/sh\n#SBATCH --job-name='a/b \"c\"'\n"
     found = settled(tmp_path, text)
-    assert (found.asked.name, variables(found)["SLURM_JOB_NAME"]) == ("a-b-c", 'a/b "c"')
+    assert (found.texts.name, variables(found)["SLURM_JOB_NAME"]) == ("a-b-c", 'a/b "c"')
     assert variables(settled(tmp_path, text, "-J", "x/y"))["SLURM_JOB_NAME"] == "x/y"
     assert variables(settled(tmp_path, text + "#GPQ --name own\n"))["SLURM_JOB_NAME"] == "own"
     assert variables(settled(tmp_path, text + "#GPQ --name own\n", "-n", "typed"))["SLURM_JOB_NAME"] == "typed"
@@ -213,7 +213,7 @@ def test_durations_are_written_as_they_are_read() -> None:
      ("--gpus=2 --gres=gpu:1", "2", "")],
 )  # fmt: skip
 def test_gpus_are_read_from_wherever_they_are_asked_for(tmp_path: Path, options: str, gpus: str, kind: str) -> None:
-    asked = settled(tmp_path, f"#!/bin/sh\n#SBATCH {options}\n").asked
+    asked = settled(tmp_path, f"#!/bin/sh\n#SBATCH {options}\n").texts
     assert (asked.gpus, asked.gpu_type) == (gpus, kind)
 
 
@@ -259,7 +259,7 @@ def test_what_gpq_would_do_otherwise_than_slurm_is_refused_with_the_line(tmp_pat
 
 def test_what_is_refused_in_a_line_may_be_said_otherwise(tmp_path: Path) -> None:
     text = "#!/bin/sh\n#SBATCH --signal=B:USR1@60\n"
-    asked = settled(tmp_path, text, "--preemptible", "--signal", "USR1", "--grace", "60s").asked
+    asked = settled(tmp_path, text, "--preemptible", "--signal", "USR1", "--grace", "60s").texts
     assert (asked.preemptible, asked.signal) == (True, "USR1")
 
 
@@ -268,16 +268,16 @@ def test_dependencies_moments_and_the_environment(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv("ABSENT", raising=False)
     lines = "#SBATCH -d afterok:12:13,afterany:14_2 -b now+2hours --export=ALL,A=1,HERE,ABSENT\n#SBATCH --hold -W\n"
     found = settled(tmp_path, f"#!/bin/sh\n{lines}")
-    assert found.asked.after == ["12:ok", "13:ok", "14_2:any"]
-    assert found.asked.begin == "+2h"
-    assert [each for each in found.asked.env if not each.startswith(("SLURM", "GPQ"))] == ["A=1", "HERE"]
+    assert found.texts.after == ["12:ok", "13:ok", "14_2:any"]
+    assert found.texts.begin == "+2h"
+    assert [each for each in found.texts.env if not each.startswith(("SLURM", "GPQ"))] == ["A=1", "HERE"]
     assert (found.how["hold"], found.how["wait"]) == (True, True)
     assert any("--env NAME" in note for note in found.notes)
 
 
 def test_options_that_sbatch_does_not_know_are_named_and_short_forms_and_prefixes_understood(tmp_path: Path) -> None:
     found = settled(tmp_path, "#!/bin/sh\n#SBATCH --frobnicate 3 --bogus=1 -Z -Jx --cpus-per-t=2 -HQ -c4\n")
-    assert found.asked.name == "x"
+    assert found.texts.name == "x"
     assert found.how["hold"]
     [unused, *_] = found.notes
     for option in ("--frobnicate (no option", "--bogus (no option", "-Z (no option", "--cpus-per-task=4", "--quiet"):

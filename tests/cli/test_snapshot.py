@@ -12,6 +12,7 @@ import pytest
 from gpq import paths
 from gpq.errors import UsageError
 from gpq.options import job_spec, snapshot
+from gpq.options.submit_texts import SubmitTexts
 
 
 @pytest.fixture(autouse=True)
@@ -109,12 +110,12 @@ def test_what_is_too_large_or_leads_out_is_refused_with_a_hint(
 
 
 def test_a_script_is_named_as_it_is_in_the_copy_and_one_from_elsewhere_is_refused(work: Path, tmp_path: Path) -> None:
-    built = job_spec.build(job_spec.Asked(["train.py", "--x"], black_box=False, cwd=str(work), snapshot=True))
+    built = job_spec.build(SubmitTexts(["train.py", "--x"], black_box=False, cwd=str(work), snapshot=True))
     assert (built.argv, built.code_cwd, built.name) == (["train.py", "--x"], ".", "train")
     (tmp_path / "other.py").write_text("")
     with pytest.raises(UsageError, match="is not in"):
-        job_spec.build(job_spec.Asked([str(tmp_path / "other.py")], black_box=False, cwd=str(work), snapshot=True))
-    assert job_spec.build(job_spec.Asked(["train.py"], black_box=False, cwd=str(work))).code == ""
+        job_spec.build(SubmitTexts([str(tmp_path / "other.py")], black_box=False, cwd=str(work), snapshot=True))
+    assert job_spec.build(SubmitTexts(["train.py"], black_box=False, cwd=str(work))).code == ""
 
 
 def test_nothing_that_a_repository_names_is_run(work: Path, tmp_path: Path) -> None:

@@ -12,14 +12,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpq.api import options as api_options
 from gpq.check import keeping
 from gpq.cli.app import dispatch
 from gpq.cli.submit import submit_fast
 from gpq.core.rounds.planning import CANCEL_GRACE
 from gpq.errors import UsageError
-from gpq.options import environment, job_spec, submit_request
+from gpq.options import environment, job_spec, submit_request, submit_values
 from gpq.options.completion_data import GRAMMAR
 from gpq.rpc import protocol, requests
+from gpq.rpc.submit_table import OPTIONS, Option
 from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made
 
@@ -275,13 +277,21 @@ def test_after_dashes_the_note_says_where_gpqs_options_stand_and_names_none_that
     assert said.stderr == f"note: --hold, --gpus {told}\n"
 
 
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_each_row_of_the_table_is_read_and_fills_fields_that_there_are(option: Option) -> None:
+    assert option.kind in submit_values.READERS or not option.fields
+    assert set(option.fields) <= set(requests.SpecMessage.__struct_fields__)
+    assert option.fields or option.edit == "never"
+    assert option.part == "call" or option.name in api_options.READERS
+
+
 @pytest.mark.parametrize("option", [each for each in GRAMMAR["submit"][1] if each.startswith("--")])
 def test_what_gpq_would_refuse_for_a_command_is_the_commands_own(option: str) -> None:
     value = ["1"] if GRAMMAR["submit"][1][option][1] else []
     parsed = submit_request.parse([option, *value, "--", "true"])
     assert parsed is not None
     try:
-        job_spec.build(submit_request.settle(parsed).asked)
+        job_spec.build(submit_request.settle(parsed).texts)
         refused = False
     except UsageError as error:
         refused = "is for training scripts" in error.message

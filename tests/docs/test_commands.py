@@ -6,7 +6,7 @@ import pytest
 
 from gpq.cli import fast_path
 from gpq.cli.completion.shell_scripts import SCRIPTS
-from gpq.cli.generated import reference, schemas
+from gpq.cli.generated import reference, schemas, submit_modules
 from gpq.cli.shared.commands import COMMANDS
 from tests.cli.conftest import ROOT
 
@@ -16,6 +16,7 @@ LEAVES = [path for path, _ in reference.leaves()]
 MADE = [
     "README.md",
     "gpq/options/completion_data.py",
+    *submit_modules.modules(),
     *(f"completions/gpq.{each}" for each in SCRIPTS),
     *schemas.files(),
 ]

@@ -3,7 +3,8 @@ works from.
 
 `python -m gpq.cli.generated.reference` prints the table; with `--write`, in the root of the
 repository, everything made from the commands is written anew: the table in README.md, completions/,
-gpq/man/, gpq/options/completion_data.py and gpq/schemas/.
+gpq/man/, gpq/options/completion_data.py, gpq/schemas/, and the modules of the options of `gpq
+submit`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from gpq.cli.app import command
 from gpq.cli.completion.shell_scripts import SCRIPTS
-from gpq.cli.generated import schemas
+from gpq.cli.generated import schemas, submit_modules
 from gpq.cli.generated.man_pages import pages
 from gpq.cli.shared.commands import COMMANDS
 from gpq.outward import WORDS
@@ -166,6 +167,7 @@ def documents() -> dict[str, str]:
     return {
         **texts,
         **schemas.files(),
+        **submit_modules.modules(),
         "gpq/options/completion_data.py": grammar(),
         "README.md": f"{head}{begin}\n{table()}{end}{tail}",
     }

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from gpq.cli.shared import submit_options
-from gpq.cli.shared.typer_app import HELP, Command, Json, frame
+from gpq.cli.shared.typer_app import HELP, Command, frame
 from gpq.cli.submit import submit_fast
 from gpq.options import submit_request
 from gpq.options.directives import sbatch
@@ -30,46 +30,8 @@ class Submission(Command):
 
 
 @app.command(cls=Submission, context_settings={**HELP, "allow_interspersed_args": False})
-def submit(
-    ctx: typer.Context,
-    words: submit_options.Words = None,
-    gpus: submit_options.Gpus = "",
-    gpu_type: submit_options.GpuType = "",
-    min_gpu_memory: submit_options.MinGpuMemory = "",
-    name: submit_options.Name = "",
-    tag: submit_options.Tag = None,
-    notify: submit_options.Notify = None,
-    notify_on: submit_options.NotifyOn = "",
-    priority: submit_options.Priority = 0,
-    time: submit_options.Time = "",
-    after: submit_options.After = None,
-    begin: submit_options.Begin = "",
-    background: submit_options.Background = False,
-    array: submit_options.Array = "",
-    sweep: submit_options.Sweep = None,
-    sweep_file: submit_options.SweepFile = "",
-    retries: submit_options.Retries = 0,
-    requeue_on_lost: submit_options.RequeueOnLost = "",
-    rigid: submit_options.Rigid = False,
-    preemptible: submit_options.Preemptible = False,
-    signal: submit_options.Signal = "",
-    grace: submit_options.Grace = "",
-    resume_args: submit_options.ResumeArgs = "",
-    done_file: submit_options.DoneFile = "",
-    batch_size: submit_options.BatchSize = None,
-    max_batch_size: submit_options.MaxBatchSize = None,
-    atomic_batch_size: submit_options.AtomicBatchSize = "",
-    accept: submit_options.Accept = None,
-    env: submit_options.Env = None,
-    cwd: submit_options.Cwd = "",
-    python: submit_options.Python = "",
-    setup: submit_options.Setup = "",
-    snapshot: submit_options.Snapshot = False,
-    hold: submit_options.Hold = False,
-    wait: submit_options.Wait = False,
-    dry_run: submit_options.DryRun = False,
-    json: Json = False,
-) -> int:
+@submit_options.with_all
+def submit(ctx: typer.Context, words: list[str] | None = None, **_: Any) -> int:
     """Queue a training script, or after `--` a command as it is.
 
     A script that uses the training library gets as many GPUs as pay off, and more or fewer while it
@@ -90,12 +52,9 @@ def submit(
       gpq submit --preemptible --signal USR1 --resume-args "--resume auto" -- python old.py
       gpq submit --preemptible --done-file out/model.safetensors -- python finetune.py
     """
-    told = [
-        name
-        for name in ctx.params
-        if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
-    ]
     fields = {
-        submit_request.LISTS.get(name, name): ctx.params[name] for name in told if name != "words"
+        name: value
+        for name, value in ctx.params.items()
+        if name != "words" and getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
     }
     return submit_fast.run(submit_request.Parsed(fields, list(words or []), *ctx.obj))

@@ -7,8 +7,8 @@ import os
 from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.options import job_spec, left_behind, submit_request
-from gpq.options.completion_data import GRAMMAR
 from gpq.rpc import job_answers, requests
+from gpq.rpc.submit_table import BY_WORD
 
 
 def quick(argv: list[str]) -> int | None:
@@ -53,16 +53,15 @@ def late(parsed: submit_request.Parsed) -> list[str]:
     """A remark on options that look like gpq's own and stand where they are the script's or the
     command's. What gpq would refuse for a command is the command's own. Raises UsageError where a
     command begins with one."""
-    known = GRAMMAR["submit"][1]
     words = [word.partition("=")[0] for word in parsed.words]
     if parsed.black_box:
-        if words and words[0] in known:
+        if words and words[0] in BY_WORD:
             raise UsageError(
                 f"{words[0]} stands after `--`, where the command begins",
                 "gpq's own options stand before `--`",
             )
         words = [word for word in words if word not in job_spec.OF_SCRIPTS]
-    found = dict.fromkeys(name for name in words[1:] if name[:2] == "--" and name in known)
+    found = dict.fromkeys(name for name in words[1:] if name[:2] == "--" and name in BY_WORD)
     if not found:
         return []
     where, whom, before = (

@@ -21,20 +21,18 @@ from gpq.core.model.units import Seconds
 from gpq.errors import Refused, UsageError
 from gpq.outward import NO_TARGETS, Notify
 from gpq.rpc.requests import Edit, SpecMessage
+from gpq.rpc.submit_table import OPTIONS, SECONDS, Editing
 
-ALWAYS = frozenset(
-    {"name", "priority", "time_limit", "retries", "background", "notify", "notify_on", "accept"}
-)
-SIZE = frozenset({"min_gpus", "max_gpus", "rigid"})  # also of a job that runs and can be resized
-WAITING = frozenset({
-    "gpu_type", "min_gpu_memory_mib", "begin", "requeue_on_lost", "grace", "batch_size",
-    "max_batch_size", "min_atomic_batch", "max_atomic_batch",
-})  # fmt: skip
-OPTIONS = {
-    "min_gpus": "--gpus", "max_gpus": "--gpus", "time_limit": "--time",
-    "min_gpu_memory_mib": "--min-gpu-memory", "min_atomic_batch": "--atomic-batch-size",
-    "max_atomic_batch": "--atomic-batch-size",
-}  # fmt: skip
+OPTION_OF = {field: option for option in OPTIONS for field in option.fields}
+
+
+def _fields(edit: Editing) -> frozenset[str]:
+    return frozenset(field for field, option in OPTION_OF.items() if option.edit == edit)
+
+
+ALWAYS = _fields("always")
+SIZE = _fields("resizable")  # also of a job that runs and can be resized
+WAITING = _fields("waiting") - {"after"}  # which names jobs, and is looked at apart
 Judge = Callable[[Job, Seconds, str], job_requests.Verdict]
 
 
@@ -150,8 +148,8 @@ def refuse_while_running(job: Job, spec: JobSpec) -> None:
             "; ".join(cures(job, RESIZE))
             or f"`gpq hold {job.id}`, then edit and release it, does so all the same",
         )
-    option = OPTIONS.get(changed[0], f"--{changed[0].replace('_', '-')}")
-    why = f"job {job.id} is {job.state}, and {option} counts at a start only"
+    flag = OPTION_OF[changed[0]].flag
+    why = f"job {job.id} is {job.state}, and {flag} counts at a start only"
     if job_requests.undeclared(job) and not (job.spec.rigid and changed[0] in SIZE):
         if changed[0] in SIZE:
             why = f"job {job.id} has not declared itself to gpq yet, so it cannot be resized"
@@ -211,7 +209,7 @@ def _value(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, tuple):
         return _shown(",".join(value))
-    if name in ("time_limit", "requeue_on_lost", "grace"):
+    if OPTION_OF[name].kind in SECONDS:
         return f"{value:.0f} s" if value else "none"
     return _shown(str(value))
 

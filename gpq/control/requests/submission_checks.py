@@ -15,6 +15,7 @@ from gpq.core.model.jobs import (
 from gpq.core.model.units import Seconds
 from gpq.errors import UsageError
 from gpq.rpc.requests import SpecMessage
+from gpq.rpc.submit_table import OPTIONS
 
 MAX_GPUS = 100_000
 MAX_BATCH = 1 << 40
@@ -24,6 +25,12 @@ MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_SETUP = 10_000  # characters
 MAX_PATH = 4095  # characters
 CODE = re.compile(r"[0-9a-f]{64}")
+DURATIONS = [
+    (option.flag, field)
+    for option in OPTIONS
+    for field in option.fields
+    if option.kind in ("duration", "limit")
+]
 SIGNALS = frozenset(member.name.removeprefix("SIG") for member in signal.Signals) - {
     "KILL",
     "STOP",
@@ -125,9 +132,10 @@ def check_numbers(message: SpecMessage) -> None:
             "--priority must lie between -1000000 and 1000000",
             "0 is the default; higher goes first",
         )
-    for option, seconds in (("--time", message.time_limit), ("--grace", message.grace)):
+    for flag, field in DURATIONS:
+        seconds = getattr(message, field)
         if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
-            raise UsageError(f"{option} must be above 0", "e.g. 90s, 20m or 2h")
+            raise UsageError(f"{flag} must be above 0", "e.g. 90s, 20m or 2h")
     if not (math.isfinite(message.begin) and 0 <= message.begin < 1e11):
         raise UsageError("--begin is no moment", "e.g. --begin 'tomorrow 8:00'")
     lease = message.requeue_on_lost

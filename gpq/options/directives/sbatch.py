@@ -123,7 +123,7 @@ def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
 
 
 class Translated(msgspec.Struct):
-    """`fields`: of spec.Asked and of how it is queued, as typed. `unused`: options without a
+    """`fields`: of SubmitTexts and of how it is queued, as typed. `unused`: options without a
     meaning here. `notes`: lines."""
 
     fields: dict[str, Any] = {}
@@ -139,7 +139,7 @@ def translate(
     shell: bool = True,
     lines: bool = False,
 ) -> Translated:
-    """Of a job whose options `given` (fields of spec.Asked) have been said otherwise, and count.
+    """Of a job whose options `given` (fields of SubmitTexts) have been said otherwise, and count.
     `shell`: it is run as a command, on a fixed number of GPUs of one server; `lines`: of a script
     written for Slurm. Raises UsageError."""
     made = Translated()

@@ -1,0 +1,45 @@
+"""The record of what was typed for `gpq submit`, made from gpq/rpc/submit_table.py by `make
+completions`: edit that instead."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SubmitTexts(msgspec.Struct, frozen=True):
+    """The options as typed. No dataclass: importing those costs half of what msgspec does."""
+
+    words: list[str]
+    black_box: bool  # they stood after `--`
+    gpus: str = ""
+    gpu_type: str = ""
+    min_gpu_memory: str = ""
+    name: str = ""
+    tag: list[str] = []
+    notify: list[str] = []
+    notify_on: str = ""
+    priority: int = 0
+    time: str = ""
+    after: list[str] = []
+    begin: str = ""
+    background: bool = False
+    array: str = ""
+    sweep: list[str] = []
+    sweep_file: str = ""
+    retries: int = 0
+    requeue_on_lost: str = ""
+    rigid: bool = False
+    preemptible: bool = False
+    signal: str = ""
+    grace: str = ""
+    resume_args: str = ""
+    done_file: str = ""
+    batch_size: int | None = None
+    max_batch_size: int | None = None
+    atomic_batch_size: str = ""
+    accept: list[str] = []
+    env: list[str] = []
+    cwd: str = ""
+    python: str = ""
+    setup: str = ""
+    snapshot: bool = False

@@ -1,0 +1,105 @@
+"""What was typed after an option of `gpq submit` or `gpq edit` -> the fields of SpecMessage that it
+fills: a reader for each kind of option. Each raises UsageError."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpq import outward
+from gpq.errors import UsageError
+from gpq.options.parsing import values
+from gpq.rpc.submit_table import BY_NAME
+
+LEAST_LEASE, MOST_LEASE = 60.0, 30 * 86400.0  # seconds
+
+
+def fields_of(texts: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that the options fill, by name."""
+    fields: dict[str, Any] = {}
+    for name, text in texts.items():
+        option = BY_NAME[name]
+        value = READERS[option.kind](text, option.flag)
+        filled = value if len(option.fields) > 1 else (value,)
+        fields.update(zip(option.fields, filled, strict=True))
+    return fields
+
+
+def begin(text: str, option: str) -> float:
+    """Seconds since the epoch; 0 for `now`."""
+    from datetime import datetime
+
+    from gpq.options.parsing.datetimes import moment
+
+    if text.strip().lower() == "now":
+        return 0.0
+    now = datetime.now().astimezone()
+    start = moment(text, option, now)
+    if start < now.timestamp():
+        raise UsageError(
+            f"{option} {text} is over", "leave it out to start as soon as there is room"
+        )
+    return start
+
+
+def targets(names: list[str], option: str) -> list[str]:
+    """Whether a name is one of config.toml, the daemon says."""
+    if outward.NOBODY in names and len(names) > 1:
+        raise UsageError(f"{option} none with another target", "leave one of them out")
+    if names == [outward.NOBODY]:
+        return []
+    plain_names = {name: "" for name in names if re.fullmatch(outward.TARGET, name)}
+    outward.check_targets(names, outward.Notify(plain_names))
+    return list(dict.fromkeys(names))
+
+
+def lease(text: str, option: str) -> float:
+    """Seconds; 0 for `off`."""
+    if text == "off":
+        return 0.0
+    seconds = values.seconds(text, option)
+    if not LEAST_LEASE <= seconds <= MOST_LEASE:
+        raise UsageError(
+            f"{option} {text} must lie between 1m and 30d",
+            "a shorter silence is often a slow network alone; `off` turns it off",
+        )
+    return seconds
+
+
+def resume(text: str, option: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {text}: {error}", "quote it as a shell would read it") from None
+
+
+def gpu_bounds(text: str, option: str) -> tuple[int, int]:
+    """(least, most); most 0 = as many as pay off."""
+    low, high = values.gpus(text)
+    return low, low if high is None else high
+
+
+def _as_typed(value: Any, option: str) -> Any:
+    return value
+
+
+READERS: dict[str, Callable[[Any, str], Any]] = {
+    **dict.fromkeys(("count", "flag", "jobs", "path", "size", "text"), _as_typed),
+    "codes": lambda codes, option: list(dict.fromkeys(codes)),
+    "duration": values.seconds,
+    "events": lambda text, option: list(outward.events(text.split(","))),
+    "gpus": gpu_bounds,
+    "lease": lease,
+    "limit": values.limit,
+    "line": lambda text, option: text.strip(),
+    "memory": values.memory_mib,
+    "moment": begin,
+    "name": values.name,
+    "signal": lambda text, option: values.signal_name(text),
+    "span": values.span,
+    "tags": lambda names, option: [values.name(name, option) for name in names],
+    "targets": targets,
+    "words": resume,
+}
