@@ -177,7 +177,12 @@ def own_jobs(since: float | None, restart: float | None) -> History:
     path = paths.database()
     jobs, facts = read_jobs(path), read_told(path)
     own_history = history(
-        jobs, time.time(), since=since, restart=restart, hold_seconds=facts.hold_seconds, gpu_types=facts.gpu_types
+        jobs,
+        time.time(),
+        since=since,
+        restart=restart,
+        hold_seconds=facts.hold_seconds,
+        gpu_types=facts.gpu_types,
     )
     if not own_history.replayable:
         raise Refused(
