@@ -70,8 +70,8 @@ def _jobs_ahead(names: Sequence[int]) -> str:
         return f"job {names[0]}"
     if len(names) <= MOST_AHEAD + 1:
         return f"jobs {', '.join(map(str, names[:-1]))} and {names[-1]}"
-    others = len(names) - MOST_AHEAD
-    return f"jobs {', '.join(map(str, names[:MOST_AHEAD]))} and {others} others"
+    overflow = len(names) - MOST_AHEAD
+    return f"jobs {', '.join(map(str, names[:MOST_AHEAD]))} and {overflow} others"
 
 
 def _holder(job: Job) -> str:

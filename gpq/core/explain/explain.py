@@ -59,8 +59,8 @@ def _why_stopping(snapshot: Snapshot, job: Job) -> JobReasons:
     order = stop_of(job, job.stop or StopReason.RESIZE, "")
     since = snapshot.now - job.stop_sent_at if job.stop_sent_at is not None else 0.0
     code = "asked-to-end" if order.mode == "kill" else "asked-to-checkpoint"
-    asked = reason(code, since=max(since, 0.0), stop=job.stop, grace=order.grace)
-    return JobReasons(reason("stopping", stop=job.stop), (asked,))
+    order_reason = reason(code, since=max(since, 0.0), stop=job.stop, grace=order.grace)
+    return JobReasons(reason("stopping", stop=job.stop), (order_reason,))
 
 
 def _why_held(job: Job) -> JobReasons:

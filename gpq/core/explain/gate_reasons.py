@@ -46,15 +46,19 @@ def _gate(snapshot: Snapshot, job: Job) -> str:
 
 
 def _awaited(snapshot: Snapshot, dependency: Dependency) -> Reason:
-    other = snapshot.jobs.get(dependency.job)
-    facts = f" ({other.name or other.spec.argv[0]}, {other.state})" if other is not None else ""
+    prerequisite = snapshot.jobs.get(dependency.job)
+    facts = (
+        f" ({prerequisite.name or prerequisite.spec.argv[0]}, {prerequisite.state})"
+        if prerequisite is not None
+        else ""
+    )
     return reason(_CODES[dependency.on], job=dependency.job, facts=facts)
 
 
 def _full_array(snapshot: Snapshot, job: Job) -> Reason:
     array = array_of(job)
     count = sum(
-        other.state in HOLDS_DEVICES and array_of(other) == array
-        for other in snapshot.jobs.values()
+        sibling.state in HOLDS_DEVICES and array_of(sibling) == array
+        for sibling in snapshot.jobs.values()
     )
     return reason("array-full", count=count, array=array, limit=array_limit(job))

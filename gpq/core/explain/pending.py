@@ -156,10 +156,11 @@ def _waits_for_gpus(
 
 def _free(snapshot: Snapshot, job: Job) -> dict[NodeId, int]:
     """Server -> its devices that the job could have now."""
-    kept = {*held_by(snapshot), *barred(snapshot, job)}
+    closed = {*held_by(snapshot), *barred(snapshot, job)}
     return {
         node.id: sum(
-            usable(device, job.spec) and (node.id, device.id) not in kept for device in node.devices
+            usable(device, job.spec) and (node.id, device.id) not in closed
+            for device in node.devices
         )
         for node in nodes_up(snapshot)
     }
@@ -190,12 +191,12 @@ def _ahead(snapshot: Snapshot, job: Job) -> list[JobId]:
     """Jobs that wait as well, and are in front of it."""
     gated = closed(snapshot)
     return [
-        other.id
-        for other in snapshot.jobs.values()
-        if other.state is JobState.PENDING
-        and other.id != job.id
-        and other.id not in gated
-        and _before(other, job)
+        rival.id
+        for rival in snapshot.jobs.values()
+        if rival.state is JobState.PENDING
+        and rival.id != job.id
+        and rival.id not in gated
+        and _before(rival, job)
     ]
 
 
@@ -212,5 +213,5 @@ def _would_fit_now(job: Job, fewest: int, free: Mapping[NodeId, int]) -> list[Re
     return [reason("edit-to-fit", job=job.id, gpus=count)] if count else []
 
 
-def _before(other: Job, job: Job) -> bool:
-    return (-other.spec.priority, other.id) < (-job.spec.priority, job.id)
+def _before(rival: Job, job: Job) -> bool:
+    return (-rival.spec.priority, rival.id) < (-job.spec.priority, job.id)

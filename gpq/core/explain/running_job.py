@@ -144,10 +144,10 @@ def _within_range(snapshot: Snapshot, job: Job) -> list[Reason]:
 
 def _rivals(snapshot: Snapshot, job: Job) -> list[Reason]:
     """With whom it shares the servers."""
-    others = sum(
-        other.state in HOLDS_DEVICES and other.id != job.id for other in snapshot.jobs.values()
+    rivals = sum(
+        rival.state in HOLDS_DEVICES and rival.id != job.id for rival in snapshot.jobs.values()
     )
-    if not others:
+    if not rivals:
         return []
     count = sum(len(node.devices) for node in nodes_up(snapshot))
-    return [reason("shared-gpus", gpus=count, jobs=others)]
+    return [reason("shared-gpus", gpus=count, jobs=rivals)]

@@ -61,12 +61,12 @@ def _goodput(job: Job, shape: Shape) -> float:
 
 def givers(snapshot: Snapshot, job: Job) -> list[Change]:
     """The other running jobs that could give GPUs, those that lose least by it first."""
-    others = [
-        other
-        for other in snapshot.jobs.values()
-        if other.id != job.id and other.state is JobState.RUNNING
+    runners = [
+        runner
+        for runner in snapshot.jobs.values()
+        if runner.id != job.id and runner.state is JobState.RUNNING
     ]
-    changes = [change for other in others if (change := fewer(snapshot, other)) is not None]
+    changes = [change for runner in runners if (change := fewer(snapshot, runner)) is not None]
     return sorted(changes, key=lambda change: (-change.ratio, change.job))
 
 
