@@ -27,14 +27,12 @@ def is_leaving(job: Job, snapshot: Snapshot) -> bool:
     )
 
 
-
 def settled_at(job: Job, config: Config) -> Seconds:
     """From when on a running job may be moved again: it has run a while and, if it is elastic, told
     how fast it is here. Without these times the last restart taught nothing. One that tells none
     for long is not waited for."""
     unknown = job.elastic and job.profile.samples_per_second <= 0
     return (job.started_at or 0.0) + config.settle_seconds * (FIRST_TIMES if unknown else 1.0)
-
 
 
 def is_fixed(job: Job, snapshot: Snapshot) -> bool:
@@ -58,13 +56,11 @@ def is_fixed(job: Job, snapshot: Snapshot) -> bool:
     )
 
 
-
 def _has_to_yield(job: Job, snapshot: Snapshot) -> bool:
     return any(
         is_over_its_grace(job, reservation, snapshot)
         for reservation in reserved_under(job, snapshot)
     )
-
 
 
 def drained_under(job: Job, snapshot: Snapshot) -> list[NodeId]:
@@ -76,11 +72,9 @@ def drained_under(job: Job, snapshot: Snapshot) -> list[NodeId]:
     ]
 
 
-
 def must_leave(job: Job, snapshot: Snapshot) -> bool:
     """Is it on a drained node, or on devices that are reserved for others?"""
     return bool(drained_under(job, snapshot) or reserved_under(job, snapshot))
-
 
 
 def evacuated(snapshot: Snapshot) -> Snapshot:
@@ -102,13 +96,11 @@ def evacuated(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, jobs={**snapshot.jobs, **leaving}) if leaving else snapshot
 
 
-
 def _is_missized(job: Job) -> bool:
     """Has its range changed since it was placed?"""
     return job.elastic and not job.spec.min_gpus <= job.replicas <= (
         job.spec.max_gpus or job.replicas
     )
-
 
 
 def held_by(

@@ -23,9 +23,9 @@ class Policy(Protocol):
     """`allocate` names a feasible shape (shapes.feasible), or the nodes as well (Layout), for each
     job that ought to run now; absent = nothing now.
 
-    A job that `mobility.is_fixed` must be given its present shape. A policy may keep what it computed
-    between two calls (a warm start, time shares so far), never a fact: with a new instance it
-    decides as if it had just been switched on.
+    A job that `mobility.is_fixed` must be given its present shape. A policy may keep what it
+    computed between two calls (a warm start, time shares so far), never a fact: with a new instance
+    it decides as if it had just been switched on.
     """
 
     @property
