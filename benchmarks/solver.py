@@ -38,7 +38,8 @@ from gpq.core.model.profile import Noise, Profile
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import decide
-from gpq.core.state.learn_profile import merge, rested
+from gpq.core.state.learn_profile import rested
+from gpq.core.state.measurements import merge
 from gpq.policies.goodput import candidates
 from gpq.policies.goodput.policy import solved
 from gpq.policies.goodput.valuation import Valued

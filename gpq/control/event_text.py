@@ -11,7 +11,7 @@ from gpq.core.model import events as facts
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.units import Seconds
-from gpq.core.state.lifecycle import is_doubtful
+from gpq.core.state.attempt_end import is_doubtful
 from gpq.rpc.job_answers import EventView
 
 

@@ -18,7 +18,7 @@ from gpq.core.goodput.models import model_of
 from gpq.core.model import events as facts
 from gpq.core.model.jobs import TERMINAL, Job, JobState
 from gpq.core.model.placements import Shape
-from gpq.core.state.lifecycle import is_doubtful
+from gpq.core.state.attempt_end import is_doubtful
 from gpq.rpc.job_answers import (
     AttemptView,
     CurvePoint,

@@ -125,23 +125,26 @@ def over(job: Job, event: End, ended: Seconds) -> Account:
     """After the end of the attempt that `job` holds GPUs for, at `ended`."""
     account, attempt_tally = job.account, event.tally or tally(job, ended)
     began = job.launched_at if job.launched_at is not None else ended
-    went_on = isinstance(event, Stopped)
-    stopping_at = job.stop_sent_at if went_on else None
-    cost = (
-        restart_seconds(job.restarts > 0, began, attempt_tally, stopping_at, ended) * job.replicas
-    )
-    progress = job.profile.progress
+    stopping_at = job.stop_sent_at if isinstance(event, Stopped) else None
+    peak, worth = account.peak, account.worth
+    restart_cost, failed = account.restart_cost, account.failed
+    if job.profile.progress is not None:
+        peak = max(peak, job.profile.progress.base_steps)
+    if attempt_tally.worth is not None:
+        worth = (worth or 0.0) + attempt_tally.worth
+    if restart_cost is not None:
+        seconds = restart_seconds(job.restarts > 0, began, attempt_tally, stopping_at, ended)
+        restart_cost += seconds * job.replicas
+    if is_failure(event):
+        failed += max(ended - began, 0.0) * job.replicas
     return replace(
         account,
         mark=None,
         working_at=None,
-        peak=max(account.peak, progress.base_steps if progress is not None else 0.0),
-        worth=account.worth
-        if attempt_tally.worth is None
-        else (account.worth or 0.0) + attempt_tally.worth,
-        restart_cost=account.restart_cost + cost if account.restart_cost is not None else None,
-        failed=account.failed
-        + (max(ended - began, 0.0) * job.replicas if is_failure(event) else 0.0),
+        peak=peak,
+        worth=worth,
+        restart_cost=restart_cost,
+        failed=failed,
     )
 
 

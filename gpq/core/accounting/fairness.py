@@ -9,8 +9,8 @@ could really have (never one imaginary node, as in Pollux's artifact).
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpq.core.feasibility.gates import closed
@@ -259,34 +259,29 @@ def _examples(job: Job) -> float | None:
 
 def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> list[UserFairness]:
     """One row a user, sorted by name, from the answer of `fairness_by_job`."""
-    active_jobs = active(snapshot)
-    users = sorted({job.spec.user for job in active_jobs})
-    total_gpus = sum(job.replicas for job in active_jobs)
+    jobs_by_user: dict[str, list[Job]] = defaultdict(list)
+    for job in active(snapshot):
+        jobs_by_user[job.spec.user].append(job)
+    total_gpus = sum(job.replicas for own in jobs_by_user.values() for job in own)
     rows = []
-    for user in users:
-        own = [job for job in active_jobs if job.spec.user == user]
+    for user, own in sorted(jobs_by_user.items()):
         gpus = sum(job.replicas for job in own)
-        job_fairness = [jobs[job.id] for job in own if job.id in jobs]
+        job_rows = [jobs[job.id] for job in own if job.id in jobs]
+        rhos = [row.rho for row in job_rows if row.rho is not None]
         rows.append(
             UserFairness(
                 user,
                 len(own),
                 gpus,
                 gpus / total_gpus if total_gpus else 0.0,
-                1.0 / len(users),
-                _mean(
-                    fairness.speedup for fairness in job_fairness if fairness.speedup is not None
-                ),
-                max(
-                    (fairness.rho for fairness in job_fairness if fairness.rho is not None),
-                    default=None,
-                ),
+                1.0 / len(jobs_by_user),
+                _mean([row.speedup for row in job_rows if row.speedup is not None]),
+                max(rhos, default=None),
                 sum(job.service_at(snapshot.now) for job in own),
             )
         )
     return rows
 
 
-def _mean(values: Iterable[float]) -> float | None:
-    numbers = list(values)
-    return sum(numbers) / len(numbers) if numbers else None
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

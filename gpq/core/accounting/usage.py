@@ -111,11 +111,11 @@ def read(events: Iterable[Event], now: Seconds, live: Mapping[tuple[JobId, int],
                 stop_times.setdefault(event.job, event.at)
             case Held():
                 hold_starts[event.job] = event.at
-            case Released() | Stopped() | Succeeded() | Failed() | Cancelled() | TimeLimitReached():
-                if event.job in hold_starts:
-                    since = hold_starts.pop(event.job)
-                    holds[event.job] = (*holds.get(event.job, ()), (since, max(event.at, since)))
-                if not isinstance(event, Released) and event.job in launches:
+            case Released():
+                _end_hold(holds, hold_starts, event.job, event.at)
+            case Stopped() | Succeeded() | Failed() | Cancelled() | TimeLimitReached():
+                _end_hold(holds, hold_starts, event.job, event.at)
+                if event.job in launches:
                     start, stop = launches.pop(event.job), stop_times.pop(event.job, None)
                     spells.append(_over(start, event, stop, event.job in jobs_with_spells))
                     jobs_with_spells.add(event.job)
@@ -123,9 +123,17 @@ def read(events: Iterable[Event], now: Seconds, live: Mapping[tuple[JobId, int],
         spells.append(
             _running(start, now, live.get((name, start.attempt)), name in jobs_with_spells)
         )
-    for name, since in hold_starts.items():
-        holds[name] = (*holds.get(name, ()), (since, max(now, since)))
+    for name in [*hold_starts]:
+        _end_hold(holds, hold_starts, name, now)
     return Journal(tuple(spells), holds)
+
+
+def _end_hold(
+    holds: dict[JobId, tuple[Span, ...]], starts: dict[JobId, Seconds], job: JobId, at: Seconds
+) -> None:
+    if job in starts:
+        since = starts.pop(job)
+        holds[job] = (*holds.get(job, ()), (since, max(at, since)))
 
 
 def _over(start: Launched, event: End, stop: Seconds | None, again: bool) -> Spell:

@@ -152,7 +152,7 @@ def _heaviest(row: ProfileRow) -> float:
 
 def _mixed(old: ProfileRow | None, new: ProfileRow) -> ProfileRow:
     """Weighted means; a `grad_time` of 0 was never measured and does not count
-    (profiling.merge)."""
+    (measurements.merge)."""
     new = replace(new, weight=min(new.weight, KEPT_WEIGHT))
     if old is None:
         return new

@@ -1,5 +1,5 @@
 """Facts: the end of an attempt, or of a job, concluded from what nodes reported
-(`lifecycle.conclude`). All are named in `events` too."""
+(`attempt_end.conclude`). All are named in `events` too."""
 
 from __future__ import annotations
 

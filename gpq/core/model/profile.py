@@ -160,7 +160,7 @@ class Profile:
     checkpoints: int = 0
     checkpoint_seconds: Seconds = 0.0  # of the latest
     checkpoint_bytes: int = 0  # of the latest
-    losses: tuple[LossPoint, ...] = ()  # thinned, oldest first (profiling.MAX_LOSSES)
+    losses: tuple[LossPoint, ...] = ()  # thinned, oldest first (measurements.MAX_LOSSES)
     # `rows` and `noise` as they were when the model was last made anew: they
     model_rows: tuple[ProfileRow, ...] = ()
     model_noise: Noise | None = (

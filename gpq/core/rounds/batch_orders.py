@@ -40,25 +40,31 @@ def retunes(jobs: Sequence[Job], config: Config) -> dict[JobId, BatchOrder]:
         if job.profile.habits and (order := _way_back(job, config)) is not None
     }
     candidates = [
-        (job, job.placement) for job in jobs if job.placement is not None and _may_change(job)
+        (job, job.placement)
+        for job in jobs
+        if job.placement is not None and job.id not in orders and _may_change(job)
     ]
-    candidates = [(job, placement) for job, placement in candidates if job.id not in orders]
     prospects = estimates.prospects(
         [_question(job, placement, config) for job, placement in candidates]
     )
     for (job, _), prospect in zip(candidates, prospects, strict=True):
-        if prospect is None or prospect.best is None:
-            continue
-        best = prospect.best
-        in_use = (job.profile.atomic_batch, job.profile.accum_steps)
-        # What was ordered last and came out otherwise is more than the script allows: it is not
-        # ordered again.
-        ordered = (job.order.atomic_batch, job.order.accum_steps)
-        if (best.atomic_batch, best.accum_steps) in (in_use, ordered):
-            continue
-        if best.goodput > (1.0 + config.batch_hysteresis) * prospect.now:
-            orders[job.id] = BatchOrder(job.order.seq + 1, best.atomic_batch, best.accum_steps)
+        if prospect is not None and (order := _better(job, prospect, config)) is not None:
+            orders[job.id] = order
     return orders
+
+
+def _better(job: Job, prospect: estimates.Prospect, config: Config) -> BatchOrder | None:
+    """The order of a batch that promises enough more than the one in use."""
+    best = prospect.best
+    if best is None or best.goodput <= (1.0 + config.batch_hysteresis) * prospect.now:
+        return None
+    in_use = (job.profile.atomic_batch, job.profile.accum_steps)
+    # What was ordered last and came out otherwise is more than the script allows: it is not ordered
+    # again.
+    last_order = (job.order.atomic_batch, job.order.accum_steps)
+    if (best.atomic_batch, best.accum_steps) in (in_use, last_order):
+        return None
+    return BatchOrder(job.order.seq + 1, best.atomic_batch, best.accum_steps)
 
 
 def needs_lost(job: Job) -> str:
@@ -96,16 +102,26 @@ def _way_back(job: Job, config: Config) -> BatchOrder | None:
     declared, placement = job.profile.declared, job.placement
     if job.stop is not None or declared is None or placement is None or not needs_lost(job):
         return None
-    job, shape, at_most, *_ = _question(job, placement, config)
-    limits = limits_of(declared, shape.gpu_type)
-    choice = estimates.best_batch(job, shape, at_most) if limits is not None else None
-    atomic, accum = (choice.atomic_batch, choice.accum_steps) if choice is not None else (0, 0)
-    if choice is None and limits is not None:
-        atomic, accum = split_base(limits, shape.replicas)
-        atomic = atomic if atomic <= limits.max_atomic else 0
+    atomic, accum = _free_batch(job, declared, placement, config)
     if (atomic, accum) == (job.order.atomic_batch, job.order.accum_steps):
         return None
     return BatchOrder(job.order.seq + 1, atomic, accum)
+
+
+def _free_batch(
+    job: Job, declared: Declared, placement: Placement, config: Config
+) -> tuple[int, int]:
+    """The atomic batch and the accumulation steps that need nothing lost; an atomic batch of 0
+    leaves the choice to the library."""
+    job, shape, at_most, *_ = _question(job, placement, config)
+    limits = limits_of(declared, shape.gpu_type)
+    if limits is None:
+        return 0, 0
+    choice = estimates.best_batch(job, shape, at_most)
+    if choice is not None:
+        return choice.atomic_batch, choice.accum_steps
+    atomic, accum = split_base(limits, shape.replicas)
+    return (atomic, accum) if atomic <= limits.max_atomic else (0, accum)
 
 
 def _question(job: Job, placement: Placement, config: Config) -> tuple[Job, Shape, int, int, int]:

@@ -3,7 +3,7 @@ it gains. Decides nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpq.core.feasibility.device_status import condition, drain_line, gpus, reservation_line
@@ -175,29 +175,39 @@ def _for_whom(
 ) -> str:
     """Who gets what the job gives: first of all a job that waits, then one that grows. Of those on
     its very devices first: where jobs change places, others may stand for whom it is."""
+    takers = _takers(job, new_placement, placements)
+    other_jobs = [name for name in sorted(placements) if name != job.id and name not in takers]
+    need = _need(snapshot, takers, placements) or _need(snapshot, other_jobs, placements)
+    if need:
+        return need
+    if takers:
+        return f"job {takers[0]} takes its place"
+    return f"the policy {snapshot.config.policy} keeps them free"
+
+
+def _takers(job: Job, new_placement: Placement | None, placements: Placements) -> list[JobId]:
+    """Jobs that get devices that the job gives back."""
     freed_devices = _devices(job.placement) - _devices(new_placement)
-    takers = [
+    return [
         name
         for name in sorted(placements)
         if name != job.id and _devices(placements[name]) & freed_devices
     ]
-    other_jobs = [name for name in sorted(placements) if name != job.id and name not in takers]
-    for names in (takers, other_jobs):
-        for name in names:
-            if snapshot.jobs[name].placement is None:
-                return f"job {name} needs room"
-        for name in names:
-            rival = snapshot.jobs[name]
-            if placements[name].replicas > rival.replicas:
-                user_wish = own_wish(rival.spec, rival.replicas)
-                return (
-                    f"job {name} is to have more: {user_wish}"
-                    if user_wish
-                    else f"job {name} gains more from them"
-                )
-    if takers:
-        return f"job {takers[0]} takes its place"
-    return f"the policy {snapshot.config.policy} keeps them free"
+
+
+def _need(snapshot: Snapshot, names: Sequence[JobId], placements: Placements) -> str:
+    """What one of these jobs gets more GPUs for; "" where none does."""
+    for name in names:
+        if snapshot.jobs[name].placement is None:
+            return f"job {name} needs room"
+    for name in names:
+        rival = snapshot.jobs[name]
+        if placements[name].replicas > rival.replicas:
+            user_wish = own_wish(rival.spec, rival.replicas)
+            if user_wish:
+                return f"job {name} is to have more: {user_wish}"
+            return f"job {name} gains more from them"
+    return ""
 
 
 def _for_what_place(
@@ -206,16 +216,8 @@ def _for_what_place(
     ratio = _ratio(job, new_placement)
     if ratio is not None and ratio > 1.0:
         return f"it is faster there, goodput x{ratio:.2f} expected"
-    freed_devices = _devices(job.placement) - _devices(new_placement)
-    taker = next(
-        (
-            name
-            for name in sorted(placements)
-            if name != job.id and _devices(placements[name]) & freed_devices
-        ),
-        None,
-    )
-    return f"job {taker} needs its place" if taker is not None else "room is made for larger jobs"
+    takers = _takers(job, new_placement, placements)
+    return f"job {takers[0]} needs its place" if takers else "room is made for larger jobs"
 
 
 def _devices(placement: Placement | None) -> frozenset[tuple[NodeId, DeviceId]]:
@@ -228,20 +230,24 @@ def _leave(snapshot: Snapshot, job: Job, new_placement: Placement | None) -> str
     why += [
         reservation_line(snapshot, reservation) for reservation in reserved_under(job, snapshot)
     ]
-    why += [
+    why += _faults(snapshot, job)
+    if not why:
+        return ""
+    if new_placement is None:
+        where = f"stops and waits for {gpus(job.spec.min_gpus)} elsewhere"
+    else:
+        where = f"moves to {new_placement}"
+    return f"{where}: {'; '.join(why)}"
+
+
+def _faults(snapshot: Snapshot, job: Job) -> list[str]:
+    """What is the matter with the devices that it has."""
+    return [
         condition(node, device, snapshot.now)
         for node, ids in (job.placement.parts if job.placement else ())
         for device in (snapshot.nodes[node].devices if node in snapshot.nodes else ())
         if device.id in ids and device.state is not DeviceState.OK
     ]
-    if not why:
-        return ""
-    where = (
-        f"moves to {new_placement}"
-        if new_placement is not None
-        else f"stops and waits for {gpus(job.spec.min_gpus)} elsewhere"
-    )
-    return f"{where}: {'; '.join(why)}"
 
 
 def _gain(job: Job, new_placement: Placement) -> str:

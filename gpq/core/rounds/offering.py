@@ -22,22 +22,9 @@ def offered(snapshot: Snapshot, *, moving: bool = True) -> tuple[Snapshot, JobId
 
     The same object where no job has a habit.
     """
-    changes: dict[JobId, Job] = {}
-    cramped_jobs: list[Job] = []
-    for name, job in snapshot.jobs.items():
-        if not job.profile.habits:
-            continue
-        limited_job = bound(job, snapshot)
-        if runs_cramped(job) and not is_fixed(job, snapshot) and not must_leave(job, snapshot):
-            cramped_jobs.append(limited_job)
-            limited_job = replace(limited_job, spec=replace(limited_job.spec, rigid=True))
-        if limited_job is not job:
-            changes[name] = limited_job
-    mover = (
-        next((job for job in sorted(cramped_jobs, key=arrival) if _has_room(job, snapshot)), None)
-        if moving
-        else None
-    )
+    changes, cramped_jobs = _limits(snapshot)
+    roomy_jobs = (job for job in cramped_jobs if moving and _has_room(job, snapshot))
+    mover = next(roomy_jobs, None)
     if mover is not None:
         changes[mover.id] = replace(
             mover,
@@ -49,6 +36,23 @@ def offered(snapshot: Snapshot, *, moving: bool = True) -> tuple[Snapshot, JobId
         )
     offer = replace(snapshot, jobs={**snapshot.jobs, **changes}) if changes else snapshot
     return offer, mover.id if mover is not None else None
+
+
+def _limits(snapshot: Snapshot) -> tuple[dict[JobId, Job], list[Job]]:
+    """Jobs as lost freedoms limit them, where that changes them; and those that run cramped, in the
+    order of their arrival."""
+    changes: dict[JobId, Job] = {}
+    cramped_jobs: list[Job] = []
+    for name, job in snapshot.jobs.items():
+        if not job.profile.habits:
+            continue
+        limited_job = bound(job, snapshot)
+        if runs_cramped(job) and not is_fixed(job, snapshot) and not must_leave(job, snapshot):
+            cramped_jobs.append(limited_job)
+            limited_job = replace(limited_job, spec=replace(limited_job.spec, rigid=True))
+        if limited_job is not job:
+            changes[name] = limited_job
+    return changes, sorted(cramped_jobs, key=arrival)
 
 
 def _has_room(job: Job, snapshot: Snapshot) -> bool:

@@ -3,7 +3,7 @@ twice it is the same."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from gpq.core.feasibility.mobility import held_by, is_fixed
@@ -14,9 +14,9 @@ from gpq.core.goodput.priors import timed
 from gpq.core.model.actions import Action, Launch, OfAttempt, Retune, Stop
 from gpq.core.model.events import Event, Launched, Retuned, StopSent
 from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Level, StopReason, Wish
-from gpq.core.model.placements import Placement
+from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.core.rounds.batch_orders import first_order, needs_lost, retunes
 from gpq.core.rounds.rendezvous_ports import lease, leased
 
@@ -41,45 +41,54 @@ def plan(
     why = why or {}
     stops: list[Action] = []
     launches: list[Action] = []
-    tunings: list[Action] = []
     busy_devices, ports = set(held_by(snapshot)), leased(snapshot)
     staying_jobs = {
         name for name, job in snapshot.jobs.items() if _stays(job, placements, snapshot)
     }
-    orders = retunes(
-        [timed(snapshot.jobs[name], snapshot) for name in sorted(staying_jobs)], snapshot.config
-    )
+    tunings = _tunings(snapshot, staying_jobs)
     for name in sorted(snapshot.jobs):
-        job = snapshot.jobs[name]
+        job, placement = snapshot.jobs[name], placements.get(name)
         stop = wished_stop(job, snapshot.now)
         if stop is not None:
             stops.append(stop)
-        elif job.state is JobState.PENDING and job.wish is Wish.RUN:
-            placement = None if must_wait(snapshot, job) else placements.get(name)
-            if (
-                placement is not None
-                and not placement.devices & busy_devices
-                and snapshot.now >= job.not_before
-            ):
-                busy_devices |= placement.devices
-                order, attempt = first_order(timed(job, snapshot), placement), job.next_attempt
-                port = lease(snapshot, name, attempt, placement, ports)
-                launches.append(
-                    Launch(name, attempt, job.spec, placement, order, why.get(name, ""), port)
-                )
+            tunings.pop(name, None)
         elif job.state is JobState.RUNNING:
             if name not in staying_jobs:
-                stops.append(_move(job, placements.get(name), snapshot, why.get(name, "")))
-            elif name in orders and job.placement is not None:
-                node = job.placement.parts[0][0]
-                freedom = needs_lost(job)
-                reason = (
-                    f"{blamed(job, freedom)}, so gpq may not {freedom}"
-                    if freedom
-                    else "more goodput with this batch"
-                )
-                tunings.append(Retune(name, job.attempt, node, orders[name], reason))
-    return [*stops, *tunings, *launches]
+                stops.append(_move(job, placement, snapshot, why.get(name, "")))
+        elif placement is not None and _can_start(job, placement, busy_devices, snapshot):
+            busy_devices |= placement.devices
+            order, attempt = first_order(timed(job, snapshot), placement), job.next_attempt
+            port = lease(snapshot, name, attempt, placement, ports)
+            launches.append(
+                Launch(name, attempt, job.spec, placement, order, why.get(name, ""), port)
+            )
+    return [*stops, *tunings.values(), *launches]
+
+
+def _can_start(
+    job: Job, placement: Placement, busy_devices: Set[tuple[NodeId, DeviceId]], snapshot: Snapshot
+) -> bool:
+    return (
+        job.state is JobState.PENDING
+        and job.wish is Wish.RUN
+        and snapshot.now >= job.not_before
+        and not placement.devices & busy_devices
+        and not must_wait(snapshot, job)
+    )
+
+
+def _tunings(snapshot: Snapshot, staying_jobs: Set[JobId]) -> dict[JobId, Retune]:
+    """Other batches for jobs that stay where they are, by id."""
+    jobs = [timed(snapshot.jobs[name], snapshot) for name in sorted(staying_jobs)]
+    orders = retunes(jobs, snapshot.config)
+    return {name: _retune(snapshot.jobs[name], order) for name, order in sorted(orders.items())}
+
+
+def _retune(job: Job, order: BatchOrder) -> Retune:
+    reason, freedom = "more goodput with this batch", needs_lost(job)
+    if freedom:
+        reason = f"{blamed(job, freedom)}, so gpq may not {freedom}"
+    return Retune(job.id, job.attempt, job.nodes[0], order, reason)
 
 
 def _stays(job: Job, placements: Mapping[JobId, Placement], snapshot: Snapshot) -> bool:
@@ -156,24 +165,14 @@ def repeat(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
     link was cut): all that still stand. Orders are idempotent by (job, attempt), so one too many
     does no harm."""
     actions: list[OfAttempt] = []
-    for job in snapshot.holders:
-        name = job.id
-        if (
-            job.placement is None
-            or node not in job.nodes
-            or any(exit_node == node for exit_node, _ in job.exits)
-        ):
+    for job in snapshot.expected_on(node):
+        name, placement = job.id, job.placement
+        if placement is None:
             continue
         if job.state is JobState.STARTING and node not in job.started_nodes:
-            actions.append(
-                Launch(name, job.attempt, job.spec, job.placement, job.order, port=job.port)
-            )
+            actions.append(Launch(name, job.attempt, job.spec, placement, job.order, port=job.port))
         if job.stop is not None:
             actions.append(stop_of(job, job.stop, "said again"))
-        elif (
-            job.order.seq > 0
-            and job.state is JobState.RUNNING
-            and node == job.placement.parts[0][0]
-        ):
+        elif job.order.seq > 0 and job.state is JobState.RUNNING and node == placement.parts[0][0]:
             actions.append(Retune(name, job.attempt, node, job.order, "said again"))
     return actions

@@ -10,7 +10,7 @@ from gpq.core.model.jobs import HOLDS_DEVICES, Job, StopReason
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds, Word
 from gpq.core.rounds.planning import CANCEL_GRACE, repeat
-from gpq.core.state.lifecycle import MOST_DOUBLINGS
+from gpq.core.state.attempt_end import MOST_DOUBLINGS
 
 
 class Fate(Word):

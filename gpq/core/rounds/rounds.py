@@ -10,34 +10,32 @@ from gpq.core.accounting import accrual
 from gpq.core.accounting.fairness import counted
 from gpq.core.feasibility.environments import wanted as wanted_checks
 from gpq.core.feasibility.gates import next_opening, opened
-from gpq.core.feasibility.idle_gpus import capped, reclaimed
+from gpq.core.feasibility.idle_gpus import capped
 from gpq.core.feasibility.mobility import evacuated, held_by, settled_at
 from gpq.core.feasibility.owners import presence
 from gpq.core.feasibility.reservations import next_change
 from gpq.core.freedoms.habits import joined, without_accepted
-from gpq.core.model.actions import Action, Forget
+from gpq.core.model.actions import Action, Forget, Stop
 from gpq.core.model.events import (
     TRIGGERS,
-    Cancelled,
     EnvironmentSeen,
     Event,
     Exited,
-    Held,
     NodeSeen,
     NodeSilent,
     Profiled,
-    Released,
 )
-from gpq.core.model.jobs import HOLDS_DEVICES, Allotment, Job, JobState, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, Allotment, Job, JobState
 from gpq.core.model.nodes import Device, Node, NodeState
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.policy import Policy, shape_of
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import JobId, NodeId
+from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.rounds.background import decided
 from gpq.core.rounds.motives import Reallocation, motives, reallocations
 from gpq.core.rounds.offering import offered
 from gpq.core.rounds.planning import issued, plan, time_left, wished_stop
+from gpq.core.rounds.settling import settle
 from gpq.core.state.apply_events import fold
 
 
@@ -86,26 +84,16 @@ def decide(
     changed_jobs = changed(before, first.snapshot) if settled and not allocate else None
     second = fold(first.snapshot, settle(first.snapshot, changed_jobs))
     snapshot = second.snapshot
-    placements: dict[JobId, Placement] = {}
     outcome: Round | None = None
+    actions: list[Action]
     if allocate:
-        allotments, placements = _decided(snapshot, policy)
-        allocation = {name: shape_of(allotment) for name, allotment in allotments.items()}
-        reasons = motives(snapshot, placements)
-        outcome = Round(
-            snapshot.now,
-            allocation,
-            placements,
-            reasons,
-            reallocations(snapshot, placements, reasons),
-        )
-        actions = [*plan(snapshot, placements, reasons), *wanted_checks(snapshot)]
+        outcome = _round(snapshot, policy)
+        orders = plan(snapshot, outcome.placements, outcome.motives)
+        actions = [*orders, *wanted_checks(snapshot)]
         snapshot = replace(snapshot, round_at=snapshot.now)
     else:
-        wished_stops = (wished_stop(job, snapshot.now) for job in snapshot.holders)
-        actions = [stop for stop in wished_stops if stop is not None]
-    orders = [event for action in actions if (event := issued(action, snapshot.now)) is not None]
-    third = fold(snapshot, orders)
+        actions = [*_wished_stops(snapshot)]
+    third = fold(snapshot, _issued(actions, snapshot.now))
     ended_jobs = (*first.ended, *second.ended, *third.ended)
     ended = tuple(accrual.settled(job, before, before.means) for job in ended_jobs)
     return Decision(
@@ -115,6 +103,25 @@ def decide(
         ended,
         outcome,
     )
+
+
+def _round(snapshot: Snapshot, policy: Policy) -> Round:
+    allotments, placements = _decided(snapshot, policy)
+    allocation = {name: shape_of(allotment) for name, allotment in allotments.items()}
+    reasons = motives(snapshot, placements)
+    changes = reallocations(snapshot, placements, reasons)
+    return Round(snapshot.now, allocation, placements, reasons, changes)
+
+
+def _wished_stops(snapshot: Snapshot) -> list[Stop]:
+    stops = (wished_stop(job, snapshot.now) for job in snapshot.holders)
+    return [stop for stop in stops if stop is not None]
+
+
+def _issued(actions: Iterable[Action], now: Seconds) -> list[Event]:
+    """The facts that these orders were given."""
+    events = (issued(action, now) for action in actions)
+    return [event for event in events if event is not None]
 
 
 def _decided(
@@ -135,10 +142,8 @@ def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> lis
     records."""
     nodes: dict[tuple[JobId, int], set[NodeId]] = {}
     for event in journal:
-        if isinstance(event, Exited):
-            job = after.jobs.get(event.job)
-            if job is None or job.attempt != event.attempt or job.state not in HOLDS_DEVICES:
-                nodes.setdefault((event.job, event.attempt), set()).add(event.node)
+        if isinstance(event, Exited) and _is_over(after.jobs.get(event.job), event.attempt):
+            nodes.setdefault((event.job, event.attempt), set()).add(event.node)
     for (name, attempt), node_names in nodes.items():
         old = before.jobs.get(name)
         if old is not None and old.attempt == attempt and old.placement is not None:
@@ -149,58 +154,16 @@ def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> lis
     ]
 
 
+def _is_over(job: Job | None, attempt: int) -> bool:
+    return job is None or job.attempt != attempt or job.state not in HOLDS_DEVICES
+
+
 def changed(before: Snapshot, after: Snapshot) -> list[JobId]:
     """Live jobs of which something is new."""
     if before.jobs is after.jobs:
         return []
     previous_job = before.jobs.get
     return [name for name, job in after.jobs.items() if previous_job(name) is not job]
-
-
-def settle(snapshot: Snapshot, names: Iterable[JobId] | None = None) -> list[Event]:
-    """What follows at once for jobs that hold nothing, all or those named: a wish needs no
-    round."""
-    events: list[Event] = [*reclaimed(snapshot)]
-    pending, run = JobState.PENDING, Wish.RUN
-    for name in sorted(snapshot.jobs if names is None else names):
-        job = snapshot.jobs[name]
-        if job.placement is not None:
-            continue
-        if (
-            job.wish is run
-            and job.state is pending
-            and not (job.unmet or job.crashes or job.quick_failures)
-        ):
-            continue  # nearly all
-        if job.wish is Wish.CANCEL:
-            events.append(Cancelled(snapshot.now, name))
-        elif job.state is JobState.HELD and job.wish in (Wish.RUN, Wish.REQUEUE):
-            events.append(Released(snapshot.now, name))
-        elif job.state is JobState.PENDING and job.wish is Wish.HOLD:
-            events.append(Held(snapshot.now, name))
-        elif job.state is JobState.PENDING and job.unmet:
-            why = f"held: {job.unmet}; `gpq release {name}` runs it all the same"
-            events.append(Held(snapshot.now, name, why))
-        elif job.state is JobState.PENDING and job.crashes >= snapshot.config.max_crashes:
-            why = (
-                f"held: its server went down or its supervisor was killed {job.crashes} times in a"
-                " row while it ran"
-            )
-            events.append(Held(snapshot.now, name, f"{why}; `gpq release {name}` tries again"))
-        elif (
-            job.state is JobState.PENDING
-            and job.quick_failures >= snapshot.config.max_quick_failures
-        ):
-            events.append(
-                Held(
-                    snapshot.now,
-                    name,
-                    f"held: failed {job.quick_failures} times in a row, each within"
-                    f" {snapshot.config.quick_failure_seconds:.0f} s; `gpq release {name}` tries"
-                    " again",
-                )
-            )
-    return events
 
 
 def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
@@ -270,11 +233,19 @@ def next_round(snapshot: Snapshot) -> float:
     at = min([at, *(job.not_before for job in pending_jobs if job.not_before > now)])
     for job in snapshot.holders:
         if job.state is JobState.RUNNING:
-            at = min(at, snapshot.now + time_left(job, snapshot.now)) if job.stop is None else at
-            settle_time = settled_at(job, snapshot.config)
-            if pending_jobs and job.movable and settle_time > snapshot.now:
-                at = min(at, settle_time)
+            at = min(at, _next_moment(job, snapshot, needed=bool(pending_jobs)))
     return max(at, snapshot.now)
+
+
+def _next_moment(job: Job, snapshot: Snapshot, *, needed: bool) -> Seconds:
+    """When a running job reaches its time limit, or may be moved, if its devices are `needed`."""
+    moment = float("inf")
+    if job.stop is None:
+        moment = snapshot.now + time_left(job, snapshot.now)
+    settle_time = settled_at(job, snapshot.config)
+    if needed and job.movable and settle_time > snapshot.now:
+        moment = min(moment, settle_time)
+    return moment
 
 
 def sanity(snapshot: Snapshot) -> list[str]:

@@ -3,5 +3,6 @@
 `fold(snapshot, event)` is pure, so the same events always give the same snapshot, in the daemon,
 in the simulator and after a crash.
 
-Open `lifecycle.py` for the states of a job, then `apply_events.py`.
+Open `lifecycle.py` for the states of a job, `attempt_end.py` for what an end means, then
+`apply_events.py`.
 """

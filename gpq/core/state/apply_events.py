@@ -3,7 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,8 +32,8 @@ from gpq.core.model.jobs import TERMINAL, Job
 from gpq.core.model.nodes import Link, Node, NodeState, Reservation
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.core.state.attempt_end import conclude
 from gpq.core.state.job_events import apply
-from gpq.core.state.lifecycle import conclude
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,7 @@ class _Folding:
             case EnvironmentSeen():
                 self._checks = environments.folded(self._checks, event, self._jobs)
             case Staged():
-                self._rates = with_rate(self._rates, event)
-                if event.job in self._jobs:
-                    self._jobs[event.job] = apply(self._jobs[event.job], event)
+                self._staged(event)
             case NodeDrained() | NodeUndrained():
                 self._drained = _fold_drained(self._drained, event)
             case NodeReserved() | NodeUnreserved():
@@ -135,6 +133,11 @@ class _Folding:
         self._waiters = None
         self._next_id = max(self._next_id, event.job + 1)
         self._checks = environments.hopeful(self._checks, event.spec.environment)
+
+    def _staged(self, event: Staged) -> None:
+        self._rates = with_rate(self._rates, event)
+        if event.job in self._jobs:
+            self._jobs[event.job] = apply(self._jobs[event.job], event)
 
     def _heard_of_node(self, event: NodeSeen | NodeSilent | NodeRemoved) -> None:
         _fold_node(self._nodes, event)
@@ -214,28 +217,25 @@ def _fold_reserved(
     """The same mapping where nothing changes. Those that are over go when another comes."""
     match event:
         case NodeReserved():
-            current = {
-                name: reservation
-                for name, reservation in reservations.items()
-                if reservation.end > event.at
-            }
+            current = _matching(reservations, lambda reservation: reservation.end > event.at)
             return {**current, event.reservation.id: event.reservation}
-        case NodeUnreserved() if event.id in reservations:
-            return {
-                name: reservation for name, reservation in reservations.items() if name != event.id
-            }
+        case NodeUnreserved():
+            return _matching(reservations, lambda reservation: reservation.id != event.id)
         case NodeSeen():
             return owners.folded(reservations, event.node, event.at)
-        case NodeRemoved() if any(
-            reservation.node == event.node for reservation in reservations.values()
-        ):
-            return {
-                name: reservation
-                for name, reservation in reservations.items()
-                if reservation.node != event.node
-            }
+        case NodeRemoved():
+            return _matching(reservations, lambda reservation: reservation.node != event.node)
         case _:
             return reservations
+
+
+def _matching(
+    reservations: Mapping[int, Reservation], matches: Callable[[Reservation], bool]
+) -> Mapping[int, Reservation]:
+    """Those that match; the same mapping where all do."""
+    if all(map(matches, reservations.values())):
+        return reservations
+    return {name: reservation for name, reservation in reservations.items() if matches(reservation)}
 
 
 def _all_parts_over(job: Job) -> bool:

@@ -1,5 +1,5 @@
 """A job after one fact about it. Decides nothing: what follows from a fact by itself is concluded
-in `lifecycle`."""
+in `attempt_end`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, StopReason, Wish
 from gpq.core.model.placements import Exit, FilesAt
 from gpq.core.model.units import NodeId
 from gpq.core.state import learn_profile
-from gpq.core.state.lifecycle import advance, preempted
+from gpq.core.state.attempt_end import preempted
+from gpq.core.state.lifecycle import advance
 
 MAX_NOTICES = 12
 
@@ -55,13 +56,9 @@ def apply(job: Job, event: Event) -> Job:
         case Launched():
             return _launched(job, event)
         case StopSent() | Retuned() | Started() | StartRefused() | Exited() | Profiled() | Pulsed():
-            if event.attempt != job.attempt or job.state not in HOLDS_DEVICES:
-                return job  # the fence: news of an older attempt
             return _of_attempt(job, event)
         case Staged():
-            if event.attempt != job.attempt or job.state is not JobState.STARTING:
-                return job
-            return replace(job, staged_seconds=max(job.staged_seconds, event.seconds))
+            return _staged(job, event)
         case Stopped():
             return _stopped(job, event)
         case Succeeded() | Failed() | Cancelled() | TimeLimitReached():
@@ -144,62 +141,77 @@ def _launched(job: Job, event: Launched) -> Job:
     )
 
 
+def _staged(job: Job, event: Staged) -> Job:
+    if event.attempt != job.attempt or job.state is not JobState.STARTING:
+        return job
+    return replace(job, staged_seconds=max(job.staged_seconds, event.seconds))
+
+
 def _of_attempt(
     job: Job, event: StopSent | Retuned | Started | StartRefused | Exited | Profiled | Pulsed
 ) -> Job:
+    if event.attempt != job.attempt or job.state not in HOLDS_DEVICES:
+        return job  # the fence: news of an older attempt
     match event:
         case StopSent():
-            after = replace(
-                job,
-                state=advance(job.state, event),
-                stop=event.reason,
-                stop_sent_at=event.at if job.stop_sent_at is None else job.stop_sent_at,
-                target=event.target,
-                stop_forced=event.reason is StopReason.CANCEL,
-            )
-            goes_on = event.reason not in (StopReason.CANCEL, StopReason.TIME)
-            return notice(after, habits.warning(job)) if goes_on and job.resumable else after
+            return _stop_sent(job, event)
         case Retuned():
             return replace(job, order=event.order)
         case Started():
             return notice(_started(job, event), event.note)
         case StartRefused():
-            end = Exit(code=event.code, note=event.reason, ended_at=event.at, lost=event.transient)
-            if event.stays and job.files is not None:
-                job = replace(job, files=replace(job.files, stays=event.stays, looked_at=event.at))
-            return _exited(job, event.node, end)
+            return _refused(job, event)
         case Exited():
-            end = event.exit
-            if preempted(job, end.code) and not end.stopped:
-                end = replace(end, stopped=True)
-            end = replace(end, ended_at=min(end.ended_at or event.at, event.at))
-            return _exited(job, event.node, end)
+            return _exited(job, event.node, _exit_of(job, event))
         case Profiled():
             return learn_profile.learn(job, event) if event.offset > job.report_offset else job
         case Pulsed():
             other_pulses = [pulse for pulse in job.pulses if pulse.node != event.node]
-            return replace(
-                job,
-                pulses=tuple(sorted([*other_pulses, *event.ranks], key=lambda pulse: pulse.rank)),
-            )
+            pulses = sorted([*other_pulses, *event.ranks], key=lambda pulse: pulse.rank)
+            return replace(job, pulses=tuple(pulses))
+
+
+def _stop_sent(job: Job, event: StopSent) -> Job:
+    after = replace(
+        job,
+        state=advance(job.state, event),
+        stop=event.reason,
+        stop_sent_at=event.at if job.stop_sent_at is None else job.stop_sent_at,
+        target=event.target,
+        stop_forced=event.reason is StopReason.CANCEL,
+    )
+    goes_on = event.reason not in (StopReason.CANCEL, StopReason.TIME)
+    return notice(after, habits.warning(job)) if goes_on and job.resumable else after
+
+
+def _refused(job: Job, event: StartRefused) -> Job:
+    end = Exit(code=event.code, note=event.reason, ended_at=event.at, lost=event.transient)
+    if event.stays and job.files is not None:
+        job = replace(job, files=replace(job.files, stays=event.stays, looked_at=event.at))
+    return _exited(job, event.node, end)
+
+
+def _exit_of(job: Job, event: Exited) -> Exit:
+    """The end as it counts: at the latest when it was told, and a stop where its code says so."""
+    end = event.exit
+    if preempted(job, end.code):
+        end = replace(end, stopped=True)
+    return replace(end, ended_at=min(end.ended_at or event.at, event.at))
 
 
 def _started(job: Job, event: Started) -> Job:
     if event.node in job.started_nodes:
         return job
-    nodes = (*job.started_nodes, event.node)
-    job = replace(job, started_nodes=nodes)
-    if job.placement is not None and event.node == job.placement.parts[0][0]:
+    job = replace(job, started_nodes=(*job.started_nodes, event.node))
+    if job.placement is None:
+        return job
+    parts = job.placement.parts
+    if event.node == parts[0][0]:
         # rank 0 writes the checkpoints
-        job = replace(
-            job,
-            files=FilesAt(event.node, event.storage, job.files is not None and job.files.proved),
-        )
-    if (
-        job.placement is None
-        or len(nodes) < len(job.placement.parts)
-        or job.state is not JobState.STARTING
-    ):
+        proved = job.files is not None and job.files.proved
+        job = replace(job, files=FilesAt(event.node, event.storage, proved))
+    missing = len(parts) > len(job.started_nodes)
+    if missing or job.state is not JobState.STARTING:
         return job
     began = min(max(event.since or event.at, job.launched_at or 0.0), event.at)
     first = job.first_started_at if job.first_started_at is not None else began
@@ -214,17 +226,20 @@ def _exited(job: Job, node: NodeId, end: Exit) -> Job:
 
 def _stopped(job: Job, event: Stopped) -> Job:
     ended = event.exit.ended_at or event.at
+    stop_seconds, files = None, job.files
+    if job.stop_sent_at is not None:
+        stop_seconds = max(ended - job.stop_sent_at, 0.0)
+    if files is not None and _keeps_one(event.exit):
+        files = replace(files, proved=True)
     after = replace(
         _released(job, ended),
         state=advance(job.state, event),
         account=accrual.over(job, event, ended),
         exit=event.exit,
-        stop_seconds=max(ended - job.stop_sent_at, 0.0) if job.stop_sent_at is not None else None,
-        files=replace(job.files, proved=True)
-        if job.files is not None and _keeps_one(event.exit)
-        else job.files,
+        stop_seconds=stop_seconds,
+        files=files,
         not_before=event.not_before,
-        failures=job.failures + (1 if event.failed else 0),
+        failures=job.failures + event.failed,
         quick_failures=job.quick_failures + 1 if event.quick else 0,
         crashes=job.crashes + 1 if event.crashed else 0,
         wish=Wish.RUN if job.wish is Wish.REQUEUE else job.wish,
@@ -239,15 +254,14 @@ def _keeps_one(end: Exit) -> bool:
 
 
 def _finished(job: Job, event: Succeeded | Failed | Cancelled | TimeLimitReached) -> Job:
-    had_devices = job.state in HOLDS_DEVICES
-    ended = (event.exit.ended_at or event.at) if had_devices else event.at
-    after = replace(
-        _released(job, ended) if had_devices else job,
-        state=advance(job.state, event),
-        account=accrual.over(job, event, ended) if had_devices else accrual.closed(job, ended),
-        exit=event.exit if had_devices else job.exit,
-        ended_at=ended,
-    )
+    if job.state in HOLDS_DEVICES:
+        ended = event.exit.ended_at or event.at
+        account = accrual.over(job, event, ended)
+        after = replace(_released(job, ended), account=account, exit=event.exit)
+    else:
+        ended = event.at
+        after = replace(job, account=accrual.closed(job, ended))
+    after = replace(after, state=advance(job.state, event), ended_at=ended)
     return notice(after, event.exit.note)
 
 

@@ -10,16 +10,14 @@ from gpq.core.freedoms.habits import joined, unmended, with_habits, without_acce
 from gpq.core.goodput.noise_curve import recorded
 from gpq.core.goodput.refit import foreseen
 from gpq.core.model.accounts import Account
-from gpq.core.model.events import Profiled, TimingSums
+from gpq.core.model.events import Profiled
 from gpq.core.model.jobs import Job, JobSpec
-from gpq.core.model.profile import Declared, LossPoint, Noise, NoisePoint, Profile, ProfileRow
+from gpq.core.model.placements import BatchOrder
+from gpq.core.model.profile import Declared, Noise, NoisePoint, Profile, ProfileRow
 from gpq.core.model.units import Seconds
+from gpq.core.state.measurements import merge, throughput, with_losses
 from gpq.core.state.stragglers import describe, judged, stragglers
 
-# Steps beyond this many count for no more, so that a row follows a machine that changed (pollux.md
-# 1.15.9).
-MAX_WEIGHT = 500.0
-MAX_LOSSES = 64  # points kept of a loss curve: they are written with every report of the job
 MAX_NOTICES = 12
 # share by which a mean may move before the model is made anew: it errs by more itself
 TIME_TOLERANCE = 0.03
@@ -30,65 +28,100 @@ WELL_KNOWN = 30.0  # steps from which on a weight says no more
 
 def learn(job: Job, event: Profiled) -> Job:
     """The job with one report taken in. The caller has checked attempt and offset."""
-    profile = job.profile
-    declared = with_overrides(event.declared, job.spec) if event.declared else None
-    retuned = event.retuned
-    profile = replace(
-        with_habits(
-            profile,
-            unmended(
-                joined(profile.habits, without_accepted(event.habits, job.spec.accept)),
-                event.progress,
-            ),
-            declared,
-        ),
-        rows=merge(profile.rows, event.timings, job.placement.gpu_type if job.placement else ""),
-        noise=event.noise or profile.noise,
-        early_noise=profile.early_noise
-        or (event.noise if event.noise and is_usable(event.noise) else None),
-        noise_curve=_with_noise(profile, event),
-        progress=event.progress or profile.progress,
-        atomic_batch=retuned.atomic_batch if retuned else profile.atomic_batch,
-        accum_steps=retuned.accum_steps if retuned else profile.accum_steps,
-        order_seq=retuned.seq if retuned else profile.order_seq,
-        batch_changes=profile.batch_changes + (1 if retuned and _is_live_change(job, event) else 0),
-        samples_per_second=throughput(event.timings[-1])
-        if event.timings
-        else profile.samples_per_second,
-        metrics=_merged_metrics(profile, event),
-        diverged=_diverged(profile, event),
-        ranks=judged(profile.ranks, event.ranks) if event.ranks else profile.ranks,
-        losses=with_losses(profile.losses, event.losses),
-        checkpoints=profile.checkpoints + (1 if event.checkpoint_seconds is not None else 0),
-        checkpoint_seconds=(
-            event.checkpoint_seconds
-            if event.checkpoint_seconds is not None
-            else profile.checkpoint_seconds
-        ),
-        checkpoint_bytes=event.checkpoint_bytes or profile.checkpoint_bytes,
-    )
-    profile = rested(profile)
-    restart, took = job.restart_seconds, restart_took(job, event)
-    if took is not None:
-        restart = took if restart is None else 0.5 * (restart + took)
-    notices = job.notices
-    later = replace(job, profile=profile)
-    slow = (
-        [describe(later, rank) for rank in stragglers(later) if rank not in stragglers(job)]
-        if event.ranks
-        else []
-    )
-    for line in (*event.notices, *slow):
-        notices = notices if notices and notices[-1] == line else (*notices, line)[-MAX_NOTICES:]
+    profile = rested(_profile_after(job, event))
     return replace(
         job,
         profile=profile,
         report_offset=event.offset,
         account=bookkept(job, event),
-        restart_seconds=restart,
+        restart_seconds=_mean_restart(job, event),
         stop_seconds=None if event.ready else job.stop_seconds,
-        notices=notices,
+        notices=_notices_after(job, replace(job, profile=profile), event),
     )
+
+
+def _profile_after(job: Job, event: Profiled) -> Profile:
+    profile = _with_checkpoint(_with_order(_with_declared(job, event), job, event), event)
+    gpu_type = job.placement.gpu_type if job.placement else ""
+    return replace(
+        profile,
+        rows=merge(profile.rows, event.timings, gpu_type),
+        noise=event.noise or profile.noise,
+        early_noise=profile.early_noise or _first_noise(event),
+        noise_curve=_with_noise(profile, event),
+        progress=event.progress or profile.progress,
+        samples_per_second=_latest_speed(profile, event),
+        metrics=_merged_metrics(profile, event),
+        diverged=_diverged(profile, event),
+        ranks=judged(profile.ranks, event.ranks) if event.ranks else profile.ranks,
+        losses=with_losses(profile.losses, event.losses),
+    )
+
+
+def _with_declared(job: Job, event: Profiled) -> Profile:
+    """With what the script declared, and the habits of its loop."""
+    declared = None
+    if event.declared is not None:
+        declared = with_overrides(event.declared, job.spec)
+    open_habits = without_accepted(event.habits, job.spec.accept)
+    habits = unmended(joined(job.profile.habits, open_habits), event.progress)
+    return with_habits(job.profile, habits, declared)
+
+
+def _with_order(profile: Profile, job: Job, event: Profiled) -> Profile:
+    """With the batch that took effect."""
+    order = event.retuned
+    if order is None:
+        return profile
+    return replace(
+        profile,
+        atomic_batch=order.atomic_batch,
+        accum_steps=order.accum_steps,
+        order_seq=order.seq,
+        batch_changes=profile.batch_changes + _is_live_change(job.profile, order),
+    )
+
+
+def _with_checkpoint(profile: Profile, event: Profiled) -> Profile:
+    size = event.checkpoint_bytes or profile.checkpoint_bytes
+    if event.checkpoint_seconds is None:
+        return replace(profile, checkpoint_bytes=size)
+    return replace(
+        profile,
+        checkpoints=profile.checkpoints + 1,
+        checkpoint_seconds=event.checkpoint_seconds,
+        checkpoint_bytes=size,
+    )
+
+
+def _first_noise(event: Profiled) -> Noise | None:
+    return event.noise if event.noise is not None and is_usable(event.noise) else None
+
+
+def _latest_speed(profile: Profile, event: Profiled) -> float:
+    return throughput(event.timings[-1]) if event.timings else profile.samples_per_second
+
+
+def _notices_after(before: Job, after: Job, event: Profiled) -> tuple[str, ...]:
+    lines = [*event.notices]
+    if event.ranks:
+        old_ranks = stragglers(before)
+        lines += [describe(after, rank) for rank in stragglers(after) if rank not in old_ranks]
+    notices = before.notices
+    for line in lines:
+        if notices[-1:] != (line,):
+            notices = (*notices, line)[-MAX_NOTICES:]
+    return notices
+
+
+def _mean_restart(job: Job, event: Profiled) -> Seconds | None:
+    """What a restart of the job takes: the newest counts for half."""
+    restart = restart_took(job, event)
+    if restart is None:
+        return job.restart_seconds
+    if job.restart_seconds is None:
+        return restart
+    return 0.5 * (job.restart_seconds + restart)
 
 
 def restart_took(job: Job, event: Profiled) -> Seconds | None:
@@ -152,17 +185,12 @@ def _noise_alike(old: Noise | None, new: Noise | None) -> bool:
     return abs(after - before) <= NOISE_TOLERANCE * abs(before) and (old.sqr > 0) == (new.sqr > 0)
 
 
-def _is_live_change(job: Job, event: Profiled) -> bool:
+def _is_live_change(profile: Profile, order: BatchOrder) -> bool:
     """A batch that changed under a running attempt; the first batch of an attempt is no change."""
-    order = event.retuned
     return (
-        order is not None
-        and order.seq > 0
-        and job.profile.atomic_batch > 0
-        and (
-            (order.atomic_batch, order.accum_steps)
-            != (job.profile.atomic_batch, job.profile.accum_steps)
-        )
+        order.seq > 0
+        and profile.atomic_batch > 0
+        and ((order.atomic_batch, order.accum_steps) != (profile.atomic_batch, profile.accum_steps))
     )
 
 
@@ -198,35 +226,6 @@ def _with_noise(profile: Profile, event: Profiled) -> tuple[NoisePoint, ...]:
     return recorded(profile.noise_curve, event.progress.base_steps, event.noise)
 
 
-def with_losses(curve: tuple[LossPoint, ...], new: tuple[LossPoint, ...]) -> tuple[LossPoint, ...]:
-    """The curve with `new` at its end, at most MAX_LOSSES points. Where it is full, the two
-    neighbours that stand for the fewest reports become one, so that all points come to stand for
-    about equally many.
-
-    Progress that went back (an attempt went on from an earlier checkpoint) takes back what came
-    after.
-    """
-    if not new:
-        return curve
-    points = list(curve)
-    for point in new:
-        while points and points[-1].base_steps >= point.base_steps:
-            points.pop()
-        points.append(point)
-        if len(points) > MAX_LOSSES:
-            at = min(range(len(points) - 1), key=lambda i: points[i].weight + points[i + 1].weight)
-            points[at : at + 2] = [_joined(points[at], points[at + 1])]
-    return tuple(points)
-
-
-def _joined(first: LossPoint, second: LossPoint) -> LossPoint:
-    weight = first.weight + second.weight
-    at = (first.base_steps * first.weight + second.base_steps * second.weight) / weight
-    loss = (first.loss * first.weight + second.loss * second.weight) / weight
-    # short numbers: it is written with every report
-    return LossPoint(round(at, 1), float(f"{loss:.6g}"), weight)
-
-
 def with_overrides(declared: Declared, spec: JobSpec) -> Declared:
     """What the script declared, with what the user said at submit on top."""
     return replace(
@@ -236,38 +235,3 @@ def with_overrides(declared: Declared, spec: JobSpec) -> Declared:
         min_atomic_batch=spec.min_atomic_batch or declared.min_atomic_batch,
         max_atomic_batch=spec.max_atomic_batch or declared.max_atomic_batch,
     )
-
-
-def merge(
-    rows: tuple[ProfileRow, ...], timings: tuple[TimingSums, ...], gpu_type: str = ""
-) -> tuple[ProfileRow, ...]:
-    """Rows with new sums mixed in, sorted by (type, nodes, replicas, atomic batch). `grad_time` is
-    0 while none was measured (a GPU without accumulation, a model with a communication hook of its
-    own): the step times count all the same."""
-    table = {(row.gpu_type, row.nodes, row.replicas, row.atomic_batch): row for row in rows}
-    for sums in timings:
-        if sums.step_count <= 0:
-            continue
-        key = (gpu_type, sums.nodes, sums.replicas, sums.atomic_batch)
-        old = table.get(key)
-        weight = float(sums.step_count)
-        grad = sums.accum_sum / sums.accum_count if sums.accum_count > 0 else 0.0
-        step = sums.step_sum / sums.step_count
-        if old is not None:
-            past = min(old.weight, MAX_WEIGHT)
-            if grad > 0 and old.grad_time > 0:
-                grad = (past * old.grad_time + weight * grad) / (past + weight)
-            else:
-                grad = grad or old.grad_time
-            step = (past * old.step_time + weight * step) / (past + weight)
-            weight += past
-        table[key] = ProfileRow(*key[1:], grad, step, weight, gpu_type)
-    return tuple(table[key] for key in sorted(table))
-
-
-def throughput(sums: TimingSums) -> float:
-    """Examples a second of one window. Without accumulation `accum_sum` is a part of `step_sum`,
-    not beside it."""
-    spent = sums.step_sum + (sums.accum_sum if sums.accum_steps > 0 else 0.0)
-    examples = sums.step_count * sums.replicas * sums.atomic_batch * (sums.accum_steps + 1)
-    return examples / spent if spent > 0 else 0.0

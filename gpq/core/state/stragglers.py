@@ -113,17 +113,13 @@ def _who(job: Job, pulses: Sequence[RankPulse]) -> str:
     late_ranks = [pulse.rank for pulse in pulses if pulse.step < newest or pulse.phase != "arrived"]
     silent_ranks = sorted(set(seats(job)) - {pulse.rank for pulse in pulses})
     if late_ranks and len(late_ranks) + len(silent_ranks) < job.replicas:
-        return (
-            f"{_ranks(job, late_ranks)} {'have' if late_ranks[1:] else 'has'} not arrived where the"
-            " others wait"
-        )
+        verb = "have" if late_ranks[1:] else "has"
+        return f"{_ranks(job, late_ranks)} {verb} not arrived where the others wait"
     if silent_ranks:
         return f"nothing is known of {_ranks(job, silent_ranks)}, the others wait"
-    return (
-        "every rank is busy by itself"
-        if late_ranks
-        else "all ranks have arrived and wait for their network"
-    )
+    if late_ranks:
+        return "every rank is busy by itself"
+    return "all ranks have arrived and wait for their network"
 
 
 def _ranks(job: Job, ranks: Sequence[int]) -> str:

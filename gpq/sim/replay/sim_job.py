@@ -22,7 +22,7 @@ from gpq.core.model.profile import (
 )
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.batch_orders import typed
-from gpq.core.state.learn_profile import with_losses
+from gpq.core.state.measurements import with_losses
 from gpq.policies.registry import Entry
 from gpq.sim.measurements.ground_truth import Task
 from gpq.sim.replay.physics import Batch, Running, geometric_batches

@@ -13,7 +13,8 @@ from gpq.core.model.placements import BatchOrder, Exit, FilesAt, Placement
 from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.apply_events import fold
-from gpq.core.state.lifecycle import TRANSITIONS, InvalidTransition, advance, conclude, diagram, joint_exit
+from gpq.core.state.attempt_end import conclude, joint_exit
+from gpq.core.state.lifecycle import TRANSITIONS, InvalidTransition, advance, diagram
 from gpq.daemon.nodes.decode import exit_of
 from tests.support.builders import black_box, node, on, running, snapshot, spec
 

@@ -1,0 +1,241 @@
+"""How the end of an attempt is read (`conclude`): did the job come to its end, does it go on later,
+or has it failed?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpq.core.model.events import (
+    Cancelled,
+    Event,
+    Failed,
+    Stopped,
+    Succeeded,
+    TimeLimitReached,
+)
+from gpq.core.model.jobs import Job, Level, StopReason
+from gpq.core.model.placements import Exit
+from gpq.core.model.snapshot import Config
+from gpq.core.model.units import Seconds
+
+MOST_DOUBLINGS = 8  # of the wait after a failure
+STATEMENTS = "it can say so with --done-file PATH, job.done() or a checkpoint at its last step"
+
+# Asked of a job that keeps no checkpoints, they lead back to the queue: its user allowed for that.
+_FROM_ITS_START = (StopReason.REQUEUE, StopReason.PREEMPT, StopReason.RESIZE)
+
+
+def conclude(job: Job, now: Seconds, config: Config) -> Event:
+    """What it means that no process of the job's attempt is left anywhere: `job.exits` has all its
+    nodes."""
+    end = _blamed(joint_exit([exit_ for _, exit_ in job.exits], _lead(job)), job)
+    end = _told(replace(end, ended_at=_ended_at(job, now)), job)
+    finished = _is_well(end) and not is_doubtful(end)
+    if job.stop is StopReason.TIME and not end.asked and end.ended_at < (job.stop_sent_at or 0.0):
+        # its end was before its time was over, and we did not hear of it
+        job = replace(job, stop=None)
+    if job.stop is StopReason.CANCEL and (end.asked or not finished):
+        return Cancelled(now, job.id, end)
+    if finished:
+        return Succeeded(now, job.id, end)
+    if job.stop is StopReason.TIME:
+        return TimeLimitReached(now, job.id, end)
+    return _unfinished(job, end, now, config)
+
+
+def _unfinished(job: Job, end: Exit, now: Seconds, config: Config) -> Event:
+    """Of an attempt that ended before the job was through: is it queued again, and from when on, or
+    has it failed?"""
+    quick = _run_seconds(job, end) < config.quick_failure_seconds
+    again_at = _next_try(job, now, config)
+    if end.unlaunched and job.stop is None:
+        # Nothing of the user's has run. Another attempt has another port; what keeps servers apart
+        # may take a person.
+        return Stopped(now, job.id, end, quick=end.unlaunched != "port", not_before=again_at)
+    if end.excused and job.stop is None:
+        return Stopped(
+            now, job.id, replace(end, note=end.excused)
+        )  # each time it asks for less, so this comes to an end
+    if _goes_on_later(job, end):
+        if job.stop is None and quick:
+            # nobody asked: one that always does this would start without end
+            return Stopped(now, job.id, end, quick=True, not_before=again_at)
+        return Stopped(now, job.id, end)
+    if end.fenced or (end.lost and (not _ran_everywhere(job) or _survives(job))):
+        return _lost(job, end, now, config)
+    if job.stop is not None or job.failures < job.spec.retries:
+        return Stopped(now, job.id, end, failed=True, quick=quick, not_before=again_at)
+    return Failed(now, job.id, end)
+
+
+def _lost(job: Job, end: Exit, now: Seconds, config: Config) -> Stopped:
+    """The node's fault, and not counted as a failure; but a job that takes its node down each time
+    is held in the end."""
+    if job.stop is not None:
+        return Stopped(now, job.id, end)
+    again_at = _next_try(job, now, config)
+    if not end.lost or not _ran_everywhere(job):
+        return Stopped(now, job.id, end, not_before=again_at)
+    ran = _run_seconds(job, end)
+    return Stopped(
+        now,
+        job.id,
+        end,
+        quick=ran < config.quick_failure_seconds,
+        crashed=ran < config.crash_seconds,
+        not_before=again_at,
+    )
+
+
+def _run_seconds(job: Job, end: Exit) -> Seconds:
+    return end.ended_at - job.launched_at if job.launched_at is not None else 0.0
+
+
+def _next_try(job: Job, now: Seconds, config: Config) -> Seconds:
+    return now + config.retry_seconds * 2.0 ** min(job.quick_failures, MOST_DOUBLINGS)
+
+
+def _goes_on_later(job: Job, end: Exit) -> bool:
+    """Did the attempt stop so that the job can go on, or begin anew as its user allowed?"""
+    return (
+        end.stopped
+        or is_doubtful(end)
+        or is_unproven(end, job)
+        or (job.stop in _FROM_ITS_START and not job.resumable)
+    )
+
+
+def _ran_everywhere(job: Job) -> bool:
+    """Did the attempt start on all of its nodes?"""
+    return job.placement is not None and len(job.started_nodes) == len(job.placement.parts)
+
+
+def _ended_at(job: Job, now: Seconds) -> Seconds:
+    """When the last of its parts ended, which may be long before it was told. `now` for one that
+    does not say."""
+    last = max(end.ended_at or now for _, end in job.exits)
+    return min(max(last, job.started_at or job.launched_at or last), now)
+
+
+def _survives(job: Job) -> bool:
+    """Does the job go on after an end that nobody saw, a reboot say? What keeps checkpoints does;
+    what would begin anew only where its user allowed for that."""
+    return job.resumable or job.spec.requeue_on_lost > 0 or job.failures < job.spec.retries
+
+
+def joint_exit(exits: list[Exit], lead: Exit | None = None) -> Exit:
+    """One outcome of an attempt that ran on several nodes, by `_PRECEDENCE`; else `lead`, that of
+    rank 0's node."""
+    for criterion in _PRECEDENCE:
+        for exit_ in exits:
+            if criterion(exit_):
+                return exit_
+    return lead or exits[0]
+
+
+def _is_failure(end: Exit) -> bool:
+    return end.code not in (0, None) and not end.stopped
+
+
+# A lost part, one that its lease ended, one that never began, one that gpq is to blame for, else
+# the first failure (rather one that is not due to another), else the one that proves the checkpoint
+# (the node of rank 0 holds it).
+_PRECEDENCE: tuple[Callable[[Exit], object], ...] = (
+    lambda end: end.lost,
+    lambda end: end.fenced,
+    lambda end: end.unlaunched,
+    lambda end: end.excused,
+    lambda end: _is_failure(end) and not end.victim and not end.asked,
+    _is_failure,
+    lambda end: end.stopped,
+    lambda end: end.code is None,
+)
+
+
+def _lead(job: Job) -> Exit | None:
+    """How the attempt ended on the node of rank 0."""
+    first = job.placement.parts[0][0] if job.placement is not None and job.placement.parts else None
+    return next((exit_ for node, exit_ in job.exits if node == first), None)
+
+
+def _is_well(end: Exit) -> bool:
+    return end.code == 0 and not end.stopped and not end.lost and not end.fenced
+
+
+def is_doubtful(end: Exit) -> bool:
+    """Did it end with 0 after it was asked to stop, and nothing says that it had come to its
+    end? To exit with 0 at a TERM is manners, not success: who saves on a signal often does so
+    half way."""
+    return _is_well(end) and bool(end.asked) and not end.finished
+
+
+def is_unproven(end: Exit, job: Job) -> bool:
+    """Did a job that saves on a signal end by another code, or by a signal, after it was sent its
+    own? A launcher's code says nothing of what its program saved, so this is no failure, and no
+    proof of a checkpoint either."""
+    got_signal = job.spec.level is Level.SIGNAL and end.asked == "signal"
+    signalled_stop = got_signal and job.stop in (*_FROM_ITS_START, StopReason.HOLD)
+    return (
+        signalled_stop
+        and not end.stopped
+        and not end.lost
+        and not end.fenced
+        and not end.oom
+        and end.code != 0
+    )
+
+
+def _told(end: Exit, job: Job) -> Exit:
+    """With what is made of an exit with 0 after a stop order in its note."""
+    remark = ""
+    if is_doubtful(end) and job.stop is not StopReason.CANCEL:
+        remark = _doubt(job)
+    elif is_unproven(end, job):
+        remark = "stopped without a proven checkpoint: neither exit code 75 or 143, nor a done file"
+    elif _is_well(end) and end.asked and end.finished:
+        remark = f"it had finished when it was asked to stop: {end.evidence}"
+    return _with_remark(end, remark)
+
+
+def _doubt(job: Job) -> str:
+    """Why an exit with 0 is no success, and what follows."""
+    remark = "exit 0 after a stop order, and nothing says that it had finished"
+    consequence = "it is queued again"
+    if job.stop is StopReason.TIME:
+        consequence = "its time limit was over"
+    if job.spec.done_file:
+        return (
+            f"{remark} (gpq saw nothing written to its done file {job.spec.done_file}),"
+            f" so {consequence}"
+        )
+    return f"{remark}, so {consequence}; {STATEMENTS}"
+
+
+def _with_remark(end: Exit, remark: str) -> Exit:
+    """With a remark before its note."""
+    return replace(end, note="; ".join(part for part in (remark, end.note) if part))
+
+
+def _blamed(end: Exit, job: Job) -> Exit:
+    """With what failed first in its note, and on which server where there are several: what others
+    say of a peer that is gone, or of the stop that followed, explains nothing."""
+    if end.code == 0 or end.stopped or _has_known_cause(end):
+        return end
+    culprits = [(node, exit_) for node, exit_ in job.exits if exit_.cause and not exit_.victim]
+    if not culprits:
+        return end
+    node, first = culprits[0]
+    if len(job.exits) > 1:
+        return _with_remark(end, f"{first.cause} (server {node})")
+    return _with_remark(end, first.cause)
+
+
+def _has_known_cause(end: Exit) -> bool:
+    return bool(end.lost or end.fenced or end.unlaunched or end.excused or end.oom)
+
+
+def preempted(job: Job, code: int | None) -> bool:
+    """Did a job that checkpoints on a signal say by its exit code that it stopped half way (75,
+    143)?"""
+    return job.spec.level is Level.SIGNAL and code in (75, 143)
