@@ -227,15 +227,22 @@ class SimWorld:
             (step - accum * grad) * count,
         )
         base_steps = self.work.get(job, 0.0)
-        share = min(base_steps / program.base_steps, 1.0) if program.base_steps else 0.0
+        share = 0.0
+        if program.base_steps:
+            share = min(base_steps / program.base_steps, 1.0)
+        timings: tuple[TimingSums, ...] = ()
+        noise = None
+        if steps > 0:
+            timings = (sums,)
+            noise = Noise(program.stats.sqr, program.stats.var, samples=1000)
         event = Profiled(
             self.clock,
             job,
             run.attempt,
             run.offset,
             declared=program.declared,
-            timings=(sums,) if steps > 0 else (),
-            noise=Noise(program.stats.sqr, program.stats.var, samples=1000) if steps > 0 else None,
+            timings=timings,
+            noise=noise,
             progress=Progress(
                 0, max(program.declared.epochs, 1), 0, int(base_steps), base_steps, share
             ),

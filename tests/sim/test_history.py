@@ -17,7 +17,8 @@ from gpq.errors import Refused, UsageError
 from gpq.rpc.node_answers import DeviceView, NodeView
 from gpq.sim.measurements.ground_truth import Task
 from gpq.sim.replay.cluster import parse, typed
-from gpq.sim.replay.history import FixedTruth, LearntTruth, history, nodes_of
+from gpq.sim.replay.history import history, nodes_of
+from gpq.sim.replay.job_truths import FixedTruth, LearntTruth
 from gpq.sim.replay.replay import replay
 from gpq.sim.replay.rules import Rules
 from tests.support.builders import DECLARED, PARAMS, black_box, job, on, running, spec

@@ -73,14 +73,13 @@ def _misfit(task: Task, sizes: dict[str, list[int]], policies: Sequence[str]) ->
     }
     if not gpus_by_type:
         return _Problem(f"it asks for GPUs of type {task.gpu_type}")
-    is_gang = task.rigid or any(entry(policy).gang for policy in policies)
-    most, least = max(gpus_by_type.values()), task.replicas if is_gang else 1
+    most, least = max(gpus_by_type.values()), 1
+    if task.rigid or any(entry(policy).gang for policy in policies):
+        least = task.replicas
+    if least <= most:
+        return None
     of_type = " of one type" if len(gpus_by_type) > 1 else ""
-    return (
-        _Problem(f"it asks for {least} GPUs, and there are {most}{of_type}")
-        if least > most
-        else None
-    )
+    return _Problem(f"it asks for {least} GPUs, and there are {most}{of_type}")
 
 
 def _unknown(truth: Truth, kind: str) -> _Problem | None:
@@ -120,9 +119,12 @@ def _placements(
     for policy in policies:
         traits, truth = entry(policy), task.truth
         if task.rigid or traits.gang:
-            placements |= {_packed(task.replicas, nodes)} if task.replicas <= sum(nodes) else set()
+            if task.replicas <= sum(nodes):
+                placements.add(_packed(task.replicas, nodes))
             continue
-        batch = task.batch_size if traits.own_batch else truth.fixed_batch or truth.max_batch
+        batch = truth.fixed_batch or truth.max_batch
+        if traits.own_batch:
+            batch = task.batch_size
         most = min(
             truth.most_replicas or nodes[0], max(batch // truth.limits(kind)[0], 1), nodes[0]
         )

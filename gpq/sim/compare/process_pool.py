@@ -83,7 +83,9 @@ class _Stop(BaseException):
 
 
 def _interrupted(number: int, completed_runs: int, count: int) -> Interrupted:
-    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    name = signal.Signals(number).name
+    if number == signal.SIGINT:
+        name = "Ctrl-C"
     return Interrupted(
         number, f"ended by {name} after {completed_runs} of {count} runs; none is shown"
     )
@@ -156,19 +158,9 @@ def _in_processes(
                 futures = [
                     pool.submit(_work, work, item, index) for index, item in enumerate(items)
                 ]
-            pending_futures: set[Future[Result]] = set(futures)
-            while pending_futures and not signals:
-                completed_futures, pending_futures = wait(
-                    pending_futures, LOOK_SECONDS, FIRST_EXCEPTION
-                )
-                for future in completed_futures:
-                    _raise_own(future)
-                if progress is not None:
-                    progress(list(shares))
+            _await(futures, signals, shares, progress)
             if signals:
-                raise _interrupted(
-                    signals[0], sum(_ended_well(future) for future in futures), len(items)
-                )
+                raise _interrupted(signals[0], sum(map(_ended_well, futures)), len(items))
             return [
                 _result(future, item, fallback) for future, item in zip(futures, items, strict=True)
             ]
@@ -178,6 +170,22 @@ def _in_processes(
             raise
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _await(
+    futures: Sequence[Future[Result]],
+    signals: Sequence[int],
+    shares: Sequence[float],
+    progress: Progress | None,
+) -> None:
+    """Until all have ended or a signal has come. Raises the error of the work itself."""
+    pending_futures = set(futures)
+    while pending_futures and not signals:
+        completed_futures, pending_futures = wait(pending_futures, LOOK_SECONDS, FIRST_EXCEPTION)
+        for future in completed_futures:
+            _raise_own(future)
+        if progress is not None:
+            progress(list(shares))
 
 
 def _raise_own(future: Future[Result]) -> None:
@@ -193,7 +201,9 @@ def _ended_well(future: Future[Result]) -> bool:
 
 
 def _result(future: Future[Result], item: Item, fallback: Callable[[Item], Result]) -> Result:
-    return future.result() if future.exception() is None else fallback(item)
+    if future.exception() is not None:
+        return fallback(item)
+    return future.result()
 
 
 def _prepare(shares: MutableSequence[float]) -> None:

@@ -67,17 +67,18 @@ def typed(nodes: Sequence[Node], types: Sequence[str]) -> tuple[Node, ...]:
 
 
 def _measured_type(type_name: str, types: Sequence[str]) -> str:
-    namesakes = [kind for kind in types if type_name.lower() == kind.lower()]
-    matches = namesakes or [kind for kind in types if type_name.lower() in kind.lower()]
-    if not type_name or len(matches) == 1:
-        return matches[0] if type_name else ""
+    if not type_name:
+        return ""
+    matches = [kind for kind in types if type_name.lower() == kind.lower()]
+    if not matches:
+        matches = [kind for kind in types if type_name.lower() in kind.lower()]
+    if len(matches) == 1:
+        return matches[0]
     if matches:
         raise UsageError(
             f"GPUs of type {type_name} may be of several types", f"say which: {', '.join(matches)}"
         )
-    hint = (
-        f"there are measurements on {', '.join(types)}"
-        if types
-        else "the types are not known: say none, as in 2x4"
-    )
+    hint = "the types are not known: say none, as in 2x4"
+    if types:
+        hint = f"there are measurements on {', '.join(types)}"
     raise UsageError(f"no job was measured on GPUs of type {type_name}", hint)

@@ -44,7 +44,9 @@ class Alone:
         times = [(gpus, self._on_type(task, kind, gpus / jobs)) for kind, gpus in kinds.items()]
         weighted_times = [(gpus, seconds) for gpus, seconds in times if seconds is not None]
         weight = sum(gpus for gpus, _ in weighted_times)
-        return sum(gpus * seconds for gpus, seconds in weighted_times) / weight if weight else None
+        if not weight:
+            return None
+        return sum(gpus * seconds for gpus, seconds in weighted_times) / weight
 
     def speed_on_one(self, truth: Truth, gpu_type: str, epoch: int) -> float:
         """Best true progress on one GPU during an epoch, base-batch steps a second; 0 where it

@@ -34,12 +34,14 @@ class TrueOracle:
 
     def step_seconds(self, shape: Shape) -> Seconds | None:
         truth, batch = self.job.task.truth, self._total()
-        [gpu_type] = (
-            [shape.gpu_type] if shape.gpu_type else self.node_sizes
-        )  # a shape names no type that is the only one
+        gpu_type = shape.gpu_type
+        if not gpu_type:  # a shape names no type that is the only one
+            [gpu_type] = self.node_sizes
         size = self.node_sizes[gpu_type]
         remainder = shape.replicas % size
-        counts = (size,) * (shape.replicas // size) + ((remainder,) if remainder else ())
+        counts = (size,) * (shape.replicas // size)
+        if remainder:
+            counts = (*counts, remainder)
         try:
             least, most = truth.measured(counts, gpu_type)
         except NotMeasured:

@@ -17,7 +17,7 @@ import numpy as np
 from gpq.core.goodput.noise_curve import recorded
 from gpq.core.model.placements import Placement
 from gpq.core.model.profile import ACCUMULATE, Noise, NoisePoint, ProfileRow
-from gpq.core.model.units import Seconds
+from gpq.core.model.units import NodeId, Seconds
 from gpq.core.state.learn_profile import is_usable
 from gpq.sim.measurements.ground_truth import Task
 
@@ -55,6 +55,13 @@ class Running:
     def replicas(self) -> int:
         return sum(self.counts)
 
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """Those that it is on."""
+        if self.placement is None:
+            return ()
+        return tuple(node for node, _ in self.placement.parts)
+
     def total_batch(self) -> int:
         return self.replicas * self.batch[0] * (self.batch[1] + 1)
 
@@ -77,9 +84,11 @@ class Running:
         return self.task.truth.measured(self.counts, self.gpu_type)
 
     def set_batch(self, batch: Batch | None) -> None:
-        self.batch = (
-            self.base_choice() if self.fixed_batch or batch is None else self._capped(batch)
-        )
+        """None: the batch before anything is known."""
+        if self.fixed_batch or batch is None:
+            self.batch = self.base_choice()
+        else:
+            self.batch = self._capped(batch)
 
     def _capped(self, batch: Batch) -> Batch:
         count = self.replicas * (batch[1] + 1)
@@ -130,9 +139,10 @@ class Running:
             self.measured += 1
 
     def _error(self) -> float:
-        return (
-            float(np.exp(self.error * self.rng.standard_normal())) if self.rng is not None else 1.0
-        )
+        """The factor by which the next measurement is wrong."""
+        if self.rng is None:
+            return 1.0
+        return float(np.exp(self.error * self.rng.standard_normal()))
 
     def advance(
         self,
@@ -184,11 +194,12 @@ class Running:
     def start(self, placement: Placement | None, restart: Seconds) -> None:
         """Give it these GPUs, or none."""
         self.placement = placement
-        counts = (len(devices) for _, devices in placement.parts) if placement else ()
-        # fullest node first, as the artifact lists them
-        self.counts = tuple(sorted(counts, reverse=True))
-        self.gpu_type = placement.gpu_type if placement else ""
-        self.waiting = restart if placement else 0.0
+        self.counts, self.gpu_type, self.waiting = (), "", 0.0
+        if placement:
+            # fullest node first, as the artifact lists them
+            counts = (len(devices) for _, devices in placement.parts)
+            self.counts = tuple(sorted(counts, reverse=True))
+            self.gpu_type, self.waiting = placement.gpu_type, restart
 
     @property
     def fraction(self) -> float:

@@ -116,7 +116,9 @@ class Replay:
 
     def _next_moment(self) -> Seconds:
         tick = (np.floor(self.now / self.rules.interval + _EPSILON) + 1.0) * self.rules.interval
-        arrival = self.to_come[-1][1].at if self.to_come else np.inf
+        arrival = np.inf
+        if self.to_come:
+            arrival = self.to_come[-1][1].at
         if not self.rules.events:
             if not self.guests and arrival > tick:
                 # nothing to do until the first tick at or after it
@@ -158,9 +160,9 @@ class Replay:
         if self.rules.interference <= 0:
             return {}
         spans = {
-            name: [node for node, _ in guest.running.placement.parts]
+            name: guest.running.nodes
             for name, guest in self.guests.items()
-            if guest.running.placement is not None and len(guest.running.counts) > 1
+            if len(guest.running.nodes) > 1
         }
         crowd = Counter(node for nodes in spans.values() for node in nodes)
         return {
@@ -211,7 +213,9 @@ class Replay:
 
     def _check_progress(self) -> None:
         busy = any(guest.running.placement is not None for guest in self.guests.values())
-        self._idle = 0 if busy or not self.guests else self._idle + 1
+        self._idle += 1
+        if busy or not self.guests:
+            self._idle = 0
         if self._idle > IDLE_ROUNDS or (self._idle > IDLE_AT_THE_END and not self.to_come):
             names = ", ".join(guest.running.task.name for guest in list(self.guests.values())[:3])
             raise Refused(
@@ -251,4 +255,6 @@ class Replay:
         )
 
     def mean_goodput(self) -> float:
-        return self._goodput / self._goodput_seconds if self._goodput_seconds > 0 else 0.0
+        if self._goodput_seconds <= 0:
+            return 0.0
+        return self._goodput / self._goodput_seconds

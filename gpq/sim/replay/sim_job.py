@@ -83,14 +83,12 @@ class Guest:
         if job.placement is not None:
             # Between events a restart is not disturbed; the timer alone comes as it comes (as in
             # the artifact).
-            state = (
-                JobState.STARTING if self.rules.events and running.waiting > 0 else JobState.RUNNING
-            )
-        attempt_service = (
-            max(now - job.launched_at, 0.0) * running.replicas
-            if job.launched_at is not None
-            else 0.0
-        )
+            state = JobState.RUNNING
+            if self.rules.events and running.waiting > 0:
+                state = JobState.STARTING
+        attempt_service = 0.0
+        if job.launched_at is not None:
+            attempt_service = max(now - job.launched_at, 0.0) * running.replicas
         if state is not job.state or job.service != running.service - attempt_service:
             self.job = job = replace(job, state=state, service=running.service - attempt_service)
         return job
@@ -124,7 +122,9 @@ class Guest:
             )
             job = replace(job, profile=replace(job.profile, declared=declaration))
         choice = estimates.best_batch(job, typed(running.placement))
-        return (choice.atomic_batch, choice.accum_steps) if choice is not None else None
+        if choice is None:
+            return None
+        return choice.atomic_batch, choice.accum_steps
 
     def move(self, now: Seconds, placement: Placement | None) -> None:
         """Give it these GPUs, or none."""
@@ -138,7 +138,8 @@ class Guest:
             )  # fmt: skip
             return
         self.restarts += 1
-        self.first_start = now if self.first_start is None else self.first_start
+        if self.first_start is None:
+            self.first_start = now
         self.job = replace(
             self.job,
             placement=placement,
@@ -167,23 +168,35 @@ def arrive(
 ) -> Guest:
     """A job that was just submitted to a policy with these `traits`, on a cluster of GPUs of these
     `types`."""
-    rng = np.random.default_rng([rules.seed, number]) if rules.noise > 0 else None
-    fixed_batch = task.batch_size if traits.own_batch else task.truth.fixed_batch
-    if task.has_lost(RETUNE):
-        fixed_batch = fixed_batch or task.truth.base_batch
+    rng = None
+    if rules.noise > 0:
+        rng = np.random.default_rng([rules.seed, number])
+    fixed_batch = _fixed_batch(task, traits)
     running = Running(task, fixed_batch, rng, rules.noise)
     if rules.profiled:
         _profile(running, types)
     declaration = _declared(task, fixed_batch, rules, types)
-    profile = (
-        with_habits(Profile(declaration), task.habits) if task.habits else Profile(declaration)
-    )
+    profile = Profile(declaration)
+    if task.habits:
+        profile = with_habits(profile, task.habits)
     job = Job(number, _spec(task, traits), task.at, profile=profile)
     return Guest(running, job, rules, taught, logs_loss=traits.by_loss)
 
 
+def _fixed_batch(task: Task, traits: Entry) -> int:
+    """The one batch that it trains with; 0: any."""
+    batch = task.truth.fixed_batch
+    if traits.own_batch:
+        batch = task.batch_size
+    if not batch and task.has_lost(RETUNE):
+        return task.truth.base_batch
+    return batch
+
+
 def _spec(task: Task, traits: Entry) -> JobSpec:
-    gang = traits.gang or task.rigid or task.has_lost(RESIZE)
+    least, most = 1, task.truth.most_replicas
+    if traits.gang or task.rigid or task.has_lost(RESIZE):
+        least, most = task.replicas, task.replicas
     return JobSpec(
         (f"{task.truth.name}.py",),
         "/",
@@ -191,8 +204,8 @@ def _spec(task: Task, traits: Entry) -> JobSpec:
         0,
         Level.SCRIPT,
         task.name,
-        min_gpus=task.replicas if gang else 1,
-        max_gpus=task.replicas if gang else task.truth.most_replicas,
+        min_gpus=least,
+        max_gpus=most,
         rigid=task.rigid,
         gpu_type=task.gpu_type,
     )
@@ -200,18 +213,22 @@ def _spec(task: Task, traits: Entry) -> JobSpec:
 
 def _declared(task: Task, fixed_batch: int, rules: Rules, types: Sequence[str]) -> Declared:
     truth = task.truth
-    base = fixed_batch or truth.base_batch
     least, most = truth.limits(types[0])
-    by_type = tuple((kind, *truth.limits(kind)) for kind in types) if len(types) > 1 else ()
-    work = truth.progress(truth.epochs) * truth.base_batch
+    by_type: tuple[tuple[str, int, int], ...] = ()
+    if len(types) > 1:
+        by_type = tuple((kind, *truth.limits(kind)) for kind in types)
+    dataset_size, epochs = 0, 0
+    if rules.known_length:
+        work = truth.progress(truth.epochs) * truth.base_batch
+        dataset_size, epochs = round(work / truth.epochs), truth.epochs
     return Declared(
         adaptive=not fixed_batch,
-        batch_size=base,
-        max_batch_size=truth.max_batch if not fixed_batch else base,
+        batch_size=fixed_batch or truth.base_batch,
+        max_batch_size=fixed_batch or truth.max_batch,
         min_atomic_batch=least,
         max_atomic_batch=most,
-        dataset_size=round(work / truth.epochs) if rules.known_length else 0,
-        epochs=truth.epochs if rules.known_length else 0,
+        dataset_size=dataset_size,
+        epochs=epochs,
         accumulate_alone=True,
         statistical=True,
         atomic_by_type=by_type,
