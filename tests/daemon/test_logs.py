@@ -148,6 +148,8 @@ def test_the_command_says_how_much_was_left_out_on_a_line_of_its_own(capfdbinary
         text = base64.b64encode(data).decode()
         return LogChunk(1, "a", text, offset, False, [1], ["a"], "running", skipped=skipped)
 
-    logs._print(iter([piece(b"head", 4), piece(b"end\n", 8 + (3 << 20), 3 << 20)]), filtered=False)
+    transcript = logs.Transcript(filtered=False)
+    transcript.write(piece(b"head", 4))
+    transcript.write(piece(b"end\n", 8 + (3 << 20), 3 << 20))
     said = capfdbinary.readouterr().out
     assert said == b"head\n--- 3 MiB left out: the log is over its limit (log_limit) ---\nend\n"

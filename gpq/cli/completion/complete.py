@@ -12,6 +12,7 @@ FILES = 9
 COMMAND = 10
 EVERYWHERE = {"--help": ("Show what this command does.", "")}
 Pair = tuple[str, str]  # word, description
+Options = dict[str, tuple[str, str]]  # name -> description, kind of its value
 
 
 class Line:
@@ -24,9 +25,12 @@ class Line:
 
 
 def answer(argv: list[str]) -> int:
-    shell, _, width = argv[0].partition(":") if argv else ("bash", "", "")
-    words = argv[1:] or [""]
-    completions = candidates(joined(words) if shell == "bash" else words, shell)
+    name, *words = argv or ["bash"]
+    shell, _, width = name.partition(":")
+    words = words or [""]
+    if shell == "bash":
+        words = joined(words)
+    completions = candidates(words, shell)
     if isinstance(completions, int):
         return completions
     columns = int(width) if width.isdigit() else 0
@@ -87,46 +91,69 @@ SHELLS = {"zsh": zsh, "fish": fish}
 def candidates(words: list[str], shell: str) -> list[Pair] | int:
     """(word, description) for the last of `words`, those before it being typed already; or FILES,
     or COMMAND."""
-    from gpq.cli.shared.commands import COMMANDS
-
-    current = words[-1]
     if len(words) == 1:
-        summaries = {name: line for name, (_, line) in COMMANDS.items()}
-        return starting(
-            [*summaries.items(), ("--help", "What there is."), ("--version", "")], current
-        )
+        return commands(words[0])
     from gpq.options.completion_data import GRAMMAR
 
-    path, tail = words[0], words[1:]
+    path, *tail = words
+    if path in GRAMMAR:
+        return after_command(Line(shell, path), *GRAMMAR[path], tail)
+    return in_group(path, tail, shell)
+
+
+def commands(current: str) -> list[Pair]:
+    from gpq.cli.shared.commands import COMMANDS
+
+    summaries = [(name, line) for name, (_, line) in COMMANDS.items()]
+    return starting([*summaries, ("--help", "What there is."), ("--version", "")], current)
+
+
+def in_group(group: str, words: list[str], shell: str) -> list[Pair] | int:
+    """The candidates after the name of a group: a command in it, or what follows one."""
+    from gpq.options.completion_data import GRAMMAR
+
+    names = [path.partition(" ")[2] for path in GRAMMAR if path.startswith(f"{group} ")]
+    if not names:
+        return []
+    default = f"{group} list" if "list" in names else ""  # need not be named
+    if len(words) == 1 and not (default and words[0].startswith("-")):
+        inner = starting([*((name, "") for name in names), ("--help", "")], words[0])
+        if not default:
+            return inner
+        arguments = after_command(Line(shell, default), *GRAMMAR[default], words)
+        return inner if isinstance(arguments, int) else inner + arguments
+    if default and words[0] not in names:
+        return after_command(Line(shell, default), *GRAMMAR[default], words)
+    path = f"{group} {words[0]}"
     if path not in GRAMMAR:
-        inner = {
-            key.partition(" ")[2]: GRAMMAR[key] for key in GRAMMAR if key.startswith(f"{path} ")
-        }
-        if not inner:
-            return []
-        default = f"{path} list" if "list" in inner else ""  # need not be named
-        if len(tail) == 1 and not (default and current.startswith("-")):
-            names = starting([(name, "") for name in inner] + [("--help", "")], current)
-            arguments = within(Line(shell, default), *GRAMMAR[default], tail) if default else []
-            return names if isinstance(arguments, int) else names + arguments
-        if default and tail[0] not in inner:
-            path = default
-        else:
-            path, tail = f"{path} {tail[0]}", tail[1:]
-        if path not in GRAMMAR:
-            return []
-    return within(Line(shell, path), *GRAMMAR[path], tail)
+        return []
+    return after_command(Line(shell, path), *GRAMMAR[path], words[1:])
 
 
-def within(
-    line: Line, kind: str, options: dict[str, tuple[str, str]], words: list[str]
-) -> list[Pair] | int:
+def after_command(line: Line, kind: str, options: Options, words: list[str]) -> list[Pair] | int:
     """The candidates after a command: a value of the option before, an option, or an argument."""
-    current, arguments = words[-1], list[str]()
-    wants, literal = "", False  # the kind of value that the word before asks for; behind `--`
-    for word in words[:-1]:
-        if wants:
-            wants = ""
+    *typed_words, current = words
+    reading = read(line, options, typed_words)
+    if isinstance(reading, int):
+        return reading
+    arguments, value_kind, literal = reading
+    if value_kind:
+        return option_values(line, value_kind, current, arguments)
+    if current.startswith("-") and not literal:
+        return option_candidates(line, options, current, arguments)
+    if kind == "commands":
+        return documented(words)
+    return values(line, kind, current, arguments)
+
+
+def read(line: Line, options: Options, words: list[str]) -> tuple[list[str], str, bool] | int:
+    """Of the words that are typed already: the arguments, the kind of value that the last one asks
+    for, and whether it is behind `--`; or FILES, or COMMAND."""
+    arguments: list[str] = []
+    value_kind, literal = "", False
+    for word in words:
+        if value_kind:
+            value_kind = ""
         elif word == "--" and not literal:
             if line.path == "submit":
                 return COMMAND
@@ -136,27 +163,31 @@ def within(
                 return FILES  # the words of the script
             arguments.append(word)
         elif "=" not in word:
-            wants = options.get(word, ("", ""))[1]
-    if wants:
-        return values(line, wants, current, arguments if wants == "jobs" else [])
+            value_kind = options.get(word, ("", ""))[1]
+    return arguments, value_kind, literal
+
+
+def option_candidates(
+    line: Line, options: Options, current: str, arguments: list[str]
+) -> list[Pair] | int:
+    """An option, or its value behind the `=`."""
     name, assigned, value = current.partition("=")
-    if assigned and name in options and not literal:
-        completions = values(
-            line, options[name][1], value, arguments if options[name][1] == "jobs" else []
-        )
-        return (
-            completions
-            if isinstance(completions, int)
-            else [(f"{name}={word}", description) for word, description in completions]
-        )
-    if current.startswith("-") and not literal:
-        offers = [
-            (word, description)
-            for word, (description, _) in {**options, **EVERYWHERE}.items()
-            if word.startswith("--")
-        ]
-        return starting(offers, current)
-    return documented(words) if kind == "commands" else values(line, kind, current, arguments)
+    if assigned and name in options:
+        completions = option_values(line, options[name][1], value, arguments)
+        if isinstance(completions, int):
+            return completions
+        return [(f"{name}={word}", description) for word, description in completions]
+    offers = [
+        (word, description)
+        for word, (description, _) in {**options, **EVERYWHERE}.items()
+        if word.startswith("--")
+    ]
+    return starting(offers, current)
+
+
+def option_values(line: Line, kind: str, current: str, arguments: list[str]) -> list[Pair] | int:
+    """Only jobs are named by options and arguments together."""
+    return values(line, kind, current, arguments if kind == "jobs" else [])
 
 
 def documented(words: list[str]) -> list[Pair]:
@@ -165,17 +196,12 @@ def documented(words: list[str]) -> list[Pair]:
     from gpq.options.completion_data import GRAMMAR
 
     *path_words, current = words
+    depth = len(path_words)
     next_words: dict[str, str] = {}
     for path, (_, options) in GRAMMAR.items():
-        name, *inner = path.split(" ")
-        if (
-            "--json" in options
-            and [name, *inner][: len(path_words)] == path_words
-            and len(inner) >= len(path_words)
-        ):
-            next_words.setdefault(
-                [name, *inner][len(path_words)], "" if path_words else COMMANDS[name][1]
-            )
+        names = path.split(" ")
+        if "--json" in options and names[:depth] == path_words and len(names) > depth:
+            next_words.setdefault(names[depth], "" if path_words else COMMANDS[names[0]][1])
     return starting(list(next_words.items()), current)
 
 
@@ -194,29 +220,38 @@ def values(line: Line, kind: str, current: str, arguments: list[str]) -> list[Pa
 
 
 def daemon_words(line: Line, kind: str, current: str, arguments: list[str]) -> list[Pair]:
-    """Words from the daemon. Of `3,4` only what follows the last comma is completed."""
+    """Words from the daemon."""
+    if kind != "jobs":
+        names = named(arguments)
+        return [pair for pair in ask({"kind": kind, "prefix": current}) if pair[0] not in names]
+    head, comma, tail = current.rpartition(",")  # of `3,4` only what follows the comma
+    names = named([*arguments, head])
+    pairs = ask({"kind": kind, "prefix": tail, "command": line.path, "given": names})
+    pairs = [pair for pair in pairs if pair[0] not in names]
+    if line.shell == "bash" and not tail.strip("0123456789"):
+        pairs = ids(pairs) or pairs  # names, once they are begun
+    return [(f"{head}{comma}{word}", description) for word, description in pairs]
+
+
+def named(words: list[str]) -> list[str]:
+    """What is named already, without the part of it that follows a colon."""
+    return [part.partition(":")[0] for word in words for part in word.split(",") if part]
+
+
+def ask(request: dict[str, object]) -> list[Pair]:
+    """What the daemon knows, as far as it can be typed; nothing where none answers."""
     from gpq.client import quick
     from gpq.errors import GpqError
 
-    head, comma, tail = current.rpartition(",") if kind == "jobs" else ("", "", current)
-    request: dict[str, object] = {"kind": kind, "prefix": tail}
-    typed_names = [
-        part.partition(":")[0] for word in [*arguments, head] for part in word.split(",") if part
-    ]
-    if kind == "jobs":
-        request |= {"command": line.path, "given": typed_names}
     try:
         pairs = quick.ask("complete", request, timeout=2.0)["words"]
     except (GpqError, KeyError):
         return []
-    pairs = [
-        (word, description)
-        for word, description in pairs
-        if word.isprintable() and word not in typed_names
-    ]
-    if kind == "jobs" and line.shell == "bash" and not tail.strip("0123456789"):
-        pairs = [pair for pair in pairs if pair[0].isdigit()] or pairs  # names, once they are begun
-    return [(f"{head}{comma}{word}", description) for word, description in pairs]
+    return [(word, description) for word, description in pairs if word.isprintable()]
+
+
+def ids(pairs: list[Pair]) -> list[Pair]:
+    return [pair for pair in pairs if pair[0].isdigit()]
 
 
 def starting(pairs: list[Pair], prefix: str) -> list[Pair]:

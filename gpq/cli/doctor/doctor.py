@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpq.cli.shared import output
 from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
 from gpq.options import json_answers
+
+if TYPE_CHECKING:
+    from gpq.cli.doctor.gpu_checks import GpuCheck
+    from gpq.cli.doctor.verdicts import Check
 
 app = frame()
 NODES = typer.Argument(
@@ -62,12 +67,15 @@ def doctor(
     if names or checks.has_servers():
         results += server_checks.of_servers(names, python, server_checks.Progress())
     if json:
-        output.emit(
-            json_answers.Checkup([json_answers.CheckView(**check.row()) for check in results])
-        )
+        views = [json_answers.CheckView(**check.row()) for check in results]
+        output.emit(json_answers.Checkup(views))
     else:
         output.text(lines, results, color.value)
-    return 1 if any(check.verdict == "fail" for check in results) else 0
+    return _exit_code("fail", results)
+
+
+def _exit_code(failure: str, checks: Iterable[Check | GpuCheck]) -> int:
+    return 1 if any(check.verdict == failure for check in checks) else 0
 
 
 def _report(nodes: list[str], python: str, color: str, json: bool) -> int:
@@ -86,4 +94,4 @@ def _report(nodes: list[str], python: str, color: str, json: bool) -> int:
         )
     else:
         output.text(lines, checks, color)
-    return 1 if any(check.verdict == "FAIL" for check in checks) else 0
+    return _exit_code("FAIL", checks)

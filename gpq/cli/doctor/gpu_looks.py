@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpq.cli.doctor.verdicts import Check
@@ -45,28 +45,35 @@ def verdict_of(look: Mapping[str, Any]) -> Check:
     if faults:
         fix = "sudo dmesg | grep -i xid says more; a lost GPU needs a reboot"
         return Check("gpus", "fail", "; ".join(faults), fix)
-    kinds = [gpu["name"] for gpu in gpus]
-    counts = [f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)]
-    finding = (
-        f"{', '.join(counts)}, driver {look['driver']}"
-        if kinds
-        else "no NVIDIA GPU: jobs run on CPU slots"
-    )
+    finding = _equipment(look)
     if look["notice"]:
-        fix = "nvidia-smi says more" if look["lost"] or not gpus else ""
-        return Check(
-            "gpus", "fail" if look["lost"] else "warn", f"{finding}; {look['notice']}", fix
-        )
-    foreign_pids = sorted({pid for gpu in gpus for pid, _ in gpu["processes"] if not _is_ours(pid)})
+        return _notice(look, finding)
+    foreign_pids = _foreign_pids(gpus)
     if foreign_pids:
         processes = ", ".join(f"{pid} ({_program(pid)})" for pid in foreign_pids[:5])
-        return Check(
-            "gpus",
-            "warn",
-            f"{finding}; others use them: pid {processes}",
-            "gpq leaves those GPUs alone",
-        )
+        finding += f"; others use them: pid {processes}"
+        return Check("gpus", "warn", finding, "gpq leaves those GPUs alone")
     return Check("gpus", "ok", finding)
+
+
+def _equipment(look: Mapping[str, Any]) -> str:
+    kinds = [gpu["name"] for gpu in look["gpus"]]
+    if not kinds:
+        return "no NVIDIA GPU: jobs run on CPU slots"
+    counts = [f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)]
+    return f"{', '.join(counts)}, driver {look['driver']}"
+
+
+def _notice(look: Mapping[str, Any], finding: str) -> Check:
+    """Of a driver that answers, and says that something is the matter."""
+    finding += f"; {look['notice']}"
+    if look["lost"]:
+        return Check("gpus", "fail", finding, "nvidia-smi says more")
+    return Check("gpus", "warn", finding, "" if look["gpus"] else "nvidia-smi says more")
+
+
+def _foreign_pids(gpus: Sequence[Mapping[str, Any]]) -> list[int]:
+    return sorted({pid for gpu in gpus for pid, _ in gpu["processes"] if not _is_ours(pid)})
 
 
 def _is_ours(pid: int) -> bool:

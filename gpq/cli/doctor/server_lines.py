@@ -7,7 +7,7 @@ from typing import Any
 
 from gpq.cli.doctor.state_checks import NETWORK
 from gpq.cli.doctor.verdicts import Check
-from gpq.rpc.node_answers import NodeView
+from gpq.rpc.node_answers import DeviceView, NodeView
 
 Told = Mapping[str, Any]
 
@@ -244,11 +244,7 @@ def gpus(node: NodeView, answer: Told) -> Check:
     cards = [device for device in node.devices if device.kind == "cuda"]
     notice = str(answer.get("notice") or "")
     if not cards:
-        slots = f", {len(node.devices)} CPU slots" if node.devices else ""
-        finding = f"no NVIDIA GPU{slots}"
-        if notice:
-            return Check("gpus", "warn", f"{finding}; {notice}", "nvidia-smi there says more", name)
-        return Check("gpus", "ok", finding, "", name)
+        return _without_gpus(node, notice)
     finding = f"{len(cards)} x {cards[0].type}, driver {answer.get('driver') or 'not known'}"
     faults = [
         f"GPU {card.index} {card.state}: {card.reason}"
@@ -258,25 +254,35 @@ def gpus(node: NodeView, answer: Told) -> Check:
     if faults:
         fix = "sudo dmesg | grep -i xid there says more; a lost GPU needs a reboot"
         return Check("gpus", "fail", "; ".join([finding, *faults]), fix, name)
-    foreign_processes = [
+    foreign_processes = _foreign_processes(cards)
+    if foreign_processes:
+        finding = "; ".join([finding, *foreign_processes[:6]])
+        fix = "gpq leaves those GPUs alone, and takes them when free"
+        return Check("gpus", "warn", finding, fix, name)
+    if notice:
+        fix = "jobs run on the others all the same"
+        return Check("gpus", "warn", f"{finding}; {notice}", fix, name)
+    return Check("gpus", "ok", finding, "", name)
+
+
+def _without_gpus(node: NodeView, notice: str) -> Check:
+    finding = "no NVIDIA GPU"
+    if node.devices:
+        finding += f", {len(node.devices)} CPU slots"
+    if notice:
+        finding += f"; {notice}"
+        return Check("gpus", "warn", finding, "nvidia-smi there says more", node.name)
+    return Check("gpus", "ok", finding, "", node.name)
+
+
+def _foreign_processes(cards: Sequence[DeviceView]) -> list[str]:
+    """Of no job of gpq's."""
+    return [
         f"GPU {card.index}: {process.user} (pid {process.pid}, {process.name})"
         for card in cards
         for process in card.processes
         if process.job is None
     ]
-    if foreign_processes:
-        return Check(
-            "gpus",
-            "warn",
-            "; ".join([finding, *foreign_processes[:6]]),
-            "gpq leaves those GPUs alone, and takes them when free",
-            name,
-        )
-    if notice:
-        return Check(
-            "gpus", "warn", f"{finding}; {notice}", "jobs run on the others all the same", name
-        )
-    return Check("gpus", "ok", finding, "", name)
 
 
 def torch(name: str, python: str, answer: Told) -> Check:

@@ -10,6 +10,7 @@ import io
 import json
 import textwrap
 import tokenize
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -149,21 +150,44 @@ def comments(kind: type) -> dict[str, str]:
             source = textwrap.dedent(inspect.getsource(base))
         except (OSError, TypeError):  # built in, or compiled
             continue
-        by_row = {
-            token.start[0]: token.string.lstrip("# ")
-            for token in tokenize.generate_tokens(io.StringIO(source).readline)
-            if token.type == tokenize.COMMENT
-        }
-        alone = {row for row, line in enumerate(source.splitlines(), 1) if line.lstrip()[:1] == "#"}
-        tree = ast.parse(source).body[0]
-        for line in tree.body if isinstance(tree, ast.ClassDef) else ():
-            if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
-                continue
-            rows = [row for row in range(line.lineno, (line.end_lineno or 0) + 1) if row in by_row]
-            above = line.lineno - 1
-            while not rows and above in alone:
-                above -= 1
-            rows = rows or list(range(above + 1, line.lineno))
-            if rows:
-                texts[line.target.id] = " ".join(by_row[row] for row in rows)
+        texts |= _field_comments(source)
     return texts
+
+
+def _field_comments(source: str) -> dict[str, str]:
+    """Of one class."""
+    texts = _comments_by_row(source)
+    alone = {row for row, line in enumerate(source.splitlines(), 1) if line.lstrip()[:1] == "#"}
+    tree = ast.parse(source).body[0]
+    statements = tree.body if isinstance(tree, ast.ClassDef) else []
+    comments: dict[str, str] = {}
+    for statement in statements:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            rows = _comment_rows(statement, texts.keys(), alone)
+            if rows:
+                comments[statement.target.id] = " ".join(texts[row] for row in rows)
+    return comments
+
+
+def _comments_by_row(source: str) -> dict[int, str]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokens
+        if token.type == tokenize.COMMENT
+    }
+
+
+def _comment_rows(statement: ast.stmt, rows: Collection[int], alone: Collection[int]) -> list[int]:
+    """Rows of the comments behind it, else of those above it, which are `alone` in their rows."""
+    behind = [row for row in range(statement.lineno, _last_row(statement) + 1) if row in rows]
+    if behind:
+        return behind
+    above = statement.lineno - 1
+    while above in alone:
+        above -= 1
+    return list(range(above + 1, statement.lineno))
+
+
+def _last_row(statement: ast.stmt) -> int:
+    return statement.end_lineno or 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -42,6 +42,9 @@ class Found:
     after: str = ""
     id: int | None = None
     confirmation: str = ""  # once it is queued
+
+    def refuse(self, reason: str, hint: str) -> None:
+        self.refusal, self.hint = reason, hint
 
 
 @app.callback(help="Jobs from Slurm's scripts and from task-spooler's queue.")
@@ -96,17 +99,21 @@ def ts(
         sources = {candidate.source for candidate in candidates if not candidate.refusal}
         candidates.append(_of_spooler(job, sources, queue.running, hold=hold))
     code = _finish(candidates, submit=submit, json=json)
-    queued_sources = [candidate.source for candidate in candidates if candidate.id is not None]
-    if queued_sources and not json:
+    if not json:
+        _tell_what_stays(queue, [job.source for job in candidates if job.id is not None])
+    return code
+
+
+def _tell_what_stays(queue: task_spooler.Queue, queued_sources: Sequence[str]) -> None:
+    if queued_sources:
         where = f"TS_SOCKET={shlex.quote(queue.socket)} " if os.environ.get("TS_SOCKET") else ""
         output.note("they are still queued in task-spooler as well, and would run twice")
         output.say(
             f"remove them there: for id in {' '.join(queued_sources)}; do"
             f" {where}{queue.program} -r $id; done"
         )
-    elif not queue.waiting and not json:
+    elif not queue.waiting:
         output.say("nothing waits in task-spooler")
-    return code
 
 
 def _readable(file: str) -> None:
@@ -120,13 +127,12 @@ def _readable(file: str) -> None:
 def _of_script(file: str, *, hold: bool) -> Found:
     candidate = Found(file)
     _settle(candidate, submit_request.Parsed({}, [os.path.abspath(file)]), hold=hold)
-    if candidate.submission is not None and candidate.submission.how["dry_run"]:
-        candidate.submission, candidate.refusal = (
-            None,
-            "it says --test-only, and sbatch would queue nothing",
-        )
-        candidate.hint = "take the line out"
-    elif candidate.submission is not None and candidate.submission.how["wait"]:
+    if candidate.submission is None:
+        return candidate
+    if candidate.submission.how["dry_run"]:
+        candidate.submission = None
+        candidate.refuse("it says --test-only, and sbatch would queue nothing", "take the line out")
+    elif candidate.submission.how["wait"]:
         candidate.notes.append("it says --wait, and nothing waits here: `gpq wait JOB` does")
     return candidate
 
@@ -140,7 +146,7 @@ def _settle(candidate: Found, parsed: submit_request.Parsed, *, hold: bool) -> N
         )
         request, notes = submit_request.requested(submission)
     except GpqError as error:
-        candidate.refusal, candidate.hint = error.message, error.hint
+        candidate.refuse(error.message, error.hint)
         return
     candidate.submission = submission
     candidate.notes += [*submission.notes, *notes, *left_behind.notes(request.spec, os.environ)]
@@ -150,66 +156,80 @@ def _of_spooler(
     job: task_spooler.Waiting, sources: set[str], running: Sequence[int], *, hold: bool
 ) -> Found:
     candidate = Found(str(job.id))
-    argv = job.argv
-    if job.after is not None and str(job.after) in sources:
-        candidate.after = str(job.after)
-    elif job.after is not None:
-        how = "runs there now" if job.after in running else "is not imported with it"
-        candidate.refusal, candidate.hint = (
-            f"it waits for {job.after}, which {how}",
-            "import it once that one has ended",
+    if job.after is not None and str(job.after) not in sources:
+        place = "runs there now" if job.after in running else "is not imported with it"
+        candidate.refuse(
+            f"it waits for {job.after}, which {place}", "import it once that one has ended"
         )
         return candidate
-    if argv is None and UNCLEAR.intersection(job.text):
-        candidate.refusal = f"how `{job.text}` was quoted is not known: no process of it was found"
-        candidate.hint = "submit it by hand: gpq submit -- ..."
+    if job.after is not None:
+        candidate.after = str(job.after)
+    if job.argv is None and UNCLEAR.intersection(job.text):
+        candidate.refuse(
+            f"how `{job.text}` was quoted is not known: no process of it was found",
+            "submit it by hand: gpq submit -- ...",
+        )
         return candidate
-    if argv is None:
-        argv = job.text.split(" ")
-        candidate.notes.append("its directory is not known: this one is taken")
-    fields: dict[str, Any] = {
-        "name": values.as_name(job.label),
-        "cwd": job.cwd,
-        "gpus": str(max(job.slots, 1)),
-    }
-    fields = {key: value for key, value in fields.items() if value and (key != "name" or job.label)}
+    candidate.notes += _losses(job)
+    argv = job.text.split(" ") if job.argv is None else job.argv
+    _settle(candidate, submit_request.Parsed(_fields(job), argv, True), hold=hold)
+    return candidate
+
+
+def _losses(job: task_spooler.Waiting) -> Iterator[str]:
+    """What is otherwise than in task-spooler."""
+    if job.argv is None:
+        yield "its directory is not known: this one is taken"
     if job.slots < 1:
-        candidate.notes.append("it asked for no slot and gets one GPU")
+        yield "it asked for no slot and gets one GPU"
+    if job.env.get("CUDA_VISIBLE_DEVICES"):
+        yield "CUDA_VISIBLE_DEVICES was set there: gpq chooses the GPUs and sets it itself"
+
+
+def _fields(job: task_spooler.Waiting) -> dict[str, Any]:
+    """What `gpq submit` would be told of it."""
+    fields: dict[str, Any] = {}
+    if job.label and (name := values.as_name(job.label)):
+        fields["name"] = name
+    if job.cwd:
+        fields["cwd"] = job.cwd
+    fields["gpus"] = str(max(job.slots, 1))
     variables = environment.kept(job.env, {})
     fields["env"] = [
         f"{key}={value}" for key, value in variables.items() if os.environ.get(key) != value
     ]
-    if job.env.get("CUDA_VISIBLE_DEVICES"):
-        candidate.notes.append(
-            "CUDA_VISIBLE_DEVICES was set there: gpq chooses the GPUs and sets it itself"
-        )
-    _settle(candidate, submit_request.Parsed(fields, argv, True), hold=hold)
-    return candidate
+    return fields
 
 
 def _finish(candidates: list[Found], *, submit: bool, json: bool) -> int:
     """Queue what can be, if asked to; print all of it. 5 when something cannot be queued."""
-    job_ids: dict[str, int] = {}
-    for candidate in candidates if submit else ():
-        if candidate.submission is not None and not candidate.refusal:
-            _queue(candidate, job_ids)
+    if submit:
+        _queue_each(candidates)
     if json:
         output.emit(json_answers.Imported([_view(candidate) for candidate in candidates]))
     else:
-        for candidate in candidates:
-            _say(candidate)
-        if candidates and not submit and any(candidate.submission for candidate in candidates):
-            output.say("nothing is queued yet: --submit does it")
+        _say_each(candidates, submit=submit)
     return 5 if any(candidate.refusal for candidate in candidates) else 0
+
+
+def _queue_each(candidates: list[Found]) -> None:
+    job_ids: dict[str, int] = {}
+    for candidate in candidates:
+        if candidate.submission is not None and not candidate.refusal:
+            _queue(candidate, job_ids)
+
+
+def _say_each(candidates: list[Found], *, submit: bool) -> None:
+    for candidate in candidates:
+        _say(candidate)
+    if not submit and any(candidate.submission for candidate in candidates):
+        output.say("nothing is queued yet: --submit does it")
 
 
 def _queue(candidate: Found, job_ids: dict[str, int]) -> None:
     assert candidate.submission is not None
     if candidate.after and candidate.after not in job_ids:
-        candidate.refusal, candidate.hint = (
-            f"it waits for {candidate.after}, which was not queued",
-            "see there",
-        )
+        candidate.refuse(f"it waits for {candidate.after}, which was not queued", "see there")
         return
     try:
         request, _ = submit_request.requested(candidate.submission)
@@ -221,7 +241,7 @@ def _queue(candidate: Found, job_ids: dict[str, int]) -> None:
         candidate.confirmation = submit_fast.submitted_line(answer, request.array)
         candidate.notes += answer.warnings
     except GpqError as error:
-        candidate.refusal, candidate.hint = error.message, error.hint
+        candidate.refuse(error.message, error.hint)
 
 
 def _view(candidate: Found) -> json_answers.ImportView:

@@ -13,7 +13,8 @@ import shutil
 import socket
 import stat
 import subprocess
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from gpq.errors import GpqError, NotFound
 
@@ -54,20 +55,19 @@ def queue(program: str = "") -> Queue:
     executable = program or _program()
     path = _socket()
     _alive(path)
-    rows = [
-        ROW.match(row)
-        for row in re.split(r"\n(?=\d+ +[a-z]+ )", _ask(executable, "-l").partition("\n")[2])
-    ]
-    states = {int(row[1]): row[2] for row in rows if row}
+    states = _states(_ask(executable, "-l"))
     waiting = [
         _details(executable, number) for number in sorted(states) if states[number] == "queued"
     ]
-    return Queue(
-        executable,
-        path,
-        _with_processes(waiting, path),
-        [number for number, state in states.items() if state == "running"],
-    )
+    running = [number for number, state in states.items() if state == "running"]
+    return Queue(executable, path, _with_processes(waiting, path), running)
+
+
+def _states(listing: str) -> dict[int, str]:
+    """By number. Words of a command may have lines of their own."""
+    rows = re.split(r"\n(?=\d+ +[a-z]+ )", listing.partition("\n")[2])
+    matches = [ROW.match(row) for row in rows]
+    return {int(match[1]): match[2] for match in matches if match}
 
 
 def _program() -> str:
@@ -83,8 +83,12 @@ def _program() -> str:
 
 
 def _socket() -> str:
-    own = os.environ.get("TS_SOCKET")
-    return own or os.path.join(os.environ.get("TMPDIR") or "/tmp", f"socket-ts.{os.getuid()}")
+    return _socket_of(os.environ)
+
+
+def _socket_of(env: Mapping[str, str]) -> str:
+    folder = env.get("TMPDIR") or "/tmp"
+    return env.get("TS_SOCKET") or os.path.join(folder, f"socket-ts.{os.getuid()}")
 
 
 def _alive(path: str) -> None:
@@ -133,61 +137,60 @@ def _details(program: str, number: int) -> Waiting:
 def _with_processes(waiting: list[Waiting], path: str) -> list[Waiting]:
     """With words, directory and environment of the processes that wait; of equal commands the older
     one has the lower number."""
-    clients = sorted(_clients(path), key=lambda client: client[0])
+    clients = _clients(path)
+    clients.sort(key=lambda client: client.start_ticks)
     jobs = []
     for job in waiting:
-        match = next(
-            (client for client in clients if " ".join(client[1].argv or []) == job.text), None
-        )
-        if match is None:
-            jobs.append(job)
-            continue
-        clients.remove(match)
-        client = match[1]
-        jobs.append(
-            Waiting(
-                job.id,
-                job.text,
-                client.label,
-                job.after,
-                job.slots,
-                client.argv,
-                client.cwd,
-                client.env,
-            ),
-        )
+        client = next((client for client in clients if " ".join(client.argv) == job.text), None)
+        if client is not None:
+            clients.remove(client)
+            job = replace(job, label=client.label, argv=client.argv, cwd=client.cwd, env=client.env)
+        jobs.append(job)
     return jobs
 
 
-def _clients(path: str) -> list[tuple[int, Waiting]]:
-    """(when it began, what it waits to run) of the user's processes that are called as task-spooler
-    is, on this socket."""
-    clients = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{name}/cmdline", "rb") as stream:
-                words = [os.fsdecode(word) for word in stream.read().split(b"\0")[:-1]]
-            if not words or os.path.basename(words[0]) not in NAMES:
-                continue
-            with open(f"/proc/{name}/environ", "rb") as stream:
-                pairs = [
-                    os.fsdecode(pair).partition("=")
-                    for pair in stream.read().split(b"\0")
-                    if b"=" in pair
-                ]
-            env = {key: value for key, _, value in pairs}
-            cwd = os.readlink(f"/proc/{name}/cwd")
-            with open(f"/proc/{name}/stat", "rb") as stream:
-                start_ticks = int(stream.read().rpartition(b")")[2].split()[19])
-        except (OSError, ValueError):  # it is gone, or another user's
-            continue
-        socket_path = env.get("TS_SOCKET") or os.path.join(
-            env.get("TMPDIR") or "/tmp", f"socket-ts.{os.getuid()}"
-        )
-        label, argv = _command(words[1:])
-        if argv and os.path.realpath(os.path.join(cwd, socket_path)) == os.path.realpath(path):
-            clients.append((start_ticks, Waiting(0, "", label, argv=argv, cwd=cwd, env=env)))
-    return clients
+@dataclass(frozen=True)
+class _Client:
+    """A process called as task-spooler is, and what it waits to run."""
+
+    start_ticks: int
+    label: str
+    argv: list[str]
+    cwd: str
+    env: dict[str, str]
+
+    def uses(self, path: str) -> bool:
+        own = os.path.join(self.cwd, _socket_of(self.env))
+        return os.path.realpath(own) == os.path.realpath(path)
+
+
+def _clients(path: str) -> list[_Client]:
+    """Of the user, on this socket."""
+    clients = [_client(f"/proc/{name}") for name in os.listdir("/proc") if name.isdigit()]
+    return [client for client in clients if client is not None and client.uses(path)]
+
+
+def _client(process: str) -> _Client | None:
+    """By its folder in /proc; None where it is none, or gone, or another user's."""
+    try:
+        program, *words = _strings(f"{process}/cmdline") or [""]
+        if os.path.basename(program) not in NAMES:
+            return None
+        pairs = [text.partition("=") for text in _strings(f"{process}/environ") if "=" in text]
+        env = {key: value for key, _, value in pairs}
+        cwd = os.readlink(f"{process}/cwd")
+        with open(f"{process}/stat", "rb") as stream:
+            start_ticks = int(stream.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError):
+        return None
+    label, argv = _command(words)
+    return _Client(start_ticks, label, argv, cwd, env) if argv else None
+
+
+def _strings(path: str) -> list[str]:
+    """Of a file in /proc in which each ends with a zero byte."""
+    with open(path, "rb") as stream:
+        return [os.fsdecode(text) for text in stream.read().split(b"\0")[:-1]]
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:

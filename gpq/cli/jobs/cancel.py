@@ -65,31 +65,25 @@ def cancel(
     if json:
         output.emit(answer)
     else:
-        output.say(*(f"job {job} cancelled: no process is left" for job in answer.cancelled))
-        output.say(*(f"job {job} had ended: nothing to cancel" for job in answer.ended))
-        output.note(
-            *(
-                f"job {job} given up: nothing is known of its processes on {', '.join(nodes)},"
-                " taken out of gpq"
-                for job, nodes in answer.given_up.items()
-            )
-        )
-        if not (answer.cancelled or answer.ended or answer.remaining or answer.given_up):
-            output.say("no job to cancel")
-        survivors = [job for job in answer.remaining if job not in answer.waiting]
-        output.note(
-            *(
-                f"job {job} still has processes after {timeout}: `gpq why {job}`"
-                for job in survivors
-            )
-        )
-        output.note(
-            *(
-                f"job {job}: the order waits for its server ({why})"
-                for job, why in answer.waiting.items()
-            )
-        )
+        _print(answer, timeout)
     return 1 if answer.remaining or answer.given_up else 0
+
+
+def _print(answer: job_answers.CancelResult, timeout: str) -> None:
+    output.say(*(f"job {job} cancelled: no process is left" for job in answer.cancelled))
+    output.say(*(f"job {job} had ended: nothing to cancel" for job in answer.ended))
+    for job, nodes in answer.given_up.items():
+        output.note(
+            f"job {job} given up: nothing is known of its processes on {', '.join(nodes)},"
+            " taken out of gpq"
+        )
+    if not (answer.cancelled or answer.ended or answer.remaining or answer.given_up):
+        output.say("no job to cancel")
+    for job in answer.remaining:
+        if job not in answer.waiting:
+            output.note(f"job {job} still has processes after {timeout}: `gpq why {job}`")
+    for job, reason in answer.waiting.items():
+        output.note(f"job {job}: the order waits for its server ({reason})")
 
 
 def _ask(words: list[str], rows: list[job_answers.JobView]) -> None:
@@ -99,15 +93,18 @@ def _ask(words: list[str], rows: list[job_answers.JobView]) -> None:
         return
     for word in dict.fromkeys(words):
         matches = [row for row in rows if row.name == word and row.state not in following.ENDED]
-        if len(matches) < 2:
-            continue
-        examples = ", ".join(f"{row.id} ({row.state})" for row in matches[:MOST_EXAMPLES])
-        more = f" and {len(matches) - MOST_EXAMPLES} more" if len(matches) > MOST_EXAMPLES else ""
-        output.note(f"{len(matches)} jobs are called {word}: {examples}{more}")
-        sys.stderr.write("Cancel all of them? [y/N] ")
-        sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        if len(matches) > 1 and not _confirmed(word, matches):
             raise Refused("nothing was cancelled", "an id, or a range such as 3-7, names fewer")
+
+
+def _confirmed(name: str, jobs: list[job_answers.JobView]) -> bool:
+    examples = ", ".join(f"{job.id} ({job.state})" for job in jobs[:MOST_EXAMPLES])
+    if len(jobs) > MOST_EXAMPLES:
+        examples += f" and {len(jobs) - MOST_EXAMPLES} more"
+    output.note(f"{len(jobs)} jobs are called {name}: {examples}")
+    sys.stderr.write("Cancel all of them? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import sys
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -55,38 +54,59 @@ def logs(
             for piece in pieces:
                 output.emit(piece)
         else:
-            _print(pieces, filtered=sys.stdout.isatty() and not raw)
+            transcript = Transcript(filtered=sys.stdout.isatty() and not raw)
+            for piece in pieces:
+                transcript.write(piece)
 
 
-def _print(pieces: Iterator[job_answers.LogChunk], *, filtered: bool) -> None:
-    sink, screen, attempt, line_open = sys.stdout.buffer, Filter(), 0, False
-    for piece in pieces:
+class Transcript:
+    """On stdout: the pieces of a log, with a line where an attempt begins or something is left
+    out."""
+
+    def __init__(self, *, filtered: bool) -> None:
+        self._sink = sys.stdout.buffer
+        self._filter = Filter() if filtered else None
+        self._attempt = 0  # the last that was told of
+        self._line_open = False
+
+    def write(self, piece: job_answers.LogChunk) -> None:
         if piece.silent:
-            missing_part = "its log" if piece.attempt != attempt else "the rest of its log"
-            notice = (
-                f"--- attempt {piece.attempt} on {piece.node}: {missing_part} is not to be had now:"
-                f" {piece.silent} ---\n"
-            )
-            sink.write((b"\n" if line_open else b"") + notice.encode())
-            sink.flush()
-            attempt, line_open = piece.attempt, False
-            continue
-        if piece.attempt != attempt:
-            if len(piece.attempts) > 1 or attempt:
-                sink.write(b"\n" if line_open else b"")
-                sink.write(
-                    f"--- attempt {piece.attempt} on {piece.node or 'no node yet'} ---\n".encode()
-                )
-            attempt, line_open = piece.attempt, False
-        data = base64.b64decode(piece.data)
-        if piece.skipped:
-            notice = (
-                f"--- {piece.skipped / (1 << 20):.0f} MiB left out: the log is over its limit"
-                " (log_limit) ---\n"
-            )
-            sink.write((b"\n" if line_open else b"") + notice.encode())
-        sink.write(
-            screen.feed(data).encode(sys.stdout.encoding, "backslashreplace") if filtered else data
+            self._write_silence(piece)
+        else:
+            self._write_piece(piece)
+        self._sink.flush()
+
+    def _write_silence(self, piece: job_answers.LogChunk) -> None:
+        missing_part = "its log" if piece.attempt != self._attempt else "the rest of its log"
+        self._write_rule(
+            f"attempt {piece.attempt} on {piece.node}: {missing_part} is not to be had now:"
+            f" {piece.silent}"
         )
-        sink.flush()
-        line_open = not data.endswith(b"\n") if data else line_open
+        self._attempt, self._line_open = piece.attempt, False
+
+    def _write_piece(self, piece: job_answers.LogChunk) -> None:
+        if piece.attempt != self._attempt:
+            if len(piece.attempts) > 1 or self._attempt:
+                self._write_rule(f"attempt {piece.attempt} on {piece.node or 'no node yet'}")
+            self._attempt, self._line_open = piece.attempt, False
+        if piece.skipped:
+            self._write_rule(
+                f"{piece.skipped / (1 << 20):.0f} MiB left out: the log is over its limit"
+                " (log_limit)"
+            )
+        data = base64.b64decode(piece.data)
+        self._sink.write(self._fit(data))
+        if data:
+            self._line_open = not data.endswith(b"\n")
+
+    def _fit(self, data: bytes) -> bytes:
+        """As stdout takes it."""
+        if self._filter is None:
+            return data
+        return self._filter.feed(data).encode(sys.stdout.encoding, "backslashreplace")
+
+    def _write_rule(self, text: str) -> None:
+        """In a line of its own."""
+        if self._line_open:
+            self._sink.write(b"\n")
+        self._sink.write(f"--- {text} ---\n".encode())

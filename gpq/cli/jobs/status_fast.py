@@ -8,6 +8,10 @@ from gpq.options.query import is_query
 from gpq.views import plain
 from gpq.views.queue import lines
 
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    from typing import Any
+
 EVERY = 1 << 40  # more than there can be
 SCREEN = 200  # rows at most of jobs that wait, where nobody asked for some or for all
 
@@ -36,22 +40,15 @@ def show(
         request["recent"] = EVERY
     elif not (json or jobs or query or states):
         request["waiting"] = SCREEN
-    try:
-        result = quick.ask("status", request)
-    except quick.NobodyListens:
-        from gpq.client.autostart import ensure_daemon
-
-        ensure_daemon()
-        result = quick.ask("status", request)
+    result = _ask(request)
     if json:
         import json as encoder  # the one reader that asks for it pays for it
 
         sys.stdout.write(encoder.dumps(result) + "\n")
         return 0
-    limit = plain.terminal_width()
     rows = lines(
         result,
-        limit,
+        plain.terminal_width(),
         colour=plain.wants_colour(color),
         mark=plain.ellipsis(),
         fold=not jobs and not query,
@@ -61,3 +58,14 @@ def show(
     for warning in result.get("warnings", []):
         sys.stderr.write(f"note: {plain.safe(warning)}\n")
     return 0
+
+
+def _ask(request: "dict[str, object]") -> "dict[str, Any]":
+    """Starts a daemon when none runs."""
+    try:
+        return quick.ask("status", request)
+    except quick.NobodyListens:
+        from gpq.client.autostart import ensure_daemon
+
+        ensure_daemon()
+        return quick.ask("status", request)

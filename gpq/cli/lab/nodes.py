@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from gpq.cli.shared import output
 from gpq.cli.shared.typer_app import Color, ColorChoice, Json, default_to, frame
 from gpq.client.connection import call
-from gpq.errors import GpqError, UsageError
+from gpq.errors import UsageError
 from gpq.options import json_answers
 from gpq.rpc import node_answers, requests
 from gpq.servers import changes
@@ -127,7 +127,8 @@ def add(
       gpq nodes add gpu2 --gpus 0,1 --name small
       gpq nodes add --from-ssh-config
     """
-    from gpq.servers import adding  # what it imports, nobody needs who only looks
+    from gpq.cli.lab import node_additions  # what they import, nobody needs who only looks
+    from gpq.servers import adding
 
     if bool(host) == from_ssh_config:
         raise UsageError(
@@ -138,36 +139,24 @@ def add(
             "--name, --address and --port are of one server",
             "leave them out with --from-ssh-config",
         )
-    options: dict[str, Any] = {
-        "python": python,
-        "port": port or 0,
-        "address": address,
-        "ssh_config": ssh_config,
-    }
     hosts = adding.offered(ssh_config, every=yes) if from_ssh_config else [host]
-    added = []
-    for destination in hosts:
-        server = adding.Wanted(
-            destination,
-            name,
-            [word.strip() for word in gpus.split(",") if word.strip()],
-            slots,
-            **options,
+    indices = [word.strip() for word in gpus.split(",") if word.strip()]
+    servers = [
+        adding.Wanted(
+            destination, name, indices, slots, python=python, port=port or 0, address=address,
+            ssh_config=ssh_config,
         )
-        try:
-            added.append(adding.add(server, output, yes=yes, quiet=json))
-        except GpqError as error:
-            if len(hosts) == 1:
-                raise
-            advice = f" ({error.hint})" if error.hint else ""
-            output.note(f"{destination} was not added: {error.message}{advice}")
-    names = [row["name"] for row in added]
-    live = bool(added) and changes.taken_in(names, _note)
+        for destination in hosts
+    ]  # fmt: skip
+    rows = node_additions.add_each(servers, yes=yes, quiet=json)
+    names = [row["name"] for row in rows]
+    live = bool(rows) and changes.taken_in(names, _note)
     if json:
-        output.emit(json_answers.NodesAdded([json_answers.AddedNode(**row) for row in added], live))
-    elif added:
-        output.say(*(f"added     {name}" for name in names))
-    return 1 if len(added) < len(hosts) else 0
+        views = [json_answers.AddedNode(**row) for row in rows]
+        output.emit(json_answers.NodesAdded(views, live))
+    elif rows:
+        output.say(*(f"added     {server}" for server in names))
+    return 1 if len(rows) < len(hosts) else 0
 
 
 @app.command()

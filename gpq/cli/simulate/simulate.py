@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -125,15 +125,13 @@ def simulate(
         raise UsageError("--csv and --json do not go together", "choose one of them")
     run_rules = Rules(
         nodes=(),
-        interval=plan_runs.within(
-            60.0 if interval is None else interval, "--interval", 1.0, 86_400.0
-        ),
+        interval=plan_runs.within(_given(interval, 60.0), "--interval", 1.0, 86_400.0),
         interference=plan_runs.within(interference, "--interference", 0.0, 0.99),
         # One's own jobs are replayed as the daemon would run them, public ones by the rules of
         # their artifact.
-        known_length=history if known_length is None else known_length,
-        priors=history if priors is None else priors,
-        events=history if events is None else events,
+        known_length=_given(known_length, history),
+        priors=_given(priors, history),
+        events=_given(events, history),
         noise=plan_runs.within(noise, "--noise", 0.0, 10.0),
         profiled=rules is Ruleset.sia,
         config=plan_runs.settings(setting or []),
@@ -145,35 +143,55 @@ def simulate(
     names, numbers = plan_runs.policies(policy), plan_runs.seeds(seed)
     if history:
         _no_files(workloads or [], traces, rules)
-        span = values.seconds(since, "--since") if since else None
-        own_history = plan_runs.own_jobs(span, restart)
-        sources: list[Source] = [own_history]
-        machines = plan_runs.measured_on(own_history, nodes or [])
-        output.note(
-            *filter(None, (plan_runs.left_out(own_history), plan_runs.unended(own_history)))
-        )
+        sources, machines = _own_jobs(since, restart, nodes or [])
     else:
-        if since:
-            raise UsageError(
-                "--since is for --history", "leave it out, or replay your own jobs with --history"
-            )
+        _no_span(since)
         sources = plan_runs.published(workloads or [], traces, rules is Ruleset.sia, restart)
         machines = plan_runs.named_clusters(nodes or [plan_runs.DEFAULT_NODES])
     preflight.check(sources, machines, names)
     remark = unused_options.idle(
         names, run_rules, machines, numbers, known_length=known_length, priors=priors
     )
-    output.note(*filter(None, [remark]))
+    if remark:
+        output.note(remark)
     runs = compare.plan(names, sources, machines, plan_runs.RulesFor(run_rules), numbers)
     with _bar(runs) as progress:
         outcomes = compare.attempt_all(runs, jobs_parallel, progress)
-    failures = [failure for failure in outcomes if isinstance(failure, compare.Failure)]
-    _show(compare.blocks(runs, outcomes), failures, csv=csv, color=color.value, json=json)
+    failures = [outcome for outcome in outcomes if isinstance(outcome, compare.Failure)]
+    blocks = compare.blocks(runs, outcomes)
+    _show(blocks, failures, csv=csv, color=color.value, json=json)
     if plot:
-        _draw(compare.blocks(runs, outcomes), plot)
+        _draw(blocks, plot)
     for failure in failures:
         output.failure(f"{plan_runs.named(failure)}: {failure.message}", failure.hint)
     return 1 if failures else 0
+
+
+T = TypeVar("T")
+
+
+def _given(value: T | None, default: T) -> T:
+    """What an option says, else the default."""
+    return default if value is None else value
+
+
+def _own_jobs(
+    since: str, restart: float | None, nodes: Sequence[str]
+) -> tuple[list[Source], list[compare.Cluster]]:
+    """The jobs of the store and the clusters that they are replayed on."""
+    span = values.seconds(since, "--since") if since else None
+    own_history = plan_runs.own_jobs(span, restart)
+    clusters = plan_runs.measured_on(own_history, nodes)
+    remarks = (plan_runs.left_out(own_history), plan_runs.unended(own_history))
+    output.note(*filter(None, remarks))
+    return [own_history], clusters
+
+
+def _no_span(since: str) -> None:
+    if since:
+        raise UsageError(
+            "--since is for --history", "leave it out, or replay your own jobs with --history"
+        )
 
 
 def _no_files(workloads: Sequence[str], traces: str, rules: Ruleset) -> None:

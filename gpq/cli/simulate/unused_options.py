@@ -3,7 +3,7 @@ in silence."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 from gpq.core.model.snapshot import Config
@@ -44,55 +44,55 @@ def idle(
         *(HEEDS.get(name, frozenset()) - _on_one_type(name, types) for name in policies)
     )
     rows = [
-        (
-            "--seed",
-            list(seeds) != [0] and not rules.noise and "seed" not in effective_names,
-            "nothing is drawn without --noise",
-        ),
-        (
-            "--noise",
-            rules.noise > 0 and "noise" not in effective_names,
-            "none of these policies looks at measurements",
-        ),
-        (
-            "--known-length",
-            bool(known_length) and "length" not in effective_names,
-            "none of these policies uses it",
-        ),
-        (
-            "--priors",
-            bool(priors) and "priors" not in effective_names,
-            "none of these policies uses them",
-        ),
-        (
-            "--priors",
-            bool(priors) and "priors" in effective_names and not rules.config.use_priors,
-            "--set use_priors=off",
-        ),
-        (
-            "--interference",
-            rules.interference > 0 and _one_node(clusters),
-            "no job is on several nodes",
-        ),
+        *_of_chance(rules, seeds, effective_names),
+        *_of_knowledge(rules, effective_names, known_length=known_length, priors=priors),
+        *_of_clusters(rules, clusters),
+        *_of_settings(rules, effective_names),
     ]
-    rows += [
-        (f"--set {name}", True, reason)
-        for name in _changed(rules.config)
-        if (reason := _why(name, rules, effective_names))
-    ]
-    remarks = [f"{option} ({reason})" for option, applies, reason in rows if applies]
+    remarks = [f"{option} ({reason})" for option, reason in rows]
     return f"without effect here: {', '.join(remarks)}" if remarks else ""
+
+
+# An option, and why it has no effect.
+Row = tuple[str, str]
+
+
+def _of_chance(rules: Rules, seeds: Sequence[int], effective_names: set[str]) -> Iterator[Row]:
+    if list(seeds) != [0] and not rules.noise and "seed" not in effective_names:
+        yield "--seed", "nothing is drawn without --noise"
+    if rules.noise > 0 and "noise" not in effective_names:
+        yield "--noise", "none of these policies looks at measurements"
+
+
+def _of_knowledge(
+    rules: Rules, effective_names: set[str], *, known_length: bool | None, priors: bool | None
+) -> Iterator[Row]:
+    """Of jobs."""
+    if known_length and "length" not in effective_names:
+        yield "--known-length", "none of these policies uses it"
+    if priors and "priors" not in effective_names:
+        yield "--priors", "none of these policies uses them"
+    elif priors and not rules.config.use_priors:
+        yield "--priors", "--set use_priors=off"
+
+
+def _of_clusters(rules: Rules, clusters: Sequence[Cluster]) -> Iterator[Row]:
+    if rules.interference > 0 and all(len(cluster.nodes) == 1 for cluster in clusters):
+        yield "--interference", "no job is on several nodes"
+
+
+def _of_settings(rules: Rules, effective_names: set[str]) -> Iterator[Row]:
+    for name in _changed(rules.config):
+        reason = _why(name, rules, effective_names)
+        if reason:
+            yield f"--set {name}", reason
 
 
 def _on_one_type(policy: str, types: set[str]) -> frozenset[str]:
     """Sia uses other jobs' profiles only to carry times from one type of GPUs to another."""
-    return (
-        frozenset({"use_priors", "priors"}) if policy == "sia" and len(types) == 1 else frozenset()
-    )
-
-
-def _one_node(clusters: Sequence[Cluster]) -> bool:
-    return all(len(cluster.nodes) == 1 for cluster in clusters)
+    if policy == "sia" and len(types) == 1:
+        return frozenset({"use_priors", "priors"})
+    return frozenset()
 
 
 def _changed(config: Config) -> list[str]:
@@ -106,4 +106,6 @@ def _why(name: str, rules: Rules, effective_names: set[str]) -> str:
         return "none of these policies uses it"
     if name in NEEDS_LENGTH and not rules.known_length:
         return "it needs --known-length"
-    return "it needs --priors" if name in NEEDS_PRIORS and not rules.priors else ""
+    if name in NEEDS_PRIORS and not rules.priors:
+        return "it needs --priors"
+    return ""
