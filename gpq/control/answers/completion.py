@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gpq.control.answers.reader import Reader, node_word
+from gpq.control.answers.node_rows import node_word
+from gpq.control.answers.reader import Reader
 from gpq.control.requests import job_requests
 from gpq.control.selectors import covered, is_selector
 from gpq.core.model.jobs import TERMINAL, Job, Wish

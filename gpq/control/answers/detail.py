@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+import msgspec
+
 from gpq.control import event_text
 from gpq.control.answers.reader import Reader
 from gpq.control.requests.submission import message_of
@@ -16,7 +18,9 @@ from gpq.core.goodput import estimates
 from gpq.core.model import events as facts
 from gpq.core.model.jobs import TERMINAL, Job, JobState
 from gpq.core.model.placements import Shape
+from gpq.core.model.profile import RankPulse, RankTime
 from gpq.core.state.lifecycle import is_doubtful
+from gpq.core.state.stragglers import describe, seats, stragglers
 from gpq.rpc.job_answers import (
     AttemptView,
     CurvePoint,
@@ -24,6 +28,7 @@ from gpq.rpc.job_answers import (
     HabitView,
     JobDetail,
     LossView,
+    RankView,
     ReallocationView,
 )
 
@@ -60,7 +65,7 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
         history=[event_text.event_view(event) for event in journal[-HISTORY_LINES:]],
         learning_rate_rule=profile.declared.rule if profile.declared else "",
         fair_share=reader.fairness[job.id].share if job.id in reader.fairness else None,
-        ranks=reader.ranks(job),
+        ranks=ranks(reader, job),
         losses=[LossView(point.base_steps, point.loss) for point in profile.losses],
         habits=habits(job),
     )
@@ -130,6 +135,54 @@ def curve(reader: Reader, job: Job) -> list[CurvePoint]:
         )
         for point in estimates.curve(job, shapes)
     ]
+
+
+def ranks(reader: Reader, job: Job) -> list[RankView]:
+    """The replicas of a job that has several, by rank."""
+    if job.replicas <= 1:
+        return []
+    timings = {timing.rank: timing for timing in job.profile.ranks}
+    pulses = {pulse.rank: pulse for pulse in job.pulses}
+    slow = stragglers(job)
+    views = []
+    for rank, (node, device) in seats(job).items():
+        view = RankView(
+            rank,
+            str(node),
+            str(device),
+            reader.index_of(node, device),
+            None,
+            None,
+            None,
+            None,
+            None,
+        )
+        if rank in slow:
+            view = msgspec.structs.replace(view, straggler=True, note=describe(job, rank))
+        views.append(_with_pulse(_with_times(view, timings.get(rank)), pulses.get(rank)))
+    return views
+
+
+def _with_times(view: RankView, timing: RankTime | None) -> RankView:
+    if timing is None:
+        return view
+    view = msgspec.structs.replace(
+        view,
+        compute_seconds=timing.compute,
+        compute_p95_seconds=timing.p95,
+        step_seconds=timing.whole,
+    )
+    if timing.whole <= 0:
+        return view
+    return msgspec.structs.replace(
+        view, wait_share=timing.wait / timing.whole, fetch_share=timing.fetch / timing.whole
+    )
+
+
+def _with_pulse(view: RankView, pulse: RankPulse | None) -> RankView:
+    if pulse is None:
+        return view
+    return msgspec.structs.replace(view, step=pulse.step, phase=pulse.phase)
 
 
 def explanation(reader: Reader, job: Job) -> Explanation:
