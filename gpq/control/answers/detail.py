@@ -43,19 +43,13 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
     """Everything of one job; `journal` holds its own events, oldest first."""
     profile = job.profile
     model = estimates.model_of(profile)
-    stats = model.stats if model is not None else None
-    parameters = (
-        {name: float(value) for name, value in asdict(model.params).items()}
-        if model is not None
-        else {}
-    )
     return JobDetail(
         job=reader.job(job),
         spec=message_of(job.spec),
         attempts=attempts(reader, journal),
         curve=curve(reader, job),
-        noise_scale=_finite(stats.var / stats.sqr) if stats is not None and stats.sqr > 0 else None,
-        model={name: value for name, value in parameters.items() if math.isfinite(value)},
+        noise_scale=_noise_scale(model),
+        model=_parameters(model),
         rows=len(profile.rows),
         metrics={name: _finite(value) for name, value in profile.metrics},
         checkpoints=profile.checkpoints,
@@ -69,6 +63,21 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
         losses=[LossView(point.base_steps, point.loss) for point in profile.losses],
         habits=habits(job),
     )
+
+
+def _noise_scale(model: estimates.Model | None) -> float | None:
+    stats = model.stats if model is not None else None
+    if stats is None or stats.sqr <= 0:
+        return None
+    return _finite(stats.var / stats.sqr)
+
+
+def _parameters(model: estimates.Model | None) -> dict[str, float]:
+    """The finite ones, by name."""
+    if model is None:
+        return {}
+    parameters = {name: float(value) for name, value in asdict(model.params).items()}
+    return {name: value for name, value in parameters.items() if math.isfinite(value)}
 
 
 def habits(job: Job) -> list[HabitView]:
@@ -103,32 +112,31 @@ def attempts(reader: Reader, journal: Sequence[facts.Event]) -> list[AttemptView
         elif isinstance(event, facts.StopSent):
             stop = str(event.reason)
         elif isinstance(event, ENDS) and views and views[-1].ended_at is None:
-            last = views[-1]
-            ended = min(event.exit.ended_at or event.at, event.at)
-            failed = isinstance(event, facts.Stopped) and event.failed
-            word = "failed, queued again" if failed else type(event).__name__.lower()
-            if isinstance(event, facts.Stopped) and is_doubtful(event.exit):
-                word = "exit 0, queued again"
-            outcome = f"{word} ({stop})" if stop else word
-            views[-1] = AttemptView(
-                last.attempt,
-                last.placement,
-                last.launched_at,
-                event_text.stamp(ended),
-                outcome,
-                last.why,
+            views[-1] = msgspec.structs.replace(
+                views[-1],
+                ended_at=event_text.stamp(min(event.exit.ended_at or event.at, event.at)),
+                outcome=f"{_end_word(event)} ({stop})" if stop else _end_word(event),
             )
     return views
+
+
+def _end_word(event: facts.Event) -> str:
+    """How an attempt ended, by the event that says so."""
+    if isinstance(event, facts.Stopped) and is_doubtful(event.exit):
+        return "exit 0, queued again"
+    if isinstance(event, facts.Stopped) and event.failed:
+        return "failed, queued again"
+    return type(event).__name__.lower()
 
 
 def curve(reader: Reader, job: Job) -> list[CurvePoint]:
     """The goodput model over the shapes that the job could have here; of an ended job, over what it
     used."""
-    shapes: Sequence[Shape] = (
-        [Shape(count) for count in range(1, max(job.profile.max_replicas, 1) + 1)]
-        if job.state in TERMINAL
-        else feasible(job, reader.snapshot)
-    )
+    shapes: Sequence[Shape]
+    if job.state in TERMINAL:
+        shapes = [Shape(count) for count in range(1, max(job.profile.max_replicas, 1) + 1)]
+    else:
+        shapes = feasible(job, reader.snapshot)
     return [
         CurvePoint(
             point.gpus, point.goodput, point.total_batch, point.speedup, point.gpus == job.replicas
