@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from signal import Signals
 
@@ -27,6 +29,12 @@ def stamp(seconds: Seconds) -> str:
 
 def maybe_stamp(seconds: Seconds | None) -> str | None:
     return None if seconds is None else stamp(seconds)
+
+
+def command_line(argv: Sequence[str], most: int) -> str:
+    """As a shell reads it, in at most so many characters."""
+    line = shlex.join(argv)
+    return line if len(line) <= most else line[: most - 3] + "..."
 
 
 def gpus(placement: Placement) -> str:

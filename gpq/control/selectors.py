@@ -40,13 +40,17 @@ def covered(word: str, snapshot: Snapshot) -> Callable[[Job], bool]:
     if elements := _ELEMENTS.fullmatch(word):
         return partial(_is_element, int(elements[1]), _range(elements[2], elements[3]))
     if ids := _IDS.fullmatch(word):
-        numbers, array = _range(ids[1], ids[2]), 0 if ids[2] else int(ids[1])
-        return lambda job: job.id in numbers or _is_of(array, job)
+        array = 0 if ids[2] else int(ids[1])
+        return partial(_is_in, _range(ids[1], ids[2]), array)
     return lambda job: job.name == word
 
 
 def _is_element(array: int, indices: range, job: Job) -> bool:
     return _is_of(array, job) and job.spec.seat is not None and job.spec.seat.index in indices
+
+
+def _is_in(numbers: range, array: int, job: Job) -> bool:
+    return job.id in numbers or _is_of(array, job)
 
 
 def _is_of(array: int, job: Job) -> bool:
@@ -189,13 +193,18 @@ def _numbers(word: str, numbers: range, snapshot: Snapshot, past: History) -> li
     """Those of `numbers` that are or were jobs."""
     existing = [JobId(number) for number in numbers if 0 < number < snapshot.next_id]
     absent_ids = [number for number in existing if number not in snapshot.jobs]
-    ended_ids = {job.id for job in past.history(ids=absent_ids)} if absent_ids else set()
-    unknown_ids = set(absent_ids) - ended_ids
+    unknown_ids = set(absent_ids) - _ended_ids(absent_ids, past)
     job_ids = [number for number in existing if number not in unknown_ids]
     if not job_ids:
         problem = f"`{word}`: no such job" if word[0] == "@" else f"there is no job {word}"
         raise NotFound(problem, _last_ids(snapshot))
     return job_ids
+
+
+def _ended_ids(ids: Sequence[JobId], past: History) -> set[JobId]:
+    if not ids:
+        return set()
+    return {job.id for job in past.history(ids=ids)}
 
 
 def _last_ids(snapshot: Snapshot) -> str:
@@ -211,8 +220,6 @@ def _near_names(word: str, snapshot: Snapshot, past: History) -> str:
         job.name for job in past.history(limit=NEAR_POOL)
     }
     suggestions = difflib.get_close_matches(word, sorted(names - {""}), n=3, cutoff=0.5)
-    return (
-        f"did you mean {' or '.join(suggestions)}?"
-        if suggestions
-        else "`gpq status` lists what there is"
-    )
+    if not suggestions:
+        return "`gpq status` lists what there is"
+    return f"did you mean {' or '.join(suggestions)}?"

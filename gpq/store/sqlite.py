@@ -189,7 +189,8 @@ class SqliteStore:
             succession = takeover.succeed(self._writer, old_marks, first_id)
         except (KeyError, ValueError, TypeError) as error:
             raise disk.damaged(self.path, f"table meta or jobs: {error}") from None
-        self.notes += [succession.note] if succession.note else []
+        if succession.note:
+            self.notes.append(succession.note)
         self._marks, self.epoch = succession.marks, succession.marks.epoch
         if path:
             self._write_marks(succession.marks)

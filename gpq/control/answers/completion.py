@@ -75,7 +75,9 @@ class _Known(NamedTuple):
     def of(cls, reader: Reader, past: History, request: Complete) -> _Known:
         jobs = reader.snapshot.jobs
         live = list(jobs.values())
-        past_jobs = [] if request.command in LIVE else past.history(limit=COMPLETED_JOBS)
+        past_jobs: Sequence[Job] = ()
+        if request.command not in LIVE:
+            past_jobs = past.history(limit=COMPLETED_JOBS)
         ended = [job for job in past_jobs if job.id not in jobs]
         coverings = [covered(word, reader.snapshot) for word in request.given]
         fit = [
@@ -130,12 +132,16 @@ def _targets_by_name(
             continue
         targets = candidates
         if name in live_names:
-            targets = [job for job in candidates if job.state not in TERMINAL]
+            targets = _live(candidates)
         elif command not in ENDED:  # then it is the latest that ended
             targets = [job for job in candidates if job is namesakes[name][0]]
         if targets:
             targets_by_name[name] = targets
     return targets_by_name
+
+
+def _live(jobs: Iterable[Job]) -> list[Job]:
+    return [job for job in jobs if job.state not in TERMINAL]
 
 
 def _reads_as_selector(name: str) -> bool:

@@ -19,6 +19,7 @@ from gpq.core.model import events as facts
 from gpq.core.model.jobs import TERMINAL, Job, JobState
 from gpq.core.model.placements import Shape
 from gpq.core.model.profile import RankPulse, RankTime
+from gpq.core.rounds.rounds import Round
 from gpq.core.state.lifecycle import is_doubtful
 from gpq.core.state.stragglers import describe, seats, stragglers
 from gpq.rpc.job_answers import (
@@ -195,11 +196,8 @@ def _with_pulse(view: RankView, pulse: RankPulse | None) -> RankView:
 
 def explanation(reader: Reader, job: Job) -> Explanation:
     """The answer of `gpq why`."""
-    round_at = event_text.maybe_stamp(reader.round.at if reader.round is not None else None)
     if job.state in TERMINAL:
-        outcome = event_text.ended_line(job)
-        line = f"{job.state}{': ' + outcome if outcome else ''}"
-        return Explanation(int(job.id), str(job.state), line, [], _after(job), None)
+        return _outcome(job)
     answer = explain(replace(reader.snapshot, now=reader.now), reader.allocation, job)
     staging = reader.staging_of(job)
     if staging is not None:
@@ -210,15 +208,28 @@ def explanation(reader: Reader, job: Job) -> Explanation:
         answer = replace(answer, reasons=(*answer.reasons, f"its attempt before: {job.exit.note}"))
     return Explanation(
         int(job.id), str(job.state), answer.headline, list(answer.reasons), list(answer.remedies),
-        round_at, curve(reader, job),
-        event_text.maybe_stamp(reader.changed.at if reader.changed is not None else None),
-        changes(reader), habits(job),
+        _moment(reader.round), curve(reader, job), _moment(reader.changed), changes(reader),
+        habits(job),
     )  # fmt: skip
+
+
+def _moment(last_round: Round | None) -> str | None:
+    return event_text.stamp(last_round.at) if last_round is not None else None
+
+
+def _outcome(job: Job) -> Explanation:
+    """The same of a job that has ended."""
+    line, reason = str(job.state), event_text.ended_line(job)
+    if reason:
+        line = f"{line}: {reason}"
+    return Explanation(int(job.id), str(job.state), line, [], _after(job), None)
 
 
 def changes(reader: Reader) -> list[ReallocationView]:
     """What the last re-allocation changed. Names of jobs that have ended since are not looked
     up."""
+    if reader.changed is None:
+        return []
     live = reader.snapshot.jobs
     return [
         ReallocationView(
@@ -229,7 +240,7 @@ def changes(reader: Reader) -> list[ReallocationView]:
             change.ratio,
             change.why,
         )
-        for change in (reader.changed.changes if reader.changed is not None else ())
+        for change in reader.changed.changes
     ]
 
 
@@ -240,7 +251,6 @@ def _after(job: Job) -> list[str]:
     cure = f"`gpq requeue {job.id}` submits it again, once that is mended"
     if job.state is JobState.TIMEOUT:
         cure = "submit it with a longer --time"
-    log_hints = (
-        [f"`gpq logs {job.id}` shows what it said last"] if job.first_started_at is not None else []
-    )
-    return [*log_hints, cure]
+    if job.first_started_at is None:
+        return [cure]
+    return [f"`gpq logs {job.id}` shows what it said last", cure]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from gpq.control import event_text
@@ -60,13 +59,16 @@ def _named(
     job_ids = resolve(selectors, snapshot, past)
     live_ids = [name for name in job_ids if name in snapshot.jobs]
     ended_ids = [name for name in job_ids if name not in snapshot.jobs]
-    names = _names(selectors)
-    if not ended_ids and not (names and past.count(Wanted(names=names))):
-        problem = "none of these jobs has ended"
-        if len(live_ids) == 1:
-            problem = f"job {live_ids[0]} has not ended"
+    names, notes = _names(selectors), [f"job {name} has not ended" for name in live_ids]
+    if not ended_ids and not _has_bearers(names, past):
+        problem = notes[0] if len(notes) == 1 else "none of these jobs has ended"
         raise NotFound(problem, "`gpq status` lists what runs and waits")
-    return ended_ids, names, [f"job {name} has not ended" for name in live_ids]
+    return ended_ids, names, notes
+
+
+def _has_bearers(names: Sequence[str], past: History) -> bool:
+    """Has a job with one of these names ended?"""
+    return bool(names) and past.count(Wanted(names=names)) > 0
 
 
 def _names(selectors: Sequence[str]) -> list[str]:
@@ -76,7 +78,6 @@ def _names(selectors: Sequence[str]) -> list[str]:
 
 def ended(record: Record) -> account_answers.EndedView:
     account, failed = record.account, record.state is JobState.FAILED
-    command = shlex.join(record.spec.argv)
     return account_answers.EndedView(
         id=int(record.id),
         name=record.spec.name,
@@ -88,17 +89,21 @@ def ended(record: Record) -> account_answers.EndedView:
         ended_at=event_text.stamp(record.ended_at or record.submitted_at),
         wait_seconds=account.waited,
         run_seconds=record.run_seconds,
-        gpus=record.service / record.run_seconds
-        if record.run_seconds > 0
-        else float(record.last_replicas),
+        gpus=_mean_gpus(record),
         gpu_hours=record.service / HOUR,
         goodput_hours=hours(account.worth),
         restarts=record.restarts,
         restart_gpu_hours=hours(account.restart_cost),
         failed_gpu_hours=hours(account.failed) if account.restart_cost is not None else None,
         rho=account.rho,
-        command=command if len(command) <= MAX_COMMAND else command[: MAX_COMMAND - 3] + "...",
+        command=event_text.command_line(record.spec.argv, MAX_COMMAND),
     )
+
+
+def _mean_gpus(record: Record) -> float:
+    if record.run_seconds <= 0:
+        return float(record.last_replicas)
+    return record.service / record.run_seconds
 
 
 def check_moments(request: requests.History | requests.Report) -> None:

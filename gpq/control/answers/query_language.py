@@ -112,7 +112,7 @@ class Query:
         matches = [row for row in rows if all(term.holds(row) for term in self.terms)]
         for field, descending in reversed(self.order):
             matches = _sorted(matches, field, descending=descending)
-        return matches if self.limit is None else matches[: self.limit]
+        return matches[: self.limit]
 
 
 def _sorted(rows: list[JobView], field: str, *, descending: bool) -> list[JobView]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -103,7 +102,7 @@ class Reader:
             batch_changes=profile.batch_changes,
             exit_status=_exit_status(job),
             priority=job.spec.priority,
-            command=command_line(job),
+            command=event_text.command_line(job.spec.argv, MAX_COMMAND),
             unknown=trouble.unknown,
             unknown_seconds=trouble.unknown_seconds,
             hung=trouble.hung,
@@ -233,8 +232,3 @@ def run_seconds(job: Job, now: Seconds) -> Seconds:
     if job.state in HOLDS_DEVICES and job.started_at is not None:
         return job.run_seconds + max(now - (job.started_at or now), 0.0)
     return job.run_seconds
-
-
-def command_line(job: Job) -> str:
-    line = shlex.join(job.spec.argv)
-    return line if len(line) <= MAX_COMMAND else line[: MAX_COMMAND - 3] + "..."

@@ -60,7 +60,9 @@ def occupants(snapshot: Snapshot, node: NodeId) -> list[Job]:
 
 
 def _servers(job: Job) -> list[NodeId]:
-    return [node for node, _ in job.placement.parts] if job.placement is not None else []
+    if job.placement is None:
+        return []
+    return [node for node, _ in job.placement.parts]
 
 
 def by_movability(jobs: Sequence[Job]) -> tuple[list[int], list[int]]:
@@ -73,5 +75,7 @@ def by_movability(jobs: Sequence[Job]) -> tuple[list[int], list[int]]:
 def undrain(snapshot: Snapshot, name: str, now: Seconds, by: str) -> tuple[list[Event], Drained]:
     """Repeating it is harmless. Raises NotFound."""
     node = known(snapshot, name)
-    events: list[Event] = [NodeUndrained(now, node, by)] if node in snapshot.drained else []
+    events: list[Event] = []
+    if node in snapshot.drained:
+        events.append(NodeUndrained(now, node, by))
     return events, Drained(name, drained=False, changed=bool(events))

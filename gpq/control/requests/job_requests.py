@@ -171,4 +171,6 @@ def _stop_warnings(verdict: Event, job: Job | None) -> list[str]:
     if job is None or job.state not in HOLDS_DEVICES or not job.resumable:
         return []
     stop_cost = warning(job)
-    return [f"job {job.id}: {stop_cost}", *cures(job, RESIZE)] if stop_cost else []
+    if not stop_cost:
+        return []
+    return [f"job {job.id}: {stop_cost}", *cures(job, RESIZE)]

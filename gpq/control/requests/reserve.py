@@ -114,7 +114,9 @@ def unreserve(
 
 def view(snapshot: Snapshot, reservation: Reservation, now: Seconds) -> ReservationView:
     node = snapshot.nodes.get(reservation.node)
-    indices = {device.id: device.index for device in node.devices} if node is not None else {}
+    indices: dict[DeviceId, int] = {}
+    if node is not None:
+        indices = {device.id: device.index for device in node.devices}
     return ReservationView(
         id=reservation.id,
         node=str(reservation.node),
