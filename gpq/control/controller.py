@@ -112,11 +112,7 @@ class Controller:
         facts = [*self._backlog, *news]
         answers, ask_events = self._build(snapshot, facts, self._take_asks())
         events = [*facts, *ask_events]
-        other_events = [event for event in events if not isinstance(event, Submitted)]
-        self._urgent = (
-            self._urgent or due(snapshot, other_events) or snapshot.now >= self._next_round()
-        )
-        self._due = self._due or self._urgent or due(snapshot, events)
+        self._look_for_reasons(snapshot, events)
         # Who waits for an answer waits for one commit, not for a round as well; the round follows
         # at once.
         allocate = self._due and not self._rest() and (not answers or self._put_off >= PATIENCE)
@@ -140,22 +136,32 @@ class Controller:
             _fail(answers, error)
             raise
         self._backlog, self._not_before, self._settled = [], None, True
-        self._due, self._put_off = self._due and not allocate, 0 if allocate else self._put_off + 1
-        self._urgent = self._urgent and not allocate
-        if allocate:
-            self.rounds += 1
-            self.round_seconds.append(decision_seconds)
-            self._round_over = time.perf_counter()
+        round_seconds = decision_seconds if allocate else None
+        self._note_round(round_seconds)
         self._show(
-            decision,
-            self.tally.after(
-                self.snapshot, decision, decision_seconds if allocate else None, commit_seconds
-            ),
+            decision, self.tally.after(self.snapshot, decision, round_seconds, commit_seconds)
         )
         for answer, result in answers:
             answer.set_result(result)
         for action in decision.actions:
             self.world.perform(action)
+
+    def _look_for_reasons(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
+        """Is a round due by these events, and for another reason than new jobs?"""
+        other_events = [event for event in events if not isinstance(event, Submitted)]
+        if not self._urgent:
+            self._urgent = due(snapshot, other_events) or snapshot.now >= self._next_round()
+        self._due = self._due or self._urgent or due(snapshot, events)
+
+    def _note_round(self, seconds: Seconds | None) -> None:
+        """What the pass did: a round that took so long, or, None, a commit alone."""
+        if seconds is None:
+            self._put_off += 1
+            return
+        self._due, self._urgent, self._put_off = False, False, 0
+        self.rounds += 1
+        self.round_seconds.append(seconds)
+        self._round_over = time.perf_counter()
 
     def wake_at(self) -> Seconds:
         """When the next `step` is due though nothing has come."""

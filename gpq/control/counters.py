@@ -91,19 +91,8 @@ class Tally:
         for event in decision.journal:
             if isinstance(event, Launched):
                 tally = _launched(tally, before, decision, event)
-            elif (
-                isinstance(event, Profiled)
-                and event.ready
-                and (job := before.jobs.get(event.job)) is not None
-            ):
-                restart_seconds = learn_profile.restart_took(job, event)
-                if restart_seconds is not None and job.attempt == event.attempt:
-                    tally = replace(
-                        tally,
-                        restart_seconds=_more(
-                            tally.restart_seconds, job.spec.user, restart_seconds
-                        ),
-                    )
+            elif isinstance(event, Profiled) and event.ready:
+                tally = _ready(tally, before, event)
         for job in decision.ended:
             user = job.spec.user
             tally = replace(
@@ -122,6 +111,17 @@ def _launched(tally: Tally, before: Snapshot, decision: Decision, event: Launche
     if previous is None or previous.attempt == 0:
         return replace(tally, waits=tally.waits.having(max(event.at - job.submitted_at, 0.0)))
     return replace(tally, restarts=_more(tally.restarts, job.spec.user, 1))
+
+
+def _ready(tally: Tally, before: Snapshot, event: Profiled) -> Tally:
+    """With what a restart took, if the job has made its first step after one."""
+    job = before.jobs.get(event.job)
+    if job is None:
+        return tally
+    seconds = learn_profile.restart_took(job, event)
+    if seconds is None or job.attempt != event.attempt:
+        return tally
+    return replace(tally, restart_seconds=_more(tally.restart_seconds, job.spec.user, seconds))
 
 
 def _more(counts: Mapping[K, N], key: K, amount: N) -> dict[K, N]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from signal import Signals
 
@@ -9,6 +11,7 @@ from gpq.core.feasibility.checkpoints import size
 from gpq.core.feasibility.device_status import place_of
 from gpq.core.model import events as facts
 from gpq.core.model.jobs import Job, JobState
+from gpq.core.model.nodes import Reservation
 from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.units import Seconds
 from gpq.core.state.attempt_end import is_doubtful
@@ -28,6 +31,12 @@ def maybe_stamp(seconds: Seconds | None) -> str | None:
     return None if seconds is None else stamp(seconds)
 
 
+def command_line(argv: Sequence[str], most: int) -> str:
+    """As a shell reads it, in at most so many characters."""
+    line = shlex.join(argv)
+    return line if len(line) <= most else line[: most - 3] + "..."
+
+
 def gpus(placement: Placement) -> str:
     return f"{placement.replicas} GPU{'s' if placement.replicas != 1 else ''} ({placement})"
 
@@ -42,23 +51,34 @@ def exit_line(end: Exit | None) -> str:
     """`exit 1`, `killed by SIGKILL`, with the node's note."""
     if end is None:
         return ""
-    if end.fenced:
-        cause = ""
-    elif end.lost:
-        cause = "no exit record: its server was restarted, or its processes vanished"
-    elif end.code is not None:
-        cause = f"exit {end.code}"
-    elif end.signal:
-        try:
-            cause = f"killed by {Signals(end.signal).name}"
-        except ValueError:
-            cause = f"killed by signal {end.signal}"
-    else:
-        cause = ""
-    cause = f"{cause}, out of memory" if end.oom and cause else cause
+    cause = _cause(end)
+    if end.oom and cause:
+        cause = f"{cause}, out of memory"
     if end.note.startswith(f"{cause} "):  # it begins with the same words
         return end.note
-    return f"{cause}: {end.note}" if end.note and cause else cause or end.note
+    if end.note and cause:
+        return f"{cause}: {end.note}"
+    return cause or end.note
+
+
+def _cause(end: Exit) -> str:
+    """ "" where the note alone says it."""
+    if end.fenced:
+        return ""
+    if end.lost:
+        return "no exit record: its server was restarted, or its processes vanished"
+    if end.code is not None:
+        return f"exit {end.code}"
+    if end.signal:
+        return f"killed by {_signal_name(end.signal)}"
+    return ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def ended_line(job: Job) -> str:
@@ -80,11 +100,14 @@ def event_view(event: facts.Event) -> EventView:
 
 def event_line(event: facts.Event) -> str:
     """One line, without the job's number."""
-    line = _asked_line(event) or _order_line(event) or _news_line(event)
-    return line or type(event).__name__
+    for words in (_job_ask_line, _node_ask_line, _order_line, _start_line, _end_line, _node_line):
+        line = words(event)
+        if line:
+            return line
+    return type(event).__name__
 
 
-def _asked_line(event: facts.Event) -> str:
+def _job_ask_line(event: facts.Event) -> str:
     match event:
         case facts.Submitted():
             return f"submitted by {event.spec.user}"
@@ -98,22 +121,31 @@ def _asked_line(event: facts.Event) -> str:
             return f"requeue asked{_by(event.by)}"
         case facts.Edited():
             return f"edited{_by(event.by)}: {event.said}"
+        case _:
+            return ""
+
+
+def _node_ask_line(event: facts.Event) -> str:
+    match event:
         case facts.NodeDrained():
             return f"node {event.node} was drained{_by(event.by)}{_why(event.reason)}"
         case facts.NodeUndrained():
             return f"node {event.node} was undrained{_by(event.by)}"
         case facts.NodeReserved():
-            reservation = event.reservation
-            beneficiary = f"for {reservation.user}" if reservation.user else "for nobody"
-            window = f"from {stamp(reservation.start)} until {stamp(reservation.end)}"
-            return (
-                f"{place_of(reservation, None)} reserved {beneficiary} {window}"
-                f"{_by(reservation.by)} (reservation {reservation.id})"
-            )
+            return _reservation_line(event.reservation)
         case facts.NodeUnreserved():
             return f"reservation {event.id} was undone{_by(event.by)}"
         case _:
             return ""
+
+
+def _reservation_line(reservation: Reservation) -> str:
+    beneficiary = reservation.user or "nobody"
+    window = f"from {stamp(reservation.start)} until {stamp(reservation.end)}"
+    return (
+        f"{place_of(reservation, None)} reserved for {beneficiary} {window}"
+        f"{_by(reservation.by)} (reservation {reservation.id})"
+    )
 
 
 def _by(user: str) -> str:
@@ -149,7 +181,7 @@ def _stopped_line(event: facts.Stopped) -> str:
     return f"attempt {outcome}, queued again: {exit_line(event.exit)}"
 
 
-def _news_line(event: facts.Event) -> str:
+def _start_line(event: facts.Event) -> str:
     match event:
         case facts.Started():
             return f"runs on {event.node}"
@@ -160,6 +192,12 @@ def _news_line(event: facts.Event) -> str:
                 f"{size(event.bytes)} brought from {event.source} to {event.node} in"
                 f" {event.seconds:.1f} s"
             )
+        case _:
+            return ""
+
+
+def _end_line(event: facts.Event) -> str:
+    match event:
         case facts.Exited():
             return f"attempt {event.attempt} over on {event.node}: {exit_line(event.exit)}"
         case facts.Succeeded():
@@ -172,6 +210,12 @@ def _news_line(event: facts.Event) -> str:
             return "cancelled"
         case facts.TimeLimitReached():
             return "its time limit was over"
+        case _:
+            return ""
+
+
+def _node_line(event: facts.Event) -> str:
+    match event:
         case facts.LinkMeasured():
             return (
                 f"{' and '.join(event.nodes)}: {event.bandwidth / 1e6:.0f} MB/s,"

@@ -6,8 +6,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from gpq.core.model.jobs import TERMINAL, Job, JobState
+from gpq.core.model.jobs import TERMINAL, Job, JobState, Seat
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.errors import NotFound, UsageError
@@ -34,23 +35,36 @@ def covered(word: str, snapshot: Snapshot) -> Callable[[Job], bool]:
     if word == "all":
         return lambda job: job.state not in TERMINAL
     if last := _LAST.fullmatch(word):
-        number = snapshot.next_id - 1 - int(last[1] or 0)
+        number = _last_number(last, snapshot)
         return lambda job: job.id == number
     if elements := _ELEMENTS.fullmatch(word):
-        array, low, high = int(elements[1]), int(elements[2]), int(elements[3] or elements[2])
-        return lambda job: (
-            (seat := job.spec.seat) is not None
-            and seat.array == array
-            and low <= seat.index <= high
-        )
+        return partial(_is_element, int(elements[1]), _range(elements[2], elements[3]))
     if ids := _IDS.fullmatch(word):
-        first, final = int(ids[1]), int(ids[2] or ids[1])
-        array = first if not ids[2] else 0
-        return lambda job: (
-            first <= job.id <= final
-            or ((seat := job.spec.seat) is not None and seat.array == array)
-        )
+        array = 0 if ids[2] else int(ids[1])
+        return partial(_is_in, _range(ids[1], ids[2]), array)
     return lambda job: job.name == word
+
+
+def _is_element(array: int, indices: range, job: Job) -> bool:
+    return _is_of(array, job) and job.spec.seat is not None and job.spec.seat.index in indices
+
+
+def _is_in(numbers: range, array: int, job: Job) -> bool:
+    return job.id in numbers or _is_of(array, job)
+
+
+def _is_of(array: int, job: Job) -> bool:
+    return job.spec.seat is not None and job.spec.seat.array == array
+
+
+def _last_number(last: re.Match[str], snapshot: Snapshot) -> int:
+    """The id that `@` or `@~1` stands for."""
+    return snapshot.next_id - 1 - int(last[1] or 0)
+
+
+def _range(low: str, high: str | None) -> range:
+    """Of both and what is between; of `low` alone where there is no `high`."""
+    return range(int(low), int(high or low) + 1)
 
 
 def resolve(selectors: Sequence[str], snapshot: Snapshot, past: History) -> list[JobId]:
@@ -81,45 +95,47 @@ def _one_word(word: str, snapshot: Snapshot, past: History) -> list[JobId]:
     if word == "all":
         return sorted(snapshot.jobs)
     if last := _LAST.fullmatch(word):
-        number = snapshot.next_id - 1 - int(last[1] or 0)
+        number = _last_number(last, snapshot)
         job_ids = _numbers(word, range(number, number + 1), snapshot, past)
         return job_ids if last[1] else _with_its_array(job_ids[0], snapshot, past)
     if elements := _ELEMENTS.fullmatch(word):
-        return _elements(
-            word,
-            JobId(int(elements[1])),
-            int(elements[2]),
-            int(elements[3] or elements[2]),
-            snapshot,
-            past,
-        )
+        indices = _range(elements[2], elements[3])
+        return _elements(word, JobId(int(elements[1])), indices, snapshot, past)
     if ids := _IDS.fullmatch(word):
-        whole = _array(JobId(int(ids[1])), snapshot, past) if not ids[2] else []
-        if whole:
-            return [job.id for job in whole]
-        first, final = int(ids[1]), int(ids[2] or ids[1])
-        if final < first:
-            raise UsageError(f"`{word}`: a range goes upwards", f"write {final}-{first}")
-        if final - first >= MAX_RANGE:
-            raise UsageError(
-                f"`{word}`: a range has at most {MAX_RANGE} jobs", "name a shorter one"
-            )
-        return _numbers(word, range(first, final + 1), snapshot, past)
+        return _ids(word, ids, snapshot, past)
     if not NAME.fullmatch(word):
         raise UsageError(
             f"{word!r} names no job", "say an id, a range such as 3-7, a name, @ (the last) or all"
         )
-    live_ids = [job.id for job in snapshot.jobs.values() if job.name == word]
+    return _bearers(word, snapshot, past)
+
+
+def _ids(word: str, ids: re.Match[str], snapshot: Snapshot, past: History) -> list[JobId]:
+    """Of `42` all jobs of the array, where it is one; of `3-7` those that are or were."""
+    numbers = _range(ids[1], ids[2])
+    if not ids[2]:
+        array = _array(JobId(numbers[0]), snapshot, past)
+        return [job.id for job in array] or _numbers(word, numbers, snapshot, past)
+    if not numbers:
+        raise UsageError(f"`{word}`: a range goes upwards", f"write {int(ids[2])}-{int(ids[1])}")
+    if len(numbers) > MAX_RANGE:
+        raise UsageError(f"`{word}`: a range has at most {MAX_RANGE} jobs", "name a shorter one")
+    return _numbers(word, numbers, snapshot, past)
+
+
+def _bearers(name: str, snapshot: Snapshot, past: History) -> list[JobId]:
+    """Live jobs of this name, or the latest that ended."""
+    live_ids = [job.id for job in snapshot.jobs.values() if job.name == name]
     if live_ids:
         return sorted(live_ids)
-    ended = past.history(names=[word], limit=1)
+    ended = past.history(names=[name], limit=1)
     if ended:
         return [ended[0].id]
-    if word in set(JobState):
+    if name in set(JobState):
         raise NotFound(
-            f"no job is named `{word}`", f"`gpq status state={word}` lists the jobs in that state"
+            f"no job is named `{name}`", f"`gpq status state={name}` lists the jobs in that state"
         )
-    raise NotFound(f"no job is named `{word}`", _near_names(word, snapshot, past))
+    raise NotFound(f"no job is named `{name}`", _near_names(name, snapshot, past))
 
 
 def _array(name: JobId, snapshot: Snapshot, past: History) -> list[Job]:
@@ -127,42 +143,45 @@ def _array(name: JobId, snapshot: Snapshot, past: History) -> list[Job]:
     it."""
     if name in snapshot.jobs or not 0 < name < snapshot.next_id:
         return []
-    first = snapshot.jobs.get(JobId(name + 1)) or next(
-        iter(past.history(ids=[JobId(name + 1)])), None
-    )
-    seat = first.spec.seat if first is not None else None
+    seat = _seat(JobId(name + 1), snapshot, past)
     if seat is None or seat.array != name:
         return []
     element_ids = [JobId(number) for number in range(name + 1, name + seat.size + 1)]
-    live = [snapshot.jobs[element_id] for element_id in element_ids if element_id in snapshot.jobs]
-    ended = (
-        past.history(
-            ids=[element_id for element_id in element_ids if element_id not in snapshot.jobs]
-        )
-        if len(live) < len(element_ids)
-        else []
-    )
-    return sorted([*live, *ended], key=lambda job: job.id)
+    return sorted(_jobs(element_ids, snapshot, past), key=lambda job: job.id)
+
+
+def _jobs(ids: Sequence[JobId], snapshot: Snapshot, past: History) -> list[Job]:
+    live = [snapshot.jobs[name] for name in ids if name in snapshot.jobs]
+    if len(live) == len(ids):
+        return live
+    return [*live, *past.history(ids=[name for name in ids if name not in snapshot.jobs])]
+
+
+def _seat(name: JobId, snapshot: Snapshot, past: History) -> Seat | None:
+    """That of this job in an array."""
+    jobs = _jobs([name], snapshot, past)
+    return jobs[0].spec.seat if jobs else None
 
 
 def _with_its_array(name: JobId, snapshot: Snapshot, past: History) -> list[JobId]:
-    job = snapshot.jobs.get(name) or next(iter(past.history(ids=[name])), None)
-    seat = job.spec.seat if job is not None else None
-    return (
-        [name] if seat is None else [element.id for element in _array(seat.array, snapshot, past)]
-    )
+    seat = _seat(name, snapshot, past)
+    if seat is None:
+        return [name]
+    return [element.id for element in _array(seat.array, snapshot, past)]
 
 
 def _elements(
-    word: str, name: JobId, low: int, high: int, snapshot: Snapshot, past: History
+    word: str, name: JobId, choice: range, snapshot: Snapshot, past: History
 ) -> list[JobId]:
-    if high < low:
-        raise UsageError(f"`{word}`: a range goes upwards", f"write {name}_{high}-{low}")
+    if not choice:
+        raise UsageError(
+            f"`{word}`: a range goes upwards", f"write {name}_{choice.stop - 1}-{choice.start}"
+        )
     jobs = _array(name, snapshot, past)
     if not jobs:
         raise NotFound(f"`{word}`: there is no array {name}", _last_ids(snapshot))
     indices = {job.spec.seat.index: job.id for job in jobs if job.spec.seat is not None}
-    job_ids = [indices[index] for index in sorted(indices) if low <= index <= high]
+    job_ids = [indices[index] for index in sorted(indices) if index in choice]
     if not job_ids:
         raise NotFound(
             f"`{word}`: no such job", f"array {name} has {min(indices)} to {max(indices)}"
@@ -174,14 +193,18 @@ def _numbers(word: str, numbers: range, snapshot: Snapshot, past: History) -> li
     """Those of `numbers` that are or were jobs."""
     existing = [JobId(number) for number in numbers if 0 < number < snapshot.next_id]
     absent_ids = [number for number in existing if number not in snapshot.jobs]
-    ended = {job.id for job in past.history(ids=absent_ids)} if absent_ids else set()
-    job_ids = [number for number in existing if number in snapshot.jobs or number in ended]
+    unknown_ids = set(absent_ids) - _ended_ids(absent_ids, past)
+    job_ids = [number for number in existing if number not in unknown_ids]
     if not job_ids:
-        raise NotFound(
-            f"there is no job {word}" if word[0] != "@" else f"`{word}`: no such job",
-            _last_ids(snapshot),
-        )
+        problem = f"`{word}`: no such job" if word[0] == "@" else f"there is no job {word}"
+        raise NotFound(problem, _last_ids(snapshot))
     return job_ids
+
+
+def _ended_ids(ids: Sequence[JobId], past: History) -> set[JobId]:
+    if not ids:
+        return set()
+    return {job.id for job in past.history(ids=ids)}
 
 
 def _last_ids(snapshot: Snapshot) -> str:
@@ -197,8 +220,6 @@ def _near_names(word: str, snapshot: Snapshot, past: History) -> str:
         job.name for job in past.history(limit=NEAR_POOL)
     }
     suggestions = difflib.get_close_matches(word, sorted(names - {""}), n=3, cutoff=0.5)
-    return (
-        f"did you mean {' or '.join(suggestions)}?"
-        if suggestions
-        else "`gpq status` lists what there is"
-    )
+    if not suggestions:
+        return "`gpq status` lists what there is"
+    return f"did you mean {' or '.join(suggestions)}?"

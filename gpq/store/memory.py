@@ -3,7 +3,7 @@ disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from gpq.core.accounting.usage import Record, record_of
@@ -43,13 +43,14 @@ class MemoryStore:
         states: Sequence[str] = (),
         limit: int | None = None,
     ) -> list[Job]:
+        users = [user] if user else None
         jobs = [
             job
             for job in list(self._ended)
-            if (ids is None or job.id in ids)
-            and (names is None or job.spec.name in names)
-            and (not user or job.spec.user == user)
-            and (not states or job.state in states)
+            if _allows(ids, job.id)
+            and _allows(names, job.spec.name)
+            and _allows(users, job.spec.user)
+            and _allows(states or None, job.state)
         ]
         jobs.sort(key=lambda job: (job.ended_at or 0.0, job.id), reverse=True)
         return jobs[:limit]
@@ -66,17 +67,8 @@ class MemoryStore:
         return events if limit is None else events[len(events) - min(limit, len(events)) :]
 
     def records(self, criteria: Wanted) -> list[Record]:
-        jobs = [
-            job
-            for job in self.history(user=criteria.user, states=criteria.states)
-            if (
-                not (criteria.ids or criteria.names)
-                or job.id in criteria.ids
-                or job.spec.name in criteria.names
-            )
-            and (criteria.since is None or (job.ended_at or 0.0) >= criteria.since)
-            and (criteria.until is None or (job.ended_at or 0.0) < criteria.until)
-        ]
+        ended = self.history(user=criteria.user, states=criteria.states)
+        jobs = [job for job in ended if _is_named(job, criteria) and _is_in_window(job, criteria)]
         return [record_of(job) for job in jobs[: criteria.limit]]
 
     def count(self, criteria: Wanted) -> int:
@@ -90,3 +82,20 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+def _allows(choices: Collection[object] | None, value: object) -> bool:
+    return choices is None or value in choices
+
+
+def _is_named(job: Job, criteria: Wanted) -> bool:
+    if not criteria.ids and not criteria.names:
+        return True
+    return job.id in criteria.ids or job.spec.name in criteria.names
+
+
+def _is_in_window(job: Job, criteria: Wanted) -> bool:
+    ended_at = job.ended_at or 0.0
+    if criteria.since is not None and ended_at < criteria.since:
+        return False
+    return criteria.until is None or ended_at < criteria.until

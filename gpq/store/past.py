@@ -7,6 +7,7 @@ and take only what accounts need of each row.
 from __future__ import annotations
 
 import contextlib
+import math
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -143,11 +144,10 @@ def _records(read: Read, criteria: Wanted) -> Iterator[Record]:
     """Those of jobs that ended, the latest to end first. Raises rows.Damaged."""
     where, values = _conditions(criteria)
     query = f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NOT NULL"
-    after: list[object] = []
-    row_budget = criteria.limit
-    while row_budget is None or row_budget > 0:
-        count = PAGE if row_budget is None else min(PAGE, row_budget)
-        conditions = [*where, "(ended_at, id) < (?, ?)"] if after else where
+    conditions, after = where, list[object]()
+    row_budget = math.inf if criteria.limit is None else criteria.limit
+    while row_budget > 0:
+        count = int(min(PAGE, row_budget))
         page = read(
             " AND ".join([query, *conditions]) + " ORDER BY ended_at DESC, id DESC LIMIT ?",
             [*values, *after, count],
@@ -156,8 +156,9 @@ def _records(read: Read, criteria: Wanted) -> Iterator[Record]:
             yield rows.of_job_row(row, Record)
         if len(page) < count:
             return
+        conditions = [*where, "(ended_at, id) < (?, ?)"]
         after = [page[-1][4], page[-1][0]]
-        row_budget = row_budget - count if row_budget is not None else None
+        row_budget -= count
 
 
 def _count(read: Read, criteria: Wanted) -> int:

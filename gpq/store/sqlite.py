@@ -95,8 +95,7 @@ class SqliteStore:
             raise StoreFailed(self._failed)
         before = self._state
         rows.check_outcomes(before, snapshot, ended)
-        stored_job = before.jobs.get
-        changed_jobs = [job for name, job in snapshot.jobs.items() if stored_job(name) is not job]
+        changed_jobs = _changed_jobs(before, snapshot)
         self._mark(snapshot.next_id - 1, max((job.attempt for job in changed_jobs), default=0))
         journal = [event for event in events if not isinstance(event, EPHEMERAL)]
         prior_rows, prior_keys = priors.changes(before.priors, snapshot.priors, snapshot.now)
@@ -190,7 +189,8 @@ class SqliteStore:
             succession = takeover.succeed(self._writer, old_marks, first_id)
         except (KeyError, ValueError, TypeError) as error:
             raise disk.damaged(self.path, f"table meta or jobs: {error}") from None
-        self.notes += [succession.note] if succession.note else []
+        if succession.note:
+            self.notes.append(succession.note)
         self._marks, self.epoch = succession.marks, succession.marks.epoch
         if path:
             self._write_marks(succession.marks)
@@ -292,3 +292,8 @@ class SqliteStore:
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
+
+
+def _changed_jobs(before: Snapshot, after: Snapshot) -> list[Job]:
+    stored_job = before.jobs.get
+    return [job for name, job in after.jobs.items() if stored_job(name) is not job]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpq.core.model.jobs import Job, JobState
@@ -56,20 +57,18 @@ def succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> S
 def _succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> Succession:
     meta = dict(writer.execute("SELECT key, value FROM meta").fetchall())
     store, epoch, is_copy = str(meta["id"]), int(meta["epoch"]), COPY in meta
-    is_ours = marks is not None and marks.store == store
-    behind = marks is not None and (is_copy or not is_ours or marks.epoch > epoch)
-    floor = marks if marks is not None and behind else Marks(store, 0, 0, 0)
-    (last,) = writer.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
-    next_id = max(int(meta["next_id"]), last + 1)
-    begin = max(next_id, first_id, floor.ids + 1)
-    if begin > next_id:
-        lost_ids = [*json.loads(meta.get("lost_ids", "[]")), [next_id, begin - 1]]
-        writer.executemany(PUT_META, [("lost_ids", json.dumps(lost_ids)), ("next_id", str(begin))])
+    blank = Marks(store, 0, 0, 0)
+    last_epoch = marks.epoch if marks is not None and marks.store == store else 0
+    is_restored = is_copy or last_epoch > epoch
+    # marks of another database count as well: what it gave out may still run on servers
+    is_behind = marks is not None and (is_restored or marks.store != store)
+    base_marks = marks or blank
+    floor = base_marks if is_behind else blank
+    begin = _set_ids_aside(writer, meta, max(first_id, floor.ids + 1))
     attempts = _leap(writer, floor.attempts)
-    epoch = 1 + max(epoch, marks.epoch if marks is not None and is_ours else 0)
+    epoch = 1 + max(epoch, last_epoch)
     writer.execute(PUT_META, ("epoch", str(epoch)))
     writer.execute("DELETE FROM meta WHERE key = ?", (COPY,))
-    base_marks = marks or floor
     new_marks = Marks(
         store,
         epoch,
@@ -77,12 +76,23 @@ def _succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> 
         beside.raised(base_marks.attempts, max(attempts, floor.attempts) + 1, beside.ATTEMPTS),
     )
     note = ""
-    if is_copy or (behind and is_ours):
+    if is_restored:
         note = (
             f"the database was restored from a copy: new jobs begin with {begin}; what ran since"
             " then is left alone"
         )
     return Succession(new_marks, note)
+
+
+def _set_ids_aside(writer: sqlite3.Connection, meta: Mapping[str, str], least: int) -> int:
+    """The first id for a new job: `least` or above it. Those that are left out were lost."""
+    (last,) = writer.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
+    next_id = max(int(meta["next_id"]), last + 1)
+    begin: int = max(next_id, least)
+    if begin > next_id:
+        lost_ids = [*json.loads(meta.get("lost_ids", "[]")), [next_id, begin - 1]]
+        writer.executemany(PUT_META, [("lost_ids", json.dumps(lost_ids)), ("next_id", str(begin))])
+    return begin
 
 
 def _leap(writer: sqlite3.Connection, ceiling: int) -> int:
@@ -100,16 +110,11 @@ def _leap(writer: sqlite3.Connection, ceiling: int) -> int:
         greatest = max(greatest, attempts.attempt, attempts.lost_attempts[1])
         if ceiling > max(attempts.attempt, attempts.lost_attempts[1]):
             job = rows.decode(str(body), Job)
-            first = (
-                min(job.lost_attempts[0], job.attempt + 1)
-                if any(job.lost_attempts)
-                else job.attempt + 1
-            )
-            not_before = (
-                max(job.not_before, time.time() + PATIENCE)
-                if job.state is JobState.PENDING
-                else job.not_before
-            )
+            first, not_before = job.attempt + 1, job.not_before
+            if any(job.lost_attempts):
+                first = min(job.lost_attempts[0], first)
+            if job.state is JobState.PENDING:
+                not_before = max(not_before, time.time() + PATIENCE)
             new_body = rows.encode(
                 replace(job, lost_attempts=(first, ceiling), not_before=not_before)
             )

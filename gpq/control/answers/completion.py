@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gpq.control.answers.reader import Reader, node_word
+from gpq.control.answers.node_rows import node_word
+from gpq.control.answers.reader import Reader
 from gpq.control.requests import job_requests
 from gpq.control.selectors import covered, is_selector
 from gpq.core.model.jobs import TERMINAL, Job, Wish
@@ -33,31 +34,28 @@ Pair = tuple[str, str]  # word, description
 
 def words(reader: Reader, past: History, request: Complete) -> Words:
     """What may complete the prefix."""
-    pairs: list[Pair]
-    match request.kind:
-        case "jobs":
-            return _jobs(_Known.of(reader, past, request), request.command, request.prefix)
+    if request.kind == "jobs":
+        return _jobs(_Known.of(reader, past, request), request.command, request.prefix)
+    descriptions: dict[str, str] = {}
+    for word, description in _pairs(request.kind, reader, past):
+        if word.startswith(request.prefix):
+            descriptions.setdefault(word, description)  # the first of several wins
+    return Words([(word, descriptions[word]) for word in some(list(descriptions))])
+
+
+def _pairs(kind: str, reader: Reader, past: History) -> list[Pair]:
+    match kind:
         case "names":
-            pairs = [(job.name, str(job.state)) for job in _latest(reader, past) if job.name]
+            return [(job.name, str(job.state)) for job in _latest(reader, past) if job.name]
         case "nodes":
-            pairs = [
+            return [
                 (str(node.id), node_word(reader.snapshot, node, reader.now))
                 for node in reader.snapshot.nodes.values()
             ]
         case "users":
-            pairs = [
-                (user, "") for user in sorted({job.spec.user for job in _latest(reader, past)})
-            ]
+            return [(user, "") for user in sorted({job.spec.user for job in _latest(reader, past)})]
         case _:
-            pairs = []
-    # the first of several wins
-    descriptions = dict(reversed([pair for pair in pairs if pair[0].startswith(request.prefix)]))
-    return Words(
-        [
-            (word, descriptions[word])
-            for word in some([word for word in dict(pairs) if word in descriptions])
-        ]
-    )
+            return []
 
 
 def _latest(reader: Reader, past: History) -> list[Job]:
@@ -77,11 +75,17 @@ class _Known(NamedTuple):
     def of(cls, reader: Reader, past: History, request: Complete) -> _Known:
         jobs = reader.snapshot.jobs
         live = list(jobs.values())
-        past_jobs = [] if request.command in LIVE else past.history(limit=COMPLETED_JOBS)
+        past_jobs: Sequence[Job] = ()
+        if request.command not in LIVE:
+            past_jobs = past.history(limit=COMPLETED_JOBS)
         ended = [job for job in past_jobs if job.id not in jobs]
-        fit = [job for job in [*live, *ended] if _fits(request.command, job, reader.now)]
-        for covers in [covered(word, reader.snapshot) for word in request.given]:
-            fit = [job for job in fit if not covers(job)]
+        coverings = [covered(word, reader.snapshot) for word in request.given]
+        fit = [
+            job
+            for job in [*live, *ended]
+            if _fits(request.command, job, reader.now)
+            and not any(covers(job) for covers in coverings)
+        ]
         fit.sort(key=lambda job: job.id, reverse=True)
         return cls(live, ended, fit, request.given)
 
@@ -106,26 +110,42 @@ def _jobs(pool: _Known, command: str, prefix: str) -> Words:
     """Ids, then names. Of thousands only those that are told are described."""
     jobs_by_id = {word: job for job in pool.fit if (word := str(job.id)).startswith(prefix)}
     namesakes = _by_name([*pool.live, *pool.ended], prefix)
+    targets_by_name = _targets_by_name(pool, namesakes, command, prefix)
+    pairs: list[Pair] = []
+    for word in some([*jobs_by_id, *targets_by_name]):
+        job = jobs_by_id.get(word)
+        if job is not None:
+            pairs.append((word, f"{job.name or job.spec.argv[0]} {job.state}"))
+        else:
+            pairs.append((word, _meaning(targets_by_name[word], namesakes[word], command)))
+    return Words(pairs)
+
+
+def _targets_by_name(
+    pool: _Known, namesakes: Mapping[str, Sequence[Job]], command: str, prefix: str
+) -> Mapping[str, Sequence[Job]]:
+    """What each name stands for that the command can do something with."""
     live_names = {job.name for job in pool.live}
     targets_by_name = {}
     for name, candidates in _by_name(pool.fit, prefix).items():
-        if name in pool.selectors or (
-            (not name[0].isalpha() or name == "all") and is_selector(name)
-        ):
+        if name in pool.selectors or _reads_as_selector(name):
             continue
-        targets = [job for job in candidates if name not in live_names or job.state not in TERMINAL]
-        if name not in live_names and command not in ENDED:  # then it is the latest that ended
-            targets = [job for job in targets if job is namesakes[name][0]]
+        targets = candidates
+        if name in live_names:
+            targets = _live(candidates)
+        elif command not in ENDED:  # then it is the latest that ended
+            targets = [job for job in candidates if job is namesakes[name][0]]
         if targets:
             targets_by_name[name] = targets
-    return Words(
-        [
-            (word, f"{job.name or job.spec.argv[0]} {job.state}")
-            if (job := jobs_by_id.get(word)) is not None
-            else (word, _meaning(targets_by_name[word], namesakes[word], command))
-            for word in some([*jobs_by_id, *targets_by_name])
-        ]
-    )
+    return targets_by_name
+
+
+def _live(jobs: Iterable[Job]) -> list[Job]:
+    return [job for job in jobs if job.state not in TERMINAL]
+
+
+def _reads_as_selector(name: str) -> bool:
+    return (not name[0].isalpha() or name == "all") and is_selector(name)
 
 
 def _by_name(jobs: Iterable[Job], prefix: str) -> Mapping[str, list[Job]]:
@@ -143,11 +163,9 @@ def _meaning(targets: Sequence[Job], namesakes: Sequence[Job], command: str) -> 
         return f"{len(targets)} jobs: {_listed(targets)}"
     newest = max(targets, key=lambda job: job.id)
     description = f"{newest.id} {newest.state}"
-    return (
-        f"{description}; {len(namesakes)} jobs have this name: {_listed(namesakes)}"
-        if len(namesakes) > 1
-        else description
-    )
+    if len(namesakes) == 1:
+        return description
+    return f"{description}; {len(namesakes)} jobs have this name: {_listed(namesakes)}"
 
 
 def _listed(jobs: Sequence[Job]) -> str:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+import msgspec
+
 from gpq.control import event_text
 from gpq.control.answers import reason_text
 from gpq.control.answers.reader import Reader
@@ -18,7 +20,10 @@ from gpq.core.goodput.models import model_of
 from gpq.core.model import events as facts
 from gpq.core.model.jobs import TERMINAL, Job, JobState
 from gpq.core.model.placements import Shape
+from gpq.core.model.profile import RankPulse, RankTime
+from gpq.core.rounds.rounds import Round
 from gpq.core.state.attempt_end import is_doubtful
+from gpq.core.state.stragglers import describe, seats, stragglers
 from gpq.rpc.job_answers import (
     AttemptView,
     CurvePoint,
@@ -26,6 +31,7 @@ from gpq.rpc.job_answers import (
     HabitView,
     JobDetail,
     LossView,
+    RankView,
     ReallocationView,
 )
 
@@ -40,19 +46,13 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
     """Everything of one job; `journal` holds its own events, oldest first."""
     profile = job.profile
     model = model_of(profile)
-    stats = model.stats if model is not None else None
-    parameters = (
-        {name: float(value) for name, value in asdict(model.params).items()}
-        if model is not None
-        else {}
-    )
     return JobDetail(
         job=reader.job(job),
         spec=message_of(job.spec),
         attempts=attempts(reader, journal),
         curve=curve(reader, job),
-        noise_scale=_finite(stats.var / stats.sqr) if stats is not None and stats.sqr > 0 else None,
-        model={name: value for name, value in parameters.items() if math.isfinite(value)},
+        noise_scale=_noise_scale(model),
+        model=_parameters(model),
         rows=len(profile.rows),
         metrics={name: _finite(value) for name, value in profile.metrics},
         checkpoints=profile.checkpoints,
@@ -62,10 +62,25 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
         history=[event_text.event_view(event) for event in journal[-HISTORY_LINES:]],
         learning_rate_rule=profile.declared.rule if profile.declared else "",
         fair_share=reader.fairness[job.id].share if job.id in reader.fairness else None,
-        ranks=reader.ranks(job),
+        ranks=ranks(reader, job),
         losses=[LossView(point.base_steps, point.loss) for point in profile.losses],
         habits=habits(job),
     )
+
+
+def _noise_scale(model: estimates.Model | None) -> float | None:
+    stats = model.stats if model is not None else None
+    if stats is None or stats.sqr <= 0:
+        return None
+    return _finite(stats.var / stats.sqr)
+
+
+def _parameters(model: estimates.Model | None) -> dict[str, float]:
+    """The finite ones, by name."""
+    if model is None:
+        return {}
+    parameters = {name: float(value) for name, value in asdict(model.params).items()}
+    return {name: value for name, value in parameters.items() if math.isfinite(value)}
 
 
 def habits(job: Job) -> list[HabitView]:
@@ -100,32 +115,31 @@ def attempts(reader: Reader, journal: Sequence[facts.Event]) -> list[AttemptView
         elif isinstance(event, facts.StopSent):
             stop = str(event.reason)
         elif isinstance(event, ENDS) and views and views[-1].ended_at is None:
-            last = views[-1]
-            ended = min(event.exit.ended_at or event.at, event.at)
-            failed = isinstance(event, facts.Stopped) and event.failed
-            word = "failed, queued again" if failed else type(event).__name__.lower()
-            if isinstance(event, facts.Stopped) and is_doubtful(event.exit):
-                word = "exit 0, queued again"
-            outcome = f"{word} ({stop})" if stop else word
-            views[-1] = AttemptView(
-                last.attempt,
-                last.placement,
-                last.launched_at,
-                event_text.stamp(ended),
-                outcome,
-                last.why,
+            views[-1] = msgspec.structs.replace(
+                views[-1],
+                ended_at=event_text.stamp(min(event.exit.ended_at or event.at, event.at)),
+                outcome=f"{_end_word(event)} ({stop})" if stop else _end_word(event),
             )
     return views
+
+
+def _end_word(event: facts.Event) -> str:
+    """How an attempt ended, by the event that says so."""
+    if isinstance(event, facts.Stopped) and is_doubtful(event.exit):
+        return "exit 0, queued again"
+    if isinstance(event, facts.Stopped) and event.failed:
+        return "failed, queued again"
+    return type(event).__name__.lower()
 
 
 def curve(reader: Reader, job: Job) -> list[CurvePoint]:
     """The goodput model over the shapes that the job could have here; of an ended job, over what it
     used."""
-    shapes: Sequence[Shape] = (
-        [Shape(count) for count in range(1, max(job.profile.max_replicas, 1) + 1)]
-        if job.state in TERMINAL
-        else feasible(job, reader.snapshot)
-    )
+    shapes: Sequence[Shape]
+    if job.state in TERMINAL:
+        shapes = [Shape(count) for count in range(1, max(job.profile.max_replicas, 1) + 1)]
+    else:
+        shapes = feasible(job, reader.snapshot)
     return [
         CurvePoint(
             point.gpus, point.goodput, point.total_batch, point.speedup, point.gpus == job.replicas
@@ -134,13 +148,58 @@ def curve(reader: Reader, job: Job) -> list[CurvePoint]:
     ]
 
 
+def ranks(reader: Reader, job: Job) -> list[RankView]:
+    """The replicas of a job that has several, by rank."""
+    if job.replicas <= 1:
+        return []
+    timings = {timing.rank: timing for timing in job.profile.ranks}
+    pulses = {pulse.rank: pulse for pulse in job.pulses}
+    slow = stragglers(job)
+    views = []
+    for rank, (node, device) in seats(job).items():
+        view = RankView(
+            rank,
+            str(node),
+            str(device),
+            reader.index_of(node, device),
+            None,
+            None,
+            None,
+            None,
+            None,
+        )
+        if rank in slow:
+            view = msgspec.structs.replace(view, straggler=True, note=describe(job, rank))
+        views.append(_with_pulse(_with_times(view, timings.get(rank)), pulses.get(rank)))
+    return views
+
+
+def _with_times(view: RankView, timing: RankTime | None) -> RankView:
+    if timing is None:
+        return view
+    view = msgspec.structs.replace(
+        view,
+        compute_seconds=timing.compute,
+        compute_p95_seconds=timing.p95,
+        step_seconds=timing.whole,
+    )
+    if timing.whole <= 0:
+        return view
+    return msgspec.structs.replace(
+        view, wait_share=timing.wait / timing.whole, fetch_share=timing.fetch / timing.whole
+    )
+
+
+def _with_pulse(view: RankView, pulse: RankPulse | None) -> RankView:
+    if pulse is None:
+        return view
+    return msgspec.structs.replace(view, step=pulse.step, phase=pulse.phase)
+
+
 def explanation(reader: Reader, job: Job) -> Explanation:
     """The answer of `gpq why`."""
-    round_at = event_text.maybe_stamp(reader.round.at if reader.round is not None else None)
     if job.state in TERMINAL:
-        outcome = event_text.ended_line(job)
-        line = f"{job.state}{': ' + outcome if outcome else ''}"
-        return Explanation(int(job.id), str(job.state), line, [], _after(job), None, code="ended")
+        return _outcome(job)
     answer = explain(replace(reader.snapshot, now=reader.now), reader.allocation, job)
     staging = reader.staging_of(job)
     if staging is not None:
@@ -152,16 +211,28 @@ def explanation(reader: Reader, job: Job) -> Explanation:
     words = reason_text.texts(answer)
     return Explanation(
         int(job.id), str(job.state), words.headline, list(words.reasons), list(words.remedies),
-        round_at, curve(reader, job),
-        event_text.maybe_stamp(reader.changed.at if reader.changed is not None else None),
-        changes(reader), habits(job),
-        answer.headline.code, [reason.code for reason in answer.reasons],
+        _moment(reader.round), curve(reader, job), _moment(reader.changed), changes(reader),
+        habits(job), answer.headline.code, [reason.code for reason in answer.reasons],
     )  # fmt: skip
+
+
+def _moment(last_round: Round | None) -> str | None:
+    return event_text.stamp(last_round.at) if last_round is not None else None
+
+
+def _outcome(job: Job) -> Explanation:
+    """The same of a job that has ended."""
+    line, outcome = str(job.state), event_text.ended_line(job)
+    if outcome:
+        line = f"{line}: {outcome}"
+    return Explanation(int(job.id), str(job.state), line, [], _after(job), None, code="ended")
 
 
 def changes(reader: Reader) -> list[ReallocationView]:
     """What the last re-allocation changed. Names of jobs that have ended since are not looked
     up."""
+    if reader.changed is None:
+        return []
     live = reader.snapshot.jobs
     return [
         ReallocationView(
@@ -172,7 +243,7 @@ def changes(reader: Reader) -> list[ReallocationView]:
             change.ratio,
             change.why,
         )
-        for change in (reader.changed.changes if reader.changed is not None else ())
+        for change in reader.changed.changes
     ]
 
 
@@ -183,7 +254,6 @@ def _after(job: Job) -> list[str]:
     cure = f"`gpq requeue {job.id}` submits it again, once that is mended"
     if job.state is JobState.TIMEOUT:
         cure = "submit it with a longer --time"
-    log_hints = (
-        [f"`gpq logs {job.id}` shows what it said last"] if job.first_started_at is not None else []
-    )
-    return [*log_hints, cure]
+    if job.first_started_at is None:
+        return [cure]
+    return [f"`gpq logs {job.id}` shows what it said last", cure]

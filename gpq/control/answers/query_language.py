@@ -4,6 +4,7 @@ hold, and an order."""
 from __future__ import annotations
 
 import difflib
+import operator
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,10 @@ Value = str | float | None
 EXAMPLE = "e.g. gpq status 'user=ana state=running,pending tag~cifar age>2h sort=-goodput limit=10'"
 TERM = re.compile(r"([A-Za-z_]+)(!=|!~|<=|>=|=|~|<|>)(.*)", re.DOTALL)
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+FACTORS = {**UNITS, "%": 0.01, "": 1.0}
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
 
 
 def _stamp(text: str | None) -> float | None:
@@ -77,21 +82,9 @@ class Term:
             return self._of_text([text.casefold() for text in TEXTS[self.field](row)])
         number = (NUMBERS.get(self.field) or SPANS[self.field])(row)
         operands = [_number(self.field, value) for value in self.values]
-        if self.sign == "!=":
-            return number not in operands
-        if number is None:
-            return False
-        match self.sign:
-            case "=":
-                return number in operands
-            case "<":
-                return number < operands[0]
-            case "<=":
-                return number <= operands[0]
-            case ">":
-                return number > operands[0]
-            case _:
-                return number >= operands[0]
+        if self.sign in ("=", "!="):
+            return (number in operands) is (self.sign == "=")
+        return number is not None and COMPARISONS[self.sign](number, operands[0])
 
     def _of_text(self, texts: Sequence[str]) -> bool:
         values = [value.casefold() for value in self.values]
@@ -119,7 +112,7 @@ class Query:
         matches = [row for row in rows if all(term.holds(row) for term in self.terms)]
         for field, descending in reversed(self.order):
             matches = _sorted(matches, field, descending=descending)
-        return matches if self.limit is None else matches[: self.limit]
+        return matches[: self.limit]
 
 
 def _sorted(rows: list[JobView], field: str, *, descending: bool) -> list[JobView]:
@@ -129,7 +122,7 @@ def _sorted(rows: list[JobView], field: str, *, descending: bool) -> list[JobVie
         )
     value = NUMBERS.get(field) or SPANS.get(field) or MOMENTS[field]
     pairs = [(number, row) for row in rows if (number := value(row)) is not None]
-    pairs.sort(key=lambda pair: pair[0], reverse=descending)
+    pairs.sort(key=operator.itemgetter(0), reverse=descending)
     return [*(row for _, row in pairs), *(row for row in rows if value(row) is None)]
 
 
@@ -171,28 +164,36 @@ def _order(text: str) -> tuple[str, bool]:
 def _term(field: str, sign: str, value: str) -> Term:
     _known(field, FIELDS)
     values = tuple(value.split(",")) if sign in ("=", "!=", "~", "!~") else (value,)
-    if field in TEXTS and sign in ("<", ">", "<=", ">="):
+    if field in TEXTS:
+        _check_text_sign(field, sign, value)
+    else:
+        _check_numbers(field, sign, value, values)
+    if field == "state" and sign in ("=", "!="):
+        _check_states(values)
+    return Term(field, sign, values)
+
+
+def _check_text_sign(field: str, sign: str, value: str) -> None:
+    if sign in COMPARISONS:
         raise UsageError(
             f"{field}{sign}: {field} is text", f"= != ~ and !~ compare text: {field}~{value}"
         )
-    if field not in TEXTS:
-        if sign in ("~", "!~"):
-            raise UsageError(
-                f"{field}{sign}: {field} is a number",
-                f"= != < > <= >= compare numbers: {field}={value}",
-            )
-        for operand in values:
-            _number(field, operand)
-    if field == "state":
-        unknown_state = next(
-            (operand for operand in values if sign in ("=", "!=") and operand not in set(JobState)),
-            None,
+
+
+def _check_numbers(field: str, sign: str, value: str, operands: Sequence[str]) -> None:
+    if sign in ("~", "!~"):
+        raise UsageError(
+            f"{field}{sign}: {field} is a number",
+            f"= != < > <= >= compare numbers: {field}={value}",
         )
-        if unknown_state is not None:
-            raise UsageError(
-                f"unknown state `{unknown_state[:40]}`", f"known are {', '.join(JobState)}"
-            )
-    return Term(field, sign, values)
+    for operand in operands:
+        _number(field, operand)
+
+
+def _check_states(states: Sequence[str]) -> None:
+    for state in states:
+        if state not in set(JobState):
+            raise UsageError(f"unknown state `{state[:40]}`", f"known are {', '.join(JobState)}")
 
 
 def _known(field: str, fields: Sequence[str]) -> str:
@@ -213,4 +214,4 @@ def _number(field: str, text: str) -> float:
     if not match or (match[2] in UNITS) is not (field in SPANS):
         example = f"{field}>2h" if field in SPANS else f"{field}>1"
         raise UsageError(f"{field} and `{text[:40]}` cannot be compared", f"e.g. {example}")
-    return float(match[1]) * (UNITS.get(match[2]) or (0.01 if match[2] == "%" else 1.0))
+    return float(match[1]) * FACTORS[match[2]]

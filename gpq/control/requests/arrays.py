@@ -4,7 +4,7 @@ of them runs."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpq.core.model.jobs import JobSpec, Seat
@@ -56,11 +56,16 @@ def check(array: ArrayMessage) -> None:
             f"%{array.limit}: at least 1 job of an array runs at once", "e.g. --array 0-99%4"
         )
     for params in array.params:
-        for key, value in params.items():
-            if not PARAM.fullmatch(key) or key == "index":
-                raise UsageError(
-                    f"{key[:80]!r} cannot be swept",
-                    "a name has letters, digits and _, and is not index",
-                )
-            if "\0" in value:
-                raise UsageError(f"a value of {key} holds a NUL byte", "remove it")
+        _check_params(params)
+
+
+def _check_params(params: Mapping[str, str]) -> None:
+    """Raises UsageError."""
+    for key, value in params.items():
+        if not PARAM.fullmatch(key) or key == "index":
+            raise UsageError(
+                f"{key[:80]!r} cannot be swept",
+                "a name has letters, digits and _, and is not index",
+            )
+        if "\0" in value:
+            raise UsageError(f"a value of {key} holds a NUL byte", "remove it")

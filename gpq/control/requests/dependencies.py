@@ -26,17 +26,7 @@ def dependencies(words: Sequence[str], snapshot: Snapshot, past: History) -> tup
     """By id, each once. Raises UsageError and NotFound."""
     conditions: dict[Dependency, None] = {}
     for word in (part.strip() for text in words for part in text.split(",")):
-        selector, separator, outcome = word.partition(":")
-        if not selector or (separator and outcome not in set(On)):
-            raise UsageError(f"--after {word}: no such condition", f"ok, notok or any: {EXAMPLE}")
-        if selector == "all":
-            raise UsageError("--after all: which ones?", "name them, or the array that they are of")
-        conditions.update(
-            dict.fromkeys(
-                Dependency(name, On(outcome or On.OK))
-                for name in resolve([selector], snapshot, past)
-            )
-        )
+        conditions.update(dict.fromkeys(_conditions(word, snapshot, past)))
     if len(conditions) > MOST:
         raise UsageError(
             f"--after names {len(conditions)} jobs, and can name {MOST}",
@@ -51,26 +41,38 @@ def dependencies(words: Sequence[str], snapshot: Snapshot, past: History) -> tup
     return tuple(sorted(conditions, key=lambda dependency: dependency.job))
 
 
+def _conditions(word: str, snapshot: Snapshot, past: History) -> list[Dependency]:
+    """Those of one word: `12`, `13:notok`, `3-7:any`. Raises UsageError and NotFound."""
+    selector, separator, outcome = word.partition(":")
+    if not selector or (separator and outcome not in set(On)):
+        raise UsageError(f"--after {word}: no such condition", f"ok, notok or any: {EXAMPLE}")
+    if selector == "all":
+        raise UsageError("--after all: which ones?", "name them, or the array that they are of")
+    return [Dependency(name, On(outcome or On.OK)) for name in resolve([selector], snapshot, past)]
+
+
 def awaited(
     conditions: Sequence[Dependency], snapshot: Snapshot, past: Past
 ) -> tuple[Dependency, ...]:
     """Those that have not ended. Raises Refused for one that ended otherwise than it was to,
     StillEnding."""
     absent = [dependency for dependency in conditions if dependency.job not in snapshot.jobs]
-    ended = (
-        {job.id: job.state for job in past([dependency.job for dependency in absent])}
-        if absent
-        else {}
-    )
-    for dependency in absent:
-        if dependency.job not in ended:
-            raise StillEnding
-        if not met(dependency, ended[dependency.job]):
-            raise Refused(
-                f"--after {dependency}: {unmet_line(dependency, ended[dependency.job])}",
-                "nothing was queued",
-            )
+    if absent:
+        _refuse_unmet(absent, past)
     return tuple(dependency for dependency in conditions if dependency.job in snapshot.jobs)
+
+
+def _refuse_unmet(conditions: Sequence[Dependency], past: Past) -> None:
+    """Raises Refused, StillEnding."""
+    states = {job.id: job.state for job in past([dependency.job for dependency in conditions])}
+    for dependency in conditions:
+        state = states.get(dependency.job)
+        if state is None:
+            raise StillEnding
+        if not met(dependency, state):
+            raise Refused(
+                f"--after {dependency}: {unmet_line(dependency, state)}", "nothing was queued"
+            )
 
 
 def refuse_circle(job: Job, awaits: Sequence[Dependency], snapshot: Snapshot) -> None:

@@ -3,8 +3,10 @@ nothing. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpq.core.model.events import Event, NodeDrained, NodeUndrained
-from gpq.core.model.jobs import HOLDS_DEVICES
+from gpq.core.model.jobs import HOLDS_DEVICES, Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
 from gpq.errors import NotFound, UsageError
@@ -34,18 +36,10 @@ def drain(
         )
     old_reason = snapshot.drained.get(node)
     new_reason = reason or old_reason or ""
-    events: list[Event] = (
-        [NodeDrained(now, node, new_reason, by)] if old_reason != new_reason else []
-    )
-    occupants = [
-        job
-        for _, job in sorted(snapshot.jobs.items())
-        if job.state in HOLDS_DEVICES
-        and job.placement is not None
-        and any(part == node for part, _ in job.placement.parts)
-    ]
-    leaving = [int(job.id) for job in occupants if job.movable]
-    staying = [int(job.id) for job in occupants if not job.movable]
+    events: list[Event] = []
+    if old_reason != new_reason:
+        events.append(NodeDrained(now, node, new_reason, by))
+    leaving, staying = by_movability(occupants(snapshot, node))
     return events, Drained(
         name,
         drained=True,
@@ -56,8 +50,32 @@ def drain(
     )
 
 
+def occupants(snapshot: Snapshot, node: NodeId) -> list[Job]:
+    """The jobs that have GPUs of this node, by id."""
+    return [
+        job
+        for _, job in sorted(snapshot.jobs.items())
+        if job.state in HOLDS_DEVICES and node in _servers(job)
+    ]
+
+
+def _servers(job: Job) -> list[NodeId]:
+    if job.placement is None:
+        return []
+    return [node for node, _ in job.placement.parts]
+
+
+def by_movability(jobs: Sequence[Job]) -> tuple[list[int], list[int]]:
+    """(those that can go elsewhere, those that stay until they end)."""
+    leaving = [int(job.id) for job in jobs if job.movable]
+    staying = [int(job.id) for job in jobs if not job.movable]
+    return leaving, staying
+
+
 def undrain(snapshot: Snapshot, name: str, now: Seconds, by: str) -> tuple[list[Event], Drained]:
     """Repeating it is harmless. Raises NotFound."""
     node = known(snapshot, name)
-    events: list[Event] = [NodeUndrained(now, node, by)] if node in snapshot.drained else []
+    events: list[Event] = []
+    if node in snapshot.drained:
+        events.append(NodeUndrained(now, node, by))
     return events, Drained(name, drained=False, changed=bool(events))

@@ -45,12 +45,16 @@ def cancel(snapshot: Snapshot, jobs: Iterable[JobId], now: Seconds, by: str) -> 
     ]
 
 
-def hold(job: Job, now: Seconds, by: str) -> Verdict:
-    """Raises Refused for a running job that would lose its work."""
+def _refuse_while_ending(job: Job) -> None:
     if job.wish is Wish.CANCEL:
         raise Refused(
             f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended"
         )
+
+
+def hold(job: Job, now: Seconds, by: str) -> Verdict:
+    """Raises Refused for a running job that would lose its work."""
+    _refuse_while_ending(job)
     if job.wish is Wish.HOLD:
         return f"job {job.id} is held already"
     if job.state in HOLDS_DEVICES and not job.resumable:
@@ -63,10 +67,7 @@ def hold(job: Job, now: Seconds, by: str) -> Verdict:
 
 def release(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a job that is being cancelled."""
-    if job.wish is Wish.CANCEL:
-        raise Refused(
-            f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended"
-        )
+    _refuse_while_ending(job)
     if job.state is not JobState.HELD and job.wish is not Wish.HOLD:
         return f"job {job.id} is not held: it is {job.state}"
     return ReleaseAsked(now, job.id, by)
@@ -74,10 +75,7 @@ def release(job: Job, now: Seconds, by: str) -> Verdict:
 
 def requeue(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a running job that would lose its work."""
-    if job.wish is Wish.CANCEL:
-        raise Refused(
-            f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended"
-        )
+    _refuse_while_ending(job)
     if job.state is JobState.PENDING and job.wish is Wish.RUN:
         return f"job {job.id} is in the queue already"
     if job.wish is Wish.REQUEUE and job.state in HOLDS_DEVICES:
@@ -162,11 +160,17 @@ def changes(
             changed.append(int(verdict.job))  # type: ignore[union-attr]
             if isinstance(verdict, Edited):
                 edit_lines.append(f"job {verdict.job}: {verdict.said}")
-            elif (
-                isinstance(verdict, HoldAsked | RequeueAsked)
-                and job is not None
-                and job.state in HOLDS_DEVICES
-            ):
-                stop_cost = warning(job) if job.resumable else ""
-                warnings += [f"job {job.id}: {stop_cost}", *cures(job, RESIZE)] if stop_cost else []
+            warnings += _stop_warnings(verdict, job)
     return events, job_answers.Changed(changed, unchanged, edit_lines, warnings)
+
+
+def _stop_warnings(verdict: Event, job: Job | None) -> list[str]:
+    """What the stop costs a job that has GPUs and does not go on exactly, and the cure."""
+    if not isinstance(verdict, HoldAsked | RequeueAsked):
+        return []
+    if job is None or job.state not in HOLDS_DEVICES or not job.resumable:
+        return []
+    stop_cost = warning(job)
+    if not stop_cost:
+        return []
+    return [f"job {job.id}: {stop_cost}", *cures(job, RESIZE)]

@@ -7,13 +7,13 @@ import re
 from collections.abc import Sequence
 
 from gpq.control import event_text
-from gpq.control.requests.drain import known
+from gpq.control.requests.drain import by_movability, known, occupants
 from gpq.core.feasibility.device_status import place_of
 from gpq.core.feasibility.owners import is_owners
 from gpq.core.feasibility.reservations import current, devices_of
 from gpq.core.model.events import Event, NodeReserved, NodeUnreserved
-from gpq.core.model.jobs import HOLDS_DEVICES
-from gpq.core.model.nodes import Device, Reservation
+from gpq.core.model.jobs import Job
+from gpq.core.model.nodes import Device, Node, Reservation
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, Seconds
 from gpq.errors import NotFound, Refused, UsageError
@@ -36,11 +36,7 @@ def reserve(
 ) -> tuple[list[Event], Reserved]:
     """`gpus`: indices or UUIDs, none: all of the node. Raises NotFound, Refused, UsageError."""
     node = snapshot.nodes[known(snapshot, name)]
-    if user and not (USER.fullmatch(user) and user.isprintable()):
-        raise UsageError(
-            f"--for {user[:80]!r} is no user",
-            "e.g. --for ana; without it gpq leaves the GPUs alone",
-        )
+    _check_user(user)
     start = max(start, now)
     if not start < end <= now + LONGEST:
         raise UsageError(
@@ -51,32 +47,51 @@ def reserve(
     if len(set(devices)) != len(devices):
         raise UsageError(f"{name}:{','.join(gpus)} names a GPU twice", "name each once")
     reservation = Reservation(snapshot.next_reservation, node.id, start, end, devices, user, by)
+    _refuse_overlap(snapshot, node, reservation, now)
+    if len(current(snapshot, now)) >= MOST:
+        raise Refused(
+            f"there are {MOST} reservations already", "`gpq nodes unreserve ID` undoes one"
+        )
+    leaving, staying = by_movability(_displaced(snapshot, node, reservation))
+    return [NodeReserved(now, reservation)], Reserved(
+        view(snapshot, reservation, now), leaving, staying
+    )
+
+
+def _check_user(user: str) -> None:
+    """Raises UsageError."""
+    if user and not (USER.fullmatch(user) and user.isprintable()):
+        raise UsageError(
+            f"--for {user[:80]!r} is no user",
+            "e.g. --for ana; without it gpq leaves the GPUs alone",
+        )
+
+
+def _refuse_overlap(snapshot: Snapshot, node: Node, reservation: Reservation, now: Seconds) -> None:
+    """Raises Refused where some of these GPUs are reserved at that time already."""
     device_ids = set(devices_of(reservation, node))
-    for rival in (candidate for candidate in current(snapshot, now) if not is_owners(candidate)):
-        overlap = device_ids & set(devices_of(rival, node)) if rival.node == node.id else set()
-        if overlap and rival.start < end and start < rival.end:
+    for rival in current(snapshot, now):
+        if is_owners(rival) or rival.node != node.id:
+            continue
+        shares_devices = not device_ids.isdisjoint(devices_of(rival, node))
+        if shares_devices and rival.start < reservation.end and reservation.start < rival.end:
             raise Refused(
                 f"{place_of(rival, node)} is reserved then already: {_whom(rival)}, reservation"
                 f" {rival.id}",
                 f"`gpq nodes unreserve {rival.id}` undoes that",
             )
-    if len(current(snapshot, now)) >= MOST:
-        raise Refused(
-            f"there are {MOST} reservations already", "`gpq nodes unreserve ID` undoes one"
-        )
-    occupants = [
+
+
+def _displaced(snapshot: Snapshot, node: Node, reservation: Reservation) -> list[Job]:
+    """The jobs of others that have these GPUs, by id."""
+    places = {(node.id, device) for device in devices_of(reservation, node)}
+    return [
         job
-        for _, job in sorted(snapshot.jobs.items())
-        if job.state in HOLDS_DEVICES
+        for job in occupants(snapshot, node.id)
+        if job.spec.user != reservation.user
         and job.placement is not None
-        and job.spec.user != user
-        and any((node.id, device) in job.placement.devices for device in device_ids)
+        and not places.isdisjoint(job.placement.devices)
     ]
-    leaving = [int(job.id) for job in occupants if job.movable]
-    staying = [int(job.id) for job in occupants if not job.movable]
-    return [NodeReserved(now, reservation)], Reserved(
-        view(snapshot, reservation, now), leaving, staying
-    )
 
 
 def unreserve(
@@ -99,7 +114,9 @@ def unreserve(
 
 def view(snapshot: Snapshot, reservation: Reservation, now: Seconds) -> ReservationView:
     node = snapshot.nodes.get(reservation.node)
-    indices = {device.id: device.index for device in node.devices} if node is not None else {}
+    indices: dict[DeviceId, int] = {}
+    if node is not None:
+        indices = {device.id: device.index for device in node.devices}
     return ReservationView(
         id=reservation.id,
         node=str(reservation.node),

@@ -8,7 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from gpq.control import event_text
-from gpq.control.answers import detail, job_history, job_rows, query_language
+from gpq.control.answers import (
+    detail,
+    job_history,
+    job_rows,
+    query_language,
+    usage_report,
+)
 from gpq.control.answers.completion import words
 from gpq.control.answers.reader import Reader
 from gpq.control.controller import Controller
@@ -184,7 +190,7 @@ class Readings:
 
     def _report(self, request: requests.Report, peer: Peer) -> account_answers.ReportView:
         controller = self._controller
-        return job_history.report(request, controller.snapshot, self._past, controller.world.now())
+        return usage_report.report(request, controller.snapshot, self._past, controller.world.now())
 
     def _why(self, request: requests.Why, peer: Peer) -> job_answers.Explanation:
         return detail.explanation(*self._find(request.job))

@@ -15,7 +15,7 @@ import msgspec
 import gpq
 from gpq import outward, paths
 from gpq.control import event_text
-from gpq.control.answers.reader import node_word
+from gpq.control.answers.node_rows import node_word
 from gpq.control.controller import Controller
 from gpq.control.requests import drain
 from gpq.control.selectors import resolve

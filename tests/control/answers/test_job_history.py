@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpq.control import event_text
-from gpq.control.answers import job_history
+from gpq.control.answers import job_history, usage_report
 from gpq.control.controller import Controller
 from gpq.core.accounting import accrual
 from gpq.core.model.jobs import JobState
@@ -87,7 +87,7 @@ def test_what_training_jobs_did_is_what_their_gpus_were_worth(life: tuple[Memory
 def test_the_report_is_what_the_jobs_say(life: tuple[MemoryStore, Snapshot, float]) -> None:
     store, state, now = life
     jobs = {job.spec.user: job for job in store.history()}
-    answer = job_history.report(requests.Report(), state, store, now)
+    answer = usage_report.report(requests.Report(), state, store, now)
     rows = {row.key: row for row in answer.rows}
     for user, job in jobs.items():
         assert rows[user].gpu_hours == pytest.approx(job.service / HOUR)
@@ -112,16 +112,16 @@ def test_a_report_in_the_middle_of_a_life_counts_what_runs_and_the_rest_follows(
         assert news is not None
         controller.step(news)
     now = world.now()
-    part = {row.key: row for row in job_history.report(requests.Report(), controller.snapshot, store, now).rows}
+    part = {row.key: row for row in usage_report.report(requests.Report(), controller.snapshot, store, now).rows}
     live = {job.spec.user: job for job in controller.snapshot.jobs.values()}
     for user, job in live.items():
         assert part[user].gpu_hours == pytest.approx(job.service_at(now) / HOUR)
     assert (part["ana"].goodput_hours or 0.0) > 0
     controller.run()
-    whole = job_history.report(requests.Report(), controller.snapshot, store, world.now())
+    whole = usage_report.report(requests.Report(), controller.snapshot, store, world.now())
     cut = {
         row.key: row
-        for row in job_history.report(requests.Report(until=now), controller.snapshot, store, world.now()).rows
+        for row in usage_report.report(requests.Report(until=now), controller.snapshot, store, world.now()).rows
     }
     assert cut["ana"].gpu_hours == pytest.approx(part["ana"].gpu_hours), "the same window, asked later"
     assert whole.total.gpu_hours > sum(row.gpu_hours for row in cut.values())
@@ -145,14 +145,14 @@ def test_names_are_all_jobs_of_that_name_and_what_is_wrong_is_said(life: tuple[M
     with pytest.raises(NotFound):
         told(jobs=["nobody"])
     with pytest.raises(UsageError, match="no report by moon"):
-        job_history.report(requests.Report(by="moon"), state, store, now)
+        usage_report.report(requests.Report(by="moon"), state, store, now)
 
 
 @pytest.mark.parametrize("moment", [float("nan"), float("inf"), -1.0, 1e300])
 def test_moments_that_are_none_are_refused(moment: float) -> None:
     for asked in (requests.Report(since=moment), requests.Report(until=moment)):
         with pytest.raises(UsageError):
-            job_history.report(asked, Snapshot(), MemoryStore(), 1000.0)
+            usage_report.report(asked, Snapshot(), MemoryStore(), 1000.0)
     with pytest.raises(UsageError):
         job_history.history(requests.History(since=moment), Snapshot(), MemoryStore(), 1000.0)
 
@@ -161,17 +161,17 @@ def test_a_report_begins_no_earlier_than_there_is_something_to_report(
     life: tuple[MemoryStore, Snapshot, float],
 ) -> None:
     store, state, now = life
-    early = job_history.report(requests.Report(since=0.0), state, store, now)
-    assert early == job_history.report(requests.Report(), state, store, now)
+    early = usage_report.report(requests.Report(since=0.0), state, store, now)
+    assert early == usage_report.report(requests.Report(), state, store, now)
     assert early.since == event_text.stamp(1.0)
 
 
 def test_a_window_that_has_not_begun_is_empty(life: tuple[MemoryStore, Snapshot, float]) -> None:
     store, state, now = life
     for by in ("user", "job", "server", "day"):
-        answer = job_history.report(requests.Report(since=now + 100, by=by), state, store, now)
+        answer = usage_report.report(requests.Report(since=now + 100, by=by), state, store, now)
         assert (answer.rows, answer.total.gpu_hours, answer.since) == ([], 0.0, answer.until)
-        empty = job_history.report(requests.Report(by=by), Snapshot(), MemoryStore(), now)
+        empty = usage_report.report(requests.Report(by=by), Snapshot(), MemoryStore(), now)
         assert (empty.rows, empty.total.jobs) == ([], 0)
 
 
@@ -185,7 +185,7 @@ def test_the_database_of_the_first_release_has_times_and_no_costs(tmp_path: Path
         assert len(rows) == store.ended_count() > 0
         assert all((row.goodput_hours, row.restart_gpu_hours, row.rho) == (None, None, None) for row in rows)
         for by in ("user", "job", "server", "day"):
-            answer = job_history.report(requests.Report(by=by), state, store, state.now)
+            answer = usage_report.report(requests.Report(by=by), state, store, state.now)
             ended = sum(job.service for job in store.history())
             live = sum(job.service_at(state.now) for job in state.jobs.values())
             assert answer.total.gpu_hours == pytest.approx((ended + live) / HOUR)
@@ -205,11 +205,11 @@ def test_the_database_of_the_first_release_has_times_and_no_costs(tmp_path: Path
 )
 def test_windows_are_cut_at_local_hours_days_weeks_and_months(since: str, until: str, count: int, first: str) -> None:
     begin, end = (datetime.fromisoformat(each).timestamp() for each in (since, until))
-    edges = job_history.cut(begin, end)
+    edges = usage_report.cut(begin, end)
     assert (edges[0], edges[-1]) == (begin, end)
     assert all(one < other for one, other in pairwise(edges))
     assert datetime.fromtimestamp(edges[1]) == datetime.fromisoformat(first)
     assert abs(len(edges) - 1 - count) <= 1
-    assert job_history.cut(begin, begin) == [begin]
-    days = job_history.cut(begin, begin + 3 * 86400, 86400.0)
+    assert usage_report.cut(begin, begin) == [begin]
+    days = usage_report.cut(begin, begin + 3 * 86400, 86400.0)
     assert all(datetime.fromtimestamp(each).strftime("%H:%M") == "00:00" for each in days[1:-1])

@@ -1,0 +1,98 @@
+"""Why a job waits, what it waits for where it is being started, and how it ended: a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from gpq.control import divergence, event_text
+from gpq.control.answers import reason_text
+from gpq.core.explain.explain import explain
+from gpq.core.feasibility import idle_gpus
+from gpq.core.feasibility.checkpoints import Staging
+from gpq.core.feasibility.gates import closed
+from gpq.core.feasibility.leases import silence
+from gpq.core.feasibility.orphans import must_wait
+from gpq.core.model.jobs import TERMINAL, Job, JobState, Wish
+from gpq.core.model.placements import Shape
+from gpq.core.model.snapshot import Snapshot
+from gpq.core.model.units import JobId, Seconds
+from gpq.core.rounds.reconcile import stuck
+from gpq.core.state.stragglers import hang
+
+
+@dataclass
+class StatusReasons:
+    """Headlines of waiting jobs that ask for the same are the same, so a thousand of them cost one.
+    `staging` looks at what is on its way to a job."""
+
+    snapshot: Snapshot
+    allocation: Mapping[JobId, Shape] | None
+    now: Seconds
+    staging: Callable[[JobId], Staging | None]
+    _headlines: dict[object, str] = field(default_factory=dict)
+    _gate_lines: Mapping[JobId, str] = field(default_factory=dict)
+    _stagings: dict[JobId, Staging | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._gate_lines = closed(replace(self.snapshot, now=self.now))
+
+    def reason(self, job: Job) -> str:
+        """Why it waits, or how it ended; "" for a job that simply runs."""
+        if job.state in TERMINAL:
+            return event_text.ended_line(job)
+        if job.state is JobState.PENDING and job.wish is Wish.RUN and job.placement is None:
+            return self._queue_reason(job)
+        server_silence = silence(self.snapshot, job, self.now)
+        if server_silence is not None:
+            return str(server_silence)
+        if obstacle := stuck(self.snapshot, job):
+            return f"stuck: {obstacle}"
+        if job.state is JobState.RUNNING and job.wish is Wish.RUN:
+            return self._trouble(job)
+        staging = self.staging_of(job)
+        if staging is not None:
+            return str(staging)
+        return self._headline(job)
+
+    def _trouble(self, job: Job) -> str:
+        """What is wrong with a job that runs; "" where nothing is."""
+        stall = hang(job, self.now)
+        if stall is not None:
+            return stall.line
+        return divergence.line(job, self.now) or idle_gpus.line(self.snapshot, job)
+
+    def _queue_reason(self, job: Job) -> str:
+        """Why a job of the queue has no GPU. It may be asked of ten thousand."""
+        if job.id in self._gate_lines:
+            return self._gate_lines[job.id]
+        if job.not_before > self.now:
+            return self._headline(job)
+        key = self._likeness(job)
+        headline = self._headlines.get(key)
+        if headline is None:
+            headline = self._headlines[key] = self._headline(job)
+        return headline
+
+    def _likeness(self, job: Job) -> object:
+        """The same for jobs that wait for the same."""
+        spec, profile = job.spec, job.profile
+        reservable = (spec.user, spec.time_limit) if self.snapshot.reservations else ()
+        return (
+            reservable, spec.level, spec.min_gpus, spec.max_gpus, spec.rigid, spec.gpu_type,
+            spec.min_gpu_memory_mib, spec.environment, spec.background, profile.declared,
+            self.allocation is not None and job.id in self.allocation,
+            must_wait(self.snapshot, job), profile.lost and (profile.lost, job.last_replicas),
+        )  # fmt: skip
+
+    def _headline(self, job: Job) -> str:
+        return reason_text.text(explain(self.snapshot, self.allocation, job).headline)
+
+    def staging_of(self, job: Job) -> Staging | None:
+        """What is on its way to where the job is being started. One look an answer, so that all of
+        it agrees."""
+        if job.state is not JobState.STARTING or job.wish is Wish.CANCEL:
+            return None
+        if job.id not in self._stagings:
+            self._stagings[job.id] = self.staging(job.id)
+        return self._stagings[job.id]

@@ -1,0 +1,214 @@
+"""Records and journal -> the answer of `gpq report`: who had what, in a window. Reads, and changes
+nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+
+import msgspec
+
+from gpq.control import event_text
+from gpq.control.answers.job_history import HOUR, check_moments, hours
+from gpq.core.accounting import accrual, sums, usage
+from gpq.core.accounting import report as reports
+from gpq.core.accounting.usage import Record
+from gpq.core.model.accounts import Tally
+from gpq.core.model.jobs import HOLDS_DEVICES, JobState
+from gpq.core.model.snapshot import Snapshot
+from gpq.core.model.units import JobId, Seconds
+from gpq.errors import UsageError
+from gpq.ports import History, Wanted
+from gpq.rpc import account_answers, requests
+
+DAY: Seconds = 24 * HOUR
+
+
+def report(
+    request: requests.Report, snapshot: Snapshot, past: History, now: Seconds
+) -> account_answers.ReportView:
+    """`snapshot` is read before the store is: a job that ends meanwhile counts as it ended. Raises
+    UsageError."""
+    if request.by not in reports.BY:
+        raise UsageError(
+            f"there is no report by {request.by}", f"known are {', '.join(reports.BY)}"
+        )
+    check_moments(request)
+    records = {**_live_records(snapshot, now), **_ended_records(request, past)}
+    first = min((record.submitted_at for record in records.values()), default=now - DAY)
+    since, until = _window(request, first, now)
+    edges = cut(since, until, DAY if request.by == "day" else None)
+    if len(edges) < 2:  # nothing has been yet
+        summary = reports.report(
+            {}, usage.Journal(), (since, since + 1.0), request.by, now, by_user=True
+        )
+        return _view(request, summary, [since, until], records, now)
+    # clocks are set at times
+    journal = usage.read(past.journal(usage.KINDS, first - DAY), now, _tallies(snapshot, now))
+    by_user = snapshot.config.by_user
+    summary = reports.report(records, journal, edges, request.by, now, by_user=by_user)
+    return _view(request, summary, edges, records, now)
+
+
+def _live_records(snapshot: Snapshot, now: Seconds) -> dict[JobId, Record]:
+    return {
+        job.id: replace(usage.record_of(job), account=accrual.so_far(job, now))
+        for job in snapshot.jobs.values()
+    }
+
+
+def _ended_records(request: requests.Report, past: History) -> dict[JobId, Record]:
+    return {record.id: record for record in past.records(Wanted(since=request.since))}
+
+
+def _tallies(snapshot: Snapshot, now: Seconds) -> dict[tuple[JobId, int], Tally]:
+    """Of the attempts that run."""
+    return {
+        (job.id, job.attempt): accrual.tally(job, now)
+        for job in snapshot.jobs.values()
+        if job.state in HOLDS_DEVICES
+    }
+
+
+def _window(request: requests.Report, first: Seconds, now: Seconds) -> tuple[Seconds, Seconds]:
+    """(since, until), no earlier than `first` and no later than now."""
+    since, until = first, math.nextafter(now, math.inf)  # what ends at this moment is in it
+    if request.since is not None:
+        since = max(first, request.since)
+    if request.until is not None:
+        until = min(request.until, until)
+    return since, max(until, since)
+
+
+def _view(
+    request: requests.Report,
+    summary: sums.Report,
+    edges: Sequence[Seconds],
+    records: Mapping[JobId, Record],
+    now: Seconds,
+) -> account_answers.ReportView:
+    pieces = [
+        account_answers.Piece(
+            event_text.stamp(start),
+            event_text.stamp(end),
+            [
+                account_answers.UserPiece(
+                    user, part.held / HOUR, part.worth / HOUR, part.fair / HOUR
+                )
+                for user, part in piece.items()
+            ],
+        )
+        for start, end, piece in zip(edges, edges[1:], summary.pieces, strict=False)
+    ]
+    bounds = (0.0, *sums.RHO_EDGES)
+    bars = zip(bounds, (*sums.RHO_EDGES, None), summary.rho_counts, strict=True)
+    return account_answers.ReportView(
+        since=event_text.stamp(edges[0]),
+        until=event_text.stamp(edges[-1]),
+        by=request.by,
+        rows=_rows(request.by, summary, edges, records),
+        total=_row("", summary.total, None),
+        pieces=pieces,
+        rho_bars=[account_answers.RhoBar(*bar) for bar in bars],
+        now=event_text.stamp(now),
+    )
+
+
+def _rows(
+    by: str, summary: sums.Report, edges: Sequence[Seconds], records: Mapping[JobId, Record]
+) -> list[account_answers.ReportRow]:
+    """Days in their order; of all others those with the most GPU hours first."""
+    if by == "day":
+        return [
+            _row(datetime.fromtimestamp(edges[int(day)]).date().isoformat(), figures, None)
+            for day, figures in sorted(summary.rows.items(), key=lambda pair: int(pair[0]))
+        ]
+    rows = []
+    fair = sum(figures.fair or 0.0 for figures in summary.rows.values())
+    for key, figures in sorted(
+        summary.rows.items(), key=lambda pair: (-pair[1].held, len(pair[0]), pair[0])
+    ):
+        row = _row(key, figures, records.get(JobId(int(key))) if by == "job" else None)
+        if figures.fair is not None:
+            row = msgspec.structs.replace(
+                row,
+                share=_part(figures.held, summary.total.held),
+                fair_share=_part(figures.fair, fair),
+            )
+        rows.append(row)
+    return rows
+
+
+def _part(amount: float, total: float) -> float:
+    return amount / total if total else 0.0
+
+
+def _row(key: str, figures: sums.Figures, record: Record | None) -> account_answers.ReportRow:
+    return account_answers.ReportRow(
+        key=key,
+        user=record.spec.user if record is not None else "",
+        name=record.spec.name if record is not None else "",
+        jobs=figures.jobs,
+        completed=figures.ended.get(JobState.COMPLETED, 0),
+        failed=figures.ended.get(JobState.FAILED, 0),
+        cancelled=figures.ended.get(JobState.CANCELLED, 0),
+        timeout=figures.ended.get(JobState.TIMEOUT, 0),
+        gpu_hours=figures.held / HOUR,
+        goodput_hours=hours(figures.worth),
+        known_gpu_hours=figures.known / HOUR,
+        efficiency=figures.efficiency,
+        share=None,
+        fair_share=None,
+        waits=figures.waits,
+        wait_median_seconds=figures.wait_median,
+        wait_p95_seconds=figures.wait_p95,
+        restarts=figures.restarts,
+        restart_gpu_hours=figures.restarting / HOUR,
+        failed_gpu_hours=figures.failed / HOUR,
+        rhos=figures.rhos,
+        rho_median=figures.rho_median,
+        rho_max=figures.rho_max,
+    )
+
+
+# -- pieces of the window --------------------------------------------------------------------------
+
+
+def cut(since: Seconds, until: Seconds, step: Seconds | None = None) -> list[Seconds]:
+    """The window, cut at full local hours (up to two days), days (up to two months), Mondays (up to
+    two years), or firsts of months; with `step` a day always at days. A single edge where the
+    window has no length."""
+    if until <= since:
+        return [since]
+    at, next_edge = _grid(datetime.fromtimestamp(since), until - since, step)
+    edges = [since]
+    while (at := next_edge(at)).timestamp() < until:
+        if at.timestamp() > edges[-1]:  # an hour may come twice
+            edges.append(at.timestamp())
+    return [*edges, until]
+
+
+def _grid(
+    moment: datetime, span: Seconds, step: Seconds | None
+) -> tuple[datetime, Callable[[datetime], datetime]]:
+    """(the last edge before `moment`, or at it, what follows an edge)."""
+    midnight = _midnight(moment.date())
+    if step is None and span <= 2 * DAY:
+        hour = moment.replace(minute=0, second=0, microsecond=0)
+        return hour, lambda edge: edge + timedelta(hours=1)
+    if step is not None or span <= 62 * DAY:
+        return midnight, lambda edge: edge + timedelta(days=1)
+    if span <= 731 * DAY:
+        monday = midnight - timedelta(days=moment.weekday())
+        return monday, lambda edge: edge + timedelta(days=7)
+    return midnight.replace(day=1), _next_month
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day)
+
+
+def _next_month(moment: datetime) -> datetime:
+    return _midnight((moment.date().replace(day=1) + timedelta(days=32)).replace(day=1))
