@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpq.client import tailing
@@ -43,7 +43,9 @@ def log(
     for piece in follower.pieces():
         any_output = any_output or bool(piece.data or piece.silent)
         yield piece
-    row = None if any_output else newest(daemon, job)
+    if any_output:
+        return
+    row = newest(daemon, job)
     if row is not None and row.started_at is None:
         raise _no_log(row)
 
@@ -59,7 +61,7 @@ def _expect_log(row: job_answers.JobView, watcher: Watcher, *, follow: bool) -> 
 
 def _reader(daemon: Lasting, job: str, node: str) -> tailing.Read:
     def read(attempt: int, offset: int, tail: int) -> job_answers.LogChunk:
-        name = "" if node.isdigit() else node
+        name = node
         if node.isdigit():
             first = daemon.call(requests.Logs(job, attempt, limit=1), job_answers.LogChunk)
             name = _ranked(first, int(node)) if first.attempt else ""
@@ -179,8 +181,9 @@ def _show_transfer(
     daemon: Lasting, watcher: Watcher, job: str, piece: job_answers.LogChunk
 ) -> None:
     """Of the files of a job that starts and has said nothing yet."""
-    starting = piece.state in BEGINNING and not piece.data
-    rows = daemon.call(requests.Status([job]), job_answers.JobList).jobs if starting else ()
+    rows: Sequence[job_answers.JobView] = ()
+    if piece.state in BEGINNING and not piece.data:
+        rows = daemon.call(requests.Status([job]), job_answers.JobList).jobs
     watcher.show(rows)
 
 
@@ -200,7 +203,7 @@ def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> job_ans
 
 def _unstarted(row: job_answers.JobView) -> str:
     never = "never started" if row.state in ENDED else "has not started"
-    why = f"{row.state}, {row.reason}" if row.reason else row.state
+    why = ", ".join(filter(None, [row.state, row.reason]))
     if row.reason.startswith(row.state):
         why = row.reason
     return f"job {row.id} {never}: it is {why}"

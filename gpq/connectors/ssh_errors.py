@@ -17,7 +17,9 @@ class Problem:
     lasting: bool = False
 
     def __str__(self) -> str:
-        return f"{self.sentence} ({self.hint})" if self.hint else self.sentence
+        if not self.hint:
+            return self.sentence
+        return f"{self.sentence} ({self.hint})"
 
 
 NO_KEYS = r"Permission denied \("
@@ -143,12 +145,10 @@ def _forget(complaints: str, host: str) -> str:
     """The command for a key that changed, with the file and the name that ssh says."""
     name = re.search(r"Host key for (\S+) has changed", complaints)
     file = re.search(r"Offending \S+ key in (.+):\d+", complaints)
-    words = [
-        "ssh-keygen",
-        *(["-f", file[1]] if file else []),
-        "-R",
-        name[1] if name else host.rpartition("@")[2],
-    ]
+    words = ["ssh-keygen"]
+    if file:
+        words += ["-f", file[1]]
+    words += ["-R", name[1] if name else host.rpartition("@")[2]]
     return shlex.join(words)
 
 
