@@ -78,8 +78,10 @@ class Link:
                 log.info("%s: noise on the line: %.200r", self._name, line)  # a login banner, say
                 continue
             number = message.get("id")
+            if not isinstance(number, int):
+                continue
             with self._lock:
-                callback = self._pending.pop(number, None) if isinstance(number, int) else None
+                callback = self._pending.pop(number, None)
             if callback is not None:  # the greeting has the number 0
                 callback(message)
         raise LinkLost(self._lost)

@@ -33,12 +33,10 @@ def masters(launch: Launch, nodes: Mapping[NodeId, Node]) -> tuple[str, ...]:
     """Addresses under which the others may reach rank 0's node, the most likely first. Where all
     are on one machine they need no network."""
     servers = [nodes[name] for name, _ in launch.placement.parts]
-    one_machine = len({node.boot_id for node in servers}) == 1
-    return tuple(
-        dict.fromkeys(
-            [*([LOOPBACK] if one_machine else []), *(servers[0].addresses or (servers[0].address,))]
-        )
-    )
+    addresses = servers[0].addresses or (servers[0].address,)
+    if len({node.boot_id for node in servers}) == 1:
+        addresses = (LOOPBACK, *addresses)
+    return tuple(dict.fromkeys(addresses))
 
 
 def start_order(
@@ -169,7 +167,9 @@ def _attributes(spec: JobSpec, local: Attributes | None) -> dict[str, object] | 
 def interpreter(spec: JobSpec, of_node: str) -> str:
     """Of a script: the one its user named, else the node's own, else the one that was active at its
     submission."""
-    return (spec.python if spec.python_asked else of_node or spec.python) or "python3"
+    if not spec.python_asked and of_node:
+        return of_node
+    return spec.python or "python3"
 
 
 def _gives_way(spec: JobSpec, of_node: str) -> bool:

@@ -12,7 +12,7 @@ from gpq.control.controller import Controller
 from gpq.control.requests import dependencies, drain, edit, job_requests, links, reserve
 from gpq.control.selectors import resolve
 from gpq.core.feasibility.leases import silence
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
+from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.daemon.clock.deadlines import deadline, left
@@ -135,19 +135,11 @@ class Changes:
         edit.check(request)
         controller, past = self._controller, self._past
         names = resolve(request.jobs, controller.snapshot, past)
-        words = request.changes.get("after")
-        if words is not None and not (
-            isinstance(words, list) and all(isinstance(word, str) for word in words)
-        ):
-            raise UsageError("`after` is a list of jobs with conditions", dependencies.EXAMPLE)
-        after = (
-            None if words is None else dependencies.dependencies(words, controller.snapshot, past)
-        )
+        after = self._conditions(request.changes.get("after"))
         notify = self._targets(request.changes.get("notify"))
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Changed]:
-            ended_ids = [name for name in names if name not in snapshot.jobs]
-            ended_jobs = past.history(ids=ended_ids) if ended_ids else []
+            ended_jobs = self._ended_jobs(snapshot, names)
             ends = edit.judge(
                 request,
                 after,
@@ -162,6 +154,14 @@ class Changes:
 
         return settled(controller, build)
 
+    def _conditions(self, words: object) -> Sequence[Dependency] | None:
+        """As typed; None where they stay as they are. Raises UsageError."""
+        if words is None:
+            return None
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise UsageError("`after` is a list of jobs with conditions", dependencies.EXAMPLE)
+        return dependencies.dependencies(words, self._controller.snapshot, self._past)
+
     def _change(
         self,
         selectors: Sequence[str],
@@ -173,11 +173,17 @@ class Changes:
         names = resolve(selectors, controller.snapshot, self._past)
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Changed]:
-            ended_ids = [name for name in names if name not in snapshot.jobs]
-            ended_jobs = self._past.history(ids=ended_ids) if ended_ids else []
+            ended_jobs = self._ended_jobs(snapshot, names)
             return job_requests.changes(snapshot, names, ended_jobs, judge, now(), peer.user)
 
         return controller.ask(build)
+
+    def _ended_jobs(self, snapshot: Snapshot, names: Iterable[JobId]) -> list[Job]:
+        """Those of `names` that are not live."""
+        ended_ids = [name for name in names if name not in snapshot.jobs]
+        if not ended_ids:
+            return []
+        return self._past.history(ids=ended_ids)
 
     def _drain(self, request: requests.Drain, peer: Peer) -> node_answers.Drained:
         ask, now = self._controller.ask, self._controller.world.now

@@ -219,7 +219,7 @@ class Readings:
             changes=[event_text.event_view(event) for event in reversed(journal)],
             policy=self._policy,
             round_seconds=durations[-1] if durations else None,
-            round_age=max(reader.now - reader.round.at, 0.0) if reader.round is not None else None,
+            round_age=_age(reader),
             cluster_goodput=sum(
                 estimate.goodput
                 for job in live
@@ -256,6 +256,13 @@ def _live_jobs(snapshot: Snapshot, users: Sequence[str], states: Sequence[str]) 
     if states:
         jobs = [job for job in jobs if job.state in states]
     return jobs
+
+
+def _age(reader: Reader) -> float | None:
+    """Seconds since the newest round."""
+    if reader.round is None:
+        return None
+    return max(reader.now - reader.round.at, 0.0)
 
 
 def _single(users: Sequence[str]) -> str:
