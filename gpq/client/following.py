@@ -103,10 +103,15 @@ def cancelled(
     live_ids = {job.id for job in before if job.state not in ENDED}
     if not live_ids.intersection(answer.ended):
         return answer
-    after = daemon.call(requests.Status(list(map(str, answer.ended))), job_answers.JobList).jobs
-    cancelled_ids = [job.id for job in after if job.id in live_ids and job.state == "cancelled"]
+    cancelled_ids = [job for job in _cancelled_ids(daemon, answer.ended) if job in live_ids]
     return msgspec.structs.replace(
         answer,
         cancelled=[*answer.cancelled, *cancelled_ids],
         ended=[job for job in answer.ended if job not in cancelled_ids],
     )
+
+
+def _cancelled_ids(daemon: Lasting, jobs: Iterable[int]) -> list[int]:
+    """Those of the jobs that are cancelled."""
+    rows = daemon.call(requests.Status([str(job) for job in jobs]), job_answers.JobList).jobs
+    return [row.id for row in rows if row.state == "cancelled"]

@@ -98,13 +98,12 @@ def add(
 
 def check(request: Wanted, findings: first_contact.Findings) -> None:
     """Is there what was asked for, and anything at all? Raises Refused."""
-    gpus = [device for device in findings.devices if device["kind"] == "cuda"]
-    indices = [str(device["index"]) for device in gpus]
-    gpu_names = {*indices, *(str(device["id"]) for device in gpus)}
+    indices = [str(device["index"]) for device in findings.gpus]
+    gpu_names = {*indices, *(str(device["id"]) for device in findings.gpus)}
     missing_gpus = ", ".join(gpu for gpu in request.gpus if gpu not in gpu_names)
     if missing_gpus:
         hint = findings.problem or "it has none; --slots N makes CPU slots of its cores"
-        if gpus:
+        if indices:
             hint = f"it has {', '.join(indices)}"
         raise Refused(f"there is no GPU {missing_gpus} on {request.host}: not added", hint)
     if request.slots == 0 and not findings.devices:

@@ -61,8 +61,10 @@ def start_order(
         "PYTHONHASHSEED": wire.HASH_SEED, **variables, **slurm_env.variables(launch, node, nodes),
         **dict(spec.env),
     }  # fmt: skip
+    port = 0
     ways: tuple[str, ...] = ()
     if spec.level is Level.SCRIPT:
+        port = launch.port
         ways = masters(launch, nodes) if len(parts) > 1 else ()
         address = next(iter(ways), LOOPBACK)
         env |= _script_env(env, spec, library)
@@ -76,14 +78,14 @@ def start_order(
         job=launch.job,
         attempt=launch.attempt,
         argv=command,
-        cwd=(spec.code_cwd or ".") if spec.code else spec.cwd,
+        cwd=_cwd(spec),
         code=spec.code,
         env=env,
         devices=list(parts[rank][1]),
         level=_WIRE_LEVEL[spec.level],
         signal=spec.signal,
         time_limit=spec.time_limit,
-        port=launch.port if spec.level is Level.SCRIPT else 0,
+        port=port,
         node_rank=rank,
         control=wire.Control(
             attempt=launch.attempt,
@@ -103,6 +105,13 @@ def start_order(
         lease=spec.requeue_on_lost,
         lease_margin=margin(spec.requeue_on_lost),
     )
+
+
+def _cwd(spec: JobSpec) -> str:
+    """In frozen code a folder of it, else one of the server."""
+    if spec.code:
+        return spec.code_cwd or "."
+    return spec.cwd
 
 
 def message(action: Stop | Retune | Forget) -> tuple[str, dict[str, Any]]:

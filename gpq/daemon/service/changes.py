@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from gpq.ports import History
 from gpq.rpc import job_answers, node_answers, requests
 from gpq.rpc.requests import Request
 
+T = TypeVar("T")
 Handlers = Mapping[type[Request], Callable[[Any, Peer], msgspec.Struct]]
 
 
@@ -83,16 +84,8 @@ class Changes:
             cancelled=_ids(gone_names, cancelled_names - given_up_names),
             ended=_ids(gone_names, set(gone_names) - cancelled_names),
             remaining=_ids(names, live_names),
-            waiting={
-                int(name): silence_text
-                for name, silence_text in self._unheard(names).items()
-                if silence_text and name in live_names
-            },
-            given_up={
-                int(name): servers
-                for name, servers in absent_servers.items()
-                if name in given_up_names
-            },
+            waiting=_by_id(self._unheard(names), live_names),
+            given_up=_by_id(absent_servers, given_up_names),
         )
 
     def _absent(self, snapshot: Snapshot, names: Sequence[JobId]) -> dict[JobId, list[str]]:
@@ -231,6 +224,11 @@ class Changes:
 def _ids(names: Iterable[JobId], choice: Collection[JobId]) -> list[int]:
     """Those of `names` that are in it, in their order."""
     return [int(name) for name in names if name in choice]
+
+
+def _by_id(values: Mapping[JobId, T], choice: Collection[JobId]) -> dict[int, T]:
+    """Of the jobs in `choice`, where there is something to say."""
+    return {int(name): value for name, value in values.items() if value and name in choice}
 
 
 def _without(snapshot: Snapshot, name: JobId, node_names: Iterable[str]) -> list[str]:

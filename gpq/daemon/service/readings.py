@@ -117,11 +117,9 @@ class Readings:
             rows = query.answer(reader.jobs([*recent_jobs, *live]))
             if 0 < limit == len(recent_jobs):
                 warnings = [*warnings, *_unsearched(unseen_count)]
-        elif request.waiting > 0:
-            live_rows, hidden_waiting = job_rows.screen(reader, live, request.waiting)
-            rows = [*reader.jobs(recent_jobs), *live_rows]
         else:
-            rows = reader.jobs([*recent_jobs, *live])
+            live_rows, hidden_waiting = _screen(reader, live, request.waiting)
+            rows = [*reader.jobs(recent_jobs), *live_rows]
         is_filtered = bool(users or states or request.query)
         return job_answers.JobList(
             rows,
@@ -256,6 +254,13 @@ def _live_jobs(snapshot: Snapshot, users: Sequence[str], states: Sequence[str]) 
     if states:
         jobs = [job for job in jobs if job.state in states]
     return jobs
+
+
+def _screen(reader: Reader, live: list[Job], waiting: int) -> tuple[list[job_answers.JobView], int]:
+    """(rows, how many are hidden): with at most so many `waiting` jobs, all where that is 0."""
+    if waiting <= 0:
+        return reader.jobs(live), 0
+    return job_rows.screen(reader, live, waiting)
 
 
 def _age(reader: Reader) -> float | None:
