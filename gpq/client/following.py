@@ -44,10 +44,12 @@ def exit_status(job: job_answers.JobView) -> int:
     """The job's own exit status; 1 for one that ended otherwise than well and left none."""
     if job.exit_status is not None:
         return job.exit_status
-    return 0 if job.state == "completed" else 1
+    if job.state == "completed":
+        return 0
+    return 1
 
 
-def named(jobs: Iterable[int]) -> str:
+def job_names(jobs: Iterable[int]) -> str:
     """`job 4` or `jobs 4, 5`."""
     numbers = list(map(str, jobs))
     word = "job" if len(numbers) == 1 else "jobs"
@@ -79,7 +81,8 @@ def until_ended(
             return answer
         if time.monotonic() >= until:
             raise TimedOut(
-                f"{named(open_jobs)} did not end within {seconds:g} s", "they run on: `gpq status`"
+                f"{job_names(open_jobs)} did not end within {seconds:g} s",
+                "they run on: `gpq status`",
             )
         if listener is not None:
             listener(answer)

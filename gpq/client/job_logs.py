@@ -64,7 +64,9 @@ def _reader(daemon: Lasting, job: str, node: str) -> tailing.Read:
         name = node
         if node.isdigit():
             first = daemon.call(requests.Logs(job, attempt, limit=1), job_answers.LogChunk)
-            name = _ranked(first, int(node)) if first.attempt else ""
+            name = ""
+            if first.attempt:
+                name = _ranked(first, int(node))
         return daemon.call(
             requests.Logs(job, attempt, name, offset, tail=tail), job_answers.LogChunk
         )
@@ -135,7 +137,9 @@ class _LogFollower:
 
     def _read(self) -> job_answers.LogChunk:
         place, watcher = self._place, self._watcher
-        wait = watcher.patience(LOG_SLICE) if self._follow else 0.0
+        wait = 0.0
+        if self._follow:
+            wait = watcher.patience(LOG_SLICE)
         request = requests.Logs(place.job, place.attempt, place.name, place.offset, wait=wait)
         piece = self._daemon.call(request, job_answers.LogChunk)
         if self._follow and watcher.watched:

@@ -132,7 +132,7 @@ class SshChannel:
             return None
         # 255 is ssh's own; what the other end complained of is told as it is.
         if self.process.returncode not in (255, None):
-            return ssh_errors.last(output)
+            return ssh_errors.last_line(output)
         return ssh_errors.problem(
             output, self.target.host, self.target.shown, agentless=self.agentless
         )

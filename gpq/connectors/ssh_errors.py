@@ -120,7 +120,7 @@ def problem(
     """Of what ssh wrote to stderr; the last line where none of it is known, None where there is
     nothing. `ssh`: how it was started, for the hints; `agentless`: without the ssh-agent that it
     had before."""
-    return known(complaints, host, ssh, agentless=agentless) or last(complaints)
+    return known(complaints, host, ssh, agentless=agentless) or last_line(complaints)
 
 
 def known(
@@ -152,7 +152,7 @@ def _forget(complaints: str, host: str) -> str:
     return shlex.join(words)
 
 
-def last(complaints: str) -> Problem | None:
+def last_line(complaints: str) -> Problem | None:
     line = next((line.strip() for line in reversed(complaints.splitlines()) if line.strip()), "")
     return Problem(line[:LONGEST_LINE]) if line else None
 

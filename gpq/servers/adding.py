@@ -134,7 +134,7 @@ def offered(ssh_config: str, *, every: bool) -> list[str]:
             f"there is no {path}", "gpq nodes add user@host, or -F FILE where yours is another file"
         )
     node_hosts = {node.host for node in config.load().nodes.values()}
-    hosts = [host for host in ssh_hosts.listed(path) if host not in node_hosts]
+    hosts = [host for host in ssh_hosts.hosts(path) if host not in node_hosts]
     if not hosts:
         raise NotFound(
             f"{path} names no host that is not a node already",
@@ -148,10 +148,10 @@ def offered(ssh_config: str, *, every: bool) -> list[str]:
     )
     sys.stderr.write("Which of them? Numbers (1,3-4), or all: ")
     sys.stderr.flush()
-    return picked(sys.stdin.readline().strip(), hosts)
+    return choice(sys.stdin.readline().strip(), hosts)
 
 
-def picked(answer: str, hosts: list[str]) -> list[str]:
+def choice(answer: str, hosts: list[str]) -> list[str]:
     """Those that were named, in their order. Raises Refused, UsageError."""
     if not answer:
         raise Refused("none was picked", "numbers such as 1,3-4, or all")

@@ -247,14 +247,14 @@ class Transfer:
         self.gauge.progress += sent_bytes + hole_bytes
         self.gauge.moved += sent_bytes
         self.gauge.seconds += seconds
-        self._piece = fitting(self._piece, seconds)
+        self._piece = next_size(self._piece, seconds)
 
     def _check(self) -> None:
         if not self._is_wanted():
             raise Abandoned
 
 
-def fitting(piece: int, seconds: Seconds) -> int:
+def next_size(piece: int, seconds: Seconds) -> int:
     """The next size of a piece, after one of `piece` bytes took so long: at most doubled, within
     the limits."""
     size = piece * min(PIECE_SECONDS / max(seconds, 1e-4), 2.0)

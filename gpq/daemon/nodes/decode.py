@@ -123,7 +123,7 @@ def _device(info: Mapping[str, Any], foreign_reason: str, now: Seconds) -> Devic
     return device
 
 
-def stuck(attempts: Mapping[Key, Info]) -> tuple[tuple[str, str], ...]:
+def living_notes(attempts: Mapping[Key, Info]) -> tuple[tuple[str, str], ...]:
     """Notes on attempts that live on: what the node has of them beside its states."""
     notes = {key: str((info.get("exit") or {}).get("note") or "") for key, info in attempts.items()}
     return tuple(

@@ -46,7 +46,7 @@ def description(
         addresses=addresses,
         interface=settings.interface,
         ephemeral=decode.ephemeral_of(hello),
-        stuck=decode.stuck(attempts),
+        stuck=decode.living_notes(attempts),
         storage=storage_of(hello),
         strangers=_strangers(living, fates, f"{hello.get('path', '')}/attempts"),
         damage=decode.damage(hello, attempts),
