@@ -122,18 +122,18 @@ class _LogFollower:
         self._is_over = False
 
     def pieces(self) -> Iterator[job_answers.LogChunk]:
-        begun = 0  # the attempt whose first piece was handed on
+        current_attempt = 0  # the attempt whose first piece was handed on
         while not self._is_over:
             piece = self._read()
             if not self._place.find_node(piece):
                 continue
-            later = _later_attempt(piece) if self._every else 0
-            self._note_silence(piece, later)
-            is_first = later > 0 if piece.silent else piece.attempt != begun
+            next_attempt = _next_attempt(piece) if self._every else 0
+            self._note_silence(piece, next_attempt)
+            is_first = next_attempt > 0 if piece.silent else piece.attempt != current_attempt
             if piece.data or is_first:
-                begun = piece.attempt
+                current_attempt = piece.attempt
                 yield piece
-            self._go_on(piece, later)
+            self._go_on(piece, next_attempt)
 
     def _read(self) -> job_answers.LogChunk:
         place, watcher = self._place, self._watcher
@@ -146,22 +146,22 @@ class _LogFollower:
             _show_transfer(self._daemon, watcher, place.job, piece)
         return piece
 
-    def _note_silence(self, piece: job_answers.LogChunk, later: int) -> None:
+    def _note_silence(self, piece: job_answers.LogChunk, next_attempt: int) -> None:
         """Raises GpqError where nothing more is waited for."""
         is_known = bool(self._silence)
         self._silence = piece.silent
-        if not piece.silent or later:
+        if not piece.silent or next_attempt:
             return
         if self._is_last(piece):
             raise GpqError(piece.silent, "`gpq nodes` tells since when and why")
         if not is_known and not piece.ended:
             self._watcher.note(f"{piece.silent}; waiting for it")
 
-    def _go_on(self, piece: job_answers.LogChunk, later: int) -> None:
+    def _go_on(self, piece: job_answers.LogChunk, next_attempt: int) -> None:
         if piece.data:
             self._place.go_on(piece)
-        elif later and (piece.ended or piece.silent or not self._follow):
-            self._place.begin(later)
+        elif next_attempt and (piece.ended or piece.silent or not self._follow):
+            self._place.begin(next_attempt)
         elif self._is_last(piece):
             self._is_over = True
         else:
@@ -176,7 +176,7 @@ class _LogFollower:
         return piece.ended and (not self._every or piece.state in ENDED)
 
 
-def _later_attempt(piece: job_answers.LogChunk) -> int:
+def _next_attempt(piece: job_answers.LogChunk) -> int:
     """The next one of the job, 0 where there is none yet."""
     return next((attempt for attempt in piece.attempts if attempt > piece.attempt), 0)
 
