@@ -29,15 +29,25 @@ def start(metrics: str = "") -> bool:
 
     Raises the daemon's own error; Refused where one runs that serves metrics elsewhere, or none.
     """
-    url = outward.address(metrics).url if metrics else ""
-    begun = ensure_daemon(*(["--metrics", metrics] if metrics else []))
-    if url and not begun and (info := status()).metrics != url:
-        raise Refused(
-            "the daemon runs already and serves"
-            f" {f'metrics at {info.metrics}' if info.metrics else 'no metrics'}",
-            "`gpq daemon stop`, then try again; jobs run on",
-        )
+    if not metrics:
+        return ensure_daemon()
+    url = outward.address(metrics).url
+    begun = ensure_daemon("--metrics", metrics)
+    if not begun:
+        _expect_metrics(url)
     return begun
+
+
+def _expect_metrics(url: str) -> None:
+    """Raises Refused where the daemon that runs does not serve them there."""
+    current_url = status().metrics
+    if current_url == url:
+        return
+    offer = f"metrics at {current_url}" if current_url else "no metrics"
+    raise Refused(
+        f"the daemon runs already and serves {offer}",
+        "`gpq daemon stop`, then try again; jobs run on",
+    )
 
 
 def status() -> DaemonInfo:

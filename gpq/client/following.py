@@ -44,10 +44,12 @@ def exit_status(job: job_answers.JobView) -> int:
     """The job's own exit status; 1 for one that ended otherwise than well and left none."""
     if job.exit_status is not None:
         return job.exit_status
-    return 0 if job.state == "completed" else 1
+    if job.state == "completed":
+        return 0
+    return 1
 
 
-def named(jobs: Iterable[int]) -> str:
+def job_names(jobs: Iterable[int]) -> str:
     """`job 4` or `jobs 4, 5`."""
     numbers = list(map(str, jobs))
     word = "job" if len(numbers) == 1 else "jobs"
@@ -79,7 +81,8 @@ def until_ended(
             return answer
         if time.monotonic() >= until:
             raise TimedOut(
-                f"{named(open_jobs)} did not end within {seconds:g} s", "they run on: `gpq status`"
+                f"{job_names(open_jobs)} did not end within {seconds:g} s",
+                "they run on: `gpq status`",
             )
         if listener is not None:
             listener(answer)
@@ -103,10 +106,15 @@ def cancelled(
     live_ids = {job.id for job in before if job.state not in ENDED}
     if not live_ids.intersection(answer.ended):
         return answer
-    after = daemon.call(requests.Status(list(map(str, answer.ended))), job_answers.JobList).jobs
-    cancelled_ids = [job.id for job in after if job.id in live_ids and job.state == "cancelled"]
+    cancelled_ids = [job for job in _cancelled_ids(daemon, answer.ended) if job in live_ids]
     return msgspec.structs.replace(
         answer,
         cancelled=[*answer.cancelled, *cancelled_ids],
         ended=[job for job in answer.ended if job not in cancelled_ids],
     )
+
+
+def _cancelled_ids(daemon: Lasting, jobs: Iterable[int]) -> list[int]:
+    """Those of the jobs that are cancelled."""
+    rows = daemon.call(requests.Status([str(job) for job in jobs]), job_answers.JobList).jobs
+    return [row.id for row in rows if row.state == "cancelled"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpq.client import tailing
@@ -43,7 +43,9 @@ def log(
     for piece in follower.pieces():
         any_output = any_output or bool(piece.data or piece.silent)
         yield piece
-    row = None if any_output else newest(daemon, job)
+    if any_output:
+        return
+    row = newest(daemon, job)
     if row is not None and row.started_at is None:
         raise _no_log(row)
 
@@ -59,10 +61,12 @@ def _expect_log(row: job_answers.JobView, watcher: Watcher, *, follow: bool) -> 
 
 def _reader(daemon: Lasting, job: str, node: str) -> tailing.Read:
     def read(attempt: int, offset: int, tail: int) -> job_answers.LogChunk:
-        name = "" if node.isdigit() else node
+        name = node
         if node.isdigit():
             first = daemon.call(requests.Logs(job, attempt, limit=1), job_answers.LogChunk)
-            name = _ranked(first, int(node)) if first.attempt else ""
+            name = ""
+            if first.attempt:
+                name = _ranked(first, int(node))
         return daemon.call(
             requests.Logs(job, attempt, name, offset, tail=tail), job_answers.LogChunk
         )
@@ -118,44 +122,46 @@ class _LogFollower:
         self._is_over = False
 
     def pieces(self) -> Iterator[job_answers.LogChunk]:
-        begun = 0  # the attempt whose first piece was handed on
+        current_attempt = 0  # the attempt whose first piece was handed on
         while not self._is_over:
             piece = self._read()
             if not self._place.find_node(piece):
                 continue
-            later = _later_attempt(piece) if self._every else 0
-            self._note_silence(piece, later)
-            is_first = later > 0 if piece.silent else piece.attempt != begun
+            next_attempt = _next_attempt(piece) if self._every else 0
+            self._note_silence(piece, next_attempt)
+            is_first = next_attempt > 0 if piece.silent else piece.attempt != current_attempt
             if piece.data or is_first:
-                begun = piece.attempt
+                current_attempt = piece.attempt
                 yield piece
-            self._go_on(piece, later)
+            self._go_on(piece, next_attempt)
 
     def _read(self) -> job_answers.LogChunk:
         place, watcher = self._place, self._watcher
-        wait = watcher.patience(LOG_SLICE) if self._follow else 0.0
+        wait = 0.0
+        if self._follow:
+            wait = watcher.patience(LOG_SLICE)
         request = requests.Logs(place.job, place.attempt, place.name, place.offset, wait=wait)
         piece = self._daemon.call(request, job_answers.LogChunk)
         if self._follow and watcher.watched:
             _show_transfer(self._daemon, watcher, place.job, piece)
         return piece
 
-    def _note_silence(self, piece: job_answers.LogChunk, later: int) -> None:
+    def _note_silence(self, piece: job_answers.LogChunk, next_attempt: int) -> None:
         """Raises GpqError where nothing more is waited for."""
         is_known = bool(self._silence)
         self._silence = piece.silent
-        if not piece.silent or later:
+        if not piece.silent or next_attempt:
             return
         if self._is_last(piece):
             raise GpqError(piece.silent, "`gpq nodes` tells since when and why")
         if not is_known and not piece.ended:
             self._watcher.note(f"{piece.silent}; waiting for it")
 
-    def _go_on(self, piece: job_answers.LogChunk, later: int) -> None:
+    def _go_on(self, piece: job_answers.LogChunk, next_attempt: int) -> None:
         if piece.data:
             self._place.go_on(piece)
-        elif later and (piece.ended or piece.silent or not self._follow):
-            self._place.begin(later)
+        elif next_attempt and (piece.ended or piece.silent or not self._follow):
+            self._place.begin(next_attempt)
         elif self._is_last(piece):
             self._is_over = True
         else:
@@ -170,7 +176,7 @@ class _LogFollower:
         return piece.ended and (not self._every or piece.state in ENDED)
 
 
-def _later_attempt(piece: job_answers.LogChunk) -> int:
+def _next_attempt(piece: job_answers.LogChunk) -> int:
     """The next one of the job, 0 where there is none yet."""
     return next((attempt for attempt in piece.attempts if attempt > piece.attempt), 0)
 
@@ -179,8 +185,9 @@ def _show_transfer(
     daemon: Lasting, watcher: Watcher, job: str, piece: job_answers.LogChunk
 ) -> None:
     """Of the files of a job that starts and has said nothing yet."""
-    starting = piece.state in BEGINNING and not piece.data
-    rows = daemon.call(requests.Status([job]), job_answers.JobList).jobs if starting else ()
+    rows: Sequence[job_answers.JobView] = ()
+    if piece.state in BEGINNING and not piece.data:
+        rows = daemon.call(requests.Status([job]), job_answers.JobList).jobs
     watcher.show(rows)
 
 
@@ -200,7 +207,7 @@ def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> job_ans
 
 def _unstarted(row: job_answers.JobView) -> str:
     never = "never started" if row.state in ENDED else "has not started"
-    why = f"{row.state}, {row.reason}" if row.reason else row.state
+    why = ", ".join(filter(None, [row.state, row.reason]))
     if row.reason.startswith(row.state):
         why = row.reason
     return f"job {row.id} {never}: it is {why}"

@@ -118,14 +118,10 @@ def result(line: bytes) -> "dict[str, Any]":
         raise DaemonUnreachable(
             f"what listens at {paths.socket()} is no gpq daemon", RESTART
         ) from None
-    if not isinstance(answer, dict) or answer.get("v") != VERSION:
-        program = answer.get("program", "unknown") if isinstance(answer, dict) else "unknown"
-        version = answer.get("v", "?") if isinstance(answer, dict) else "?"
-        raise DaemonUnreachable(
-            f"the daemon is of another version ({program}, protocol {version}); this gpq speaks"
-            f" protocol {VERSION}",
-            RESTART,
-        )
+    if not isinstance(answer, dict):
+        raise _other_version({})
+    if answer.get("v") != VERSION:
+        raise _other_version(answer)
     if not answer.get("ok"):
         kind = BY_CODE.get(answer.get("code", 1), GpqError)
         raise kind(
@@ -133,6 +129,15 @@ def result(line: bytes) -> "dict[str, Any]":
         )
     content = answer.get("result")
     return content if isinstance(content, dict) else {}
+
+
+def _other_version(answer: "dict[str, Any]") -> DaemonUnreachable:
+    program, version = answer.get("program", "unknown"), answer.get("v", "?")
+    return DaemonUnreachable(
+        f"the daemon is of another version ({program}, protocol {version}); this gpq speaks"
+        f" protocol {VERSION}",
+        RESTART,
+    )
 
 
 class NobodyListens(DaemonUnreachable):

@@ -73,4 +73,6 @@ def python_path() -> dict[str, str]:
         str(Path(str(package.__file__)).resolve().parents[1]) for package in (gpq, gpq_agent)
     )
     missing_folders = [folder for folder in own_folders if folder not in usual]
-    return {"PYTHONPATH": os.pathsep.join(missing_folders)} if missing_folders else {}
+    if not missing_folders:
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(missing_folders)}

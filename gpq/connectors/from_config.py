@@ -31,29 +31,32 @@ def ssh_arguments(node: str, config: NodeConfig, home: str) -> list[str]:
     wherever it goes on."""
     folder = f"~/.gpq/nodes/{daemon_id(home)}"
     spool = config.spool or f"{folder}/{node}"
-    checkpoints = (
-        f"{config.checkpoints}/{daemon_id(home)}" if config.checkpoints else f"{folder}/checkpoints"
-    )
+    checkpoints = _checkpoints(config, home) or f"{folder}/checkpoints"
     return ["--spool", spool, "--checkpoints", checkpoints, *_common(config)]
 
 
 def local_arguments(config: NodeConfig, home: str, spool: str) -> list[str]:
     """Checkpoints lie in one folder, for a job that moves from node to node, unless the node has
     one of its own."""
-    own_folder = f"{config.checkpoints}/{daemon_id(home)}" if config.checkpoints else ""
-    return [
-        "--spool",
-        spool,
-        "--checkpoints",
-        own_folder or os.path.join(home, "checkpoints"),
-        *_common(config),
-    ]
+    checkpoints = _checkpoints(config, home) or os.path.join(home, "checkpoints")
+    return ["--spool", spool, "--checkpoints", checkpoints, *_common(config)]
+
+
+def _checkpoints(config: NodeConfig, home: str) -> str:
+    """The folder of the node's own, "" for none."""
+    if not config.checkpoints:
+        return ""
+    return f"{config.checkpoints}/{daemon_id(home)}"
 
 
 def _common(config: NodeConfig) -> list[str]:
-    cores = ["--cores", ",".join(map(str, config.cores))] if config.cores else []
-    visible = ["--visible", config.visible] if config.visible != "uuid" else []
-    return ["--slots", "auto" if config.slots is None else str(config.slots), *cores, *visible]
+    slots = "auto" if config.slots is None else str(config.slots)
+    arguments = ["--slots", slots]
+    if config.cores:
+        arguments += ["--cores", ",".join(map(str, config.cores))]
+    if config.visible != "uuid":
+        arguments += ["--visible", config.visible]
+    return arguments
 
 
 def daemon_id(home: str) -> str:

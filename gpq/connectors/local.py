@@ -97,12 +97,10 @@ class LocalConnector:
     def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
         """In a session of its own, so that Ctrl-C and the end of a terminal do not reach it; from
         /, so that no file in the current folder is taken for a module."""
-        errors = (
-            subprocess.DEVNULL
-            if self.errors is None
-            else os.open(self.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        )
-        complaints = os.fstat(errors).st_size if self.errors is not None else 0
+        errors, complaints = subprocess.DEVNULL, 0
+        if self.errors is not None:
+            errors = os.open(self.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            complaints = os.fstat(errors).st_size
         try:
             process = subprocess.Popen(
                 argv,

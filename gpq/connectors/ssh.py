@@ -82,10 +82,11 @@ class Target:
 
     def argv(self, *options: str) -> list[str]:
         """The command line without what is to be run."""
-        target_options = [
-            *(["-p", str(self.port)] if self.port else []),
-            *(["-i", self.identity] if self.identity else []),
-        ]
+        target_options: list[str] = []
+        if self.port:
+            target_options += ["-p", str(self.port)]
+        if self.identity:
+            target_options += ["-i", self.identity]
         return [self.command[0], *options, *self.command[1:], *target_options]
 
     @property
@@ -131,7 +132,7 @@ class SshChannel:
             return None
         # 255 is ssh's own; what the other end complained of is told as it is.
         if self.process.returncode not in (255, None):
-            return ssh_errors.last(output)
+            return ssh_errors.last_line(output)
         return ssh_errors.problem(
             output, self.target.host, self.target.shown, agentless=self.agentless
         )
@@ -205,18 +206,25 @@ class SshConnector:
                 talk.answer(word, NO_PYTHON, self._python)
             talk.over()
         except EOFError:
-            # What is no login shell says so where a shell would have answered.
-            noise = "" if talk.seconds else talk.noise.decode("utf-8", "replace")
-            problem = ssh_errors.known(noise, target.host) or channel.problem()
-            channel.close()
-            if problem is None:
-                problem = ssh_errors.ended(target.host, channel.process.returncode, target.shown)
-            kind = Refused if problem.lasting else GpqError
-            raise kind(problem.sentence, problem.hint) from None
+            raise self._refusal(channel, talk) from None
         except BaseException:
             channel.close()
             raise
         return channel
+
+    def _refusal(self, channel: SshChannel, talk: Handshake) -> GpqError:
+        """Of a connection that ended before the program there could be started."""
+        problem = None
+        if not talk.seconds:  # what is no login shell says so where a shell would have answered
+            noise = talk.noise.decode("utf-8", "replace")
+            problem = ssh_errors.known(noise, self.target.host)
+        problem = problem or channel.problem()
+        channel.close()
+        if problem is None:
+            code = channel.process.returncode
+            problem = ssh_errors.ended(self.target.host, code, self.target.shown)
+        kind = Refused if problem.lasting else GpqError
+        return kind(problem.sentence, problem.hint)
 
     def _connect(self) -> SshChannel:
         """ssh, in a session of its own: no terminal to ask on, and all that it starts can be
@@ -227,7 +235,8 @@ class SshConnector:
         if self._agents is not None:
             environment.pop(VARIABLE, None)
             agent = self._agents.answering()
-            environment |= {VARIABLE: agent} if agent else {}
+            if agent:
+                environment[VARIABLE] = agent
         argv = [
             *self.target.argv(*FIXED),
             *ALIVE,

@@ -102,7 +102,9 @@ def _keys(path: str) -> int | None:
             line.connect(path)
             line.sendall(ASK)
             _, kind = struct.unpack(">IB", _read(line, 5))
-            return int(struct.unpack(">I", _read(line, 4))[0]) if kind == ANSWER else 0
+            if kind != ANSWER:
+                return 0
+            return int(struct.unpack(">I", _read(line, 4))[0])
         except OSError:
             return None
 

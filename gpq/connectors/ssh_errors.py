@@ -17,7 +17,9 @@ class Problem:
     lasting: bool = False
 
     def __str__(self) -> str:
-        return f"{self.sentence} ({self.hint})" if self.hint else self.sentence
+        if not self.hint:
+            return self.sentence
+        return f"{self.sentence} ({self.hint})"
 
 
 NO_KEYS = r"Permission denied \("
@@ -118,7 +120,7 @@ def problem(
     """Of what ssh wrote to stderr; the last line where none of it is known, None where there is
     nothing. `ssh`: how it was started, for the hints; `agentless`: without the ssh-agent that it
     had before."""
-    return known(complaints, host, ssh, agentless=agentless) or last(complaints)
+    return known(complaints, host, ssh, agentless=agentless) or last_line(complaints)
 
 
 def known(
@@ -143,16 +145,14 @@ def _forget(complaints: str, host: str) -> str:
     """The command for a key that changed, with the file and the name that ssh says."""
     name = re.search(r"Host key for (\S+) has changed", complaints)
     file = re.search(r"Offending \S+ key in (.+):\d+", complaints)
-    words = [
-        "ssh-keygen",
-        *(["-f", file[1]] if file else []),
-        "-R",
-        name[1] if name else host.rpartition("@")[2],
-    ]
+    words = ["ssh-keygen"]
+    if file:
+        words += ["-f", file[1]]
+    words += ["-R", name[1] if name else host.rpartition("@")[2]]
     return shlex.join(words)
 
 
-def last(complaints: str) -> Problem | None:
+def last_line(complaints: str) -> Problem | None:
     line = next((line.strip() for line in reversed(complaints.splitlines()) if line.strip()), "")
     return Problem(line[:LONGEST_LINE]) if line else None
 

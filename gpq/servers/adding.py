@@ -98,13 +98,12 @@ def add(
 
 def check(request: Wanted, findings: first_contact.Findings) -> None:
     """Is there what was asked for, and anything at all? Raises Refused."""
-    gpus = [device for device in findings.devices if device["kind"] == "cuda"]
-    indices = [str(device["index"]) for device in gpus]
-    gpu_names = {*indices, *(str(device["id"]) for device in gpus)}
+    indices = [str(device["index"]) for device in findings.gpus]
+    gpu_names = {*indices, *(str(device["id"]) for device in findings.gpus)}
     missing_gpus = ", ".join(gpu for gpu in request.gpus if gpu not in gpu_names)
     if missing_gpus:
         hint = findings.problem or "it has none; --slots N makes CPU slots of its cores"
-        if gpus:
+        if indices:
             hint = f"it has {', '.join(indices)}"
         raise Refused(f"there is no GPU {missing_gpus} on {request.host}: not added", hint)
     if request.slots == 0 and not findings.devices:
@@ -135,7 +134,7 @@ def offered(ssh_config: str, *, every: bool) -> list[str]:
             f"there is no {path}", "gpq nodes add user@host, or -F FILE where yours is another file"
         )
     node_hosts = {node.host for node in config.load().nodes.values()}
-    hosts = [host for host in ssh_hosts.listed(path) if host not in node_hosts]
+    hosts = [host for host in ssh_hosts.hosts(path) if host not in node_hosts]
     if not hosts:
         raise NotFound(
             f"{path} names no host that is not a node already",
@@ -149,10 +148,10 @@ def offered(ssh_config: str, *, every: bool) -> list[str]:
     )
     sys.stderr.write("Which of them? Numbers (1,3-4), or all: ")
     sys.stderr.flush()
-    return picked(sys.stdin.readline().strip(), hosts)
+    return choice(sys.stdin.readline().strip(), hosts)
 
 
-def picked(answer: str, hosts: list[str]) -> list[str]:
+def choice(answer: str, hosts: list[str]) -> list[str]:
     """Those that were named, in their order. Raises Refused, UsageError."""
     if not answer:
         raise Refused("none was picked", "numbers such as 1,3-4, or all")

@@ -109,8 +109,8 @@ def _table(lines: Sequence[str], name: str) -> tuple[int, int]:
         raise Refused(
             f"node {name} has no table [nodes.{name}] of its own in {paths.config()}", BY_HAND
         )
-    following = range(first + 1, len(lines))
-    return first, next((index for index in following if HEADER.match(lines[index])), len(lines))
+    body = range(first + 1, len(lines))
+    return first, next((index for index in body if HEADER.match(lines[index])), len(lines))
 
 
 def _last_text(lines: Sequence[str]) -> int:

@@ -41,6 +41,10 @@ class Findings:
     devices: list[dict[str, Any]]
     address: str
 
+    @property
+    def gpus(self) -> list[dict[str, Any]]:
+        return [device for device in self.devices if device["kind"] == "cuda"]
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

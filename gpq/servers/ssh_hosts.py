@@ -14,7 +14,7 @@ from gpq.config_rules import HOST
 DEEPEST = 16  # includes within includes, as ssh has it
 
 
-def listed(path: str) -> list[str]:
+def hosts(path: str) -> list[str]:
     """In the order of the file, each once."""
     return list(dict.fromkeys(name for name in _hosts(path, 0) if HOST.fullmatch(name)))
 

@@ -18,7 +18,7 @@ from gpq.cli.shared import output
 from gpq.config import parse
 from gpq.errors import GpqError, NotFound, Refused, UsageError
 from gpq.servers import config_file, first_contact, host_keys, ssh_hosts
-from gpq.servers.adding import Wanted, add, check, picked
+from gpq.servers.adding import Wanted, add, check, choice
 from gpq.servers.first_contact import Findings
 from tests.cli.conftest import Call, Gpq
 from tests.support.sshd import Sshd
@@ -98,8 +98,8 @@ def test_the_hosts_of_an_ssh_config_are_the_concrete_ones_also_of_included_files
         f'# Host no\nHost gpu1 gpu2 *.lab\n  User me\nhost="gpu 4"\nHOST=gpu5\nHost !gpu6 gpu7\nMatch host gpu8\n'
         f"Host -oProxyCommand=x gpu?\nInclude {tmp_path}/mor*\nInclude /no/such\nHost gpu1\n"
     )
-    assert ssh_hosts.listed(str(tmp_path / "main")) == ["gpu1", "gpu2", "gpu5", "gpu3"]
-    assert ssh_hosts.listed(str(tmp_path / "none")) == []
+    assert ssh_hosts.hosts(str(tmp_path / "main")) == ["gpu1", "gpu2", "gpu5", "gpu3"]
+    assert ssh_hosts.hosts(str(tmp_path / "none")) == []
 
 
 def test_hosts_of_the_ssh_config_are_added_and_who_fails_is_named(gpq: Gpq, home: Path, server: Sshd) -> None:
@@ -124,13 +124,13 @@ def test_hosts_of_the_ssh_config_are_added_and_who_fails_is_named(gpq: Gpq, home
 
 def test_numbers_pick_from_a_list() -> None:
     hosts = ["a", "b", "c", "d"]
-    assert picked("4, 1-2", hosts) == ["a", "b", "d"]
-    assert picked("all", hosts) == hosts
+    assert choice("4, 1-2", hosts) == ["a", "b", "d"]
+    assert choice("all", hosts) == hosts
     for wrong in ("5", "0", "x", "-1", "2-1"):
         with pytest.raises(UsageError):
-            picked(wrong, hosts)
+            choice(wrong, hosts)
     with pytest.raises(Refused):
-        picked("", hosts)
+        choice("", hosts)
 
 
 def test_gpus_that_are_not_there_and_a_server_with_nothing_are_refused() -> None:

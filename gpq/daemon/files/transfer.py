@@ -63,7 +63,9 @@ class Gauge:
     @property
     def rate(self) -> float:
         """Bytes a second, 0 while that is not known."""
-        return self.moved / self.seconds if self.seconds > 0 else 0.0
+        if self.seconds <= 0:
+            return 0.0
+        return self.moved / self.seconds
 
 
 class NodeSource:
@@ -142,7 +144,8 @@ class Transfer:
                 return
             except NodeSilent as error:
                 now = time.monotonic()
-                cut_at = now if cut_at is None or self.gauge.moved > before else cut_at
+                if cut_at is None or self.gauge.moved > before:
+                    cut_at = now
                 self.gauge.note = f"interrupted: {error.message}"
                 if now - cut_at > GIVE_UP:
                     raise
@@ -166,7 +169,8 @@ class Transfer:
                     self._send(ahead, index, offset)
         digests = self._digests(index for index, _ in missing_files)
         self._check()
-        self.gauge.note = "being checked" if missing_files else ""
+        if missing_files:
+            self.gauge.note = "being checked"
         self._target("seal", {**self._subject, "files": self._files, "digests": digests}, LONG_WORK)
         self.gauge.note = ""
 
@@ -186,19 +190,20 @@ class Transfer:
         queue = list(indices)
 
         def read() -> Future[list[str]]:
-            return ahead.submit(
-                self._source.gather, [str(self._files[index][0]) for index in self._batch(queue)]
-            )
+            paths = [str(self._files[index][0]) for index in self._batch(queue)]
+            return ahead.submit(self._source.gather, paths)
 
-        future = read() if queue else None
-        while future is not None:
+        if queue:
+            future = read()
+        while queue:
             self._check()
             began = time.monotonic()
             contents = future.result()
             if not contents:
                 raise GpqError(f"{self._files[queue[0]][0]} cannot be read", "try again")
             batch, queue = queue[: len(contents)], queue[len(contents) :]
-            future = read() if queue else None
+            if queue:
+                future = read()
             parts = [list(pair) for pair in zip(batch, contents, strict=True)]
             self._target("scatter", {**self._subject, "parts": parts}, ANSWER)
             self._count(sum(self._size(index) for index in batch), 0, time.monotonic() - began)
@@ -242,14 +247,14 @@ class Transfer:
         self.gauge.progress += sent_bytes + hole_bytes
         self.gauge.moved += sent_bytes
         self.gauge.seconds += seconds
-        self._piece = fitting(self._piece, seconds)
+        self._piece = next_size(self._piece, seconds)
 
     def _check(self) -> None:
         if not self._is_wanted():
             raise Abandoned
 
 
-def fitting(piece: int, seconds: Seconds) -> int:
+def next_size(piece: int, seconds: Seconds) -> int:
     """The next size of a piece, after one of `piece` bytes took so long: at most doubled, within
     the limits."""
     size = piece * min(PIECE_SECONDS / max(seconds, 1e-4), 2.0)

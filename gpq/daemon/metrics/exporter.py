@@ -97,13 +97,13 @@ class Exporter:
         try:
             self._server = _Server(self._address, self._page.text)
         except OSError as error:
-            why = (
+            problem = (
                 f"{self._address.host}:{self._address.port} cannot be had:"
                 f" {(error.strerror or str(error)).lower()}"
             )
-            if why != self._problem:
-                log.warning("no metrics are served: %s; tried again every %.0f s", why, AGAIN)
-            self._problem = why
+            if problem != self._problem:
+                log.warning("no metrics are served: %s; tried again every %.0f s", problem, AGAIN)
+            self._problem = problem
             return
         self._problem = ""
         log.info("metrics are served at %s", self._address.url)

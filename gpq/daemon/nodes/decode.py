@@ -123,7 +123,7 @@ def _device(info: Mapping[str, Any], foreign_reason: str, now: Seconds) -> Devic
     return device
 
 
-def stuck(attempts: Mapping[Key, Info]) -> tuple[tuple[str, str], ...]:
+def living_notes(attempts: Mapping[Key, Info]) -> tuple[tuple[str, str], ...]:
     """Notes on attempts that live on: what the node has of them beside its states."""
     notes = {key: str((info.get("exit") or {}).get("note") or "") for key, info in attempts.items()}
     return tuple(
@@ -183,21 +183,16 @@ def addresses_of(hello: Mapping[str, Any], address: str, interface: str) -> tupl
     it names, else where ssh has reached it and then wherever else it may be reached."""
     if address:
         return (address,)
-    rows = [(str(name), str(candidate)) for name, candidate in hello.get("network", ())][
-        :MOST_ADDRESSES
-    ]
+    rows = list(hello.get("network", ()))[:MOST_ADDRESSES]
     addresses = [
-        candidate for name, candidate in rows if interface in ("", name) and is_address(candidate)
+        str(candidate)
+        for name, candidate in rows
+        if interface in ("", str(name)) and is_address(str(candidate))
     ]
     ssh = str(hello.get("address") or "")
-    return tuple(
-        dict.fromkeys(
-            [
-                *([ssh] if is_address(ssh) and (not interface or ssh in addresses) else []),
-                *addresses,
-            ]
-        )
-    )
+    if is_address(ssh) and (not interface or ssh in addresses):
+        addresses.insert(0, ssh)
+    return tuple(dict.fromkeys(addresses))
 
 
 def is_address(text: str) -> bool:

@@ -29,14 +29,14 @@ def description(
     now: Seconds,
 ) -> Node:
     """`attempts`: those that the node has; `yields`: users who want it back."""
-    living = {key: info for key, info in attempts.items() if info["state"] in ALIVE}
-    fates = {key: fate(snapshot, settings.node, *key) for key in living}
+    living_attempts = {key: info for key, info in attempts.items() if info["state"] in ALIVE}
+    fates = {key: fate(snapshot, settings.node, *key) for key in living_attempts}
     addresses = decode.addresses_of(hello, settings.address, settings.interface)
     return Node(
         id=settings.node,
         state=NodeState.UP,
         devices=decode.devices_of(
-            devices, _foreign_reasons(living, fates), tuple(settings.gpus), now
+            devices, _foreign_reasons(living_attempts, fates), tuple(settings.gpus), now
         ),
         cores=decode.whole(hello.get("cores", 0)),
         memory_mib=decode.whole(hello.get("memory_mib", 0)),
@@ -46,9 +46,9 @@ def description(
         addresses=addresses,
         interface=settings.interface,
         ephemeral=decode.ephemeral_of(hello),
-        stuck=decode.stuck(attempts),
+        stuck=decode.living_notes(attempts),
         storage=storage_of(hello),
-        strangers=_strangers(living, fates, f"{hello.get('path', '')}/attempts"),
+        strangers=_strangers(living_attempts, fates, f"{hello.get('path', '')}/attempts"),
         damage=decode.damage(hello, attempts),
         owner=settings.owner,
         yields=tuple(sorted(map(str, yields)))[:MOST_YIELDS],
@@ -60,10 +60,10 @@ def storage_of(hello: Mapping[str, Any]) -> str:
     return str(hello.get("storage") or "")
 
 
-def _foreign_reasons(living: Mapping[Key, Info], fates: Mapping[Key, Fate]) -> dict[str, str]:
+def _foreign_reasons(attempts: Mapping[Key, Info], fates: Mapping[Key, Fate]) -> dict[str, str]:
     """Why devices are not to be had, by device."""
     reasons: dict[str, str] = {}
-    for key, info in living.items():
+    for key, info in attempts.items():
         reason = _reason(key, fates[key])
         if reason:
             reasons |= dict.fromkeys(info.get("devices", ()), reason)
@@ -83,7 +83,7 @@ def _reason(key: Key, attempt_fate: Fate) -> str:
 
 
 def _strangers(
-    living: Mapping[Key, Info], fates: Mapping[Key, Fate], folder: str
+    attempts: Mapping[Key, Info], fates: Mapping[Key, Fate], folder: str
 ) -> tuple[Stranger, ...]:
     """What is committed a moment later is none: no job is started before it is."""
     return tuple(
@@ -93,6 +93,6 @@ def _strangers(
             pid=decode.whole(info.get("pid") or 0),
             folder=f"{folder}/{wire.attempt_key(*key)}",
         )
-        for key, info in sorted(living.items())
+        for key, info in sorted(attempts.items())
         if fates[key] is Fate.STRANGER
     )

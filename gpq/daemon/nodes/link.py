@@ -78,29 +78,31 @@ class Link:
                 log.info("%s: noise on the line: %.200r", self._name, line)  # a login banner, say
                 continue
             number = message.get("id")
+            if not isinstance(number, int):
+                continue
             with self._lock:
-                callback = self._pending.pop(number, None) if isinstance(number, int) else None
+                callback = self._pending.pop(number, None)
             if callback is not None:  # the greeting has the number 0
                 callback(message)
         raise LinkLost(self._lost)
 
-    def end(self, why: str) -> None:
+    def end(self, reason: str) -> None:
         """Ask the link to end, from any thread: the agent sees the end of its input, and `serve`
         the agent's end."""
         with self._lock:
-            self._lost = self._lost or why
+            self._lost = self._lost or reason
         self._outbox.put(None)
 
-    def close(self, why: str) -> None:
+    def close(self, reason: str) -> None:
         """After `serve`, in its thread: let go of the agent and answer whoever still waits."""
-        self.end(why)
+        self.end(reason)
         with self._lock:
             callbacks = list(self._pending.values())
             self._pending.clear()
         with contextlib.suppress(OSError):
             self._channel.close()
         for callback in callbacks:
-            callback(_lost_reply(why))
+            callback(_lost_reply(reason))
 
     def _lines(self, silence: Seconds) -> Iterator[bytes]:
         descriptor = self._channel.reader.fileno()
@@ -154,5 +156,5 @@ def _decode(line: bytes) -> Reply:
     return message
 
 
-def _lost_reply(why: str) -> Reply:
-    return {"ok": False, "lost": True, "error": why}
+def _lost_reply(reason: str) -> Reply:
+    return {"ok": False, "lost": True, "error": reason}

@@ -266,8 +266,8 @@ class Conversation:
         """Say again what still stands and has had no effect, and let go of what is over."""
         for action in standing(snapshot, self.node):
             state = attempts.get((action.job, action.attempt), {}).get("state")
-            lacking = state is None if isinstance(action, Launch) else state in ALIVE
-            if lacking and self._repetition.is_time(action):
+            expected_states = (None,) if isinstance(action, Launch) else ALIVE
+            if state in expected_states and self._repetition.is_time(action):
                 self._say(send, action)
         for look in environments.wanted(replace(snapshot, now=self._clock.now()), self.node):
             self._looks.ask(send, look)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -14,7 +15,6 @@ from gpq_agent import wire
 from gpq import paths
 from gpq.config import NodeConfig
 from gpq.connectors import from_config
-from gpq.connectors.base import Connector
 from gpq.connectors.library import library
 from gpq.connectors.local import LocalConnector
 from gpq.connectors.ssh_agents import VARIABLE, SshAgents, of_process
@@ -97,28 +97,29 @@ class LiveWorld:
         folder = os.path.join(self._home, "nodes", node)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         errors = Path(folder) / "agent.log"
-        connector: Connector
-        if config.connector == "ssh":
-            connector = from_config.ssh(config, errors, self._agents)
-            arguments = from_config.ssh_arguments(node, config, self._home)
-        else:
-            connector = LocalConnector(errors, python=config.python)
-            arguments = from_config.local_arguments(config, self._home, folder)
-        local = config.connector != "ssh"
         settings = NodeSettings(
             node,
-            library=self._library if local else "",
             gpus=config.gpus,
             address=config.address,
             interface=config.interface,
             owner=config.owner,
             python=config.script_python,
-            variables=paths.of_jobs(self._home) if local else {},
-            attributes=self._attributes if local else None,
             setup_limit=self._setup_limit,
             log_limit=self._log_limit,
         )
-        return NodeClient(connector, arguments, settings, self._ports)
+        if config.connector == "ssh":
+            ssh = from_config.ssh(config, errors, self._agents)
+            arguments = from_config.ssh_arguments(node, config, self._home)
+            return NodeClient(ssh, arguments, settings, self._ports)
+        settings = replace(
+            settings,
+            library=self._library,
+            variables=paths.of_jobs(self._home),
+            attributes=self._attributes,
+        )
+        local = LocalConnector(errors, python=config.python)
+        arguments = from_config.local_arguments(config, self._home, folder)
+        return NodeClient(local, arguments, settings, self._ports)
 
     def ask(
         self, node: NodeId, operation: str, fields: Mapping[str, Any], timeout: Seconds

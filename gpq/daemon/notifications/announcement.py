@@ -30,6 +30,7 @@ KINDS = (
     facts.TimeLimitReached,
 )  # fmt: skip
 HOW = {JobState.TIMEOUT: "ran out of time", JobState.CANCELLED: "was cancelled"}
+MOST_HEADLINES = 50  # of one letter
 WITH_LOG = ("retry", "fail", "end")  # words after which a log says something
 
 
@@ -71,7 +72,9 @@ def _is_first_server(event: facts.Started, job: Job) -> bool:
 
 def headline(job: Job, word: str, fact: str) -> str:
     """One line: ``job 42 train failed: exit 1``."""
-    name = f"job {job.id}{f' {job.name}' if job.name else ''}"
+    name = f"job {job.id}"
+    if job.name:
+        name += f" {job.name}"
     match word:
         case "start":
             return f"{name} runs"
@@ -79,10 +82,15 @@ def headline(job: Job, word: str, fact: str) -> str:
             return f"{name} runs again"
         case "retry":
             return f"{name}: {fact}"
+        case "fail" if job.state not in TERMINAL and fact.startswith("held"):
+            return f"{name} is {fact}"
         case "fail" if job.state not in TERMINAL:
-            return f"{name} is {fact}" if fact.startswith("held") else f"{name}: {fact}"
+            return f"{name}: {fact}"
+    outcome = f"{name} {HOW.get(job.state, str(job.state))}"
     end_line = event_text.ended_line(job)
-    return f"{name} {HOW.get(job.state, str(job.state))}{f': {end_line}' if end_line else ''}"
+    if end_line:
+        outcome += f": {end_line}"
+    return outcome
 
 
 def letter(job: Job, word: str, fact: str, lines: Sequence[str], note: str, now: Seconds) -> Letter:
@@ -110,8 +118,7 @@ def letter(job: Job, word: str, fact: str, lines: Sequence[str], note: str, now:
 
 def digest(headlines: Sequence[str]) -> Letter:
     """About many at once."""
-    lines = [
-        *headlines[:50],
-        *([f"and {len(headlines) - 50} more: gpq status"] if len(headlines) > 50 else []),
-    ]
+    lines = [*headlines[:MOST_HEADLINES]]
+    if len(headlines) > MOST_HEADLINES:
+        lines.append(f"and {len(headlines) - MOST_HEADLINES} more: gpq status")
     return Letter(f"gpq: {len(headlines)} news of jobs", "\n".join(lines))

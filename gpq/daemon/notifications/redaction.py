@@ -51,7 +51,7 @@ def last_lines(text: str, count: int, env: Iterable[tuple[str, str]] = ()) -> li
     raw_lines = text.replace("\r\n", "\n").split("\n")
     plain_lines = (plain(line.rpartition("\r")[2] or line) for line in raw_lines)
     lines = [line for line in plain_lines if line]
-    return [shown(line, secrets) for line in lines[max(len(lines) - count, 0) :]]
+    return [redact(line, secrets) for line in lines[max(len(lines) - count, 0) :]]
 
 
 # Of a sign: is it a small letter, a capital letter, a digit?
@@ -63,7 +63,7 @@ def plain(line: str) -> str:
     return CONTROL.sub("", ESCAPES.sub("", line).replace("\t", " ")).rstrip()
 
 
-def shown(line: str, secrets: Sequence[str] = ()) -> str:
+def redact(line: str, secrets: Sequence[str] = ()) -> str:
     """The line, or that it was left out."""
     if any(value in line for value in secrets) or looks_secret(line[: 2 * LONGEST_LINE]):
         return LEFT_OUT

@@ -33,12 +33,10 @@ def masters(launch: Launch, nodes: Mapping[NodeId, Node]) -> tuple[str, ...]:
     """Addresses under which the others may reach rank 0's node, the most likely first. Where all
     are on one machine they need no network."""
     servers = [nodes[name] for name, _ in launch.placement.parts]
-    one_machine = len({node.boot_id for node in servers}) == 1
-    return tuple(
-        dict.fromkeys(
-            [*([LOOPBACK] if one_machine else []), *(servers[0].addresses or (servers[0].address,))]
-        )
-    )
+    addresses = servers[0].addresses or (servers[0].address,)
+    if len({node.boot_id for node in servers}) == 1:
+        addresses = (LOOPBACK, *addresses)
+    return tuple(dict.fromkeys(addresses))
 
 
 def start_order(
@@ -63,8 +61,10 @@ def start_order(
         "PYTHONHASHSEED": wire.HASH_SEED, **variables, **slurm_env.variables(launch, node, nodes),
         **dict(spec.env),
     }  # fmt: skip
+    port = 0
     ways: tuple[str, ...] = ()
     if spec.level is Level.SCRIPT:
+        port = launch.port
         ways = masters(launch, nodes) if len(parts) > 1 else ()
         address = next(iter(ways), LOOPBACK)
         env |= _script_env(env, spec, library)
@@ -78,14 +78,14 @@ def start_order(
         job=launch.job,
         attempt=launch.attempt,
         argv=command,
-        cwd=(spec.code_cwd or ".") if spec.code else spec.cwd,
+        cwd=_cwd(spec),
         code=spec.code,
         env=env,
         devices=list(parts[rank][1]),
         level=_WIRE_LEVEL[spec.level],
         signal=spec.signal,
         time_limit=spec.time_limit,
-        port=launch.port if spec.level is Level.SCRIPT else 0,
+        port=port,
         node_rank=rank,
         control=wire.Control(
             attempt=launch.attempt,
@@ -105,6 +105,13 @@ def start_order(
         lease=spec.requeue_on_lost,
         lease_margin=margin(spec.requeue_on_lost),
     )
+
+
+def _cwd(spec: JobSpec) -> str:
+    """In frozen code a folder of it, else one of the server."""
+    if spec.code:
+        return spec.code_cwd or "."
+    return spec.cwd
 
 
 def message(action: Stop | Retune | Forget) -> tuple[str, dict[str, Any]]:
@@ -169,7 +176,9 @@ def _attributes(spec: JobSpec, local: Attributes | None) -> dict[str, object] | 
 def interpreter(spec: JobSpec, of_node: str) -> str:
     """Of a script: the one its user named, else the node's own, else the one that was active at its
     submission."""
-    return (spec.python if spec.python_asked else of_node or spec.python) or "python3"
+    if not spec.python_asked and of_node:
+        return of_node
+    return spec.python or "python3"
 
 
 def _gives_way(spec: JobSpec, of_node: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,7 +12,7 @@ from gpq.control.controller import Controller
 from gpq.control.requests import dependencies, drain, edit, job_requests, links, reserve
 from gpq.control.selectors import resolve
 from gpq.core.feasibility.leases import silence
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
+from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.daemon.clock.deadlines import deadline, left
@@ -24,6 +24,7 @@ from gpq.ports import History
 from gpq.rpc import job_answers, node_answers, requests
 from gpq.rpc.requests import Request
 
+T = TypeVar("T")
 Handlers = Mapping[type[Request], Callable[[Any, Peer], msgspec.Struct]]
 
 
@@ -83,16 +84,8 @@ class Changes:
             cancelled=_ids(gone_names, cancelled_names - given_up_names),
             ended=_ids(gone_names, set(gone_names) - cancelled_names),
             remaining=_ids(names, live_names),
-            waiting={
-                int(name): silence_text
-                for name, silence_text in self._unheard(names).items()
-                if silence_text and name in live_names
-            },
-            given_up={
-                int(name): servers
-                for name, servers in absent_servers.items()
-                if name in given_up_names
-            },
+            waiting=_by_id(self._unheard(names), live_names),
+            given_up=_by_id(absent_servers, given_up_names),
         )
 
     def _absent(self, snapshot: Snapshot, names: Sequence[JobId]) -> dict[JobId, list[str]]:
@@ -135,19 +128,11 @@ class Changes:
         edit.check(request)
         controller, past = self._controller, self._past
         names = resolve(request.jobs, controller.snapshot, past)
-        words = request.changes.get("after")
-        if words is not None and not (
-            isinstance(words, list) and all(isinstance(word, str) for word in words)
-        ):
-            raise UsageError("`after` is a list of jobs with conditions", dependencies.EXAMPLE)
-        after = (
-            None if words is None else dependencies.dependencies(words, controller.snapshot, past)
-        )
+        after = self._conditions(request.changes.get("after"))
         notify = self._targets(request.changes.get("notify"))
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Changed]:
-            ended_ids = [name for name in names if name not in snapshot.jobs]
-            ended_jobs = past.history(ids=ended_ids) if ended_ids else []
+            ended_jobs = self._ended_jobs(snapshot, names)
             ends = edit.judge(
                 request,
                 after,
@@ -162,6 +147,14 @@ class Changes:
 
         return settled(controller, build)
 
+    def _conditions(self, words: object) -> Sequence[Dependency] | None:
+        """As typed; None where they stay as they are. Raises UsageError."""
+        if words is None:
+            return None
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise UsageError("`after` is a list of jobs with conditions", dependencies.EXAMPLE)
+        return dependencies.dependencies(words, self._controller.snapshot, self._past)
+
     def _change(
         self,
         selectors: Sequence[str],
@@ -173,11 +166,17 @@ class Changes:
         names = resolve(selectors, controller.snapshot, self._past)
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Changed]:
-            ended_ids = [name for name in names if name not in snapshot.jobs]
-            ended_jobs = self._past.history(ids=ended_ids) if ended_ids else []
+            ended_jobs = self._ended_jobs(snapshot, names)
             return job_requests.changes(snapshot, names, ended_jobs, judge, now(), peer.user)
 
         return controller.ask(build)
+
+    def _ended_jobs(self, snapshot: Snapshot, names: Iterable[JobId]) -> list[Job]:
+        """Those of `names` that are not live."""
+        ended_ids = [name for name in names if name not in snapshot.jobs]
+        if not ended_ids:
+            return []
+        return self._past.history(ids=ended_ids)
 
     def _drain(self, request: requests.Drain, peer: Peer) -> node_answers.Drained:
         ask, now = self._controller.ask, self._controller.world.now
@@ -225,6 +224,11 @@ class Changes:
 def _ids(names: Iterable[JobId], choice: Collection[JobId]) -> list[int]:
     """Those of `names` that are in it, in their order."""
     return [int(name) for name in names if name in choice]
+
+
+def _by_id(values: Mapping[JobId, T], choice: Collection[JobId]) -> dict[int, T]:
+    """Of the jobs in `choice`, where there is something to say."""
+    return {int(name): value for name, value in values.items() if value and name in choice}
 
 
 def _without(snapshot: Snapshot, name: JobId, node_names: Iterable[str]) -> list[str]:

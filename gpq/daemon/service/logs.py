@@ -114,8 +114,7 @@ class LogReader:
         offset = request.offset
         try:
             if request.tail:
-                size = int(self._piece(source, 0, 1)["size"])
-                offset = max(size - request.tail, 0)
+                offset = self._tail_begin(source, request.tail)
             piece = self._piece(source, offset, min(max(request.limit, 1), MAX_PIECE))
         except NodeSilent as error:
             return source.chunk("", offset, ended=False, silent=error.message)
@@ -132,6 +131,11 @@ class LogReader:
             ended=source.is_over and offset >= int(piece["size"]),
             skipped=int(piece.get("skipped", 0)),
         )
+
+    def _tail_begin(self, source: _Source, tail: int) -> int:
+        """Where the last `tail` bytes of the log begin."""
+        size = int(self._piece(source, 0, 1)["size"])
+        return max(size - tail, 0)
 
     def _launches(self, name: JobId) -> dict[int, Launched]:
         """By attempt."""

@@ -123,11 +123,9 @@ class Readings:
             rows = query.answer(reader.jobs([*recent_jobs, *live]))
             if 0 < limit == len(recent_jobs):
                 warnings = [*warnings, *_unsearched(unseen_count)]
-        elif request.waiting > 0:
-            live_rows, hidden_waiting = job_rows.screen(reader, live, request.waiting)
-            rows = [*reader.jobs(recent_jobs), *live_rows]
         else:
-            rows = reader.jobs([*recent_jobs, *live])
+            live_rows, hidden_waiting = _screen(reader, live, request.waiting)
+            rows = [*reader.jobs(recent_jobs), *live_rows]
         is_filtered = bool(users or states or request.query)
         return job_answers.JobList(
             rows,
@@ -225,7 +223,7 @@ class Readings:
             changes=[event_text.event_view(event) for event in reversed(journal)],
             policy=self._policy,
             round_seconds=durations[-1] if durations else None,
-            round_age=max(reader.now - reader.round.at, 0.0) if reader.round is not None else None,
+            round_age=_age(reader),
             cluster_goodput=sum(
                 estimate.goodput
                 for job in live
@@ -262,6 +260,20 @@ def _live_jobs(snapshot: Snapshot, users: Sequence[str], states: Sequence[str]) 
     if states:
         jobs = [job for job in jobs if job.state in states]
     return jobs
+
+
+def _screen(reader: Reader, live: list[Job], waiting: int) -> tuple[list[job_answers.JobView], int]:
+    """(rows, how many are hidden): with at most so many `waiting` jobs, all where that is 0."""
+    if waiting <= 0:
+        return reader.jobs(live), 0
+    return job_rows.screen(reader, live, waiting)
+
+
+def _age(reader: Reader) -> float | None:
+    """Seconds since the newest round."""
+    if reader.round is None:
+        return None
+    return max(reader.now - reader.round.at, 0.0)
 
 
 def _single(users: Sequence[str]) -> str:

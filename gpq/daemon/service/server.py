@@ -123,7 +123,7 @@ class Server:
             if self._closing:
                 connection.close()
                 return
-            if self._served(uid) >= MAX_PER_USER + (MAX_LOOKS if _is_look(connection) else 0):
+            if self._served(uid) >= _most_served(connection):
                 queue = self._parked.setdefault(uid, deque())
                 if len(queue) < MAX_PARKED:
                     queue.append((connection, pid))
@@ -241,6 +241,13 @@ def _read_line(connection: socket.socket, surplus: bytes) -> tuple[bytes | None,
         if not buffer:
             until = deadline(LINE_SECONDS)
         buffer += piece
+
+
+def _most_served(connection: socket.socket) -> int:
+    """How many connections of a user are served at most where this is to be one of them."""
+    if _is_look(connection):
+        return MAX_PER_USER + MAX_LOOKS
+    return MAX_PER_USER
 
 
 def _is_look(connection: socket.socket) -> bool:

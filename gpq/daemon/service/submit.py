@@ -22,7 +22,7 @@ from gpq.core.model.events import Submitted
 from gpq.core.model.jobs import Dependency, JobSpec, JobState, Level
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.core.rounds.rounds import decide
+from gpq.core.rounds.rounds import Decision, decide
 from gpq.core.state.apply_events import fold
 from gpq.daemon.clock.deadlines import deadline, left
 from gpq.daemon.service.server import Peer
@@ -145,25 +145,33 @@ class Submitting:
         snapshot = replace(fold(snapshot, events).snapshot, checks=snapshot.checks)
         decision = decide(snapshot, [], controller.policy, allocate=True)
         reader = Reader(decision.snapshot, decision.round, now, {})
-        job = decision.snapshot.jobs[name]
-        explanation = detail.explanation(reader, job)
-        starting_ids = {action.job for action in decision.actions if isinstance(action, Launch)}
-        placement = motive = None
-        if decision.round is not None:
-            placement = decision.round.placements.get(name)
-            motive = decision.round.motives.get(name)
-        state, reasons = "pending", explanation.reasons
-        if name in starting_ids:
-            state = "starting"
-            reasons = [motive] if motive else reasons
-        if job.state is JobState.HELD:
-            state = "held"
+        state, reasons = _outlook(decision, name, reader)
         if len(specs) > 1:
+            starting_ids = _starting_ids(decision)
             at_once = sum(JobId(name + place) in starting_ids for place in range(len(specs)))
             reasons = [*reasons, f"{at_once} of {len(specs)} jobs would start at once"]
+        placement = None
+        if decision.round is not None:
+            placement = decision.round.placements.get(name)
         return job_answers.DryRun(
             state, reader.parts(placement), reasons, [*reader.warnings(), *warnings(spec)]
         )
+
+
+def _outlook(decision: Decision, name: JobId, reader: Reader) -> tuple[str, list[str]]:
+    """(what would become of a job now, why)."""
+    job = decision.snapshot.jobs[name]
+    reasons = detail.explanation(reader, job).reasons
+    if name in _starting_ids(decision):
+        motive = decision.round.motives.get(name) if decision.round is not None else None
+        return "starting", [motive] if motive else reasons
+    if job.state is JobState.HELD:
+        return "held", reasons
+    return "pending", reasons
+
+
+def _starting_ids(decision: Decision) -> set[JobId]:
+    return {action.job for action in decision.actions if isinstance(action, Launch)}
 
 
 def _specs(request: requests.Submit, spec: JobSpec, snapshot: Snapshot) -> list[JobSpec]:
