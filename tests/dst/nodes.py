@@ -11,7 +11,8 @@ from typing import Any
 from gpq_agent import wire
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim.start_order import parse_order
-from gpq_agent.node.shim.supervise import STOP_RANK, TERM_GRACE
+from gpq_agent.node.shim.supervise import TERM_GRACE
+from gpq_agent.node.spool.shapes import STOP_RANK
 
 from tests.dst.agents import Agent
 from tests.dst.attempts import LIVE, Attempt

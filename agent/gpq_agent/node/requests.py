@@ -15,10 +15,11 @@ import traceback
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set
 
 from gpq_agent import wire
-from gpq_agent.node.attempts.attempts import LIVE, Attempts
+from gpq_agent.node.attempts.attempts import Attempts
 from gpq_agent.node.attempts.device_release import Release
 from gpq_agent.node.attempts.environments import Environments
 from gpq_agent.node.attempts.heartbeats import pulses
+from gpq_agent.node.attempts.states import LIVE
 from gpq_agent.node.attempts.trials import Trials
 from gpq_agent.node.devices import gpu_names, slots
 from gpq_agent.node.devices.devices import Devices

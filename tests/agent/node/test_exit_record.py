@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from gpq_agent import wire
-from gpq_agent.node.shim.supervise import write_exit
+from gpq_agent.node.shim.exit_record import write_exit
 
 END = wire.ExitRecord(1, 1, 7, None, False, None, 1.0, ended_at=2.0, note="")
 

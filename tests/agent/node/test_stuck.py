@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from gpq_agent import wire
 from gpq_agent.node.shim import supervise
+from gpq_agent.node.spool.shapes import NOTE
 
 from tests.agent.node.harness import NodeAgent, wait_until
 from tests.support.cgroup import freeze, group, lacking
@@ -29,7 +30,7 @@ def test_what_cannot_be_killed_stays_running_with_a_note_until_it_goes(ice: Path
     node.ask("stop", attempt=key, mode="kill", grace=0)
     other = node.start(2, ["true"], devices=["slot-1"])
     assert node.ended(other)["code"] == 0
-    note = node.folder(key) / supervise.NOTE
+    note = node.folder(key) / NOTE
     wait_until(note.exists, "the note", patience=supervise.STUCK_AFTER + 60)
     info = node.attempts()[key]
     assert info["state"] == "running"

@@ -14,19 +14,14 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import records, wire
-from gpq_agent.node.attempts.environment_setup import (
-    ANSWER,
-    QUICK,
-    Answer,
-    Message,
-    check_places,
-    environment_folder,
-    judge,
-)
+from gpq_agent.node.attempts.environment_checks import ANSWER, Answer, check_places, judge
+from gpq_agent.node.attempts.environment_setup import Message, environment_folder
 from gpq_agent.node.host import attributes, with_timeout
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import shim, start_order
 from gpq_agent.node.spool.spool import LOCK, Spool, is_locked, try_lock
+
+QUICK = 0.5  # seconds that the agent itself waits for a file system
 
 
 class Pending(NamedTuple):

@@ -4,5 +4,5 @@ it.
 Everything that a job's end depends on is here: stops, leases, the process tree, evidence that a
 job was done.
 
-Open `shim.py` first, then `supervise.py`.
+Open `shim.py` first, then `supervise.py`; `stops.py` and `exit_record.py` are what it stands on.
 """

@@ -14,9 +14,10 @@ from typing import Optional
 from gpq_agent import records, wire
 from gpq_agent.node.host import procs
 from gpq_agent.node.shim import shim
+from gpq_agent.node.shim.exit_record import write_exit
 from gpq_agent.node.shim.leases import Lease, boottime
 from gpq_agent.node.shim.process_tree import Tree
-from gpq_agent.node.shim.supervise import GROUPS_AFTER, write_exit
+from gpq_agent.node.shim.supervise import GROUPS_AFTER
 from gpq_agent.node.spool import spool
 from gpq_agent.node.spool.shapes import Identity
 

@@ -11,6 +11,8 @@ from gpq_agent.node.host import procs
 
 YOUNG = 1.0  # seconds; older ones are read with their parents
 
+NAMED = 3  # processes, of those that a note is about
+
 
 class Tree:
     """Live processes of one attempt.
@@ -69,3 +71,13 @@ class Tree:
         for group in sorted(self._groups - strangers - {0, 1, os.getpgrp()}):
             with contextlib.suppress(OSError):
                 os.killpg(group, number)
+
+
+def names(members: List[procs.Process]) -> str:
+    """``7 (python, state D) and 2 more``."""
+    descriptions = [
+        "{} ({}, state {})".format(process.pid, process.name, process.state)
+        for process in members[:NAMED]
+    ]
+    unnamed = len(members) - NAMED
+    return ", ".join(descriptions) + (" and {} more".format(unnamed) if unnamed > 0 else "")

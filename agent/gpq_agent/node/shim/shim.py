@@ -15,9 +15,10 @@ from gpq_agent.node.devices import gpu_locks
 from gpq_agent.node.host import procs
 from gpq_agent.node.shim import launch
 from gpq_agent.node.shim.completion_evidence import Witness
+from gpq_agent.node.shim.exit_record import write_exit
 from gpq_agent.node.shim.leases import boottime
 from gpq_agent.node.shim.process_tree import Tree
-from gpq_agent.node.shim.supervise import WAKE, Supervisor, write_exit
+from gpq_agent.node.shim.supervise import WAKE, Supervisor
 from gpq_agent.node.spool.spool import Spool
 
 WAKE_SIGNAL = signal.SIGUSR1

@@ -1,0 +1,195 @@
+"""Attempts as they are now, from their files and their processes. An end is final."""
+
+import contextlib
+import os
+import sys
+import time
+import traceback
+from typing import Any, Dict, Optional
+
+from gpq_agent import records, wire
+from gpq_agent.node.attempts.files import AttemptFiles
+from gpq_agent.node.attempts.processes import AttemptProcesses
+from gpq_agent.node.host import procs
+from gpq_agent.node.shim import shim
+from gpq_agent.node.shim.leases import boottime
+from gpq_agent.node.spool import spool
+from gpq_agent.node.spool.shapes import NOTE
+
+LIVE = ("starting", "running", "orphan")
+Record = Optional[Dict[str, Any]]  # content of a file, None where there is none
+
+
+class AttemptStates:
+    """Of all attempts with files in `files`. `boot`: the boot that this is."""
+
+    def __init__(self, files: AttemptFiles, processes: AttemptProcesses, boot: str) -> None:
+        self.files = files
+        self.processes = processes
+        self.boot = boot
+        self._final: Dict[str, wire.AttemptInfo] = {}
+        self._latest: Dict[str, wire.AttemptInfo] = {}  # as they were told last
+
+    def survey(self, key: str) -> Optional[wire.AttemptInfo]:
+        """As `look`. Whatever goes wrong with one attempt costs the others nothing: it is told
+        as it was last seen, or as one that lives on unseen, so that nothing is started in its
+        place."""
+        try:
+            info = self.look(key)
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in procs.SCARCE:
+                raise
+            if self.files.note(
+                key, "gpq cannot look at it: {!r}, which is a bug in gpq".format(error)
+            ):
+                traceback.print_exc(file=sys.stderr)
+            job, attempt = wire.parse_attempt_key(key)
+            unseen = wire.AttemptInfo(job, attempt, "orphan", damage=self.files.damage(key))
+            latest: wire.AttemptInfo = self._latest.get(key, unseen)
+            return latest
+        if info is not None:
+            self._latest[key] = info
+        return info
+
+    def look(self, key: str) -> Optional[wire.AttemptInfo]:
+        """One attempt as it is now, None when there is none. `processes` is left at 0."""
+        info = self._look(key)
+        return info if info is None else info._replace(damage=self.files.damage(key))
+
+    def is_final(self, key: str) -> bool:
+        """Has its end been seen?"""
+        return key in self._final
+
+    def forget(self, key: str) -> None:
+        """Keep nothing of the attempt here."""
+        self._final.pop(key, None)
+        self._latest.pop(key, None)
+
+    def _look(self, key: str) -> Optional[wire.AttemptInfo]:
+        if key in self._final:
+            return self._final[key]
+        order = self.files.order(key)
+        if order is None:
+            return None
+        shim_record = self.files.read(key, wire.SHIM)
+        is_alive = procs.lives(shim_record, self.boot)
+        start_record = self.files.read(key, wire.STARTED)
+        # read after the shim was looked at: it may have ended in between
+        exit_record = self.files.read(key, wire.EXIT)
+        info = self._of_order(order, start_record)
+        if exit_record is not None:
+            self._final[key] = info._replace(
+                state="exited", exit=exit_record, ended=self._ended(exit_record)
+            )
+            return self._final[key]
+        if is_alive:
+            return self._with_shim(key, info, shim_record)
+        if spool.is_locked(self.files.path(key, spool.LOCK)):
+            # a shim is coming up, or adopting
+            return info._replace(state="orphan") if start_record else info
+        # In the midst of exec the first process shows no mark yet, so it is also looked for by its
+        # identity.
+        if procs.lives(start_record, self.boot) or (
+            self._same_boot(shim_record) and self.processes.has_survivors(key)
+        ):
+            return info._replace(state="orphan")
+        if self.files.read(key, wire.EXIT) is not None:
+            return self._look(key)
+        self._final[key] = self._lost(key, info, shim_record)
+        return self._final[key]
+
+    def _of_order(self, order: wire.StartOrder, start_record: Record) -> wire.AttemptInfo:
+        """What the order tells, and the record of its start: it is running, or to be so."""
+        info = wire.AttemptInfo(
+            job=order.job,
+            attempt=order.attempt,
+            state="starting",
+            devices=list(order.devices),
+            lease=order.lease,
+            shortfall=order.shortfall,
+            began=self._began(start_record),
+        )
+        if not start_record:
+            return info
+        return info._replace(
+            state="running",
+            pid=int(start_record["pid"]),
+            started_at=float(start_record["started_at"]),
+        )
+
+    def _with_shim(self, key: str, info: wire.AttemptInfo, shim_record: Record) -> wire.AttemptInfo:
+        """One whose shim lives."""
+        note = self.files.read(key, NOTE)
+        if note is not None:
+            info = info._replace(exit=self._unknown_exit(key, info, str(note["note"])))
+        is_adopted = shim_record is not None and bool(shim_record.get("adopted"))
+        return info._replace(state="orphan") if is_adopted else info
+
+    def _lost(self, key: str, info: wire.AttemptInfo, shim_record: Record) -> wire.AttemptInfo:
+        """One that left neither processes nor the record of its end."""
+        latest_end = None
+        if not self._same_boot(shim_record):
+            reason = "rebooted"
+            latest_end = 0.0  # the boot ended what it had left
+        elif info.state == "starting":
+            reason = "it was never started: its shim did not come up{}".format(
+                self._last_words(key)
+            )
+        else:
+            reason = "; ".join(
+                ["its shim was killed, and nothing of it is left", *self.files.damage(key)]
+            )
+        return info._replace(
+            state="lost", exit=self._unknown_exit(key, info, reason), ended=latest_end
+        )
+
+    def _began(self, record: Record) -> Optional[float]:
+        """CLOCK_BOOTTIME of a start; by the wall clock where the node was booted since."""
+        if record is None:
+            return None
+        if self._same_boot(record):
+            return float(record["start_time"]) / os.sysconf("SC_CLK_TCK")
+        return _before_boot(float(record["started_at"]))
+
+    def _ended(self, record: Dict[str, Any]) -> Optional[float]:
+        """As `_began`, of an end; None where an older shim did not write it down."""
+        if not record.get("stamp"):
+            return None
+        if self._same_boot(record):
+            return float(record["stamp"])
+        return _before_boot(float(record["ended_at"]))
+
+    def _same_boot(self, record: Record) -> bool:
+        return record is None or record["boot_id"] == self.boot
+
+    def _last_words(self, key: str) -> str:
+        """What a shim left that failed, to be appended."""
+        try:
+            words = records.read_bytes(self.files.path(key, shim.CRASH)) or b""
+            return " ({})".format(words.decode("utf-8", "replace").strip().splitlines()[-1])
+        except (OSError, ValueError, IndexError):
+            return ""
+
+    def _unknown_exit(self, key: str, info: wire.AttemptInfo, note: str) -> Dict[str, Any]:
+        """An exit record for an end that nobody saw: neither code nor signal is known."""
+        stop = self.files.read(key, wire.STOP)
+        latest_change = 0.0
+        for name in (wire.LOG, wire.REPORT, wire.ORDER):
+            with contextlib.suppress(OSError):
+                latest_change = max(latest_change, os.stat(self.files.path(key, name)).st_mtime)
+        record = wire.ExitRecord(
+            job=info.job,
+            attempt=info.attempt,
+            code=None,
+            signal=None,
+            stopped=os.path.exists(self.files.path(key, wire.STOPPED)),
+            asked=str(stop["mode"]) if stop else None,
+            started_at=info.started_at or 0.0,
+            ended_at=latest_change,
+            note=note,
+        )
+        return record._asdict()
+
+
+def _before_boot(wall_time: float) -> float:
+    return min(boottime() - (time.time() - wall_time), 0.0)

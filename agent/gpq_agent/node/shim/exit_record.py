@@ -1,0 +1,101 @@
+"""The end of an attempt: that of the job's first process, and the record that is kept of it."""
+
+import contextlib
+import errno
+import os
+import time
+from typing import Any, Dict, List, Optional
+
+from gpq_agent import wire
+from gpq_agent.node.host import procs
+from gpq_agent.node.spool import spool
+from gpq_agent.node.spool.shapes import NOTE
+
+
+class JobProcess:
+    """The first process of a job. `identity`: its record. `parent`: it is our child, so that its
+    exit status is ours to collect."""
+
+    def __init__(self, identity: Dict[str, Any], parent: bool, boot: str) -> None:
+        self.identity = identity
+        self.pid = int(identity["pid"])
+        self.parent = parent
+        self.boot = boot
+        self.childless = not parent
+        self.ended_at: Optional[float] = None
+        self._status: Optional[int] = None
+
+    def collect(self) -> None:
+        """Wait for every child that has ended, escapees handed to us included."""
+        if not self.parent:
+            if self.ended_at is None and not procs.lives(self.identity, self.boot):
+                self.ended_at = time.time()
+            return
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self.pid and self._status is None:
+                    self._status = status
+                    self.ended_at = time.time()
+        except ChildProcessError:
+            self.childless = True
+
+    @property
+    def code(self) -> Optional[int]:
+        """With which it exited, None where a signal ended it or nobody knows."""
+        if self._status is None or not os.WIFEXITED(self._status):
+            return None
+        return os.WEXITSTATUS(self._status)
+
+    @property
+    def killer(self) -> Optional[int]:
+        """The signal that ended it, None where it exited or nobody knows."""
+        if self._status is None or os.WIFEXITED(self._status):
+            return None
+        return os.WTERMSIG(self._status)
+
+
+class Notes:
+    """What a person should know of an attempt, a line each. `folder`: that of the attempt."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.lines: List[str] = []
+
+    def add(self, line: str) -> None:
+        """For the record of its end."""
+        if line not in self.lines:
+            self.lines.append(line)
+
+    def tell(self, line: str) -> None:
+        """For the record, and for who looks while it lives; the attempt stays as it is without
+        that."""
+        self.add(line)
+        with contextlib.suppress(OSError):
+            wire.write_json(os.path.join(self.folder, NOTE), {"note": line})
+
+
+def write_exit(folder: str, record: wire.ExitRecord) -> None:
+    """Durable also on a full disk. Tries for as long as it takes: a lost exit code cannot be found
+    again."""
+    while True:
+        try:
+            spool.write_reserved(os.path.join(folder, wire.EXIT), record._asdict())
+            return
+        except OSError as error:
+            if error.errno == errno.EROFS or _is_gone(folder):  # purged: nobody will ask
+                return
+            time.sleep(1.0)
+
+
+def _is_gone(folder: str) -> bool:
+    """Not where the disk only fails to say."""
+    try:
+        os.stat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False

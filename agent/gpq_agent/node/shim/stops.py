@@ -1,0 +1,130 @@
+"""Stops of an attempt: what stop.json orders, and how a job is told to save."""
+
+import os
+import signal
+from typing import Any, Dict, List, Optional, Tuple
+
+from gpq_agent import records, wire
+from gpq_agent.node.host import procs
+from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.node.shim import addressees
+from gpq_agent.node.shim.completion_evidence import Witness
+from gpq_agent.node.shim.process_tree import Tree
+from gpq_agent.node.shim.start_order import signal_number
+from gpq_agent.node.spool import shapes, spool
+from gpq_agent.node.spool.shapes import STOP_RANK, Stop
+
+
+class Stops:
+    """Those that were asked of an attempt, each only harder than the last."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.mode: Optional[str] = None  # of the latest
+        self.asked_at = 0.0
+        self.asked_late = False  # its first process had ended by itself before
+        self._seq = 0
+
+    def read(self, has_ended: bool) -> Optional[Tuple[Stop, bool]]:
+        """(a stop that is to be obeyed, is it harder than the last?); None where there is none.
+        `has_ended`: the first process has."""
+        stop = self._newer_stop()
+        if stop is None:
+            return None
+        self._seq = stop.seq
+        rank, previous_rank = STOP_RANK[stop.mode], STOP_RANK.get(self.mode or "", 0)
+        if rank < previous_rank or (has_ended and stop.mode != "kill"):
+            return None
+        self.asked_late = self.asked_late or (self.mode is None and has_ended)
+        self.mode = stop.mode
+        return stop, rank > previous_rank
+
+    def finished(self, code: Optional[int], witness: Optional[Witness]) -> Tuple[bool, str]:
+        """`finished` and `evidence`, as in wire.ExitRecord."""
+        if code != 0 or self.mode is None:
+            return code == 0, ""
+        if self.asked_late:
+            return True, "it had ended before that"
+        evidence = witness.evidence() if witness is not None else ""
+        return bool(evidence), evidence
+
+    def _newer_stop(self) -> Optional[Stop]:
+        path = os.path.join(self.folder, wire.STOP)
+        try:
+            content = wire.read_json(path)
+            if content is None or records.check(Stop, content, path)["seq"] <= self._seq:
+                return None
+        except (OSError, ValueError):
+            # out of descriptors, say: the next look comes soon. What is damaged the agent writes
+            # anew.
+            return None
+        stop = Stop(str(content["mode"]), float(content["grace"]), int(content["seq"]))
+        return stop if stop.mode in STOP_RANK else None
+
+
+def order_checkpoint(place: spool.Spool, order: wire.StartOrder) -> Optional[str]:
+    """Tell the training process to checkpoint and exit, keeping the batch that it was last ordered.
+    Returns why that could not be done, None where it was."""
+    path = os.path.join(place.folder(wire.attempt_key(order.job, order.attempt)), wire.CONTROL)
+    try:
+        with place.lock():
+            control = _last_control(path, order.attempt)
+            control.update(attempt=order.attempt, seq=int(control["seq"]) + 1, stop=True)
+            spool.write_reserved(path, control)
+    except (OSError, ValueError, SpoolError) as error:
+        return str(error)
+    return None
+
+
+def _last_control(path: str, attempt: int) -> Dict[str, Any]:
+    try:
+        return records.check(
+            wire.Control, wire.read_json(path) or {"attempt": attempt, "seq": 0}, path
+        )
+    except records.Damaged:  # a number beyond all that were given
+        records.set_aside(path)
+        return wire.Control(attempt=attempt, seq=shapes.beyond())._asdict()
+
+
+class JobSignal:
+    """The signal on which a job saves, and the processes that it was for. `first`: the pid of the
+    job's first process."""
+
+    def __init__(self, order: wire.StartOrder, tree: Tree, first: int) -> None:
+        self.number = signal_number(order.signal)
+        self.tree = tree
+        self.first = first
+        self.caught = False  # the first process had a handler for it
+        self.recipients: List[procs.Process] = []
+        self.launchers: List[procs.Process] = []  # that stand still while those save
+
+    def send(self) -> None:
+        """To whom it is for, launchers halted."""
+        assert self.number is not None  # the order was checked
+        self.caught = addressees.look(self.first).catches(self.number)
+        self.recipients, self.launchers = addressees.addressees(
+            self.tree.members(), self.first, self.number
+        )
+        for process in self.launchers:
+            procs.send(process, signal.SIGSTOP)
+        for process in self.recipients:
+            procs.send(process, self.number)
+            if process.state == "T":  # held for the shim before this one
+                procs.send(process, signal.SIGCONT)
+
+    def has_recipient(self) -> bool:
+        """Does a process live that was sent it?"""
+        if not self.recipients:
+            return False
+        living = {(process.pid, process.start_time) for process in self.tree.members()}
+        return any((process.pid, process.start_time) in living for process in self.recipients)
+
+    def has_ended(self, killer: Optional[int]) -> bool:
+        """Did it end a process that had a handler for it, as TERM does?"""
+        return self.caught and killer == signal.SIGTERM == self.number
+
+    def release(self) -> None:
+        """Launchers go on, and see that what they launched has ended."""
+        for process in self.launchers:
+            procs.send(process, signal.SIGCONT)
+        self.launchers = []
