@@ -7,6 +7,10 @@ costs.
 import os
 import sys
 
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 RESET = "\x1b[0m"
 COLOURS = {
     "running": "\x1b[32m",
@@ -140,11 +144,8 @@ def wants_colour(choice: str) -> bool:
 
 def ellipsis() -> str:
     """What stands for text that was cut, in the encoding of stdout."""
-    return (
-        "…"
-        if (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
-        else "~"
-    )
+    encoding = getattr(sys.stdout, "encoding", None) or ""
+    return "…" if encoding.lower().replace("-", "") == "utf8" else "~"
 
 
 class Column:
@@ -168,17 +169,28 @@ class Column:
         self.size = max(len(title), max(map(width, cells), default=0))
 
 
+class Head:
+    """The title of a column whose cells lie in rows under that title, and what `Column` is told of
+    it."""
+
+    __slots__ = ("keep", "least", "right", "title")
+
+    def __init__(self, title: str, keep: int, *, least: int = 0, right: bool = False) -> None:
+        self.title = title
+        self.keep = keep
+        self.least = least
+        self.right = right
+
+    def column(self, rows: "Sequence[Mapping[str, str]]") -> Column:
+        cells = [row[self.title] for row in rows]
+        return Column(self.title, cells, self.keep, least=self.least, right=self.right)
+
+
 def fit(columns: list[Column], limit: int) -> list[Column]:
     """The columns that fit in `limit` (0 = all), the rest cut or left out. Never returns none."""
-    visible_columns = [
-        column
-        for column in columns
-        if any(cell not in ("", "-") for cell in column.cells) or column.keep > 90
-    ]
+    visible_columns = [column for column in columns if _says_something(column)]
     while limit and len(visible_columns) > 1:
-        excess = (
-            sum(column.size for column in visible_columns) + 2 * (len(visible_columns) - 1) - limit
-        )
+        excess = _table_width(visible_columns) - limit
         if excess <= 0:
             break
         yielding_columns = [
@@ -191,6 +203,14 @@ def fit(columns: list[Column], limit: int) -> list[Column]:
     if limit and len(visible_columns) == 1:
         visible_columns[0].size = min(visible_columns[0].size, limit)
     return visible_columns
+
+
+def _says_something(column: Column) -> bool:
+    return column.keep > 90 or any(cell not in ("", "-") for cell in column.cells)
+
+
+def _table_width(columns: list[Column]) -> int:
+    return sum(column.size for column in columns) + 2 * (len(columns) - 1)
 
 
 def _shrink(columns: list[Column], excess: int) -> None:
@@ -208,19 +228,25 @@ def table(
     visible_columns = fit(columns, limit)
     parts = []
     for column in visible_columns:
-        size = column.size
-        lines = [column.title, *column.cells]
-        if max(map(len, lines)) > size or not all(map(str.isascii, lines)):
-            lines = [cut(line, size, mark) for line in lines]
-            lines = [pad(line, size, right=column.right) for line in lines]
-        elif column.right:
-            lines = [line.rjust(size) for line in lines]
-        elif column is not visible_columns[-1]:
-            lines = [line.ljust(size) for line in lines]
+        lines = _aligned(column, mark, is_last=column is visible_columns[-1])
         if colour and column.title == "STATE":
             lines[1:] = [COLOURS.get(line.rstrip(), "") + line + RESET for line in lines[1:]]
         parts.append(lines)
     return [line.rstrip() for line in map("  ".join, zip(*parts, strict=True))]
+
+
+def _aligned(column: Column, mark: str, *, is_last: bool) -> list[str]:
+    """Its title and cells, each as wide as the column; the last one's need no room behind them."""
+    size = column.size
+    lines = [column.title, *column.cells]
+    if max(map(len, lines)) > size or not all(map(str.isascii, lines)):
+        lines = [cut(line, size, mark) for line in lines]
+        return [pad(line, size, right=column.right) for line in lines]
+    if column.right:
+        return [line.rjust(size) for line in lines]
+    if is_last:
+        return lines
+    return [line.ljust(size) for line in lines]
 
 
 def tinted(line: str) -> str:
