@@ -142,22 +142,29 @@ def _table(rows: list[JobView], first: int, room: int, look: Look, width: int) -
     names, reason = job_columns.with_reason(
         titles(rows, look, width), rows, job_cells, width, look.sort
     )
-    down, up = ("↓", "↑") if plain.ellipsis() == "…" else ("v", "^")
-    heads = {look.sort: look.sort + (down if look.descending else up)}
     table = tables.grid(
         "",
-        *(heads.get(name, name) for name in names),
-        right=" ".join(heads.get(name, name) for name in job_columns.RIGHT.split()),
-        give="reason" if reason else heads.get("name", "name"),
+        *(_head(name, look) for name in names),
+        right=" ".join(_head(name, look) for name in job_columns.RIGHT.split()),
+        give="reason" if reason else _head("name", look),
         expand=width < tables.WIDE,
     )
     for job, row in zip(visible_jobs, job_cells, strict=True):
         cells = job_columns.narrowed(row, reason)
-        is_selected = job.id == look.selected
-        style = "dim" if job.state in ENDED else ""
-        table.add_row(
-            ">" if is_selected else "",
-            *(cells[name] for name in names),
-            style="reverse" if is_selected else style,
-        )
+        cursor = ">" if job.id == look.selected else ""
+        table.add_row(cursor, *(cells[name] for name in names), style=_style(job, look))
     return table
+
+
+def _head(name: str, look: Look) -> str:
+    """With an arrow where the column is sorted."""
+    if name != look.sort:
+        return name
+    down, up = ("↓", "↑") if plain.ellipsis() == "…" else ("v", "^")
+    return name + (down if look.descending else up)
+
+
+def _style(job: JobView, look: Look) -> str:
+    if job.id == look.selected:
+        return "reverse"
+    return "dim" if job.state in ENDED else ""

@@ -86,12 +86,10 @@ def with_reason(
     longest = max((plain.width(str(row["reason"])) for row in cells), default=0)
     if not longest:
         return list(names), 0
-    sizes = {
-        name: max(len(name) + (name == sort), *(plain.width(str(row[name])) for row in cells)) + 1
-        for name in names
-    }
+    sizes = {name: _size(name, cells, sort) for name in names}
     sizes["name"] = min(sizes["name"], NAME + 1)
-    yielding = [name for name in YIELDING if name != "user" or len({job.user for job in jobs}) == 1]
+    has_one_user = len({job.user for job in jobs}) == 1
+    yielding = [name for name in YIELDING if name != "user" or has_one_user]
     for least in (min(longest, GOOD), min(longest, REASON)):
         remaining_names = list(names)
         for name in ["", *yielding]:
@@ -103,6 +101,12 @@ def with_reason(
             if room >= least:
                 return [*remaining_names, "reason"], min(room, longest)
     return list(names), 0
+
+
+def _size(name: str, cells: Sequence[Mapping[str, str | Text]], sort: str) -> int:
+    """Columns that it takes, a gap and the arrow of the sorted one included."""
+    title = len(name) + (name == sort)
+    return max(title, *(plain.width(str(row[name])) for row in cells)) + 1
 
 
 def cells(job: JobView) -> dict[str, str | Text]:

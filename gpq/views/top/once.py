@@ -7,7 +7,7 @@ Everything fits in the size it is given: what does not is counted in a last row,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -99,24 +99,15 @@ def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "")
     """What is so of the whole, and how much of it a `filter` shows: `rows`."""
     live_jobs = [job for job in rows if job.state not in ENDED]
     states = view.states if isinstance(view, TopLook) else Counter(job.state for job in live_jobs)
-    devices = sum(len(node.devices) for node in view.nodes)
-    busy_devices = sum(device.job is not None for node in view.nodes for device in node.devices)
-    counts = {
-        "running": sum(count for state, count in states.items() if state not in IDLE),
-        "pending": states.get("pending", 0),
-        "held": states.get("held", 0),
-    }
-    clock, gpus = f"gpq {plain.moment(view.now)[11:]}", f"{busy_devices}/{devices} GPUs"
-    job_counts = [
-        ", ".join(f"{count} {state}" for state, count in counts.items() if count or state != "held")
-    ]
+    job_counts = [_by_state(states)]
     if filter:
-        ended = (
-            f" and {len(rows) - len(live_jobs)} that ended" if len(rows) > len(live_jobs) else ""
-        )
-        job_counts.append(f"{len(live_jobs)} of {sum(states.values())} jobs{ended} shown")
+        counts = f"{len(live_jobs)} of {sum(states.values())} jobs"
+        if len(rows) > len(live_jobs):
+            counts += f" and {len(rows) - len(live_jobs)} that ended"
+        job_counts.append(f"{counts} shown")
+    gpus = _busy_gpus(view)
     parts = [
-        clock,
+        f"gpq {plain.moment(view.now)[11:]}",
         gpus,
         *job_counts,
         f"goodput {number(view.cluster_goodput)}",
@@ -124,10 +115,25 @@ def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "")
     ]
     if view.round_seconds is not None:
         parts.append(f"round {1000 * view.round_seconds:.1f} ms, {duration(view.round_age)} ago")
-    while (
-        len(parts) > 2 + len(job_counts) and len("  ".join(parts)) > width
-    ):  # whole words, or none
+    while len(parts) > 2 + len(job_counts) and _is_too_wide(parts, width):  # whole words, or none
         parts.pop()
-    if len("  ".join(parts)) > width:  # the panel below has them
+    if _is_too_wide(parts, width):  # the panel below has them
         parts.remove(gpus)
     return Text(plain.cut("  ".join(parts), width, plain.ellipsis()), style="bold", no_wrap=True)
+
+
+def _by_state(states: Mapping[str, int]) -> str:
+    """`3 running, 2 pending, 1 held`."""
+    running = sum(count for state, count in states.items() if state not in IDLE)
+    text = f"{running} running, {states.get('pending', 0)} pending"
+    held = states.get("held", 0)
+    return f"{text}, {held} held" if held else text
+
+
+def _busy_gpus(view: TopView) -> str:
+    devices = [device for node in view.nodes for device in node.devices]
+    return f"{sum(device.job is not None for device in devices)}/{len(devices)} GPUs"
+
+
+def _is_too_wide(parts: Sequence[str], width: int) -> bool:
+    return len("  ".join(parts)) > width

@@ -62,21 +62,16 @@ class Past:
             del self._tracks[key]
 
     def _note_owners(self, nodes: Sequence[NodeView], jobs: Iterable[JobView]) -> None:
-        jobs_on_devices = {
-            device.job for node in nodes for device in node.devices if device.job is not None
-        }
-        process_owners = {
+        devices = [device for node in nodes for device in node.devices]
+        jobs_on_devices = {device.job for device in devices if device.job is not None}
+        owners = {
             process.job: process.user
-            for node in nodes
-            for device in node.devices
+            for device in devices
             for process in device.processes
             if process.job is not None
         }
-        owners = {
-            **process_owners,
-            **self.owners,
-            **{job.id: job.user for job in jobs if job.id in jobs_on_devices},
-        }
+        owners |= self.owners
+        owners |= {job.id: job.user for job in jobs}
         self.owners = {job: user for job, user in owners.items() if job in jobs_on_devices}
 
     def utilisation(self, node: str, device: str, room: int = USE) -> str:
