@@ -87,7 +87,9 @@ def _history_cells(row: EndedView) -> dict[str, str]:
 
 def _exit(row: EndedView) -> str:
     """Of a cancelled job the code is that of its signal, and says nothing."""
-    return "-" if row.exit_status is None or row.state == "cancelled" else str(row.exit_status)
+    if row.exit_status is None or row.state == "cancelled":
+        return "-"
+    return str(row.exit_status)
 
 
 def _count(gpus: float) -> str:
@@ -96,7 +98,9 @@ def _count(gpus: float) -> str:
 
 def hours(value: float | None) -> str:
     """`0.02` and up; less is `<0.01`."""
-    return "<0.01" if value is not None and 0 < value < 0.005 else number(value)
+    if value is not None and 0 < value < 0.005:
+        return "<0.01"
+    return number(value)
 
 
 def report(answer: ReportView, limit: int, bar: str = "") -> list[str]:

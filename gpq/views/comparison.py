@@ -128,7 +128,9 @@ def _cells(row: Summary, cluster: str, *, several_seeds: bool) -> dict[str, str]
 
 def took(seconds: float) -> str:
     """Of a short run the tenths count."""
-    return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    return duration(seconds)
 
 
 def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> RenderableType:
@@ -179,10 +181,12 @@ def _fitted(
 
 def _legend(columns: Sequence[Column], *, whole: bool) -> str:
     worst = [column.title for column in columns if column.title in ("RHO MAX", "ROUND MAX")]
-    sentence = "means over the runs of each policy" + (
-        "" if whole else " that ended: compare those of as many runs only"
-    )
-    return f"{sentence}; {' and '.join(worst)}: their worst" if worst else sentence
+    sentence = "means over the runs of each policy"
+    if not whole:
+        sentence += " that ended: compare those of as many runs only"
+    if worst:
+        return f"{sentence}; {' and '.join(worst)}: their worst"
+    return sentence
 
 
 def _table(rows: Sequence[Summary], columns: Sequence[Column]) -> Table:
@@ -191,16 +195,18 @@ def _table(rows: Sequence[Summary], columns: Sequence[Column]) -> Table:
         right = "right" if column.right else "left"
         options = {"width": column.size, "no_wrap": True}
         table.add_column(column.title, justify=right, **options)  # type: ignore[arg-type]
-    best = (
-        {min(part, key=lambda row: row.avg_jct) for part in _by_workload(rows)}
-        if len(rows) > 1
-        else set()
-    )
+    best = _best(rows)
     for index, row in enumerate(rows):
-        table.add_row(
-            *(column.cells[index] for column in columns), style="green" if row in best else ""
-        )
+        style = "green" if row in best else ""
+        table.add_row(*(column.cells[index] for column in columns), style=style)
     return table
+
+
+def _best(rows: Sequence[Summary]) -> set[Summary]:
+    """Of several rows, the best of each workload."""
+    if len(rows) < 2:
+        return set()
+    return {min(part, key=lambda row: row.avg_jct) for part in _by_workload(rows)}
 
 
 def _by_workload(rows: Sequence[Summary]) -> list[list[Summary]]:

@@ -129,11 +129,15 @@ def _reservations(reservations: list[ReservationView]) -> list[Column]:
 
 
 def _in(seconds: float) -> str:
-    return f"in {duration(seconds)}" if seconds > 0 else "now"
+    if seconds > 0:
+        return f"in {duration(seconds)}"
+    return "now"
 
 
 def utilisation(device: DeviceView) -> str:
-    return "-" if device.utilisation is None else f"{device.utilisation}%"
+    if device.utilisation is None:
+        return "-"
+    return f"{device.utilisation}%"
 
 
 def memory(device: DeviceView) -> str:
@@ -148,7 +152,9 @@ def memory(device: DeviceView) -> str:
 def gib(mib: int) -> str:
     if not mib:
         return "0G"
-    return f"{mib / 1024:.0f}G" if mib >= 10240 else f"{mib / 1024:.1f}G"
+    if mib >= 10240:
+        return f"{mib / 1024:.0f}G"
+    return f"{mib / 1024:.1f}G"
 
 
 def occupant(device: DeviceView) -> str:

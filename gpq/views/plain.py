@@ -36,7 +36,9 @@ def safe(text: str) -> str:
 def _escape(point: int) -> str:
     if point < 0x100:
         return f"\\x{point:02x}"
-    return f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
+    if point < 0x10000:
+        return f"\\u{point:04x}"
+    return f"\\U{point:08x}"
 
 
 def width(text: str) -> int:
@@ -63,7 +65,9 @@ def cut(text: str, columns: int, mark: str = "…") -> str:
 
 def pad(text: str, columns: int, *, right: bool = False) -> str:
     room = " " * (columns - width(text))
-    return room + text if right else text + room
+    if right:
+        return room + text
+    return text + room
 
 
 def wrapped(text: str, limit: int, first: str = "", later: str = "") -> list[str]:
@@ -142,10 +146,17 @@ def wants_colour(choice: str) -> bool:
     )
 
 
-def ellipsis() -> str:
-    """What stands for text that was cut, in the encoding of stdout."""
+def drawable(signs: str, ascii_signs: str) -> str:
+    """`signs` where the encoding of stdout has them, else `ascii_signs`."""
     encoding = getattr(sys.stdout, "encoding", None) or ""
-    return "…" if encoding.lower().replace("-", "") == "utf8" else "~"
+    if encoding.lower().replace("-", "") == "utf8":
+        return signs
+    return ascii_signs
+
+
+def ellipsis() -> str:
+    """What stands for text that was cut."""
+    return drawable("…", "~")
 
 
 class Column:
@@ -167,6 +178,13 @@ class Column:
         self.least = least
         self.right = right
         self.size = max(len(title), max(map(width, cells), default=0))
+
+    @property
+    def slack(self) -> int:
+        """What it can do without."""
+        if not self.least:
+            return 0
+        return max(self.size - self.least, 0)
 
 
 class Head:
@@ -193,11 +211,8 @@ def fit(columns: list[Column], limit: int) -> list[Column]:
         excess = _table_width(visible_columns) - limit
         if excess <= 0:
             break
-        yielding_columns = [
-            column for column in visible_columns if column.least and column.size > column.least
-        ]
-        if sum(column.size - column.least for column in yielding_columns) >= excess:
-            _shrink(yielding_columns, excess)
+        if sum(column.slack for column in visible_columns) >= excess:
+            _shrink(visible_columns, excess)
             break
         visible_columns.remove(min(visible_columns, key=lambda column: column.keep))
     if limit and len(visible_columns) == 1:
@@ -215,7 +230,7 @@ def _table_width(columns: list[Column]) -> int:
 
 def _shrink(columns: list[Column], excess: int) -> None:
     for column in sorted(columns, key=lambda column: column.keep):
-        reduction = min(excess, column.size - column.least)
+        reduction = min(excess, column.slack)
         column.size -= reduction
         excess -= reduction
 

@@ -44,12 +44,18 @@ def ranges(indices: list[int]) -> str:
             runs[-1][1] = index
         else:
             runs.append([index, index])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+    return ",".join(_range(low, high) for low, high in runs)
+
+
+def _range(low: int, high: int) -> str:
+    if low == high:
+        return str(low)
+    return f"{low}-{high}"
 
 
 def batch(row: Row) -> str:
     """`256`, and with accumulation `256=64x4` per replica and step."""
-    return str(row["total_batch"]) if row["total_batch"] else "-"
+    return str(row["total_batch"] or "-")
 
 
 def remark(row: Row) -> str:
@@ -59,7 +65,9 @@ def remark(row: Row) -> str:
         return reason
     if not code or row["state"] not in ENDED or f"exit {code}" in reason:
         return reason
-    return f"{reason} (exit {code})" if reason else f"exit {code}"
+    if reason:
+        return f"{reason} (exit {code})"
+    return f"exit {code}"
 
 
 def named(row: Row) -> str:
@@ -156,7 +164,9 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f}%"
+    if share is None:
+        return "-"
+    return f"{100 * share:.0f}%"
 
 
 def lines(
@@ -184,4 +194,6 @@ def _where_failures_are_told(rows: list[Row]) -> str:
     failed = [row["id"] for row in rows if row["state"] == "failed" and row["started_at"]]
     if len(failed) > 1:
         return "why a job failed: gpq logs JOB"
-    return f"why job {failed[0]} failed: gpq logs {failed[0]}" if failed else ""
+    if failed:
+        return f"why job {failed[0]} failed: gpq logs {failed[0]}"
+    return ""

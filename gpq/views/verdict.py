@@ -68,20 +68,23 @@ def _row(row: ShapeView, size: int, limit: int) -> list[str]:
 def _largest(difference: float | None) -> str:
     if difference is None:
         return ""
-    return f"{difference:.1e}" if difference else "0"
+    if difference:
+        return f"{difference:.1e}"
+    return "0"
 
 
 def _habit(habit: FoundHabit, where: str, is_told: bool, limit: int) -> list[str]:
     """What stands against which shapes. Told, or guessed."""
-    sentence = f"gpq says: {habit.message}" if is_told else f"probably {habit.message}"
-    text = wrapped(safe(f"{where}: {sentence}"), limit, "", "  ")
+    source = "gpq says:" if is_told else "probably"
+    text = wrapped(safe(f"{where}: {source} {habit.message}"), limit, "", "  ")
     text += wrapped(safe(f"cure: {habit.cure}"), limit, "  ", "        ")
     if is_told:
-        freedoms = [
-            f"{freedom} ({MEANING[freedom]})" if freedom in MEANING else freedom
-            for freedom in habit.freedoms
-        ]
-        text += wrapped(
-            safe(f"until then gpq leaves out: {', '.join(freedoms)}"), limit, "  ", "  "
-        )
+        freedoms = ", ".join(map(_explained, habit.freedoms))
+        text += wrapped(safe(f"until then gpq leaves out: {freedoms}"), limit, "  ", "  ")
     return [*text, ""]
+
+
+def _explained(freedom: str) -> str:
+    if freedom in MEANING:
+        return f"{freedom} ({MEANING[freedom]})"
+    return freedom

@@ -151,5 +151,9 @@ def _what(finding: Finding) -> str:
     if finding.samples == finding.step:
         return "samples"
     if finding.rates == finding.step:
-        return "optimizer steps" if finding.uneven else "learning rate"
-    return finding.differences[0].what if finding.differences else ""
+        if finding.uneven:
+            return "optimizer steps"
+        return "learning rate"
+    if finding.differences:
+        return finding.differences[0].what
+    return ""

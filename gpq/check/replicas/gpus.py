@@ -17,9 +17,9 @@ def need(count: int, python: str, environ: Mapping[str, str], cwd: str) -> None:
     Starts a process."""
     devices = _seen(python, environ, cwd)
     if devices < count:
-        supply = f"{devices} GPU" if devices == 1 else f"{devices} GPUs"
+        plural = "" if devices == 1 else "s"
         raise Refused(
-            f"--gpu needs {count} GPUs, and torch sees {supply} here",
+            f"--gpu needs {count} GPUs, and torch sees {devices} GPU{plural} here",
             "without --gpu the check runs on the CPUs",
         )
 

@@ -110,11 +110,15 @@ def _row(columns: Sequence[Column], index: int, *, is_total: bool) -> str:
     cells = "".join(
         f"<td{_alignment(column)}>{svg.text(column.cells[index])}</td>" for column in columns
     )
-    return f"<tr class=all>{cells}</tr>" if is_total else f"<tr>{cells}</tr>"
+    if is_total:
+        return f"<tr class=all>{cells}</tr>"
+    return f"<tr>{cells}</tr>"
 
 
 def _alignment(column: Column) -> str:
-    return " class=num" if column.right else ""
+    if column.right:
+        return " class=num"
+    return ""
 
 
 def _plots(users: ReportView) -> str:
@@ -168,7 +172,9 @@ def _rhos(bars: Sequence[RhoBar]) -> str:
 def _shade(bar: RhoBar) -> str:
     if bar.below is not None and bar.below <= 1:
         return "good"
-    return "bad" if bar.least >= 2 else "lost"
+    if bar.least >= 2:
+        return "bad"
+    return "lost"
 
 
 def _fairness(pieces: Sequence[Piece], names: Sequence[str], labels: Sequence[str]) -> str:
@@ -239,7 +245,9 @@ def _key(entries: Sequence[tuple[str, str]]) -> str:
 def _between(least: float, below: float | None) -> str:
     if below is None:
         return f"{least:g}+"
-    return f"<{below:g}" if least == 0 else f"{least:g}-{below:g}"
+    if least == 0:
+        return f"<{below:g}"
+    return f"{least:g}-{below:g}"
 
 
 def _at(stamp: str) -> datetime:

@@ -120,7 +120,9 @@ def _groups(blocks: Sequence[Block]) -> dict[str, list[Outcome]]:
 
 def _panels(groups: dict[str, list[Outcome]]) -> list[tuple[str, Outcome]]:
     firsts = [(label, outcomes[0]) for label, outcomes in groups.items()]
-    return firsts if len(firsts) <= MOST_PANELS else firsts[:1]
+    if len(firsts) <= MOST_PANELS:
+        return firsts
+    return firsts[:1]
 
 
 def _completion(axes: Axes, groups: dict[str, list[Outcome]]) -> None:

@@ -172,7 +172,9 @@ class _Scale:
         return self._bottom - value / self._top * self._height
 
     def label(self, value: float) -> str:
-        return f"{value:.0%}" if self._percent else f"{value:g}"
+        if self._percent:
+            return f"{value:.0%}"
+        return f"{value:g}"
 
 
 def _round_step(least: float) -> float:

@@ -124,7 +124,8 @@ def _title(rows: Sequence[JobView], first: int, count: int, look: Look, width: i
     if count < len(rows):
         parts.append(f"{first + 1}-{first + count} of {len(rows)}")
     if look.sort:
-        parts.append(f"by {look.sort}{', descending' if look.descending else ''}")
+        direction = ", descending" if look.descending else ""
+        parts.append(f"by {look.sort}{direction}")
     if look.filter:
         parts.append(f"/{safe(look.filter)}")
     return Text(plain.cut("  ".join(parts), max(width - 8, 7), plain.ellipsis()))
@@ -133,11 +134,7 @@ def _title(rows: Sequence[JobView], first: int, count: int, look: Look, width: i
 def _table(rows: list[JobView], first: int, room: int, look: Look, width: int) -> RenderableType:
     visible_jobs = rows[first : first + room]
     if not visible_jobs:
-        return Text(
-            "no job matches: / changes the filter, Esc ends it"
-            if look.filter
-            else "no jobs: gpq submit queues one"
-        )
+        return Text(_why_empty(look))
     job_cells = [job_columns.cells(job) for job in visible_jobs]
     names, reason = job_columns.with_reason(
         titles(rows, look, width), rows, job_cells, width, look.sort
@@ -156,15 +153,24 @@ def _table(rows: list[JobView], first: int, room: int, look: Look, width: int) -
     return table
 
 
+def _why_empty(look: Look) -> str:
+    if look.filter:
+        return "no job matches: / changes the filter, Esc ends it"
+    return "no jobs: gpq submit queues one"
+
+
 def _head(name: str, look: Look) -> str:
     """With an arrow where the column is sorted."""
     if name != look.sort:
         return name
-    down, up = ("↓", "↑") if plain.ellipsis() == "…" else ("v", "^")
-    return name + (down if look.descending else up)
+    if look.descending:
+        return name + plain.drawable("↓", "v")
+    return name + plain.drawable("↑", "^")
 
 
 def _style(job: JobView, look: Look) -> str:
     if job.id == look.selected:
         return "reverse"
-    return "dim" if job.state in ENDED else ""
+    if job.state in ENDED:
+        return "dim"
+    return ""

@@ -3,7 +3,7 @@ in, and whether there is room for the reason. Draws nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.text import Text
 
@@ -89,18 +89,25 @@ def with_reason(
     sizes = {name: _size(name, cells, sort) for name in names}
     sizes["name"] = min(sizes["name"], NAME + 1)
     has_one_user = len({job.user for job in jobs}) == 1
-    yielding = [name for name in YIELDING if name != "user" or has_one_user]
+    yielding = [name for name in YIELDING if name != sort and (name != "user" or has_one_user)]
     for least in (min(longest, GOOD), min(longest, REASON)):
-        remaining_names = list(names)
-        for name in ["", *yielding]:
-            if name in remaining_names and name != sort:
-                remaining_names.remove(name)
+        for remaining_names in _ever_fewer(names, yielding):
             room = (
                 width - FRAME - 2 - sum(sizes[title] for title in remaining_names)
             )  # 2: the cursor
             if room >= least:
                 return [*remaining_names, "reason"], min(room, longest)
     return list(names), 0
+
+
+def _ever_fewer(names: Sequence[str], yielding: Sequence[str]) -> Iterator[list[str]]:
+    """All of `names`, then without those that yield, one after the other."""
+    remaining_names = list(names)
+    yield remaining_names
+    for name in yielding:
+        if name in remaining_names:
+            remaining_names.remove(name)
+            yield remaining_names
 
 
 def _size(name: str, cells: Sequence[Mapping[str, str | Text]], sort: str) -> int:
@@ -117,8 +124,8 @@ def cells(job: JobView) -> dict[str, str | Text]:
         "name": named({"name": job.name, "index": job.index, "params": job.params}),
         "user": safe(job.user),
         "state": state_of(job),
-        "GPUs": str(job.gpus) if job.gpus else "-",
-        "batch": str(job.total_batch) if job.total_batch and job.gpus else "-",
+        "GPUs": str(job.gpus or "-"),
+        "batch": str((job.gpus and job.total_batch) or "-"),
         "goodput": number(job.goodput),
         "eff": percent(job.efficiency),
         "done": percent(job.progress),

@@ -59,14 +59,14 @@ def head(job: JobView, width: int) -> Text:
     text.append_text(state_of(job))
     if job.placement:
         text.append(f" on {detail.places(job.placement)}")
-    text.truncate(width, overflow="ellipsis" if plain.ellipsis() == "…" else "crop")
+    text.truncate(width, overflow=plain.drawable("ellipsis", "crop"))
     return text
 
 
 def lines(page: Page, width: int) -> list[Text]:
     """Everything but the log; nothing is wider than `width`."""
     answer, job = page.detail, page.detail.job
-    bar = "█" if plain.ellipsis() == "…" else "#"
+    bar = plain.drawable("█", "#")
     why = msgspec.structs.replace(page.why, curve=[])
     losses = loss_curve.lines(answer.losses, width, bar, answer.metrics.get("loss"))
     curve = goodput_curve.lines(answer.curve or page.why.curve, width, bar)
@@ -122,4 +122,6 @@ def tail(log: Sequence[str], width: int, height: int, offset: int = 0) -> list[T
         rows[:0] = list(pieces)
         if len(rows) >= height:
             break
-    return rows[-height:] if height else []
+    if height:
+        return rows[-height:]
+    return []

@@ -57,7 +57,9 @@ def lower(
         "last re-allocations", change_lines(view.changes, (width - half or width) - 4, lines), lines
     )
     if width < SLIM:
-        return [fairness, changes] if lines is None else [changes]
+        if lines is None:
+            return [fairness, changes]
+        return [changes]
     side_by_side = Table.grid(expand=True, padding=0)
     side_by_side.add_column(width=half)
     side_by_side.add_column(width=width - half)
@@ -98,13 +100,12 @@ def panel(title: str | Text, body: RenderableType, lines: int | None) -> Panel:
 def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "") -> Text:
     """What is so of the whole, and how much of it a `filter` shows: `rows`."""
     live_jobs = [job for job in rows if job.state not in ENDED]
-    states = view.states if isinstance(view, TopLook) else Counter(job.state for job in live_jobs)
+    states: Mapping[str, int] = Counter(job.state for job in live_jobs)
+    if isinstance(view, TopLook):
+        states = view.states
     job_counts = [_by_state(states)]
     if filter:
-        counts = f"{len(live_jobs)} of {sum(states.values())} jobs"
-        if len(rows) > len(live_jobs):
-            counts += f" and {len(rows) - len(live_jobs)} that ended"
-        job_counts.append(f"{counts} shown")
+        job_counts.append(_shown(len(live_jobs), len(rows), sum(states.values())))
     gpus = _busy_gpus(view)
     parts = [
         f"gpq {plain.moment(view.now)[11:]}",
@@ -127,7 +128,15 @@ def _by_state(states: Mapping[str, int]) -> str:
     running = sum(count for state, count in states.items() if state not in IDLE)
     text = f"{running} running, {states.get('pending', 0)} pending"
     held = states.get("held", 0)
-    return f"{text}, {held} held" if held else text
+    if held:
+        return f"{text}, {held} held"
+    return text
+
+
+def _shown(live: int, rows: int, total: int) -> str:
+    """`3 of 7 jobs and 2 that ended shown`."""
+    ended = f" and {rows - live} that ended" if rows > live else ""
+    return f"{live} of {total} jobs{ended} shown"
 
 
 def _busy_gpus(view: TopView) -> str:

@@ -13,6 +13,7 @@ from gpq.rpc.daemon_answers import TopView, UserShare
 from gpq.rpc.job_answers import EventView, JobView
 from gpq.rpc.node_answers import DeviceView, NodeView
 from gpq.views import plain
+from gpq.views.job_facts import if_known
 from gpq.views.nodes import memory, occupant, utilisation
 from gpq.views.plain import number, safe
 from gpq.views.queue import percent, ranges
@@ -24,6 +25,9 @@ from gpq.views.top.utilisation import Past
 WIDE = 140
 IDLE = ("pending", "held")  # states without GPUs
 SLIM = 64  # columns below which the two lower panels stand one below the other
+CELLS, SLIM_CELLS = (0, 1, 2, 3, 4, 5), (0, 3, 5)  # of a line of GPUs that are shown
+RATIOS = {5: 1}  # the cell that takes what room there is
+Cells = tuple[str | Text, ...]
 
 
 def grid(*titles: str, right: str, give: str, expand: bool = True) -> Table:
@@ -51,29 +55,37 @@ def device_table(
     of a bar."""
     if not nodes:
         return Text("no servers")
-    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_header=False, pad_edge=False)
-    cells = (0, 1, 2, 3, 4, 5) if width >= SLIM else (0, 3, 5)  # of the cells of a line
-    for cell in cells:
-        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if cell == 5 else None)
     measured = any(device.utilisation is not None for node in nodes for device in node.devices)
-    has_line_per_device = lines is None or sum(max(len(node.devices), 1) for node in nodes) <= lines
-    shown_nodes = nodes
-    if lines is not None and not has_line_per_device and len(nodes) > lines:
-        shown_nodes = nodes[: lines - 1]
-    for node in shown_nodes:
-        rows = [_summary(node, past, measured=measured)]
-        if has_line_per_device and node.devices:
-            rows = [_device(node, device, past, measured=measured) for device in node.devices]
-        for row in rows:
-            table.add_row(*(row[cell] for cell in cells))
+    shown_nodes, rows = nodes, []
+    if lines is None or _device_lines(nodes) <= lines:
+        for node in nodes:
+            rows += _device_rows(node, past, measured=measured)
+    else:
+        if len(nodes) > lines:
+            shown_nodes = nodes[: lines - 1]
+        rows = [_summary(node, past, measured=measured) for node in shown_nodes]
+    cells = CELLS if width >= SLIM else SLIM_CELLS
+    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_header=False, pad_edge=False)
+    for cell in cells:
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=RATIOS.get(cell))
+    for row in rows:
+        table.add_row(*(row[cell] for cell in cells))
     if len(shown_nodes) < len(nodes):
         table.add_row(f"+{len(nodes) - len(shown_nodes)} servers")
     return table
 
 
-def _device(
-    node: NodeView, device: DeviceView, past: Past | None, *, measured: bool
-) -> tuple[str | Text, ...]:
+def _device_lines(nodes: list[NodeView]) -> int:
+    return sum(max(len(node.devices), 1) for node in nodes)
+
+
+def _device_rows(node: NodeView, past: Past | None, *, measured: bool) -> list[Cells]:
+    if not node.devices:
+        return [_summary(node, past, measured=measured)]
+    return [_device(node, device, past, measured=measured) for device in node.devices]
+
+
+def _device(node: NodeView, device: DeviceView, past: Past | None, *, measured: bool) -> Cells:
     return (
         f"{safe(node.name)}:{device.index}",
         safe(device.type).removeprefix("NVIDIA "),
@@ -108,26 +120,25 @@ def _occupancy(node: NodeView, device: DeviceView, past: Past | None) -> Text:
 
 def owned(device: DeviceView, owners: Mapping[int, str]) -> str:
     """As `occupant`, with the user of the job: `job 3 of ana`."""
-    owner = owners.get(device.job) if device.job is not None else None
-    job, occupancy = f"job {device.job}", occupant(device)
-    return occupancy.replace(job, f"{job} of {safe(owner)}", 1) if owner else occupancy
+    if device.job is None or not owners.get(device.job):
+        return occupant(device)
+    job = f"job {device.job}"
+    return occupant(device).replace(job, f"{job} of {safe(owners[device.job])}", 1)
 
 
-def _summary(node: NodeView, past: Past | None, *, measured: bool) -> tuple[str | Text, ...]:
+def _summary(node: NodeView, past: Past | None, *, measured: bool) -> Cells:
     """One line: mean utilisation, and the jobs with their GPUs."""
     loads = [device.utilisation for device in node.devices if device.utilisation is not None]
     mean = round(sum(loads) / len(loads)) if loads else None
     picture = ""
     if measured:
         picture = past.server(node.name) if past is not None else bar(mean)
-    return (
-        safe(node.name),
-        f"{len(node.devices)} GPUs",
-        picture,
-        f"{mean}%".rjust(4) if mean is not None else "",
-        "",
-        _jobs(node),
-    )
+    size = f"{len(node.devices)} GPUs"
+    return (safe(node.name), size, picture, if_known(_percent_cell, mean), "", _jobs(node))
+
+
+def _percent_cell(share: int) -> str:
+    return f"{share}%".rjust(4)
 
 
 def _jobs(node: NodeView) -> Text:
@@ -142,13 +153,14 @@ def _jobs(node: NodeView) -> Text:
     if node.state != "up":
         state = f"{safe(node.state)} {safe(node.reason)}"
         return Text(f"{state} {jobs or 'idle'}", style="red")
-    return Text(jobs, style="green") if jobs else Text("idle", style="dim")
+    if jobs:
+        return Text(jobs, style="green")
+    return Text("idle", style="dim")
 
 
 def bar(value: int | None, cells: int = 10) -> str:
     full = round(cells * min(max(value or 0, 0), 100) / 100)
-    filled, empty = ("█", "░") if plain.ellipsis() == "…" else ("#", ".")
-    return filled * full + empty * (cells - full)
+    return plain.drawable("█", "#") * full + plain.drawable("░", ".") * (cells - full)
 
 
 def goodput_table(
@@ -157,9 +169,7 @@ def goodput_table(
     """Running jobs first; columns that say nothing, or that a narrow terminal has no room for, are
     left out."""
     if not jobs:
-        return Text(
-            "no live job matches the filter" if filter else "no jobs: gpq submit queues one"
-        )
+        return Text(_why_empty(filter))
     sorted_jobs = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
     shown_jobs = sorted_jobs[: _row_count(len(jobs), lines)]
     rows = [job_columns.cells(job) for job in shown_jobs]
@@ -191,6 +201,12 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
     if len(shown_rows) < len(rows):
         table.add_row(f"+{len(rows) - len(shown_rows)} more")
     return table
+
+
+def _why_empty(filter: str) -> str:
+    if filter:
+        return "no live job matches the filter"
+    return "no jobs: gpq submit queues one"
 
 
 def _row_count(count: int, lines: int | None) -> int:
