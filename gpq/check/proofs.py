@@ -29,7 +29,9 @@ def proof(verdict: dict[str, object]) -> ProofMessage | None:
         program=str(verdict.get("program"))[:64],
         same=_in_order(same_freedoms),
         lost=_in_order(lost_freedoms),
-        message="; ".join(f"{row['shape']}: {_said(row)}" for row in bad_rows)[:MOST_CHARACTERS],
+        message="; ".join(f"{row['shape']}: {_explanation(row)}" for row in bad_rows)[
+            :MOST_CHARACTERS
+        ],
         at=str(verdict.get("at"))[:25],
     )
 
@@ -38,8 +40,8 @@ def _lost_freedoms(bad_rows: list[dict[str, object]]) -> set[str]:
     """A shape of several freedoms takes them only where none of them is lost already: two replicas
     that accumulate differ where accumulating does."""
     lost_freedoms: set[str] = set()
-    for row in sorted(bad_rows, key=lambda row: len(_needed(row))):
-        freedoms = _needed(row)
+    for row in sorted(bad_rows, key=lambda row: len(_freedoms(row))):
+        freedoms = _freedoms(row)
         if row["verdict"] == TOLD or not lost_freedoms & set(freedoms):
             lost_freedoms.update(freedoms)
     return lost_freedoms
@@ -47,7 +49,7 @@ def _lost_freedoms(bad_rows: list[dict[str, object]]) -> set[str]:
 
 def _is_same(freedom: str, rows: list[dict[str, object]]) -> bool:
     """Is there a shape that needs it, and are all of these the same?"""
-    verdicts = [row["verdict"] for row in rows if freedom in _needed(row)]
+    verdicts = [row["verdict"] for row in rows if freedom in _freedoms(row)]
     return bool(verdicts) and all(verdict == SAME for verdict in verdicts)
 
 
@@ -66,7 +68,7 @@ def _rows(verdict: dict[str, object]) -> list[dict[str, object]]:
     ]
 
 
-def _needed(row: dict[str, object]) -> tuple[str, ...]:
+def _freedoms(row: dict[str, object]) -> tuple[str, ...]:
     """The freedoms of its shape, and where a habit was told, all that this takes."""
     habit = row.get("habit")
     if (
@@ -78,7 +80,7 @@ def _needed(row: dict[str, object]) -> tuple[str, ...]:
     return NEEDED[str(row["shape"])]
 
 
-def _said(row: dict[str, object]) -> str:
+def _explanation(row: dict[str, object]) -> str:
     habit = row.get("habit")
     code = habit.get("code") if row["verdict"] == TOLD and isinstance(habit, dict) else ""
     if code:

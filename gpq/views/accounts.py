@@ -52,10 +52,10 @@ def history(answer: HistoryList, limit: int, bar: str = "") -> list[str]:
     if answer.jobs:
         text = table(history_columns(answer.jobs), limit, mark=ellipsis())
     if answer.hidden:
-        more = (
+        remark = (
             f"{answer.hidden} more ended before: gpq history -n {answer.hidden + len(answer.jobs)}"
         )
-        text += wrapped(more, limit)
+        text += wrapped(remark, limit)
     return text
 
 

@@ -40,8 +40,8 @@ def lines(checks: Sequence[Made], limit: int, bar: str = "█") -> list[str]:
                 text.append("")
             text.append(title)
             head = title
-        before = f"{check.verdict:4}  {safe(check.name):{size}}  "
-        text += wrapped(safe(check.figure), limit, before, " " * (size + 8))
+        prefix = f"{check.verdict:4}  {safe(check.name):{size}}  "
+        text += wrapped(safe(check.figure), limit, prefix, " " * (size + 8))
     count = {
         verdict: sum(check.verdict == verdict for check in checks)
         for verdict in ("PASS", "FAIL", "SKIP")

@@ -47,8 +47,8 @@ def width(text: str) -> int:
         return len(text)
     import unicodedata  # only names outside ASCII pay for it
 
-    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
-    return len(text) + wide - sum(unicodedata.combining(char) != 0 for char in text)
+    wide_count = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide_count - sum(unicodedata.combining(char) != 0 for char in text)
 
 
 def cut(text: str, columns: int, mark: str = "…") -> str:
@@ -70,12 +70,12 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
     return text + room
 
 
-def wrapped(text: str, limit: int, first: str = "", later: str = "") -> list[str]:
+def wrapped(text: str, limit: int, first: str = "", indent: str = "") -> list[str]:
     """`text` in lines of at most `limit` columns (0 = one line), the first and the later ones
     indented so."""
     if not limit or width(first + text) <= limit:
         return [first + text]
-    room = max(limit - max(len(first), len(later)), 8)
+    room = max(limit - max(len(first), len(indent)), 8)
     lines: list[str] = []
     line = ""
     for word in text.split(" "):
@@ -88,21 +88,21 @@ def wrapped(text: str, limit: int, first: str = "", later: str = "") -> list[str
             lines.append(line[:room])
             line = line[room:]
     lines.append(line)
-    return [(first if index == 0 else later) + part for index, part in enumerate(lines)]
+    return [(first if index == 0 else indent) + part for index, part in enumerate(lines)]
 
 
 def duration(seconds: float | None) -> str:
     """Two units at most: 42s, 3m10s, 2h05m, 4d03h; "-" when not known."""
     if seconds is None:
         return "-"
-    whole = max(int(seconds), 0)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+    whole_seconds = max(int(seconds), 0)
+    if whole_seconds < 60:
+        return f"{whole_seconds}s"
+    if whole_seconds < 3600:
+        return f"{whole_seconds // 60}m{whole_seconds % 60:02d}s"
+    if whole_seconds < 86400:
+        return f"{whole_seconds // 3600}h{whole_seconds % 3600 // 60:02d}m"
+    return f"{whole_seconds // 86400}d{whole_seconds % 86400 // 3600:02d}h"
 
 
 def moment(stamp: str) -> str:

@@ -178,12 +178,12 @@ def lines(
     text = ["no jobs"]
     if rows:
         text = table(columns(rows, limit), limit, colour=colour, mark=mark)
-    waiting = answer.get("hidden_waiting", 0)
-    if waiting:
-        text.append(f"and {waiting} more pending or held: gpq status state=pending,held")
-    hidden = answer.get("hidden", 0)
-    if hidden:
-        text.append(f"and {hidden} more that ended: gpq status --all")
+    waiting_count = answer.get("hidden_waiting", 0)
+    if waiting_count:
+        text.append(f"and {waiting_count} more pending or held: gpq status state=pending,held")
+    hidden_count = answer.get("hidden", 0)
+    if hidden_count:
+        text.append(f"and {hidden_count} more that ended: gpq status --all")
     hint = _where_failures_are_told(rows)
     if hint and (not limit or len(hint) <= limit):
         text.append(hint)
@@ -191,9 +191,9 @@ def lines(
 
 
 def _where_failures_are_told(rows: list[Row]) -> str:
-    failed = [row["id"] for row in rows if row["state"] == "failed" and row["started_at"]]
-    if len(failed) > 1:
+    failed_jobs = [row["id"] for row in rows if row["state"] == "failed" and row["started_at"]]
+    if len(failed_jobs) > 1:
         return "why a job failed: gpq logs JOB"
-    if failed:
-        return f"why job {failed[0]} failed: gpq logs {failed[0]}"
+    if failed_jobs:
+        return f"why job {failed_jobs[0]} failed: gpq logs {failed_jobs[0]}"
     return ""

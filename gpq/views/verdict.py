@@ -43,20 +43,19 @@ def _habits(answer: Verdict, limit: int) -> list[str]:
     text = []
     for habit in habits.values():
         rows = [row for row in answer.shapes if row.habit == habit]
-        where = "; ".join(row.shape for row in rows)
+        shapes = "; ".join(row.shape for row in rows)
         if len(rows) == len(answer.shapes):
-            where = "every shape"
-        text += _habit(habit, where, rows[0].verdict == TOLD, limit)
+            shapes = "every shape"
+        text += _habit(habit, shapes, rows[0].verdict == TOLD, limit)
     return text
 
 
 def _row(row: ShapeView, size: int, limit: int) -> list[str]:
-    what = row.what
+    difference = row.what
     if row.step is not None:
-        what = f"step {row.step}: {what}"
-    text = [
-        f"{row.shape:{size}}  {row.verdict:8} {_largest(row.largest):>8}  {safe(what)}".rstrip()
-    ]
+        difference = f"step {row.step}: {difference}"
+    head = f"{row.shape:{size}}  {row.verdict:8} {_largest(row.largest):>8}"
+    text = [f"{head}  {safe(difference)}".rstrip()]
     indent = " " * (size + 2)
     if row.problem:
         text += wrapped(safe(row.problem), limit, indent, indent)
@@ -73,10 +72,10 @@ def _largest(difference: float | None) -> str:
     return "0"
 
 
-def _habit(habit: FoundHabit, where: str, is_told: bool, limit: int) -> list[str]:
+def _habit(habit: FoundHabit, shapes: str, is_told: bool, limit: int) -> list[str]:
     """What stands against which shapes. Told, or guessed."""
     source = "gpq says:" if is_told else "probably"
-    text = wrapped(safe(f"{where}: {source} {habit.message}"), limit, "", "  ")
+    text = wrapped(safe(f"{shapes}: {source} {habit.message}"), limit, "", "  ")
     text += wrapped(safe(f"cure: {habit.cure}"), limit, "  ", "        ")
     if is_told:
         freedoms = ", ".join(map(_explained, habit.freedoms))

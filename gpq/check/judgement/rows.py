@@ -63,10 +63,10 @@ def _compared(
             judge, course, f"it made {run.last} steps, the reference {judge.reference.last}"
         )
     case = Case(judge, shape, run, finding, script, reproducible)
-    step, what, cause = _difference(case)
+    step, difference, cause = _difference(case)
     verdict = SAME if step is None else DIFFERS
     return ShapeView(
-        shape.name, verdict, finding.largest, step, what, cause, finding.metrics, "", ""
+        shape.name, verdict, finding.largest, step, difference, cause, finding.metrics, "", ""
     )
 
 

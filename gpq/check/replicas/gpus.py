@@ -15,7 +15,7 @@ PATIENCE = 120  # seconds: a first import of torch from a network drive takes it
 def need(count: int, python: str, environ: Mapping[str, str], cwd: str) -> None:
     """Raises Refused where torch sees fewer: it would train on the CPU instead, without a word.
     Starts a process."""
-    devices = _seen(python, environ, cwd)
+    devices = _device_count(python, environ, cwd)
     if devices < count:
         plural = "" if devices == 1 else "s"
         raise Refused(
@@ -24,7 +24,7 @@ def need(count: int, python: str, environ: Mapping[str, str], cwd: str) -> None:
         )
 
 
-def _seen(python: str, environ: Mapping[str, str], cwd: str) -> int:
+def _device_count(python: str, environ: Mapping[str, str], cwd: str) -> int:
     try:
         answer = subprocess.run(
             [python, "-c", ASK],

@@ -98,8 +98,8 @@ def _table(answer: ReportView) -> str:
     )
     remark = ""
     if len(answer.rows) > len(shown_rows):
-        more = len(answer.rows) - len(shown_rows)
-        remark = f'<p class="dim">{more} more rows: gpq report --by {answer.by} --csv</p>'
+        hidden_rows = len(answer.rows) - len(shown_rows)
+        remark = f'<p class="dim">{hidden_rows} more rows: gpq report --by {answer.by} --csv</p>'
     return (
         f"<h2>By {answer.by}</h2><div"
         f' class="scroll"><table><tr>{head}</tr>{body}</table></div>{remark}'
@@ -180,11 +180,11 @@ def _shade(bar: RhoBar) -> str:
 def _fairness(pieces: Sequence[Piece], names: Sequence[str], labels: Sequence[str]) -> str:
     shares_by_name = {name: _shares(pieces, name) for name in names}
     highest = max((max(*share, *fair) for share, fair in shares_by_name.values()), default=0.0)
-    most = next((limit for limit in (0.2, 0.5) if highest <= limit), 1.0)
+    ceiling = next((limit for limit in (0.2, 0.5) if highest <= limit), 1.0)
     colours = svg.COLOURS - 1
     figures = [
         f"<figure><figcaption>{svg.text(name)}</figcaption>"
-        f"{svg.shares(share, fair, labels, name, f's{place % colours}', most=most)}</figure>"
+        f"{svg.shares(share, fair, labels, name, f's{place % colours}', ceiling=ceiling)}</figure>"
         for place, (name, (share, fair)) in enumerate(shares_by_name.items())
     ]
     caption = "bars: share of the GPUs in use; line: the fair share"
@@ -242,12 +242,12 @@ def _key(entries: Sequence[tuple[str, str]]) -> str:
     return f'<ul class="key">{entry_list}</ul>'
 
 
-def _between(least: float, below: float | None) -> str:
-    if below is None:
-        return f"{least:g}+"
-    if least == 0:
-        return f"<{below:g}"
-    return f"{least:g}-{below:g}"
+def _between(low: float, high: float | None) -> str:
+    if high is None:
+        return f"{low:g}+"
+    if low == 0:
+        return f"<{high:g}"
+    return f"{low:g}-{high:g}"
 
 
 def _at(stamp: str) -> datetime:

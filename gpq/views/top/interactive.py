@@ -77,8 +77,8 @@ def place(rows: Sequence[JobView], look: Look) -> int:
 
 def first_row(rows: Sequence[JobView], look: Look, room: int) -> int:
     """The row at the top with which the cursor is seen, moved as little as can be."""
-    at = place(rows, look)
-    first = min(max(look.first, at - room + 1), at)
+    position = place(rows, look)
+    first = min(max(look.first, position - room + 1), position)
     return max(min(first, len(rows) - room), 0)
 
 

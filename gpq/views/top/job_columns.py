@@ -54,7 +54,7 @@ YIELDING = (
     "thruput",
     "user",
 )  # to the reason, in this order; the user where all have the same
-FRAME = 4  # columns of a panel
+FRAME, CURSOR = 4, 2  # columns of a panel, and of the cursor in it
 NAME = 24  # columns at most of a name beside a reason
 GOOD, REASON = 32, 18  # columns at least of a reason: sought, and if need be
 
@@ -64,11 +64,11 @@ def titles(
 ) -> list[str]:
     """Those that there is room for and something in, up to `last`; `sort` stays."""
     names = [title for title, _ in COLUMNS]
-    most = names.index(last)
+    last_index = names.index(last)
     return [
         title
         for index, (title, least) in enumerate(COLUMNS)
-        if index <= most and width >= least
+        if index <= last_index and width >= least
         if title == sort or title not in CONTENT or any(map(CONTENT[title], jobs))
     ]
 
@@ -92,9 +92,7 @@ def with_reason(
     yielding = [name for name in YIELDING if name != sort and (name != "user" or has_one_user)]
     for least in (min(longest, GOOD), min(longest, REASON)):
         for remaining_names in _ever_fewer(names, yielding):
-            room = (
-                width - FRAME - 2 - sum(sizes[title] for title in remaining_names)
-            )  # 2: the cursor
+            room = width - FRAME - CURSOR - sum(sizes[title] for title in remaining_names)
             if room >= least:
                 return [*remaining_names, "reason"], min(room, longest)
     return list(names), 0

@@ -48,9 +48,9 @@ def picture(
     if part == "log":
         scroll = max(min(scroll, len(page.log) - height + 1), 0)
         return status_bar.stacked([rule, *tail(page.log, width, height - 1, scroll)]), scroll
-    below = max(height - 1 - len(text), min(height // 2, max(len(page.log), LEAST)))
-    above, scroll = status_bar.window(text, scroll, height - 1 - below)
-    return Group(above, rule, status_bar.stacked(tail(page.log, width, below))), scroll
+    log_height = max(height - 1 - len(text), min(height // 2, max(len(page.log), LEAST)))
+    upper, scroll = status_bar.window(text, scroll, height - 1 - log_height)
+    return Group(upper, rule, status_bar.stacked(tail(page.log, width, log_height))), scroll
 
 
 def head(job: JobView, width: int) -> Text:
@@ -59,7 +59,7 @@ def head(job: JobView, width: int) -> Text:
     text.append_text(state_of(job))
     if job.placement:
         text.append(f" on {detail.places(job.placement)}")
-    text.truncate(width, overflow=plain.drawable("ellipsis", "crop"))
+    text.truncate(width, overflow="ellipsis" if plain.ellipsis() == "…" else "crop")
     return text
 
 
@@ -67,7 +67,7 @@ def lines(page: Page, width: int) -> list[Text]:
     """Everything but the log; nothing is wider than `width`."""
     answer, job = page.detail, page.detail.job
     bar = plain.drawable("█", "#")
-    why = msgspec.structs.replace(page.why, curve=[])
+    reasons = msgspec.structs.replace(page.why, curve=[])
     losses = loss_curve.lines(answer.losses, width, bar, answer.metrics.get("loss"))
     curve = goodput_curve.lines(answer.curve or page.why.curve, width, bar)
     text = wrapped(_now(job), width)
@@ -77,7 +77,7 @@ def lines(page: Page, width: int) -> list[Text]:
     text += detail.paragraph("goodput by number of GPUs, 1x = fewest", curve)
     text += detail.paragraph("replicas", detail.replicas(answer, width))
     text += detail.paragraph(detail.LOST, detail.habits(answer.habits, width, job.id))
-    text += detail.paragraph("why", explanation.lines(why, width, bar))
+    text += detail.paragraph("why", explanation.lines(reasons, width, bar))
     text += detail.paragraph("latest events", _events(answer.history[-EVENTS:], width))
     text += detail.paragraph("command", wrapped(safe(job.command), width, "  ", "    "))
     return [

@@ -135,8 +135,8 @@ def _by_state(states: Mapping[str, int]) -> str:
 
 def _shown(live: int, rows: int, total: int) -> str:
     """`3 of 7 jobs and 2 that ended shown`."""
-    ended = f" and {rows - live} that ended" if rows > live else ""
-    return f"{live} of {total} jobs{ended} shown"
+    remark = f" and {rows - live} that ended" if rows > live else ""
+    return f"{live} of {total} jobs{remark} shown"
 
 
 def _busy_gpus(view: TopView) -> str:

@@ -34,12 +34,12 @@ def lines(nodes: list[NodeView], past: Past, width: int) -> list[Text]:
 
 def _device(node: NodeView, device: DeviceView, past: Past, room: int) -> list[Text]:
     kind = safe(device.type).removeprefix("NVIDIA ")
-    use = full = ""
+    load = memory_curve = ""
     if device.utilisation is not None:
-        use = f"{past.utilisation(node.name, device.id, room)} {utilisation(device):>4}"
+        load = f"{past.utilisation(node.name, device.id, room)} {utilisation(device):>4}"
     if device.used_mib:
-        full = f"{past.memory(node.name, device.id, room // 2)} "
-    line = Text(f"  {device.index} {kind}  {use}  {full}{memory(device)}  ")
+        memory_curve = f"{past.memory(node.name, device.id, room // 2)} "
+    line = Text(f"  {device.index} {kind}  {load}  {memory_curve}{memory(device)}  ")
     line.append_text(_occupancy(device, past))
     return [line, *(Text(_process(process)) for process in device.processes)]
 

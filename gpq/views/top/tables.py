@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from rich.console import RenderableType
@@ -55,23 +55,28 @@ def device_table(
     of a bar."""
     if not nodes:
         return Text("no servers")
-    measured = any(device.utilisation is not None for node in nodes for device in node.devices)
+    is_measured = any(device.utilisation is not None for node in nodes for device in node.devices)
     shown_nodes, rows = nodes, []
     if lines is None or _device_lines(nodes) <= lines:
         for node in nodes:
-            rows += _device_rows(node, past, measured=measured)
+            rows += _device_rows(node, past, is_measured=is_measured)
     else:
         if len(nodes) > lines:
             shown_nodes = nodes[: lines - 1]
-        rows = [_summary(node, past, measured=measured) for node in shown_nodes]
+        rows = [_summary(node, past, is_measured=is_measured) for node in shown_nodes]
+    table = _device_grid(rows, width)
+    if len(shown_nodes) < len(nodes):
+        table.add_row(f"+{len(nodes) - len(shown_nodes)} servers")
+    return table
+
+
+def _device_grid(rows: Sequence[Cells], width: int) -> Table:
     cells = CELLS if width >= SLIM else SLIM_CELLS
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_header=False, pad_edge=False)
     for cell in cells:
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=RATIOS.get(cell))
     for row in rows:
         table.add_row(*(row[cell] for cell in cells))
-    if len(shown_nodes) < len(nodes):
-        table.add_row(f"+{len(nodes) - len(shown_nodes)} servers")
     return table
 
 
@@ -79,18 +84,18 @@ def _device_lines(nodes: list[NodeView]) -> int:
     return sum(max(len(node.devices), 1) for node in nodes)
 
 
-def _device_rows(node: NodeView, past: Past | None, *, measured: bool) -> list[Cells]:
+def _device_rows(node: NodeView, past: Past | None, *, is_measured: bool) -> list[Cells]:
     if not node.devices:
-        return [_summary(node, past, measured=measured)]
-    return [_device(node, device, past, measured=measured) for device in node.devices]
+        return [_summary(node, past, is_measured=is_measured)]
+    return [_device(node, device, past, is_measured=is_measured) for device in node.devices]
 
 
-def _device(node: NodeView, device: DeviceView, past: Past | None, *, measured: bool) -> Cells:
+def _device(node: NodeView, device: DeviceView, past: Past | None, *, is_measured: bool) -> Cells:
     return (
         f"{safe(node.name)}:{device.index}",
         safe(device.type).removeprefix("NVIDIA "),
-        _picture(node, device, past) if measured else "",
-        utilisation(device).rjust(4) if measured else "",
+        _picture(node, device, past) if is_measured else "",
+        utilisation(device).rjust(4) if is_measured else "",
         _memory(node, device, past),
         _occupancy(node, device, past),
     )
@@ -126,12 +131,12 @@ def owned(device: DeviceView, owners: Mapping[int, str]) -> str:
     return occupant(device).replace(job, f"{job} of {safe(owners[device.job])}", 1)
 
 
-def _summary(node: NodeView, past: Past | None, *, measured: bool) -> Cells:
+def _summary(node: NodeView, past: Past | None, *, is_measured: bool) -> Cells:
     """One line: mean utilisation, and the jobs with their GPUs."""
     loads = [device.utilisation for device in node.devices if device.utilisation is not None]
     mean = round(sum(loads) / len(loads)) if loads else None
     picture = ""
-    if measured:
+    if is_measured:
         picture = past.server(node.name) if past is not None else bar(mean)
     size = f"{len(node.devices)} GPUs"
     return (safe(node.name), size, picture, if_known(_percent_cell, mean), "", _jobs(node))
@@ -159,8 +164,8 @@ def _jobs(node: NodeView) -> Text:
 
 
 def bar(value: int | None, cells: int = 10) -> str:
-    full = round(cells * min(max(value or 0, 0), 100) / 100)
-    return plain.drawable("█", "#") * full + plain.drawable("░", ".") * (cells - full)
+    length = round(cells * min(max(value or 0, 0), 100) / 100)
+    return plain.drawable("█", "#") * length + plain.drawable("░", ".") * (cells - length)
 
 
 def goodput_table(
