@@ -47,13 +47,7 @@ CONTENT: Mapping[str, Callable[[JobView], bool]] = {
     "ETA": lambda job: job.eta_seconds is not None,
     "thruput": lambda job: job.throughput is not None,
 }
-YIELDING = (
-    "age",
-    "prio",
-    "restarts",
-    "thruput",
-    "user",
-)  # to the reason, in this order; the user where all have the same
+YIELDING = ("age", "prio", "restarts", "thruput", "user")  # to the reason, in this order
 FRAME, CURSOR = 4, 2  # columns of a panel, and of the cursor in it
 NAME = 24  # columns at most of a name beside a reason
 GOOD, REASON = 32, 18  # columns at least of a reason: sought, and if need be
@@ -88,14 +82,19 @@ def with_reason(
         return list(names), 0
     sizes = {name: _size(name, cells, sort) for name in names}
     sizes["name"] = min(sizes["name"], NAME + 1)
-    has_one_user = len({job.user for job in jobs}) == 1
-    yielding = [name for name in YIELDING if name != sort and (name != "user" or has_one_user)]
+    yielding = _yielding_names(jobs, sort)
     for least in (min(longest, GOOD), min(longest, REASON)):
         for remaining_names in _ever_fewer(names, yielding):
             room = width - FRAME - CURSOR - sum(sizes[title] for title in remaining_names)
             if room >= least:
                 return [*remaining_names, "reason"], min(room, longest)
     return list(names), 0
+
+
+def _yielding_names(jobs: Sequence[JobView], sort: str) -> list[str]:
+    """Never the sorted column, and the user only where all have the same."""
+    has_one_user = len({job.user for job in jobs}) == 1
+    return [name for name in YIELDING if name != sort and (name != "user" or has_one_user)]
 
 
 def _ever_fewer(names: Sequence[str], yielding: Sequence[str]) -> Iterator[list[str]]:

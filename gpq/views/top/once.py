@@ -127,9 +127,9 @@ def _by_state(states: Mapping[str, int]) -> str:
     """`3 running, 2 pending, 1 held`."""
     running = sum(count for state, count in states.items() if state not in IDLE)
     text = f"{running} running, {states.get('pending', 0)} pending"
-    held = states.get("held", 0)
-    if held:
-        return f"{text}, {held} held"
+    held_jobs = states.get("held", 0)
+    if held_jobs:
+        return f"{text}, {held_jobs} held"
     return text
 
 
