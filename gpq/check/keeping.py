@@ -48,7 +48,9 @@ def kept(script: str, arguments: list[str]) -> dict[str, object] | None:
         verdict = wire.read_json(place(script, arguments))
     except (OSError, ValueError):
         return None
-    return verdict if verdict is not None and files_of(verdict) else None
+    if verdict is not None and files_of(verdict):
+        return verdict
+    return None
 
 
 def changed(verdict: dict[str, object]) -> str:
@@ -78,4 +80,6 @@ def _digest(path: str) -> str:
 
 def _size(number: re.Match[str]) -> str:
     value = float(number[0])
-    return f"{value:g}" if value in (0.0, 1.0) else SIZE
+    if value in (0.0, 1.0):
+        return f"{value:g}"
+    return SIZE

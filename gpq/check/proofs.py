@@ -14,33 +14,47 @@ MOST_CHARACTERS = 300
 
 
 def proof(verdict: dict[str, object]) -> ProofMessage | None:
-    """None where it has no row that can be read. A shape of several freedoms takes them only where
-    none of them is lost already: two replicas that accumulate differ where accumulating does."""
+    """None where it has no row that can be read."""
     rows = _rows(verdict)
+    if not rows:
+        return None
     bad_rows = [row for row in rows if row["verdict"] != SAME]
-    lost_freedoms: set[str] = set()
-    for row in sorted(bad_rows, key=lambda row: len(_needed(row))):
-        freedoms = _needed(row)
-        if row["verdict"] == TOLD or not lost_freedoms & set(freedoms):
-            lost_freedoms.update(freedoms)
+    lost_freedoms = _lost_freedoms(bad_rows)
     same_freedoms = {
-        freedom
-        for freedom in FREEDOMS
-        if freedom not in lost_freedoms
-        and any(freedom in _needed(row) for row in rows)
-        and all(row["verdict"] == SAME for row in rows if freedom in _needed(row))
+        freedom for freedom in FREEDOMS if freedom not in lost_freedoms and _is_same(freedom, rows)
     }
     if same_freedoms and not bad_rows and not verdict.get("coarse"):
         same_freedoms.add(RETUNE)
-    if not rows:
-        return None
     return ProofMessage(
         program=str(verdict.get("program"))[:64],
-        same=[freedom for freedom in FREEDOMS if freedom in same_freedoms],
-        lost=[freedom for freedom in FREEDOMS if freedom in lost_freedoms],
-        message="; ".join(f"{row['shape']}: {_said(row)}" for row in bad_rows)[:MOST_CHARACTERS],
+        same=_in_order(same_freedoms),
+        lost=_in_order(lost_freedoms),
+        message="; ".join(f"{row['shape']}: {_explanation(row)}" for row in bad_rows)[
+            :MOST_CHARACTERS
+        ],
         at=str(verdict.get("at"))[:25],
     )
+
+
+def _lost_freedoms(bad_rows: list[dict[str, object]]) -> set[str]:
+    """A shape of several freedoms takes them only where none of them is lost already: two replicas
+    that accumulate differ where accumulating does."""
+    lost_freedoms: set[str] = set()
+    for row in sorted(bad_rows, key=lambda row: len(_freedoms(row))):
+        freedoms = _freedoms(row)
+        if row["verdict"] == TOLD or not lost_freedoms & set(freedoms):
+            lost_freedoms.update(freedoms)
+    return lost_freedoms
+
+
+def _is_same(freedom: str, rows: list[dict[str, object]]) -> bool:
+    """Is there a shape that needs it, and are all of these the same?"""
+    verdicts = [row["verdict"] for row in rows if freedom in _freedoms(row)]
+    return bool(verdicts) and all(verdict == SAME for verdict in verdicts)
+
+
+def _in_order(freedoms: set[str]) -> list[str]:
+    return [freedom for freedom in FREEDOMS if freedom in freedoms]
 
 
 def _rows(verdict: dict[str, object]) -> list[dict[str, object]]:
@@ -54,7 +68,7 @@ def _rows(verdict: dict[str, object]) -> list[dict[str, object]]:
     ]
 
 
-def _needed(row: dict[str, object]) -> tuple[str, ...]:
+def _freedoms(row: dict[str, object]) -> tuple[str, ...]:
     """The freedoms of its shape, and where a habit was told, all that this takes."""
     habit = row.get("habit")
     if (
@@ -66,7 +80,9 @@ def _needed(row: dict[str, object]) -> tuple[str, ...]:
     return NEEDED[str(row["shape"])]
 
 
-def _said(row: dict[str, object]) -> str:
+def _explanation(row: dict[str, object]) -> str:
     habit = row.get("habit")
     code = habit.get("code") if row["verdict"] == TOLD and isinstance(habit, dict) else ""
-    return f"{row['verdict']} ({code})" if code else str(row["verdict"])
+    if code:
+        return f"{row['verdict']} ({code})"
+    return str(row["verdict"])

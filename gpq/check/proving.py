@@ -74,14 +74,14 @@ def prove(request: Asked, on_end: Callable[[str], None]) -> Verdict:
             trial = _trial(request, runner, start + request.seconds, on_end)
         verdict = _verdict(request, trial, runner.remarks, time.monotonic() - start)
         is_home_cited = verdict.verdict == FAILED
-        return _kept(verdict, keeping.place(request.script, list(request.arguments)))
+        return _saved(verdict, keeping.place(request.script, list(request.arguments)))
     except GpqError as error:
         is_home_cited = any(
             str(home) in text for text in (error.message, error.hint, *error.quoted)
         )
         raise
     finally:
-        _tidy(home, whole=not is_home_cited)
+        _tidy(home, with_logs=not is_home_cited)
 
 
 def _trial(request: Asked, runner: Runner, deadline: float, on_end: Callable[[str], None]) -> Trial:
@@ -100,7 +100,7 @@ def _trial(request: Asked, runner: Runner, deadline: float, on_end: Callable[[st
     pairs = [
         (course, run)
         for course, run in zip(courses[1 + len(ROUNDING) :], runs, strict=True)
-        if not has_own_loop or _asked_for(course.shape)
+        if not has_own_loop or _suits_own_loop(course.shape)
     ]
     rows = judgement.rows(judge, pairs, text, reproducible)
     return Trial(judge, reorderings, runs, rows, text, failure)
@@ -160,7 +160,7 @@ def _courses(
     return runner.run(shapes, deadline, on_end), failure
 
 
-def _kept(verdict: Verdict, place: str) -> Verdict:
+def _saved(verdict: Verdict, place: str) -> Verdict:
     """The same, and a remark where it could not be kept."""
     try:
         keeping.keep(place, msgspec.to_builtins(verdict))
@@ -170,7 +170,7 @@ def _kept(verdict: Verdict, place: str) -> Verdict:
     return verdict
 
 
-def _asked_for(shape: Shape) -> bool:
+def _suits_own_loop(shape: Shape) -> bool:
     """A loop of the script's own is never accumulated or split by gpq."""
     return not {"accumulate", "split"} & set(shape.freedoms)
 
@@ -257,13 +257,17 @@ def _usable(reference: Run, course: Course, request: Asked) -> None:
     )
 
 
-def _tidy(home: Path, *, whole: bool) -> None:
+def _tidy(home: Path, *, with_logs: bool) -> None:
     """Checkpoints go at once; what the script printed stays where somebody was told of it."""
     scratch.tidy(home)
     with contextlib.suppress(OSError):
-        if whole:
+        if with_logs:
             shutil.rmtree(home)
             return
-        ours = (home / "library", home / scratch.NAME)
-        for folder in (*home.glob("*/checkpoints"), *home.glob(f"*/{wire.CHECK_FILES}"), *ours):
+        own_folders = (home / "library", home / scratch.NAME)
+        for folder in (
+            *home.glob("*/checkpoints"),
+            *home.glob(f"*/{wire.CHECK_FILES}"),
+            *own_folders,
+        ):
             shutil.rmtree(folder, ignore_errors=True)

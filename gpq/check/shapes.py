@@ -80,8 +80,12 @@ AGAIN = Shape("one replica, again")
 def resumed(steps: int) -> Shape:
     """Stopped in the midst of an epoch, on to two replicas, stopped in the midst of the next, and
     back to one."""
-    first, second = steps * 3 // 8 or 1, steps * 3 // 4
-    attempts = (Attempt(1, 0, first), Attempt(REPLICAS, first, second), Attempt(1, second))
+    first_stop, second_stop = steps * 3 // 8 or 1, steps * 3 // 4
+    attempts = (
+        Attempt(1, 0, first_stop),
+        Attempt(REPLICAS, first_stop, second_stop),
+        Attempt(1, second_stop),
+    )
     return Shape("stopped and resumed on another number", attempts, freedoms=("resize",))
 
 

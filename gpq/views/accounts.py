@@ -5,51 +5,91 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpq.rpc.account_answers import EndedView, HistoryList, ReportRow, ReportView
-from gpq.views.plain import Column, duration, ellipsis, moment, number, safe, table, wrapped
+from gpq.views.plain import Column, Head, duration, ellipsis, moment, number, safe, table, wrapped
 from gpq.views.queue import percent
 
 TITLES = {"user": "USER", "job": "JOB", "server": "SERVER", "day": "DAY"}
+HISTORY = (
+    Head("ID", 99, right=True),
+    Head("NAME", 80, least=8),
+    Head("USER", 60, least=4),
+    Head("STATE", 98),
+    Head("EXIT", 50, right=True),
+    Head("SUBMITTED", 20),
+    Head("ENDED", 55),
+    Head("WAIT", 65, right=True),
+    Head("RAN", 75, right=True),
+    Head("GPUS", 62, right=True),
+    Head("GPU H", 85, right=True),
+    Head("GOODPUT H", 70, right=True),
+    Head("RESTARTS", 30, right=True),
+    Head("COST H", 28, right=True),
+    Head("RHO", 25, right=True),
+    Head("REASON", 22, least=12),
+)
+REPORT = (  # after the first; on a narrow terminal those go first whose number is least
+    Head("NAME", 80, least=8),
+    Head("OWNER", 60, least=4),
+    Head("JOBS", 70, right=True),
+    Head("GPU H", 98, right=True),
+    Head("GOODPUT H", 90, right=True),
+    Head("WORTH", 75, right=True),
+    Head("SHARE", 85, right=True),
+    Head("FAIR", 84, right=True),
+    Head("WAIT", 65, right=True),
+    Head("P95", 64, right=True),
+    Head("RESTARTS", 40, right=True),
+    Head("COST H", 45, right=True),
+    Head("FAILED H", 50, right=True),
+    Head("RHO", 35, right=True),
+    Head("MAX", 34, right=True),
+)
 
 
 def history(answer: HistoryList, limit: int, bar: str = "") -> list[str]:
     """The jobs, the latest to end last; then how many more there are."""
-    text = (
-        table(history_columns(answer.jobs), limit, mark=ellipsis())
-        if answer.jobs
-        else ["no jobs ended then"]
-    )
+    text = ["no jobs ended then"]
+    if answer.jobs:
+        text = table(history_columns(answer.jobs), limit, mark=ellipsis())
     if answer.hidden:
-        more = (
+        remark = (
             f"{answer.hidden} more ended before: gpq history -n {answer.hidden + len(answer.jobs)}"
         )
-        text += wrapped(more, limit)
+        text += wrapped(remark, limit)
     return text
 
 
 def history_columns(rows: Sequence[EndedView]) -> list[Column]:
-    return [
-        Column("ID", [str(row.id) for row in rows], 99, right=True),
-        Column("NAME", [safe(row.name) or "-" for row in rows], 80, least=8),
-        Column("USER", [safe(row.user) for row in rows], 60, least=4),
-        Column("STATE", [safe(row.state) for row in rows], 98),
-        Column("EXIT", [_exit(row) for row in rows], 50, right=True),
-        Column("SUBMITTED", [moment(row.submitted_at)[:16] for row in rows], 20),
-        Column("ENDED", [moment(row.ended_at)[:16] for row in rows], 55),
-        Column("WAIT", [duration(row.wait_seconds) for row in rows], 65, right=True),
-        Column("RAN", [duration(row.run_seconds) for row in rows], 75, right=True),
-        Column("GPUS", [_count(row.gpus) for row in rows], 62, right=True),
-        Column("GPU H", [hours(row.gpu_hours) for row in rows], 85, right=True),
-        Column("GOODPUT H", [hours(row.goodput_hours) for row in rows], 70, right=True),
-        Column("RESTARTS", [str(row.restarts or "-") for row in rows], 30, right=True),
-        Column("COST H", [hours(row.restart_gpu_hours or None) for row in rows], 28, right=True),
-        Column("RHO", [number(row.rho) for row in rows], 25, right=True),
-        Column("REASON", [safe(row.reason) for row in rows], 22, least=12),
-    ]
+    cells = [_history_cells(row) for row in rows]
+    return [head.column(cells) for head in HISTORY]
+
+
+def _history_cells(row: EndedView) -> dict[str, str]:
+    return {
+        "ID": str(row.id),
+        "NAME": safe(row.name) or "-",
+        "USER": safe(row.user),
+        "STATE": safe(row.state),
+        "EXIT": _exit(row),
+        "SUBMITTED": moment(row.submitted_at)[:16],
+        "ENDED": moment(row.ended_at)[:16],
+        "WAIT": duration(row.wait_seconds),
+        "RAN": duration(row.run_seconds),
+        "GPUS": _count(row.gpus),
+        "GPU H": hours(row.gpu_hours),
+        "GOODPUT H": hours(row.goodput_hours),
+        "RESTARTS": str(row.restarts or "-"),
+        "COST H": hours(row.restart_gpu_hours or None),
+        "RHO": number(row.rho),
+        "REASON": safe(row.reason),
+    }
 
 
 def _exit(row: EndedView) -> str:
     """Of a cancelled job the code is that of its signal, and says nothing."""
-    return "-" if row.exit_status is None or row.state == "cancelled" else str(row.exit_status)
+    if row.exit_status is None or row.state == "cancelled":
+        return "-"
+    return str(row.exit_status)
 
 
 def _count(gpus: float) -> str:
@@ -58,7 +98,9 @@ def _count(gpus: float) -> str:
 
 def hours(value: float | None) -> str:
     """`0.02` and up; less is `<0.01`."""
-    return "<0.01" if value is not None and 0 < value < 0.005 else number(value)
+    if value is not None and 0 < value < 0.005:
+        return "<0.01"
+    return number(value)
 
 
 def report(answer: ReportView, limit: int, bar: str = "") -> list[str]:
@@ -71,31 +113,27 @@ def report(answer: ReportView, limit: int, bar: str = "") -> list[str]:
 
 
 def report_columns(rows: Sequence[ReportRow], by: str) -> list[Column]:
-    """On a narrow terminal those go first whose number is least."""
-    return [
-        Column(
-            TITLES[by], [safe(row.key) or "all" for row in rows], 99, least=4, right=by == "job"
-        ),
-        Column("NAME", [safe(row.name) or "-" for row in rows], 80, least=8),
-        Column("OWNER", [safe(row.user) or "-" for row in rows], 60, least=4),
-        Column("JOBS", [str(row.jobs) if by != "job" else "-" for row in rows], 70, right=True),
-        Column("GPU H", [hours(row.gpu_hours) for row in rows], 98, right=True),
-        Column("GOODPUT H", [hours(row.goodput_hours) for row in rows], 90, right=True),
-        Column("WORTH", [percent(row.efficiency) for row in rows], 75, right=True),
-        Column("SHARE", [percent(row.share) for row in rows], 85, right=True),
-        Column("FAIR", [percent(row.fair_share) for row in rows], 84, right=True),
-        Column("WAIT", [duration(row.wait_median_seconds) for row in rows], 65, right=True),
-        Column(
-            "P95",
-            [duration(row.wait_p95_seconds) if row.waits > 1 else "-" for row in rows],
-            64,
-            right=True,
-        ),
-        Column("RESTARTS", [str(row.restarts or "-") for row in rows], 40, right=True),
-        Column("COST H", [hours(row.restart_gpu_hours or None) for row in rows], 45, right=True),
-        Column("FAILED H", [hours(row.failed_gpu_hours or None) for row in rows], 50, right=True),
-        Column("RHO", [number(row.rho_median) for row in rows], 35, right=True),
-        Column(
-            "MAX", [number(row.rho_max) if row.rhos > 1 else "-" for row in rows], 34, right=True
-        ),
-    ]
+    cells = [_report_cells(row, by) for row in rows]
+    first = Head(TITLES[by], 99, least=4, right=by == "job")
+    return [head.column(cells) for head in (first, *REPORT)]
+
+
+def _report_cells(row: ReportRow, by: str) -> dict[str, str]:
+    return {
+        TITLES[by]: safe(row.key) or "all",
+        "NAME": safe(row.name) or "-",
+        "OWNER": safe(row.user) or "-",
+        "JOBS": "-" if by == "job" else str(row.jobs),
+        "GPU H": hours(row.gpu_hours),
+        "GOODPUT H": hours(row.goodput_hours),
+        "WORTH": percent(row.efficiency),
+        "SHARE": percent(row.share),
+        "FAIR": percent(row.fair_share),
+        "WAIT": duration(row.wait_median_seconds),
+        "P95": duration(row.wait_p95_seconds) if row.waits > 1 else "-",
+        "RESTARTS": str(row.restarts or "-"),
+        "COST H": hours(row.restart_gpu_hours or None),
+        "FAILED H": hours(row.failed_gpu_hours or None),
+        "RHO": number(row.rho_median),
+        "MAX": number(row.rho_max) if row.rhos > 1 else "-",
+    }

@@ -15,11 +15,33 @@ from rich.text import Text
 
 from gpq.sim.compare.compare import Block, Failure
 from gpq.sim.replay.outcomes import Summary
-from gpq.views.plain import Column, duration, fit, number, safe
+from gpq.views.plain import Column, Head, duration, fit, number, safe
 from gpq.views.queue import percent
 
 SCHEMA = 1
 GAP = 2  # columns between two columns
+# On a narrow terminal those go first whose number is least. Times are completion times, submission
+# to end.
+HEADS = (
+    Head("CLUSTER", 90, least=7),
+    Head("POLICY", 99),
+    Head("WORKLOAD", 98, least=8),
+    Head("SEED", 85, right=True),
+    Head("JOBS", 33, right=True),
+    Head("MEAN", 97, right=True),
+    Head("MEDIAN", 60, right=True),
+    Head("P99", 80, right=True),
+    Head("MAKESPAN", 75, right=True),
+    Head("RHO P95", 65, right=True),
+    Head("RHO MAX", 88, right=True),
+    Head("RHO>1", 70, right=True),
+    Head("RESTARTS", 50, right=True),
+    Head("GPU H", 45, right=True),
+    Head("GOODPUT", 40, right=True),
+    Head("ROUND", 32, right=True),
+    Head("ROUND MAX", 31, right=True),
+    Head("TOOK", 30, right=True),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,37 +97,40 @@ class Comparison:
 
 
 def columns(rows: Sequence[Summary], cluster: str = "") -> list[Column]:
-    """On a narrow terminal the columns go in this order: TOOK, ROUND MAX, ROUND, JOBS, GOODPUT, GPU
-    H, RESTARTS, MEDIAN, RHO P95, RHO>1, MAKESPAN, P99, SEED, RHO MAX, CLUSTER; the rest stays.
-    Times are completion times, submission to end."""
+    """Of the runs of one cluster, named where there are several."""
     several_seeds = len({row.seed for row in rows}) > 1
-    return [
-        Column(
-            "CLUSTER", [safe(cluster)] * len(rows) if cluster else ["-"] * len(rows), 90, least=7
-        ),
-        Column("POLICY", [safe(row.policy) for row in rows], 99),
-        Column("WORKLOAD", [safe(row.workload) for row in rows], 98, least=8),
-        Column("SEED", [str(row.seed) if several_seeds else "-" for row in rows], 85, right=True),
-        Column("JOBS", [str(row.jobs) for row in rows], 33, right=True),
-        Column("MEAN", [duration(row.avg_jct) for row in rows], 97, right=True),
-        Column("MEDIAN", [duration(row.p50_jct) for row in rows], 60, right=True),
-        Column("P99", [duration(row.p99_jct) for row in rows], 80, right=True),
-        Column("MAKESPAN", [duration(row.makespan) for row in rows], 75, right=True),
-        Column("RHO P95", [number(row.rho_p95) for row in rows], 65, right=True),
-        Column("RHO MAX", [number(row.rho_max) for row in rows], 88, right=True),
-        Column("RHO>1", [percent(row.rho_above_1) for row in rows], 70, right=True),
-        Column("RESTARTS", [f"{row.restarts_per_job:.1f}" for row in rows], 50, right=True),
-        Column("GPU H", [number(row.gpu_hours) for row in rows], 45, right=True),
-        Column("GOODPUT", [number(row.goodput, "x") for row in rows], 40, right=True),
-        Column("ROUND", [f"{number(row.round_ms_median)}ms" for row in rows], 32, right=True),
-        Column("ROUND MAX", [f"{number(row.round_ms_max)}ms" for row in rows], 31, right=True),
-        Column("TOOK", [took(row.wall_s) for row in rows], 30, right=True),
-    ]
+    cells = [_cells(row, cluster, several_seeds=several_seeds) for row in rows]
+    return [head.column(cells) for head in HEADS]
+
+
+def _cells(row: Summary, cluster: str, *, several_seeds: bool) -> dict[str, str]:
+    return {
+        "CLUSTER": safe(cluster) or "-",
+        "POLICY": safe(row.policy),
+        "WORKLOAD": safe(row.workload),
+        "SEED": str(row.seed) if several_seeds else "-",
+        "JOBS": str(row.jobs),
+        "MEAN": duration(row.avg_jct),
+        "MEDIAN": duration(row.p50_jct),
+        "P99": duration(row.p99_jct),
+        "MAKESPAN": duration(row.makespan),
+        "RHO P95": number(row.rho_p95),
+        "RHO MAX": number(row.rho_max),
+        "RHO>1": percent(row.rho_above_1),
+        "RESTARTS": f"{row.restarts_per_job:.1f}",
+        "GPU H": number(row.gpu_hours),
+        "GOODPUT": number(row.goodput, "x"),
+        "ROUND": f"{number(row.round_ms_median)}ms",
+        "ROUND MAX": f"{number(row.round_ms_max)}ms",
+        "TOOK": took(row.wall_s),
+    }
 
 
 def took(seconds: float) -> str:
     """Of a short run the tenths count."""
-    return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    return duration(seconds)
 
 
 def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> RenderableType:
@@ -156,10 +181,12 @@ def _fitted(
 
 def _legend(columns: Sequence[Column], *, whole: bool) -> str:
     worst = [column.title for column in columns if column.title in ("RHO MAX", "ROUND MAX")]
-    sentence = "means over the runs of each policy" + (
-        "" if whole else " that ended: compare those of as many runs only"
-    )
-    return f"{sentence}; {' and '.join(worst)}: their worst" if worst else sentence
+    sentence = "means over the runs of each policy"
+    if not whole:
+        sentence += " that ended: compare those of as many runs only"
+    if worst:
+        return f"{sentence}; {' and '.join(worst)}: their worst"
+    return sentence
 
 
 def _table(rows: Sequence[Summary], columns: Sequence[Column]) -> Table:
@@ -168,16 +195,18 @@ def _table(rows: Sequence[Summary], columns: Sequence[Column]) -> Table:
         right = "right" if column.right else "left"
         options = {"width": column.size, "no_wrap": True}
         table.add_column(column.title, justify=right, **options)  # type: ignore[arg-type]
-    best = (
-        {min(part, key=lambda row: row.avg_jct) for part in _by_workload(rows)}
-        if len(rows) > 1
-        else set()
-    )
+    best = _best(rows)
     for index, row in enumerate(rows):
-        table.add_row(
-            *(column.cells[index] for column in columns), style="green" if row in best else ""
-        )
+        style = "green" if row in best else ""
+        table.add_row(*(column.cells[index] for column in columns), style=style)
     return table
+
+
+def _best(rows: Sequence[Summary]) -> set[Summary]:
+    """Of several rows, the best of each workload."""
+    if len(rows) < 2:
+        return set()
+    return {min(part, key=lambda row: row.avg_jct) for part in _by_workload(rows)}
 
 
 def _by_workload(rows: Sequence[Summary]) -> list[list[Summary]]:

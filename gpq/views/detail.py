@@ -47,7 +47,9 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
 
 
 def paragraph(title: str, body: list[str]) -> list[str]:
-    return ["", title, *body] if body else []
+    if body:
+        return ["", title, *body]
+    return []
 
 
 def head(job: JobView) -> str:
@@ -55,7 +57,9 @@ def head(job: JobView) -> str:
     if job.placement:
         text += f" on {places(job.placement)}"
     row = {"exit_status": job.exit_status, "state": job.state, "reason": job.reason}
-    return f"{text}, {remark(row)}" if remark(row) else text
+    if remark(row):
+        return f"{text}, {remark(row)}"
+    return text
 
 
 def places(parts: list[PartView]) -> str:
@@ -127,7 +131,9 @@ def _ranks(ranks: Sequence[RankView]) -> list[Column]:
 
 
 def _milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1000 * seconds:.4g} ms"
+    if seconds is None:
+        return "-"
+    return f"{1000 * seconds:.4g} ms"
 
 
 def _mark(rank: RankView) -> str:

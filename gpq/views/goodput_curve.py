@@ -16,17 +16,20 @@ def lines(points: Sequence[CurvePoint], limit: int, bar: str = "█") -> list[st
     if not shown_points:
         return []
     digits = max(len(str(point.gpus)) for point in shown_points)
-    remarks = [
-        f"{number(point.goodput)} ({number(point.speedup)}x, batch {point.total_batch})"
-        + (" <- now" if point.current else "")
-        for point in shown_points
-    ]
+    remarks = list(map(_remark, shown_points))
     room = min(max((limit or 100) - digits - 5 - max(map(len, remarks)), 4), 40)
     top = max(point.goodput for point in shown_points) or 1.0
     return [
         f"  {point.gpus:{digits}} {bar * max(round(room * point.goodput / top), 1):{room}} {remark}"
         for point, remark in zip(shown_points, remarks, strict=True)
     ]
+
+
+def _remark(point: CurvePoint) -> str:
+    text = f"{number(point.goodput)} ({number(point.speedup)}x, batch {point.total_batch})"
+    if point.current:
+        text += " <- now"
+    return text
 
 
 def thinned(points: Sequence[CurvePoint]) -> list[CurvePoint]:

@@ -36,10 +36,12 @@ def lines(checks: Sequence[Made], limit: int, bar: str = "█") -> list[str]:
     for check in checks:
         title = f"{safe(check.node)} {check.section}: {SECTIONS.get(check.section, '')}".strip()
         if title != head:
-            text += ["", title] if text else [title]
+            if text:
+                text.append("")
+            text.append(title)
             head = title
-        before = f"{check.verdict:4}  {safe(check.name):{size}}  "
-        text += wrapped(safe(check.figure), limit, before, " " * (size + 8))
+        prefix = f"{check.verdict:4}  {safe(check.name):{size}}  "
+        text += wrapped(safe(check.figure), limit, prefix, " " * (size + 8))
     count = {
         verdict: sum(check.verdict == verdict for check in checks)
         for verdict in ("PASS", "FAIL", "SKIP")

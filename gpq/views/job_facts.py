@@ -17,12 +17,16 @@ Value = TypeVar("Value")
 
 def if_any(show: Callable[[Value], str], value: Value | None) -> str:
     """`show(value)`; "" where that is none, zero or empty."""
-    return show(value) if value else ""
+    if value:
+        return show(value)
+    return ""
 
 
 def if_known(show: Callable[[Value], str], value: Value | None) -> str:
     """`show(value)`; "" where that is None."""
-    return "" if value is None else show(value)
+    if value is None:
+        return ""
+    return show(value)
 
 
 def demands(spec: SpecMessage, job: JobView) -> dict[str, str]:
@@ -91,7 +95,9 @@ def _safe(pairs: dict[str, str]) -> dict[str, str]:
 
 
 def _code(spec: SpecMessage) -> str:
-    return f"{spec.code_from}; in {spec.code_cwd}" if spec.code else ""
+    if spec.code:
+        return f"{spec.code_from}; in {spec.code_cwd}"
+    return ""
 
 
 def _kind(spec: SpecMessage, job: JobView) -> str:
@@ -100,7 +106,9 @@ def _kind(spec: SpecMessage, job: JobView) -> str:
             return "command, never moved"
         case "signal":
             return f"checkpoints on {spec.signal}"
-    return "script" if job.level == "script" else f"script, {job.level}"
+    if job.level == "script":
+        return "script"
+    return f"script, {job.level}"
 
 
 def _gpus(spec: SpecMessage) -> str:
@@ -127,7 +135,9 @@ def _seat(job: JobView) -> str:
         return ""
     seat = f"{job.array}, index {job.index}"
     params = " ".join(f"{key}={value}" for key, value in job.params.items())
-    return f"{seat}: {params}" if params else seat
+    if params:
+        return f"{seat}: {params}"
+    return seat
 
 
 def _predecessors(spec: SpecMessage, job: JobView) -> str:

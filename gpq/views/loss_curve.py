@@ -25,7 +25,9 @@ def lines(
     first, newest = points[0], points[-1]
     if last is not None and math.isclose(last, newest.loss, rel_tol=1e-5):
         last = None
-    latest = f", last {last:.3g}" if last is not None else ""
+    latest = ""
+    if last is not None:
+        latest = f", last {last:.3g}"
     if len(points) == 1:
         return wrapped(
             f"{first.loss:.3g} after {first.base_steps:,.0f} base steps{latest}", limit, "  ", "  "

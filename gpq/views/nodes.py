@@ -3,7 +3,37 @@
 from __future__ import annotations
 
 from gpq.rpc.node_answers import DeviceView, NodeList, NodeView, ReservationView
-from gpq.views.plain import Column, duration, safe, table
+from gpq.views.plain import Column, Head, duration, safe, table
+
+NODES = (
+    Head("SERVER", 99, least=6),
+    Head("STATE", 98),
+    Head("GPUS", 70, right=True),
+    Head("IN USE", 69, right=True),
+    Head("CORES", 50, right=True),
+    Head("MEMORY", 49, right=True),
+    Head("SEEN", 60),
+    Head("REASON", 65, least=12),
+)
+DEVICES = (
+    Head("SERVER", 95, least=6),
+    Head("GPU", 96, right=True),
+    Head("TYPE", 60, least=8),
+    Head("STATE", 98),
+    Head("UTIL", 70, right=True),
+    Head("MEMORY", 69, right=True),
+    Head("ON IT", 80, least=8),
+    Head("ID", 20, least=8),
+)
+RESERVATIONS = (
+    Head("RESERVATION", 99),
+    Head("SERVER", 98, least=6),
+    Head("GPUS", 97),
+    Head("FOR", 96, least=6),
+    Head("BEGINS", 90),
+    Head("ENDS", 89),
+    Head("BY", 20, least=6),
+)
 
 
 def lines(answer: NodeList, limit: int, bar: str = "█") -> list[str]:
@@ -12,36 +42,35 @@ def lines(answer: NodeList, limit: int, bar: str = "█") -> list[str]:
         return ["no servers"]
     text = table(_nodes(answer.nodes), limit)
     rows = [(node, device) for node in answer.nodes for device in node.devices]
-    text += ["", *table(_devices(rows, answer.reservations), limit)] if rows else []
-    return (
-        [*text, "", *table(_reservations(answer.reservations), limit)]
-        if answer.reservations
-        else text
-    )
+    if rows:
+        text += ["", *table(_devices(rows, answer.reservations), limit)]
+    if answer.reservations:
+        text += ["", *table(_reservations(answer.reservations), limit)]
+    return text
 
 
 def _nodes(nodes: list[NodeView]) -> list[Column]:
-    return [
-        Column("SERVER", [safe(node.name) for node in nodes], 99, least=6),
-        Column("STATE", [safe(node.state) for node in nodes], 98),
-        Column("GPUS", [str(len(node.devices)) for node in nodes], 70, right=True),
-        Column(
-            "IN USE",
-            [str(sum(1 for device in node.devices if device.job)) for node in nodes],
-            69,
-            right=True,
-        ),
-        Column("CORES", [str(node.cores) for node in nodes], 50, right=True),
-        Column("MEMORY", [gib(node.memory_mib) for node in nodes], 49, right=True),
-        Column("SEEN", [seen(node) for node in nodes], 60),
-        Column("REASON", [_reason(node) for node in nodes], 65, least=12),
+    rows = [
+        {
+            "SERVER": safe(node.name),
+            "STATE": safe(node.state),
+            "GPUS": str(len(node.devices)),
+            "IN USE": str(sum(1 for device in node.devices if device.job)),
+            "CORES": str(node.cores),
+            "MEMORY": gib(node.memory_mib),
+            "SEEN": seen(node),
+            "REASON": _reason(node),
+        }
+        for node in nodes
     ]
+    return [head.column(rows) for head in NODES]
 
 
 def seen(node: NodeView) -> str:
     """`5s ago`; `never` of a server that was not heard of since the daemon's start."""
-    never = not node.answers and not node.seen_seconds
-    return "never" if never else f"{duration(node.seen_seconds)} ago"
+    if not node.answers and not node.seen_seconds:
+        return "never"
+    return f"{duration(node.seen_seconds)} ago"
 
 
 def _reason(node: NodeView) -> str:
@@ -50,18 +79,22 @@ def _reason(node: NodeView) -> str:
 
 
 def _devices(
-    rows: list[tuple[NodeView, DeviceView]], reservations: list[ReservationView]
+    pairs: list[tuple[NodeView, DeviceView]], reservations: list[ReservationView]
 ) -> list[Column]:
-    return [
-        Column("SERVER", [safe(node.name) for node, _ in rows], 95, least=6),
-        Column("GPU", [str(device.index) for _, device in rows], 96, right=True),
-        Column("TYPE", [safe(device.type) for _, device in rows], 60, least=8),
-        Column("STATE", [safe(device.state) for _, device in rows], 98),
-        Column("UTIL", [utilisation(device) for _, device in rows], 70, right=True),
-        Column("MEMORY", [memory(device) for _, device in rows], 69, right=True),
-        Column("ON IT", [_on_it(node, device, reservations) for node, device in rows], 80, least=8),
-        Column("ID", [safe(device.id) for _, device in rows], 20, least=8),
+    rows = [
+        {
+            "SERVER": safe(node.name),
+            "GPU": str(device.index),
+            "TYPE": safe(device.type),
+            "STATE": safe(device.state),
+            "UTIL": utilisation(device),
+            "MEMORY": memory(device),
+            "ON IT": _on_it(node, device, reservations),
+            "ID": safe(device.id),
+        }
+        for node, device in pairs
     ]
+    return [head.column(rows) for head in DEVICES]
 
 
 def _on_it(node: NodeView, device: DeviceView, reservations: list[ReservationView]) -> str:
@@ -74,61 +107,74 @@ def _on_it(node: NodeView, device: DeviceView, reservations: list[ReservationVie
         and (not reservation.devices or device.id in reservation.devices)
     ]
     occupancy = occupant(device)
-    return "; ".join([*([] if occupancy == "-" and owners else [occupancy]), *owners])
+    if occupancy == "-" and owners:
+        return "; ".join(owners)
+    return "; ".join([occupancy, *owners])
 
 
 def _reservations(reservations: list[ReservationView]) -> list[Column]:
-    return [
-        Column("RESERVATION", [str(reservation.id) for reservation in reservations], 99),
-        Column("SERVER", [safe(reservation.node) for reservation in reservations], 98, least=6),
-        Column(
-            "GPUS",
-            [",".join(map(str, reservation.indices)) or "all" for reservation in reservations],
-            97,
-        ),
-        Column(
-            "FOR", [safe(reservation.user) or "nobody" for reservation in reservations], 96, least=6
-        ),
-        Column("BEGINS", [_in(reservation.begins_in_seconds) for reservation in reservations], 90),
-        Column("ENDS", [_in(reservation.ends_in_seconds) for reservation in reservations], 89),
-        Column("BY", [safe(reservation.by) or "-" for reservation in reservations], 20, least=6),
+    rows = [
+        {
+            "RESERVATION": str(reservation.id),
+            "SERVER": safe(reservation.node),
+            "GPUS": ",".join(map(str, reservation.indices)) or "all",
+            "FOR": safe(reservation.user) or "nobody",
+            "BEGINS": _in(reservation.begins_in_seconds),
+            "ENDS": _in(reservation.ends_in_seconds),
+            "BY": safe(reservation.by) or "-",
+        }
+        for reservation in reservations
     ]
+    return [head.column(rows) for head in RESERVATIONS]
 
 
 def _in(seconds: float) -> str:
-    return f"in {duration(seconds)}" if seconds > 0 else "now"
+    if seconds > 0:
+        return f"in {duration(seconds)}"
+    return "now"
 
 
 def utilisation(device: DeviceView) -> str:
-    return "-" if device.utilisation is None else f"{device.utilisation}%"
+    if device.utilisation is None:
+        return "-"
+    return f"{device.utilisation}%"
 
 
 def memory(device: DeviceView) -> str:
     """`31G/80G`; of a CPU slot only the size is known."""
     if device.kind == "cpu" and not device.used_mib:
         return gib(device.memory_mib)
-    return f"{gib(device.used_mib)}/{gib(device.memory_mib)}" if device.memory_mib else "-"
+    if not device.memory_mib:
+        return "-"
+    return f"{gib(device.used_mib)}/{gib(device.memory_mib)}"
 
 
 def gib(mib: int) -> str:
     if not mib:
         return "0G"
-    return f"{mib / 1024:.0f}G" if mib >= 10240 else f"{mib / 1024:.1f}G"
+    if mib >= 10240:
+        return f"{mib / 1024:.0f}G"
+    return f"{mib / 1024:.1f}G"
 
 
 def occupant(device: DeviceView) -> str:
     """The job on it, or who else, or why nothing may be, since when and until when."""
-    strangers = [process for process in device.processes if process.job is None]
-    stranger_names = ", ".join(
-        f"{safe(stranger.user)}: {safe(stranger.name)} (pid {stranger.pid})"
-        for stranger in strangers
-    )
-    job = f"job {device.job}" if device.job is not None else ""
-    # who and since when: the same, and more
-    is_named = device.reason.startswith(("used by ", "also used by "))
-    parts = [job, "" if is_named else stranger_names, safe(device.reason)]
+    parts = []
+    if device.job is not None:
+        parts.append(f"job {device.job}")
+    if not device.reason.startswith(("used by ", "also used by ")):
+        parts.append(_strangers(device))
+    parts.append(safe(device.reason))  # who and since when: the strangers, and more
     if device.state not in ("ok", "foreign") and device.age_seconds is not None:
         parts.append(f"for {duration(device.age_seconds)}")
     if device.next_probe_seconds is not None:
         parts.append(f"next look in {duration(device.next_probe_seconds)}")
     return "; ".join(part for part in parts if part) or "-"
+
+
+def _strangers(device: DeviceView) -> str:
+    return ", ".join(
+        f"{safe(process.user)}: {safe(process.name)} (pid {process.pid})"
+        for process in device.processes
+        if process.job is None
+    )

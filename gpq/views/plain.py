@@ -7,6 +7,10 @@ costs.
 import os
 import sys
 
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 RESET = "\x1b[0m"
 COLOURS = {
     "running": "\x1b[32m",
@@ -32,7 +36,9 @@ def safe(text: str) -> str:
 def _escape(point: int) -> str:
     if point < 0x100:
         return f"\\x{point:02x}"
-    return f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
+    if point < 0x10000:
+        return f"\\u{point:04x}"
+    return f"\\U{point:08x}"
 
 
 def width(text: str) -> int:
@@ -41,8 +47,8 @@ def width(text: str) -> int:
         return len(text)
     import unicodedata  # only names outside ASCII pay for it
 
-    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
-    return len(text) + wide - sum(unicodedata.combining(char) != 0 for char in text)
+    wide_count = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide_count - sum(unicodedata.combining(char) != 0 for char in text)
 
 
 def cut(text: str, columns: int, mark: str = "…") -> str:
@@ -59,15 +65,17 @@ def cut(text: str, columns: int, mark: str = "…") -> str:
 
 def pad(text: str, columns: int, *, right: bool = False) -> str:
     room = " " * (columns - width(text))
-    return room + text if right else text + room
+    if right:
+        return room + text
+    return text + room
 
 
-def wrapped(text: str, limit: int, first: str = "", later: str = "") -> list[str]:
+def wrapped(text: str, limit: int, first: str = "", indent: str = "") -> list[str]:
     """`text` in lines of at most `limit` columns (0 = one line), the first and the later ones
     indented so."""
     if not limit or width(first + text) <= limit:
         return [first + text]
-    room = max(limit - max(len(first), len(later)), 8)
+    room = max(limit - max(len(first), len(indent)), 8)
     lines: list[str] = []
     line = ""
     for word in text.split(" "):
@@ -80,21 +88,21 @@ def wrapped(text: str, limit: int, first: str = "", later: str = "") -> list[str
             lines.append(line[:room])
             line = line[room:]
     lines.append(line)
-    return [(first if index == 0 else later) + part for index, part in enumerate(lines)]
+    return [(first if index == 0 else indent) + part for index, part in enumerate(lines)]
 
 
 def duration(seconds: float | None) -> str:
     """Two units at most: 42s, 3m10s, 2h05m, 4d03h; "-" when not known."""
     if seconds is None:
         return "-"
-    whole = max(int(seconds), 0)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+    whole_seconds = max(int(seconds), 0)
+    if whole_seconds < 60:
+        return f"{whole_seconds}s"
+    if whole_seconds < 3600:
+        return f"{whole_seconds // 60}m{whole_seconds % 60:02d}s"
+    if whole_seconds < 86400:
+        return f"{whole_seconds // 3600}h{whole_seconds % 3600 // 60:02d}m"
+    return f"{whole_seconds // 86400}d{whole_seconds % 86400 // 3600:02d}h"
 
 
 def moment(stamp: str) -> str:
@@ -138,13 +146,17 @@ def wants_colour(choice: str) -> bool:
     )
 
 
+def drawable(signs: str, ascii_signs: str) -> str:
+    """`signs` where the encoding of stdout has them, else `ascii_signs`."""
+    encoding = getattr(sys.stdout, "encoding", None) or ""
+    if encoding.lower().replace("-", "") == "utf8":
+        return signs
+    return ascii_signs
+
+
 def ellipsis() -> str:
-    """What stands for text that was cut, in the encoding of stdout."""
-    return (
-        "…"
-        if (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
-        else "~"
-    )
+    """What stands for text that was cut."""
+    return drawable("…", "~")
 
 
 class Column:
@@ -167,25 +179,40 @@ class Column:
         self.right = right
         self.size = max(len(title), max(map(width, cells), default=0))
 
+    @property
+    def slack(self) -> int:
+        """What it can do without."""
+        if not self.least:
+            return 0
+        return max(self.size - self.least, 0)
+
+
+class Head:
+    """The title of a column whose cells lie in rows under that title, and what `Column` is told of
+    it."""
+
+    __slots__ = ("keep", "least", "right", "title")
+
+    def __init__(self, title: str, keep: int, *, least: int = 0, right: bool = False) -> None:
+        self.title = title
+        self.keep = keep
+        self.least = least
+        self.right = right
+
+    def column(self, rows: "Sequence[Mapping[str, str]]") -> Column:
+        cells = [row[self.title] for row in rows]
+        return Column(self.title, cells, self.keep, least=self.least, right=self.right)
+
 
 def fit(columns: list[Column], limit: int) -> list[Column]:
     """The columns that fit in `limit` (0 = all), the rest cut or left out. Never returns none."""
-    visible_columns = [
-        column
-        for column in columns
-        if any(cell not in ("", "-") for cell in column.cells) or column.keep > 90
-    ]
+    visible_columns = [column for column in columns if _says_something(column)]
     while limit and len(visible_columns) > 1:
-        excess = (
-            sum(column.size for column in visible_columns) + 2 * (len(visible_columns) - 1) - limit
-        )
+        excess = _table_width(visible_columns) - limit
         if excess <= 0:
             break
-        yielding_columns = [
-            column for column in visible_columns if column.least and column.size > column.least
-        ]
-        if sum(column.size - column.least for column in yielding_columns) >= excess:
-            _shrink(yielding_columns, excess)
+        if sum(column.slack for column in visible_columns) >= excess:
+            _shrink(visible_columns, excess)
             break
         visible_columns.remove(min(visible_columns, key=lambda column: column.keep))
     if limit and len(visible_columns) == 1:
@@ -193,9 +220,17 @@ def fit(columns: list[Column], limit: int) -> list[Column]:
     return visible_columns
 
 
+def _says_something(column: Column) -> bool:
+    return column.keep > 90 or any(cell not in ("", "-") for cell in column.cells)
+
+
+def _table_width(columns: list[Column]) -> int:
+    return sum(column.size for column in columns) + 2 * (len(columns) - 1)
+
+
 def _shrink(columns: list[Column], excess: int) -> None:
     for column in sorted(columns, key=lambda column: column.keep):
-        reduction = min(excess, column.size - column.least)
+        reduction = min(excess, column.slack)
         column.size -= reduction
         excess -= reduction
 
@@ -208,19 +243,25 @@ def table(
     visible_columns = fit(columns, limit)
     parts = []
     for column in visible_columns:
-        size = column.size
-        lines = [column.title, *column.cells]
-        if max(map(len, lines)) > size or not all(map(str.isascii, lines)):
-            lines = [cut(line, size, mark) for line in lines]
-            lines = [pad(line, size, right=column.right) for line in lines]
-        elif column.right:
-            lines = [line.rjust(size) for line in lines]
-        elif column is not visible_columns[-1]:
-            lines = [line.ljust(size) for line in lines]
+        lines = _aligned(column, mark, is_last=column is visible_columns[-1])
         if colour and column.title == "STATE":
             lines[1:] = [COLOURS.get(line.rstrip(), "") + line + RESET for line in lines[1:]]
         parts.append(lines)
     return [line.rstrip() for line in map("  ".join, zip(*parts, strict=True))]
+
+
+def _aligned(column: Column, mark: str, *, is_last: bool) -> list[str]:
+    """Its title and cells, each as wide as the column; the last one's need no room behind them."""
+    size = column.size
+    lines = [column.title, *column.cells]
+    if max(map(len, lines)) > size or not all(map(str.isascii, lines)):
+        lines = [cut(line, size, mark) for line in lines]
+        return [pad(line, size, right=column.right) for line in lines]
+    if column.right:
+        return [line.rjust(size) for line in lines]
+    if is_last:
+        return lines
+    return [line.ljust(size) for line in lines]
 
 
 def tinted(line: str) -> str:

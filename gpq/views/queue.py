@@ -1,7 +1,7 @@
 """The table of `gpq status`: rows as the daemon sends them (rpc JobView, decoded as dictionaries)
 to lines of text."""
 
-from gpq.views.plain import Column, duration, number, safe, table
+from gpq.views.plain import Column, Head, duration, number, safe, table
 
 TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
@@ -10,6 +10,16 @@ if TYPE_CHECKING:
 Row = dict[str, "Any"]
 FOLDED = 4  # elements in a row that wait for the same, from which on they are one row
 ENDED = ("completed", "failed", "cancelled", "timeout")
+HEADS = (  # of what is between the state and the reason
+    Head("GPUS", 70, least=14),
+    Head("BATCH", 45, right=True),
+    Head("GOODPUT", 60, right=True),
+    Head("SPEEDUP", 50, right=True),
+    Head("DONE", 55, right=True),
+    Head("ETA", 52, right=True),
+    Head("RUN", 51, right=True),
+    Head("AGE", 40, right=True),
+)
 
 
 def where(parts: list[Row]) -> str:
@@ -34,12 +44,18 @@ def ranges(indices: list[int]) -> str:
             runs[-1][1] = index
         else:
             runs.append([index, index])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+    return ",".join(_range(low, high) for low, high in runs)
+
+
+def _range(low: int, high: int) -> str:
+    if low == high:
+        return str(low)
+    return f"{low}-{high}"
 
 
 def batch(row: Row) -> str:
     """`256`, and with accumulation `256=64x4` per replica and step."""
-    return str(row["total_batch"]) if row["total_batch"] else "-"
+    return str(row["total_batch"] or "-")
 
 
 def remark(row: Row) -> str:
@@ -49,7 +65,9 @@ def remark(row: Row) -> str:
         return reason
     if not code or row["state"] not in ENDED or f"exit {code}" in reason:
         return reason
-    return f"{reason} (exit {code})" if reason else f"exit {code}"
+    if reason:
+        return f"{reason} (exit {code})"
+    return f"exit {code}"
 
 
 def named(row: Row) -> str:
@@ -58,9 +76,9 @@ def named(row: Row) -> str:
     name, params = safe(row["name"]) or "-", row.get("params")
     if row.get("index") is None:
         return name
-    difference = (
-        " ".join(f"{key}={value}" for key, value in params.items()) if params else str(row["index"])
-    )
+    if not params:
+        return f"{name}[{safe(str(row['index']))}]"
+    difference = " ".join(f"{key}={value}" for key, value in params.items())
     return f"{name}[{safe(difference)}]"
 
 
@@ -111,37 +129,44 @@ def _of_many(row: Row) -> Row:
 def columns(rows: list[Row], limit: int = 0) -> list[Column]:
     """What `gpq status` shows, most telling last to go; two fifths of `limit` are for the reason
     before others go."""
-    users = [safe(row["user"]) for row in rows]
-    has_several_users = len(set(users)) > 1  # else the user is the first thing to leave out
-    return [
-        Column("ID", [str(row["id"]) for row in rows], 99, right=True),
-        Column("NAME", [named(row) for row in rows], 80, least=8),
-        Column("USER", users, 63 if has_several_users else 30, least=6 if has_several_users else 0),
-        Column("STATE", [safe(row["state"]) for row in rows], 98),
-        Column("GPUS", [where(row["placement"]) or "-" for row in rows], 70, least=14),
-        Column("BATCH", [batch(row) for row in rows], 45, right=True),
-        Column("GOODPUT", [number(row["goodput"]) for row in rows], 60, right=True),
-        Column(
-            "SPEEDUP",
-            [number(row["speedup"] if row["gpus"] else None, "x") for row in rows],
-            50,
-            right=True,
-        ),
-        Column("DONE", [percent(row["progress"]) for row in rows], 55, right=True),
-        Column("ETA", [duration(row["eta_seconds"]) for row in rows], 52, right=True),
-        Column(
-            "RUN",
-            [duration(row["run_seconds"] if row["started_at"] else None) for row in rows],
-            51,
-            right=True,
-        ),
-        Column("AGE", [duration(row["age_seconds"]) for row in rows], 40, right=True),
-        Column("REASON", [remark(row) for row in rows], 65, least=max(12, 2 * limit // 5)),
-    ]
+    cells = [_cells(row) for row in rows]
+    user = Head("USER", 63, least=6)
+    if len({row["USER"] for row in cells}) <= 1:
+        user = Head("USER", 30)  # the first thing to leave out
+    heads = (
+        Head("ID", 99, right=True),
+        Head("NAME", 80, least=8),
+        user,
+        Head("STATE", 98),
+        *HEADS,
+        Head("REASON", 65, least=max(12, 2 * limit // 5)),
+    )
+    return [head.column(cells) for head in heads]
+
+
+def _cells(row: Row) -> dict[str, str]:
+    """Of one job, by title."""
+    return {
+        "ID": str(row["id"]),
+        "NAME": named(row),
+        "USER": safe(row["user"]),
+        "STATE": safe(row["state"]),
+        "GPUS": where(row["placement"]) or "-",
+        "BATCH": batch(row),
+        "GOODPUT": number(row["goodput"]),
+        "SPEEDUP": number(row["speedup"] if row["gpus"] else None, "x"),
+        "DONE": percent(row["progress"]),
+        "ETA": duration(row["eta_seconds"]),
+        "RUN": duration(row["run_seconds"] if row["started_at"] else None),
+        "AGE": duration(row["age_seconds"]),
+        "REASON": remark(row),
+    }
 
 
 def percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f}%"
+    if share is None:
+        return "-"
+    return f"{100 * share:.0f}%"
 
 
 def lines(
@@ -150,13 +175,15 @@ def lines(
     """The whole answer (rpc JobList) as lines at most `limit` wide. `fold`: many waiting jobs of an
     array in one."""
     rows = folded(answer["jobs"]) if fold else answer["jobs"]
-    text = table(columns(rows, limit), limit, colour=colour, mark=mark) if rows else ["no jobs"]
-    waiting = answer.get("hidden_waiting", 0)
-    if waiting:
-        text.append(f"and {waiting} more pending or held: gpq status state=pending,held")
-    hidden = answer.get("hidden", 0)
-    if hidden:
-        text.append(f"and {hidden} more that ended: gpq status --all")
+    text = ["no jobs"]
+    if rows:
+        text = table(columns(rows, limit), limit, colour=colour, mark=mark)
+    waiting_count = answer.get("hidden_waiting", 0)
+    if waiting_count:
+        text.append(f"and {waiting_count} more pending or held: gpq status state=pending,held")
+    hidden_count = answer.get("hidden", 0)
+    if hidden_count:
+        text.append(f"and {hidden_count} more that ended: gpq status --all")
     hint = _where_failures_are_told(rows)
     if hint and (not limit or len(hint) <= limit):
         text.append(hint)
@@ -164,7 +191,9 @@ def lines(
 
 
 def _where_failures_are_told(rows: list[Row]) -> str:
-    failed = [row["id"] for row in rows if row["state"] == "failed" and row["started_at"]]
-    if len(failed) > 1:
+    failed_jobs = [row["id"] for row in rows if row["state"] == "failed" and row["started_at"]]
+    if len(failed_jobs) > 1:
         return "why a job failed: gpq logs JOB"
-    return f"why job {failed[0]} failed: gpq logs {failed[0]}" if failed else ""
+    if failed_jobs:
+        return f"why job {failed_jobs[0]} failed: gpq logs {failed_jobs[0]}"
+    return ""

@@ -18,62 +18,72 @@ JUDGEMENTS = {
 
 
 def lines(answer: Verdict, limit: int, bar: str = "█") -> list[str]:
-    command = " ".join([os.path.basename(answer.script), *answer.arguments])
-    batch = f", {answer.batch} examples a step" if answer.batch else ""
-    text = wrapped(
-        safe(f"{command}: {answer.steps} steps in each shape{batch}, held against one replica"),
-        limit,
-        "",
-        "  ",
-    )
+    text = wrapped(safe(_summary(answer)), limit, "", "  ")
     text.append("")
-    size = max(len(row.shape) for row in answer.shapes) if answer.shapes else 0
+    size = max((len(row.shape) for row in answer.shapes), default=0)
     text.append(f"{'shape':{size}}  {'verdict':8} {'largest':>8}  first that differs")
     for row in answer.shapes:
         text += _row(row, size, limit)
     text.append("")
-    for habit in {row.habit.message: row.habit for row in answer.shapes if row.habit}.values():
-        affected_rows = [row for row in answer.shapes if row.habit == habit]
-        where = (
-            "every shape"
-            if len(affected_rows) == len(answer.shapes)
-            else "; ".join(row.shape for row in affected_rows)
-        )
-        text += _habit(habit, where, affected_rows[0].verdict == TOLD, limit)
+    text += _habits(answer, limit)
     for note in answer.notes:
         text += wrapped(safe(note), limit, "note: ", "      ")
-    return [
-        *text,
-        *wrapped(f"{JUDGEMENTS[answer.verdict]} ({answer.seconds:.0f} s)", limit, "", ""),
-    ]
+    return [*text, *wrapped(f"{JUDGEMENTS[answer.verdict]} ({answer.seconds:.0f} s)", limit)]
 
 
-def _row(row: ShapeView, size: int, limit: int) -> list[str]:
-    largest = f"{row.largest:.1e}" if row.largest else "0"
-    if row.largest is None:
-        largest = ""
-    first = f"step {row.step}: {row.what}" if row.step is not None else row.what
-    text = [f"{row.shape:{size}}  {row.verdict:8} {largest:>8}  {safe(first)}".rstrip()]
-    indent = " " * (size + 2)
-    if row.problem:
-        text += wrapped(safe(row.problem), limit, indent, indent)
-        text += (
-            wrapped(safe(f"what it printed: {row.log}"), limit, indent, indent) if row.log else []
-        )
+def _summary(answer: Verdict) -> str:
+    command = " ".join([os.path.basename(answer.script), *answer.arguments])
+    batch = f", {answer.batch} examples a step" if answer.batch else ""
+    return f"{command}: {answer.steps} steps in each shape{batch}, held against one replica"
+
+
+def _habits(answer: Verdict, limit: int) -> list[str]:
+    """Each once, with the shapes that it stands against."""
+    habits = {row.habit.message: row.habit for row in answer.shapes if row.habit}
+    text = []
+    for habit in habits.values():
+        rows = [row for row in answer.shapes if row.habit == habit]
+        shapes = "; ".join(row.shape for row in rows)
+        if len(rows) == len(answer.shapes):
+            shapes = "every shape"
+        text += _habit(habit, shapes, rows[0].verdict == TOLD, limit)
     return text
 
 
-def _habit(habit: FoundHabit, where: str, is_told: bool, limit: int) -> list[str]:
+def _row(row: ShapeView, size: int, limit: int) -> list[str]:
+    difference = row.what
+    if row.step is not None:
+        difference = f"step {row.step}: {difference}"
+    head = f"{row.shape:{size}}  {row.verdict:8} {_largest(row.largest):>8}"
+    text = [f"{head}  {safe(difference)}".rstrip()]
+    indent = " " * (size + 2)
+    if row.problem:
+        text += wrapped(safe(row.problem), limit, indent, indent)
+        if row.log:
+            text += wrapped(safe(f"what it printed: {row.log}"), limit, indent, indent)
+    return text
+
+
+def _largest(difference: float | None) -> str:
+    if difference is None:
+        return ""
+    if difference:
+        return f"{difference:.1e}"
+    return "0"
+
+
+def _habit(habit: FoundHabit, shapes: str, is_told: bool, limit: int) -> list[str]:
     """What stands against which shapes. Told, or guessed."""
-    sentence = f"gpq says: {habit.message}" if is_told else f"probably {habit.message}"
-    text = wrapped(safe(f"{where}: {sentence}"), limit, "", "  ")
+    source = "gpq says:" if is_told else "probably"
+    text = wrapped(safe(f"{shapes}: {source} {habit.message}"), limit, "", "  ")
     text += wrapped(safe(f"cure: {habit.cure}"), limit, "  ", "        ")
     if is_told:
-        freedoms = [
-            f"{freedom} ({MEANING[freedom]})" if freedom in MEANING else freedom
-            for freedom in habit.freedoms
-        ]
-        text += wrapped(
-            safe(f"until then gpq leaves out: {', '.join(freedoms)}"), limit, "  ", "  "
-        )
+        freedoms = ", ".join(map(_explained, habit.freedoms))
+        text += wrapped(safe(f"until then gpq leaves out: {freedoms}"), limit, "  ", "  ")
     return [*text, ""]
+
+
+def _explained(freedom: str) -> str:
+    if freedom in MEANING:
+        return f"{freedom} ({MEANING[freedom]})"
+    return freedom

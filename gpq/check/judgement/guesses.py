@@ -195,9 +195,9 @@ def drawn(run: Run) -> bool:
 
 def own_epochs(run: Run) -> bool:
     """Did the loop go on to another epoch without job.epochs()?"""
-    later = [step for number, step in run.steps.items() if number and step.epoch > 0]
-    return bool(run.facts and run.facts.loader and later) and all(
-        step.epochs == 0 for step in later
+    later_steps = [step for number, step in run.steps.items() if number and step.epoch > 0]
+    return bool(run.facts and run.facts.loader and later_steps) and all(
+        step.epochs == 0 for step in later_steps
     )
 
 

@@ -18,7 +18,7 @@ same way.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -69,6 +69,10 @@ class StepPair:
     expected: Step
     actual: Step
 
+    @property
+    def has_same_examples(self) -> bool:
+        return self.expected.indices == self.actual.indices
+
 
 class Judge:
     """Knows the reference and, by `rounding`, what rounding does to it."""
@@ -81,14 +85,8 @@ class Judge:
 
     def judge(self, run: Run) -> Finding:
         finding = Finding(missing=run.last < self.reference.last)
-        pairs = [
-            StepPair(number, expected, run.steps[number])
-            for number, expected in sorted(self.reference.steps.items())
-            if number in run.steps
-        ]
-        finding.samples = next(
-            (pair.number for pair in pairs if pair.expected.indices != pair.actual.indices), None
-        )
+        pairs = self._pairs(run)
+        finding.samples = next((pair.number for pair in pairs if not pair.has_same_examples), None)
         self._compare_rates(finding, pairs)
         last = self._compare_tensors(finding, pairs)
         metrics = (self._metrics(pair.number, pair.actual) for pair in pairs)
@@ -134,6 +132,13 @@ class Judge:
             ]
         )
 
+    def _pairs(self, run: Run) -> list[StepPair]:
+        return [
+            StepPair(number, expected, run.steps[number])
+            for number, expected in sorted(self.reference.steps.items())
+            if number in run.steps
+        ]
+
     def _compare_rates(self, finding: Finding, pairs: Iterable[StepPair]) -> None:
         for pair in pairs:
             expected, actual = pair.expected.rates, pair.actual.rates
@@ -162,8 +167,7 @@ class Judge:
             gradients = {gap.what: gap.excess for gap in differences if gap.is_gradient}
             if not _are_cancelled(gradients.values()):
                 return False
-            sources = {name for name, excess in gradients.items() if excess}
-            gaps = [gap for gap in gaps if gap.relative > SIGNS or _source(gap.what) not in sources]
+            gaps = [gap for gap in gaps if not _is_explained(gap, gradients)]
         tensors = sum(difference.kind == "tensor" for difference in differences)
         return len(gaps) <= _few(tensors) and all(map(_is_amplification, gaps))
 
@@ -203,7 +207,9 @@ class Judge:
             and self.rounding.is_steady(name, sketch, number, SIZE)
         ]
         largest = max(distances, default=0.0)
-        return largest if math.isfinite(largest) else None
+        if math.isfinite(largest):
+            return largest
+        return None
 
     def _metrics(self, number: int, step: Step) -> list[str]:
         """Names of those whose mean over the step's examples is another."""
@@ -231,6 +237,11 @@ def _are_cancelled(excesses: Collection[float]) -> bool:
     return len(large) <= _few(len(excesses)) and max(large, default=0) <= CANCELLED
 
 
+def _is_explained(gap: Difference, gradients: Mapping[str, float]) -> bool:
+    """Does it follow from a gradient that is rounded otherwise? `gradients`: their excesses."""
+    return gap.relative <= SIGNS and gradients.get(_source(gap.what), 0.0) != 0
+
+
 def _is_amplification(gap: Difference) -> bool:
     return gap.kind == "tensor" and not gap.is_gradient and gap.excess <= AMPLIFIED
 
@@ -242,11 +253,15 @@ def _common_factor(candidates: Sequence[float | None]) -> float | None:
         return None
     typical = median(factors)
     is_common = all(abs(factor / typical - 1) < ONE_FACTOR for factor in factors)
-    return typical if is_common else None
+    if is_common:
+        return typical
+    return None
 
 
 def _ratio(distance: float, whole: float) -> float:
-    return distance / whole if whole else math.inf
+    if whole:
+        return distance / whole
+    return math.inf
 
 
 def _source(name: str) -> str:
@@ -273,4 +288,6 @@ def _mean(values: Sequence[tuple[float, int, int]]) -> float | None:
     if weight:
         return sum(value * count for value, count, _ in values) / weight
     logged_values = [value for value, _, rank in values if rank == 0]
-    return logged_values[-1] if logged_values else None
+    if logged_values:
+        return logged_values[-1]
+    return None

@@ -84,7 +84,9 @@ class Rounding:
         finite_values = [value for value in values if value is not None]
         if expected is not None and finite_values:
             return max(finite_values, key=lambda value: abs(value - expected))
-        return None if values else expected
+        if values:
+            return None
+        return expected
 
     def _noise(self, name: str, expected: Sketch, number: int) -> float:
         if self.mixed:
@@ -119,7 +121,9 @@ class Rounding:
 
 
 def _typical(shares: Collection[float]) -> float:
-    return median(shares) if shares else 0.0
+    if shares:
+        return median(shares)
+    return 0.0
 
 
 def _first_reordered(shares: Mapping[int, Mapping[str, float]]) -> int | None:
@@ -128,7 +132,9 @@ def _first_reordered(shares: Mapping[int, Mapping[str, float]]) -> int | None:
     for number, share_by_name in shares.items():
         gradients = [share for name, share in share_by_name.items() if name.startswith(GRADIENT)]
         if gradients:
-            return number if median(gradients) > MOVED else None
+            if median(gradients) > MOVED:
+                return number
+            return None
     return None
 
 

@@ -63,10 +63,10 @@ def _compared(
             judge, course, f"it made {run.last} steps, the reference {judge.reference.last}"
         )
     case = Case(judge, shape, run, finding, script, reproducible)
-    step, what, cause = _difference(case)
+    step, difference, cause = _difference(case)
     verdict = SAME if step is None else DIFFERS
     return ShapeView(
-        shape.name, verdict, finding.largest, step, what, cause, finding.metrics, "", ""
+        shape.name, verdict, finding.largest, step, difference, cause, finding.metrics, "", ""
     )
 
 
@@ -151,5 +151,9 @@ def _what(finding: Finding) -> str:
     if finding.samples == finding.step:
         return "samples"
     if finding.rates == finding.step:
-        return "optimizer steps" if finding.uneven else "learning rate"
-    return finding.differences[0].what if finding.differences else ""
+        if finding.uneven:
+            return "optimizer steps"
+        return "learning rate"
+    if finding.differences:
+        return finding.differences[0].what
+    return ""

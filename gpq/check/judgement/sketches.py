@@ -15,7 +15,9 @@ def apart(first: Sketch, second: Sketch) -> float:
     pairs = _finite_pairs(first, second)
     if pairs and len(first) == len(second):
         return math.sqrt(sum((a - b) ** 2 for a, b in pairs) / len(pairs))
-    return 0.0 if first == second else math.inf
+    if first == second:
+        return 0.0
+    return math.inf
 
 
 def norm(sketch: Sketch) -> float:

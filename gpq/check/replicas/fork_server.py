@@ -139,8 +139,8 @@ class ForkServer:
         elif word == "ended" and isinstance(details[0], int) and isinstance(details[1], int):
             self.codes[details[0]] = details[1]
 
-    def _lose(self, why: str) -> None:
-        self.lost = why
+    def _lose(self, reason: str) -> None:
+        self.lost = reason
         if self._process is not None:
             self._process.kill()
 
@@ -149,8 +149,8 @@ class ForkServer:
         assert self._process is not None
         code = self._process.wait()
         lines = self._log.read_text("utf-8", "replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f"it ended with {ending(code)}{last and f' ({last[:200]})'}"
+        last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f"it ended with {ending(code)}{last_line and f' ({last_line[:200]})'}"
 
 
 def ending(code: int) -> str:

@@ -15,16 +15,16 @@ PATIENCE = 120  # seconds: a first import of torch from a network drive takes it
 def need(count: int, python: str, environ: Mapping[str, str], cwd: str) -> None:
     """Raises Refused where torch sees fewer: it would train on the CPU instead, without a word.
     Starts a process."""
-    devices = _seen(python, environ, cwd)
+    devices = _device_count(python, environ, cwd)
     if devices < count:
-        supply = f"{devices} GPU" if devices == 1 else f"{devices} GPUs"
+        plural = "" if devices == 1 else "s"
         raise Refused(
-            f"--gpu needs {count} GPUs, and torch sees {supply} here",
+            f"--gpu needs {count} GPUs, and torch sees {devices} GPU{plural} here",
             "without --gpu the check runs on the CPUs",
         )
 
 
-def _seen(python: str, environ: Mapping[str, str], cwd: str) -> int:
+def _device_count(python: str, environ: Mapping[str, str], cwd: str) -> int:
     try:
         answer = subprocess.run(
             [python, "-c", ASK],

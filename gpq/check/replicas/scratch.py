@@ -43,7 +43,7 @@ def variables(home: Path) -> dict[str, str]:
     folder.mkdir(exist_ok=True)
     if len(os.fsencode(folder)) > LONGEST:
         folder = _linked(folder)
-    paths = {name: str(folder / below) for name, below in FOLDERS.items()}
+    paths = {name: str(folder / subfolder) for name, subfolder in FOLDERS.items()}
     return {**FIXED, **paths, "MLFLOW_TRACKING_URI": f"file:{folder / 'mlruns'}"}
 
 

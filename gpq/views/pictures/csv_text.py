@@ -24,5 +24,9 @@ def text(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> str:
 
 def _cell(value: object) -> object:
     if isinstance(value, float):
-        return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.1f}"
-    return safe(value) if isinstance(value, str) else value
+        if abs(value) < 1e6:
+            return f"{value:.6g}"
+        return f"{value:.1f}"
+    if isinstance(value, str):
+        return safe(value)
+    return value

@@ -4,7 +4,6 @@ nothing from elsewhere."""
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -14,7 +13,7 @@ from gpq.rpc.account_answers import Piece, ReportRow, ReportView, RhoBar
 from gpq.views.accounts import hours, report_columns
 from gpq.views.pictures import svg
 from gpq.views.pictures.report_text import STYLE, WORDS
-from gpq.views.plain import duration, fit, moment, number
+from gpq.views.plain import Column, duration, fit, moment, number
 from gpq.views.queue import percent
 
 MOST_USERS = 8  # with a colour and a plot of their own
@@ -93,91 +92,99 @@ def _table(answer: ReportView) -> str:
     if not rows:
         return ""
     columns = fit(report_columns(rows, answer.by), 0)
-    head = "".join(
-        f"<th{' class=num' if column.right else ''}>{svg.text(column.title)}</th>"
-        for column in columns
-    )
+    head = "".join(f"<th{_alignment(column)}>{svg.text(column.title)}</th>" for column in columns)
     body = "".join(
-        f"<tr{' class=all' if row is answer.total else ''}>"
-        + "".join(
-            f"<td{' class=num' if column.right else ''}>{svg.text(column.cells[index])}</td>"
-            for column in columns
-        )
-        + "</tr>"
-        for index, row in enumerate(rows)
+        _row(columns, index, is_total=row is answer.total) for index, row in enumerate(rows)
     )
-    more = len(answer.rows) - len(shown_rows)
-    remark = (
-        f'<p class="dim">{more} more rows: gpq report --by {answer.by} --csv</p>' if more else ""
-    )
+    remark = ""
+    if len(answer.rows) > len(shown_rows):
+        hidden_rows = len(answer.rows) - len(shown_rows)
+        remark = f'<p class="dim">{hidden_rows} more rows: gpq report --by {answer.by} --csv</p>'
     return (
         f"<h2>By {answer.by}</h2><div"
         f' class="scroll"><table><tr>{head}</tr>{body}</table></div>{remark}'
     )
 
 
+def _row(columns: Sequence[Column], index: int, *, is_total: bool) -> str:
+    cells = "".join(
+        f"<td{_alignment(column)}>{svg.text(column.cells[index])}</td>" for column in columns
+    )
+    if is_total:
+        return f"<tr class=all>{cells}</tr>"
+    return f"<tr>{cells}</tr>"
+
+
+def _alignment(column: Column) -> str:
+    if column.right:
+        return " class=num"
+    return ""
+
+
 def _plots(users: ReportView) -> str:
     names = [row.key for row in users.rows if row.gpu_hours > 0 or row.fair_share]
-    top_names = names if len(names) <= MOST_USERS else names[:MOST_USERS]
+    top_names = names[:MOST_USERS]
     labels = _labels(users.pieces)
+    has_used_gpus = users.total.gpu_hours > 0
+    has_curves = has_used_gpus and len(users.pieces) > 1
     sections = []
-    if len(users.pieces) > 1 and users.total.gpu_hours > 0:
+    if has_curves:
         series = _series(users.pieces, top_names, has_others=len(names) > len(top_names))
-        key = [(name, svg.colour(place, len(series))) for place, (name, _) in enumerate(series)]
-        picture = svg.over_time(series, labels, "GPUs")
-        sections.append(f"<h2>GPUs in use, by user</h2><figure>{_key(key)}{picture}</figure>")
-    if users.total.gpu_hours > 0:
-        kinds = (
-            ("worth", "good"),
-            ("not worth it: slow, restarted, repeated", "lost"),
-            ("not known", "none"),
-        )
-        bars = [(row.key, _parts(row)) for row in users.rows[: 2 * MOST_USERS] if row.gpu_hours > 0]
-        sections.append(
-            "<h2>What the GPU hours were"
-            f" worth</h2><figure>{_key(kinds)}{svg.parts_of(bars, 'GPU hours')}</figure>"
-        )
-    if len(users.pieces) > 1 and users.total.gpu_hours > 0:
+        sections.append(_use(series, labels))
+    if has_used_gpus:
+        sections.append(_worth(users.rows[: 2 * MOST_USERS]))
+    if has_curves:
         sections.append(_fairness(users.pieces, top_names, labels))
     if users.total.rhos:
-        bars_of = [(_between(bar.least, bar.below), bar.jobs) for bar in users.rho_bars]
-        shades = [_shade(bar) for bar in users.rho_bars]
-        sections.append(
-            "<h2>Finish-time fairness</h2><figure><figcaption>jobs that completed; below 1 they"
-            " took less than alone on a fair "
-            f'share</figcaption><div class="pair">{svg.histogram(bars_of, shades)}</div></figure>'
-        )
+        sections.append(_rhos(users.rho_bars))
     return "\n".join(sections)
+
+
+def _use(series: Sequence[tuple[str, list[float]]], labels: Sequence[str]) -> str:
+    key = [(name, svg.colour(place, len(series))) for place, (name, _) in enumerate(series)]
+    picture = svg.over_time(series, labels, "GPUs")
+    return f"<h2>GPUs in use, by user</h2><figure>{_key(key)}{picture}</figure>"
+
+
+def _worth(rows: Sequence[ReportRow]) -> str:
+    kinds = (
+        ("worth", "good"),
+        ("not worth it: slow, restarted, repeated", "lost"),
+        ("not known", "none"),
+    )
+    bars = [(row.key, _parts(row)) for row in rows if row.gpu_hours > 0]
+    return (
+        "<h2>What the GPU hours were"
+        f" worth</h2><figure>{_key(kinds)}{svg.parts_of(bars, 'GPU hours')}</figure>"
+    )
+
+
+def _rhos(bars: Sequence[RhoBar]) -> str:
+    counts = [(_between(bar.least, bar.below), bar.jobs) for bar in bars]
+    shades = [_shade(bar) for bar in bars]
+    return (
+        "<h2>Finish-time fairness</h2><figure><figcaption>jobs that completed; below 1 they"
+        " took less than alone on a fair "
+        f'share</figcaption><div class="pair">{svg.histogram(counts, shades)}</div></figure>'
+    )
 
 
 def _shade(bar: RhoBar) -> str:
     if bar.below is not None and bar.below <= 1:
         return "good"
-    return "bad" if bar.least >= 2 else "lost"
+    if bar.least >= 2:
+        return "bad"
+    return "lost"
 
 
 def _fairness(pieces: Sequence[Piece], names: Sequence[str], labels: Sequence[str]) -> str:
-    totals = [sum(usage.gpu_hours for usage in piece.users) for piece in pieces]
-    shares_by_name: dict[str, tuple[list[float], list[float]]] = {}
-    for name in names:
-        usages = [
-            next((usage for usage in piece.users if usage.user == name), None) for piece in pieces
-        ]
-        pairs = list(zip(usages, totals, strict=True))
-        share = [usage.gpu_hours / total if usage and total else 0.0 for usage, total in pairs]
-        shares_by_name[name] = (
-            share,
-            [
-                min(usage.fair_gpu_hours / total, 1.0) if usage and total else 0.0
-                for usage, total in pairs
-            ],
-        )
+    shares_by_name = {name: _shares(pieces, name) for name in names}
     highest = max((max(*share, *fair) for share, fair in shares_by_name.values()), default=0.0)
-    most = next((limit for limit in (0.2, 0.5) if highest <= limit), 1.0)
+    ceiling = next((limit for limit in (0.2, 0.5) if highest <= limit), 1.0)
     colours = svg.COLOURS - 1
     figures = [
         f"<figure><figcaption>{svg.text(name)}</figcaption>"
-        f"{svg.shares(share, fair, labels, name, f's{place % colours}', most=most)}</figure>"
+        f"{svg.shares(share, fair, labels, name, f's{place % colours}', ceiling=ceiling)}</figure>"
         for place, (name, (share, fair)) in enumerate(shares_by_name.items())
     ]
     caption = "bars: share of the GPUs in use; line: the fair share"
@@ -187,20 +194,34 @@ def _fairness(pieces: Sequence[Piece], names: Sequence[str], labels: Sequence[st
     )
 
 
+def _shares(pieces: Sequence[Piece], name: str) -> tuple[list[float], list[float]]:
+    """Of the GPU hours of each piece: the user's, and a fair share."""
+    shares, fair_shares = [0.0] * len(pieces), [0.0] * len(pieces)
+    for index, piece in enumerate(pieces):
+        total = sum(usage.gpu_hours for usage in piece.users)
+        usage = next((usage for usage in piece.users if usage.user == name), None)
+        if usage is not None and total:
+            shares[index] = usage.gpu_hours / total
+            fair_shares[index] = min(usage.fair_gpu_hours / total, 1.0)
+    return shares, fair_shares
+
+
 def _series(
     pieces: Sequence[Piece], names: Sequence[str], *, has_others: bool
 ) -> list[tuple[str, list[float]]]:
     """GPUs held on average in each piece, by user."""
-    series: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(pieces))
-    for name in [*names, *([OTHERS] if has_others else [])]:
-        series[name]
+    series = {name: [0.0] * len(pieces) for name in names}
+    if has_others:
+        series.setdefault(OTHERS, [0.0] * len(pieces))
     for index, piece in enumerate(pieces):
         span = (_at(piece.end) - _at(piece.start)).total_seconds() / HOUR
+        if span <= 0:
+            continue
         for usage in piece.users:
-            if usage.user in names or has_others:
-                series[usage.user if usage.user in names else OTHERS][index] += (
-                    usage.gpu_hours / span if span > 0 else 0.0
-                )
+            if usage.user in names:
+                series[usage.user][index] += usage.gpu_hours / span
+            elif has_others:
+                series[OTHERS][index] += usage.gpu_hours / span
     return list(series.items())
 
 
@@ -221,10 +242,12 @@ def _key(entries: Sequence[tuple[str, str]]) -> str:
     return f'<ul class="key">{entry_list}</ul>'
 
 
-def _between(least: float, below: float | None) -> str:
-    if below is None:
-        return f"{least:g}+"
-    return f"<{below:g}" if least == 0 else f"{least:g}-{below:g}"
+def _between(low: float, high: float | None) -> str:
+    if high is None:
+        return f"{low:g}+"
+    if low == 0:
+        return f"<{high:g}"
+    return f"{low:g}-{high:g}"
 
 
 def _at(stamp: str) -> datetime:

@@ -39,10 +39,10 @@ HOUR = 3600.0
 def check(path: str) -> None:
     """Raises UsageError for what could not be drawn or written: to be asked before hours of
     simulation."""
-    ending = os.path.splitext(path)[1].lower()
-    if ending not in FORMATS:
+    extension = os.path.splitext(path)[1].lower()
+    if extension not in FORMATS:
         raise UsageError(
-            f"--plot {path}: cannot draw {ending or 'a file without an ending'}",
+            f"--plot {path}: cannot draw {extension or 'a file without an ending'}",
             "write FILE.svg or FILE.png",
         )
     folder = os.path.dirname(path) or "."
@@ -50,7 +50,7 @@ def check(path: str) -> None:
         raise UsageError(
             f"--plot {path}: cannot write in {folder}", "name a folder that is there and writable"
         )
-    problem = _broken(FORMATS[ending])
+    problem = _broken(FORMATS[extension])
     if problem:
         raise UsageError(
             f"--plot needs matplotlib, which cannot be imported: {problem}",
@@ -120,7 +120,9 @@ def _groups(blocks: Sequence[Block]) -> dict[str, list[Outcome]]:
 
 def _panels(groups: dict[str, list[Outcome]]) -> list[tuple[str, Outcome]]:
     firsts = [(label, outcomes[0]) for label, outcomes in groups.items()]
-    return firsts if len(firsts) <= MOST_PANELS else firsts[:1]
+    if len(firsts) <= MOST_PANELS:
+        return firsts
+    return firsts[:1]
 
 
 def _completion(axes: Axes, groups: dict[str, list[Outcome]]) -> None:
@@ -172,9 +174,11 @@ def _handles(groups: dict[str, list[Outcome]]) -> list[Line2D]:
 
 def _ecdf(axes: Axes, values: Sequence[float], label: str, look: tuple[str, Style]) -> None:
     if values:
-        ordered = np.sort(values)
-        shares = np.arange(1, len(ordered) + 1) / len(ordered)
-        axes.step(ordered, shares, where="post", label=label, color=look[0], linestyle=look[1])
+        sorted_values = np.sort(values)
+        shares = np.arange(1, len(sorted_values) + 1) / len(sorted_values)
+        axes.step(
+            sorted_values, shares, where="post", label=label, color=look[0], linestyle=look[1]
+        )
 
 
 def _gpus(axes: Axes, label: str, outcome: Outcome) -> None:

@@ -64,13 +64,18 @@ def shares(
     name: str,
     shade: str,
     *,
-    most: float = 1.0,
+    ceiling: float = 1.0,
     width: int = 370,
 ) -> str:
-    """A user's share of the GPUs as bars, and the fair share as a line over them, 0 to `most`."""
+    """A user's share of the GPUs as bars, and the fair share as a line over them, from 0 to
+    `ceiling`."""
     height = 120
     scale = _Scale(
-        most, height - TOP - BOTTOM, height - BOTTOM, ticks=(0.0, most / 2, most), percent=True
+        ceiling,
+        height - TOP - BOTTOM,
+        height - BOTTOM,
+        ticks=(0.0, ceiling / 2, ceiling),
+        percent=True,
     )
     step = (width - LEFT) / max(len(labels), 1)
     parts = [_grid(scale, width)]
@@ -93,7 +98,7 @@ def shares(
         line += f"{'L' if line else 'M'}{_n(x)} {_n(scale(fair[index]))}H{_n(x + step)}"
     parts += [
         f'<path class="fair" d="{line}"/>' if line else "",
-        _ticks(labels, step, height, most=3),
+        _ticks(labels, step, height, limit=3),
     ]
     return _picture(width, height, parts, f"share of {name} over time")
 
@@ -102,7 +107,7 @@ def parts_of(
     rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]], unit: str, *, width: int = 760
 ) -> str:
     """A bar a row, of (what, how much, class)."""
-    most = max((sum(value for _, value, _ in values) for _, values in rows), default=0.0) or 1.0
+    largest = max((sum(value for _, value, _ in values) for _, values in rows), default=0.0) or 1.0
     margin, row_height = 170, 22
     parts: list[str] = []
     for place, (name, values) in enumerate(rows):
@@ -112,7 +117,7 @@ def parts_of(
         )
         for kind, value, shade in values:
             if value > 0:
-                size = value / most * (width - margin - 70)
+                size = value / largest * (width - margin - 70)
                 parts.append(
                     _box(
                         x, y, size, row_height - 6, shade, f"{name}: {number(value)} {unit}, {kind}"
@@ -132,7 +137,7 @@ def histogram(
         float(max((count for _, count in bars), default=0)),
         height - TOP - BOTTOM,
         height - BOTTOM,
-        whole=True,
+        is_count=True,
     )
     step = (width - LEFT) / max(len(bars), 1)
     parts = [_grid(scale, width)]
@@ -150,29 +155,31 @@ class _Scale:
 
     def __init__(
         self,
-        most: float,
+        largest: float,
         height: float,
         bottom: float,
         *,
         ticks: Sequence[float] = (),
-        whole: bool = False,
+        is_count: bool = False,
         percent: bool = False,
     ) -> None:
-        step = _round_step(most / 4 or 0.25)
-        step = max(step, 1.0) if whole else step
+        step = _round_step(largest / 4 or 0.25)
+        step = max(step, 1.0) if is_count else step
         self.ticks = (
             list(ticks)
-            or [step * index for index in range(math.ceil(most / step - 1e-9) + 1)]
+            or [step * index for index in range(math.ceil(largest / step - 1e-9) + 1)]
             or [0.0]
         )
-        self._top = max(self.ticks[-1], most) or 1.0
+        self._top = max(self.ticks[-1], largest) or 1.0
         self._height, self._bottom, self._percent = height, bottom, percent
 
     def __call__(self, value: float) -> float:
         return self._bottom - value / self._top * self._height
 
     def label(self, value: float) -> str:
-        return f"{value:.0%}" if self._percent else f"{value:g}"
+        if self._percent:
+            return f"{value:.0%}"
+        return f"{value:g}"
 
 
 def _round_step(least: float) -> float:
@@ -192,12 +199,12 @@ def _grid(scale: _Scale, width: int) -> str:
     return f'<path class="grid" d="{lines}"/>{numbers}'
 
 
-def _ticks(labels: Sequence[str], step: float, height: int, most: int = 8) -> str:
-    every = max(math.ceil(len(labels) / most), 1)
+def _ticks(labels: Sequence[str], step: float, height: int, limit: int = 8) -> str:
+    stride = max(math.ceil(len(labels) / limit), 1)
     return "".join(
         f'<text x="{_n(LEFT + index * step)}" y="{height - 8}">{text(label)}</text>'
         for index, label in enumerate(labels)
-        if index % every == 0
+        if index % stride == 0
     )
 
 

@@ -77,8 +77,8 @@ def place(rows: Sequence[JobView], look: Look) -> int:
 
 def first_row(rows: Sequence[JobView], look: Look, room: int) -> int:
     """The row at the top with which the cursor is seen, moved as little as can be."""
-    at = place(rows, look)
-    first = min(max(look.first, at - room + 1), at)
+    position = place(rows, look)
+    first = min(max(look.first, position - room + 1), position)
     return max(min(first, len(rows) - room), 0)
 
 
@@ -124,7 +124,8 @@ def _title(rows: Sequence[JobView], first: int, count: int, look: Look, width: i
     if count < len(rows):
         parts.append(f"{first + 1}-{first + count} of {len(rows)}")
     if look.sort:
-        parts.append(f"by {look.sort}{', descending' if look.descending else ''}")
+        direction = ", descending" if look.descending else ""
+        parts.append(f"by {look.sort}{direction}")
     if look.filter:
         parts.append(f"/{safe(look.filter)}")
     return Text(plain.cut("  ".join(parts), max(width - 8, 7), plain.ellipsis()))
@@ -133,31 +134,43 @@ def _title(rows: Sequence[JobView], first: int, count: int, look: Look, width: i
 def _table(rows: list[JobView], first: int, room: int, look: Look, width: int) -> RenderableType:
     visible_jobs = rows[first : first + room]
     if not visible_jobs:
-        return Text(
-            "no job matches: / changes the filter, Esc ends it"
-            if look.filter
-            else "no jobs: gpq submit queues one"
-        )
+        return Text(_why_empty(look))
     job_cells = [job_columns.cells(job) for job in visible_jobs]
     names, reason = job_columns.with_reason(
         titles(rows, look, width), rows, job_cells, width, look.sort
     )
-    down, up = ("↓", "↑") if plain.ellipsis() == "…" else ("v", "^")
-    heads = {look.sort: look.sort + (down if look.descending else up)}
     table = tables.grid(
         "",
-        *(heads.get(name, name) for name in names),
-        right=" ".join(heads.get(name, name) for name in job_columns.RIGHT.split()),
-        give="reason" if reason else heads.get("name", "name"),
+        *(_head(name, look) for name in names),
+        right=" ".join(_head(name, look) for name in job_columns.RIGHT.split()),
+        give="reason" if reason else _head("name", look),
         expand=width < tables.WIDE,
     )
     for job, row in zip(visible_jobs, job_cells, strict=True):
         cells = job_columns.narrowed(row, reason)
-        is_selected = job.id == look.selected
-        style = "dim" if job.state in ENDED else ""
-        table.add_row(
-            ">" if is_selected else "",
-            *(cells[name] for name in names),
-            style="reverse" if is_selected else style,
-        )
+        cursor = ">" if job.id == look.selected else ""
+        table.add_row(cursor, *(cells[name] for name in names), style=_style(job, look))
     return table
+
+
+def _why_empty(look: Look) -> str:
+    if look.filter:
+        return "no job matches: / changes the filter, Esc ends it"
+    return "no jobs: gpq submit queues one"
+
+
+def _head(name: str, look: Look) -> str:
+    """With an arrow where the column is sorted."""
+    if name != look.sort:
+        return name
+    if look.descending:
+        return name + plain.drawable("↓", "v")
+    return name + plain.drawable("↑", "^")
+
+
+def _style(job: JobView, look: Look) -> str:
+    if job.id == look.selected:
+        return "reverse"
+    if job.state in ENDED:
+        return "dim"
+    return ""

@@ -3,7 +3,7 @@ in, and whether there is room for the reason. Draws nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.text import Text
 
@@ -47,14 +47,8 @@ CONTENT: Mapping[str, Callable[[JobView], bool]] = {
     "ETA": lambda job: job.eta_seconds is not None,
     "thruput": lambda job: job.throughput is not None,
 }
-YIELDING = (
-    "age",
-    "prio",
-    "restarts",
-    "thruput",
-    "user",
-)  # to the reason, in this order; the user where all have the same
-FRAME = 4  # columns of a panel
+YIELDING = ("age", "prio", "restarts", "thruput", "user")  # to the reason, in this order
+FRAME, CURSOR = 4, 2  # columns of a panel, and of the cursor in it
 NAME = 24  # columns at most of a name beside a reason
 GOOD, REASON = 32, 18  # columns at least of a reason: sought, and if need be
 
@@ -64,11 +58,11 @@ def titles(
 ) -> list[str]:
     """Those that there is room for and something in, up to `last`; `sort` stays."""
     names = [title for title, _ in COLUMNS]
-    most = names.index(last)
+    last_index = names.index(last)
     return [
         title
         for index, (title, least) in enumerate(COLUMNS)
-        if index <= most and width >= least
+        if index <= last_index and width >= least
         if title == sort or title not in CONTENT or any(map(CONTENT[title], jobs))
     ]
 
@@ -86,23 +80,37 @@ def with_reason(
     longest = max((plain.width(str(row["reason"])) for row in cells), default=0)
     if not longest:
         return list(names), 0
-    sizes = {
-        name: max(len(name) + (name == sort), *(plain.width(str(row[name])) for row in cells)) + 1
-        for name in names
-    }
+    sizes = {name: _size(name, cells, sort) for name in names}
     sizes["name"] = min(sizes["name"], NAME + 1)
-    yielding = [name for name in YIELDING if name != "user" or len({job.user for job in jobs}) == 1]
+    yielding = _yielding_names(jobs, sort)
     for least in (min(longest, GOOD), min(longest, REASON)):
-        remaining_names = list(names)
-        for name in ["", *yielding]:
-            if name in remaining_names and name != sort:
-                remaining_names.remove(name)
-            room = (
-                width - FRAME - 2 - sum(sizes[title] for title in remaining_names)
-            )  # 2: the cursor
+        for remaining_names in _ever_fewer(names, yielding):
+            room = width - FRAME - CURSOR - sum(sizes[title] for title in remaining_names)
             if room >= least:
                 return [*remaining_names, "reason"], min(room, longest)
     return list(names), 0
+
+
+def _yielding_names(jobs: Sequence[JobView], sort: str) -> list[str]:
+    """Never the sorted column, and the user only where all have the same."""
+    has_one_user = len({job.user for job in jobs}) == 1
+    return [name for name in YIELDING if name != sort and (name != "user" or has_one_user)]
+
+
+def _ever_fewer(names: Sequence[str], yielding: Sequence[str]) -> Iterator[list[str]]:
+    """All of `names`, then without those that yield, one after the other."""
+    remaining_names = list(names)
+    yield remaining_names
+    for name in yielding:
+        if name in remaining_names:
+            remaining_names.remove(name)
+            yield remaining_names
+
+
+def _size(name: str, cells: Sequence[Mapping[str, str | Text]], sort: str) -> int:
+    """Columns that it takes, a gap and the arrow of the sorted one included."""
+    title = len(name) + (name == sort)
+    return max(title, *(plain.width(str(row[name])) for row in cells)) + 1
 
 
 def cells(job: JobView) -> dict[str, str | Text]:
@@ -113,8 +121,8 @@ def cells(job: JobView) -> dict[str, str | Text]:
         "name": named({"name": job.name, "index": job.index, "params": job.params}),
         "user": safe(job.user),
         "state": state_of(job),
-        "GPUs": str(job.gpus) if job.gpus else "-",
-        "batch": str(job.total_batch) if job.total_batch and job.gpus else "-",
+        "GPUs": str(job.gpus or "-"),
+        "batch": str((job.gpus and job.total_batch) or "-"),
         "goodput": number(job.goodput),
         "eff": percent(job.efficiency),
         "done": percent(job.progress),

@@ -10,8 +10,9 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpq.rpc.job_answers import Explanation, JobDetail, JobView
+from gpq.rpc.job_answers import EventView, Explanation, JobDetail, JobView
 from gpq.views import detail, explanation, goodput_curve, loss_curve, plain
+from gpq.views.job_facts import if_any, if_known
 from gpq.views.plain import duration, number, safe, wrapped
 from gpq.views.queue import percent
 from gpq.views.top import status_bar
@@ -44,16 +45,12 @@ def picture(
     rule = Text(
         plain.cut(f"-- log of {safe(page.log_of)} ".ljust(width, "-"), width, ""), style="dim"
     )
-    below = (
-        height - 1
-        if part == "log"
-        else max(height - 1 - len(text), min(height // 2, max(len(page.log), LEAST)))
-    )
     if part == "log":
-        scroll = max(min(scroll, len(page.log) - below), 0)
-        return status_bar.stacked([rule, *tail(page.log, width, below, scroll)]), scroll
-    above, scroll = status_bar.window(text, scroll, height - 1 - below)
-    return Group(above, rule, status_bar.stacked(tail(page.log, width, below))), scroll
+        scroll = max(min(scroll, len(page.log) - height + 1), 0)
+        return status_bar.stacked([rule, *tail(page.log, width, height - 1, scroll)]), scroll
+    log_height = max(height - 1 - len(text), min(height // 2, max(len(page.log), LEAST)))
+    upper, scroll = status_bar.window(text, scroll, height - 1 - log_height)
+    return Group(upper, rule, status_bar.stacked(tail(page.log, width, log_height))), scroll
 
 
 def head(job: JobView, width: int) -> Text:
@@ -68,53 +65,50 @@ def head(job: JobView, width: int) -> Text:
 
 def lines(page: Page, width: int) -> list[Text]:
     """Everything but the log; nothing is wider than `width`."""
-    job, bar = page.detail.job, "█" if plain.ellipsis() == "…" else "#"
-    why = msgspec.structs.replace(page.why, curve=[])
-    events = [
-        f"{plain.moment(event.at)[5:]} {safe(event.text)}"
-        for event in page.detail.history[-EVENTS:]
-    ]
+    answer, job = page.detail, page.detail.job
+    bar = plain.drawable("█", "#")
+    reasons = msgspec.structs.replace(page.why, curve=[])
+    losses = loss_curve.lines(answer.losses, width, bar, answer.metrics.get("loss"))
+    curve = goodput_curve.lines(answer.curve or page.why.curve, width, bar)
     text = wrapped(_now(job), width)
-    text += [
-        line for line in (job.hung, job.unknown) if line for line in wrapped(safe(line), width)
-    ]
-    text += detail.paragraph(
-        "loss", loss_curve.lines(page.detail.losses, width, bar, page.detail.metrics.get("loss"))
-    )
-    points = page.detail.curve or page.why.curve
-    text += detail.paragraph(
-        "goodput by number of GPUs, 1x = fewest", goodput_curve.lines(points, width, bar)
-    )
-    text += detail.paragraph("replicas", detail.replicas(page.detail, width))
-    text += detail.paragraph(
-        detail.LOST, detail.habits(page.detail.habits, width, page.detail.job.id)
-    )
-    text += detail.paragraph("why", explanation.lines(why, width, bar))
-    text += detail.paragraph(
-        "latest events", [line for event in events for line in wrapped(event, width, "  ", "    ")]
-    )
+    for trouble in filter(None, (job.hung, job.unknown)):
+        text += wrapped(safe(trouble), width)
+    text += detail.paragraph("loss", losses)
+    text += detail.paragraph("goodput by number of GPUs, 1x = fewest", curve)
+    text += detail.paragraph("replicas", detail.replicas(answer, width))
+    text += detail.paragraph(detail.LOST, detail.habits(answer.habits, width, job.id))
+    text += detail.paragraph("why", explanation.lines(reasons, width, bar))
+    text += detail.paragraph("latest events", _events(answer.history[-EVENTS:], width))
     text += detail.paragraph("command", wrapped(safe(job.command), width, "  ", "    "))
-    title_flags = [index > 0 and text[index - 1] == "" for index in range(len(text))]
     return [
-        Text(line, style="bold" if title else "")
-        for line, title in zip(text, title_flags, strict=True)
+        Text(line, style="bold" if index > 0 and text[index - 1] == "" else "")
+        for index, line in enumerate(text)
     ]
+
+
+def _events(events: Sequence[EventView], width: int) -> list[str]:
+    texts = [f"{plain.moment(event.at)[5:]} {safe(event.text)}" for event in events]
+    return [line for text in texts for line in wrapped(text, width, "  ", "    ")]
 
 
 def _now(job: JobView) -> str:
     pairs = {
-        "done": percent(job.progress) if job.progress is not None else "",
-        "left": duration(job.eta_seconds) if job.eta_seconds is not None else "",
-        "goodput": number(job.goodput) if job.goodput is not None else "",
-        "efficiency": percent(job.efficiency) if job.efficiency is not None else "",
-        "batch": str(job.total_batch) if job.total_batch else "",
-        "speedup": number(job.speedup, "x") if job.speedup is not None and job.gpus else "",
-        "priority": str(job.priority) if job.priority else "",
+        "done": if_known(percent, job.progress),
+        "left": if_known(duration, job.eta_seconds),
+        "goodput": if_known(number, job.goodput),
+        "efficiency": if_known(percent, job.efficiency),
+        "batch": if_any(str, job.total_batch),
+        "speedup": if_known(_speedup, job.speedup) if job.gpus else "",
+        "priority": if_any(str, job.priority),
         "ran": duration(job.run_seconds),
         "age": duration(job.age_seconds),
-        "restarts": str(job.restarts) if job.restarts else "",
+        "restarts": if_any(str, job.restarts),
     }
     return "  ".join(f"{key} {value}" for key, value in pairs.items() if value)
+
+
+def _speedup(value: float) -> str:
+    return number(value, "x")
 
 
 def tail(log: Sequence[str], width: int, height: int, offset: int = 0) -> list[Text]:
@@ -128,4 +122,6 @@ def tail(log: Sequence[str], width: int, height: int, offset: int = 0) -> list[T
         rows[:0] = list(pieces)
         if len(rows) >= height:
             break
-    return rows[-height:] if height else []
+    if height:
+        return rows[-height:]
+    return []

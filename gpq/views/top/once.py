@@ -7,7 +7,7 @@ Everything fits in the size it is given: what does not is counted in a last row,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -57,7 +57,9 @@ def lower(
         "last re-allocations", change_lines(view.changes, (width - half or width) - 4, lines), lines
     )
     if width < SLIM:
-        return [fairness, changes] if lines is None else [changes]
+        if lines is None:
+            return [fairness, changes]
+        return [changes]
     side_by_side = Table.grid(expand=True, padding=0)
     side_by_side.add_column(width=half)
     side_by_side.add_column(width=width - half)
@@ -98,25 +100,15 @@ def panel(title: str | Text, body: RenderableType, lines: int | None) -> Panel:
 def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "") -> Text:
     """What is so of the whole, and how much of it a `filter` shows: `rows`."""
     live_jobs = [job for job in rows if job.state not in ENDED]
-    states = view.states if isinstance(view, TopLook) else Counter(job.state for job in live_jobs)
-    devices = sum(len(node.devices) for node in view.nodes)
-    busy_devices = sum(device.job is not None for node in view.nodes for device in node.devices)
-    counts = {
-        "running": sum(count for state, count in states.items() if state not in IDLE),
-        "pending": states.get("pending", 0),
-        "held": states.get("held", 0),
-    }
-    clock, gpus = f"gpq {plain.moment(view.now)[11:]}", f"{busy_devices}/{devices} GPUs"
-    job_counts = [
-        ", ".join(f"{count} {state}" for state, count in counts.items() if count or state != "held")
-    ]
+    states: Mapping[str, int] = Counter(job.state for job in live_jobs)
+    if isinstance(view, TopLook):
+        states = view.states
+    job_counts = [_by_state(states)]
     if filter:
-        ended = (
-            f" and {len(rows) - len(live_jobs)} that ended" if len(rows) > len(live_jobs) else ""
-        )
-        job_counts.append(f"{len(live_jobs)} of {sum(states.values())} jobs{ended} shown")
+        job_counts.append(_shown(len(live_jobs), len(rows), sum(states.values())))
+    gpus = _busy_gpus(view)
     parts = [
-        clock,
+        f"gpq {plain.moment(view.now)[11:]}",
         gpus,
         *job_counts,
         f"goodput {number(view.cluster_goodput)}",
@@ -124,10 +116,33 @@ def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "")
     ]
     if view.round_seconds is not None:
         parts.append(f"round {1000 * view.round_seconds:.1f} ms, {duration(view.round_age)} ago")
-    while (
-        len(parts) > 2 + len(job_counts) and len("  ".join(parts)) > width
-    ):  # whole words, or none
+    while len(parts) > 2 + len(job_counts) and _is_too_wide(parts, width):  # whole words, or none
         parts.pop()
-    if len("  ".join(parts)) > width:  # the panel below has them
+    if _is_too_wide(parts, width):  # the panel below has them
         parts.remove(gpus)
     return Text(plain.cut("  ".join(parts), width, plain.ellipsis()), style="bold", no_wrap=True)
+
+
+def _by_state(states: Mapping[str, int]) -> str:
+    """`3 running, 2 pending, 1 held`."""
+    running = sum(count for state, count in states.items() if state not in IDLE)
+    text = f"{running} running, {states.get('pending', 0)} pending"
+    held_jobs = states.get("held", 0)
+    if held_jobs:
+        return f"{text}, {held_jobs} held"
+    return text
+
+
+def _shown(live: int, rows: int, total: int) -> str:
+    """`3 of 7 jobs and 2 that ended shown`."""
+    remark = f" and {rows - live} that ended" if rows > live else ""
+    return f"{live} of {total} jobs{remark} shown"
+
+
+def _busy_gpus(view: TopView) -> str:
+    devices = [device for node in view.nodes for device in node.devices]
+    return f"{sum(device.job is not None for device in devices)}/{len(devices)} GPUs"
+
+
+def _is_too_wide(parts: Sequence[str], width: int) -> bool:
+    return len("  ".join(parts)) > width

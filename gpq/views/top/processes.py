@@ -34,29 +34,28 @@ def lines(nodes: list[NodeView], past: Past, width: int) -> list[Text]:
 
 def _device(node: NodeView, device: DeviceView, past: Past, room: int) -> list[Text]:
     kind = safe(device.type).removeprefix("NVIDIA ")
-    use = (
-        f"{past.utilisation(node.name, device.id, room)} {utilisation(device):>4}"
-        if _measured(device)
-        else ""
-    )
-    full = f"{past.memory(node.name, device.id, room // 2)} " if device.used_mib else ""
-    state = "" if device.state == "ok" else f"{safe(device.state)} "
-    style = "green" if device.job is not None else "dim"
-    if state:
-        style = "red"
-    line = Text(f"  {device.index} {kind}  {use}  {full}{memory(device)}  ").append(
-        f"{state}{owned(device, past.owners)}", style=style
-    )
+    load = memory_curve = ""
+    if device.utilisation is not None:
+        load = f"{past.utilisation(node.name, device.id, room)} {utilisation(device):>4}"
+    if device.used_mib:
+        memory_curve = f"{past.memory(node.name, device.id, room // 2)} "
+    line = Text(f"  {device.index} {kind}  {load}  {memory_curve}{memory(device)}  ")
+    line.append_text(_occupancy(device, past))
     return [line, *(Text(_process(process)) for process in device.processes)]
 
 
-def _measured(device: DeviceView) -> bool:
-    return device.utilisation is not None
+def _occupancy(device: DeviceView, past: Past) -> Text:
+    text = owned(device, past.owners)
+    if device.state != "ok":
+        return Text(f"{safe(device.state)} {text}", style="red")
+    return Text(text, style="green" if device.job is not None else "dim")
 
 
 def _process(process: ProcessView) -> str:
-    job = f"  job {process.job}" if process.job is not None else "  not gpq's"
-    since = f"  since {moment(process.since)[5:16]}" if process.since else ""
+    since = ""
+    if process.since:
+        since = f"  since {moment(process.since)[5:16]}"
+    job = "not gpq's" if process.job is None else f"job {process.job}"
     command = safe(process.command or process.name)
     owner = f"      pid {process.pid}  {safe(process.user)}"
-    return f"{owner}  {gib(process.memory_mib)}{job}{since}  {command}"
+    return f"{owner}  {gib(process.memory_mib)}  {job}{since}  {command}"

@@ -39,14 +39,15 @@ LAST = ("  ? keys  q quit", "  ? keys")
 def keys(width: int) -> list[Text]:
     """The page of help."""
     pairs = [
-        plain.wrapped(does, width, f"{key:{INDENT}}", " " * INDENT) for key, does in KEYS.items()
+        plain.wrapped(effect, width, f"{key:{INDENT}}", " " * INDENT)
+        for key, effect in KEYS.items()
     ]
     return [Text(line) for lines in pairs for line in lines]
 
 
-def late(age: float, why: str, width: int) -> Text:
+def late(age: float, reason: str, width: int) -> Text:
     """The same, when the last answer is `age` seconds old."""
-    message = f"gpq as of {plain.duration(age)} ago: {safe(why) or 'the daemon takes its time'}"
+    message = f"gpq as of {plain.duration(age)} ago: {safe(reason) or 'the daemon takes its time'}"
     return Text(plain.cut(message, width, plain.ellipsis()), style="bold reverse")
 
 
@@ -87,5 +88,5 @@ def stacked(lines: Sequence[Text]) -> RenderableType:
 def window(lines: Sequence[Text], scroll: int, height: int) -> tuple[RenderableType, int]:
     """So many of them from `scroll` on, or from the last place where the window is full, which is
     told."""
-    at = max(min(scroll, len(lines) - height), 0)
-    return stacked(lines[at : at + max(height, 0)]), at
+    top = max(min(scroll, len(lines) - height), 0)
+    return stacked(lines[top : top + max(height, 0)]), top

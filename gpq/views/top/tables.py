@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpq.rpc.daemon_answers import TopView
+from gpq.rpc.daemon_answers import TopView, UserShare
 from gpq.rpc.job_answers import EventView, JobView
 from gpq.rpc.node_answers import DeviceView, NodeView
 from gpq.views import plain
+from gpq.views.job_facts import if_known
 from gpq.views.nodes import memory, occupant, utilisation
 from gpq.views.plain import number, safe
 from gpq.views.queue import percent, ranges
@@ -24,6 +25,9 @@ from gpq.views.top.utilisation import Past
 WIDE = 140
 IDLE = ("pending", "held")  # states without GPUs
 SLIM = 64  # columns below which the two lower panels stand one below the other
+CELLS, SLIM_CELLS = (0, 1, 2, 3, 4, 5), (0, 3, 5)  # of a line of GPUs that are shown
+RATIOS = {5: 1}  # the cell that takes what room there is
+Cells = tuple[str | Text, ...]
 
 
 def grid(*titles: str, right: str, give: str, expand: bool = True) -> Table:
@@ -51,62 +55,99 @@ def device_table(
     of a bar."""
     if not nodes:
         return Text("no servers")
-    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_header=False, pad_edge=False)
-    cells = (0, 1, 2, 3, 4, 5) if width >= SLIM else (0, 3, 5)  # of the cells of a line
-    for cell in cells:
-        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if cell == 5 else None)
     is_measured = any(device.utilisation is not None for node in nodes for device in node.devices)
-    has_line_per_device = lines is None or sum(max(len(node.devices), 1) for node in nodes) <= lines
-    shown_nodes = (
-        nodes if lines is None or has_line_per_device or len(nodes) <= lines else nodes[: lines - 1]
-    )
-    for node in shown_nodes:
-        if has_line_per_device and node.devices:
-            for device in node.devices:
-                table.add_row(
-                    *(_device(node, device, past, measured=is_measured)[cell] for cell in cells)
-                )
-        else:
-            table.add_row(*(_summary(node, past, measured=is_measured)[cell] for cell in cells))
+    shown_nodes, rows = nodes, []
+    if lines is None or _device_lines(nodes) <= lines:
+        for node in nodes:
+            rows += _device_rows(node, past, is_measured=is_measured)
+    else:
+        if len(nodes) > lines:
+            shown_nodes = nodes[: lines - 1]
+        rows = [_summary(node, past, is_measured=is_measured) for node in shown_nodes]
+    table = _device_grid(rows, width)
     if len(shown_nodes) < len(nodes):
         table.add_row(f"+{len(nodes) - len(shown_nodes)} servers")
     return table
 
 
-def _device(
-    node: NodeView, device: DeviceView, past: Past | None, *, measured: bool
-) -> tuple[str | Text, ...]:
-    state = device.state if node.state == "up" else node.state
-    style = "green" if device.job is not None else "dim"
-    if state != "ok":
-        style = "red"
-    occupancy = owned(device, past.owners) if past else occupant(device)
-    picture = bar(device.utilisation) if measured else ""
-    if past and measured:
-        picture = past.utilisation(node.name, device.id)
+def _device_grid(rows: Sequence[Cells], width: int) -> Table:
+    cells = CELLS if width >= SLIM else SLIM_CELLS
+    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_header=False, pad_edge=False)
+    for cell in cells:
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=RATIOS.get(cell))
+    for row in rows:
+        table.add_row(*(row[cell] for cell in cells))
+    return table
+
+
+def _device_lines(nodes: list[NodeView]) -> int:
+    return sum(max(len(node.devices), 1) for node in nodes)
+
+
+def _device_rows(node: NodeView, past: Past | None, *, is_measured: bool) -> list[Cells]:
+    if not node.devices:
+        return [_summary(node, past, is_measured=is_measured)]
+    return [_device(node, device, past, is_measured=is_measured) for device in node.devices]
+
+
+def _device(node: NodeView, device: DeviceView, past: Past | None, *, is_measured: bool) -> Cells:
     return (
         f"{safe(node.name)}:{device.index}",
         safe(device.type).removeprefix("NVIDIA "),
-        picture,
-        utilisation(device).rjust(4) if measured else "",
-        f"{past.memory(node.name, device.id)} {memory(device)}"
-        if past and device.used_mib
-        else memory(device),
-        Text(occupancy if state == "ok" else f"{safe(state)} {occupancy}", style=style),
+        _picture(node, device, past) if is_measured else "",
+        utilisation(device).rjust(4) if is_measured else "",
+        _memory(node, device, past),
+        _occupancy(node, device, past),
     )
+
+
+def _picture(node: NodeView, device: DeviceView, past: Past | None) -> str:
+    """Its last minutes, or a bar of how busy it is now."""
+    if past is None:
+        return bar(device.utilisation)
+    return past.utilisation(node.name, device.id)
+
+
+def _memory(node: NodeView, device: DeviceView, past: Past | None) -> str:
+    if past is None or not device.used_mib:
+        return memory(device)
+    return f"{past.memory(node.name, device.id)} {memory(device)}"
+
+
+def _occupancy(node: NodeView, device: DeviceView, past: Past | None) -> Text:
+    """Who is on it; in red what is wrong with it, or with its server."""
+    text = owned(device, past.owners) if past is not None else occupant(device)
+    state = device.state if node.state == "up" else node.state
+    if state != "ok":
+        return Text(f"{safe(state)} {text}", style="red")
+    return Text(text, style="green" if device.job is not None else "dim")
 
 
 def owned(device: DeviceView, owners: Mapping[int, str]) -> str:
     """As `occupant`, with the user of the job: `job 3 of ana`."""
-    owner = owners.get(device.job) if device.job is not None else None
-    job, occupancy = f"job {device.job}", occupant(device)
-    return occupancy.replace(job, f"{job} of {safe(owner)}", 1) if owner else occupancy
+    if device.job is None or not owners.get(device.job):
+        return occupant(device)
+    job = f"job {device.job}"
+    return occupant(device).replace(job, f"{job} of {safe(owners[device.job])}", 1)
 
 
-def _summary(node: NodeView, past: Past | None, *, measured: bool) -> tuple[str | Text, ...]:
+def _summary(node: NodeView, past: Past | None, *, is_measured: bool) -> Cells:
     """One line: mean utilisation, and the jobs with their GPUs."""
-    busy = [device.utilisation for device in node.devices if device.utilisation is not None]
-    mean = round(sum(busy) / len(busy)) if busy else None
+    loads = [device.utilisation for device in node.devices if device.utilisation is not None]
+    mean = round(sum(loads) / len(loads)) if loads else None
+    picture = ""
+    if is_measured:
+        picture = past.server(node.name) if past is not None else bar(mean)
+    size = f"{len(node.devices)} GPUs"
+    return (safe(node.name), size, picture, if_known(_percent_cell, mean), "", _jobs(node))
+
+
+def _percent_cell(share: int) -> str:
+    return f"{share}%".rjust(4)
+
+
+def _jobs(node: NodeView) -> Text:
+    """The jobs on a server, and in red what is wrong with it."""
     indices_by_job: dict[int, list[int]] = {}
     for device in node.devices:
         if device.job is not None:
@@ -114,25 +155,17 @@ def _summary(node: NodeView, past: Past | None, *, measured: bool) -> tuple[str 
     jobs = ", ".join(
         f"job {job} on {ranges(indices)}" for job, indices in sorted(indices_by_job.items())
     )
-    state = "" if node.state == "up" else f"{safe(node.state)} {safe(node.reason)} "
-    picture = bar(mean) if measured else ""
-    if past and measured:
-        picture = past.server(node.name)
-    style = "green" if jobs else "dim"
-    return (
-        safe(node.name),
-        f"{len(node.devices)} GPUs",
-        picture,
-        f"{mean}%".rjust(4) if mean is not None else "",
-        "",
-        Text(f"{state}{jobs or 'idle'}", style="red" if state else style),
-    )
+    if node.state != "up":
+        state = f"{safe(node.state)} {safe(node.reason)}"
+        return Text(f"{state} {jobs or 'idle'}", style="red")
+    if jobs:
+        return Text(jobs, style="green")
+    return Text("idle", style="dim")
 
 
 def bar(value: int | None, cells: int = 10) -> str:
-    full = round(cells * min(max(value or 0, 0), 100) / 100)
-    filled, empty = ("█", "░") if plain.ellipsis() == "…" else ("#", ".")
-    return filled * full + empty * (cells - full)
+    length = round(cells * min(max(value or 0, 0), 100) / 100)
+    return plain.drawable("█", "#") * length + plain.drawable("░", ".") * (cells - length)
 
 
 def goodput_table(
@@ -141,13 +174,9 @@ def goodput_table(
     """Running jobs first; columns that say nothing, or that a narrow terminal has no room for, are
     left out."""
     if not jobs:
-        return Text(
-            "no live job matches the filter" if filter else "no jobs: gpq submit queues one"
-        )
+        return Text(_why_empty(filter))
     sorted_jobs = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
-    shown_jobs = (
-        sorted_jobs if lines is None or len(jobs) + 1 <= lines else sorted_jobs[: max(lines - 2, 0)]
-    )
+    shown_jobs = sorted_jobs[: _row_count(len(jobs), lines)]
     rows = [job_columns.cells(job) for job in shown_jobs]
     titles, reason = job_columns.with_reason(job_columns.titles(jobs, width), jobs, rows, width)
     give = "reason" if reason else "name"
@@ -166,36 +195,52 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
     table = grid(
         "who", "GPUs", "share", "speedup", "rho", right="GPUs share speedup rho", give="who"
     )
-    rows: list[tuple[str, ...]] = [
-        (
-            safe(user.user),
-            str(user.gpus),
-            f"{percent(user.share)}/{percent(user.fair_share)}",
-            number(user.speedup, "x"),
-            number(user.rho),
-        )
-        for user in view.users
-    ]
     total = sum(device.job is not None for node in view.nodes for device in node.devices)
-    rows += [
-        (
-            f" {job.id} {safe(job.name)}",
-            str(job.gpus),
-            percent(job.gpus / total if total else 0.0),
-            number(job.speedup if job.gpus else None, "x"),
-            number(job.rho),
-        )
-        for job in jobs
-        if job.gpus
-    ]
+    rows = [_user_row(user) for user in view.users]
+    rows += [_job_row(job, total) for job in jobs if job.gpus]
     if not rows:
         return Text("nobody uses anything")
-    shown_rows = rows if lines is None or len(rows) + 1 <= lines else rows[: max(lines - 2, 0)]
+    shown_rows = rows[: _row_count(len(rows), lines)]
     for row in shown_rows:
         table.add_row(*row)
     if len(shown_rows) < len(rows):
         table.add_row(f"+{len(rows) - len(shown_rows)} more")
     return table
+
+
+def _why_empty(filter: str) -> str:
+    if filter:
+        return "no live job matches the filter"
+    return "no jobs: gpq submit queues one"
+
+
+def _row_count(count: int, lines: int | None) -> int:
+    """How many of `count` rows fit in so many lines, below the head and above a line that counts
+    what is left out."""
+    if lines is None or count + 1 <= lines:
+        return count
+    return max(lines - 2, 0)
+
+
+def _user_row(user: UserShare) -> tuple[str, ...]:
+    return (
+        safe(user.user),
+        str(user.gpus),
+        f"{percent(user.share)}/{percent(user.fair_share)}",
+        number(user.speedup, "x"),
+        number(user.rho),
+    )
+
+
+def _job_row(job: JobView, total: int) -> tuple[str, ...]:
+    """Of a job with GPUs; `total`: GPUs in use."""
+    return (
+        f" {job.id} {safe(job.name)}",
+        str(job.gpus),
+        percent(job.gpus / total if total else 0.0),
+        number(job.speedup, "x"),
+        number(job.rho),
+    )
 
 
 def change_lines(changes: list[EventView], width: int, lines: int | None) -> RenderableType:

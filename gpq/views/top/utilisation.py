@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from gpq.rpc.job_answers import JobView
-from gpq.rpc.node_answers import NodeView
+from gpq.rpc.node_answers import DeviceView, NodeView
 from gpq.views import plain
 
 PIECE = 15.0  # seconds that one character stands for
@@ -40,6 +40,9 @@ class Track:
         return list(self._means)
 
 
+NO_TRACKS = (Track(), Track(), 0.0)  # of a GPU that nobody told of
+
+
 class Past:
     """Of every GPU: utilisation and memory."""
 
@@ -62,30 +65,20 @@ class Past:
             del self._tracks[key]
 
     def _note_owners(self, nodes: Sequence[NodeView], jobs: Iterable[JobView]) -> None:
-        jobs_on_devices = {
-            device.job for node in nodes for device in node.devices if device.job is not None
-        }
-        process_owners = {
-            process.job: process.user
-            for node in nodes
-            for device in node.devices
-            for process in device.processes
-            if process.job is not None
-        }
-        owners = {
-            **process_owners,
-            **self.owners,
-            **{job.id: job.user for job in jobs if job.id in jobs_on_devices},
-        }
+        devices = [device for node in nodes for device in node.devices]
+        jobs_on_devices = {device.job for device in devices if device.job is not None}
+        owners = _process_owners(devices)
+        owners |= self.owners
+        owners |= {job.id: job.user for job in jobs}
         self.owners = {job: user for job, user in owners.items() if job in jobs_on_devices}
 
     def utilisation(self, node: str, device: str, room: int = USE) -> str:
-        tracks = self._tracks.get((node, device))
-        return spark(tracks[0].means() if tracks else (), room)
+        use, _, _ = self._tracks.get((node, device)) or NO_TRACKS
+        return spark(use.means(), room)
 
     def memory(self, node: str, device: str, room: int = MEMORY) -> str:
-        tracks = self._tracks.get((node, device))
-        return spark(tracks[1].means() if tracks else (), room)
+        _, memory, _ = self._tracks.get((node, device)) or NO_TRACKS
+        return spark(memory.means(), room)
 
     def server(self, node: str, room: int = USE) -> str:
         """Mean utilisation of its GPUs."""
@@ -96,9 +89,19 @@ class Past:
         return spark([sum(column) / len(column) for column in zip(*latest, strict=True)], room)
 
 
+def _process_owners(devices: Iterable[DeviceView]) -> dict[int, str]:
+    """The user of each job with a process on one of them."""
+    return {
+        process.job: process.user
+        for device in devices
+        for process in device.processes
+        if process.job is not None
+    }
+
+
 def spark(shares: Sequence[float], room: int) -> str:
     """The last `room` of them, one character each, now at the right; 1 is the highest."""
-    levels = LEVELS if plain.ellipsis() == "…" else ASCII
+    levels = plain.drawable(LEVELS, ASCII)
     visible_shares = list(shares)[-room:]
     return "".join(
         levels[round(min(max(share, 0.0), 1.0) * (len(levels) - 1))] for share in visible_shares
