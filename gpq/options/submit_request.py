@@ -49,34 +49,34 @@ class Settled(msgspec.Struct, frozen=True):
 
 def parse(argv: Sequence[str]) -> Parsed | None:
     """None where typer has to look at the options: help, mistakes."""
-    found = Parsed()
+    parsed = Parsed()
     words = list(argv)
     while words:
         if words[0] == "--" or not words[0].startswith("-") or words[0] == "-":
-            found.black_box = words[0] == "--"
-            found.words = words[found.black_box :]
+            parsed.black_box = words[0] == "--"
+            parsed.words = words[parsed.black_box :]
             break
-        taken = _own(found.fields, words)
-        if taken is None:
-            taken = _foreign(found.pairs, words)
-        if not taken:
+        count = _own(parsed.fields, words)
+        if count is None:
+            count = _foreign(parsed.pairs, words)
+        if not count:
             return None
-        del words[:taken]
-    return found
+        del words[:count]
+    return parsed
 
 
 def plain(argv: Sequence[str], pairs: list[sbatch.Pair]) -> list[str]:
     """The words without flags of sbatch, which go to `pairs`, up to a word that is no option, or a
     wrong one."""
-    words, kept = list(argv), []
+    words, gpq_words = list(argv), []
     while words and words[0] != "--" and words[0].startswith("-"):
-        taken = _own({}, words)
-        if taken:
-            kept += words[:taken]
-        elif taken is not None or not (taken := _foreign(pairs, words)):
+        count = _own({}, words)
+        if count:
+            gpq_words += words[:count]
+        elif count is not None or not (count := _foreign(pairs, words)):
             break
-        del words[:taken]
-    return [*kept, *words]
+        del words[:count]
+    return [*gpq_words, *words]
 
 
 def _own(fields: dict[str, Any], words: list[str]) -> int | None:
@@ -140,12 +140,14 @@ def settle(parsed: Parsed) -> Settled:
     if parsed.pairs:
         from gpq.options.directives import sbatch
 
-        made = sbatch.translate(parsed.pairs, HERE, given=parsed.fields, shell=shell)
-        fields, notes = {**made.fields, **parsed.fields}, _notes(made, HERE)
+        translated = sbatch.translate(
+            parsed.pairs, HERE, explicit_fields=parsed.fields, shell=shell
+        )
+        fields, notes = {**translated.fields, **parsed.fields}, _notes(translated, HERE)
     if script is None:
         return _settled(fields, parsed.words, parsed.black_box, notes)
-    fields, said = _with_lines(script, fields, parsed, shell=shell)
-    notes += said
+    fields, remarks = _with_lines(script, fields, parsed, shell=shell)
+    notes += remarks
     if script.slurm and parsed.fields.get("name", "").isdigit():
         # `-n 4` are four tasks to who comes from sbatch
         notes.append(f"{HERE}: -n is --name, so the job is called {parsed.fields['name']}")
@@ -181,8 +183,8 @@ def _wrapped(parsed: Parsed) -> Parsed:
         return parsed
     if parsed.words:
         raise UsageError("--wrap and a script or a command", "one of them")
-    named = {} if "job-name" in dict(parsed.pairs) else {"name": "wrap"}
-    return Parsed({**named, **parsed.fields}, ["/bin/sh", "-c", line], True, parsed.pairs)
+    default_name = {} if "job-name" in dict(parsed.pairs) else {"name": "wrap"}
+    return Parsed({**default_name, **parsed.fields}, ["/bin/sh", "-c", line], True, parsed.pairs)
 
 
 def _script(parsed: Parsed) -> script_directives.Script | None:
@@ -190,12 +192,12 @@ def _script(parsed: Parsed) -> script_directives.Script | None:
     from gpq.options.directives import script_directives
 
     word = os.path.expanduser(parsed.words[0])
-    found = script_directives.read(
+    script = script_directives.read(
         os.path.abspath(os.path.join(job_spec.directory(parsed.fields.get("cwd", "")), word))
     )
-    if found is None and not word.endswith(".py"):
-        found = script_directives.read(os.path.abspath(word))
-    return found
+    if script is None and not word.endswith(".py"):
+        script = script_directives.read(os.path.abspath(word))
+    return script
 
 
 def _with_lines(
@@ -211,18 +213,18 @@ def _with_lines(
     notes: list[str] = []
     own, pairs = _own_lines(script)
     where = f"#GPQ in {script.name}"
-    made = sbatch.translate(pairs, where, given={**own, **fields}, shell=shell)
-    notes += _notes(made, where)
-    fields = _joined({**made.fields, **own}, fields)
+    translated = sbatch.translate(pairs, where, explicit_fields={**own, **fields}, shell=shell)
+    notes += _notes(translated, where)
+    fields = _joined({**translated.fields, **own}, fields)
     slurm = [pair for place, words in script.slurm for pair in sbatch.pairs(words, place)]
     where = f"#SBATCH in {script.name}"
     if any(name == "wrap" for name, _ in [*pairs, *slurm]):
         raise UsageError(f"{where}: --wrap is for the command line", "take the line out")
     otherwise = {name for name, _ in [*pairs, *parsed.pairs]}
     below = [pair for pair in slurm if pair[0] not in otherwise]
-    made = sbatch.translate(below, where, given=fields, shell=shell, lines=True)
-    notes += _notes(made, where)
-    fields = _joined(made.fields, fields)
+    translated = sbatch.translate(below, where, explicit_fields=fields, shell=shell, lines=True)
+    notes += _notes(translated, where)
+    fields = _joined(translated.fields, fields)
     if script.slurm:
         from gpq.options.directives import slurm_variables
 
@@ -240,7 +242,7 @@ def _with_lines(
 
 
 def _own_lines(script: script_directives.Script) -> tuple[dict[str, Any], list[sbatch.Pair]]:
-    found = Parsed()
+    parsed = Parsed()
     for where, words in script.own:
         line = parse(words)
         if line is None or line.words or line.black_box or {"json", "dry_run"} & set(line.fields):
@@ -248,9 +250,9 @@ def _own_lines(script: script_directives.Script) -> tuple[dict[str, Any], list[s
                 f"{where}: {' '.join(words)[:80]}: no options of a job",
                 "`gpq submit --help` lists them",
             )
-        found.fields = _joined(found.fields, line.fields)
-        found.pairs += line.pairs
-    return found.fields, found.pairs
+        parsed.fields = _joined(parsed.fields, line.fields)
+        parsed.pairs += line.pairs
+    return parsed.fields, parsed.pairs
 
 
 def _joined(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -261,13 +263,13 @@ def _joined(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return {**below, **above, **both}
 
 
-def _notes(made: sbatch.Translated, where: str) -> list[str]:
+def _notes(translated: sbatch.Translated, where: str) -> list[str]:
     unused = (
-        [f"{where}: without a meaning here: {', '.join(dict.fromkeys(made.unused))}"]
-        if made.unused
+        [f"{where}: without a meaning here: {', '.join(dict.fromkeys(translated.unused))}"]
+        if translated.unused
         else []
     )
-    return [*unused, *(f"{where}: {note}" for note in dict.fromkeys(made.notes))]
+    return [*unused, *(f"{where}: {note}" for note in dict.fromkeys(translated.notes))]
 
 
 def requested(
@@ -303,8 +305,8 @@ def words_of(settled: Settled) -> list[str]:
         if value is True:
             line.append(option.flag)
         elif isinstance(value, list):
-            line += [word for each in value for word in (option.flag, each)]
+            line += [word for text in value for word in (option.flag, text)]
         elif value:
             line += [option.flag, str(value)]
-    line += [BY_NAME[name].flag for name, given in settled.how.items() if given]
+    line += [BY_NAME[name].flag for name, flag_set in settled.how.items() if flag_set]
     return [*line, *(["--"] if texts.black_box else []), *texts.words]

@@ -22,11 +22,14 @@ class Submission(Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         pairs: list[sbatch.Pair] = []
-        given = submit_request.plain(args, pairs)
-        rest = super().parse_args(ctx, list(given))
+        gpq_args = submit_request.plain(args, pairs)
+        unparsed = super().parse_args(ctx, list(gpq_args))
         words = ctx.params.get("words") or []
-        ctx.obj = len(given) > len(words) and given[len(given) - len(words) - 1] == "--", pairs
-        return rest
+        ctx.obj = (
+            len(gpq_args) > len(words) and gpq_args[len(gpq_args) - len(words) - 1] == "--",
+            pairs,
+        )
+        return unparsed
 
 
 @app.command(cls=Submission, context_settings={**HELP, "allow_interspersed_args": False})

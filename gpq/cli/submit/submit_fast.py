@@ -61,16 +61,16 @@ def late(parsed: submit_request.Parsed) -> list[str]:
                 "gpq's own options stand before `--`",
             )
         words = [word for word in words if word not in job_spec.OF_SCRIPTS]
-    found = dict.fromkeys(name for name in words[1:] if name[:2] == "--" and name in BY_WORD)
-    if not found:
+    misplaced = dict.fromkeys(name for name in words[1:] if name[:2] == "--" and name in BY_WORD)
+    if not misplaced:
         return []
     where, whom, before = (
         ("`--`", "the command", "`--`") if parsed.black_box else ("the script", "it", "it")
     )
-    stand, go = ("stand", "go") if len(found) > 1 else ("stands", "goes")
+    stand, go = ("stand", "go") if len(misplaced) > 1 else ("stands", "goes")
     return [
-        f"{', '.join(found)} {stand} after {where} and so {go} to {whom}: gpq's own options stand"
-        f" before {before}"
+        f"{', '.join(misplaced)} {stand} after {where} and so {go} to {whom}: gpq's own options"
+        f" stand before {before}"
     ]
 
 
@@ -78,11 +78,11 @@ def submitted_line(answer: job_answers.Submitted, array: requests.ArrayMessage |
     if array is None:
         return f"job {answer.id} submitted"
     count, first, last = len(answer.jobs), answer.jobs[0], answer.jobs[-1]
-    named = f"{answer.id}_{array.indices[0]}" + (
+    numbers = f"{answer.id}_{array.indices[0]}" + (
         f" to {answer.id}_{array.indices[-1]}" if count > 1 else ""
     )
     jobs = f"{count} jobs, {first} to {last}" if count > 1 else f"1 job, {first}"
-    return f"array {answer.id} submitted: {jobs} ({named})" + (
+    return f"array {answer.id} submitted: {jobs} ({numbers})" + (
         f", at most {array.limit} at once" if array.limit else ""
     )
 

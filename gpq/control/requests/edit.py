@@ -59,13 +59,13 @@ def check(request: Edit) -> None:
 
 def judge(
     request: Edit,
-    asked: Sequence[Dependency] | None,
+    new_after: Sequence[Dependency] | None,
     snapshot: Snapshot,
     past: dependencies.Past,
     configured: Collection[str],
     notify: Notify = NO_TARGETS,
 ) -> Judge:
-    """For `requests.changes`. `asked`: what `after` of the request names, None where it is not
+    """For `requests.changes`. `new_after`: what `after` of the request names, None where it is not
     changed. `notify`: whom jobs may tell."""
 
     def edit(job: Job, now: Seconds, by: str) -> job_requests.Verdict:
@@ -74,12 +74,12 @@ def judge(
                 f"job {job.id} is being cancelled",
                 f"`gpq requeue {job.id}` submits it again once it has ended",
             )
-        spec, awaits = edited(job, request, asked, notify), job.awaits
-        if asked is not None:
-            awaits = dependencies.awaited(asked, snapshot, past)
+        spec, awaits = edited(job, request, new_after, notify), job.awaits
+        if new_after is not None:
+            awaits = dependencies.awaited(new_after, snapshot, past)
             dependencies.refuse_circle(job, awaits, snapshot)
-        said = differences(job.spec, spec)
-        if not said:
+        changes = differences(job.spec, spec)
+        if not changes:
             return f"job {job.id} is so already"
         refuse_while_running(job, spec)
         if any(
@@ -87,13 +87,13 @@ def judge(
             for name in SIZE | {"gpu_type", "min_gpu_memory_mib"}
         ):
             submission.fits(snapshot, spec, configured)
-        return Edited(now, job.id, spec, awaits, "; ".join(said), by)
+        return Edited(now, job.id, spec, awaits, "; ".join(changes), by)
 
     return edit
 
 
 def edited(
-    job: Job, request: Edit, asked: Sequence[Dependency] | None, notify: Notify = NO_TARGETS
+    job: Job, request: Edit, new_after: Sequence[Dependency] | None, notify: Notify = NO_TARGETS
 ) -> JobSpec:
     """The checked specification that `job` is to have. Raises UsageError."""
     before = job.spec
@@ -123,8 +123,8 @@ def edited(
         if seat is None:
             raise UsageError(f"job {job.id} is of no array", "--array-limit is for arrays")
         seat = replace(seat, limit=request.array_limit)
-    wanted = before.after if asked is None else tuple(asked)
-    return replace(spec, environment=before.environment, after=wanted, seat=seat)
+    after = before.after if new_after is None else tuple(new_after)
+    return replace(spec, environment=before.environment, after=after, seat=seat)
 
 
 def refuse_while_running(job: Job, spec: JobSpec) -> None:
@@ -140,11 +140,11 @@ def refuse_while_running(job: Job, spec: JobSpec) -> None:
         changed += [name for name in sorted(SIZE) if getattr(spec, name) != getattr(job.spec, name)]
     if not changed:
         return
-    lost = blamed(job, RESIZE) if changed[0] in SIZE and job.resumable else ""
-    if lost:
+    blame = blamed(job, RESIZE) if changed[0] in SIZE and job.resumable else ""
+    if blame:
         raise Refused(
             f"job {job.id} is {job.state}, and with another number of GPUs it would not go on"
-            f" exactly: {lost}",
+            f" exactly: {blame}",
             "; ".join(cures(job, RESIZE))
             or f"`gpq hold {job.id}`, then edit and release it, does so all the same",
         )
@@ -177,23 +177,23 @@ def _once_declared(job: Job, *, size: bool) -> str:
 
 def differences(before: JobSpec, now: JobSpec) -> list[str]:
     """`priority 0 -> 5`: what differs, a phrase each."""
-    said = []
+    phrases = []
     if (before.min_gpus, before.max_gpus) != (now.min_gpus, now.max_gpus):
-        said.append(f"gpus {_range(before)} -> {_range(now)}")
+        phrases.append(f"gpus {_range(before)} -> {_range(now)}")
     if before.tags != now.tags:
-        said.append(f"tags {_shown(','.join(before.tags))} -> {_shown(','.join(now.tags))}")
+        phrases.append(f"tags {_shown(','.join(before.tags))} -> {_shown(','.join(now.tags))}")
     if before.after != now.after:
-        said.append(
+        phrases.append(
             f"after {_shown(','.join(map(str, before.after)))} ->"
             f" {_shown(','.join(map(str, now.after)))}"
         )
     if before.seat is not None and now.seat is not None and before.seat.limit != now.seat.limit:
-        said.append(f"array limit {before.seat.limit or 'none'} -> {now.seat.limit or 'none'}")
+        phrases.append(f"array limit {before.seat.limit or 'none'} -> {now.seat.limit or 'none'}")
     for name in sorted(ALWAYS | WAITING | {"rigid"}):
         old, new = getattr(before, name), getattr(now, name)
         if old != new:
-            said.append(f"{name.replace('_', ' ')} {_value(name, old)} -> {_value(name, new)}")
-    return said
+            phrases.append(f"{name.replace('_', ' ')} {_value(name, old)} -> {_value(name, new)}")
+    return phrases
 
 
 def _range(spec: JobSpec) -> str:

@@ -113,9 +113,14 @@ def _proof_of(message: SpecMessage) -> Proof | None:
     if proof is None:
         return None
     texts = (proof.program, proof.message, proof.at)
-    known = all(freedom in FREEDOMS for freedom in (*proof.same, *proof.lost))
+    freedoms_known = all(freedom in FREEDOMS for freedom in (*proof.same, *proof.lost))
     short = all(len(text) <= MAX_PROOF and text.isprintable() for text in texts)
-    if message.level != Level.SCRIPT or not known or not short or set(proof.same) & set(proof.lost):
+    if (
+        message.level != Level.SCRIPT
+        or not freedoms_known
+        or not short
+        or set(proof.same) & set(proof.lost)
+    ):
         raise UsageError("what gpq check found of this job cannot be", "use the gpq command")
     return Proof(proof.program, tuple(proof.same), tuple(proof.lost), proof.message, proof.at)
 
@@ -152,15 +157,15 @@ def environment_of(message: SpecMessage) -> str:
             for name, value in env
             if message.modules and name.startswith(LEADS_TO_MODULES)
         ]
-    asked: list[object] = [
+    needs: list[object] = [
         HOME if message.code else message.cwd,
         message.setup,
         message.modules,
         env,
     ]
     if message.level == Level.SCRIPT:
-        asked += [message.python, message.python_asked]
-    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
+        needs += [message.python, message.python_asked]
+    return hashlib.sha256(json.dumps(needs).encode()).hexdigest()[:32]
 
 
 def message_of(spec: JobSpec) -> SpecMessage:
@@ -171,7 +176,7 @@ def message_of(spec: JobSpec) -> SpecMessage:
     fields |= {
         "env": dict(spec.env),
         "level": str(spec.level),
-        "after": [str(one) for one in spec.after],
+        "after": [str(dependency) for dependency in spec.after],
     }
     if spec.attributes is not None:
         limits = {name: (soft, hard) for name, soft, hard in spec.attributes.limits}
@@ -229,13 +234,13 @@ def fits(snapshot: Snapshot, spec: JobSpec, configured: Collection[str]) -> None
         kind += f" with {spec.min_gpu_memory_mib} MiB"
     there = "; ".join(f"{name}: {_offer(devices)}" for name, devices in sorted(everything.items()))
     if spec.min_gpus == 1:
-        said = f"there is no GPU{kind}"
+        problem = f"there is no GPU{kind}"
     elif spec.level is not Level.SCRIPT and len(everything) > 1:
-        said = f"no server has {spec.min_gpus} GPUs{kind}"
+        problem = f"no server has {spec.min_gpus} GPUs{kind}"
     else:
-        said = f"there are fewer than {spec.min_gpus} GPUs{kind}"
+        problem = f"there are fewer than {spec.min_gpus} GPUs{kind}"
     raise Refused(
-        said, f"there is: {there}" if there else "no server is configured: see `gpq config show`"
+        problem, f"there is: {there}" if there else "no server is configured: see `gpq config show`"
     )
 
 

@@ -31,7 +31,7 @@ DURATIONS = [
     for field in option.fields
     if option.kind in ("duration", "limit")
 ]
-SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) - {
+SIGNALS = frozenset(member.name.removeprefix("SIG") for member in signal.Signals) - {
     "KILL",
     "STOP",
     "CHLD",
