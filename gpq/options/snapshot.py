@@ -28,7 +28,8 @@ HINT = "leave data out: list it in .gitignore, or submit without --snapshot"
 
 
 class Frozen(NamedTuple):
-    """`code`: the SHA-256; `cwd`: the working directory in it; `summary`: what it is, for people."""
+    """`code` is the SHA-256, `cwd` the working directory in it, `summary` what it is, for
+    people."""
 
     code: str
     cwd: str

@@ -8,7 +8,6 @@ variables of all are joined.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,8 +16,9 @@ from gpq.errors import UsageError
 from gpq.options import job_spec
 from gpq.options.parsing import values
 from gpq.options.submit_texts import SubmitTexts
+from gpq.options.submit_words import HERE, Parsed, parse
 from gpq.rpc import requests
-from gpq.rpc.submit_table import BY_NAME, BY_WORD, OPTIONS, Option
+from gpq.rpc.submit_table import BY_NAME, OPTIONS
 
 if TYPE_CHECKING:  # a plain command pays for neither
     from gpq.options.directives import sbatch, script_directives
@@ -28,107 +28,12 @@ JOINED = ("tag", "env")  # over all places where they are said
 HOW = tuple(option.name for option in OPTIONS if option.part == "call")
 # where a line of `gpq submit` is written anew, these come last
 LAST = ("after", "begin", "background", "array", "sweep", "sweep_file")
-HERE = "the command line"
-
-
-class Parsed(msgspec.Struct):
-    """`fields` of SubmitTexts and of HOW that were given, `pairs` of sbatch, and the words after
-    them."""
-
-    fields: dict[str, Any] = {}
-    words: list[str] = []
-    black_box: bool = False  # they stood after `--`
-    pairs: list[tuple[str, str]] = []
 
 
 class Settled(msgspec.Struct, frozen=True):
     texts: SubmitTexts
     how: dict[str, bool]
     notes: list[str]
-
-
-def parse(argv: Sequence[str]) -> Parsed | None:
-    """None where typer has to look at the options: help, mistakes."""
-    parsed = Parsed()
-    words = list(argv)
-    while words:
-        if words[0] == "--" or not words[0].startswith("-") or words[0] == "-":
-            parsed.black_box = words[0] == "--"
-            parsed.words = words[parsed.black_box :]
-            break
-        count = _own(parsed.fields, words)
-        if count is None:
-            count = _foreign(parsed.pairs, words)
-        if not count:
-            return None
-        del words[:count]
-    return parsed
-
-
-def plain(argv: Sequence[str], pairs: list[sbatch.Pair]) -> list[str]:
-    """The words without flags of sbatch, which go to `pairs`, up to a word that is no option, or a
-    wrong one."""
-    words, gpq_words = list(argv), []
-    while words and words[0] != "--" and words[0].startswith("-"):
-        count = _own({}, words)
-        if count:
-            gpq_words += words[:count]
-        elif count is not None or not (count := _foreign(pairs, words)):
-            break
-        del words[:count]
-    return [*gpq_words, *words]
-
-
-def _own(fields: dict[str, Any], words: list[str]) -> int | None:
-    """How many of the words were an option of gpq; 0 for one that is wrong, None where there is
-    none."""
-    name, assigned, value = words[0].partition("=")
-    attached = not words[0].startswith("--") and len(words[0]) > 2  # -g2
-    if attached:
-        name, assigned, value = words[0][:2], "=", words[0][2:]
-    option = BY_WORD.get(name)
-    if option is None:
-        return None
-    if option.kind == "flag":
-        fields[option.name] = True
-        return 0 if assigned else 1
-    if not assigned and len(words) < 2:
-        return 0
-    if not _store(fields, option, value if assigned else words[1]):
-        return 0
-    return 1 if assigned else 2
-
-
-def _foreign(pairs: list[sbatch.Pair], words: list[str]) -> int:
-    """How many of the words were a flag of sbatch, written in full."""
-    from gpq.options.directives import sbatch
-
-    name = sbatch.name_of(words[0])
-    if not name or (words[0].startswith("--") and words[0][2:].partition("=")[0] != name):
-        return 0
-    alone = (
-        "=" in words[0]
-        or not sbatch.takes_value(name)
-        or (words[0][1] != "-" and len(words[0]) > 2)
-    )
-    if not alone and len(words) < 2:
-        return 0
-    count = 1 if alone else 2
-    pairs += sbatch.pairs(words[:count], HERE)
-    return count
-
-
-def _store(fields: dict[str, Any], option: Option, value: str) -> bool:
-    """False for a value that is not of its option's type."""
-    if option.typed == "list[str]":
-        fields.setdefault(option.name, []).append(value)
-    elif option.typed == "str":
-        fields[option.name] = value
-    elif value.removeprefix("-").isdecimal():
-        fields[option.name] = int(value)
-    else:
-        return False
-    return True
 
 
 def settle(parsed: Parsed) -> Settled:
@@ -143,7 +48,10 @@ def settle(parsed: Parsed) -> Settled:
         translated = sbatch.translate(
             parsed.pairs, HERE, explicit_fields=parsed.fields, shell=shell
         )
-        fields, notes = {**translated.fields, **parsed.fields}, _notes(translated, HERE)
+        fields, notes = (
+            {**translated.fields, **parsed.fields},
+            _notes(translated, HERE),
+        )
     if script is None:
         return _settled(fields, parsed.words, parsed.black_box, notes)
     fields, remarks = _with_lines(script, fields, parsed, shell=shell)
@@ -201,7 +109,11 @@ def _script(parsed: Parsed) -> script_directives.Script | None:
 
 
 def _with_lines(
-    script: script_directives.Script, fields: dict[str, Any], parsed: Parsed, *, shell: bool
+    script: script_directives.Script,
+    fields: dict[str, Any],
+    parsed: Parsed,
+    *,
+    shell: bool,
 ) -> tuple[dict[str, Any], list[str]]:
     """`fields` with what the script's lines add, and remarks."""
     if not (script.slurm or script.own or script.calls_srun):

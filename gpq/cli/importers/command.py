@@ -18,7 +18,7 @@ from gpq.cli.shared.typer_app import Json, frame
 from gpq.cli.submit import submit_fast
 from gpq.client.connection import call
 from gpq.errors import GpqError
-from gpq.options import environment, json_answers, left_behind, submit_request
+from gpq.options import environment, json_answers, left_behind, submit_request, submit_words
 from gpq.options.parsing import values
 from gpq.rpc import job_answers
 
@@ -119,7 +119,7 @@ def _readable(file: str) -> None:
 
 def _of_script(file: str, *, hold: bool) -> Found:
     found = Found(file)
-    _settle(found, submit_request.Parsed({}, [os.path.abspath(file)]), hold=hold)
+    _settle(found, submit_words.Parsed({}, [os.path.abspath(file)]), hold=hold)
     if found.settled is not None and found.settled.how["dry_run"]:
         found.settled, found.refused = None, "it says --test-only, and sbatch would queue nothing"
         found.hint = "take the line out"
@@ -128,7 +128,7 @@ def _of_script(file: str, *, hold: bool) -> Found:
     return found
 
 
-def _settle(found: Found, parsed: submit_request.Parsed, *, hold: bool) -> None:
+def _settle(found: Found, parsed: submit_words.Parsed, *, hold: bool) -> None:
     """The job that is queued and the line that is shown are both made of `found.settled`."""
     try:
         settled = submit_request.settle(parsed)
@@ -180,7 +180,7 @@ def _of_spooler(
         found.notes.append(
             "CUDA_VISIBLE_DEVICES was set there: gpq chooses the GPUs and sets it itself"
         )
-    _settle(found, submit_request.Parsed(fields, argv, True), hold=hold)
+    _settle(found, submit_words.Parsed(fields, argv, True), hold=hold)
     return found
 
 

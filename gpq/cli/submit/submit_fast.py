@@ -6,18 +6,18 @@ import os
 
 from gpq.client.connection import call
 from gpq.errors import UsageError
-from gpq.options import job_spec, left_behind, submit_request
+from gpq.options import job_spec, left_behind, submit_request, submit_words
 from gpq.rpc import job_answers, requests
 from gpq.rpc.submit_table import BY_WORD
 
 
 def quick(argv: list[str]) -> int | None:
     """Exit status, or None when typer has to look at the options (help, mistakes)."""
-    parsed = submit_request.parse(argv)
+    parsed = submit_words.parse(argv)
     return None if parsed is None else run(parsed)
 
 
-def run(parsed: submit_request.Parsed) -> int:
+def run(parsed: submit_words.Parsed) -> int:
     """Submit, and print what came of it."""
     misplaced = late(parsed)
     settled = submit_request.settle(parsed)
@@ -49,7 +49,7 @@ def run(parsed: submit_request.Parsed) -> int:
     return 0
 
 
-def late(parsed: submit_request.Parsed) -> list[str]:
+def late(parsed: submit_words.Parsed) -> list[str]:
     """A remark on options that look like gpq's own and stand where they are the script's or the
     command's. What gpq would refuse for a command is the command's own. Raises UsageError where a
     command begins with one."""
