@@ -60,10 +60,10 @@ def status(
     if recent < 0:
         raise UsageError(f"--recent {recent} is below 0", "write a whole number, 0 or above")
     states = [state] if isinstance(state, str) and state else list(state)
-    named = _named(jobs)
-    query = [word for word in named if is_query(word)]
-    named = [word for word in named if word not in query]
-    return ask(requests.Status(named, EVERY if all else recent, user, states, query), JobList)
+    selectors = _named(jobs)
+    query = [word for word in selectors if is_query(word)]
+    selectors = [word for word in selectors if word not in query]
+    return ask(requests.Status(selectors, EVERY if all else recent, user, states, query), JobList)
 
 
 def jobs(
@@ -140,4 +140,4 @@ def cancel(*jobs: Selector, timeout: Duration = "3m") -> CancelResult:
 
 
 def _named(jobs: Sequence[Selector]) -> list[str]:
-    return [selector(each) for each in jobs]
+    return [selector(job) for job in jobs]

@@ -121,10 +121,10 @@ class Job:
         if lines is not None and lines < 0:
             raise UsageError(f"--lines {lines} is below 0", "write a whole number, 0 or above")
         with Lasting(onlooker.note) as daemon:
-            asked = job_logs.log(
+            pieces = job_logs.log(
                 daemon, onlooker, str(self.id), attempt or 0, node, follow=follow, lines=lines
             )
-            for piece in asked:
+            for piece in pieces:
                 yield LogPiece(
                     piece.attempt,
                     piece.node,
@@ -146,23 +146,23 @@ class Job:
 
         Bytes that are no UTF-8 become U+FFFD; escape codes are passed on. Raises as `log_pieces`.
         """
-        decoder, rest, last = codecs.getincrementaldecoder("utf-8")("replace"), "", 0
+        decoder, unfinished_line, last = codecs.getincrementaldecoder("utf-8")("replace"), "", 0
         for piece in self.log_pieces(follow=follow, lines=lines, attempt=attempt, node=node):
             if (piece.attempt != last or piece.skipped) and (
-                rest := rest + decoder.decode(b"", True)
+                unfinished_line := unfinished_line + decoder.decode(b"", True)
             ):
-                yield rest
-                rest = ""
+                yield unfinished_line
+                unfinished_line = ""
             decoder = (
                 decoder
                 if piece.attempt == last
                 else codecs.getincrementaldecoder("utf-8")("replace")
             )
             last = piece.attempt
-            *whole, rest = (rest + decoder.decode(piece.data)).split("\n")
+            *whole, unfinished_line = (unfinished_line + decoder.decode(piece.data)).split("\n")
             yield from whole
-        if rest := rest + decoder.decode(b"", True):
-            yield rest
+        if unfinished_line := unfinished_line + decoder.decode(b"", True):
+            yield unfinished_line
 
     def cancel(self, timeout: options.Duration = "3m") -> job_answers.CancelResult:
         """Stop it for good. Returns when it is proven that no process of it is left: its number is
@@ -219,14 +219,15 @@ class Job:
         begin="now" a moment; notify="none" tells nobody any more. Raises gpq.errors.UsageError, and
         Refused for what cannot change any more.
         """
-        given: dict[str, Any] = dict(  # noqa: C408
+        values_by_option: dict[str, Any] = dict(  # noqa: C408
             name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag,
             untag=untag, after=after, begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory,
             max_batch_size=max_batch_size, array_limit=array_limit, background=background,
             notify=notify, notify_on=notify_on, accept=accept,
         )  # fmt: skip
         answer = call(
-            edit_request.request([str(self.id)], **options.read(given)), job_answers.Changed
+            edit_request.request([str(self.id)], **options.read(values_by_option)),
+            job_answers.Changed,
         )
         if answer.unchanged and not answer.jobs:
             raise Refused("; ".join(answer.unchanged), f"`gpq show {self.id}` tells how it is")

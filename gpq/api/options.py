@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpq.errors import UsageError
-from gpq.options import submit_request
+from gpq.options import submit_request, submit_words
 from gpq.options.parsing import sweep_values
 from gpq.rpc.submit_table import BY_NAME, OPTIONS
 
@@ -33,7 +33,7 @@ Selector: TypeAlias = "Job | Array | int | str"
 
 
 def asked(
-    script: Sequence[Word], command: Sequence[Word] | None, given: Mapping[str, Any]
+    script: Sequence[Word], command: Sequence[Word] | None, values_by_option: Mapping[str, Any]
 ) -> submit_request.Settled:
     """What the command line would have read, with what the lines of a script add. Raises
     UsageError."""
@@ -49,18 +49,24 @@ def asked(
         )
     # What has its default is not given: a script's lines may say otherwise.
     texts = {
-        name: value for name, value in read(given).items() if value or BY_NAME[name].kind == "size"
+        name: value
+        for name, value in read(values_by_option).items()
+        if value or BY_NAME[name].kind == "size"
     }
-    words = [word(each) for each in (script if command is None else command)]
-    return submit_request.settle(submit_request.Parsed(texts, words, command is not None))
+    words = [word(argument) for argument in (script if command is None else command)]
+    return submit_request.settle(submit_words.Parsed(texts, words, command is not None))
 
 
-def read(given: Mapping[str, Any]) -> dict[str, Any]:
+def read(values_by_option: Mapping[str, Any]) -> dict[str, Any]:
     """The values as options are typed. Raises UsageError, and TypeError for a name that is none."""
-    unknown = next((name for name in given if name not in READERS), None)
+    unknown = next((name for name in values_by_option if name not in READERS), None)
     if unknown is not None:
         raise TypeError(f"there is no option {unknown!r}")
-    return {name: READERS[name](name, value) for name, value in given.items() if value is not None}
+    return {
+        name: READERS[name](name, value)
+        for name, value in values_by_option.items()
+        if value is not None
+    }
 
 
 def word(value: Word) -> str:
@@ -133,7 +139,7 @@ def _tags(name: str, value: Any) -> list[str]:
         return [value]
     if not isinstance(value, Sequence):
         raise _not(_option(name), value, "a list of names", '"a" or ["a", "b"]')
-    return [_text(name, each) for each in value]
+    return [_text(name, tag) for tag in value]
 
 
 def _resume(name: str, value: Any) -> str:
@@ -143,16 +149,18 @@ def _resume(name: str, value: Any) -> str:
         raise _not(
             _option(name), value, "a list of words", '"--resume auto" or ["--resume", "auto"]'
         )
-    return shlex.join(word(each) for each in value)
+    return shlex.join(word(argument) for argument in value)
 
 
 def _environment(name: str, value: Any) -> list[str]:
     """`["A=1", "B"]` of {"A": 1, "B": None}: without a value B goes along as it is set here."""
     if isinstance(value, Mapping):
-        return [f"{key}" if each is None else f"{key}={each}" for key, each in value.items()]
+        return [
+            f"{key}" if setting is None else f"{key}={setting}" for key, setting in value.items()
+        ]
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise _not(_option(name), value, "variables", '{"NAME": "VALUE"} or ["NAME=VALUE", "NAME"]')
-    return [_text(name, each) for each in value]
+    return [_text(name, setting) for setting in value]
 
 
 def selector(value: Selector) -> str:
@@ -167,8 +175,8 @@ def selector(value: Selector) -> str:
 
 
 def _jobs(name: str, value: Any) -> list[str]:
-    several = value if isinstance(value, (list, tuple, set)) else [value]
-    return [selector(each) for each in several]
+    jobs = value if isinstance(value, (list, tuple, set)) else [value]
+    return [selector(job) for job in jobs]
 
 
 def moment(value: Moment, option: str) -> str:
@@ -198,7 +206,7 @@ def _indices(name: str, value: Any) -> str:
         return value
     if not isinstance(value, Sequence):
         raise _not(_option(name), value, "a list of indices", 'range(100), [1, 5] or "0-99%4"')
-    return ",".join(str(_count(name, each)) for each in value)
+    return ",".join(str(_count(name, index)) for index in value)
 
 
 def _sweeps(name: str, value: Any) -> list[str]:
@@ -215,7 +223,7 @@ def _sweeps(name: str, value: Any) -> list[str]:
                 f'{{"{key}": [1, 2]}}, or sweep="{key}=0..9"',
             )
     return [
-        f"{key}={','.join(_point(key, each) for each in points)}" for key, points in value.items()
+        f"{key}={','.join(_point(key, point) for point in points)}" for key, points in value.items()
     ]
 
 

@@ -45,12 +45,14 @@ def add_node(
         raise UsageError(f"--slots {slots} is out of range", "from 0 to 1024")
     if not 0 <= port <= 65535:
         raise UsageError(f"--port {port} is out of range", "from 1 to 65535; 0 is ssh's own")
-    listed = [str(each) for each in ([gpus] if isinstance(gpus, str) else gpus)]
-    wanted = adding.Wanted(host, name, listed, slots, python, port, address, os.fspath(ssh_config))
-    found = json_answers.AddedNode(
-        **adding.add(wanted, Onlooker(), yes=yes, quiet=True, asks=False)
+    gpu_names = [str(gpu) for gpu in ([gpus] if isinstance(gpus, str) else gpus)]
+    request = adding.Wanted(
+        host, name, gpu_names, slots, python, port, address, os.fspath(ssh_config)
     )
-    return json_answers.NodesAdded([found], changes.taken_in([found.name], _note))
+    node = json_answers.AddedNode(
+        **adding.add(request, Onlooker(), yes=yes, quiet=True, asks=False)
+    )
+    return json_answers.NodesAdded([node], changes.taken_in([node.name], _note))
 
 
 def remove_node(node: str, *, force: bool = False) -> NodeRemoved:
@@ -89,8 +91,8 @@ def reserve(
     from gpq.servers import changes
 
     length = "" if duration == "" else seconds(duration, "--for-duration")
-    asked = changes.reserve(node, user, moment(start, "--from"), moment(until, "--until"), length)
-    return call(asked, Reserved)
+    request = changes.reserve(node, user, moment(start, "--from"), moment(until, "--until"), length)
+    return call(request, Reserved)
 
 
 def unreserve(reservation: int | Reserved) -> Reserved:

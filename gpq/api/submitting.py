@@ -30,8 +30,8 @@ DEFAULTS = {"str": "", "bool": False, "int": 0, "int | None": None, "list[str]":
 def spelled_out(function: F) -> F:
     """The function with a signature, as `help` shows it, that names each option instead of
     `**options`."""
-    shown = signature(function)
-    script, command, *switches, _ = shown.parameters.values()
+    plain_signature = signature(function)
+    script, command, *switches, _ = plain_signature.parameters.values()
     options = [
         Parameter(
             name,
@@ -42,7 +42,7 @@ def spelled_out(function: F) -> F:
         for name, written in Options.__annotations__.items()
     ]
     parameters = [script, command, *options, *switches]
-    function.__signature__ = shown.replace(parameters=parameters)  # type: ignore[attr-defined]
+    function.__signature__ = plain_signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return function
 
 

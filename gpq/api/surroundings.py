@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def top(*jobs: Selector) -> TopView:
     """Servers, jobs, users and the last re-allocations in one answer, as `gpq top --json`.
     Selectors and conditions as `gpq.status` takes them."""
-    words = [selector(each) for each in jobs]
+    words = [selector(job) for job in jobs]
     query = [word for word in words if is_query(word)]
     return ask(requests.Top([word for word in words if word not in query], query), TopView)
 
@@ -65,8 +65,10 @@ def settings() -> Settings:
     from gpq.options import json_answers
     from gpq.policies.registry import POLICIES
 
-    found = config.load(policies=POLICIES)
-    return json_answers.Settings(**{**asdict(found), "notify": outward.without_urls(found.notify)})
+    file_config = config.load(policies=POLICIES)
+    return json_answers.Settings(
+        **{**asdict(file_config), "notify": outward.without_urls(file_config.notify)}
+    )
 
 
 def notify_targets() -> Targets:

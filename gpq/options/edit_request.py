@@ -41,8 +41,9 @@ def request(
             changes[field] = LIFTED[name]
         else:
             changes |= submit_values.fields_of({name: text})
-    tags, untags = ([values.name(each, "--tag") for each in given] for given in (tag, untag))
-    return requests.Edit(jobs, changes, tags, untags, _limit(array_limit))
+    new_tags = [values.name(name, "--tag") for name in tag]
+    old_tags = [values.name(name, "--tag") for name in untag]
+    return requests.Edit(jobs, changes, new_tags, old_tags, _limit(array_limit))
 
 
 def _limit(text: str) -> int | None:

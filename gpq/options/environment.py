@@ -62,12 +62,12 @@ def kept(environ: dict[str, str], explicit: dict[str, str]) -> dict[str, str]:
     """The variables a job is started with. What looks like a secret goes along only when --env
     names it. From within a job those that gpq chose for its server stay behind."""
     defaults = _defaults(environ)
-    chosen = {
+    inherited = {
         k: value
         for k, value in environ.items()
         if _goes_along(k, value) and defaults.get(k) != value
     }
-    return dict(sorted({**chosen, **explicit}.items()))
+    return dict(sorted({**inherited, **explicit}.items()))
 
 
 def _defaults(environ: dict[str, str]) -> dict[str, str]:
@@ -115,18 +115,18 @@ def _has_servers() -> bool:
     return any(node.connector != "local" for node in config.load().nodes.values())
 
 
-def interpreter(asked: str, environ: dict[str, str]) -> str:
+def interpreter(program: str, environ: dict[str, str]) -> str:
     """Absolute path: --python, else the active virtual environment's, else conda's, else the one
     that runs gpq."""
-    if asked:
-        found = shutil.which(os.path.expanduser(asked))
-        if not found and os.path.isabs(asked) and _has_servers():
-            return asked  # it may be there: each of them is asked
-        if not found:
+    if program:
+        path = shutil.which(os.path.expanduser(program))
+        if not path and os.path.isabs(program) and _has_servers():
+            return program  # it may be there: each of them is asked
+        if not path:
             raise UsageError(
-                f"--python {asked}: no such program", "give the path of a Python interpreter"
+                f"--python {program}: no such program", "give the path of a Python interpreter"
             )
-        return os.path.abspath(found)
+        return os.path.abspath(path)
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         active = environ.get(variable)
         if active and os.access(candidate := os.path.join(active, "bin", "python"), os.X_OK):
@@ -134,14 +134,14 @@ def interpreter(asked: str, environ: dict[str, str]) -> str:
     return own()
 
 
-def on_server(asked: str, node: NodeConfig) -> str:
+def on_server(program: str, node: NodeConfig) -> str:
     """As a script that is submitted here would be run there."""
-    if os.path.isabs(asked):
-        return asked
+    if os.path.isabs(program):
+        return program
     return (
         node.script_python
-        if node.script_python and not asked
-        else interpreter(asked, dict(os.environ))
+        if node.script_python and not program
+        else interpreter(program, dict(os.environ))
     )
 
 

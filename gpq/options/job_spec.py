@@ -35,9 +35,9 @@ def missing(built: SpecMessage) -> list[str]:
         import importlib.util
 
         lacking = [name for name in built.modules if importlib.util.find_spec(name) is None]
-        said = f"gpq's own Python ({built.python}) has no {', '.join(lacking)}"
+        problem = f"gpq's own Python ({built.python}) has no {', '.join(lacking)}"
         return (
-            [f"{said}: activate the environment that has it, or say --python python3"]
+            [f"{problem}: activate the environment that has it, or say --python python3"]
             if lacking
             else []
         )
@@ -49,15 +49,15 @@ def missing(built: SpecMessage) -> list[str]:
             f"`{word[:80]}` may not be executed: `chmod +x {word}`, or without `--`: gpq submit"
             f" {word}"
         ]
-    said = (
+    problem = (
         f"there is no command `{word[:80]}` on this machine, and the job will fail on a server"
         " without it"
     )
     if not word.startswith(("/", "./", "../")) and os.path.isfile(path):
-        return [f"{said}: did you mean `./{word}`?"]
+        return [f"{problem}: did you mean `./{word}`?"]
     if " " in word and len(built.argv) == 1:
-        return [f"{said}: without the quotes it is a command and its arguments"]
-    return [said]
+        return [f"{problem}: without the quotes it is a command and its arguments"]
+    return [problem]
 
 
 def _found(word: str, built: SpecMessage) -> bool:
@@ -103,7 +103,7 @@ def build(texts: SubmitTexts) -> SpecMessage:
         from gpq.options import snapshot
 
         frozen = snapshot.freeze(cwd)
-        code = frozen.code, frozen.cwd, frozen.said
+        code = frozen.code, frozen.cwd, frozen.summary
         argv = argv if texts.black_box else [snapshot.within(frozen, argv[0], cwd), *argv[1:]]
     return SpecMessage(
         **fields,
@@ -180,50 +180,50 @@ def gpu_range(texts: SubmitTexts, level: str) -> tuple[int, int, bool]:
     return low, low if high is None else high, False
 
 
-def directory(asked: str) -> str:
+def directory(name: str) -> str:
     """The working directory, absolute."""
     try:
-        path = os.path.abspath(os.path.expanduser(asked)) if asked else _here()
+        path = os.path.abspath(os.path.expanduser(name)) if name else _here()
     except FileNotFoundError:
         raise UsageError("the current directory is gone", "change to one that exists") from None
     if not os.path.isdir(path):
-        raise UsageError(f"--cwd {asked}: no such directory", "give one that exists")
+        raise UsageError(f"--cwd {name}: no such directory", "give one that exists")
     return path
 
 
 def _here() -> str:
     """The current directory by the name that the shell has for it: what an automounter or a link
     calls a home is the same on all servers, and what lies behind it may not be."""
-    here, named = os.getcwd(), os.environ.get("PWD", "")
+    here, name = os.getcwd(), os.environ.get("PWD", "")
     with contextlib.suppress(OSError):
-        if os.path.isabs(named) and ".." not in named.split("/") and os.path.samefile(named, here):
-            return named
+        if os.path.isabs(name) and ".." not in name.split("/") and os.path.samefile(name, here):
+            return name
     return here
 
 
 def script(words: list[str], cwd: str) -> str:
     """The absolute path of the training script."""
-    shown, path = words[0], os.path.join(cwd, os.path.expanduser(words[0]))
+    name, path = words[0], os.path.join(cwd, os.path.expanduser(words[0]))
     command = AS_COMMAND.format(shlex.join(words[:2]) + (" ..." if len(words) > 2 else ""))
     if os.path.isdir(path):
-        raise UsageError(f"{shown} is a directory", "name the training script in it")
+        raise UsageError(f"{name} is a directory", "name the training script in it")
     if not os.path.exists(path):
-        if " " in shown and len(words) == 1:
+        if " " in name and len(words) == 1:
             raise UsageError(
-                f"no script {shown} in {cwd}", f"without the quotes: gpq submit -- {shown}"
+                f"no script {name} in {cwd}", f"without the quotes: gpq submit -- {name}"
             )
-        if shown.endswith(".py"):
+        if name.endswith(".py"):
             raise UsageError(
-                f"no script {shown} in {cwd}", "correct the path, or the directory with --cwd"
+                f"no script {name} in {cwd}", "correct the path, or the directory with --cwd"
             )
-        raise UsageError(f"no script {shown} in {cwd}", command)
+        raise UsageError(f"no script {name} in {cwd}", command)
     try:
         with open(path, "rb") as stream:
             first = stream.readline(256)
     except OSError as error:
-        raise UsageError(f"cannot read {shown}: {error.strerror}", f"chmod u+r {shown}") from None
-    if not shown.endswith(".py") and not PYTHON_LINE.match(first):
-        raise UsageError(f"{shown} is no Python script", command)
+        raise UsageError(f"cannot read {name}: {error.strerror}", f"chmod u+r {name}") from None
+    if not name.endswith(".py") and not PYTHON_LINE.match(first):
+        raise UsageError(f"{name} is no Python script", command)
     return os.path.abspath(path)
 
 

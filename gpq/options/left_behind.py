@@ -53,8 +53,10 @@ def notes(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
     if not names or not _wanted():
         return []
     more = [f"{len(names) - SHOWN} others"] if len(names) > SHOWN else []
-    listed = [*names[:SHOWN], *more]
-    said = listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
+    phrases = [*names[:SHOWN], *more]
+    enumeration = (
+        phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"
+    )
     stay = (
         "stays behind: the job seems to use it"
         if len(names) == 1
@@ -62,8 +64,8 @@ def notes(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
     )
     send = " ".join(f"--env {name}" for name in names[:SHOWN])
     return [
-        f"{said} {stay}; {send} sends {'it' if len(names) == 1 else 'them'} (note_env = false in"
-        " config.toml: no such note)"
+        f"{enumeration} {stay}; {send} sends {'it' if len(names) == 1 else 'them'}"
+        " (note_env = false in config.toml: no such note)"
     ]
 
 
@@ -71,7 +73,7 @@ def found(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
     """Names, sorted: of a service that the code or its project uses; other secrets that either
     names; anything else that the named files themselves read; a proxy that has a password in it,
     which libraries read by themselves."""
-    left = [
+    candidates = [
         name
         for name, value in environ.items()
         if value
@@ -79,21 +81,28 @@ def found(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
         and re.fullmatch(NAME, name)
         and not re.fullmatch(NOT_MEANT, name)
     ]
-    if not left:
+    if not candidates:
         return []
-    named = list(_named(built))
-    own = "\n".join([*map(_text, named), " ".join(built.argv), built.setup])
+    paths = list(_named(built))
+    own_text = "\n".join([*map(_text, paths), " ".join(built.argv), built.setup])
     any_service = re.compile("|".join(names for names, _ in SERVICES))
-    known = [name for name in left if any_service.match(name)]
+    service_names = [name for name in candidates if any_service.match(name)]
     of_service = [
-        (name, words) for name in known for pattern, words in SERVICES if re.match(pattern, name)
+        (name, words)
+        for name in service_names
+        for pattern, words in SERVICES
+        if re.match(pattern, name)
     ]
-    secrets = [name for name in left if SECRET.search(name)]
-    rest = "\n".join(_project(built, named)) if of_service or secrets else ""
-    whole = f"{own}\n{rest}"
-    used = {name for name, words in of_service if re.search(words, whole, re.IGNORECASE)}
-    used |= _read_in(whole, secrets) | _read_in(own, left) | PROXIES.intersection(left)
-    return sorted(used - _set_in(own, used))
+    secrets = [name for name in candidates if SECRET.search(name)]
+    project_text = "\n".join(_project(built, paths)) if of_service or secrets else ""
+    all_text = f"{own_text}\n{project_text}"
+    used_names = {name for name, words in of_service if re.search(words, all_text, re.IGNORECASE)}
+    used_names |= (
+        _read_in(all_text, secrets)
+        | _read_in(own_text, candidates)
+        | PROXIES.intersection(candidates)
+    )
+    return sorted(used_names - _set_in(own_text, used_names))
 
 
 def _wanted() -> bool:
@@ -134,13 +143,13 @@ def _named(built: SpecMessage) -> Iterator[str]:
             yield path
 
 
-def _project(built: SpecMessage, named: Sequence[str]) -> Iterator[str]:
+def _project(built: SpecMessage, paths: Sequence[str]) -> Iterator[str]:
     """Of the folders of these files and the working directory, but of no home directory or root."""
-    skipped = {os.path.expanduser("~"), "/", *os.environ.get("PATH", "").split(os.pathsep)}
-    folders = dict.fromkeys([*(os.path.dirname(path) for path in named), built.cwd])
+    excluded_folders = {os.path.expanduser("~"), "/", *os.environ.get("PATH", "").split(os.pathsep)}
+    folders = dict.fromkeys([*(os.path.dirname(path) for path in paths), built.cwd])
     files, size = 0, 0
     for folder in folders:
-        if os.path.realpath(folder) in skipped or folder in skipped:
+        if os.path.realpath(folder) in excluded_folders or folder in excluded_folders:
             continue
         for path in _files(folder):
             files, size = files + 1, size + os.path.getsize(path)

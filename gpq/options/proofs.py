@@ -52,13 +52,14 @@ def of(
         ]
     from gpq.check.proofs import proof
 
-    found = proof(verdict)
-    if found is None or not found.lost:
-        return found, remarks
+    result = proof(verdict)
+    if result is None or not result.lost:
+        return result, remarks
     words = (
-        f"under gpq this script may train something else ({found.message}), so the job does without"
+        f"under gpq this script may train something else ({result.message}), so the job does"
+        " without"
     )
-    return found, [*remarks, f"{words} {', '.join(found.lost)}: gpq check --last {line}"]
+    return result, [*remarks, f"{words} {', '.join(result.lost)}: gpq check --last {line}"]
 
 
 def hints(text: str) -> list[str]:

@@ -28,11 +28,12 @@ HINT = "leave data out: list it in .gitignore, or submit without --snapshot"
 
 
 class Frozen(NamedTuple):
-    """`code` is the SHA-256, `cwd` the working directory in it, `said` what it is, for people."""
+    """`code` is the SHA-256, `cwd` the working directory in it, `summary` what it is, for
+    people."""
 
     code: str
     cwd: str
-    said: str
+    summary: str
     root: str
 
 
@@ -52,11 +53,11 @@ def freeze(cwd: str) -> Frozen:
     size = sum(os.lstat(os.path.join(root, name)).st_size for name in names)
     if size > MOST_BYTES:
         largest = max(names, key=lambda name: os.lstat(os.path.join(root, name)).st_size)
-        told = (
+        problem = (
             f"the code in {root} has {size // 1_000_000} MB, more than {MOST_BYTES // 1_000_000};"
             f" the largest is {largest}"
         )
-        raise UsageError(told, HINT)
+        raise UsageError(problem, HINT)
     inside = os.path.relpath(os.path.realpath(cwd), root)
     there = inside == "." or any(name.startswith(f"{inside}/") for name in names)
     code = _write(root, names, "" if there else inside)
@@ -94,12 +95,12 @@ def _git(folder: str, *words: str, settings: Sequence[str] = INERT) -> str:
     command = ["git", *options, "-C", folder, *words]
     env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        told = subprocess.run(
+        process = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=env
         )
     except FileNotFoundError:
         return ""
-    return os.fsdecode(told.stdout) if told.returncode == 0 else ""
+    return os.fsdecode(process.stdout) if process.returncode == 0 else ""
 
 
 def _without_filters(root: str) -> list[str]:
@@ -169,9 +170,9 @@ def _write(root: str, names: list[str], folder_too: str) -> str:
                 for name in names:
                     _add(archive, root, name)
                 if folder_too:
-                    made = tarfile.TarInfo(folder_too)
-                    made.type, made.mode = tarfile.DIRTYPE, 0o755
-                    archive.addfile(made)
+                    entry = tarfile.TarInfo(folder_too)
+                    entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+                    archive.addfile(entry)
             stream.flush()
             os.fsync(stream.fileno())
         with open(temporary, "rb") as written:

@@ -8,7 +8,6 @@ variables of all are joined.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,8 +16,9 @@ from gpq.errors import UsageError
 from gpq.options import job_spec
 from gpq.options.parsing import values
 from gpq.options.submit_texts import SubmitTexts
+from gpq.options.submit_words import HERE, Parsed, parse
 from gpq.rpc import requests
-from gpq.rpc.submit_table import BY_NAME, BY_WORD, OPTIONS, Option
+from gpq.rpc.submit_table import BY_NAME, OPTIONS
 
 if TYPE_CHECKING:  # a plain command pays for neither
     from gpq.options.directives import sbatch, script_directives
@@ -28,107 +28,12 @@ JOINED = ("tag", "env")  # over all places where they are said
 HOW = tuple(option.name for option in OPTIONS if option.part == "call")
 # where a line of `gpq submit` is written anew, these come last
 LAST = ("after", "begin", "background", "array", "sweep", "sweep_file")
-HERE = "the command line"
-
-
-class Parsed(msgspec.Struct):
-    """`fields` of SubmitTexts and of HOW that were given, `pairs` of sbatch, and the words after
-    them."""
-
-    fields: dict[str, Any] = {}
-    words: list[str] = []
-    black_box: bool = False  # they stood after `--`
-    pairs: list[tuple[str, str]] = []
 
 
 class Settled(msgspec.Struct, frozen=True):
     texts: SubmitTexts
     how: dict[str, bool]
     notes: list[str]
-
-
-def parse(argv: Sequence[str]) -> Parsed | None:
-    """None where typer has to look at the options: help, mistakes."""
-    found = Parsed()
-    words = list(argv)
-    while words:
-        if words[0] == "--" or not words[0].startswith("-") or words[0] == "-":
-            found.black_box = words[0] == "--"
-            found.words = words[found.black_box :]
-            break
-        taken = _own(found.fields, words)
-        if taken is None:
-            taken = _foreign(found.pairs, words)
-        if not taken:
-            return None
-        del words[:taken]
-    return found
-
-
-def plain(argv: Sequence[str], pairs: list[sbatch.Pair]) -> list[str]:
-    """The words without flags of sbatch, which go to `pairs`, up to a word that is no option, or a
-    wrong one."""
-    words, kept = list(argv), []
-    while words and words[0] != "--" and words[0].startswith("-"):
-        taken = _own({}, words)
-        if taken:
-            kept += words[:taken]
-        elif taken is not None or not (taken := _foreign(pairs, words)):
-            break
-        del words[:taken]
-    return [*kept, *words]
-
-
-def _own(fields: dict[str, Any], words: list[str]) -> int | None:
-    """How many of the words were an option of gpq; 0 for one that is wrong, None where there is
-    none."""
-    name, assigned, value = words[0].partition("=")
-    attached = not words[0].startswith("--") and len(words[0]) > 2  # -g2
-    if attached:
-        name, assigned, value = words[0][:2], "=", words[0][2:]
-    option = BY_WORD.get(name)
-    if option is None:
-        return None
-    if option.kind == "flag":
-        fields[option.name] = True
-        return 0 if assigned else 1
-    if not assigned and len(words) < 2:
-        return 0
-    if not _store(fields, option, value if assigned else words[1]):
-        return 0
-    return 1 if assigned else 2
-
-
-def _foreign(pairs: list[sbatch.Pair], words: list[str]) -> int:
-    """How many of the words were a flag of sbatch, written in full."""
-    from gpq.options.directives import sbatch
-
-    name = sbatch.name_of(words[0])
-    if not name or (words[0].startswith("--") and words[0][2:].partition("=")[0] != name):
-        return 0
-    alone = (
-        "=" in words[0]
-        or not sbatch.takes_value(name)
-        or (words[0][1] != "-" and len(words[0]) > 2)
-    )
-    if not alone and len(words) < 2:
-        return 0
-    count = 1 if alone else 2
-    pairs += sbatch.pairs(words[:count], HERE)
-    return count
-
-
-def _store(fields: dict[str, Any], option: Option, value: str) -> bool:
-    """False for a value that is not of its option's type."""
-    if option.typed == "list[str]":
-        fields.setdefault(option.name, []).append(value)
-    elif option.typed == "str":
-        fields[option.name] = value
-    elif value.removeprefix("-").isdecimal():
-        fields[option.name] = int(value)
-    else:
-        return False
-    return True
 
 
 def settle(parsed: Parsed) -> Settled:
@@ -140,12 +45,17 @@ def settle(parsed: Parsed) -> Settled:
     if parsed.pairs:
         from gpq.options.directives import sbatch
 
-        made = sbatch.translate(parsed.pairs, HERE, given=parsed.fields, shell=shell)
-        fields, notes = {**made.fields, **parsed.fields}, _notes(made, HERE)
+        translated = sbatch.translate(
+            parsed.pairs, HERE, explicit_fields=parsed.fields, shell=shell
+        )
+        fields, notes = (
+            {**translated.fields, **parsed.fields},
+            _notes(translated, HERE),
+        )
     if script is None:
         return _settled(fields, parsed.words, parsed.black_box, notes)
-    fields, said = _with_lines(script, fields, parsed, shell=shell)
-    notes += said
+    fields, remarks = _with_lines(script, fields, parsed, shell=shell)
+    notes += remarks
     if script.slurm and parsed.fields.get("name", "").isdigit():
         # `-n 4` are four tasks to who comes from sbatch
         notes.append(f"{HERE}: -n is --name, so the job is called {parsed.fields['name']}")
@@ -181,8 +91,8 @@ def _wrapped(parsed: Parsed) -> Parsed:
         return parsed
     if parsed.words:
         raise UsageError("--wrap and a script or a command", "one of them")
-    named = {} if "job-name" in dict(parsed.pairs) else {"name": "wrap"}
-    return Parsed({**named, **parsed.fields}, ["/bin/sh", "-c", line], True, parsed.pairs)
+    default_name = {} if "job-name" in dict(parsed.pairs) else {"name": "wrap"}
+    return Parsed({**default_name, **parsed.fields}, ["/bin/sh", "-c", line], True, parsed.pairs)
 
 
 def _script(parsed: Parsed) -> script_directives.Script | None:
@@ -190,16 +100,20 @@ def _script(parsed: Parsed) -> script_directives.Script | None:
     from gpq.options.directives import script_directives
 
     word = os.path.expanduser(parsed.words[0])
-    found = script_directives.read(
+    script = script_directives.read(
         os.path.abspath(os.path.join(job_spec.directory(parsed.fields.get("cwd", "")), word))
     )
-    if found is None and not word.endswith(".py"):
-        found = script_directives.read(os.path.abspath(word))
-    return found
+    if script is None and not word.endswith(".py"):
+        script = script_directives.read(os.path.abspath(word))
+    return script
 
 
 def _with_lines(
-    script: script_directives.Script, fields: dict[str, Any], parsed: Parsed, *, shell: bool
+    script: script_directives.Script,
+    fields: dict[str, Any],
+    parsed: Parsed,
+    *,
+    shell: bool,
 ) -> tuple[dict[str, Any], list[str]]:
     """`fields` with what the script's lines add, and remarks."""
     if not (script.slurm or script.own or script.calls_srun):
@@ -211,18 +125,18 @@ def _with_lines(
     notes: list[str] = []
     own, pairs = _own_lines(script)
     where = f"#GPQ in {script.name}"
-    made = sbatch.translate(pairs, where, given={**own, **fields}, shell=shell)
-    notes += _notes(made, where)
-    fields = _joined({**made.fields, **own}, fields)
+    translated = sbatch.translate(pairs, where, explicit_fields={**own, **fields}, shell=shell)
+    notes += _notes(translated, where)
+    fields = _joined({**translated.fields, **own}, fields)
     slurm = [pair for place, words in script.slurm for pair in sbatch.pairs(words, place)]
     where = f"#SBATCH in {script.name}"
     if any(name == "wrap" for name, _ in [*pairs, *slurm]):
         raise UsageError(f"{where}: --wrap is for the command line", "take the line out")
     otherwise = {name for name, _ in [*pairs, *parsed.pairs]}
     below = [pair for pair in slurm if pair[0] not in otherwise]
-    made = sbatch.translate(below, where, given=fields, shell=shell, lines=True)
-    notes += _notes(made, where)
-    fields = _joined(made.fields, fields)
+    translated = sbatch.translate(below, where, explicit_fields=fields, shell=shell, lines=True)
+    notes += _notes(translated, where)
+    fields = _joined(translated.fields, fields)
     if script.slurm:
         from gpq.options.directives import slurm_variables
 
@@ -240,7 +154,7 @@ def _with_lines(
 
 
 def _own_lines(script: script_directives.Script) -> tuple[dict[str, Any], list[sbatch.Pair]]:
-    found = Parsed()
+    parsed = Parsed()
     for where, words in script.own:
         line = parse(words)
         if line is None or line.words or line.black_box or {"json", "dry_run"} & set(line.fields):
@@ -248,9 +162,9 @@ def _own_lines(script: script_directives.Script) -> tuple[dict[str, Any], list[s
                 f"{where}: {' '.join(words)[:80]}: no options of a job",
                 "`gpq submit --help` lists them",
             )
-        found.fields = _joined(found.fields, line.fields)
-        found.pairs += line.pairs
-    return found.fields, found.pairs
+        parsed.fields = _joined(parsed.fields, line.fields)
+        parsed.pairs += line.pairs
+    return parsed.fields, parsed.pairs
 
 
 def _joined(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -261,13 +175,13 @@ def _joined(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return {**below, **above, **both}
 
 
-def _notes(made: sbatch.Translated, where: str) -> list[str]:
+def _notes(translated: sbatch.Translated, where: str) -> list[str]:
     unused = (
-        [f"{where}: without a meaning here: {', '.join(dict.fromkeys(made.unused))}"]
-        if made.unused
+        [f"{where}: without a meaning here: {', '.join(dict.fromkeys(translated.unused))}"]
+        if translated.unused
         else []
     )
-    return [*unused, *(f"{where}: {note}" for note in dict.fromkeys(made.notes))]
+    return [*unused, *(f"{where}: {note}" for note in dict.fromkeys(translated.notes))]
 
 
 def requested(
@@ -303,8 +217,8 @@ def words_of(settled: Settled) -> list[str]:
         if value is True:
             line.append(option.flag)
         elif isinstance(value, list):
-            line += [word for each in value for word in (option.flag, each)]
+            line += [word for text in value for word in (option.flag, text)]
         elif value:
             line += [option.flag, str(value)]
-    line += [BY_NAME[name].flag for name, given in settled.how.items() if given]
+    line += [BY_NAME[name].flag for name, flag_set in settled.how.items() if flag_set]
     return [*line, *(["--"] if texts.black_box else []), *texts.words]

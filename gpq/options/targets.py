@@ -14,8 +14,8 @@ LIMIT = 30.0  # seconds for each
 def listed() -> json_answers.Targets:
     """The targets of config.toml, and what holds for jobs that name none."""
     table = config.load().notify
-    settings, shown = outward.notify(table), outward.without_urls(table)
-    kinds = {name: str(shown[name]).partition(":")[0] for name in settings.targets}
+    settings, public = outward.notify(table), outward.without_urls(table)
+    kinds = {name: str(public[name]).partition(":")[0] for name in settings.targets}
     return json_answers.Targets(kinds, list(settings.default), list(settings.on), settings.lines)
 
 

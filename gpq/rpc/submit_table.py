@@ -2,7 +2,7 @@
 
 From the table come the command's signature (`gpq.cli.shared.submit_options`) and with it the help,
 the man page and the completion; the words that are read without typer
-(`gpq.options.submit_request`); the record of what was typed (`gpq.options.submit_texts`, generated)
+(`gpq.options.submit_words`); the record of what was typed (`gpq.options.submit_texts`, generated)
 and its values (`gpq.options.submit_values`); the keywords of `gpq.submit`
 (`gpq.api.option_types`, generated); and what a live job may be changed to
 (`gpq.control.requests.edit`). A new option is a row here, a field of SpecMessage and of JobSpec,
@@ -73,6 +73,7 @@ class Option(msgspec.Struct, frozen=True):
 
 
 # In the order of the help.
+# fmt: off  (each row in a few lines)
 OPTIONS = (
     Option(
         "gpus",
@@ -168,26 +169,20 @@ OPTIONS = (
     Option(
         "array",
         "indices",
-        ("A job for each index, such as 0-99; at most N at once. {index} in arguments becomes it."),
+        "A job for each index, such as 0-99; at most N at once. {index} in arguments becomes it.",
         "INDICES[%N]",
         part="array",
     ),
     Option(
         "sweep",
         "sweeps",
-        (
-            "A job for each value, or number of 0..9; brackets hold together. Repeated: all"
-            " combinations. {NAME} becomes it."
-        ),
+        "A job for each value, or number of 0..9; brackets hold together. Repeated: all"
+        " combinations. {NAME} becomes it.",
         "NAME=A,B",
         part="array",
     ),
     Option(
-        "sweep_file",
-        "path",
-        "CSV: a job for each line, names in the first.",
-        "FILE",
-        part="array",
+        "sweep_file", "path", "CSV: a job for each line, names in the first.", "FILE", part="array"
     ),
     Option(
         "retries",
@@ -200,10 +195,8 @@ OPTIONS = (
     Option(
         "requeue_on_lost",
         "lease",
-        (
-            "Start elsewhere after so long a silence of its server, where it then ends itself; 1m"
-            " at least. [default: off]"
-        ),
+        "Start elsewhere after so long a silence of its server, where it then ends itself;"
+        " 1m at least. [default: off]",
         "DURATION",
         fields=("requeue_on_lost",),
         edit="waiting",
@@ -218,11 +211,7 @@ OPTIONS = (
     ),
     Option("preemptible", "flag", "The command checkpoints on a signal and may be stopped."),
     Option(
-        "signal",
-        "signal",
-        "That signal, such as USR1. [default: TERM]",
-        "NAME",
-        fields=("signal",),
+        "signal", "signal", "That signal, such as USR1. [default: TERM]", "NAME", fields=("signal",)
     ),
     Option(
         "grace",
@@ -242,10 +231,8 @@ OPTIONS = (
     Option(
         "done_file",
         "path",
-        (
-            "The job writes it at its very end: then an exit with 0 after a stop order is its end,"
-            " too."
-        ),
+        "The job writes it at its very end: then an exit with 0 after a stop order is its"
+        " end, too.",
         "PATH",
         fields=("done_file",),
     ),
@@ -288,10 +275,8 @@ OPTIONS = (
     Option(
         "env",
         "variables",
-        (
-            "Set a variable, or pass on K; may be repeated. [default: PATH, LANG, CONDA_*, PYTHON*,"
-            " ...: see README]"
-        ),
+        "Set a variable, or pass on K; may be repeated. [default: PATH, LANG, CONDA_*,"
+        " PYTHON*, ...: see README]",
         "K=V",
         short="-e",
     ),
@@ -315,5 +300,6 @@ OPTIONS = (
     Option("dry_run", "flag", "Say what would happen; queue nothing.", part="call"),
     Option("json", "flag", "Print JSON only, as the daemon answered.", part="call"),
 )
+# fmt: on
 BY_NAME = {option.name: option for option in OPTIONS}
 BY_WORD = {word: option for option in OPTIONS for word in (option.flag, option.short) if word}

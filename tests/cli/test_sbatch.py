@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gpq as api
 from gpq.errors import UsageError
-from gpq.options import submit_request
+from gpq.options import submit_request, submit_words
 from gpq.options.directives import sbatch, script_directives
 from gpq.options.parsing import values
 from gpq.rpc import protocol, requests
@@ -50,7 +50,7 @@ true
 
 def settled(folder: Path, text: str, *argv: str, name: str = "job.sh") -> submit_request.Settled:
     (folder / name).write_text(text)
-    parsed = submit_request.parse([*argv, str(folder / name)])
+    parsed = submit_words.parse([*argv, str(folder / name)])
     assert parsed is not None
     return submit_request.settle(parsed)
 

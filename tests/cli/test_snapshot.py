@@ -58,7 +58,7 @@ def test_what_git_knows_and_does_not_ignore_is_frozen_as_it_is_now(work: Path) -
         assert stream is not None
         assert stream.read() == b"print('new')\n"
     commit = git(work, "rev-parse", "HEAD")[:12]
-    assert frozen.said == f"commit {commit}, dirty, 5 files, sha256 {frozen.code[:12]}"
+    assert frozen.summary == f"commit {commit}, dirty, 5 files, sha256 {frozen.code[:12]}"
     assert frozen.cwd == "sub"
     assert snapshot.within(frozen, str(work / "train.py"), str(work / "sub")) == "../train.py"
     (work / "train.py").touch()
@@ -84,7 +84,7 @@ def test_without_git_it_is_a_copy_of_the_directory(tmp_path: Path) -> None:
     frozen = snapshot.freeze(str(folder))
     with archive(frozen.code) as found:
         assert [(member.name, member.mode) for member in found] == [("run.sh", 0o755)]
-    assert frozen.said.startswith("a copy of the directory, no git, 1 files")
+    assert frozen.summary.startswith("a copy of the directory, no git, 1 files")
 
 
 def test_what_is_too_large_or_leads_out_is_refused_with_a_hint(
@@ -136,7 +136,7 @@ def test_nothing_that_a_repository_names_is_run(work: Path, tmp_path: Path) -> N
         git(work, "config", name, str(value))
     (work / ".gitattributes").write_text("* filter=x\n")
     frozen = snapshot.freeze(str(work))
-    assert ", dirty, " in frozen.said
+    assert ", dirty, " in frozen.summary
     assert not ran.exists(), ran.read_text()
 
 

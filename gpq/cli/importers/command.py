@@ -18,7 +18,7 @@ from gpq.cli.shared.typer_app import Json, frame
 from gpq.cli.submit import submit_fast
 from gpq.client.connection import call
 from gpq.errors import GpqError
-from gpq.options import environment, json_answers, left_behind, submit_request
+from gpq.options import environment, json_answers, left_behind, submit_request, submit_words
 from gpq.options.parsing import values
 from gpq.rpc import job_answers
 
@@ -126,7 +126,7 @@ def _readable(file: str) -> None:
 
 def _of_script(file: str, *, hold: bool) -> Found:
     candidate = Found(file)
-    _settle(candidate, submit_request.Parsed({}, [os.path.abspath(file)]), hold=hold)
+    _settle(candidate, submit_words.Parsed({}, [os.path.abspath(file)]), hold=hold)
     if candidate.submission is None:
         return candidate
     if candidate.submission.how["dry_run"]:
@@ -137,7 +137,7 @@ def _of_script(file: str, *, hold: bool) -> Found:
     return candidate
 
 
-def _settle(candidate: Found, parsed: submit_request.Parsed, *, hold: bool) -> None:
+def _settle(candidate: Found, parsed: submit_words.Parsed, *, hold: bool) -> None:
     """The job that is queued and the line that is shown are both made of `candidate.submission`."""
     try:
         submission = submit_request.settle(parsed)
@@ -172,7 +172,7 @@ def _of_spooler(
         return candidate
     candidate.notes += _losses(job)
     argv = job.text.split(" ") if job.argv is None else job.argv
-    _settle(candidate, submit_request.Parsed(_fields(job), argv, True), hold=hold)
+    _settle(candidate, submit_words.Parsed(_fields(job), argv, True), hold=hold)
     return candidate
 
 

@@ -43,6 +43,6 @@ def with_all(command: F) -> F:
         kind, default = TYPES[row.typed]
         annotation = Annotated[kind, _option(row)]  # type: ignore[valid-type]
         parameters.append(Parameter(row.name, keyword, default=default, annotation=annotation))
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command

@@ -10,7 +10,7 @@ import typer
 from gpq.cli.shared import submit_options
 from gpq.cli.shared.typer_app import HELP, Command, frame
 from gpq.cli.submit import submit_fast
-from gpq.options import submit_request
+from gpq.options import submit_words
 from gpq.options.directives import sbatch
 
 app = frame()
@@ -22,11 +22,14 @@ class Submission(Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         pairs: list[sbatch.Pair] = []
-        given = submit_request.plain(args, pairs)
-        rest = super().parse_args(ctx, list(given))
+        gpq_args = submit_words.plain(args, pairs)
+        unparsed = super().parse_args(ctx, list(gpq_args))
         words = ctx.params.get("words") or []
-        ctx.obj = len(given) > len(words) and given[len(given) - len(words) - 1] == "--", pairs
-        return rest
+        ctx.obj = (
+            len(gpq_args) > len(words) and gpq_args[len(gpq_args) - len(words) - 1] == "--",
+            pairs,
+        )
+        return unparsed
 
 
 @app.command(cls=Submission, context_settings={**HELP, "allow_interspersed_args": False})
@@ -57,4 +60,4 @@ def submit(ctx: typer.Context, words: list[str] | None = None, **_: Any) -> int:
         for name, value in ctx.params.items()
         if name != "words" and getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
     }
-    return submit_fast.run(submit_request.Parsed(fields, list(words or []), *ctx.obj))
+    return submit_fast.run(submit_words.Parsed(fields, list(words or []), *ctx.obj))

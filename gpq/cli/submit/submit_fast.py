@@ -6,18 +6,18 @@ import os
 
 from gpq.client.connection import call
 from gpq.errors import UsageError
-from gpq.options import job_spec, left_behind, submit_request
+from gpq.options import job_spec, left_behind, submit_request, submit_words
 from gpq.rpc import job_answers, requests
 from gpq.rpc.submit_table import BY_WORD
 
 
 def quick(argv: list[str]) -> int | None:
     """Exit status, or None when typer has to look at the options (help, mistakes)."""
-    parsed = submit_request.parse(argv)
+    parsed = submit_words.parse(argv)
     return None if parsed is None else run(parsed)
 
 
-def run(parsed: submit_request.Parsed) -> int:
+def run(parsed: submit_words.Parsed) -> int:
     """Submit, and print what came of it."""
     misplaced = late(parsed)
     settled = submit_request.settle(parsed)
@@ -49,7 +49,7 @@ def run(parsed: submit_request.Parsed) -> int:
     return 0
 
 
-def late(parsed: submit_request.Parsed) -> list[str]:
+def late(parsed: submit_words.Parsed) -> list[str]:
     """A remark on options that look like gpq's own and stand where they are the script's or the
     command's. What gpq would refuse for a command is the command's own. Raises UsageError where a
     command begins with one."""
@@ -61,16 +61,16 @@ def late(parsed: submit_request.Parsed) -> list[str]:
                 "gpq's own options stand before `--`",
             )
         words = [word for word in words if word not in job_spec.OF_SCRIPTS]
-    found = dict.fromkeys(name for name in words[1:] if name[:2] == "--" and name in BY_WORD)
-    if not found:
+    misplaced = dict.fromkeys(name for name in words[1:] if name[:2] == "--" and name in BY_WORD)
+    if not misplaced:
         return []
     where, whom, before = (
         ("`--`", "the command", "`--`") if parsed.black_box else ("the script", "it", "it")
     )
-    stand, go = ("stand", "go") if len(found) > 1 else ("stands", "goes")
+    stand, go = ("stand", "go") if len(misplaced) > 1 else ("stands", "goes")
     return [
-        f"{', '.join(found)} {stand} after {where} and so {go} to {whom}: gpq's own options stand"
-        f" before {before}"
+        f"{', '.join(misplaced)} {stand} after {where} and so {go} to {whom}: gpq's own options"
+        f" stand before {before}"
     ]
 
 
@@ -78,11 +78,11 @@ def submitted_line(answer: job_answers.Submitted, array: requests.ArrayMessage |
     if array is None:
         return f"job {answer.id} submitted"
     count, first, last = len(answer.jobs), answer.jobs[0], answer.jobs[-1]
-    named = f"{answer.id}_{array.indices[0]}" + (
+    numbers = f"{answer.id}_{array.indices[0]}" + (
         f" to {answer.id}_{array.indices[-1]}" if count > 1 else ""
     )
     jobs = f"{count} jobs, {first} to {last}" if count > 1 else f"1 job, {first}"
-    return f"array {answer.id} submitted: {jobs} ({named})" + (
+    return f"array {answer.id} submitted: {jobs} ({numbers})" + (
         f", at most {array.limit} at once" if array.limit else ""
     )
 

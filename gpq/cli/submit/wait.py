@@ -53,18 +53,18 @@ def until_ended(
 
     `say_why`: of what has not started soon it is said once, on stderr, why not.
     """
-    bar, suspense, told = Bar(), time.monotonic() + SUSPENSE, not say_why
+    bar, suspense, explained = Bar(), time.monotonic() + SUSPENSE, not say_why
 
     def longest() -> float:
-        return following.SLICE if told else max(suspense - time.monotonic(), 0.0)
+        return following.SLICE if explained else max(suspense - time.monotonic(), 0.0)
 
-    def seen(answer: job_answers.JobList) -> None:
-        nonlocal told
-        if not told and time.monotonic() >= suspense:
+    def explain(answer: job_answers.JobList) -> None:
+        nonlocal explained
+        if not explained and time.monotonic() >= suspense:
             bar.note(*waiting(answer))
-            told = True
+            explained = True
 
-    answer = following.until_ended(jobs, seconds, bar, longest=longest, listener=seen)
+    answer = following.until_ended(jobs, seconds, bar, longest=longest, listener=explain)
     if as_json:
         output.emit(answer)
     elif not quiet:
@@ -75,12 +75,12 @@ def until_ended(
 def waiting(answer: job_answers.JobList) -> list[str]:
     """Why those wait that do, and which servers are to blame."""
     pending = [job for job in answer.jobs if job.state == "pending" and job.reason]
-    said = [
+    lines = [
         f"job {job.id} is pending: {job.reason}; `gpq why {job.id}` says more" for job in pending
     ]
-    return [*said, *answer.warnings] if said else []
+    return [*lines, *answer.warnings] if lines else []
 
 
 def _ended(job: job_answers.JobView) -> str:
-    said = remark({"exit_status": job.exit_status, "state": job.state, "reason": job.reason})
-    return f"job {job.id} {job.state}" + (f": {said}" if said else "")
+    detail = remark({"exit_status": job.exit_status, "state": job.state, "reason": job.reason})
+    return f"job {job.id} {job.state}" + (f": {detail}" if detail else "")

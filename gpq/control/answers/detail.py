@@ -16,7 +16,7 @@ from gpq.core.explain.explain import explain
 from gpq.core.explain.reasons import JobReasons, reason
 from gpq.core.feasibility.shapes import feasible
 from gpq.core.goodput import estimates
-from gpq.core.goodput.models import model_of
+from gpq.core.goodput.models import Model, model_of
 from gpq.core.model import events as facts
 from gpq.core.model.jobs import TERMINAL, Job, JobState
 from gpq.core.model.placements import Shape
@@ -68,14 +68,14 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
     )
 
 
-def _noise_scale(model: estimates.Model | None) -> float | None:
+def _noise_scale(model: Model | None) -> float | None:
     stats = model.stats if model is not None else None
     if stats is None or stats.sqr <= 0:
         return None
     return _finite(stats.var / stats.sqr)
 
 
-def _parameters(model: estimates.Model | None) -> dict[str, float]:
+def _parameters(model: Model | None) -> dict[str, float]:
     """The finite ones, by name."""
     if model is None:
         return {}

@@ -59,13 +59,13 @@ def check(request: Edit) -> None:
 
 def judge(
     request: Edit,
-    conditions: Sequence[Dependency] | None,
+    new_after: Sequence[Dependency] | None,
     snapshot: Snapshot,
     past: dependencies.Past,
     configured: Collection[str],
     notify: Notify = NO_TARGETS,
 ) -> Judge:
-    """For `requests.changes`. `conditions`: what `after` of the request names, None where it is not
+    """For `requests.changes`. `new_after`: what `after` of the request names, None where it is not
     changed. `notify`: whom jobs may tell."""
 
     def edit(job: Job, now: Seconds, by: str) -> job_requests.Verdict:
@@ -74,12 +74,12 @@ def judge(
                 f"job {job.id} is being cancelled",
                 f"`gpq requeue {job.id}` submits it again once it has ended",
             )
-        spec, awaits = edited(job, request, conditions, notify), job.awaits
-        if conditions is not None:
-            awaits = dependencies.awaited(conditions, snapshot, past)
+        spec, awaits = edited(job, request, new_after, notify), job.awaits
+        if new_after is not None:
+            awaits = dependencies.awaited(new_after, snapshot, past)
             dependencies.refuse_circle(job, awaits, snapshot)
-        phrases = differences(job.spec, spec)
-        if not phrases:
+        changes = differences(job.spec, spec)
+        if not changes:
             return f"job {job.id} is so already"
         refuse_while_running(job, spec)
         if any(
@@ -87,13 +87,13 @@ def judge(
             for name in SIZE | {"gpu_type", "min_gpu_memory_mib"}
         ):
             submission.fits(snapshot, spec, configured)
-        return Edited(now, job.id, spec, awaits, "; ".join(phrases), by)
+        return Edited(now, job.id, spec, awaits, "; ".join(changes), by)
 
     return edit
 
 
 def edited(
-    job: Job, request: Edit, conditions: Sequence[Dependency] | None, notify: Notify = NO_TARGETS
+    job: Job, request: Edit, new_after: Sequence[Dependency] | None, notify: Notify = NO_TARGETS
 ) -> JobSpec:
     """The checked specification that `job` is to have. Raises UsageError."""
     before = job.spec
@@ -123,7 +123,7 @@ def edited(
         if seat is None:
             raise UsageError(f"job {job.id} is of no array", "--array-limit is for arrays")
         seat = replace(seat, limit=request.array_limit)
-    after = before.after if conditions is None else tuple(conditions)
+    after = before.after if new_after is None else tuple(new_after)
     return replace(spec, environment=before.environment, after=after, seat=seat)
 
 

@@ -81,7 +81,7 @@ def name_of(word: str) -> str:
     if not word.startswith("--"):
         return SHORT.get(word[1:2], "")
     name = word[2:].partition("=")[0]
-    close = [each for each in sorted(KNOWN) if each.startswith(name)] if name else []
+    close = [option for option in sorted(KNOWN) if option.startswith(name)] if name else []
     if name in KNOWN:
         return name
     return close[0] if len(close) == 1 else ""
@@ -94,9 +94,9 @@ def takes_value(name: str) -> bool:
 def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
     """The options in words of sbatch. One that sbatch does not know is handed on as it is written,
     beginning with a dash. Raises UsageError for a word that is no option, or lacks its value."""
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    remaining_words = list(words)
+    while remaining_words:
+        word = remaining_words.pop(0)
         if word == "hetjob" or not word.startswith("-") or word in ("-", "--"):
             raise UsageError(
                 f"{where}: {word} is no option",
@@ -104,19 +104,19 @@ def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
             )
         name, (_, assigned, value) = name_of(word), word.partition("=")
         if not name:
-            if not assigned and rest and not rest[0].startswith("-"):
-                value = rest.pop(0)
+            if not assigned and remaining_words and not remaining_words[0].startswith("-"):
+                value = remaining_words.pop(0)
             yield word.partition("=")[0], value
         elif not takes_value(name):
             yield name, value if word.startswith("--") else ""
             if not word.startswith("--") and len(word) > 2:  # flags together: -HW
-                rest.insert(0, f"-{word[2:]}")
+                remaining_words.insert(0, f"-{word[2:]}")
         else:
             short = not word.startswith("--") and len(word) > 2  # -c4
             if short:
                 value = word[2:].removeprefix("=")
             elif not assigned:
-                value = rest.pop(0) if rest else ""
+                value = remaining_words.pop(0) if remaining_words else ""
             if not value:
                 raise UsageError(f"{where}: {word} needs a value", f"--{name}=...")
             yield name, value
@@ -132,38 +132,42 @@ class Translated(msgspec.Struct):
 
 
 def translate(
-    found: Sequence[Pair],
+    pairs: Sequence[Pair],
     where: str,
     *,
-    given: Mapping[str, Any] = NOTHING,
+    explicit_fields: Mapping[str, Any] = NOTHING,
     shell: bool = True,
     lines: bool = False,
 ) -> Translated:
-    """Of a job whose options `given` (fields of SubmitTexts) have been said otherwise, and count.
+    """Of a job of whose SubmitTexts `explicit_fields` have been said otherwise, and count.
     `shell`: it is run as a command, on a fixed number of GPUs of one server; `lines`: of a script
     written for Slurm. Raises UsageError."""
-    made = Translated()
-    last = dict(found)  # of an option that is repeated the last one counts, as for sbatch
+    translated = Translated()
+    last = dict(pairs)  # of an option that is repeated the last one counts, as for sbatch
     for name, value in last.items():
-        shown = f"--{name}={value}" if value else f"--{name}"
+        flag = f"--{name}={value}" if value else f"--{name}"
         if name.startswith("-"):
-            made.unused.append(f"{name} (no option of sbatch that gpq knows)")
+            translated.unused.append(f"{name} (no option of sbatch that gpq knows)")
         elif name in REFUSED:
-            if name not in given:
-                raise UsageError(f"{where}: {shown}: {REFUSED[name][0]}", REFUSED[name][1])
+            if name not in explicit_fields:
+                raise UsageError(f"{where}: {flag}: {REFUSED[name][0]}", REFUSED[name][1])
         elif name in UNUSED:
-            made.unused.append(shown)
+            translated.unused.append(flag)
         elif (translator := TRANSLATORS.get(name)) is not None and FIELDS.get(
             name, name
-        ) not in given:
-            translator(made, value, f"{where}: {shown}")
-    made.fields |= sbatch_sizes.fields(last, where, given, made.unused, shell=shell)
-    if lines and found and "gpus" not in made.fields and "gpus" not in given:
-        made.notes.append("it asks for no GPU and gets one: every job of gpq has one at least")
-    return made
+        ) not in explicit_fields:
+            translator(translated, value, f"{where}: {flag}")
+    translated.fields |= sbatch_sizes.fields(
+        last, where, explicit_fields, translated.unused, shell=shell
+    )
+    if lines and pairs and "gpus" not in translated.fields and "gpus" not in explicit_fields:
+        translated.notes.append(
+            "it asks for no GPU and gets one: every job of gpq has one at least"
+        )
+    return translated
 
 
-def seconds(text: str, said: str) -> float | None:
+def seconds(text: str, context: str) -> float | None:
     """Slurm's ways to write a time limit; None for no limit. Raises UsageError."""
     if text.upper() in ("UNLIMITED", "INFINITE", "-1", "0"):
         return None
@@ -174,43 +178,43 @@ def seconds(text: str, said: str) -> float | None:
         or len(parts) > 3
         or (dash and not days.isdigit())
     ):
-        raise UsageError(f"{said} is no time that Slurm knows", EXAMPLES)
+        raise UsageError(f"{context} is no time that Slurm knows", EXAMPLES)
     numbers = [int(part) for part in parts]
     if dash:  # D-HH, D-HH:MM, D-HH:MM:SS
-        hours, minutes, rest = [*numbers, 0, 0][:3]
-        total = int(days) * 86400 + hours * 3600 + minutes * 60 + rest
+        hours, minutes, second = [*numbers, 0, 0][:3]
+        total = int(days) * 86400 + hours * 3600 + minutes * 60 + second
     elif len(numbers) == 3:
         total = numbers[0] * 3600 + numbers[1] * 60 + numbers[2]
     else:  # MM, MM:SS
         total = numbers[0] * 60 + (numbers[1] if len(numbers) == 2 else 0)
     if total == 0:
-        raise UsageError(f"{said} is no time at all", EXAMPLES)
+        raise UsageError(f"{context} is no time at all", EXAMPLES)
     return float(total)
 
 
-def _time(made: Translated, value: str, said: str) -> None:
-    found = seconds(value, said)
-    if found is not None:
-        made.fields["time"] = values.written(found)
+def _time(translated: Translated, value: str, context: str) -> None:
+    limit = seconds(value, context)
+    if limit is not None:
+        translated.fields["time"] = values.written(limit)
 
 
-def _name(made: Translated, value: str, said: str) -> None:
-    made.fields["name"] = values.as_name(value)
+def _name(translated: Translated, value: str, context: str) -> None:
+    translated.fields["name"] = values.as_name(value)
 
 
-def _output(made: Translated, value: str, said: str) -> None:
+def _output(translated: Translated, value: str, context: str) -> None:
     note = (
         "gpq keeps what the job prints, both streams in one: `gpq logs JOB`, `gpq logs JOB > FILE`"
     )
-    made.unused.append(said.rpartition(": ")[2])
-    if note not in made.notes:
-        made.notes.append(note)
+    translated.unused.append(context.rpartition(": ")[2])
+    if note not in translated.notes:
+        translated.notes.append(note)
 
 
-def _dependency(made: Translated, value: str, said: str) -> None:
+def _dependency(translated: Translated, value: str, context: str) -> None:
     """`afterok:12:13,afterany:14` as --after 12:ok, 13:ok, 14:any."""
     kinds = {"afterok": "ok", "afterany": "any", "afternotok": "notok"}
-    found = []
+    conditions = []
     for part in value.split(","):
         kind, *jobs = part.split(":")
         if (
@@ -219,23 +223,23 @@ def _dependency(made: Translated, value: str, said: str) -> None:
             or not all(re.fullmatch(r"\d+(_\d+)?", job) for job in jobs)
         ):
             raise UsageError(
-                f"{said}: gpq cannot wait for {part}",
+                f"{context}: gpq cannot wait for {part}",
                 "afterok, afterany or afternotok, with numbers of gpq's jobs",
             )
-        found += [f"{job}:{kinds[kind]}" for job in jobs]
-    made.fields["after"] = found
+        conditions += [f"{job}:{kinds[kind]}" for job in jobs]
+    translated.fields["after"] = conditions
 
 
-def _begin(made: Translated, value: str, said: str) -> None:
+def _begin(translated: Translated, value: str, context: str) -> None:
     """`now+1hour` as +1h; what else there is, gpq reads as well, or says that it does not."""
     later = re.fullmatch(r"now\+(\d{1,9})(second|minute|hour|day|week)?s?", value)
     if later:
         unit = {None: 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}[
             later[2]
         ]
-        made.fields["begin"] = f"+{values.written(float(int(later[1]) * unit))}"
+        translated.fields["begin"] = f"+{values.written(float(int(later[1]) * unit))}"
     else:
-        made.fields["begin"] = {
+        translated.fields["begin"] = {
             "midnight": "tomorrow 0:00",
             "noon": "12:00",
             "fika": "15:00",
@@ -246,23 +250,23 @@ def _begin(made: Translated, value: str, said: str) -> None:
         )
 
 
-def _export(made: Translated, value: str, said: str) -> None:
+def _export(translated: Translated, value: str, context: str) -> None:
     """`ALL,A=1,B`: A as it is given, B as it is set here. ALL and NONE change nothing: gpq has a
     list of its own."""
     for part in filter(None, value.split(",")):
         if part in ("ALL", "NONE", "NIL"):
-            made.unused.append(f"--export={part}")
-            made.notes.append(
+            translated.unused.append(f"--export={part}")
+            translated.notes.append(
                 "of your environment gpq passes on what jobs commonly need: --env NAME for anything"
                 " else"
             )
         elif "=" in part or part in os.environ:
-            made.fields.setdefault("env", []).append(part)
+            translated.fields.setdefault("env", []).append(part)
 
 
 def _set(name: str) -> Callable[[Translated, str, str], None]:
-    def put(made: Translated, value: str, said: str) -> None:
-        made.fields[name] = value or True
+    def put(translated: Translated, value: str, context: str) -> None:
+        translated.fields[name] = value or True
 
     return put
 

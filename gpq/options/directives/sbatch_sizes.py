@@ -22,14 +22,14 @@ KIB = {"K": 1, "": 1 << 10, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
 def fields(
     options: Mapping[str, str],
     where: str,
-    given: Mapping[str, Any],
+    explicit_fields: Mapping[str, Any],
     unused: list[str],
     *,
     shell: bool,
 ) -> dict[str, str]:
-    """`gpus` and `gpu_type`, unless they are `given`: --gpus, else those of a node times nodes,
-    else those of a task times tasks. What is no GPU goes to `unused`. Raises UsageError, also for
-    what a command (`shell`) cannot have."""
+    """`gpus` and `gpu_type`, unless they are among `explicit_fields`: --gpus, else those of a node
+    times nodes, else those of a task times tasks. What is no GPU goes to `unused`. Raises
+    UsageError, also for what a command (`shell`) cannot have."""
     count = nodes(options, where)
     for name in NUMBERS:
         if name in options:
@@ -40,17 +40,18 @@ def fields(
             f"a training script on gpq's library may run over several: gpq submit --gpus {count}"
             " train.py",
         )
-    made: dict[str, str] = {}
-    if "gpus" not in given:
-        made = _gpus_in_all(options, where, count, unused)
-        if "gpu_type" in given:
-            made.pop("gpu_type", None)
-    asked = tasks(options, where, made.get("gpus") or str(given.get("gpus", "1")))
-    if shell and asked > 1:
+    sizes: dict[str, str] = {}
+    if "gpus" not in explicit_fields:
+        sizes = _gpus_in_all(options, where, count, unused)
+        if "gpu_type" in explicit_fields:
+            sizes.pop("gpu_type", None)
+    task_count = tasks(options, where, sizes.get("gpus") or str(explicit_fields.get("gpus", "1")))
+    if shell and task_count > 1:
         raise UsageError(
-            f"{where}: {asked} tasks: gpq starts a command once, and there is no srun", ONE_PROCESS
+            f"{where}: {task_count} tasks: gpq starts a command once, and there is no srun",
+            ONE_PROCESS,
         )
-    return made
+    return sizes
 
 
 def nodes(options: Mapping[str, str], where: str) -> int:
@@ -79,33 +80,35 @@ def number(text: str, where: str, name: str) -> int:
 
 def mebibytes(text: str) -> int:
     """Of `32G`, `4000M`, `2000`; 0 for all that there is, and for what sbatch would not take."""
-    found = MEMORY.fullmatch(text)
-    return -(-int(found[1]) * KIB[found[2].upper()] // 1024) if found else 0
+    match = MEMORY.fullmatch(text)
+    return -(-int(match[1]) * KIB[match[2].upper()] // 1024) if match else 0
 
 
 def _gpus_in_all(
     options: Mapping[str, str], where: str, count: int, unused: list[str]
 ) -> dict[str, str]:
     kinds: set[str] = set()
-    asked = {
+    gpus_by_option = {
         name: _gpus(options[name], f"{where}: --{name}={options[name]}", unused, kinds)
         for name in GPUS
         if name in options
     }
-    each = tasks(
+    task_count = tasks(
         {name: options[name] for name in ("nodes", *TASKS[:2]) if name in options}, where, "1"
     )
-    factors = {"gpus": 1, "gpus-per-node": count, "gres": count, "gpus-per-task": each}
-    total = next((asked[name] * factors[name] for name in GPUS if asked.get(name)), 0)
-    made = {"gpus": str(total)} if total else {}
-    return {**made, "gpu_type": kinds.pop()} if kinds else made
+    factors = {"gpus": 1, "gpus-per-node": count, "gres": count, "gpus-per-task": task_count}
+    total = next(
+        (gpus_by_option[name] * factors[name] for name in GPUS if gpus_by_option.get(name)), 0
+    )
+    sizes = {"gpus": str(total)} if total else {}
+    return {**sizes, "gpu_type": kinds.pop()} if kinds else sizes
 
 
-def _gpus(text: str, said: str, unused: list[str], kinds: set[str]) -> int:
+def _gpus(text: str, context: str, unused: list[str], kinds: set[str]) -> int:
     """`2`, `a100:2`, `gpu`, `gpu:a100:2(S:0)`: how many; their type is added to `kinds`. 0 where no
     GPU is in it."""
     total = 0
-    gres = "--gres=" in said
+    gres = "--gres=" in context
     for part in text.split(","):
         words = re.sub(r"\(.*\)$", "", part.strip()).split(":")
         if gres and words[:2] == ["gres", "gpu"]:
@@ -118,10 +121,10 @@ def _gpus(text: str, said: str, unused: list[str], kinds: set[str]) -> int:
         count = words.pop() if words and words[-1].isdigit() else "1"
         if len(words) > 1 or (words and not re.fullmatch(r"[A-Za-z0-9._-]+", words[0])):
             raise UsageError(
-                f"{said} is no number of GPUs", "--gres=gpu:2, --gres=gpu:a100:2 or --gpus=2"
+                f"{context} is no number of GPUs", "--gres=gpu:2, --gres=gpu:a100:2 or --gpus=2"
             )
         kinds.update(words)
         total += int(count)
     if len(kinds) > 1:
-        raise UsageError(f"{said}: a job of gpq has GPUs of one type", "--gpu-type names it")
+        raise UsageError(f"{context}: a job of gpq has GPUs of one type", "--gpu-type names it")
     return total

@@ -61,38 +61,38 @@ def read(path: str) -> Script | None:
 def command(script: Script, cwd: str, *, relative: bool = False) -> list[str]:
     """How it is run in `cwd`: itself, or by the interpreter that it names. `relative`: by no
     absolute path, ever."""
-    shown = os.path.relpath(script.path, cwd)
-    if shown.startswith("..") and not relative:
-        shown = script.path
-    elif os.sep not in shown:
-        shown = os.path.join(".", shown)
+    path = os.path.relpath(script.path, cwd)
+    if path.startswith("..") and not relative:
+        path = script.path
+    elif os.sep not in path:
+        path = os.path.join(".", path)
     if script.interpreter and os.access(script.path, os.X_OK):
-        return [shown]
-    return [*(script.interpreter or ["/bin/sh"]), shown]
+        return [path]
+    return [*(script.interpreter or ["/bin/sh"]), path]
 
 
 def _lines(text: str, name: str) -> tuple[list[tuple[str, list[str]]], list[tuple[str, list[str]]]]:
     """(#SBATCH, #GPQ) up to the first line that is neither empty nor a comment."""
-    found: dict[str, list[tuple[str, list[str]]]] = {"SBATCH": [], "GPQ": []}
+    lines_by_kind: dict[str, list[tuple[str, list[str]]]] = {"SBATCH": [], "GPQ": []}
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             break
-        if fits := LINE.fullmatch(line.rstrip()):
-            where = f"#{fits[1]} in {name}, line {number}"
-            found[fits[1]].append((where, words(fits[2] or "", where)))
-    return found["SBATCH"], found["GPQ"]
+        if match := LINE.fullmatch(line.rstrip()):
+            where = f"#{match[1]} in {name}, line {number}"
+            lines_by_kind[match[1]].append((where, words(match[2] or "", where)))
+    return lines_by_kind["SBATCH"], lines_by_kind["GPQ"]
 
 
 def words(text: str, where: str) -> list[str]:
     """As a shell would split it, up to a word that begins a comment. Raises UsageError."""
     reader = shlex.shlex(text, posix=True)
     reader.whitespace_split, reader.commenters = True, ""
-    found: list[str] = []
+    split_words: list[str] = []
     try:
         for word in reader:
             if word.startswith("#"):
                 break
-            found.append(word)
+            split_words.append(word)
     except ValueError as error:
         raise UsageError(f"{where}: {error}", "quote it as a shell would read it") from None
-    return found
+    return split_words

@@ -66,12 +66,12 @@ def overlay(
     above it replace."""
     options = {**below, **dict(pairs)}
     replaced = {name for field, names in INSTEAD.items() if field in fields for name in names}
-    kept = {name: value for name, value in options.items() if name not in replaced}
+    options_left = {name: value for name, value in options.items() if name not in replaced}
     if "name" in fields:
-        kept["job-name"] = fields["name"]
+        options_left["job-name"] = fields["name"]
     if "gpus" in options and str(fields.get("gpus", "")).isdecimal():
-        kept["gpus"] = fields["gpus"]
-    return kept
+        options_left["gpus"] = fields["gpus"]
+    return options_left
 
 
 def environment(
@@ -80,10 +80,10 @@ def environment(
     """(assignments, remarks). `fields`: of the request, as they count in the end; `shell`: it runs
     as a command. Raises UsageError for an array that is none."""
     variables = _variables(options, fields, script.name)
-    other = {assignment.partition("=")[0] for assignment in fields.get("env", [])}
+    assigned_names = {assignment.partition("=")[0] for assignment in fields.get("env", [])}
     remarks = []
     tasks = (
-        [name for name in _plain_tasks(script.text) if name not in {*variables, *other}]
+        [name for name in _plain_tasks(script.text) if name not in {*variables, *assigned_names}]
         if shell
         else []
     )
@@ -93,7 +93,7 @@ def environment(
             f"{script.name} reads {', '.join(tasks)}, which sbatch sets for --ntasks alone: here it"
             " is 1"
         )
-    missing = _missing(script.text, {*variables, *other})
+    missing = _missing(script.text, {*variables, *assigned_names})
     if missing:
         remarks.append(
             f"{script.name} reads {', '.join(missing)}, which gpq leaves unset: --env"
@@ -143,8 +143,8 @@ def _plain_tasks(text: str) -> list[str]:
     return [name for name in TASKS if re.search(rf"\$(?:{name}\b|\{{{name}\}})", code)]
 
 
-def _missing(text: str, known: Collection[str]) -> list[str]:
+def _missing(text: str, set_names: Collection[str]) -> list[str]:
     """What `text` reads, does not set itself, and Slurm would set."""
     code = COMMENT.sub("", text)
     assigned = {name for names in ASSIGNMENT.findall(code) for name in names}
-    return sorted({*ANY.findall(code)} - assigned - BY_DAEMON - OPTIONAL - {*known})
+    return sorted({*ANY.findall(code)} - assigned - BY_DAEMON - OPTIONAL - {*set_names})

@@ -36,9 +36,9 @@ def moment(text: str, option: str, now: datetime) -> float:
     if day == "tomorrow":
         return _at(today + timedelta(days=1), hour, minute)
     if day in DAYS:
-        found = today + timedelta(days=(DAYS.index(day) - today.weekday()) % 7)
-        later = _at(found, hour, minute)
-        return later if later > now.timestamp() else _at(found + timedelta(days=7), hour, minute)
+        weekday = today + timedelta(days=(DAYS.index(day) - today.weekday()) % 7)
+        later = _at(weekday, hour, minute)
+        return later if later > now.timestamp() else _at(weekday + timedelta(days=7), hour, minute)
     later = _at(today, hour, minute)
     return later if day or later > now.timestamp() else _at(today + timedelta(days=1), hour, minute)
 
@@ -64,9 +64,11 @@ def earlier(text: str, option: str, now: datetime) -> float:
     if past or day == "tomorrow":
         return _at(today + timedelta(days=-1 if past else 1), hour, minute)
     if day in DAYS:
-        found = today - timedelta(days=(today.weekday() - DAYS.index(day)) % 7)
-        latest = _at(found, hour, minute)
-        return latest if latest <= now.timestamp() else _at(found - timedelta(days=7), hour, minute)
+        weekday = today - timedelta(days=(today.weekday() - DAYS.index(day)) % 7)
+        latest = _at(weekday, hour, minute)
+        return (
+            latest if latest <= now.timestamp() else _at(weekday - timedelta(days=7), hour, minute)
+        )
     latest = _at(today, hour, minute)
     return (
         latest if day or latest <= now.timestamp() else _at(today - timedelta(days=1), hour, minute)
@@ -92,11 +94,11 @@ def _words(word: str, text: str, option: str) -> tuple[str, int, int]:
         word = re.sub(rf"\b{name}\b", clock, word)
     names = "|".join((*DAYS, "today", "tomorrow"))
     dates = rf"\d{{1,2}}\.?\s*(?:{'|'.join(MONTHS)})|(?:{'|'.join(MONTHS)})[a-z]*\s*\d{{1,2}}"
-    found = re.fullmatch(
+    match = re.fullmatch(
         rf"(?:(?:next\s+)?({names})[a-z]*|({dates})[a-z]*)?(?:^|\s+|$)(?:at\s+)?(?:{TIME})?", word
     )
-    day = (found[1] or found[2] or "") if found else ""
-    hours, minutes, half = found.group(3, 4, 5) if found else (None, None, None)
+    day = (match[1] or match[2] or "") if match else ""
+    hours, minutes, half = match.group(3, 4, 5) if match else (None, None, None)
     if not day and not (hours and (minutes or half)):
         raise UsageError(f"{option} {text}: no such moment", EXAMPLES)
     hour, minute = int(hours or 0), int(minutes or 0)
@@ -118,12 +120,12 @@ def _of_the_year(
     number, month = re.findall(r"\d+", day)[0], re.findall("|".join(MONTHS), day)[0]
     for year in (now.year, now.year - 1 if past else now.year + 1):
         try:
-            found = _at(date(year, MONTHS.index(month) + 1, int(number)), hour, minute)
+            candidate = _at(date(year, MONTHS.index(month) + 1, int(number)), hour, minute)
         except ValueError:
             raise UsageError(f"{option} {text}: no such day", EXAMPLES) from None
-        if (found <= now.timestamp()) is past:
+        if (candidate <= now.timestamp()) is past:
             break
-    return found
+    return candidate
 
 
 def _at(day: date, hour: int, minute: int) -> float:

@@ -34,8 +34,8 @@ def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
             f"--array {array} beside a sweep",
             "the sweep says which jobs there are: `--array %4` limits how many run at once",
         )
-    found = _combined([_from_file(file)] if file else [], [_grid(one) for one in sweeps])
-    return ArrayMessage(list(range(len(found))), found, limit)
+    points = _combined([_from_file(file)] if file else [], [_grid(sweep) for sweep in sweeps])
+    return ArrayMessage(list(range(len(points))), points, limit)
 
 
 def unused(array: ArrayMessage, spec: SpecMessage) -> list[str]:
@@ -58,9 +58,9 @@ def unused(array: ArrayMessage, spec: SpecMessage) -> list[str]:
     ]
     names = [name for name in swept if name not in written and name not in shells]
     if names:
-        shown = ", ".join(f"{{{name}}}" for name in names)
+        placeholder_list = ", ".join(f"{{{name}}}" for name in names)
         notes.append(
-            f"{shown} is in no argument: the job finds it in its environment, as"
+            f"{placeholder_list} is in no argument: the job finds it in its environment, as"
             f" GPQ_SWEEP_{names[0]}"
         )
     return notes
@@ -70,7 +70,7 @@ def plain_indices(text: str, spec: SpecMessage) -> list[str]:
     """A line where zeros before an index are lost in what is filled in."""
     texts = [*spec.argv, *spec.resume_argv, spec.done_file, *spec.env.values()]
     zeros = re.search(r"(?<!\d)0\d+", text.partition("%")[0])
-    if not zeros or not any("index" in placeholders.names(each) for each in texts):
+    if not zeros or not any("index" in placeholders.names(word) for word in texts):
         return []
     return [
         f"--array {text}: an index is a number, so {{index}} has no zeros before it: --sweep"
@@ -86,7 +86,7 @@ def _limit(array: str, text: str) -> int:
 
 def indices(text: str, array: str) -> list[int]:
     """`0-99`, `1,3,8-20:4`: each once, ascending. Raises UsageError, which names `array`."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         bounds = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::([1-9]\d{0,8}))?)?", part.strip())
         if not bounds:
@@ -98,10 +98,10 @@ def indices(text: str, array: str) -> list[int]:
                 f"did you mean {high}-{low}?",
             )
         span = range(low, high + 1, int(bounds[3] or 1))
-        if len(span) + len(found) > MOST:
+        if len(span) + len(numbers) > MOST:
             raise UsageError(f"--array {array} is more than {MOST} jobs", "submit it in parts")
-        found.update(span)
-    return sorted(found)
+        numbers.update(span)
+    return sorted(numbers)
 
 
 def _name(text: str, where: str) -> str:
@@ -116,14 +116,14 @@ def _name(text: str, where: str) -> str:
 def _grid(text: str) -> list[Params]:
     """`lr=1e-3,1e-2` and `seed=0..9`."""
     option = f"--sweep {text[:80]}"
-    name, given, values = text.partition("=")
-    if not given or not values.strip():
+    name, equals, values = text.partition("=")
+    if not equals or not values.strip():
         raise UsageError(f"{option} has no values", SWEEP_EXAMPLE)
     name = _name(name.strip(), option)
-    found = sweep_values.read(values, option)
-    if len(set(found)) < len(found):
+    points = sweep_values.read(values, option)
+    if len(set(points)) < len(points):
         raise UsageError(f"{option} names a value twice", "to repeat a job, sweep its seed")
-    return [{name: value} for value in found]
+    return [{name: value} for value in points]
 
 
 def _from_file(path: str) -> list[Params]:

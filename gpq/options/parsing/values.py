@@ -15,8 +15,8 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 def seconds(text: str, option: str) -> float:
     """`90s`, `90m`, `1h30m`, `2d` in seconds. A bare number is refused: nobody knows its unit."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)", text)
-    if found:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)", text)
+    if match:
         raise UsageError(f"{option} {text}: {text} what?", f"write {text}s, {text}m or {text}h")
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
     if not parts or "".join(value + unit for value, unit in parts) != text:
@@ -39,12 +39,12 @@ def limit(text: str, option: str) -> float:
         raise UsageError(f"{option} {text}: hours or minutes?", "write 1h30m, 90s or 01:30:00")
     if not clock or (clock[1] is None and not clock[4]):
         return seconds(text, option)
-    days, hours, minutes, rest = (int(part or 0) for part in clock.groups())
-    return seconds(f"{days * 86400 + hours * 3600 + minutes * 60 + rest}s", option)
+    days, hours, minutes, second = (int(part or 0) for part in clock.groups())
+    return seconds(f"{days * 86400 + hours * 3600 + minutes * 60 + second}s", option)
 
 
-def readable(path: str, said: str, hint: str, *, special: bool = False) -> None:
-    """Raises UsageError where no file can be read at `path`, which `said` names. `special`: a
+def readable(path: str, name: str, hint: str, *, special: bool = False) -> None:
+    """Raises UsageError where no file can be read at `path`, which `name` names. `special`: a
     device or a pipe will do."""
     problem = ""
     if os.path.isdir(path):
@@ -60,26 +60,26 @@ def readable(path: str, said: str, hint: str, *, special: bool = False) -> None:
         except (OSError, ValueError) as error:  # the latter: a NUL in the path
             problem = f"it cannot be read ({getattr(error, 'strerror', None) or error})"
     if problem:
-        raise UsageError(f"{said}: {problem}", hint)
+        raise UsageError(f"{name}: {problem}", hint)
 
 
 def gpus(text: str) -> tuple[int, int | None]:
     """`4` as (4, None), `2-8` as (2, 8), `2-` as (2, 0): from 2 to whatever pays."""
-    found = re.fullmatch(r"(\d{1,6})(?:(-)(\d{1,6})?)?", text)
-    if not found:
+    match = re.fullmatch(r"(\d{1,6})(?:(-)(\d{1,6})?)?", text)
+    if not match:
         raise UsageError(
             f"--gpus {text} is no number of GPUs", "write for example --gpus 2 or --gpus 1-8"
         )
-    low = int(found.group(1))
+    low = int(match.group(1))
     if low == 0:
         raise UsageError(
             f"--gpus {text}: a job needs at least 1 GPU", "write for example --gpus 1 or --gpus 1-8"
         )
-    if not found.group(2):
+    if not match.group(2):
         return low, None
-    if not found.group(3):
+    if not match.group(3):
         return low, 0
-    high = int(found.group(3))
+    high = int(match.group(3))
     if high < low:
         raise UsageError(
             f"--gpus {text}: the range ends below its begin", f"did you mean --gpus {high}-{low}?"
@@ -89,31 +89,31 @@ def gpus(text: str) -> tuple[int, int | None]:
 
 def gpu_list(text: str, target: str) -> list[str]:
     """`0,2-3` as ["0", "2", "3"]; what is no number is taken for a UUID."""
-    found: list[str] = []
+    gpus: list[str] = []
     for part in text.split(","):
         bounds = re.fullmatch(r"(\d{1,4})-(\d{1,4})", part.strip())
         if bounds and int(bounds.group(1)) <= int(bounds.group(2)):
-            found.extend(
+            gpus.extend(
                 str(index) for index in range(int(bounds.group(1)), int(bounds.group(2)) + 1)
             )
         elif not bounds and re.fullmatch(r"[A-Za-z0-9./-]{1,128}", part.strip()):
-            found.append(part.strip())
+            gpus.append(part.strip())
         else:
             raise UsageError(
                 f"{target[:80]}: no such GPUs", "write for example gpu1:0,1 or gpu1:0-3"
             )
-    return found
+    return gpus
 
 
 def span(text: str, option: str) -> tuple[int, int]:
     """`8-64` as (8, 64), `32` as (32, 32)."""
-    found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text)
-    if not found or int(found.group(1)) == 0:
+    match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text)
+    if not match or int(match.group(1)) == 0:
         raise UsageError(
             f"{option} {text} is no range of sizes", f"write for example {option} 8-64"
         )
-    low = int(found.group(1))
-    high = int(found.group(2) or low)
+    low = int(match.group(1))
+    high = int(match.group(2) or low)
     if high < low:
         raise UsageError(
             f"{option} {text}: the range ends below its begin",
@@ -124,14 +124,14 @@ def span(text: str, option: str) -> tuple[int, int]:
 
 def memory_mib(text: str, option: str) -> int:
     """`40G`, `16GiB`, `500M` in MiB. A bare number is refused."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:([MGT])(?:i?B)?)?", text)
-    if not found:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:([MGT])(?:i?B)?)?", text)
+    if not match:
         raise UsageError(
             f"{option} {text} is no amount of memory", f"write for example {option} 40G"
         )
-    if not found.group(2):
+    if not match.group(2):
         raise UsageError(f"{option} {text}: {text} what?", f"write {text}G or {text}M")
-    return int(float(found.group(1)) * MIB[found.group(2)])
+    return int(float(match.group(1)) * MIB[match.group(2)])
 
 
 def name(text: str, option: str) -> str:
@@ -145,13 +145,13 @@ def name(text: str, option: str) -> str:
 
 def assignment(text: str) -> tuple[str, str]:
     """`K=V`; `K` alone takes the value of now."""
-    key, given, value = text.partition("=")
+    key, equals, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
         raise UsageError(
             f"--env {text[:80]!r} is no assignment",
             "write --env NAME=VALUE, or --env NAME to pass it on",
         )
-    if given:
+    if equals:
         return key, value
     if key not in os.environ:
         raise UsageError(f"--env {key}: {key} is not set here", f"write --env {key}=VALUE")
@@ -162,26 +162,26 @@ def signal_name(text: str) -> str:
     """`USR1`, `SIGUSR1` or `10` as USR1."""
     import signal
 
-    wanted = text.upper().removeprefix("SIG")
+    word = text.upper().removeprefix("SIG")
     try:
-        found = signal.Signals(int(wanted)) if wanted.isdigit() else signal.Signals[f"SIG{wanted}"]
+        member = signal.Signals(int(word)) if word.isdigit() else signal.Signals[f"SIG{word}"]
     except (KeyError, ValueError):
         raise UsageError(
             f"--signal {text} is no signal", "write for example --signal USR1"
         ) from None
-    if found in (signal.SIGKILL, signal.SIGSTOP):
+    if member in (signal.SIGKILL, signal.SIGSTOP):
         raise UsageError(f"--signal {text} cannot be caught", "write for example --signal USR1")
-    return found.name.removeprefix("SIG")
+    return member.name.removeprefix("SIG")
 
 
 def written(total: float) -> str:
     """Seconds as a duration that `seconds` reads: `1d12h`, `90s`. Parts of a second are left
     out."""
-    rest, text = round(total), ""
+    seconds_left, text = round(total), ""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        if rest >= size:
-            text += f"{rest // size}{unit}"
-            rest %= size
+        if seconds_left >= size:
+            text += f"{seconds_left // size}{unit}"
+            seconds_left %= size
     return text or "0s"
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpq.core.goodput.estimates import Model, model_of
 from gpq.core.goodput.goodput import gain, grad_time, step_time
+from gpq.core.goodput.models import Model, model_of
 from gpq.core.model.profile import LossPoint, Profile
 from gpq.core.model.units import Seconds
 from gpq.sim.measurements.timings import NotMeasured
