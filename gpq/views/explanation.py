@@ -27,16 +27,16 @@ def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
     if answer.changes:
         text += ["", f"the last re-allocation, {moment(answer.changed_at or '')}:"]
         text += [
-            line for one in answer.changes for line in wrapped(_change(one), limit, "  - ", "    ")
+            line for change in answer.changes for line in wrapped(_change(change), limit, "  - ", "    ")
         ]
     if answer.round_at:
         text += ["", f"as gpq decided at {moment(answer.round_at)}, when it last weighed all jobs"]
     return text
 
 
-def _change(one: ReallocationView) -> str:
-    worth = f", goodput x{number(one.ratio)}" if one.ratio is not None else ""
+def _change(change: ReallocationView) -> str:
+    worth = f", goodput x{number(change.ratio)}" if change.ratio is not None else ""
     return (
-        f"job {one.job}{' ' + safe(one.name) if one.name else ''}: {one.before} -> {one.after}"
-        f" GPUs{worth}; {safe(one.why)}"
+        f"job {change.job}{' ' + safe(change.name) if change.name else ''}: {change.before} -> {change.after}"
+        f" GPUs{worth}; {safe(change.why)}"
     )
