@@ -42,7 +42,8 @@ def spelled_out(function: F) -> F:
         for name, written in Options.__annotations__.items()
     ]
     parameters = [script, command, *options, *switches]
-    function.__signature__ = plain_signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    signature = plain_signature.replace(parameters=parameters)
+    function.__signature__ = signature  # type: ignore[attr-defined]
     return function
 
 

@@ -27,7 +27,9 @@ def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
     if answer.changes:
         text += ["", f"the last re-allocation, {moment(answer.changed_at or '')}:"]
         text += [
-            line for change in answer.changes for line in wrapped(_change(change), limit, "  - ", "    ")
+            line
+            for change in answer.changes
+            for line in wrapped(_change(change), limit, "  - ", "    ")
         ]
     if answer.round_at:
         text += ["", f"as gpq decided at {moment(answer.round_at)}, when it last weighed all jobs"]
@@ -35,8 +37,8 @@ def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
 
 
 def _change(change: ReallocationView) -> str:
-    worth = f", goodput x{number(change.ratio)}" if change.ratio is not None else ""
-    return (
-        f"job {change.job}{' ' + safe(change.name) if change.name else ''}: {change.before} -> {change.after}"
-        f" GPUs{worth}; {safe(change.why)}"
-    )
+    name = f" {safe(change.name)}" if change.name else ""
+    line = f"job {change.job}{name}: {change.before} -> {change.after} GPUs"
+    if change.ratio is not None:
+        line += f", goodput x{number(change.ratio)}"
+    return f"{line}; {safe(change.why)}"
