@@ -42,8 +42,8 @@ def spelled_out(function: F) -> F:
         for name, written in Options.__annotations__.items()
     ]
     parameters = [script, command, *options, *switches]
-    signature = plain_signature.replace(parameters=parameters)
-    function.__signature__ = signature  # type: ignore[attr-defined]
+    full_signature = plain_signature.replace(parameters=parameters)
+    function.__signature__ = full_signature  # type: ignore[attr-defined]
     return function
 
 
