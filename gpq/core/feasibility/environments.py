@@ -38,27 +38,34 @@ def is_fit(checks: Checks, node: NodeId, environment: str) -> bool:
 def wanted(snapshot: Snapshot, only: NodeId | None = None) -> list[Prepare]:
     """What servers that answer are to look at now: each environment of jobs that may be placed,
     once a server."""
-    job_by_environment: dict[str, Job] = {}
-    for name in sorted(snapshot.jobs):
-        job = snapshot.jobs[name]
-        if (
-            job.spec.environment
-            and job.spec.environment not in job_by_environment
-            and _may_be_placed(job)
-        ):
-            job_by_environment[job.spec.environment] = job
+    job_by_environment = _jobs_by_environment(snapshot)
     if not job_by_environment:
         return []
     nodes = [only] if only is not None else sorted(snapshot.nodes)
     return [
         Prepare(node, environment, job_by_environment[environment].spec)
         for node in nodes
-        if node in snapshot.nodes
-        and snapshot.nodes[node].state is NodeState.UP
-        and node not in snapshot.drained
+        if _is_up(snapshot, node)
         for environment in sorted(job_by_environment)
         if _is_stale(snapshot, node, environment) and not _is_used(snapshot.jobs, node, environment)
     ]
+
+
+def _jobs_by_environment(snapshot: Snapshot) -> dict[str, Job]:
+    """The first job with each environment, of those that may be placed."""
+    job_by_environment: dict[str, Job] = {}
+    for name in sorted(snapshot.jobs):
+        job = snapshot.jobs[name]
+        environment = job.spec.environment
+        if environment and environment not in job_by_environment and _may_be_placed(job):
+            job_by_environment[environment] = job
+    return job_by_environment
+
+
+def _is_up(snapshot: Snapshot, name: NodeId) -> bool:
+    """Is it a server that answers, and is not drained?"""
+    node = snapshot.nodes.get(name)
+    return node is not None and node.state is NodeState.UP and name not in snapshot.drained
 
 
 def _may_be_placed(job: Job) -> bool:
@@ -149,8 +156,8 @@ def obstacles(snapshot: Snapshot, job: Job) -> list[str]:
     """A line for each server that answers and is not used for the job."""
     lines = []
     for name in sorted(snapshot.nodes):
-        node, fitness = snapshot.nodes[name], snapshot.checks.get((name, job.spec.environment))
-        if node.state is not NodeState.UP or name in snapshot.drained or not job.spec.environment:
+        fitness = snapshot.checks.get((name, job.spec.environment))
+        if not _is_up(snapshot, name) or not job.spec.environment:
             continue
         if fitness is None:
             what = "its setup and its environment are" if job.spec.setup else "its environment is"
@@ -179,8 +186,8 @@ def headline(snapshot: Snapshot, job: Job) -> str:
 def _asked(snapshot: Snapshot, job: Job) -> Iterator[Fitness | None]:
     return (
         snapshot.checks.get((name, job.spec.environment))
-        for name, node in sorted(snapshot.nodes.items())
-        if node.state is NodeState.UP and name not in snapshot.drained
+        for name in sorted(snapshot.nodes)
+        if _is_up(snapshot, name)
     )
 
 

@@ -38,32 +38,39 @@ def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
     headlines: dict[JobId, str] = {}
     array_jobs: list[Job] = []
     for job in snapshot.jobs.values():
-        spec = job.spec
-        if job.state is not pending or not (
-            job.awaits or job.unmet or spec.begin or spec.seat is not None
-        ):
+        if job.state is not pending or not _waits(job):
             continue
         if line := _own(job, snapshot.now):
             headlines[job.id] = line
-        elif spec.seat is not None and spec.seat.limit:
+        elif _limit(job):
             array_jobs.append(job)
-    if not array_jobs:
-        return headlines
-    array_jobs.sort(key=lambda job: job.id)
-    occupancy = Counter(_array(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES)
-    for job in array_jobs:
-        if job.wish is not Wish.RUN or job.not_before > snapshot.now:
-            continue
-        occupancy[_array(job)] += 1
-        if occupancy[_array(job)] > _limit(job):
-            headlines[job.id] = f"at most {_limit(job)} of array {_array(job)} at once"
+    if array_jobs:
+        headlines.update(_beyond_limits(snapshot, array_jobs))
     return headlines
 
 
-def _may_be_gated(job: Job) -> bool:
+def _beyond_limits(snapshot: Snapshot, array_jobs: list[Job]) -> dict[JobId, str]:
+    """Headlines of those that are too many of their array."""
+    headlines = {}
+    occupancy = Counter(_array(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES)
+    for job in sorted(array_jobs, key=lambda job: job.id):
+        if job.wish is not Wish.RUN or job.not_before > snapshot.now:
+            continue
+        array, limit = _array(job), _limit(job)
+        occupancy[array] += 1
+        if occupancy[array] > limit:
+            headlines[job.id] = f"at most {limit} of array {array} at once"
+    return headlines
+
+
+def _waits(job: Job) -> bool:
+    """Is there a gate that it may be behind?"""
     spec = job.spec
-    waits = job.awaits or job.unmet or spec.begin or spec.seat is not None
-    return bool(waits) and job.state is JobState.PENDING
+    return bool(job.awaits or job.unmet or spec.begin or spec.seat is not None)
+
+
+def _may_be_gated(job: Job) -> bool:
+    return job.state is JobState.PENDING and _waits(job)
 
 
 def opened(snapshot: Snapshot) -> Snapshot:
@@ -179,21 +186,18 @@ _ENDED = {
 
 def told_of_end(jobs: Mapping[JobId, Job], ended: Job) -> dict[JobId, Job]:
     """Those of `jobs` that waited for the end of `ended`, now that it came."""
-    waiters = {}
-    for name, job in jobs.items():
-        if job.awaits and any(dependency.job == ended.id for dependency in job.awaits):
-            broken_dependencies = [
-                dependency
-                for dependency in job.awaits
-                if dependency.job == ended.id and not met(dependency, ended.state)
-            ]
-            unmet = (
-                unmet_line(broken_dependencies[0], ended.state)
-                if broken_dependencies and not job.unmet
-                else job.unmet
-            )
-            open_dependencies = tuple(
-                dependency for dependency in job.awaits if dependency.job != ended.id
-            )
-            waiters[name] = replace(job, awaits=open_dependencies, unmet=unmet)
-    return waiters
+    return {
+        name: _after_end(job, ended)
+        for name, job in jobs.items()
+        if any(dependency.job == ended.id for dependency in job.awaits)
+    }
+
+
+def _after_end(job: Job, ended: Job) -> Job:
+    ended_dependencies = [dependency for dependency in job.awaits if dependency.job == ended.id]
+    open_dependencies = tuple(dependency for dependency in job.awaits if dependency.job != ended.id)
+    unmet = job.unmet
+    for dependency in ended_dependencies:
+        if not unmet and not met(dependency, ended.state):
+            unmet = unmet_line(dependency, ended.state)
+    return replace(job, awaits=open_dependencies, unmet=unmet)

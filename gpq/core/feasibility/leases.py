@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpq.core.model.events import Exited
 from gpq.core.model.jobs import HOLDS_DEVICES, Job
-from gpq.core.model.nodes import NodeState, is_connecting
+from gpq.core.model.nodes import Node, NodeState, is_connecting
 from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
@@ -75,29 +75,31 @@ def silence(snapshot: Snapshot, job: Job, now: Seconds) -> Silence | None:
     if job.state not in HOLDS_DEVICES or job.placement is None:
         return None
     ended_nodes = {name for name, _ in job.exits}
-    silent_nodes: list[NodeId] = []
-    longest = 0.0
-    for name, _ in job.placement.parts:
-        node = snapshot.nodes.get(name)
-        if name in ended_nodes or (node is not None and node.state is not NodeState.UNREACHABLE):
-            continue
-        silent_nodes.append(name)
-        longest = max(
-            longest, now - node.silent_since if node is not None and node.silent_since else 0.0
-        )
+    silent_nodes = {
+        name: snapshot.nodes.get(name)
+        for name, _ in job.placement.parts
+        if name not in ended_nodes and _is_silent(snapshot.nodes.get(name))
+    }
     if not silent_nodes:
         return None
-    patience_left = patience(job) - longest
+    longest = max(_silent_seconds(node, now) for node in silent_nodes.values())
     connecting = all(
-        (node := snapshot.nodes.get(name)) is not None and is_connecting(node, now)
-        for name in silent_nodes
+        node is not None and is_connecting(node, now) for node in silent_nodes.values()
     )
-    return Silence(
-        tuple(silent_nodes),
-        longest,
-        None if patience_left == float("inf") else max(patience_left, 0.0),
-        connecting,
-    )
+    requeue_in = None
+    if job.spec.requeue_on_lost > 0:
+        requeue_in = max(patience(job) - longest, 0.0)
+    return Silence(tuple(silent_nodes), longest, requeue_in, connecting)
+
+
+def _is_silent(node: Node | None) -> bool:
+    return node is None or node.state is NodeState.UNREACHABLE
+
+
+def _silent_seconds(node: Node | None, now: Seconds) -> Seconds:
+    if node is None or not node.silent_since:
+        return 0.0
+    return max(now - node.silent_since, 0.0)
 
 
 def span(seconds: Seconds) -> str:
