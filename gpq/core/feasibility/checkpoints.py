@@ -87,8 +87,9 @@ def holders(snapshot: Snapshot, job: Job) -> list[NodeId]:
     if job.files is None:
         return []
     up = [name for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is NodeState.UP]
+    home = job.files.node
     seeing = [name for name in up if shares(snapshot, job, name)]
-    return sorted(seeing, key=lambda name: (name != job.files.node if job.files else False, name))
+    return sorted(seeing, key=lambda name: (name != home, name))
 
 
 def apart(snapshot: Snapshot, placement: Placement) -> list[NodeId]:
@@ -119,9 +120,12 @@ def out_of_reach(snapshot: Snapshot, job: Job) -> str:
         return ""
     node = job.files.node
     holder = snapshot.nodes.get(node)
-    condition = "does not answer" if holder is not None else "is not in the configuration any more"
-    if holder is not None and is_connecting(holder, snapshot.now):
+    if holder is None:
+        condition = "is not in the configuration any more"
+    elif is_connecting(holder, snapshot.now):
         condition = "is being connected to"
+    else:
+        condition = "does not answer"
     return f"its newest checkpoint is on server {node}, which {condition}"
 
 
@@ -175,4 +179,6 @@ def _rate(snapshot: Snapshot, source: NodeId, node: NodeId) -> float:
     if (source, node) in snapshot.rates:
         return snapshot.rates[source, node]
     rates = [snapshot.rates[way] for way in sorted(snapshot.rates)]
-    return sum(rates) / len(rates) if rates else ASSUMED_RATE
+    if not rates:
+        return ASSUMED_RATE
+    return sum(rates) / len(rates)

@@ -91,7 +91,7 @@ def _is_used(jobs: Mapping[JobId, Job], node: NodeId, environment: str) -> bool:
 
 def _nodes(job: Job) -> Iterator[NodeId]:
     over = {name for name, _ in job.exits}
-    return (name for name, _ in (job.placement.parts if job.placement else ()) if name not in over)
+    return (name for name, _ in job.parts if name not in over)
 
 
 def folded(checks: Checks, event: EnvironmentSeen, jobs: Mapping[JobId, Job]) -> Checks:
@@ -118,11 +118,9 @@ def hopeful(checks: Checks, environment: str) -> Checks:
     unfit_keys = {
         key for key, fitness in checks.items() if key[1] == environment and not fitness.fit
     }
-    return (
-        {key: fitness for key, fitness in checks.items() if key not in unfit_keys}
-        if unfit_keys
-        else checks
-    )
+    if not unfit_keys:
+        return checks
+    return {key: fitness for key, fitness in checks.items() if key not in unfit_keys}
 
 
 def without(checks: Checks, node: NodeId, jobs: Mapping[JobId, Job]) -> Checks:
@@ -178,9 +176,9 @@ def headline(snapshot: Snapshot, job: Job) -> str:
     reasons = {fitness.reason for fitness in findings if fitness is not None and not fitness.fit}
     if any(fitness is None for fitness in _asked(snapshot, job)):
         return "its setup runs" if job.spec.setup else "its environment is checked"
-    return (
-        f"no server fits: {reasons.pop()}" if len(reasons) == 1 else "no server has its environment"
-    )
+    if len(reasons) == 1:
+        return f"no server fits: {reasons.pop()}"
+    return "no server has its environment"
 
 
 def _asked(snapshot: Snapshot, job: Job) -> Iterator[Fitness | None]:
@@ -200,4 +198,6 @@ def fixes(snapshot: Snapshot, job: Job) -> list[str]:
         and not fitness.fit
     ]
     repairs = list(dict.fromkeys(fitness.fix for fitness in unfit if fitness.fix))
-    return [*repairs, f"gpq looks again every {UNFIT_FOR:.0f} s"] if unfit else []
+    if not unfit:
+        return []
+    return [*repairs, f"gpq looks again every {UNFIT_FOR:.0f} s"]

@@ -101,18 +101,19 @@ def _own(job: Job, now: Seconds) -> str:
     if job.unmet:
         return job.unmet
     if job.awaits:
-        return (
-            "after"
-            f" {', '.join(map(_short, job.awaits[:3]))}"
-            f"{' and others' if len(job.awaits) > 3 else ''}"
-        )
+        first = ", ".join(map(_short, job.awaits[:3]))
+        if len(job.awaits) > 3:
+            return f"after {first} and others"
+        return f"after {first}"
     if job.spec.begin > now:
         return f"begins in {span(job.spec.begin - now)}"
     return ""
 
 
 def _short(dependency: Dependency) -> str:
-    return f"job {dependency.job}" if dependency.on is On.OK else f"job {dependency}"
+    if dependency.on is On.OK:
+        return f"job {dependency.job}"
+    return f"job {dependency}"
 
 
 def gate(snapshot: Snapshot, job: Job) -> Gate | None:
@@ -122,7 +123,9 @@ def gate(snapshot: Snapshot, job: Job) -> Gate | None:
     if headline is None:
         return None
     reasons = [_awaited(snapshot, dependency) for dependency in job.awaits]
-    remedies = [f"`gpq edit {job.id} --after none` lets it go without them"] if job.awaits else []
+    remedies = []
+    if job.awaits:
+        remedies.append(f"`gpq edit {job.id} --after none` lets it go without them")
     if job.spec.begin > snapshot.now:
         reasons.append(f"it was submitted to begin in {span(job.spec.begin - snapshot.now)}")
         remedies.append(f"`gpq edit {job.id} --begin now` lets it go at once")
@@ -141,12 +144,10 @@ def gate(snapshot: Snapshot, job: Job) -> Gate | None:
 
 def _awaited(snapshot: Snapshot, dependency: Dependency) -> str:
     prerequisite = snapshot.jobs.get(dependency.job)
-    description = (
-        f" ({prerequisite.name or prerequisite.spec.argv[0]}, {prerequisite.state})"
-        if prerequisite is not None
-        else ""
-    )
-    return f"job {dependency.job}{description} {_SAID[dependency.on]}"
+    if prerequisite is None:
+        return f"job {dependency.job} {_SAID[dependency.on]}"
+    name = prerequisite.name or prerequisite.spec.argv[0]
+    return f"job {dependency.job} ({name}, {prerequisite.state}) {_SAID[dependency.on]}"
 
 
 def _array(job: Job) -> JobId:

@@ -31,7 +31,9 @@ def patience(job: Job) -> Seconds:
     """Of silence after which a part of the job's attempt is given up; infinite for a job without a
     lease."""
     lease = job.spec.requeue_on_lost
-    return lease + margin(lease) if lease > 0 else float("inf")
+    if lease <= 0:
+        return float("inf")
+    return lease + margin(lease)
 
 
 def given_up(snapshot: Snapshot, node: NodeId, silent: Seconds, now: Seconds) -> list[Exited]:
@@ -60,26 +62,22 @@ class Silence:
     connecting: bool = False
 
     def __str__(self) -> str:
-        plural = len(self.nodes) > 1
-        servers = f"server{'s' if plural else ''} {', '.join(self.nodes)}"
+        noun, be, do = "server", "is", "does"
+        if len(self.nodes) > 1:
+            noun, be, do = "servers", "are", "do"
+        names = ", ".join(self.nodes)
         if self.connecting:
-            return f"not known yet: {servers} {'are' if plural else 'is'} being connected to"
-        cause = f"{servers} {'do' if plural else 'does'} not answer"
-        return (
-            f"unknown since {span(self.seconds)}: {cause}" if self.seconds else f"unknown: {cause}"
-        )
+            return f"not known yet: {noun} {names} {be} being connected to"
+        if self.seconds:
+            return f"unknown since {span(self.seconds)}: {noun} {names} {do} not answer"
+        return f"unknown: {noun} {names} {do} not answer"
 
 
 def silence(snapshot: Snapshot, job: Job, now: Seconds) -> Silence | None:
     """None for a job that holds nothing, or all of whose nodes answer."""
-    if job.state not in HOLDS_DEVICES or job.placement is None:
+    if job.state not in HOLDS_DEVICES:
         return None
-    ended_nodes = {name for name, _ in job.exits}
-    silent_nodes = {
-        name: snapshot.nodes.get(name)
-        for name, _ in job.placement.parts
-        if name not in ended_nodes and _is_silent(snapshot.nodes.get(name))
-    }
+    silent_nodes = _silent_nodes(snapshot, job)
     if not silent_nodes:
         return None
     longest = max(_silent_seconds(node, now) for node in silent_nodes.values())
@@ -92,8 +90,15 @@ def silence(snapshot: Snapshot, job: Job, now: Seconds) -> Silence | None:
     return Silence(tuple(silent_nodes), longest, requeue_in, connecting)
 
 
-def _is_silent(node: Node | None) -> bool:
-    return node is None or node.state is NodeState.UNREACHABLE
+def _silent_nodes(snapshot: Snapshot, job: Job) -> dict[NodeId, Node | None]:
+    """Where parts of it may run, and nobody can tell; None: not configured any more."""
+    ended_nodes = {name for name, _ in job.exits}
+    nodes = {name: snapshot.nodes.get(name) for name in job.nodes if name not in ended_nodes}
+    return {
+        name: node
+        for name, node in nodes.items()
+        if node is None or node.state is NodeState.UNREACHABLE
+    }
 
 
 def _silent_seconds(node: Node | None, now: Seconds) -> Seconds:

@@ -44,7 +44,7 @@ def is_fixed(job: Job, snapshot: Snapshot) -> bool:
     # Silence is not death: what runs on a node that does not answer stays where it is.
     return any(
         (node := snapshot.nodes.get(name)) is None or node.state is NodeState.UNREACHABLE
-        for name, _ in (job.placement.parts if job.placement else ())
+        for name, _ in job.parts
     )
 
 
@@ -68,11 +68,7 @@ def _has_to_yield(job: Job, snapshot: Snapshot) -> bool:
 
 def drained_under(job: Job, snapshot: Snapshot) -> list[NodeId]:
     """Drained nodes that the job is on."""
-    return [
-        name
-        for name, _ in (job.placement.parts if job.placement else ())
-        if name in snapshot.drained
-    ]
+    return [name for name, _ in job.parts if name in snapshot.drained]
 
 
 def must_leave(job: Job, snapshot: Snapshot) -> bool:

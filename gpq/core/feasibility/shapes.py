@@ -198,11 +198,7 @@ def gpu_range(job: Job, total: int, gpu_type: str = "") -> tuple[int, int]:
         return spec.min_gpus, spec.min_gpus
     most = min(spec.max_gpus or total, 1 if is_slice(gpu_type) else total)
     declared = job.profile.declared
-    largest = (
-        declared.max_batch_size
-        if declared.adaptive and declared.max_batch_size > 0
-        else declared.batch_size
-    )
+    largest = declared.largest_batch
     if largest > 0:
         most = min(most, max(largest // max(declared.min_atomic_batch, 1), 1))
     return spec.min_gpus, max(most, spec.min_gpus)

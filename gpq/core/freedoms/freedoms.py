@@ -78,11 +78,7 @@ def _most(job: Job, declared: Declared, snapshot: Snapshot) -> int:
         and device.memory_mib >= spec.min_gpu_memory_mib
     )
     most = max(types.values(), default=0)
-    largest = (
-        declared.max_batch_size
-        if declared.adaptive and declared.max_batch_size > 0
-        else declared.batch_size
-    )
+    largest = declared.largest_batch
     return min(most, spec.max_gpus or most, max(largest // max(declared.min_atomic_batch, 1), 1))
 
 

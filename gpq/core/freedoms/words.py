@@ -19,24 +19,30 @@ def of_size(snapshot: Snapshot, job: Job) -> list[str]:
         return [_of_kept_size(snapshot, job)]
     if ACCUMULATE not in job.profile.lost:
         return []
-    why, needed = blamed(job, ACCUMULATE), least_at_once(declared)
+    reason = _of_least_size(snapshot, job, least_at_once(declared))
+    return [reason] if reason else []
+
+
+def _of_least_size(snapshot: Snapshot, job: Job, needed: int) -> str:
+    """Of a job that may not accumulate."""
+    why = blamed(job, ACCUMULATE)
     is_narrowed = bound(job, snapshot) is not job
     if is_cramped(job) and not is_narrowed:
-        return [
+        return (
             "no number of GPUs that it may have holds its base batch at once: each runs its whole"
             f" share, since {why}"
-        ]
+        )
     if is_cramped(job) and is_asked_for(job):
-        return [
+        return (
             f"it moves to {_gpus(needed)} or more once they are free, and until then each runs its"
             f" whole share at once: its base batch is not run in parts, since {why}"
-        ]
+        )
     if is_narrowed:
-        return [
+        return (
             f"it gets {_gpus(needed)} at least, which hold its base batch at once: it is not run in"
             f" parts, since {why}"
-        ]
-    return []
+        )
+    return ""
 
 
 def _of_kept_size(snapshot: Snapshot, job: Job) -> str:
