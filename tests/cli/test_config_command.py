@@ -41,7 +41,7 @@ def test_the_policies_are_listed_and_the_chosen_one_is_marked(gpq: Gpq, home: Pa
 
 @pytest.mark.parametrize("command", ["show", "check", "path", "policies"])
 def test_all_that_config_says_in_json_has_a_schema(gpq: Gpq, command: str) -> None:
-    assert json.loads(ok(gpq, "config", command, "--json"))["schema"] == 1
+    assert json.loads(ok(gpq, "config", command, "--json"))["schema"] == 2
 
 
 def test_what_config_show_prints_is_a_configuration(gpq: Gpq, home: Path) -> None:

@@ -51,8 +51,9 @@ def let_go(jobs: Mapping[JobId, Job], at: Seconds) -> dict[JobId, Job]:
     """Jobs that waited for the end of another, which came."""
     jobs_after = {}
     for name, job in jobs.items():
-        queued = job.account.mark is not None and job.state is JobState.PENDING
-        jobs_after[name] = replace(job, account=replace(job.account, mark=at)) if queued else job
+        if job.account.mark is not None and job.state is JobState.PENDING:
+            job = replace(job, account=replace(job.account, mark=at))
+        jobs_after[name] = job
     return jobs_after
 
 

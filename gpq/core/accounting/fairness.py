@@ -260,23 +260,23 @@ def _examples(job: Job) -> float | None:
 def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> list[UserFairness]:
     """One row a user, sorted by name, from the answer of `fairness_by_job`."""
     jobs_by_user: dict[str, list[Job]] = defaultdict(list)
+    total_gpus = 0
     for job in active(snapshot):
         jobs_by_user[job.spec.user].append(job)
-    total_gpus = sum(job.replicas for own in jobs_by_user.values() for job in own)
+        total_gpus += job.replicas
     rows = []
     for user, own in sorted(jobs_by_user.items()):
         gpus = sum(job.replicas for job in own)
         job_rows = [jobs[job.id] for job in own if job.id in jobs]
-        rhos = [row.rho for row in job_rows if row.rho is not None]
         rows.append(
             UserFairness(
                 user,
                 len(own),
                 gpus,
-                gpus / total_gpus if total_gpus else 0.0,
+                gpus / max(total_gpus, 1),
                 1.0 / len(jobs_by_user),
                 _mean([row.speedup for row in job_rows if row.speedup is not None]),
-                max(rhos, default=None),
+                max((row.rho for row in job_rows if row.rho is not None), default=None),
                 sum(job.service_at(snapshot.now) for job in own),
             )
         )

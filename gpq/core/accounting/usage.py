@@ -7,7 +7,7 @@ Pure; knows no window and no user's question (`report` does).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpq.core.accounting.accrual import is_failure
 from gpq.core.model.accounts import Account, Span, Tally, restart_spans
@@ -138,22 +138,20 @@ def _end_hold(
 
 def _over(start: Launched, event: End, stop: Seconds | None, again: bool) -> Spell:
     ended = max(event.exit.ended_at or event.at, start.at)
-    tally = event.tally
     stopping_at = stop if isinstance(event, Stopped) else None
-    return Spell(
-        start.job,
-        again,
-        start.placement.counts,
-        start.at,
-        ended,
-        tally.worth if tally is not None else None,
-        restart_spans(again, start.at, tally, stopping_at, ended) if tally is not None else (),
-        is_failure(event),
-    )
+    spell = _spell(start, event.tally, again, stopping_at, ended)
+    return replace(spell, failed=is_failure(event))
 
 
 def _running(start: Launched, now: Seconds, tally: Tally | None, again: bool) -> Spell:
-    ended = max(now, start.at)
-    spans = restart_spans(again, start.at, tally, None, ended) if tally is not None else ()
-    worth = tally.worth if tally is not None else None
-    return Spell(start.job, again, start.placement.counts, start.at, ended, worth, spans)
+    return _spell(start, tally, again, None, max(now, start.at))
+
+
+def _spell(
+    start: Launched, tally: Tally | None, again: bool, stopping_at: Seconds | None, ended: Seconds
+) -> Spell:
+    parts = start.placement.counts
+    if tally is None:
+        return Spell(start.job, again, parts, start.at, ended)
+    spans = restart_spans(again, start.at, tally, stopping_at, ended)
+    return Spell(start.job, again, parts, start.at, ended, tally.worth, spans)

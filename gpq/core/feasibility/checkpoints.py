@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gpq.core.model.events import Staged
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import NodeState, is_connecting
-from gpq.core.model.placements import Placement, Shape
+from gpq.core.model.placements import FilesAt, Placement, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
 
@@ -39,13 +39,14 @@ class Staging:
     note: str = ""  # what it waits for
 
     def __str__(self) -> str:
-        text = (
-            f"brings {self.what}: {size(self.done)} of {size(self.total)}"
-            if self.total
-            else f"looks for {self.what}"
-        )
-        text += f", {size(int(self.rate))}/s" if self.rate else ""
-        return f"{text}; {self.note}" if self.note else text
+        text = f"looks for {self.what}"
+        if self.total:
+            text = f"brings {self.what}: {size(self.done)} of {size(self.total)}"
+        if self.rate:
+            text += f", {size(int(self.rate))}/s"
+        if self.note:
+            text += f"; {self.note}"
+        return text
 
 
 def size(count: int) -> str:
@@ -86,8 +87,9 @@ def holders(snapshot: Snapshot, job: Job) -> list[NodeId]:
     if job.files is None:
         return []
     up = [name for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is NodeState.UP]
+    home = job.files.node
     seeing = [name for name in up if shares(snapshot, job, name)]
-    return sorted(seeing, key=lambda name: (name != job.files.node if job.files else False, name))
+    return sorted(seeing, key=lambda name: (name != home, name))
 
 
 def apart(snapshot: Snapshot, placement: Placement) -> list[NodeId]:
@@ -118,9 +120,12 @@ def out_of_reach(snapshot: Snapshot, job: Job) -> str:
         return ""
     node = job.files.node
     holder = snapshot.nodes.get(node)
-    condition = "does not answer" if holder is not None else "is not in the configuration any more"
-    if holder is not None and is_connecting(holder, snapshot.now):
+    if holder is None:
+        condition = "is not in the configuration any more"
+    elif is_connecting(holder, snapshot.now):
         condition = "is being connected to"
+    else:
+        condition = "does not answer"
     return f"its newest checkpoint is on server {node}, which {condition}"
 
 
@@ -140,24 +145,33 @@ def bringing_seconds(
     """By shape: how long it takes to bring the newest checkpoint to where the shape must lead,
     bytes / rate + FIXED, by the slowest way there; 0 where there is room for it on servers that see
     it. `offered`: devices by type."""
-    size_, files = job.profile.checkpoint_bytes, job.files
-    if files is None or not size_:
+    if job.files is None or not job.profile.checkpoint_bytes:
         return [0.0] * len(shapes)
-    costs_by_type: dict[str, tuple[int, Seconds]] = {}
-    for name, devices in offered.items():
-        near = sum(len(ids) for node, ids in devices.items() if shares(snapshot, job, node))
-        far = [
-            _rate(snapshot, files.node, node)
-            for node in sorted(devices)
-            if not shares(snapshot, job, node)
-        ]
-        costs_by_type[name] = near, size_ / min(far) + FIXED if far else 0.0
+    costs_by_type = {
+        name: _bringing_cost(snapshot, job, job.files, devices) for name, devices in offered.items()
+    }
     nowhere = (0, 0.0)
+    costs = [costs_by_type.get(shape.gpu_type, nowhere) for shape in shapes]
     return [
         seconds if shape.replicas > room else 0.0
-        for shape in shapes
-        for room, seconds in [costs_by_type.get(shape.gpu_type, nowhere)]
+        for shape, (room, seconds) in zip(shapes, costs, strict=True)
     ]
+
+
+def _bringing_cost(
+    snapshot: Snapshot, job: Job, files: FilesAt, devices: Supply
+) -> tuple[int, Seconds]:
+    """Devices on servers that see the checkpoint, and how long the slowest way to the others
+    takes."""
+    room, rates = 0, []
+    for node in sorted(devices):
+        if shares(snapshot, job, node):
+            room += len(devices[node])
+        else:
+            rates.append(_rate(snapshot, files.node, node))
+    if not rates:
+        return room, 0.0
+    return room, job.profile.checkpoint_bytes / min(rates) + FIXED
 
 
 def _rate(snapshot: Snapshot, source: NodeId, node: NodeId) -> float:
@@ -165,4 +179,6 @@ def _rate(snapshot: Snapshot, source: NodeId, node: NodeId) -> float:
     if (source, node) in snapshot.rates:
         return snapshot.rates[source, node]
     rates = [snapshot.rates[way] for way in sorted(snapshot.rates)]
-    return sum(rates) / len(rates) if rates else ASSUMED_RATE
+    if not rates:
+        return ASSUMED_RATE
+    return sum(rates) / len(rates)

@@ -3,6 +3,8 @@ with them, until when."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gpq.core.feasibility import owners
 from gpq.core.feasibility.leases import span
 from gpq.core.feasibility.mobility import held_by
@@ -21,7 +23,9 @@ def gpus(count: int) -> str:
 
 def drain_line(snapshot: Snapshot, node: NodeId) -> str:
     reason = snapshot.drained[node]
-    return f"server {node} is drained{': ' + reason if reason else ''}"
+    if reason:
+        return f"server {node} is drained: {reason}"
+    return f"server {node} is drained"
 
 
 def drain_lines(snapshot: Snapshot) -> list[str]:
@@ -44,16 +48,20 @@ def condition(node: NodeId, device: Device, now: Seconds) -> str:
         case DeviceState.FOREIGN:
             return f"{device_name(node, device)} is {device.reason or 'used by somebody else'}"
         case _:
-            facts = [device.reason, f"for {span(now - device.since)}" if device.since else ""]
-            facts.append(
-                f"looked at again in {span(max(device.next_probe - now, 0.0))}"
-                if device.next_probe
-                else ""
-            )
-            details = ", ".join(fact for fact in facts if fact)
-            return (
-                f"{device_name(node, device)} is {device.state}{': ' + details if details else ''}"
-            )
+            details = ", ".join(_details(device, now))
+            if details:
+                return f"{device_name(node, device)} is {device.state}: {details}"
+            return f"{device_name(node, device)} is {device.state}"
+
+
+def _details(device: Device, now: Seconds) -> Iterator[str]:
+    """Why it may not be used, for how long, and until when."""
+    if device.reason:
+        yield device.reason
+    if device.since:
+        yield f"for {span(now - device.since)}"
+    if device.next_probe:
+        yield f"looked at again in {span(max(device.next_probe - now, 0.0))}"
 
 
 def out_of_use(snapshot: Snapshot, spec: JobSpec) -> list[str]:
@@ -67,12 +75,10 @@ def out_of_use(snapshot: Snapshot, spec: JobSpec) -> list[str]:
         and spec.gpu_type.casefold() in device.type.casefold()
         and device.memory_mib >= spec.min_gpu_memory_mib
     ]
-    overflow = (
-        [f"and {len(sentences) - MOST_LINES} more GPUs are out of use"]
-        if len(sentences) > MOST_LINES
-        else []
-    )
-    return sentences[:MOST_LINES] + overflow
+    if len(sentences) <= MOST_LINES:
+        return sentences
+    overflow = f"and {len(sentences) - MOST_LINES} more GPUs are out of use"
+    return [*sentences[:MOST_LINES], overflow]
 
 
 def intruders(snapshot: Snapshot, only: Job | None = None) -> list[tuple[str, JobId]]:
@@ -115,12 +121,14 @@ def reservation_line(snapshot: Snapshot, reservation: Reservation) -> str:
             f" {span(now - reservation.start)} now"
         )
     verb = "are" if len(reservation.devices) > 1 else "is"
-    whom = f"for {reservation.user}" if reservation.user else "and left alone by gpq"
-    when = (
-        f"for another {span(reservation.end - now)}"
-        if now >= reservation.start
-        else f"in {span(reservation.start - now)}, for {span(reservation.end - reservation.start)}"
-    )
+    whom = "and left alone by gpq"
+    if reservation.user:
+        whom = f"for {reservation.user}"
+    if now >= reservation.start:
+        when = f"for another {span(reservation.end - now)}"
+    else:
+        length = span(reservation.end - reservation.start)
+        when = f"in {span(reservation.start - now)}, for {length}"
     place = place_of(reservation, node)
     return f"{place} {verb} reserved {whom} {when} (reservation {reservation.id})"
 

@@ -38,27 +38,34 @@ def is_fit(checks: Checks, node: NodeId, environment: str) -> bool:
 def wanted(snapshot: Snapshot, only: NodeId | None = None) -> list[Prepare]:
     """What servers that answer are to look at now: each environment of jobs that may be placed,
     once a server."""
-    job_by_environment: dict[str, Job] = {}
-    for name in sorted(snapshot.jobs):
-        job = snapshot.jobs[name]
-        if (
-            job.spec.environment
-            and job.spec.environment not in job_by_environment
-            and _may_be_placed(job)
-        ):
-            job_by_environment[job.spec.environment] = job
+    job_by_environment = _jobs_by_environment(snapshot)
     if not job_by_environment:
         return []
     nodes = [only] if only is not None else sorted(snapshot.nodes)
     return [
         Prepare(node, environment, job_by_environment[environment].spec)
         for node in nodes
-        if node in snapshot.nodes
-        and snapshot.nodes[node].state is NodeState.UP
-        and node not in snapshot.drained
+        if _is_up(snapshot, node)
         for environment in sorted(job_by_environment)
         if _is_stale(snapshot, node, environment) and not _is_used(snapshot.jobs, node, environment)
     ]
+
+
+def _jobs_by_environment(snapshot: Snapshot) -> dict[str, Job]:
+    """The first job with each environment, of those that may be placed."""
+    job_by_environment: dict[str, Job] = {}
+    for name in sorted(snapshot.jobs):
+        job = snapshot.jobs[name]
+        environment = job.spec.environment
+        if environment and environment not in job_by_environment and _may_be_placed(job):
+            job_by_environment[environment] = job
+    return job_by_environment
+
+
+def _is_up(snapshot: Snapshot, name: NodeId) -> bool:
+    """Is it a server that answers, and is not drained?"""
+    node = snapshot.nodes.get(name)
+    return node is not None and node.state is NodeState.UP and name not in snapshot.drained
 
 
 def _may_be_placed(job: Job) -> bool:
@@ -84,7 +91,7 @@ def _is_used(jobs: Mapping[JobId, Job], node: NodeId, environment: str) -> bool:
 
 def _nodes(job: Job) -> Iterator[NodeId]:
     over = {name for name, _ in job.exits}
-    return (name for name, _ in (job.placement.parts if job.placement else ()) if name not in over)
+    return (name for name, _ in job.parts if name not in over)
 
 
 def folded(checks: Checks, event: EnvironmentSeen, jobs: Mapping[JobId, Job]) -> Checks:
@@ -111,11 +118,9 @@ def hopeful(checks: Checks, environment: str) -> Checks:
     unfit_keys = {
         key for key, fitness in checks.items() if key[1] == environment and not fitness.fit
     }
-    return (
-        {key: fitness for key, fitness in checks.items() if key not in unfit_keys}
-        if unfit_keys
-        else checks
-    )
+    if not unfit_keys:
+        return checks
+    return {key: fitness for key, fitness in checks.items() if key not in unfit_keys}
 
 
 def without(checks: Checks, node: NodeId, jobs: Mapping[JobId, Job]) -> Checks:
@@ -149,8 +154,8 @@ def obstacles(snapshot: Snapshot, job: Job) -> list[str]:
     """A line for each server that answers and is not used for the job."""
     lines = []
     for name in sorted(snapshot.nodes):
-        node, fitness = snapshot.nodes[name], snapshot.checks.get((name, job.spec.environment))
-        if node.state is not NodeState.UP or name in snapshot.drained or not job.spec.environment:
+        fitness = snapshot.checks.get((name, job.spec.environment))
+        if not _is_up(snapshot, name) or not job.spec.environment:
             continue
         if fitness is None:
             what = "its setup and its environment are" if job.spec.setup else "its environment is"
@@ -171,16 +176,16 @@ def headline(snapshot: Snapshot, job: Job) -> str:
     reasons = {fitness.reason for fitness in findings if fitness is not None and not fitness.fit}
     if any(fitness is None for fitness in _asked(snapshot, job)):
         return "its setup runs" if job.spec.setup else "its environment is checked"
-    return (
-        f"no server fits: {reasons.pop()}" if len(reasons) == 1 else "no server has its environment"
-    )
+    if len(reasons) == 1:
+        return f"no server fits: {reasons.pop()}"
+    return "no server has its environment"
 
 
 def _asked(snapshot: Snapshot, job: Job) -> Iterator[Fitness | None]:
     return (
         snapshot.checks.get((name, job.spec.environment))
-        for name, node in sorted(snapshot.nodes.items())
-        if node.state is NodeState.UP and name not in snapshot.drained
+        for name in sorted(snapshot.nodes)
+        if _is_up(snapshot, name)
     )
 
 
@@ -193,4 +198,6 @@ def fixes(snapshot: Snapshot, job: Job) -> list[str]:
         and not fitness.fit
     ]
     repairs = list(dict.fromkeys(fitness.fix for fitness in unfit if fitness.fix))
-    return [*repairs, f"gpq looks again every {UNFIT_FOR:.0f} s"] if unfit else []
+    if not unfit:
+        return []
+    return [*repairs, f"gpq looks again every {UNFIT_FOR:.0f} s"]

@@ -23,34 +23,41 @@ def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
     headlines: dict[JobId, str] = {}
     array_jobs: list[Job] = []
     for job in snapshot.jobs.values():
-        spec = job.spec
-        if job.state is not pending or not (
-            job.awaits or job.unmet or spec.begin or spec.seat is not None
-        ):
+        if job.state is not pending or not _waits(job):
             continue
         if line := _own(job, snapshot.now):
             headlines[job.id] = line
-        elif spec.seat is not None and spec.seat.limit:
+        elif array_limit(job):
             array_jobs.append(job)
-    if not array_jobs:
-        return headlines
-    array_jobs.sort(key=lambda job: job.id)
-    occupancy = Counter(
-        array_of(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES
-    )
-    for job in array_jobs:
-        if job.wish is not Wish.RUN or job.not_before > snapshot.now:
-            continue
-        occupancy[array_of(job)] += 1
-        if occupancy[array_of(job)] > array_limit(job):
-            headlines[job.id] = f"at most {array_limit(job)} of array {array_of(job)} at once"
+    if array_jobs:
+        headlines.update(_beyond_limits(snapshot, array_jobs))
     return headlines
 
 
-def may_be_gated(job: Job) -> bool:
+def _beyond_limits(snapshot: Snapshot, array_jobs: list[Job]) -> dict[JobId, str]:
+    """Headlines of those that are too many of their array."""
+    headlines = {}
+    occupancy = Counter(
+        array_of(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES
+    )
+    for job in sorted(array_jobs, key=lambda job: job.id):
+        if job.wish is not Wish.RUN or job.not_before > snapshot.now:
+            continue
+        array, limit = array_of(job), array_limit(job)
+        occupancy[array] += 1
+        if occupancy[array] > limit:
+            headlines[job.id] = f"at most {limit} of array {array} at once"
+    return headlines
+
+
+def _waits(job: Job) -> bool:
+    """Is there a gate that it may be behind?"""
     spec = job.spec
-    waits = job.awaits or job.unmet or spec.begin or spec.seat is not None
-    return bool(waits) and job.state is JobState.PENDING
+    return bool(job.awaits or job.unmet or spec.begin or spec.seat is not None)
+
+
+def may_be_gated(job: Job) -> bool:
+    return job.state is JobState.PENDING and _waits(job)
 
 
 def opened(snapshot: Snapshot) -> Snapshot:
@@ -81,18 +88,19 @@ def _own(job: Job, now: Seconds) -> str:
     if job.unmet:
         return job.unmet
     if job.awaits:
-        return (
-            "after"
-            f" {', '.join(map(_short, job.awaits[:3]))}"
-            f"{' and others' if len(job.awaits) > 3 else ''}"
-        )
+        first = ", ".join(map(_short, job.awaits[:3]))
+        if len(job.awaits) > 3:
+            return f"after {first} and others"
+        return f"after {first}"
     if job.spec.begin > now:
         return f"begins in {span(job.spec.begin - now)}"
     return ""
 
 
 def _short(dependency: Dependency) -> str:
-    return f"job {dependency.job}" if dependency.on is On.OK else f"job {dependency}"
+    if dependency.on is On.OK:
+        return f"job {dependency.job}"
+    return f"job {dependency}"
 
 
 def array_of(job: Job) -> JobId:
@@ -132,21 +140,18 @@ _ENDED = {
 
 def told_of_end(jobs: Mapping[JobId, Job], ended: Job) -> dict[JobId, Job]:
     """Those of `jobs` that waited for the end of `ended`, now that it came."""
-    waiters = {}
-    for name, job in jobs.items():
-        if job.awaits and any(dependency.job == ended.id for dependency in job.awaits):
-            broken_dependencies = [
-                dependency
-                for dependency in job.awaits
-                if dependency.job == ended.id and not met(dependency, ended.state)
-            ]
-            unmet = (
-                unmet_line(broken_dependencies[0], ended.state)
-                if broken_dependencies and not job.unmet
-                else job.unmet
-            )
-            open_dependencies = tuple(
-                dependency for dependency in job.awaits if dependency.job != ended.id
-            )
-            waiters[name] = replace(job, awaits=open_dependencies, unmet=unmet)
-    return waiters
+    return {
+        name: _after_end(job, ended)
+        for name, job in jobs.items()
+        if any(dependency.job == ended.id for dependency in job.awaits)
+    }
+
+
+def _after_end(job: Job, ended: Job) -> Job:
+    ended_dependencies = [dependency for dependency in job.awaits if dependency.job == ended.id]
+    open_dependencies = tuple(dependency for dependency in job.awaits if dependency.job != ended.id)
+    unmet = job.unmet
+    for dependency in ended_dependencies:
+        if not unmet and not met(dependency, ended.state):
+            unmet = unmet_line(dependency, ended.state)
+    return replace(job, awaits=open_dependencies, unmet=unmet)

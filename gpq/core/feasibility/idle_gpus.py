@@ -48,7 +48,9 @@ def unused(snapshot: Snapshot, job: Job) -> list[tuple[NodeId, DeviceId, Seconds
     for node, devices in job.placement.parts:
         for device in devices:
             at = snapshot.idle.get((node, device))
-            seconds = snapshot.now - max(at, job.started_at or at) if at is not None else 0.0
+            if at is None:
+                continue
+            seconds = snapshot.now - max(at, job.started_at or at)
             if seconds >= snapshot.config.idle_after:
                 idle_devices.append((node, device, seconds))
     return idle_devices

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpq.core.model.events import Exited
 from gpq.core.model.jobs import HOLDS_DEVICES, Job
-from gpq.core.model.nodes import NodeState, is_connecting
+from gpq.core.model.nodes import Node, NodeState, is_connecting
 from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
@@ -31,7 +31,9 @@ def patience(job: Job) -> Seconds:
     """Of silence after which a part of the job's attempt is given up; infinite for a job without a
     lease."""
     lease = job.spec.requeue_on_lost
-    return lease + margin(lease) if lease > 0 else float("inf")
+    if lease <= 0:
+        return float("inf")
+    return lease + margin(lease)
 
 
 def given_up(snapshot: Snapshot, node: NodeId, silent: Seconds, now: Seconds) -> list[Exited]:
@@ -60,44 +62,49 @@ class Silence:
     connecting: bool = False
 
     def __str__(self) -> str:
-        plural = len(self.nodes) > 1
-        servers = f"server{'s' if plural else ''} {', '.join(self.nodes)}"
+        noun, be, do = "server", "is", "does"
+        if len(self.nodes) > 1:
+            noun, be, do = "servers", "are", "do"
+        names = ", ".join(self.nodes)
         if self.connecting:
-            return f"not known yet: {servers} {'are' if plural else 'is'} being connected to"
-        cause = f"{servers} {'do' if plural else 'does'} not answer"
-        return (
-            f"unknown since {span(self.seconds)}: {cause}" if self.seconds else f"unknown: {cause}"
-        )
+            return f"not known yet: {noun} {names} {be} being connected to"
+        if self.seconds:
+            return f"unknown since {span(self.seconds)}: {noun} {names} {do} not answer"
+        return f"unknown: {noun} {names} {do} not answer"
 
 
 def silence(snapshot: Snapshot, job: Job, now: Seconds) -> Silence | None:
     """None for a job that holds nothing, or all of whose nodes answer."""
-    if job.state not in HOLDS_DEVICES or job.placement is None:
+    if job.state not in HOLDS_DEVICES:
         return None
-    ended_nodes = {name for name, _ in job.exits}
-    silent_nodes: list[NodeId] = []
-    longest = 0.0
-    for name, _ in job.placement.parts:
-        node = snapshot.nodes.get(name)
-        if name in ended_nodes or (node is not None and node.state is not NodeState.UNREACHABLE):
-            continue
-        silent_nodes.append(name)
-        longest = max(
-            longest, now - node.silent_since if node is not None and node.silent_since else 0.0
-        )
+    silent_nodes = _silent_nodes(snapshot, job)
     if not silent_nodes:
         return None
-    patience_left = patience(job) - longest
+    longest = max(_silent_seconds(node, now) for node in silent_nodes.values())
     connecting = all(
-        (node := snapshot.nodes.get(name)) is not None and is_connecting(node, now)
-        for name in silent_nodes
+        node is not None and is_connecting(node, now) for node in silent_nodes.values()
     )
-    return Silence(
-        tuple(silent_nodes),
-        longest,
-        None if patience_left == float("inf") else max(patience_left, 0.0),
-        connecting,
-    )
+    requeue_in = None
+    if job.spec.requeue_on_lost > 0:
+        requeue_in = max(patience(job) - longest, 0.0)
+    return Silence(tuple(silent_nodes), longest, requeue_in, connecting)
+
+
+def _silent_nodes(snapshot: Snapshot, job: Job) -> dict[NodeId, Node | None]:
+    """Where parts of it may run, and nobody can tell; None: not configured any more."""
+    ended_nodes = {name for name, _ in job.exits}
+    nodes = {name: snapshot.nodes.get(name) for name in job.nodes if name not in ended_nodes}
+    return {
+        name: node
+        for name, node in nodes.items()
+        if node is None or node.state is NodeState.UNREACHABLE
+    }
+
+
+def _silent_seconds(node: Node | None, now: Seconds) -> Seconds:
+    if node is None or not node.silent_since:
+        return 0.0
+    return max(now - node.silent_since, 0.0)
 
 
 def span(seconds: Seconds) -> str:

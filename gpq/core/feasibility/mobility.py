@@ -39,21 +39,24 @@ def is_fixed(job: Job, snapshot: Snapshot) -> bool:
     """Must a job that holds devices keep exactly those in this round?"""
     if job.state not in HOLDS_DEVICES:
         return False
-    if not is_leaving(job, snapshot):
-        yields = job.movable or job.spec.background or _has_to_yield(job, snapshot)
-        if job.state is not JobState.RUNNING or job.started_at is None or not yields:
-            return True
-        if (
-            not job.spec.background
-            and snapshot.now < settled_at(job, snapshot.config)
-            and not must_leave(job, snapshot)
-        ):
-            return True
+    if not is_leaving(job, snapshot) and _stays(job, snapshot):
+        return True
     # Silence is not death: what runs on a node that does not answer stays where it is.
     return any(
         (node := snapshot.nodes.get(name)) is None or node.state is NodeState.UNREACHABLE
-        for name, _ in (job.placement.parts if job.placement else ())
+        for name, _ in job.parts
     )
+
+
+def _stays(job: Job, snapshot: Snapshot) -> bool:
+    """May a job not be stopped now, or has it not run long enough?"""
+    if job.state is not JobState.RUNNING or job.started_at is None:
+        return True
+    if job.spec.background:
+        return False
+    if not job.movable and not _has_to_yield(job, snapshot):
+        return True
+    return snapshot.now < settled_at(job, snapshot.config) and not must_leave(job, snapshot)
 
 
 def _has_to_yield(job: Job, snapshot: Snapshot) -> bool:
@@ -65,11 +68,7 @@ def _has_to_yield(job: Job, snapshot: Snapshot) -> bool:
 
 def drained_under(job: Job, snapshot: Snapshot) -> list[NodeId]:
     """Drained nodes that the job is on."""
-    return [
-        name
-        for name, _ in (job.placement.parts if job.placement else ())
-        if name in snapshot.drained
-    ]
+    return [name for name, _ in job.parts if name in snapshot.drained]
 
 
 def must_leave(job: Job, snapshot: Snapshot) -> bool:

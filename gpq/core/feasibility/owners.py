@@ -40,20 +40,16 @@ def folded(
     """Reservations after a report of `node`. The same mapping where nothing changes."""
     if node.state is not NodeState.UP:
         return reservations
-    owner_reservations = [
-        reservation
-        for reservation in reservations.values()
-        if reservation.node == node.id and is_owners(reservation)
-    ]
+    owner_reservations = _by_owners(reservations, node)
     present = bool(presence(node))
-    if present and any(reservation.user == node.owner for reservation in owner_reservations):
-        return reservations
     if not present and not owner_reservations:
         return reservations
+    if present and any(own.user == node.owner for own in owner_reservations.values()):
+        return reservations
     other_reservations = {
-        name: reservation
-        for name, reservation in reservations.items()
-        if reservation not in owner_reservations
+        number: reservation
+        for number, reservation in reservations.items()
+        if number not in owner_reservations
     }
     if not present:
         return other_reservations
@@ -61,6 +57,15 @@ def folded(
     return {
         **other_reservations,
         number: Reservation(number, node.id, now, FOR_EVER, (), node.owner, ITS_OWNER),
+    }
+
+
+def _by_owners(reservations: Mapping[int, Reservation], node: Node) -> dict[int, Reservation]:
+    """Those of the server that the presence of an owner made."""
+    return {
+        number: reservation
+        for number, reservation in reservations.items()
+        if reservation.node == node.id and is_owners(reservation)
     }
 
 

@@ -27,10 +27,7 @@ NOTHING: Barred = frozenset()
 def barred(snapshot: Snapshot, job: Job) -> Barred:
     """Devices that reservations of others keep this job from, now, those of owners that it could
     not leave for them, and those where its checkpoint cannot be brought."""
-    closed_nodes = [
-        node for node in snapshot.nodes.values() if node.owner and not owners.suits(job, node)
-    ]
-    closed_nodes += [snapshot.nodes[name] for name in closed_to(snapshot, job)]
+    closed_nodes = _closed_nodes(snapshot, job)
     if not snapshot.reservations and not closed_nodes:
         return NOTHING
     reserved = (
@@ -39,9 +36,14 @@ def barred(snapshot: Snapshot, job: Job) -> Barred:
         if keeps_out(reservation, job, snapshot.now)
         for device in devices_of(reservation, snapshot.nodes.get(reservation.node))
     )
-    return frozenset(
-        [*reserved, *((node.id, device.id) for node in closed_nodes for device in node.devices)]
-    )
+    closed = ((node.id, device.id) for node in closed_nodes for device in node.devices)
+    return frozenset([*reserved, *closed])
+
+
+def _closed_nodes(snapshot: Snapshot, job: Job) -> list[Node]:
+    """Of owners that it could not leave for them, and where its checkpoint cannot be brought."""
+    nodes = [node for node in snapshot.nodes.values() if node.owner and not owners.suits(job, node)]
+    return nodes + [snapshot.nodes[name] for name in closed_to(snapshot, job)]
 
 
 def keeps_out(reservation: Reservation, job: Job, now: Seconds) -> bool:
@@ -63,11 +65,9 @@ def _lead(reservation: Reservation, job: Job, now: Seconds) -> Seconds:
 
 def devices_of(reservation: Reservation, node: Node | None) -> tuple[DeviceId, ...]:
     """All of the node's where none is named."""
-    return (
-        reservation.devices or tuple(device.id for device in node.devices)
-        if node is not None
-        else reservation.devices
-    )
+    if reservation.devices or node is None:
+        return reservation.devices
+    return tuple(device.id for device in node.devices)
 
 
 def reserved_under(job: Job, snapshot: Snapshot) -> list[Reservation]:
@@ -93,37 +93,27 @@ def current(snapshot: Snapshot, now: Seconds) -> list[Reservation]:
     )
 
 
-def _graces(snapshot: Snapshot) -> set[Seconds]:
-    """Of jobs that have not declared themselves."""
+def _graces(snapshot: Snapshot, *, movable: bool) -> set[Seconds]:
+    """Of jobs that hold devices, and can be moved or not: those have not declared themselves."""
     return {
         job.spec.grace
         for job in snapshot.jobs.values()
-        if job.placement is not None and not job.movable
+        if job.placement is not None and job.movable is movable
     }
 
 
 def next_change(snapshot: Snapshot) -> Seconds:
     """When a reservation begins to matter to a running job, begins or ends; infinite where none
     will."""
-    moments = [float("inf")]
-    for reservation in current(snapshot, snapshot.now):
-        graces = {
-            job.spec.grace
-            for job in snapshot.jobs.values()
-            if job.placement is not None and job.movable
-        }
-        moments += [
-            moment for moment in (reservation.start, reservation.end) if moment > snapshot.now
-        ]
+    reservations = current(snapshot, snapshot.now)
+    if not reservations:
+        return float("inf")
+    graces = _graces(snapshot, movable=True)
+    owner_graces = _graces(snapshot, movable=False)
+    moments: list[Seconds] = []
+    for reservation in reservations:
+        moments += [reservation.start, reservation.end]
+        moments += [reservation.start - grace for grace in graces]
         if owners.is_owners(reservation):
-            moments += [
-                reservation.start + grace
-                for grace in sorted(_graces(snapshot))
-                if reservation.start + grace > snapshot.now
-            ]
-        moments += [
-            reservation.start - grace
-            for grace in sorted(graces)
-            if reservation.start - grace > snapshot.now
-        ]
-    return min(moments)
+            moments += [reservation.start + grace for grace in owner_graces]
+    return min((moment for moment in moments if moment > snapshot.now), default=float("inf"))

@@ -60,15 +60,25 @@ def supply(
             continue
         devices = tuple(device.id for device in node.devices if usable(device, job.spec))
         if occupants or reserved:
-            devices = tuple(
-                device
-                for device in devices
-                if occupants.get((node.id, device), job.id) == job.id
-                and (node.id, device) not in reserved
-            )
+            devices = _open_devices(node.id, devices, job, occupants, reserved)
         if devices:
             devices_by_node[node.id] = devices
     return devices_by_node
+
+
+def _open_devices(
+    node: NodeId,
+    devices: tuple[DeviceId, ...],
+    job: Job,
+    occupants: Mapping[tuple[NodeId, DeviceId], JobId],
+    reserved: Barred,
+) -> tuple[DeviceId, ...]:
+    """Those that no other job occupies, and no reservation keeps."""
+    return tuple(
+        device
+        for device in devices
+        if occupants.get((node, device), job.id) == job.id and (node, device) not in reserved
+    )
 
 
 def nodes_up(snapshot: Snapshot) -> list[Node]:
@@ -92,21 +102,18 @@ _latest: list[_Look] = []
 
 def _look(snapshot: Snapshot) -> _Look:
     nodes, drained = snapshot.nodes, snapshot.drained
-    look = _latest[-1] if _latest else None
-    if (
-        look is None
-        or look.nodes is not nodes
-        or look.drained != drained
-        or len(look.nodes) != len(nodes)
-    ):
-        up = tuple(
-            nodes[name]
-            for name in sorted(nodes)
-            if nodes[name].state is NodeState.UP and name not in drained
-        )
-        types = tuple(sorted({device.type for node in up for device in node.devices}))
-        look = _Look(nodes, drained, up, types)
-        _latest[:] = [look]
+    if _latest:
+        look = _latest[-1]
+        if look.nodes is nodes and look.drained == drained:
+            return look
+    up = tuple(
+        nodes[name]
+        for name in sorted(nodes)
+        if nodes[name].state is NodeState.UP and name not in drained
+    )
+    types = tuple(sorted({device.type for node in up for device in node.devices}))
+    look = _Look(nodes, drained, up, types)
+    _latest[:] = [look]
     return look
 
 
@@ -191,11 +198,7 @@ def gpu_range(job: Job, total: int, gpu_type: str = "") -> tuple[int, int]:
         return spec.min_gpus, spec.min_gpus
     most = min(spec.max_gpus or total, 1 if is_slice(gpu_type) else total)
     declared = job.profile.declared
-    largest = (
-        declared.max_batch_size
-        if declared.adaptive and declared.max_batch_size > 0
-        else declared.batch_size
-    )
+    largest = declared.largest_batch
     if largest > 0:
         most = min(most, max(largest // max(declared.min_atomic_batch, 1), 1))
     return spec.min_gpus, max(most, spec.min_gpus)

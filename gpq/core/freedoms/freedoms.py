@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 
 from gpq.core.model.jobs import Job, JobState, Wish
+from gpq.core.model.placements import Shape
 from gpq.core.model.profile import ACCUMULATE, RESIZE, Declared
 from gpq.core.model.snapshot import Snapshot
 
@@ -33,16 +34,28 @@ def bound(job: Job, snapshot: Snapshot) -> Job:
     if RESIZE in lost_freedoms:
         least = most = gpus_kept(job)
     elif ACCUMULATE in lost_freedoms:
-        needed = least_at_once(declared)
-        least = needed if least < needed <= _most(job, declared, snapshot) else least
+        least = _least(job, declared, snapshot)
     target = job.target
-    if target is not None and (
-        target.replicas < least or (RESIZE in lost_freedoms and target.replicas != least)
-    ):
+    if target is not None and not _is_allowed(target, least, lost_freedoms):
         target = None
     if (least, most, target) == (job.spec.min_gpus, job.spec.max_gpus, job.target):
         return job
     return replace(job, spec=replace(job.spec, min_gpus=least, max_gpus=most), target=target)
+
+
+def _least(job: Job, declared: Declared, snapshot: Snapshot) -> int:
+    """The fewest GPUs of a job that may not accumulate: as many as hold its base batch at once, if
+    it may have them."""
+    needed = least_at_once(declared)
+    if job.spec.min_gpus < needed <= _most(job, declared, snapshot):
+        return needed
+    return job.spec.min_gpus
+
+
+def _is_allowed(target: Shape, least: int, lost_freedoms: frozenset[str]) -> bool:
+    if RESIZE in lost_freedoms:
+        return target.replicas == least
+    return target.replicas >= least
 
 
 def gpus_kept(job: Job) -> int:
@@ -65,11 +78,7 @@ def _most(job: Job, declared: Declared, snapshot: Snapshot) -> int:
         and device.memory_mib >= spec.min_gpu_memory_mib
     )
     most = max(types.values(), default=0)
-    largest = (
-        declared.max_batch_size
-        if declared.adaptive and declared.max_batch_size > 0
-        else declared.batch_size
-    )
+    largest = declared.largest_batch
     return min(most, spec.max_gpus or most, max(largest // max(declared.min_atomic_batch, 1), 1))
 
 

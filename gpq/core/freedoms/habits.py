@@ -142,12 +142,14 @@ def cures(job: Job, *freedoms: str) -> list[str]:
 
 
 def _appeal(job: Job, habit: Habit) -> str:
-    return (
-        f"; where that is wrong: gpq edit {job.id} --accept {habit.code}" if habit.suspected else ""
-    )
+    if not habit.suspected:
+        return ""
+    return f"; where that is wrong: gpq edit {job.id} --accept {habit.code}"
 
 
 def warning(job: Job) -> str:
     """What a stop, or another number of GPUs, costs a job that lost `resize`; "" for any other."""
     why = blamed(job, RESIZE)
-    return f"it has a checkpoint, but does not go on exactly after a restart: {why}" if why else ""
+    if not why:
+        return ""
+    return f"it has a checkpoint, but does not go on exactly after a restart: {why}"

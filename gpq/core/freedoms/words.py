@@ -15,37 +15,48 @@ def of_size(snapshot: Snapshot, job: Job) -> list[str]:
     declared = job.profile.declared
     if not job.profile.habits or declared is None:
         return []
-    lost_freedoms, narrow = job.profile.lost, bound(job, snapshot)
-    if RESIZE in lost_freedoms and job.resumable:
-        why = blamed(job, RESIZE)
-        if job.placement is not None:
-            return [
-                "gpq neither resizes nor moves it: it would not go on exactly after a restart,"
-                f" since {why}"
-            ]
-        return [
-            f"it goes on with {_gpus(narrow.spec.min_gpus)} or not at all: with another number it"
-            f" would differ, since {why}"
-        ]
-    if ACCUMULATE not in lost_freedoms:
+    if RESIZE in job.profile.lost and job.resumable:
+        return [_of_kept_size(snapshot, job)]
+    if ACCUMULATE not in job.profile.lost:
         return []
-    why, needed = blamed(job, ACCUMULATE), least_at_once(declared)
-    if is_cramped(job) and narrow is job:
-        return [
+    reason = _of_least_size(snapshot, job, least_at_once(declared))
+    return [reason] if reason else []
+
+
+def _of_least_size(snapshot: Snapshot, job: Job, needed: int) -> str:
+    """Of a job that may not accumulate."""
+    why = blamed(job, ACCUMULATE)
+    is_narrowed = bound(job, snapshot) is not job
+    if is_cramped(job) and not is_narrowed:
+        return (
             "no number of GPUs that it may have holds its base batch at once: each runs its whole"
             f" share, since {why}"
-        ]
+        )
     if is_cramped(job) and is_asked_for(job):
-        return [
+        return (
             f"it moves to {_gpus(needed)} or more once they are free, and until then each runs its"
             f" whole share at once: its base batch is not run in parts, since {why}"
-        ]
-    if narrow is not job:
-        return [
+        )
+    if is_narrowed:
+        return (
             f"it gets {_gpus(needed)} at least, which hold its base batch at once: it is not run in"
             f" parts, since {why}"
-        ]
-    return []
+        )
+    return ""
+
+
+def _of_kept_size(snapshot: Snapshot, job: Job) -> str:
+    """Of a job that may not be resized."""
+    why = blamed(job, RESIZE)
+    if job.placement is not None:
+        return (
+            "gpq neither resizes nor moves it: it would not go on exactly after a restart,"
+            f" since {why}"
+        )
+    count = _gpus(bound(job, snapshot).spec.min_gpus)
+    return (
+        f"it goes on with {count} or not at all: with another number it would differ, since {why}"
+    )
 
 
 def of_batch(job: Job) -> list[str]:

@@ -67,28 +67,27 @@ def table(job: Job, shapes: Sequence[Shape]) -> GoodputTable | None:
 def tables(requests: Sequence[tuple[Job, tuple[Shape, ...]]]) -> list[GoodputTable | None]:
     """`table` of many jobs; what is not known yet is computed side by side."""
     parts = [
-        (
-            number,
-            shapes
-            if len(types) == 1
-            else tuple(shape for shape in shapes if shape.gpu_type == name),
-            name,
-        )
+        (number, part, name)
         for number, (_, shapes) in enumerate(requests)
-        for types in [dict.fromkeys(shape.gpu_type for shape in shapes)]
-        for name in types
+        for name, part in _shapes_by_type(shapes)
     ]
     models = models_of((requests[number][0].profile, name) for number, _, name in parts)
     usable = [(part, model) for part, model in zip(parts, models, strict=True) if model is not None]
+    part_tables = _goodput_tables.many([(model, part[1], ANY) for part, model in usable])
     tables_by_job: dict[int, list[GoodputTable]] = {}
-    for ((number, _, _), _), part_table in zip(
-        usable, _goodput_tables.many([(model, part[1], ANY) for part, model in usable]), strict=True
-    ):
+    for ((number, _, _), _), part_table in zip(usable, part_tables, strict=True):
         tables_by_job.setdefault(number, []).append(part_table)
     return [
         _joined(tables_by_job[number], shapes) if number in tables_by_job else None
         for number, (_, shapes) in enumerate(requests)
     ]
+
+
+def _shapes_by_type(shapes: tuple[Shape, ...]) -> list[tuple[str, tuple[Shape, ...]]]:
+    types = dict.fromkeys(shape.gpu_type for shape in shapes)
+    if len(types) == 1:
+        return [(name, shapes) for name in types]
+    return [(name, tuple(shape for shape in shapes if shape.gpu_type == name)) for name in types]
 
 
 def _joined(parts: Sequence[GoodputTable], shapes: tuple[Shape, ...]) -> GoodputTable:

@@ -14,7 +14,7 @@ from posixpath import join, normpath
 from gpq.core.freedoms.habits import PROVEN, joined, lent
 from gpq.core.goodput.noise_curve import merged
 from gpq.core.model.jobs import Job, Level
-from gpq.core.model.profile import Noise, Prior, ProfileRow
+from gpq.core.model.profile import Habit, Noise, Prior, ProfileRow
 from gpq.core.model.snapshot import Snapshot
 
 MAX_PRIORS = 1000  # programs remembered, the latest to end a job
@@ -94,19 +94,26 @@ def shared(priors: Mapping[str, Prior], before: Job, after: Job) -> tuple[Mappin
     prior = priors.get(key, Prior())
     if first and prior.habits:
         after = lent(after, prior.habits)
-    own_habits = [
-        habit for habit in after.profile.habits if not habit.until and habit.code != PROVEN
-    ]
-    mended_codes = {habit.code for habit in before.profile.habits} - {
-        habit.code for habit in after.profile.habits
-    }
-    lasting_habits = tuple(habit for habit in prior.habits if habit.code not in mended_codes)
-    habits = joined(lasting_habits, own_habits)
+    habits = _habits_of_program(prior, before, after)
     if habits == prior.habits:
         return priors, after
     memory = dict(priors)
     memory.pop(key, None)
     return _latest({**memory, key: replace(prior, habits=habits)}), after
+
+
+def _habits_of_program(prior: Prior, before: Job, after: Job) -> tuple[Habit, ...]:
+    """Less those that are mended, with those that the job itself has shown."""
+    mended_codes = _codes(before) - _codes(after)
+    lasting_habits = tuple(habit for habit in prior.habits if habit.code not in mended_codes)
+    own_habits = [
+        habit for habit in after.profile.habits if not habit.until and habit.code != PROVEN
+    ]
+    return joined(lasting_habits, own_habits)
+
+
+def _codes(job: Job) -> set[str]:
+    return {habit.code for habit in job.profile.habits}
 
 
 def informed(job: Job, prior: Prior | None) -> Job:

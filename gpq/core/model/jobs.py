@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from gpq.core.model.accounts import Account
 from gpq.core.model.placements import BatchOrder, Exit, FilesAt, Layout, Placement, Shape
 from gpq.core.model.profile import RESIZE, Profile, RankPulse
-from gpq.core.model.units import JobId, NodeId, Seconds, Word
+from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds, Word
 
 
 class JobState(Word):
@@ -268,16 +268,18 @@ class Job:
     @property
     def nodes(self) -> tuple[NodeId, ...]:
         """Where its attempt is placed, the node of rank 0 first."""
-        return tuple(node for node, _ in self.placement.parts) if self.placement else ()
+        return tuple(node for node, _ in self.parts)
+
+    @property
+    def parts(self) -> tuple[tuple[NodeId, tuple[DeviceId, ...]], ...]:
+        """(node, devices) of its placement."""
+        return self.placement.parts if self.placement else ()
 
     def service_at(self, now: Seconds) -> float:
         """Attained service, GPU-seconds, the running attempt included."""
-        attempt_service = (
-            max(now - self.launched_at, 0.0) * self.replicas
-            if self.placement and self.launched_at
-            else 0.0
-        )
-        return self.service + attempt_service
+        if not self.placement or not self.launched_at:
+            return self.service
+        return self.service + max(now - self.launched_at, 0.0) * self.replicas
 
 
 def arrival(job: Job) -> tuple[int, Seconds, JobId]:

@@ -43,6 +43,13 @@ class Declared:
     # (GPU type, least, most) where they differ by type
     atomic_by_type: tuple[tuple[str, int, int], ...] = ()
 
+    @property
+    def largest_batch(self) -> int:
+        """The largest total batch that it may have."""
+        if self.adaptive and self.max_batch_size > 0:
+            return self.max_batch_size
+        return self.batch_size
+
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:

@@ -64,12 +64,9 @@ class Board:
         self.spanned = np.zeros(len(self.nodes), dtype=bool)
         self._kinds: dict[Kind, _Supply] = {}
         for job in snapshot.jobs.values():
-            for node, devices in job.placement.parts if job.placement else ():
-                at = self.index.get(node)
-                if at is not None:
-                    self.busy[at].update(
-                        self.position[at][d] for d in devices if d in self.position[at]
-                    )
+            if job.placement is not None:
+                for at, positions in self._parts(job.placement):
+                    self.busy[at] |= positions
         for name in keepers:
             if (placement := snapshot.jobs[name].placement) is not None:
                 self.take(placement)

@@ -4,7 +4,7 @@ job per node, unless a policy chose the nodes itself."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpq.core.feasibility.mobility import is_fixed
 from gpq.core.feasibility.shapes import shape_on
@@ -46,45 +46,59 @@ _latest: list[tuple[Snapshot, dict[JobId, Allotment], dict[JobId, Placement]]] =
 
 def _place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Placement]:
     board = Board(snapshot)
-    placed: dict[JobId, Placement] = {}
-    for job in snapshot.jobs.values():
-        allotment = allocation.get(job.id)
-        if job.placement is not None and (
-            _same(job.placement, allotment, snapshot) or is_fixed(job, snapshot)
-        ):
-            placed[job.id] = job.placement
-            board.take(job.placement)
-    unplaced_jobs = [
-        snapshot.jobs[name] for name in allocation if name not in placed and name in snapshot.jobs
-    ]
-    sizes = {job.id: shape_of(allocation[job.id]).replicas for job in unplaced_jobs}
-    unplaced_jobs.sort(
-        key=lambda job: (
-            not isinstance(allocation[job.id], Layout),
-            -sizes[job.id],
-            -job.spec.priority,
-            job.id,
-        )
-    )
+    placed = _unmoved(snapshot, allocation)
+    for placement in placed.values():
+        board.take(placement)
     hopeless: dict[Kind, int] = {}  # shapes of so many replicas find no room, whoever moves
-    queue = deque(unplaced_jobs)
+    queue = deque(_unplaced(snapshot, allocation, placed))
     while queue:
         job = queue.popleft()
         allotment = allocation[job.id]
-        placement = board.find(job, allotment)
-        if placement is None and not isinstance(allotment, Layout) and allotment.nodes == 1:
+        new_placement = board.find(job, allotment)
+        if new_placement is None and not isinstance(allotment, Layout) and allotment.nodes == 1:
             kind = board.kind(job, allotment.gpu_type)
             if allotment.replicas < hopeless.get(kind, allotment.replicas + 1):
                 displaced_jobs = _make_room(snapshot, allotment.replicas, kind, board, placed)
                 if displaced_jobs:
                     queue.extend(displaced_jobs)
-                    placement = board.find(job, allotment)
+                    new_placement = board.find(job, allotment)
                 else:
                     hopeless[kind] = allotment.replicas
-        if placement is not None:
-            placed[job.id] = placement
-            board.take(placement)
+        if new_placement is not None:
+            placed[job.id] = new_placement
+            board.take(new_placement)
     return placed
+
+
+def _unmoved(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Placement]:
+    """Jobs that keep what they have."""
+    return {
+        job.id: job.placement
+        for job in snapshot.jobs.values()
+        if job.placement is not None
+        and (_same(job.placement, allocation.get(job.id), snapshot) or is_fixed(job, snapshot))
+    }
+
+
+def _unplaced(
+    snapshot: Snapshot,
+    allocation: Mapping[JobId, Allotment],
+    placed: Mapping[JobId, Placement],
+) -> list[Job]:
+    """The others that are allotted something, in the order in which they are placed: layouts, then
+    the largest."""
+    jobs = [
+        snapshot.jobs[name] for name in allocation if name not in placed and name in snapshot.jobs
+    ]
+    return sorted(
+        jobs,
+        key=lambda job: (
+            not isinstance(allocation[job.id], Layout),
+            -shape_of(allocation[job.id]).replicas,
+            -job.spec.priority,
+            job.id,
+        ),
+    )
 
 
 def _same(placement: Placement, allotment: Allotment | None, snapshot: Snapshot) -> bool:
@@ -105,6 +119,28 @@ def _make_room(
     They are placed again after it, elsewhere; a move costs them a restart, so it is done only when
     nothing else fits and the fewest devices move.
     """
+    tenants = _tenants(snapshot, replicas, board, placed)
+    total = sum(len(free) for free in board.free)
+    best: tuple[int, int, list[Job]] | None = None
+    for at in sorted(tenants):
+        missing = replicas - len(board.suits(kind, at))
+        movers = _movers(tenants[at], missing, kind, board, placed)
+        cost = sum(tenant.replicas for tenant in movers)
+        if not movers or total - len(board.free[at]) < cost:
+            continue
+        if best is None or (cost, at) < best[:2]:
+            best = (cost, at, movers)
+    if best is None:
+        return []
+    for tenant in best[2]:
+        board.give(placed.pop(tenant.id))
+    return best[2]
+
+
+def _tenants(
+    snapshot: Snapshot, replicas: int, board: Board, placed: Mapping[JobId, Placement]
+) -> dict[int, list[Job]]:
+    """Smaller jobs on one node that keep what they have, and could be moved, by node."""
     tenants: dict[int, list[Job]] = {}
     for name, placement in placed.items():
         tenant = snapshot.jobs[name]
@@ -115,27 +151,23 @@ def _make_room(
             and not is_fixed(tenant, snapshot)
         ):
             tenants.setdefault(board.index[placement.parts[0][0]], []).append(tenant)
-    total = sum(len(free) for free in board.free)
-    best: tuple[int, int, list[Job]] | None = None
-    for at in sorted(tenants):
-        missing = replicas - len(board.suits(kind, at))
-        movers: list[Job] = []
-        for tenant in sorted(tenants[at], key=lambda tenant: (tenant.replicas, tenant.id)):
-            if missing <= 0:
-                break
-            if board.all_suit(kind, placed[tenant.id]):
-                movers.append(tenant)
-                missing -= tenant.replicas
-        cost = sum(tenant.replicas for tenant in movers)
-        if (
-            missing <= 0
-            and movers
-            and total - len(board.free[at]) >= cost
-            and (best is None or (cost, at) < best[:2])
-        ):
-            best = (cost, at, movers)
-    if best is None:
-        return []
-    for tenant in best[2]:
-        board.give(placed.pop(tenant.id))
-    return best[2]
+    return tenants
+
+
+def _movers(
+    tenants: Sequence[Job],
+    missing: int,
+    kind: Kind,
+    board: Board,
+    placed: Mapping[JobId, Placement],
+) -> list[Job]:
+    """Those of one node that free the `missing` devices, the smallest first; none where all of them
+    do not."""
+    movers: list[Job] = []
+    for tenant in sorted(tenants, key=lambda tenant: (tenant.replicas, tenant.id)):
+        if missing <= 0:
+            break
+        if board.all_suit(kind, placed[tenant.id]):
+            movers.append(tenant)
+            missing -= tenant.replicas
+    return movers if missing <= 0 else []

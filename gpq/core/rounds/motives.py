@@ -62,20 +62,12 @@ def reallocations(
     changes = []
     for name, why in sorted(reasons.items()):
         job, new_placement = snapshot.jobs[name], placements.get(name)
-        ratio = (
-            _ratio(job, new_placement)
-            if new_placement is not None and job.placement is not None
-            else None
-        )
-        changes.append(
-            Reallocation(
-                name,
-                _before(job),
-                new_placement.replicas if new_placement is not None else 0,
-                ratio,
-                why,
-            )
-        )
+        replicas, ratio = 0, None
+        if new_placement is not None:
+            replicas = new_placement.replicas
+            if job.placement is not None:
+                ratio = _ratio(job, new_placement)
+        changes.append(Reallocation(name, _before(job), replicas, ratio, why))
     return tuple(changes)
 
 
@@ -91,7 +83,9 @@ def _launch(job: Job, new_placement: Placement) -> str:
     count = gpus(new_placement.replicas)
     if not job.attempt:
         return f"starts with {count}"
-    text = f"{'goes on' if job.movable else 'starts again'} with {count}"
+    text = f"starts again with {count}"
+    if job.movable:
+        text = f"goes on with {count}"
     if job.last_replicas and job.last_replicas != new_placement.replicas:
         user_wish = own_wish(job.spec, job.last_replicas)
         why = f": {user_wish}" if user_wish else _gain(job, new_placement)
@@ -102,8 +96,10 @@ def _launch(job: Job, new_placement: Placement) -> str:
 def _after(job: Job) -> str:
     """How the attempt before this launch came to its end, where that was not a decision of a
     round."""
-    if job.stop is not None or job.exit is None:
-        return AFTER.get(job.stop, "") if job.stop is not None else ""
+    if job.stop is not None:
+        return AFTER.get(job.stop, "")
+    if job.exit is None:
+        return ""
     if job.exit.fenced or job.exit.lost:
         return " after it was lost with its server"
     if job.exit.excused:
@@ -125,11 +121,9 @@ def asked_gpus(spec: JobSpec) -> str:
     """`2 GPUs`, `2 to 4 GPUs`, `2 GPUs or more`."""
     if not spec.max_gpus:
         return f"{gpus(spec.min_gpus)} or more"
-    return (
-        gpus(spec.min_gpus)
-        if spec.max_gpus == spec.min_gpus
-        else f"{spec.min_gpus} to {gpus(spec.max_gpus)}"
-    )
+    if spec.max_gpus == spec.min_gpus:
+        return gpus(spec.min_gpus)
+    return f"{spec.min_gpus} to {gpus(spec.max_gpus)}"
 
 
 def _cramped(job: Job, new_placement: Placement | None) -> str:
@@ -217,7 +211,9 @@ def _for_what_place(
     if ratio is not None and ratio > 1.0:
         return f"it is faster there, goodput x{ratio:.2f} expected"
     takers = _takers(job, new_placement, placements)
-    return f"job {takers[0]} needs its place" if takers else "room is made for larger jobs"
+    if takers:
+        return f"job {takers[0]} needs its place"
+    return "room is made for larger jobs"
 
 
 def _devices(placement: Placement | None) -> frozenset[tuple[NodeId, DeviceId]]:
@@ -244,7 +240,7 @@ def _faults(snapshot: Snapshot, job: Job) -> list[str]:
     """What is the matter with the devices that it has."""
     return [
         condition(node, device, snapshot.now)
-        for node, ids in (job.placement.parts if job.placement else ())
+        for node, ids in job.parts
         for device in (snapshot.nodes[node].devices if node in snapshot.nodes else ())
         if device.id in ids and device.state is not DeviceState.OK
     ]
@@ -254,14 +250,21 @@ def _gain(job: Job, new_placement: Placement) -> str:
     if not job.profile.rows:
         return ": its goodput at that size is not known yet"
     ratio = _ratio(job, new_placement)
-    return f": goodput x{ratio:.2f} expected" if ratio is not None else ""
+    if ratio is None:
+        return ""
+    return f": goodput x{ratio:.2f} expected"
 
 
 def _ratio(job: Job, new_placement: Placement) -> float | None:
     """Modelled goodput of `new_placement` over that of the present shape, or of the last one; None
     when not known."""
-    before = typed(job.placement) if job.placement else _last_shape(job, new_placement.gpu_type)
-    points = estimates.curve(job, [before, typed(new_placement)]) if before is not None else ()
+    if job.placement:
+        before: Shape | None = typed(job.placement)
+    else:
+        before = _last_shape(job, new_placement.gpu_type)
+    if before is None:
+        return None
+    points = estimates.curve(job, [before, typed(new_placement)])
     if len(points) != 2 or points[0].goodput <= 0:
         return None
     return points[1].goodput / points[0].goodput

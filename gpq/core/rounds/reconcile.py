@@ -3,6 +3,7 @@ one is missing? Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from gpq.core.model.actions import OfAttempt, Stop
@@ -26,20 +27,24 @@ def fate(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> Fate:
         return Fate.STRANGER
     job = snapshot.jobs.get(job_id)
     if job is None:
-        return (
-            Fate.STRANGER
-            if any(first <= job_id <= last for first, last in snapshot.lost_ids)
-            else Fate.OVER
-        )
+        return _fate_of_old(job_id, snapshot.lost_ids)
     if attempt < job.attempt:
-        return (
-            Fate.STRANGER if job.lost_attempts[0] <= attempt <= job.lost_attempts[1] else Fate.OVER
-        )
+        return _fate_of_old(attempt, [job.lost_attempts])
     if attempt > job.attempt:
         return Fate.STRANGER
     if job.state not in HOLDS_DEVICES:
         return Fate.OVER
-    return Fate.LIVE if node in job.nodes else Fate.STRANGER
+    if node in job.nodes:
+        return Fate.LIVE
+    return Fate.STRANGER
+
+
+def _fate_of_old(number: int, lost_numbers: Iterable[tuple[int, int]]) -> Fate:
+    """Of an attempt that is not in the database: over, unless the database that gave out its number
+    was lost."""
+    if any(first <= number <= last for first, last in lost_numbers):
+        return Fate.STRANGER
+    return Fate.OVER
 
 
 def is_lost(job: Job, node: NodeId, *, start_possible: bool) -> bool:

@@ -32,8 +32,7 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
     end = _blamed(joint_exit([exit_ for _, exit_ in job.exits], _lead(job)), job)
     end = _told(replace(end, ended_at=_ended_at(job, now)), job)
     finished = _is_well(end) and not is_doubtful(end)
-    if job.stop is StopReason.TIME and not end.asked and end.ended_at < (job.stop_sent_at or 0.0):
-        # its end was before its time was over, and we did not hear of it
+    if _ended_in_time(job, end):
         job = replace(job, stop=None)
     if job.stop is StopReason.CANCEL and (end.asked or not finished):
         return Cancelled(now, job.id, end)
@@ -44,29 +43,39 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
     return _unfinished(job, end, now, config)
 
 
+def _ended_in_time(job: Job, end: Exit) -> bool:
+    """Was its end before its time was over, and we did not hear of it?"""
+    if job.stop is not StopReason.TIME or end.asked:
+        return False
+    return end.ended_at < (job.stop_sent_at or 0.0)
+
+
 def _unfinished(job: Job, end: Exit, now: Seconds, config: Config) -> Event:
     """Of an attempt that ended before the job was through: is it queued again, and from when on, or
     has it failed?"""
     quick = _run_seconds(job, end) < config.quick_failure_seconds
     again_at = _next_try(job, now, config)
-    if end.unlaunched and job.stop is None:
-        # Nothing of the user's has run. Another attempt has another port; what keeps servers apart
-        # may take a person.
-        return Stopped(now, job.id, end, quick=end.unlaunched != "port", not_before=again_at)
-    if end.excused and job.stop is None:
-        return Stopped(
-            now, job.id, replace(end, note=end.excused)
-        )  # each time it asks for less, so this comes to an end
+    if job.stop is None and (end.unlaunched or end.excused):
+        return _not_its_fault(job, end, now, again_at)
     if _goes_on_later(job, end):
         if job.stop is None and quick:
             # nobody asked: one that always does this would start without end
             return Stopped(now, job.id, end, quick=True, not_before=again_at)
         return Stopped(now, job.id, end)
-    if end.fenced or (end.lost and (not _ran_everywhere(job) or _survives(job))):
+    if end.fenced or (end.lost and _goes_on_elsewhere(job)):
         return _lost(job, end, now, config)
     if job.stop is not None or job.failures < job.spec.retries:
         return Stopped(now, job.id, end, failed=True, quick=quick, not_before=again_at)
     return Failed(now, job.id, end)
+
+
+def _not_its_fault(job: Job, end: Exit, now: Seconds, again_at: Seconds) -> Stopped:
+    if end.unlaunched:
+        # Nothing of the user's has run. Another attempt has another port; what keeps servers apart
+        # may take a person.
+        return Stopped(now, job.id, end, quick=end.unlaunched != "port", not_before=again_at)
+    # each time it asks for less, so this comes to an end
+    return Stopped(now, job.id, replace(end, note=end.excused))
 
 
 def _lost(job: Job, end: Exit, now: Seconds, config: Config) -> Stopped:
@@ -118,6 +127,10 @@ def _ended_at(job: Job, now: Seconds) -> Seconds:
     return min(max(last, job.started_at or job.launched_at or last), now)
 
 
+def _goes_on_elsewhere(job: Job) -> bool:
+    return not _ran_everywhere(job) or _survives(job)
+
+
 def _survives(job: Job) -> bool:
     """Does the job go on after an end that nobody saw, a reboot say? What keeps checkpoints does;
     what would begin anew only where its user allowed for that."""
@@ -155,7 +168,9 @@ _PRECEDENCE: tuple[Callable[[Exit], object], ...] = (
 
 def _lead(job: Job) -> Exit | None:
     """How the attempt ended on the node of rank 0."""
-    first = job.placement.parts[0][0] if job.placement is not None and job.placement.parts else None
+    if not job.nodes:
+        return None
+    first = job.nodes[0]
     return next((exit_ for node, exit_ in job.exits if node == first), None)
 
 

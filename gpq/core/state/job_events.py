@@ -128,8 +128,8 @@ def _launched(job: Job, event: Launched) -> Job:
         stop_forced=False,
         report_offset=0,
         staged_seconds=0.0,
-        restarts=job.restarts + (1 if again else 0),
-        resizes=job.resizes + (1 if resized else 0),
+        restarts=job.restarts + again,
+        resizes=job.resizes + resized,
         last_replicas=event.placement.replicas,
         wish=Wish.RUN if job.wish is Wish.REQUEUE else job.wish,
         # What the last attempt did says nothing of this one until it reports.
@@ -164,11 +164,21 @@ def _of_attempt(
         case Exited():
             return _exited(job, event.node, _exit_of(job, event))
         case Profiled():
-            return learn_profile.learn(job, event) if event.offset > job.report_offset else job
+            return _profiled(job, event)
         case Pulsed():
-            other_pulses = [pulse for pulse in job.pulses if pulse.node != event.node]
-            pulses = sorted([*other_pulses, *event.ranks], key=lambda pulse: pulse.rank)
-            return replace(job, pulses=tuple(pulses))
+            return _pulsed(job, event)
+
+
+def _profiled(job: Job, event: Profiled) -> Job:
+    if event.offset <= job.report_offset:
+        return job
+    return learn_profile.learn(job, event)
+
+
+def _pulsed(job: Job, event: Pulsed) -> Job:
+    other_pulses = [pulse for pulse in job.pulses if pulse.node != event.node]
+    pulses = sorted([*other_pulses, *event.ranks], key=lambda pulse: pulse.rank)
+    return replace(job, pulses=tuple(pulses))
 
 
 def _stop_sent(job: Job, event: StopSent) -> Job:
@@ -181,7 +191,9 @@ def _stop_sent(job: Job, event: StopSent) -> Job:
         stop_forced=event.reason is StopReason.CANCEL,
     )
     goes_on = event.reason not in (StopReason.CANCEL, StopReason.TIME)
-    return notice(after, habits.warning(job)) if goes_on and job.resumable else after
+    if goes_on and job.resumable:
+        return notice(after, habits.warning(job))
+    return after
 
 
 def _refused(job: Job, event: StartRefused) -> Job:
@@ -244,7 +256,9 @@ def _stopped(job: Job, event: Stopped) -> Job:
         crashes=job.crashes + 1 if event.crashed else 0,
         wish=Wish.RUN if job.wish is Wish.REQUEUE else job.wish,
     )
-    return notice(after, f"attempt {job.attempt}: {event.exit.note}" if event.exit.note else "")
+    if not event.exit.note:
+        return after
+    return notice(after, f"attempt {job.attempt}: {event.exit.note}")
 
 
 def _keeps_one(end: Exit) -> bool:

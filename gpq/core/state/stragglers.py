@@ -74,13 +74,14 @@ def describe(job: Job, rank: int) -> str:
 
 def seats(job: Job) -> dict[int, tuple[NodeId, DeviceId]]:
     """Where each rank is: servers in the order of the placement, on each its devices."""
-    parts = job.placement.parts if job.placement else ()
-    return dict(enumerate((node, device) for node, devices in parts for device in devices))
+    return dict(enumerate((node, device) for node, devices in job.parts for device in devices))
 
 
 def _at(job: Job, rank: int) -> str:
     seat = seats(job).get(rank)
-    return f" on {seat[0]}" if seat else ""
+    if seat is None:
+        return ""
+    return f" on {seat[0]}"
 
 
 @dataclass(frozen=True, slots=True)
