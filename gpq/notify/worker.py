@@ -58,8 +58,10 @@ def send(settings: outward.Notify, target: str, title: str, body: str) -> str:
 
     outward.check_targets([target], settings)
     service = _service(settings.targets, target)
+    if service is None and target == outward.DESKTOP:
+        return NO_DESKTOP
     if service is None:
-        return NO_DESKTOP if target == outward.DESKTOP else UNKNOWN
+        return UNKNOWN
     complaints = _Heard()
     speaker = logging.getLogger("apprise")
     speaker.addHandler(complaints)
@@ -73,7 +75,9 @@ def send(settings: outward.Notify, target: str, title: str, body: str) -> str:
 
 def judge(target: str, url: str) -> str:
     """Why a target can never be sent to; "" where it may be."""
-    return "" if _service({target: url}, target) is not None else UNKNOWN
+    if _service({target: url}, target) is None:
+        return UNKNOWN
+    return ""
 
 
 def _service(targets: Mapping[str, str], target: str) -> Any:
@@ -103,7 +107,9 @@ def _urls(targets: Mapping[str, str], target: str) -> tuple[str, ...]:
         )
     if target in targets:
         return (targets[target],)
-    return DESKTOPS if target == outward.DESKTOP else ()
+    if target == outward.DESKTOP:
+        return DESKTOPS
+    return ()
 
 
 class _Heard(logging.Handler):

@@ -49,7 +49,9 @@ class Backfill:
 
 def _seconds(lengths: Lengths, job: Job) -> Seconds:
     seconds = lengths.to_end(job)
-    return NEVER if seconds is None else seconds
+    if seconds is None:
+        return NEVER
+    return seconds
 
 
 def _promise(

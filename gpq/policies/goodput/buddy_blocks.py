@@ -144,29 +144,11 @@ def _by_blocks(
     choices: Sequence[Valued], blocks: Blocks, classes: Sequence[Class]
 ) -> Answer | None:
     """None where it would take too long, or nothing fits."""
-    homes: dict[Shape | None, list[tuple[int, ...]]] = {None: [(0,) * len(classes)]}
-    menus: dict[int, tuple[Ints, Ints]] = {}
-    for choice in choices:
-        if id(choice.menu) not in menus:
-            for shape in choice.shapes:
-                if shape is not None and shape not in homes:
-                    homes[shape] = _homes(shape, blocks, classes)
-            rows = [
-                (option, home)
-                for option, shape in enumerate(choice.shapes)
-                for home in homes[shape]
-            ]
-            menus[id(choice.menu)] = (
-                np.array([row[0] for row in rows]),
-                np.array([row[1] for row in rows]),
-            )
-    capacities = [devices for *_, devices in classes]
+    menus = _block_menus(choices, blocks, classes)
     choice_menus = [menus[id(choice.menu)] for choice in choices]
-    if (
-        float(np.prod(np.array(capacities) + 1.0))
-        * sum(len(options) for options, _ in choice_menus)
-        > MOST_CELLS
-    ):
+    capacities = [devices for *_, devices in classes]
+    states = float(np.prod(np.array(capacities) + 1.0))
+    if states * sum(len(options) for options, _ in choice_menus) > MOST_CELLS:
         return None
     needs = [
         (option_needs, choice.values[options])
@@ -182,6 +164,24 @@ def _by_blocks(
     return Answer(solution, answer.value, answer.bound)
 
 
+def _block_menus(
+    choices: Sequence[Valued], blocks: Blocks, classes: Sequence[Class]
+) -> dict[int, tuple[Ints, Ints]]:
+    """By menu, for each way to lie in blocks: (the option, what it takes from each class)."""
+    homes: dict[Shape | None, list[tuple[int, ...]]] = {None: [(0,) * len(classes)]}
+    menus: dict[int, tuple[Ints, Ints]] = {}
+    for menu in {id(choice.menu): choice.menu for choice in choices}.values():
+        for shape in menu.shapes:
+            if shape is not None and shape not in homes:
+                homes[shape] = _homes(shape, blocks, classes)
+        rows = [(option, home) for option, shape in enumerate(menu.shapes) for home in homes[shape]]
+        menus[id(menu)] = (
+            np.array([option for option, _ in rows]),
+            np.array([home for _, home in rows]),
+        )
+    return menus
+
+
 def _homes(shape: Shape, blocks: Blocks, classes: Sequence[Class]) -> list[tuple[int, ...]]:
     """What it takes from each class, for each way to lie in them: in blocks that hold all of it, or
     in pieces, where that is another way."""
@@ -190,13 +190,20 @@ def _homes(shape: Shape, blocks: Blocks, classes: Sequence[Class]) -> list[tuple
     if shape.nodes == 1:
         whole = 1 << (shape.replicas - 1).bit_length()
         ways = [{number: whole} for number in type_classes if classes[number][1] >= whole]
-    split: dict[int, int] = {}
-    for piece in blocks.pieces(shape):
-        home = max(
-            (number for number in type_classes if classes[number][1] >= piece),
-            default=type_classes[0],
-        )
-        split[home] = split.get(home, 0) + piece
+    split = _split(blocks.pieces(shape), type_classes, classes)
     if len(split) > 1 or not ways:
         ways.append(split)
     return [tuple(way.get(number, 0) for number in range(len(classes))) for way in ways]
+
+
+def _split(
+    pieces: Sequence[int], type_classes: Sequence[int], classes: Sequence[Class]
+) -> dict[int, int]:
+    """Devices from each class: every piece in the class of the smallest blocks that hold it, else
+    in that of the largest."""
+    split: dict[int, int] = {}
+    for piece in pieces:
+        fitting = [number for number in type_classes if classes[number][1] >= piece]
+        home = max(fitting, default=type_classes[0])
+        split[home] = split.get(home, 0) + piece
+    return split

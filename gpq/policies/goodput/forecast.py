@@ -43,11 +43,9 @@ class Outlook:
         later_jobs: dict[JobId, tuple[Job, Shapes]] = {}
         for candidate, prior, share in questions:
             job, table = candidate.job, tables[candidate.job.id]
-            noise = (
-                _noise_ahead(candidate, prior, share, table)
-                if table is not None and prior is not None
-                else None
-            )
+            if table is None or prior is None:
+                continue
+            noise = _noise_ahead(candidate, prior, share, table)
             if noise is not None:
                 later_job = replace(job, profile=replace(job.profile, model_noise=noise))
                 later_jobs[job.id] = later_job, candidate.options.shapes
@@ -88,7 +86,9 @@ def _noise_ahead(
     )
     base_steps, noise_now = profile.progress.base_steps, profile.noise_basis
     noise_ahead = ahead(prior.noise_curve, noise_now, base_steps, base_steps + steps)
-    return None if noise_ahead is noise_now else noise_ahead
+    if noise_ahead is noise_now:
+        return None
+    return noise_ahead
 
 
 def _mean(now: GoodputTable, later: GoodputTable) -> GoodputTable:

@@ -198,11 +198,9 @@ def best_batches(
     )
     low = np.maximum(float(limits.base), limits.min_atomic * k)
     local = low * (limits.maximum / low) ** np.linspace(0.0, 1.0, CANDIDATES) / k
-    accum = (
-        np.ceil(local / limits.max_atomic - _SLACK) - 1.0
-        if limits.accumulation
-        else np.zeros_like(local)
-    )
+    accum = np.zeros_like(local)
+    if limits.accumulation:
+        accum = np.ceil(local / limits.max_atomic - _SLACK) - 1.0
     accum = np.where(
         (k == 1) & (local > limits.base + _SLACK) & limits.accumulation,
         np.maximum(accum, 1.0),

@@ -40,11 +40,13 @@ class Lengths:
         estimate, limit = self._estimate(job), job.spec.time_limit
         if limit is None:
             return estimate
-        running = (
-            max(self._snapshot.now - job.started_at, 0.0) if job.started_at is not None else 0.0
-        )
+        running = 0.0
+        if job.started_at is not None:
+            running = max(self._snapshot.now - job.started_at, 0.0)
         bound = max(limit - job.run_seconds - running, 0.0)
-        return bound if estimate is None else min(estimate, bound)
+        if estimate is None:
+            return bound
+        return min(estimate, bound)
 
     def to_end(self, job: Job) -> Seconds | None:
         """The same if it were to run from now on: who does not run pays a start, as long as its
@@ -74,7 +76,9 @@ class Lengths:
         if forecast is not None and self._stays(job):
             return forecast
         modelled = seconds_at_best(job, self.packed(job))
-        return modelled if modelled is not None else forecast
+        if modelled is not None:
+            return modelled
+        return forecast
 
     def _stays(self, job: Job) -> bool:
         return job.placement is not None and not is_leaving(job, self._snapshot)
@@ -109,7 +113,9 @@ def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
     """What is left of the declared length at the fastest shape; None when length or speed are not
     known."""
     times = seconds_left([job], [estimates.table(job, shapes)], len(shapes))
-    return float(times.min()) if times.size and np.isfinite(times).any() else None
+    if not np.isfinite(times).any():
+        return None
+    return float(times.min())
 
 
 def examples_left(job: Job) -> float | None:
