@@ -117,17 +117,17 @@ class _Heard(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._said = ""
+        self._text = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._said += f"{record.getMessage()}\n"
+        self._text += f"{record.getMessage()}\n"
 
     def why(self) -> str:
-        codes = STATUS.findall(self._said)
+        codes = STATUS.findall(self._text)
         if codes:
             return f"the service answered {codes[-1]}"
-        lowered = self._said.lower()
-        if "connect" in lowered or "timed out" in lowered or "socket" in lowered:
+        text = self._text.lower()
+        if "connect" in text or "timed out" in text or "socket" in text:
             return "the service cannot be reached, or does not answer"
         return "the service did not take it"
 

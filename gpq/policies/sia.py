@@ -33,20 +33,20 @@ class Sia:
     name = "sia"
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
-        here = informed(snapshot)
-        round_ = contest(here)
-        possible = configurations(here, round_)
-        rows = {job.id: _row(job, here, possible[job.id]) for job in round_.jobs}
+        snapshot = informed(snapshot)
+        round_ = contest(snapshot)
+        possible = configurations(snapshot, round_)
+        rows = {job.id: _row(job, snapshot, possible[job.id]) for job in round_.jobs}
         allotments: dict[JobId, Allotment] = {}
         for _ in range(REPAIRS):
             choices = _choices(round_, rows)
-            allotments = pack(here, round_.fixed_shapes, choices)
+            allotments = pack(snapshot, round_.fixed_shapes, choices)
             misfits = {name: shape for name, shape in choices.items() if name not in allotments}
             if not misfits:
                 break
             worst = max(
                 misfits,
-                key=lambda name: (misfits[name].replicas, -here.jobs[name].spec.priority, name),
+                key=lambda name: (misfits[name].replicas, -snapshot.jobs[name].spec.priority, name),
             )
             rows[worst] = [(shape, cost) for shape, cost in rows[worst] if shape != misfits[worst]]
         return allotments

@@ -44,8 +44,9 @@ class Blocks:
         for shape, count in Counter(shapes).items():
             type_blocks = sizes[shape.gpu_type]
             for piece in self.pieces(shape):
-                fitting = [block for block in type_blocks if block >= piece]
-                balance[shape.gpu_type, fitting[-1] if fitting else type_blocks[0]] -= piece * count
+                fitting_blocks = [block for block in type_blocks if block >= piece]
+                block = min(fitting_blocks, default=type_blocks[0])
+                balance[shape.gpu_type, block] -= piece * count
         room: dict[str, int] = {}
         levels = set()
         for (name, block), devices in balance.items():
@@ -58,9 +59,10 @@ class Blocks:
         """Devices of a shape in powers of two, as it may lie in blocks. One that spans nodes takes
         the largest whole, as many as it has, and of the last one what is left."""
         remainder, powers = shape.replicas, list[int]()
-        for count in (
-            self.counts[shape.gpu_type][: shape.nodes] if shape.nodes > 1 else (remainder,)
-        ):
+        counts: tuple[int, ...] = (shape.replicas,)
+        if shape.nodes > 1:
+            counts = self.counts[shape.gpu_type][: shape.nodes]
+        for count in counts:
             part = min(remainder, count)
             powers += [1 << bit for bit in range(part.bit_length()) if part & (1 << bit)]
             remainder -= part
@@ -78,13 +80,13 @@ class Blocks:
         """(type, largest block, devices) of each class, where blocks below a cut are told from
         those above."""
         classes: list[tuple[str, int, int]] = []
-        fresh = True
+        is_new = True
         for (name, block), count in self.devices.items():
-            if fresh or classes[-1][0] != name:
+            if is_new or classes[-1][0] != name:
                 classes.append((name, block, count))
             else:
                 classes[-1] = (name, classes[-1][1], classes[-1][2] + count)
-            fresh = (name, block) in cuts
+            is_new = (name, block) in cuts
         return classes
 
 
@@ -203,7 +205,7 @@ def _split(
     in that of the largest."""
     split: dict[int, int] = {}
     for piece in pieces:
-        fitting = [number for number in type_classes if classes[number][1] >= piece]
-        home = max(fitting, default=type_classes[0])
+        fitting_classes = [number for number in type_classes if classes[number][1] >= piece]
+        home = max(fitting_classes, default=type_classes[0])
         split[home] = split.get(home, 0) + piece
     return split

@@ -174,16 +174,16 @@ def _differs(snapshot: Snapshot, job: Job, allotment: Allotment | None) -> bool:
 def problem_of(
     snapshot: Snapshot,
     contenders: Sequence[Contender],
-    present: Mapping[JobId, Layout],
+    current_layouts: Mapping[JobId, Layout],
     fixed_shapes: Mapping[JobId, Shape],
     share: Share,
 ) -> tuple[Problem, list[NodeId]]:
     """The problem of the jobs of one type, in this order, and the nodes of its columns.
-    `present`: what each has now (or is about to have), `fixed_shapes`: of the jobs of this type
-    that are not to be moved."""
+    `current_layouts`: what each has now (or is about to have), `fixed_shapes`: of the jobs of this
+    type that are not to be moved."""
     nodes = sorted({node for contender in contenders for node in contender.offer})
     room, capacity = _room(contenders, nodes)
-    base = _base(contenders, present, nodes, capacity)
+    base = _base(contenders, current_layouts, nodes, capacity)
     most = np.array([growth_cap(contender) for contender in contenders], dtype=np.int16)
     cost, speedup = _tables(
         snapshot, contenders, share, int(max(most.max(), base.sum(axis=1).max()))
@@ -219,7 +219,7 @@ def _room(contenders: Sequence[Contender], nodes: Sequence[NodeId]) -> tuple[Int
 
 def _base(
     contenders: Sequence[Contender],
-    present: Mapping[JobId, Layout],
+    current_layouts: Mapping[JobId, Layout],
     nodes: Sequence[NodeId],
     capacity: Ints,
 ) -> Ints:
@@ -227,7 +227,7 @@ def _base(
     to have counts only if it still fits."""
     base = np.zeros((len(contenders), len(nodes)), dtype=np.int16)
     for row in sorted(range(len(base)), key=lambda row: contenders[row].job.placement is None):
-        layout = present.get(contenders[row].job.id)
+        layout = current_layouts.get(contenders[row].job.id)
         if layout is None:
             continue
         parts = dict(layout.parts)

@@ -47,13 +47,13 @@ class Seats:
         self._snapshot = snapshot
         self._spread = spread
         self._final = keep_running
-        movable: set[JobId] = set()
+        movable_jobs: set[JobId] = set()
         if not keep_running:
-            movable = {job.id for job in eligible(snapshot)}
+            movable_jobs = {job.id for job in eligible(snapshot)}
         self._fixed_seats: dict[JobId, Placement] = {
             name: placement
             for name in sorted(snapshot.jobs)
-            if name not in movable and (placement := snapshot.jobs[name].placement) is not None
+            if name not in movable_jobs and (placement := snapshot.jobs[name].placement) is not None
         }
         self._provisional_seats: dict[JobId, Placement] = {}
         self._sitters: dict[tuple[NodeId, DeviceId], JobId] = {}
@@ -79,11 +79,11 @@ class Seats:
         """Would it fit if it were alone?"""
         return self._find(job, self._empty) is not None
 
-    def later(self, job: Job, freed: Iterable[JobId]) -> Placement | None:
-        """Devices on which it will fit once the `freed` jobs are gone; None while it does not
+    def later(self, job: Job, leavers: Iterable[JobId]) -> Placement | None:
+        """Devices on which it will fit once the `leavers` are gone; None while it does not
         fit."""
         board = self._vacancies.copy()
-        for name in freed:
+        for name in leavers:
             board.give(
                 self._fixed_seats[name]
                 if name in self._fixed_seats

@@ -36,11 +36,13 @@ class Curve:
     def loss(self, steps: float) -> float:
         return 1.0 / (self.b0 * steps + self.b1) + self.b2
 
-    def gained(self, steps: float, more: float) -> float:
-        """What `more` steps after `steps` take off the loss, in units of `fall`; so jobs can be
+    def gained(self, steps: float, extra_steps: float) -> float:
+        """What `extra_steps` after `steps` take off the loss, in units of `fall`; so jobs can be
         compared."""
-        here, there = self.b0 * steps + self.b1, self.b0 * (steps + more) + self.b1
-        return (1.0 / here - 1.0 / there) / self.fall if here > 0 else 1.0
+        start, end = self.b0 * steps + self.b1, self.b0 * (steps + extra_steps) + self.b1
+        if start <= 0:
+            return 1.0
+        return (1.0 / start - 1.0 / end) / self.fall
 
     def remaining_steps(self, steps: float, epoch: float) -> float:
         """Until `epoch` more steps gain less than `CONVERGED` of `fall`: b0 epoch / (b0 k + b1)^2 =

@@ -142,10 +142,10 @@ def _one_node(room: Counts, unclaimed: Counts, shape: Shape) -> list[tuple[int, 
     hosts = np.flatnonzero(room >= shape.replicas)
     if not len(hosts):
         return None
-    driven_out = np.maximum(shape.replicas - unclaimed[hosts], 0)
+    evictions = np.maximum(shape.replicas - unclaimed[hosts], 0)
     return [
         (
-            int(hosts[np.lexsort((hosts, room[hosts], driven_out))[0]]),
+            int(hosts[np.lexsort((hosts, room[hosts], evictions))[0]]),
             shape.replicas,
         )
     ]

@@ -68,16 +68,19 @@ class Lengths:
     def _estimate(self, job: Job) -> Seconds | None:
         oracle = self._snapshot.oracles.get(job.id)
         if oracle is not None:
-            here = (shape_on(job.placement, self._snapshot),) if job.placement is not None else ()
-            shapes = here if self._stays(job) else self.packed(job)
+            shapes = self.packed(job)
+            if job.placement is not None and self._stays(job):
+                shapes = (shape_on(job.placement, self._snapshot),)
             steps = [step for shape in shapes if (step := oracle.step_seconds(shape)) is not None]
-            return oracle.remaining_steps * min(steps) if steps else None
+            if not steps:
+                return None
+            return oracle.remaining_steps * min(steps)
         forecast = estimates.remaining_seconds(job, self._snapshot.now)
         if forecast is not None and self._stays(job):
             return forecast
-        modelled = seconds_at_best(job, self.packed(job))
-        if modelled is not None:
-            return modelled
+        model_seconds = seconds_at_best(job, self.packed(job))
+        if model_seconds is not None:
+            return model_seconds
         return forecast
 
     def _stays(self, job: Job) -> bool:

@@ -50,15 +50,17 @@ def entrants(snapshot: Snapshot) -> Entrants:
     draining node runs on). Jobs that could never have their least are left out."""
     jobs = eligible(snapshot)
     kinds = {kind_of(job, snapshot): job for job in jobs}
-    alone = {kind: by_type(supply(snapshot, job, {}), snapshot) for kind, job in kinds.items()}
-    movable = [
+    offers_by_kind = {
+        kind: by_type(supply(snapshot, job, {}), snapshot) for kind, job in kinds.items()
+    }
+    movable_jobs = [
         job
         for job in jobs
-        if any(_holds(job, offer) for offer in alone[kind_of(job, snapshot)].values())
+        if any(_holds(job, offer) for offer in offers_by_kind[kind_of(job, snapshot)].values())
     ]
-    round_ = contest(snapshot, movable)
+    round_ = contest(snapshot, movable_jobs)
     return Entrants(
-        round_.fixed_shapes, tuple(_at_home(sorted(movable, key=arrival), round_.parts))
+        round_.fixed_shapes, tuple(_at_home(sorted(movable_jobs, key=arrival), round_.parts))
     )
 
 

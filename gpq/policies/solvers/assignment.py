@@ -38,32 +38,36 @@ def cheapest(
     One type: dynamic programme. Several: integer programme (HiGHS), without the options that
     another one of the type beats with no more devices.
     """
-    useful = [_undominated(row, bound) for row, bound in zip(rows, idle, strict=True)]
+    useful_options = [_undominated(row, bound) for row, bound in zip(rows, idle, strict=True)]
     types = sorted(
-        {row[i].gpu_type for row, positions in zip(rows, useful, strict=True) for i in positions}
+        {
+            row[i].gpu_type
+            for row, positions in zip(rows, useful_options, strict=True)
+            for i in positions
+        }
     )
     if not types:
         return [None] * len(rows)
     if len(types) == 1:
-        return _knapsack(rows, useful, idle, capacity.get(types[0], 0))
-    return _integer_programme(rows, useful, idle, types, capacity)
+        return _knapsack(rows, useful_options, idle, capacity.get(types[0], 0))
+    return _integer_programme(rows, useful_options, idle, types, capacity)
 
 
 def _knapsack(
     rows: Sequence[Sequence[Option]],
-    useful: Sequence[Sequence[int]],
+    useful_options: Sequence[Sequence[int]],
     idle: Sequence[float],
     capacity: int,
 ) -> list[int | None]:
     items = [
         item([(0, 0.0), *((row[i].size, bound - row[i].cost) for i in positions)])
-        for row, positions, bound in zip(rows, useful, idle, strict=True)
+        for row, positions, bound in zip(rows, useful_options, idle, strict=True)
     ]
     answer = solve(items, [capacity], exact=True)
     assert answer is not None  # nothing at all always fits
     return [
         positions[at - 1] if at else None
-        for positions, at in zip(useful, answer.choice, strict=True)
+        for positions, at in zip(useful_options, answer.choice, strict=True)
     ]
 
 
@@ -81,14 +85,14 @@ def _undominated(row: Sequence[Option], idle: float) -> list[int]:
 
 def _integer_programme(
     rows: Sequence[Sequence[Option]],
-    useful: Sequence[Sequence[int]],
+    useful_options: Sequence[Sequence[int]],
     idle: Sequence[float],
     types: Sequence[str],
     capacity: Mapping[str, int],
 ) -> list[int | None]:
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    columns = [(j, i) for j, positions in enumerate(useful) for i in positions]
+    columns = [(j, i) for j, positions in enumerate(useful_options) for i in positions]
     cost = np.array([rows[j][i].cost - idle[j] for j, i in columns])
     matrix = _matrix(rows, columns, types)
     most = np.array([1.0] * len(rows) + [float(capacity.get(name, 0)) for name in types])

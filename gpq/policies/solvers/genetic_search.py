@@ -110,13 +110,13 @@ def _children(
 
 def _new(states: Ints, keys: dict[bytes, None]) -> Ints:
     """Those that `keys` does not have; from now on it has them."""
-    fresh = []
+    new_indexes = []
     for index, state in enumerate(states):
         key = state.tobytes()
         if key not in keys:
             keys[key] = None
-            fresh.append(index)
-    return states[fresh]
+            new_indexes.append(index)
+    return states[new_indexes]
 
 
 def _survive(
@@ -135,9 +135,9 @@ def _tournament(values: Floats, lonely: Floats, winners: int, luck: Generator) -
     rounds = -(-2 * winners // len(values))
     draws = np.concatenate([luck.permutation(len(values)) for _ in range(rounds)])[: 2 * winners]
     first, second = draws[:winners], draws[winners:]
-    less, more = values[first] <= values[second], values[first] >= values[second]
-    wins = np.where(less.all(axis=1) & ~more.all(axis=1), 1, 0) - np.where(
-        more.all(axis=1) & ~less.all(axis=1), 1, 0
+    is_no_more, is_no_less = values[first] <= values[second], values[first] >= values[second]
+    wins = np.where(is_no_more.all(axis=1) & ~is_no_less.all(axis=1), 1, 0) - np.where(
+        is_no_less.all(axis=1) & ~is_no_more.all(axis=1), 1, 0
     )
     farther = np.where(lonely[first] > lonely[second], 1, 0) - np.where(
         lonely[first] < lonely[second], 1, 0
@@ -224,8 +224,8 @@ def repair(problem: Problem, states: Ints, luck: Generator) -> Ints:
     at, node = np.nonzero(wide.sum(axis=1) + problem.spanned > 1)
     if len(at):
         column = wide[at, :, node]
-        later = column & (column.cumsum(axis=1) + problem.spanned[node][:, None] > 1)
-        states[at, :, node] = np.where(later, 0, states[at, :, node])
+        is_later = column & (column.cumsum(axis=1) + problem.spanned[node][:, None] > 1)
+        states[at, :, node] = np.where(is_later, 0, states[at, :, node])
     too_many = states.sum(axis=2, dtype=np.int16) > problem.most
     at, job = np.nonzero(too_many | (np.count_nonzero(states, axis=2) > problem.most_nodes))
     if len(at):
