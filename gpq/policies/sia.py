@@ -70,45 +70,46 @@ def _choices(round_: Contest, rows: Mapping[JobId, Row]) -> dict[JobId, Shape]:
 def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape]) -> Row:
     """What each shape within the growth cap costs. While nothing is known, least shapes alone, of
     every type alike."""
-    now = shape_now(job, snapshot)
-    shapes = _shapes(job, possible, now)
+    current_shape = shape_now(job, snapshot)
+    shapes = _shapes(job, possible, current_shape)
     factor = restart_factor(job, snapshot)
     row = []
-    for shape, gain in zip(shapes, _gains(job, shapes, now), strict=True):
+    for shape, gain in zip(shapes, _gains(job, shapes, current_shape), strict=True):
         net_gain = gain
-        if now is not None and shape != now:
+        if current_shape is not None and shape != current_shape:
             net_gain *= factor
         if net_gain > 0:
             cost = min(round(net_gain**POWER, 2), MOST_COST)
-            if shape == now:
+            if shape == current_shape:
                 cost -= STAY
             row.append((shape, cost))
     return row
 
 
-def _shapes(job: Job, possible: Sequence[Shape], now: Shape | None) -> list[Shape]:
+def _shapes(job: Job, possible: Sequence[Shape], current_shape: Shape | None) -> list[Shape]:
     """Those within the growth cap, and the one that it has."""
     least = most = job.spec.min_gpus
     # it starts with its least, whatever is known
     if job.attempt > 0 and job.spec.level is Level.SCRIPT:
         most = max(least, GROWTH * job.profile.max_replicas)
-    shapes = [shape for shape in possible if shape.replicas <= most or shape == now]
+    shapes = [shape for shape in possible if shape.replicas <= most or shape == current_shape]
     if (
-        now is not None
+        current_shape is not None
         and job.placement is not None
-        and now not in shapes
-        and now.replicas == job.replicas
+        and current_shape not in shapes
+        and current_shape.replicas == job.replicas
     ):
-        shapes.append(now)  # on devices that do not count as usable any more
+        shapes.append(current_shape)  # on devices that do not count as usable any more
     return shapes
 
 
-def _gains(job: Job, shapes: Sequence[Shape], now: Shape | None) -> list[float]:
+def _gains(job: Job, shapes: Sequence[Shape], current_shape: Shape | None) -> list[float]:
     """G: goodput over the least of them, times the least GPUs."""
     table, least = estimates.table(job, shapes), job.spec.min_gpus
     if table is None or not table.goodput.any():
         return [
-            float(least) if shape.replicas == least or shape == now else 0.0 for shape in shapes
+            float(least) if shape.replicas == least or shape == current_shape else 0.0
+            for shape in shapes
         ]
     speeds = table.goodput.tolist()
     unit = min(speed for speed in speeds if speed > 0)

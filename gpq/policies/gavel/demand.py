@@ -42,7 +42,7 @@ def demands(
     placeable_jobs = [job for job in jobs if shapes[job.id]]
     speeds = {job.id: _speeds(job, snapshot, shapes[job.id]) for job in placeable_jobs}
     typical_speed = median(
-        sorted(speed for of in speeds.values() for speed in of.values()) or [1.0]
+        sorted(speed for type_speeds in speeds.values() for speed in type_speeds.values()) or [1.0]
     )
     return tuple(
         _demand(

@@ -190,8 +190,10 @@ def _homes(shape: Shape, blocks: Blocks, classes: Sequence[Class]) -> list[tuple
     type_classes = [number for number, (name, _, _) in enumerate(classes) if name == shape.gpu_type]
     ways: list[dict[int, int]] = []
     if shape.nodes == 1:
-        whole = 1 << (shape.replicas - 1).bit_length()
-        ways = [{number: whole} for number in type_classes if classes[number][1] >= whole]
+        whole_block = 1 << (shape.replicas - 1).bit_length()
+        ways = [
+            {number: whole_block} for number in type_classes if classes[number][1] >= whole_block
+        ]
     split = _split(blocks.pieces(shape), type_classes, classes)
     if len(split) > 1 or not ways:
         ways.append(split)

@@ -71,6 +71,6 @@ def _weightiest(rows: Sequence[ProfileRow]) -> dict[str, ProfileRow]:
 
 
 def _row(row: ProfileRow, sync: float) -> ProfileRow:
-    grad = row.step_time if row.replicas == 1 or row.grad_time <= 0 else row.grad_time
-    step = float(overlapped(USUAL_OVERLAP, grad, sync))
-    return ProfileRow(2, 2, row.atomic_batch, row.grad_time, step, LENT_WEIGHT, row.gpu_type)
+    grad_time = row.step_time if row.replicas == 1 or row.grad_time <= 0 else row.grad_time
+    step_time = float(overlapped(USUAL_OVERLAP, grad_time, sync))
+    return ProfileRow(2, 2, row.atomic_batch, row.grad_time, step_time, LENT_WEIGHT, row.gpu_type)

@@ -177,12 +177,12 @@ def _mutate(problem: Problem, states: Ints, luck: Generator) -> Ints:
     hits = luck.random(len(state)) * tenants[state, node] < 1.0
     grows[state[hits], row_job[hits], node[hits]] = True
     state, row_job, node = np.nonzero(grows)
-    now = states[state, row_job, node]
-    fresh = _unseated(problem, states, state, row_job)
-    span = problem.room[row_job, node] + 1 - now
-    states[state, row_job, node] = now + (luck.random(len(state)) * span).astype(np.int16)
-    if len(fresh):
-        _seat(problem, states, free, fresh, luck)
+    replicas = states[state, row_job, node]
+    new_seats = _unseated(problem, states, state, row_job)
+    span = problem.room[row_job, node] + 1 - replicas
+    states[state, row_job, node] = replicas + (luck.random(len(state)) * span).astype(np.int16)
+    if len(new_seats):
+        _seat(problem, states, free, new_seats, luck)
     return states
 
 
@@ -191,20 +191,20 @@ def _unseated(
 ) -> NDArray[np.intp]:
     """(state, job) among those that grow of which fewer than `least` make no sense: gangs, and what
     has nothing yet."""
-    whole = problem.least > 1
-    if not whole.any():
+    has_least = problem.least > 1
+    if not has_least.any():
         return np.zeros((0, 2), dtype=np.intp)
-    gang = problem.least == problem.most
-    pick = whole[job] & (gang[job] | ~states[state, job].any(axis=1))
-    return np.unique(np.stack([state[pick], job[pick]], axis=1), axis=0)
+    is_gang = problem.least == problem.most
+    is_picked = has_least[job] & (is_gang[job] | ~states[state, job].any(axis=1))
+    return np.unique(np.stack([state[is_picked], job[is_picked]], axis=1), axis=0)
 
 
 def _seat(
-    problem: Problem, states: Ints, free: Ints, fresh: NDArray[np.intp], luck: Generator
+    problem: Problem, states: Ints, free: Ints, new_seats: NDArray[np.intp], luck: Generator
 ) -> None:
     """Give these exactly their least: on a node with room for all of it, else, where they may, over
     several."""
-    state, job = fresh.T
+    state, job = new_seats.T
     room = np.minimum(free[state], problem.room[job])
     least = problem.least[job]
     score = luck.random(room.shape) * (room >= least[:, None])
