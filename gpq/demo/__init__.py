@@ -2,5 +2,5 @@
 to the end.
 
 Plays the users (who submits what, when) and the judge (what must have happened). Draws nothing:
-`cli/lab/demo.py` does. Open `script.py` first.
+`cli/lab` does. Open `script.py` first.
 """
