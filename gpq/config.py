@@ -190,9 +190,9 @@ def _error(problem: str, keys: list[str], text: str, path: str, hint: str = "") 
     number, column, place = 0, 0, ""
     for key in keys:
         # a key, not a value that says the same
-        word = re.compile(rf"(?<![\w-]){re.escape(key)}(?=[\"']?\s*[=.\]])")
+        key_pattern = re.compile(rf"(?<![\w-]){re.escape(key)}(?=[\"']?\s*[=.\]])")
         for index in range(number, len(lines)):
-            match = word.search(lines[index], column if index == number else 0)
+            match = key_pattern.search(lines[index], column if index == number else 0)
             if match and not lines[index].lstrip().startswith("#"):
                 number, column = index, match.start()
                 place = f" (at line {number + 1}, column {column + 1})"

@@ -55,13 +55,18 @@ def _read(tree: ast.Module) -> Source:
     source = Source()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name != "__init__":
-            changes = {name for part in ast.walk(node) for name, _ in _moves(part)}
-            source.changed_by_methods |= {name for name in changes if name.startswith("self.")}
+            source.changed_by_methods |= _own_changes(node)
         if isinstance(node, ast.Call) and _attribute(node) in ("state", "prepare"):
             source.state_names |= _argument_names(node)
         for target, value in _assignments(node):
             _note(source, _name(target), value, node.lineno)  # type: ignore[attr-defined]
     return source
+
+
+def _own_changes(method: ast.FunctionDef) -> set[str]:
+    """Attributes of its object that it changes."""
+    changes = {name for part in ast.walk(method) for name, _ in _moves(part)}
+    return {name for name in changes if name.startswith("self.")}
 
 
 def _argument_names(call: ast.Call) -> set[str]:

@@ -58,8 +58,10 @@ def send(settings: outward.Notify, target: str, title: str, body: str) -> str:
 
     outward.check_targets([target], settings)
     service = _service(settings.targets, target)
+    if service is None and target == outward.DESKTOP:
+        return NO_DESKTOP
     if service is None:
-        return NO_DESKTOP if target == outward.DESKTOP else UNKNOWN
+        return UNKNOWN
     complaints = _Heard()
     speaker = logging.getLogger("apprise")
     speaker.addHandler(complaints)
@@ -73,7 +75,9 @@ def send(settings: outward.Notify, target: str, title: str, body: str) -> str:
 
 def judge(target: str, url: str) -> str:
     """Why a target can never be sent to; "" where it may be."""
-    return "" if _service({target: url}, target) is not None else UNKNOWN
+    if _service({target: url}, target) is None:
+        return UNKNOWN
+    return ""
 
 
 def _service(targets: Mapping[str, str], target: str) -> Any:
@@ -103,7 +107,9 @@ def _urls(targets: Mapping[str, str], target: str) -> tuple[str, ...]:
         )
     if target in targets:
         return (targets[target],)
-    return DESKTOPS if target == outward.DESKTOP else ()
+    if target == outward.DESKTOP:
+        return DESKTOPS
+    return ()
 
 
 class _Heard(logging.Handler):
@@ -111,17 +117,17 @@ class _Heard(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._said = ""
+        self._text = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._said += f"{record.getMessage()}\n"
+        self._text += f"{record.getMessage()}\n"
 
     def why(self) -> str:
-        codes = STATUS.findall(self._said)
+        codes = STATUS.findall(self._text)
         if codes:
             return f"the service answered {codes[-1]}"
-        lowered = self._said.lower()
-        if "connect" in lowered or "timed out" in lowered or "socket" in lowered:
+        text = self._text.lower()
+        if "connect" in text or "timed out" in text or "socket" in text:
             return "the service cannot be reached, or does not answer"
         return "the service did not take it"
 

@@ -49,7 +49,9 @@ class Backfill:
 
 def _seconds(lengths: Lengths, job: Job) -> Seconds:
     seconds = lengths.to_end(job)
-    return NEVER if seconds is None else seconds
+    if seconds is None:
+        return NEVER
+    return seconds
 
 
 def _promise(
@@ -57,12 +59,12 @@ def _promise(
 ) -> tuple[Seconds, Placement | None]:
     """When (seconds from now) and on which devices the head will fit; never and on none (None) if
     that is not known."""
-    freed: list[JobId] = []
+    leavers: list[JobId] = []
     for seconds, name in sorted(
         (seconds, name) for name, seconds in ends.items() if seconds < NEVER
     ):
-        freed.append(name)
-        place = seats.later(head, freed)
+        leavers.append(name)
+        place = seats.later(head, leavers)
         if place is not None:
             return seconds, place
     return NEVER, None

@@ -35,6 +35,8 @@ def _gain(contender: Contender, snapshot: Snapshot) -> Gain:
 
     def gain(replicas: int) -> float:
         current, faster = seconds(replicas), seconds(replicas + 1)
-        return (current - faster) * steps if current is not None and faster is not None else 0.0
+        if current is None or faster is None:
+            return 0.0
+        return (current - faster) * steps
 
     return gain

@@ -11,7 +11,7 @@ from gpq.core.model.jobs import Allotment, Job, Level
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.policies.shared.eligible import configurations, contest, priority_weight
+from gpq.policies.shared.eligible import Contest, configurations, contest, priority_weight
 from gpq.policies.shared.packing import pack
 from gpq.policies.shared.type_transfer import informed
 from gpq.policies.solvers.assignment import Option, cheapest
@@ -23,6 +23,8 @@ STAY = 1e-3  # less than costs are rounded to: of equal shapes the one that a jo
 GROWTH = 2  # times the replicas that were profiled, at most
 REPAIRS = 12  # times that shapes which found no room are withdrawn
 
+Row = list[tuple[Shape, float]]  # shapes of a job and their costs
+
 
 class Sia:
     """min sum over jobs of G(shape)^p, or lambda_n for none: G is goodput over that of the job's
@@ -31,72 +33,83 @@ class Sia:
     name = "sia"
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
-        here = informed(snapshot)
-        round_ = contest(here)
-        possible = configurations(here, round_)
-        rows = [_row(job, here, possible[job.id]) for job in round_.jobs]
-        weights = [priority_weight(job) for job in round_.jobs]
+        snapshot = informed(snapshot)
+        round_ = contest(snapshot)
+        possible = configurations(snapshot, round_)
+        rows = {job.id: _row(job, snapshot, possible[job.id]) for job in round_.jobs}
         allotments: dict[JobId, Allotment] = {}
         for _ in range(REPAIRS):
-            options = [
-                [Option(shape.gpu_type, shape.replicas, weight * cost) for shape, cost in row]
-                for row, weight in zip(rows, weights, strict=True)
-            ]
-            positions = cheapest(
-                options, [IDLE_COST * weight for weight in weights], round_.capacity
-            )
-            choices = [
-                (job.id, row[position][0])
-                for job, row, position in zip(round_.jobs, rows, positions, strict=True)
-                if position is not None
-            ]
-            allotments = pack(here, round_.fixed_shapes, dict(choices))
-            misfits = {name: shape for name, shape in choices if name not in allotments}
+            choices = _choices(round_, rows)
+            allotments = pack(snapshot, round_.fixed_shapes, choices)
+            misfits = {name: shape for name, shape in choices.items() if name not in allotments}
             if not misfits:
                 break
             worst = max(
                 misfits,
-                key=lambda name: (misfits[name].replicas, -here.jobs[name].spec.priority, name),
+                key=lambda name: (misfits[name].replicas, -snapshot.jobs[name].spec.priority, name),
             )
-            rows = [
-                [(shape, cost) for shape, cost in row if job.id != worst or shape != misfits[worst]]
-                for job, row in zip(round_.jobs, rows, strict=True)
-            ]
+            rows[worst] = [(shape, cost) for shape, cost in rows[worst] if shape != misfits[worst]]
         return allotments
 
 
-def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape]) -> list[tuple[Shape, float]]:
+def _choices(round_: Contest, rows: Mapping[JobId, Row]) -> dict[JobId, Shape]:
+    """The cheapest shapes; who gets none is left out."""
+    weights = [priority_weight(job) for job in round_.jobs]
+    options = [
+        [Option(shape.gpu_type, shape.replicas, weight * cost) for shape, cost in rows[job.id]]
+        for job, weight in zip(round_.jobs, weights, strict=True)
+    ]
+    positions = cheapest(options, [IDLE_COST * weight for weight in weights], round_.capacity)
+    return {
+        job.id: rows[job.id][position][0]
+        for job, position in zip(round_.jobs, positions, strict=True)
+        if position is not None
+    }
+
+
+def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape]) -> Row:
     """What each shape within the growth cap costs. While nothing is known, least shapes alone, of
     every type alike."""
-    least, now = job.spec.min_gpus, shape_now(job, snapshot)
-    # it starts with its least, whatever is known
-    may_grow = job.attempt > 0 and job.spec.level is Level.SCRIPT
-    most = max(least, GROWTH * job.profile.max_replicas) if may_grow else least
-    shapes = [shape for shape in possible if shape.replicas <= most or shape == now]
-    if (
-        now is not None
-        and job.placement is not None
-        and now not in shapes
-        and now.replicas == job.replicas
-    ):
-        shapes.append(now)  # on devices that do not count as usable any more
+    current_shape = shape_now(job, snapshot)
+    shapes = _shapes(job, possible, current_shape)
     factor = restart_factor(job, snapshot)
     row = []
-    for shape, gain in zip(shapes, _gains(job, shapes, now), strict=True):
-        net_gain = gain * (1.0 if now is None or shape == now else factor)
+    for shape, gain in zip(shapes, _gains(job, shapes, current_shape), strict=True):
+        net_gain = gain
+        if current_shape is not None and shape != current_shape:
+            net_gain *= factor
         if net_gain > 0:
-            row.append(
-                (shape, min(round(net_gain**POWER, 2), MOST_COST) - (STAY if shape == now else 0.0))
-            )
+            cost = min(round(net_gain**POWER, 2), MOST_COST)
+            if shape == current_shape:
+                cost -= STAY
+            row.append((shape, cost))
     return row
 
 
-def _gains(job: Job, shapes: Sequence[Shape], now: Shape | None) -> list[float]:
+def _shapes(job: Job, possible: Sequence[Shape], current_shape: Shape | None) -> list[Shape]:
+    """Those within the growth cap, and the one that it has."""
+    least = most = job.spec.min_gpus
+    # it starts with its least, whatever is known
+    if job.attempt > 0 and job.spec.level is Level.SCRIPT:
+        most = max(least, GROWTH * job.profile.max_replicas)
+    shapes = [shape for shape in possible if shape.replicas <= most or shape == current_shape]
+    if (
+        current_shape is not None
+        and job.placement is not None
+        and current_shape not in shapes
+        and current_shape.replicas == job.replicas
+    ):
+        shapes.append(current_shape)  # on devices that do not count as usable any more
+    return shapes
+
+
+def _gains(job: Job, shapes: Sequence[Shape], current_shape: Shape | None) -> list[float]:
     """G: goodput over the least of them, times the least GPUs."""
     table, least = estimates.table(job, shapes), job.spec.min_gpus
     if table is None or not table.goodput.any():
         return [
-            float(least) if shape.replicas == least or shape == now else 0.0 for shape in shapes
+            float(least) if shape.replicas == least or shape == current_shape else 0.0
+            for shape in shapes
         ]
     speeds = table.goodput.tolist()
     unit = min(speed for speed in speeds if speed > 0)
@@ -107,8 +120,6 @@ def restart_factor(job: Job, snapshot: Snapshot) -> float:
     """r = (T - N S) / (T + S) of age T, N restarts so far and S seconds each; 1 while T < S."""
     cost = snapshot.config.restart_cost(job)
     age = snapshot.now - job.submitted_at
-    return (
-        max(age - job.restarts * cost, 0.0) / (age + cost)
-        if age >= cost and age + cost > 0
-        else 1.0
-    )
+    if age < cost or age + cost <= 0:
+        return 1.0
+    return max(age - job.restarts * cost, 0.0) / (age + cost)

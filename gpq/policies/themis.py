@@ -52,6 +52,10 @@ def rho(job: Job, now: Seconds, seconds: Seconds | None, share: float) -> float:
     if service <= 0:
         return float("inf")
     remaining = service if seconds is None else seconds
-    alone = (service + remaining) * max(job.spec.min_gpus / share, 1.0) if share > 0 else None
+    alone = None
+    if share > 0:
+        alone = (service + remaining) * max(job.spec.min_gpus / share, 1.0)
     fairness = finish_time_fairness(now - job.submitted_at, remaining, alone)
-    return fairness if fairness is not None else float("inf")
+    if fairness is None:
+        return float("inf")
+    return fairness

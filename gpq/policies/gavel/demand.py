@@ -42,7 +42,7 @@ def demands(
     placeable_jobs = [job for job in jobs if shapes[job.id]]
     speeds = {job.id: _speeds(job, snapshot, shapes[job.id]) for job in placeable_jobs}
     typical_speed = median(
-        sorted(speed for of in speeds.values() for speed in of.values()) or [1.0]
+        sorted(speed for type_speeds in speeds.values() for speed in type_speeds.values()) or [1.0]
     )
     return tuple(
         _demand(
@@ -90,9 +90,12 @@ def _demand(
     job: Job, snapshot: Snapshot, shapes: Mapping[str, Shape], speeds: Mapping[str, float]
 ) -> Demand:
     progress = job.profile.progress
-    fraction = min(progress.fraction, 1.0) if progress is not None and progress.epochs > 0 else 0.0
-    steps = _steps_left(job, snapshot, fraction, max(speeds.values()))
-    total = steps / (1.0 - fraction) if fraction < 1.0 else steps
+    fraction = 0.0
+    if progress is not None and progress.epochs > 0:
+        fraction = min(progress.fraction, 1.0)
+    steps = total = _steps_left(job, snapshot, fraction, max(speeds.values()))
+    if fraction < 1.0:
+        total = steps / (1.0 - fraction)
     usable_shapes = {name: shapes[name] for name in speeds}
     return Demand(
         job.id, usable_shapes, speeds, steps, total, max(snapshot.now - job.submitted_at, 0.0)
@@ -101,30 +104,27 @@ def _demand(
 
 def _steps_left(job: Job, snapshot: Snapshot, fraction: float, speed: float) -> float:
     """Never less than one. Of unknown length: as much is to come as was (Lindy's law)."""
-    declaration, progress, batch = job.profile.declared, job.profile.progress, _batch(job)
     if job.id in snapshot.oracles:
         return max(snapshot.oracles[job.id].remaining_steps, 1.0)
-    if (
-        declaration is not None
-        and declaration.dataset_size > 0
-        and progress is not None
-        and progress.epochs > 0
-        and batch > 0
-    ):
-        return max((1.0 - fraction) * declaration.dataset_size * progress.epochs / batch, 1.0)
-    if (
-        declaration is not None
-        and declaration.dataset_size > 0
-        and declaration.epochs > 0
-        and batch > 0
-    ):
-        return max(declaration.dataset_size * declaration.epochs / batch, 1.0)
-    running = (
-        snapshot.now - job.started_at
-        if job.state in HOLDS_DEVICES and job.started_at is not None
-        else 0.0
-    )
-    return max(max(job.run_seconds + running, UNKNOWN_SECONDS) * speed, 1.0)
+    steps = _steps_to_declared_end(job, fraction)
+    if steps is not None:
+        return max(steps, 1.0)
+    run_seconds = job.run_seconds
+    if job.state in HOLDS_DEVICES and job.started_at is not None:
+        run_seconds += snapshot.now - job.started_at
+    return max(max(run_seconds, UNKNOWN_SECONDS) * speed, 1.0)
+
+
+def _steps_to_declared_end(job: Job, fraction: float) -> float | None:
+    """None where no length was declared."""
+    declaration, progress, batch = job.profile.declared, job.profile.progress, _batch(job)
+    if declaration is None or declaration.dataset_size <= 0 or batch <= 0:
+        return None
+    if progress is not None and progress.epochs > 0:
+        return (1.0 - fraction) * declaration.dataset_size * progress.epochs / batch
+    if declaration.epochs > 0:
+        return declaration.dataset_size * declaration.epochs / batch
+    return None
 
 
 def without(demand: Demand, gpu_type: str) -> Demand:

@@ -35,14 +35,14 @@ class Gavel:
         self._round_at: Seconds | None = None
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
-        here = informed(snapshot)
-        round_ = contest(here)
-        self._ledger.credit(here)
-        gangs = self._ledger.whole(demands(here, round_.jobs, round_.parts))
+        snapshot = informed(snapshot)
+        round_ = contest(snapshot)
+        self._ledger.credit(snapshot)
+        gangs = self._ledger.whole(demands(snapshot, round_.jobs, round_.parts))
         if not gangs:
             return dict(round_.fixed_shapes)
         shares = self._shares(Programme(gangs, round_.capacity))
-        return pack_in_turns(here, round_, self._order(here, gangs, shares))
+        return pack_in_turns(snapshot, round_, self._order(snapshot, gangs, shares))
 
     def _shares(self, programme: Programme) -> Shares:
         return programme.most_throughput()

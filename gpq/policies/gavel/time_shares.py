@@ -69,9 +69,9 @@ class Programme:
         """
         steps = np.array([demand.steps for demand in self.demands])
         age = np.array([demand.age for demand in self.demands])
-        alone = self.throughput(self._isolated())
-        ideal = np.array([demand.total for demand in self.demands]) / alone
-        low, high = float(np.max(age / ideal)), float(np.max((age + steps / alone) / ideal))
+        alone_speeds = self.throughput(self._isolated())
+        ideal = np.array([demand.total for demand in self.demands]) / alone_speeds
+        low, high = float(np.max(age / ideal)), float(np.max((age + steps / alone_speeds) / ideal))
         while high - low > TOLERANCE * high:
             rho = (low + high) / 2.0
             if self.max_min((rho * ideal - age) / steps)[0] >= 1.0:
@@ -99,9 +99,9 @@ class Programme:
     def _isolated(self) -> Array:
         """A 1/J share of every type: (N_g / J) / d_j of the time, at most all of it."""
         share = np.array([self.supply[g] / len(self.demands) / self.gpus[j] for j, g in self.pairs])
-        whole = _sums(share, [j for j, _ in self.pairs], len(self.demands))
+        sums = _sums(share, [j for j, _ in self.pairs], len(self.demands))
         return np.array(
-            [part / max(whole[j], 1.0) for part, (j, _) in zip(share, self.pairs, strict=True)]
+            [part / max(sums[j], 1.0) for part, (j, _) in zip(share, self.pairs, strict=True)]
         )
 
     def _solve(self, value: Array, scale: Array | None = None, level: float = 0.0) -> Array:
@@ -193,7 +193,7 @@ class Ledger:
         """X / f: what it is to have over its part of the time that the type was given out so far,
         both counted from half a round for everybody, so that nobody is infinitely ahead."""
         first = max(interval, 1.0) / 2.0
-        keys = [(name, kind) for name, of in shares.items() for kind in of]
+        keys = [(name, kind) for name, type_shares in shares.items() for kind in type_shares]
         busy: dict[str, float] = {}
         for key in keys:
             busy[key[1]] = busy.get(key[1], 0.0) + first + self.seconds.get(key, 0.0)

@@ -44,8 +44,9 @@ class Blocks:
         for shape, count in Counter(shapes).items():
             type_blocks = sizes[shape.gpu_type]
             for piece in self.pieces(shape):
-                fitting = [block for block in type_blocks if block >= piece]
-                balance[shape.gpu_type, fitting[-1] if fitting else type_blocks[0]] -= piece * count
+                fitting_blocks = [block for block in type_blocks if block >= piece]
+                block = min(fitting_blocks, default=type_blocks[0])
+                balance[shape.gpu_type, block] -= piece * count
         room: dict[str, int] = {}
         levels = set()
         for (name, block), devices in balance.items():
@@ -58,9 +59,10 @@ class Blocks:
         """Devices of a shape in powers of two, as it may lie in blocks. One that spans nodes takes
         the largest whole, as many as it has, and of the last one what is left."""
         remainder, powers = shape.replicas, list[int]()
-        for count in (
-            self.counts[shape.gpu_type][: shape.nodes] if shape.nodes > 1 else (remainder,)
-        ):
+        counts: tuple[int, ...] = (shape.replicas,)
+        if shape.nodes > 1:
+            counts = self.counts[shape.gpu_type][: shape.nodes]
+        for count in counts:
             part = min(remainder, count)
             powers += [1 << bit for bit in range(part.bit_length()) if part & (1 << bit)]
             remainder -= part
@@ -78,13 +80,13 @@ class Blocks:
         """(type, largest block, devices) of each class, where blocks below a cut are told from
         those above."""
         classes: list[tuple[str, int, int]] = []
-        fresh = True
+        is_new = True
         for (name, block), count in self.devices.items():
-            if fresh or classes[-1][0] != name:
+            if is_new or classes[-1][0] != name:
                 classes.append((name, block, count))
             else:
                 classes[-1] = (name, classes[-1][1], classes[-1][2] + count)
-            fresh = (name, block) in cuts
+            is_new = (name, block) in cuts
         return classes
 
 
@@ -144,29 +146,11 @@ def _by_blocks(
     choices: Sequence[Valued], blocks: Blocks, classes: Sequence[Class]
 ) -> Answer | None:
     """None where it would take too long, or nothing fits."""
-    homes: dict[Shape | None, list[tuple[int, ...]]] = {None: [(0,) * len(classes)]}
-    menus: dict[int, tuple[Ints, Ints]] = {}
-    for choice in choices:
-        if id(choice.menu) not in menus:
-            for shape in choice.shapes:
-                if shape is not None and shape not in homes:
-                    homes[shape] = _homes(shape, blocks, classes)
-            rows = [
-                (option, home)
-                for option, shape in enumerate(choice.shapes)
-                for home in homes[shape]
-            ]
-            menus[id(choice.menu)] = (
-                np.array([row[0] for row in rows]),
-                np.array([row[1] for row in rows]),
-            )
-    capacities = [devices for *_, devices in classes]
+    menus = _block_menus(choices, blocks, classes)
     choice_menus = [menus[id(choice.menu)] for choice in choices]
-    if (
-        float(np.prod(np.array(capacities) + 1.0))
-        * sum(len(options) for options, _ in choice_menus)
-        > MOST_CELLS
-    ):
+    capacities = [devices for *_, devices in classes]
+    states = float(np.prod(np.array(capacities) + 1.0))
+    if states * sum(len(options) for options, _ in choice_menus) > MOST_CELLS:
         return None
     needs = [
         (option_needs, choice.values[options])
@@ -182,21 +166,48 @@ def _by_blocks(
     return Answer(solution, answer.value, answer.bound)
 
 
+def _block_menus(
+    choices: Sequence[Valued], blocks: Blocks, classes: Sequence[Class]
+) -> dict[int, tuple[Ints, Ints]]:
+    """By menu, for each way to lie in blocks: (the option, what it takes from each class)."""
+    homes: dict[Shape | None, list[tuple[int, ...]]] = {None: [(0,) * len(classes)]}
+    menus: dict[int, tuple[Ints, Ints]] = {}
+    for menu in {id(choice.menu): choice.menu for choice in choices}.values():
+        for shape in menu.shapes:
+            if shape is not None and shape not in homes:
+                homes[shape] = _homes(shape, blocks, classes)
+        rows = [(option, home) for option, shape in enumerate(menu.shapes) for home in homes[shape]]
+        menus[id(menu)] = (
+            np.array([option for option, _ in rows]),
+            np.array([home for _, home in rows]),
+        )
+    return menus
+
+
 def _homes(shape: Shape, blocks: Blocks, classes: Sequence[Class]) -> list[tuple[int, ...]]:
     """What it takes from each class, for each way to lie in them: in blocks that hold all of it, or
     in pieces, where that is another way."""
     type_classes = [number for number, (name, _, _) in enumerate(classes) if name == shape.gpu_type]
     ways: list[dict[int, int]] = []
     if shape.nodes == 1:
-        whole = 1 << (shape.replicas - 1).bit_length()
-        ways = [{number: whole} for number in type_classes if classes[number][1] >= whole]
-    split: dict[int, int] = {}
-    for piece in blocks.pieces(shape):
-        home = max(
-            (number for number in type_classes if classes[number][1] >= piece),
-            default=type_classes[0],
-        )
-        split[home] = split.get(home, 0) + piece
+        whole_block = 1 << (shape.replicas - 1).bit_length()
+        ways = [
+            {number: whole_block} for number in type_classes if classes[number][1] >= whole_block
+        ]
+    split = _split(blocks.pieces(shape), type_classes, classes)
     if len(split) > 1 or not ways:
         ways.append(split)
     return [tuple(way.get(number, 0) for number in range(len(classes))) for way in ways]
+
+
+def _split(
+    pieces: Sequence[int], type_classes: Sequence[int], classes: Sequence[Class]
+) -> dict[int, int]:
+    """Devices from each class: every piece in the class of the smallest blocks that hold it, else
+    in that of the largest."""
+    split: dict[int, int] = {}
+    for piece in pieces:
+        fitting_classes = [number for number in type_classes if classes[number][1] >= piece]
+        home = max(fitting_classes, default=type_classes[0])
+        split[home] = split.get(home, 0) + piece
+    return split

@@ -4,7 +4,7 @@ once."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -108,16 +108,8 @@ class Field:
 def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Field:
     """Everything that is to be decided in this round. `reach`: no shape with more replicas than
     this is looked at, but the one that the job has; default: all shapes are."""
-    fixed_shapes = {
-        job.id: shape_on(job.placement, snapshot)
-        for job in snapshot.jobs.values()
-        if job.placement is not None and (job.wish is not Wish.RUN or is_fixed(job, snapshot))
-    }
-    holders = {
-        device: name
-        for name in fixed_shapes
-        for device in (snapshot.jobs[name].placement or NOWHERE).devices
-    }
+    fixed_shapes = _fixed_shapes(snapshot)
+    holders = _holders(snapshot, fixed_shapes)
     jobs = [
         snapshot.jobs[name]
         for name in sorted(snapshot.jobs)
@@ -127,11 +119,29 @@ def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Fi
     job_kinds = [(job, kind_of(job, snapshot)) for job in jobs]
     kinds = {kind: job for job, kind in job_kinds}
     offers = {kind: _offer(snapshot, supply(snapshot, job, holders)) for kind, job in kinds.items()}
+    limits = reach or {}
     candidates = [
-        _candidate(job, offers[kind], reach.get(job.id) if reach is not None else None, snapshot)
-        for job, kind in job_kinds
+        _candidate(job, offers[kind], limits.get(job.id), snapshot) for job, kind in job_kinds
     ]
     return Field(fixed_shapes, tuple(candidates), _free(snapshot, offers, jobs))
+
+
+def _fixed_shapes(snapshot: Snapshot) -> dict[JobId, Shape]:
+    """Of jobs that keep what they have."""
+    return {
+        job.id: shape_on(job.placement, snapshot)
+        for job in snapshot.jobs.values()
+        if job.placement is not None and (job.wish is not Wish.RUN or is_fixed(job, snapshot))
+    }
+
+
+def _holders(snapshot: Snapshot, names: Iterable[JobId]) -> dict[tuple[NodeId, DeviceId], JobId]:
+    """Which of these jobs holds each device that they hold."""
+    return {
+        device: name
+        for name in names
+        for device in (snapshot.jobs[name].placement or NOWHERE).devices
+    }
 
 
 def _ready(snapshot: Snapshot, name: JobId) -> bool:
@@ -189,15 +199,20 @@ def _candidate(job: Job, offer: Offer, reach: int | None, snapshot: Snapshot) ->
         return Candidate(job, options, job.target)
     current = shape_on(job.placement, snapshot)
     if current not in options.index:
-        wider_options = offer.options.get((*asks, current))
-        if wider_options is None:
-            order = sorted(
-                (*options.shapes, current),
-                key=lambda option: (option.gpu_type, option.replicas, option.nodes),
-            )
-            wider_options = _remember_options(offer, (*asks, current), tuple(order))
-        options = wider_options
+        options = _with_shape(options, current, (*asks, current))
     return Candidate(job, options, current)
+
+
+def _with_shape(options: Options, shape: Shape, asks: Hashable) -> Options:
+    """And this shape, which is none of them."""
+    wider_options = options.offer.options.get(asks)
+    if wider_options is not None:
+        return wider_options
+    order = sorted(
+        (*options.shapes, shape),
+        key=lambda option: (option.gpu_type, option.replicas, option.nodes),
+    )
+    return _remember_options(options.offer, asks, tuple(order))
 
 
 def _remember_options(offer: Offer, asks: Hashable, shapes: tuple[Shape, ...]) -> Options:
@@ -250,20 +265,27 @@ def _free(
         for device in ids
     }
     for job in jobs:
-        devices |= job.placement.devices if job.placement is not None else frozenset()
+        if job.placement is not None:
+            devices |= job.placement.devices
     if not is_mixed(snapshot):
         return {"": tuple(Counter(node for node, _ in devices).values())}
-    types: dict[tuple[NodeId, str], str] = {
-        (node.id, device.id): device.type
-        for node in snapshot.nodes.values()
-        for device in node.devices
-    }
+    types = _device_types(snapshot)
     counts: dict[str, Counter[NodeId]] = {}
     for device in devices:
         counts.setdefault(types[device], Counter())[device[0]] += 1
     return {name: tuple(counts[name].values()) for name in sorted(counts)}
 
 
+def _device_types(snapshot: Snapshot) -> dict[tuple[NodeId, DeviceId], str]:
+    return {
+        (node.id, device.id): device.type
+        for node in snapshot.nodes.values()
+        for device in node.devices
+    }
+
+
 def asks_for(job: Job) -> int:
     """GPUs of a job that has no choice; 0 where it has."""
-    return job.spec.min_gpus if job.spec.level is not Level.SCRIPT else 0
+    if job.spec.level is Level.SCRIPT:
+        return 0
+    return job.spec.min_gpus

@@ -43,25 +43,29 @@ class Outlook:
         later_jobs: dict[JobId, tuple[Job, Shapes]] = {}
         for candidate, prior, share in questions:
             job, table = candidate.job, tables[candidate.job.id]
-            noise = (
-                _noise_ahead(candidate, prior, share, table)
-                if table is not None and prior is not None
-                else None
-            )
+            if table is None or prior is None:
+                continue
+            noise = _noise_ahead(candidate, prior, share, table)
             if noise is not None:
                 later_job = replace(job, profile=replace(job.profile, model_noise=noise))
                 later_jobs[job.id] = later_job, candidate.options.shapes
         later_tables = self.later.tables(list(later_jobs.values()))
         for name in later_jobs:
-            now, later_table = tables[name], later_tables[name]
-            if now is not None and later_table is not None:
-                tables[name] = self._mean(name, now, later_table)
+            present_table, later_table = tables[name], later_tables[name]
+            if present_table is not None and later_table is not None:
+                tables[name] = self._mean(name, present_table, later_table)
         return tables
 
-    def _mean(self, name: JobId, now: GoodputTable, later: GoodputTable) -> GoodputTable:
+    def _mean(
+        self, name: JobId, present_table: GoodputTable, later_table: GoodputTable
+    ) -> GoodputTable:
         entry = self._means.get(name)
-        if entry is None or entry[0] is not now or entry[1] is not later:
-            entry = self._means[name] = now, later, _mean(now, later)
+        if entry is None or entry[0] is not present_table or entry[1] is not later_table:
+            entry = self._means[name] = (
+                present_table,
+                later_table,
+                _mean(present_table, later_table),
+            )
         return entry[2]
 
     def forget_others(self, jobs: Container[JobId]) -> None:
@@ -88,12 +92,14 @@ def _noise_ahead(
     )
     base_steps, noise_now = profile.progress.base_steps, profile.noise_basis
     noise_ahead = ahead(prior.noise_curve, noise_now, base_steps, base_steps + steps)
-    return None if noise_ahead is noise_now else noise_ahead
+    if noise_ahead is noise_now:
+        return None
+    return noise_ahead
 
 
-def _mean(now: GoodputTable, later: GoodputTable) -> GoodputTable:
+def _mean(present_table: GoodputTable, later_table: GoodputTable) -> GoodputTable:
     return replace(
-        now,
-        goodput=(1.0 - LATER) * now.goodput + LATER * later.goodput,
-        throughput=(1.0 - LATER) * now.throughput + LATER * later.throughput,
+        present_table,
+        goodput=(1.0 - LATER) * present_table.goodput + LATER * later_table.goodput,
+        throughput=(1.0 - LATER) * present_table.throughput + LATER * later_table.throughput,
     )

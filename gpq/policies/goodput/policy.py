@@ -18,7 +18,7 @@ from gpq.core.model.profile import Prior
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
-from gpq.policies.goodput.buddy_blocks import blocks_of, choose, programme
+from gpq.policies.goodput.buddy_blocks import Blocks, blocks_of, choose, programme
 from gpq.policies.goodput.candidates import Candidate, Field, field_of, menu_of
 from gpq.policies.goodput.forecast import Outlook
 from gpq.policies.goodput.valuation import (
@@ -84,14 +84,7 @@ class Goodput:
         tables = self.outlook.tables(questions)
         groups = groups_of(candidates, tables, max_replicas)
         times_by_group = [_times_to_end(group, config) for group in groups]
-        ends: dict[JobId, float] = {}
-        for group, times in zip(groups, times_by_group, strict=True):
-            soonest = times.min(axis=1).tolist()
-            ends |= {
-                row.job.id: end
-                for row, end in zip(group.rows, soonest, strict=True)
-                if end < np.inf
-            }
+        ends = _ends(groups, times_by_group)
         weight = weights(candidates, ends, shares, snapshot.now, config)
         valuations: dict[JobId, Valued] = {}
         for group, times in zip(groups, times_by_group, strict=True):
@@ -111,6 +104,17 @@ def _times_to_end(group: Group, config: Config) -> Array:
     return seconds_left([row.job for row in group.rows], group.tables, len(group.options.shapes))
 
 
+def _ends(groups: Sequence[Group], times_by_group: Sequence[Array]) -> dict[JobId, float]:
+    """Seconds to the declared end at the best shape, of the jobs whose end is known."""
+    ends: dict[JobId, float] = {}
+    for group, times in zip(groups, times_by_group, strict=True):
+        soonest = times.min(axis=1).tolist()
+        for row, end in zip(group.rows, soonest, strict=True):
+            if end < np.inf:
+                ends[row.job.id] = end
+    return ends
+
+
 def _bringing(snapshot: Snapshot, group: Group) -> Array | None:
     """Seconds to bring the files of each job to where each shape would lead it; None where nothing
     needs to be brought."""
@@ -119,7 +123,9 @@ def _bringing(snapshot: Snapshot, group: Group) -> Array | None:
     rows = [
         bringing_seconds(snapshot, row.job, options.shapes, devices_by_type) for row in group.rows
     ]
-    return np.array(rows) if any(map(any, rows)) else None
+    if not any(map(any, rows)):
+        return None
+    return np.array(rows)
 
 
 def _priors(snapshot: Snapshot) -> dict[JobId, Prior]:
@@ -172,12 +178,7 @@ def solved(
     choices = list(valuations)
     allocation: dict[JobId, Shape] = {}
     for _ in range(REPAIRS):
-        options = choose(choices, blocks) or [choice.shapes.index(None) for choice in choices]
-        assignments = [
-            (choice.job, choice.shapes[option])
-            for choice, option in zip(choices, options, strict=True)
-        ]
-        allocation = {name: shape for name, shape in assignments if shape is not None}
+        allocation = _allocation(choices, blocks)
         placements = place(snapshot, {**round_field.fixed_shapes, **allocation})
         misfits = [name for name in allocation if name not in placements]
         if not misfits:
@@ -195,22 +196,22 @@ def solved(
     return allocation
 
 
+def _allocation(choices: Sequence[Valued], blocks: Blocks) -> dict[JobId, Shape]:
+    """The best choice; nothing at all where none fits."""
+    options = choose(choices, blocks) or [choice.shapes.index(None) for choice in choices]
+    shapes = {
+        choice.job: choice.shapes[option] for choice, option in zip(choices, options, strict=True)
+    }
+    return {name: shape for name, shape in shapes.items() if shape is not None}
+
+
 def _without(valuation: Valued, shape: Shape) -> Valued:
     """The choice less a shape that found no place, and less the larger ones that span nodes if it
     does."""
     columns = [
         i
         for i, option in enumerate(valuation.shapes)
-        if option is None
-        or not (
-            option == shape
-            or (
-                shape.nodes > 1
-                and option.nodes > 1
-                and option.replicas >= shape.replicas
-                and option.gpu_type == shape.gpu_type
-            )
-        )
+        if option is None or not _is_no_smaller(option, shape)
     ]
     tidy = sum(i < valuation.menu.tidy for i in columns)
     return Valued(
@@ -218,3 +219,11 @@ def _without(valuation: Valued, shape: Shape) -> Valued:
         menu_of(tuple(valuation.shapes[i] for i in columns), tidy),
         valuation.values[columns],
     )
+
+
+def _is_no_smaller(option: Shape, shape: Shape) -> bool:
+    """Is it the same, or does it need at least as many GPUs of the same type, both over nodes?"""
+    if option == shape:
+        return True
+    spans_nodes = option.nodes > 1 and shape.nodes > 1
+    return spans_nodes and option.gpu_type == shape.gpu_type and option.replicas >= shape.replicas

@@ -171,7 +171,9 @@ def fair_speeds(
         counts = np.array([float(options[i].replicas) for i in columns])
         weighted_sums += part * _interpolated(speeds[:, columns], counts, share * part)
         weight += part
-    return weighted_sums / weight if weight > 0 else weighted_sums
+    if weight <= 0:
+        return weighted_sums
+    return weighted_sums / weight
 
 
 def _interpolated(speeds: Array, counts: Array, share: Array) -> Array:
@@ -207,7 +209,9 @@ def _within_cap(group: Group, times: int) -> Mask:
 def growth(types: int) -> int:
     """How many times the replicas that it was profiled with a job may be given, by the number of
     types of GPUs."""
-    return GROWTH_MIXED if types > 1 else GROWTH
+    if types > 1:
+        return GROWTH_MIXED
+    return GROWTH
 
 
 def growth_cap(job: Job, node_size: int, max_replicas: int, times: int = GROWTH) -> int:
@@ -237,10 +241,11 @@ def _restart_factors(
     """
     horizon = config.hysteresis_seconds
     restart = np.array([config.restart_cost(row.job) for row in group.rows])[:, None]
-    restart = restart if bringing is None else restart + bringing
-    factor = (
-        np.maximum(1.0 - restart / horizon, LEAST_FACTOR) if horizon > 0 else np.ones(restart.shape)
-    )
+    if bringing is not None:
+        restart = restart + bringing
+    factor = np.ones(restart.shape)
+    if horizon > 0:
+        factor = np.maximum(1.0 - restart / horizon, LEAST_FACTOR)
     lifetime = (
         np.array([max(now - row.job.submitted_at, 0.0) for row in group.rows])[:, None] + horizon
     )
@@ -264,8 +269,6 @@ def _restart_factors(
 
 def _tenure(job: Job, now: Seconds) -> Seconds:
     """For how long it has had the shape that it has; for ever where it has none."""
-    return (
-        max(now - job.launched_at, 0.0)
-        if job.placement is not None and job.launched_at is not None
-        else FOR_EVER
-    )
+    if job.placement is None or job.launched_at is None:
+        return FOR_EVER
+    return max(now - job.launched_at, 0.0)

@@ -73,10 +73,10 @@ def _or_guess(seconds: Seconds | None, job: Job, now: Seconds) -> Seconds:
     """
     if seconds is not None:
         return seconds
-    running = (
-        now - job.started_at if job.state in HOLDS_DEVICES and job.started_at is not None else 0.0
-    )
-    spent = max(job.run_seconds + running, UNKNOWN_SECONDS)
+    run_seconds = job.run_seconds
+    if job.state in HOLDS_DEVICES and job.started_at is not None:
+        run_seconds += now - job.started_at
+    spent = max(run_seconds, UNKNOWN_SECONDS)
     return float(UNKNOWN_SECONDS * 2.0 ** ceil(log2(spent / UNKNOWN_SECONDS) - 1e-9))
 
 

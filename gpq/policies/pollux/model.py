@@ -118,8 +118,8 @@ def _columns(rows: Sequence[ProfileRow]) -> tuple[_Rows | None, Array]:
     if not has_grad.any():
         grad, has_grad = step, np.ones(len(step), dtype=bool)
     across, within = nodes > 1, (nodes <= 1) & (replicas > 1)
-    more = np.maximum(replicas - 2.0, _LEAST)
-    sync = np.stack([across, across * more, within, within * more], axis=1)
+    extra_replicas = np.maximum(replicas - 2.0, _LEAST)
+    sync = np.stack([across, across * extra_replicas, within, within * extra_replicas], axis=1)
     log_grad = np.log(np.where(has_grad, grad, 1.0))
     data = _Rows(
         atomic, log_grad, np.log(step), has_grad / has_grad.sum(), (replicas <= 1) * _LEAST, sync
@@ -198,19 +198,18 @@ def best_batches(
     )
     low = np.maximum(float(limits.base), limits.min_atomic * k)
     local = low * (limits.maximum / low) ** np.linspace(0.0, 1.0, CANDIDATES) / k
-    accum = (
-        np.ceil(local / limits.max_atomic - _SLACK) - 1.0
-        if limits.accumulation
-        else np.zeros_like(local)
-    )
+    accum = np.zeros_like(local)
+    if limits.accumulation:
+        accum = np.ceil(local / limits.max_atomic - _SLACK) - 1.0
     accum = np.where(
         (k == 1) & (local > limits.base + _SLACK) & limits.accumulation,
         np.maximum(accum, 1.0),
         accum,
     )
     atomic = np.ceil(local / (accum + 1.0) - _SLACK)
-    more = np.maximum(k - 2.0, _LEAST)
-    within, across = params.alpha_r + params.beta_r * more, params.alpha_n + params.beta_n * more
+    extra_replicas = np.maximum(k - 2.0, _LEAST)
+    within = params.alpha_r + params.beta_r * extra_replicas
+    across = params.alpha_n + params.beta_n * extra_replicas
     sync = np.where(n[:, None] > 1, across, np.where(k > 1, within, _LEAST))
     compute = params.alpha_c + params.beta_c * atomic
     total = k * atomic * (accum + 1.0)

@@ -68,10 +68,10 @@ class Pollux:
         share: Share,
         luck: np.random.Generator,
     ) -> dict[JobId, Layout]:
-        present = {
+        current_layouts = {
             c.job.id: layout for c in rivals if (layout := self._present(c, snapshot)) is not None
         }
-        problem, nodes = problem_of(snapshot, rivals, present, fixed_shapes, share)
+        problem, nodes = problem_of(snapshot, rivals, current_layouts, fixed_shapes, share)
         jobs = tuple(contender.job.id for contender in rivals)
         best, front = search(
             problem, self._fronts.get(gpu_type, Front()).mapped(jobs, nodes), luck, self.generations

@@ -89,14 +89,24 @@ def speedups(job: Job, gpu_type: str, share: Share, most: int) -> Floats:
     """Goodput over that of the fair share, [on several nodes][replicas, 0 to `most`]. Never
     profiled (or no batch fits the share): perfect, K / K_f; also a job that is not elastic, since
     it never chooses."""
-    declaration = job.profile.declared
-    limits = limits_of(declaration, gpu_type) if declaration is not None and job.elastic else None
-    params = fit(rows_on(job.profile.basis, gpu_type)) if limits is not None else None
-    if limits is not None and params is not None:
-        table = _modelled(params, stats_of(job.profile.noise_basis), limits, share.replicas, most)
-        if table is not None:
-            return table
+    table = _table_of(job, gpu_type, share, most)
+    if table is not None:
+        return table
     return np.tile(np.arange(most + 1) / share.replicas, (2, 1))
+
+
+def _table_of(job: Job, gpu_type: str, share: Share, most: int) -> Floats | None:
+    """As its model has it; None where it has none, or never chooses."""
+    declaration = job.profile.declared
+    if declaration is None or not job.elastic:
+        return None
+    limits = limits_of(declaration, gpu_type)
+    if limits is None:
+        return None
+    params = fit(rows_on(job.profile.basis, gpu_type))
+    if params is None:
+        return None
+    return _modelled(params, stats_of(job.profile.noise_basis), limits, share.replicas, most)
 
 
 @lru_cache(maxsize=1024)
@@ -148,7 +158,9 @@ def objective(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> floa
         if _differs(snapshot, job, allotment):
             utility *= restart_factor(job, snapshot.now, snapshot.config)
         costs.append(1.0 / (utility + FLOOR))
-    return len(costs) / sum(costs) if costs else 0.0
+    if not costs:
+        return 0.0
+    return len(costs) / sum(costs)
 
 
 def _differs(snapshot: Snapshot, job: Job, allotment: Allotment | None) -> bool:
@@ -162,37 +174,16 @@ def _differs(snapshot: Snapshot, job: Job, allotment: Allotment | None) -> bool:
 def problem_of(
     snapshot: Snapshot,
     contenders: Sequence[Contender],
-    present: Mapping[JobId, Layout],
+    current_layouts: Mapping[JobId, Layout],
     fixed_shapes: Mapping[JobId, Shape],
     share: Share,
 ) -> tuple[Problem, list[NodeId]]:
     """The problem of the jobs of one type, in this order, and the nodes of its columns.
-    `present`: what each has now (or is about to have), `fixed_shapes`: of the jobs of this type
-    that are not to be moved."""
+    `current_layouts`: what each has now (or is about to have), `fixed_shapes`: of the jobs of this
+    type that are not to be moved."""
     nodes = sorted({node for contender in contenders for node in contender.offer})
-    column = {node: at for at, node in enumerate(nodes)}
-    room = np.zeros((len(contenders), len(nodes)), dtype=np.int16)
-    base = np.zeros_like(room)
-    devices: list[set[str]] = [set() for _ in nodes]
-    for row, contender in enumerate(contenders):
-        for node, ids in contender.offer.items():
-            room[row, column[node]] = len(ids)
-            devices[column[node]].update(ids)
-    capacity = np.array([len(ids) for ids in devices], dtype=np.int16)
-    # Those that hold devices fit together; what others were about to have, only if it still fits.
-    for holds in (True, False):
-        for row, contender in enumerate(contenders):
-            layout = present.get(contender.job.id)
-            if layout is not None and (contender.job.placement is not None) == holds:
-                counts = np.zeros_like(capacity)
-                for node, count in layout.parts:
-                    if node in column:
-                        counts[column[node]] = count
-                if (
-                    counts.sum() == layout.shape.replicas
-                    and (base.sum(axis=0) + counts <= capacity).all()
-                ):
-                    base[row] = counts
+    room, capacity = _room(contenders, nodes)
+    base = _base(contenders, current_layouts, nodes, capacity)
     most = np.array([growth_cap(contender) for contender in contenders], dtype=np.int16)
     cost, speedup = _tables(
         snapshot, contenders, share, int(max(most.max(), base.sum(axis=1).max()))
@@ -212,6 +203,39 @@ def problem_of(
         _fixed_jobs(snapshot, fixed_shapes, share),
     )
     return problem, nodes
+
+
+def _room(contenders: Sequence[Contender], nodes: Sequence[NodeId]) -> tuple[Ints, Ints]:
+    """(devices of each node that each job could have, devices of each node)"""
+    column = {node: at for at, node in enumerate(nodes)}
+    room = np.zeros((len(contenders), len(nodes)), dtype=np.int16)
+    devices: list[set[str]] = [set() for _ in nodes]
+    for row, contender in enumerate(contenders):
+        for node, ids in contender.offer.items():
+            room[row, column[node]] = len(ids)
+            devices[column[node]].update(ids)
+    return room, np.array([len(ids) for ids in devices], dtype=np.int16)
+
+
+def _base(
+    contenders: Sequence[Contender],
+    current_layouts: Mapping[JobId, Layout],
+    nodes: Sequence[NodeId],
+    capacity: Ints,
+) -> Ints:
+    """What each job has on each node. Those that hold devices fit together; what others were about
+    to have counts only if it still fits."""
+    base = np.zeros((len(contenders), len(nodes)), dtype=np.int16)
+    for row in sorted(range(len(base)), key=lambda row: contenders[row].job.placement is None):
+        layout = current_layouts.get(contenders[row].job.id)
+        if layout is None:
+            continue
+        parts = dict(layout.parts)
+        counts = np.array([parts.get(node, 0) for node in nodes], dtype=np.int16)
+        has_room = (base.sum(axis=0) + counts <= capacity).all()
+        if counts.sum() == layout.shape.replicas and has_room:
+            base[row] = counts
+    return base
 
 
 def _tables(

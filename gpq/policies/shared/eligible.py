@@ -3,7 +3,7 @@ Decides nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpq.core.feasibility.mobility import held_by, is_fixed
@@ -70,28 +70,31 @@ class Contest:
 
 def contest(snapshot: Snapshot, jobs: Sequence[Job] | None = None) -> Contest:
     """Of `jobs`, by default all that are eligible. Everybody else who holds devices keeps them."""
-    jobs = eligible(snapshot) if jobs is None else jobs
-    names = {job.id for job in jobs}
-    fixed_shapes = {
-        name: shape_on(job.placement, snapshot)
-        for name, job in sorted(snapshot.jobs.items())
-        if job.placement is not None and name not in names
-    }
+    if jobs is None:
+        jobs = eligible(snapshot)
+    kinds = {job.id: kind_of(job, snapshot) for job in jobs}
+    fixed_shapes = _shapes_of_others(snapshot, kinds)
     holders = {device: name for device, name in held_by(snapshot).items() if name in fixed_shapes}
     # The same for all of one kind, since none of them holds what is taken.
-    offers = {
-        kind: supply(snapshot, job, holders)
-        for kind, job in {kind_of(job, snapshot): job for job in jobs}.items()
-    }
+    examples = {kinds[job.id]: job for job in jobs}
+    offers = {kind: supply(snapshot, job, holders) for kind, job in examples.items()}
     parts = {kind: by_type(offer, snapshot) for kind, offer in offers.items()}
-    kinds = {job.id: kind_of(job, snapshot) for job in jobs}
     return Contest(
         fixed_shapes,
         tuple(jobs),
-        {job.id: offers[kinds[job.id]] for job in jobs},
-        {job.id: parts[kinds[job.id]] for job in jobs},
+        {name: offers[kind] for name, kind in kinds.items()},
+        {name: parts[kind] for name, kind in kinds.items()},
         _capacity(snapshot, jobs, parts.values()),
     )
+
+
+def _shapes_of_others(snapshot: Snapshot, jobs: Container[JobId]) -> dict[JobId, Shape]:
+    """What those who are none of these `jobs` hold."""
+    return {
+        name: shape_on(job.placement, snapshot)
+        for name, job in sorted(snapshot.jobs.items())
+        if job.placement is not None and name not in jobs
+    }
 
 
 def _capacity(

@@ -48,11 +48,13 @@ class Seats:
         self._snapshot = snapshot
         self._spread = spread
         self._final = keep_running
-        movable = set() if keep_running else {job.id for job in eligible(snapshot)}
+        movable_jobs: set[JobId] = set()
+        if not keep_running:
+            movable_jobs = {job.id for job in eligible(snapshot)}
         self._fixed_seats: dict[JobId, Placement] = {
             name: placement
             for name in sorted(snapshot.jobs)
-            if name not in movable and (placement := snapshot.jobs[name].placement) is not None
+            if name not in movable_jobs and (placement := snapshot.jobs[name].placement) is not None
         }
         self._provisional_seats: dict[JobId, Placement] = {}
         self._sitters: dict[tuple[NodeId, DeviceId], JobId] = {}
@@ -78,11 +80,11 @@ class Seats:
         """Would it fit if it were alone?"""
         return self._find(job, self._empty) is not None
 
-    def later(self, job: Job, freed: Iterable[JobId]) -> Placement | None:
-        """Devices on which it will fit once the `freed` jobs are gone; None while it does not
+    def later(self, job: Job, leavers: Iterable[JobId]) -> Placement | None:
+        """Devices on which it will fit once the `leavers` are gone; None while it does not
         fit."""
         board = self._vacancies.copy()
-        for name in freed:
+        for name in leavers:
             board.give(
                 self._fixed_seats[name]
                 if name in self._fixed_seats
@@ -92,11 +94,13 @@ class Seats:
 
     def allotments(self) -> dict[JobId, Allotment]:
         """The shapes of those that keep what they have, and layouts of the others."""
-        seats = None if self._final else self._reseat(self._provisional_seats, self._free.copy())
+        seats = self._provisional_seats
+        if not self._final:
+            seats = self._reseat(seats, self._free.copy()) or seats
         allotments: dict[JobId, Allotment] = {
             name: shape_on(p, self._snapshot) for name, p in self._fixed_seats.items()
         }
-        for name, seat in (self._provisional_seats if seats is None else seats).items():
+        for name, seat in seats.items():
             allotments[name] = Layout(seat.counts, shape_on(seat, self._snapshot).gpu_type)
         return placeable(self._snapshot, allotments)
 
@@ -106,8 +110,19 @@ class Seats:
         if placement.replicas != job.spec.min_gpus or is_leaving(job, self._snapshot):
             return False
         sitters = {self._sitters[device] for device in placement.devices if device in self._sitters}
-        order = [name for name in self._provisional_seats if name in sitters] if sitters else []
-        vacancies = self._vacancies.copy() if sitters else self._vacancies
+        if not sitters:
+            self._vacancies.take(placement)
+        elif not self._displace(sitters, placement):
+            return False
+        self._fixed_seats[job.id] = placement
+        self._free.take(placement)
+        return True
+
+    def _displace(self, sitters: set[JobId], placement: Placement) -> bool:
+        """Seat them elsewhere than on the placement, which is then taken; False, and nothing is
+        done, where there is no room."""
+        order = [name for name in self._provisional_seats if name in sitters]
+        vacancies = self._vacancies.copy()
         for name in order:
             vacancies.give(self._provisional_seats[name])
         vacancies.take(placement)
@@ -117,8 +132,6 @@ class Seats:
         for name in order:
             for device in self._provisional_seats[name].devices:
                 del self._sitters[device]
-        self._fixed_seats[job.id] = placement
-        self._free.take(placement)
         self._vacancies = vacancies
         for name, seat in seats.items():
             self._settle(name, seat)
@@ -147,7 +160,9 @@ class Seats:
         if seat is None or self._spread:
             return seat
         at_once = self._find(job, board, idle=True)
-        return at_once if at_once is not None and len(at_once.parts) <= len(seat.parts) else seat
+        if at_once is not None and len(at_once.parts) <= len(seat.parts):
+            return at_once
+        return seat
 
     def _find(self, job: Job, board: Board, *, idle: bool = False) -> Placement | None:
         """On the type with most free devices, on one node if it can be, else for a script on the
@@ -167,9 +182,13 @@ class Seats:
         gang = job.spec.min_gpus
         hosts = np.flatnonzero(free >= gang)
         if len(hosts):
-            best = free[hosts].argmax() if self._spread else free[hosts].argmin()
+            best = free[hosts].argmin()
+            if self._spread:
+                best = free[hosts].argmax()
             return [(int(hosts[best]), gang)]
-        return emptiest(free, gang) if job.spec.level is Level.SCRIPT and free.sum() >= gang else []
+        if job.spec.level is Level.SCRIPT and free.sum() >= gang:
+            return emptiest(free, gang)
+        return []
 
     def _runs(self, job: Job, seat: Placement) -> bool:
         """Where types differ, a batch may be too large for the memory of one; only a simulator

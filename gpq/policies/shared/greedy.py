@@ -32,11 +32,7 @@ def allot(
 def counts(contenders: Sequence[Contender], gains: Mapping[JobId, Gain]) -> dict[JobId, int]:
     """Each its least, in this order, while there are GPUs; then one more at a time where the gain
     is largest and positive. Of equal gains the earlier one's. O(GPUs log jobs)."""
-    devices: dict[str, set[tuple[NodeId, str]]] = {}
-    for contender in contenders:
-        offer_devices = {(node, device) for node, ids in contender.offer.items() for device in ids}
-        devices.setdefault(contender.gpu_type, set()).update(offer_devices)
-    free = {name: len(pairs) for name, pairs in devices.items()}
+    free = _free_devices(contenders)
     replicas: dict[JobId, int] = {}
     for contender in contenders:
         if free[contender.gpu_type] >= contender.least:
@@ -61,6 +57,15 @@ def counts(contenders: Sequence[Contender], gains: Mapping[JobId, Gain]) -> dict
     return replicas
 
 
+def _free_devices(contenders: Sequence[Contender]) -> dict[str, int]:
+    """Devices that there are for all of them, by type."""
+    devices: dict[str, set[tuple[NodeId, str]]] = {}
+    for contender in contenders:
+        offer_devices = {(node, device) for node, ids in contender.offer.items() for device in ids}
+        devices.setdefault(contender.gpu_type, set()).update(offer_devices)
+    return {name: len(pairs) for name, pairs in devices.items()}
+
+
 def layouts(
     snapshot: Snapshot,
     contenders: Sequence[Contender],
@@ -79,7 +84,8 @@ def layouts(
     homes = _laid_out(contenders, replicas, Board(snapshot, fixed_jobs), stayers)
     if any(c.job.id in replicas and c.job.id not in homes for c in contenders):
         new_homes = _laid_out(contenders, replicas, Board(snapshot, fixed_jobs), set())
-        homes = new_homes if len(new_homes) > len(homes) else homes
+        if len(new_homes) > len(homes):
+            return new_homes
     return homes
 
 
@@ -89,33 +95,49 @@ def _laid_out(
     board: Board,
     stayers: set[JobId],
 ) -> dict[JobId, Layout]:
+    homes = _old_homes(contenders, board, stayers)
+    seekers = [c for c in contenders if c.job.id in replicas and c.job.id not in homes]
+    seekers.sort(key=lambda c: _turn(c, replicas[c.job.id]))
+    for contender in seekers:
+        layout = _emptiest(board, contender, replicas[contender.job.id])
+        if layout is None:
+            continue
+        placement = board.find(contender.job, layout)
+        if placement is not None:
+            board.take(placement)
+            homes[contender.job.id] = layout
+    return homes
+
+
+def _old_homes(
+    contenders: Sequence[Contender], board: Board, stayers: set[JobId]
+) -> dict[JobId, Layout]:
+    """Of those that stay where they are; their devices are taken from the board."""
     homes: dict[JobId, Layout] = {}
     for contender in contenders:
         placement = contender.job.placement
         if contender.job.id in stayers and placement is not None:
             board.take(placement)
             homes[contender.job.id] = Layout(placement.counts, contender.gpu_type)
-    seekers = [c for c in contenders if c.job.id in replicas and c.job.id not in homes]
-    seekers.sort(
-        key=lambda c: (
-            replicas[c.job.id] if c.spreads or replicas[c.job.id] == 1 else -replicas[c.job.id]
-        )
-    )
-    for contender in seekers:
-        layout = _emptiest(board, contender, replicas[contender.job.id])
-        placement = board.find(contender.job, layout) if layout is not None else None
-        if layout is not None and placement is not None:
-            board.take(placement)
-            homes[contender.job.id] = layout
     return homes
+
+
+def _turn(contender: Contender, count: int) -> int:
+    """Who must have one node for several GPUs comes first, the largest before the others; then who
+    may spread, the fewest first."""
+    if contender.spreads or count == 1:
+        return count
+    return -count
 
 
 def _emptiest(board: Board, contender: Contender, count: int) -> Layout | None:
     """That many GPUs on the nodes with most free ones, or as many as there are if these are enough
     for its least."""
     parts = emptiest(board.counts(board.kind(contender.job, contender.gpu_type)), count)
-    parts = parts if contender.spreads else parts[:1]
-    if sum(devices for _, devices in parts) < (contender.least if contender.spreads else count):
+    least = contender.least
+    if not contender.spreads:
+        parts, least = parts[:1], count
+    if sum(devices for _, devices in parts) < least:
         return None
     return Layout(
         tuple(sorted((board.nodes[at].id, devices) for at, devices in parts)), contender.gpu_type

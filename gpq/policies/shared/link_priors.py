@@ -9,7 +9,7 @@ measured with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from gpq.core.goodput.goodput import overlapped
@@ -56,15 +56,21 @@ def _with_link_rows(
     usable_rows = [row for row in (*rows, *prior.rows) if is_usable(row)]
     if not usable_rows or any(row.nodes > 1 for row in usable_rows):
         return prior
-    best: dict[str, ProfileRow] = {}
-    for row in usable_rows:
-        if row.gpu_type not in best or row.weight > best[row.gpu_type].weight:
-            best[row.gpu_type] = row
+    best = _weightiest(usable_rows)
     loans = [_row(best[name], sync_seconds(link, parameters)) for name in sorted(best)]
     return Prior((*prior.rows, *loans), prior.noise, prior.max_replicas, prior.noise_curve)
 
 
+def _weightiest(rows: Sequence[ProfileRow]) -> dict[str, ProfileRow]:
+    """The row of each type that counts most, the first of equal ones."""
+    best: dict[str, ProfileRow] = {}
+    for row in rows:
+        if row.gpu_type not in best or row.weight > best[row.gpu_type].weight:
+            best[row.gpu_type] = row
+    return best
+
+
 def _row(row: ProfileRow, sync: float) -> ProfileRow:
-    grad = row.step_time if row.replicas == 1 or row.grad_time <= 0 else row.grad_time
-    step = float(overlapped(USUAL_OVERLAP, grad, sync))
-    return ProfileRow(2, 2, row.atomic_batch, row.grad_time, step, LENT_WEIGHT, row.gpu_type)
+    grad_time = row.step_time if row.replicas == 1 or row.grad_time <= 0 else row.grad_time
+    step_time = float(overlapped(USUAL_OVERLAP, grad_time, sync))
+    return ProfileRow(2, 2, row.atomic_batch, row.grad_time, step_time, LENT_WEIGHT, row.gpu_type)

@@ -36,11 +36,13 @@ class Curve:
     def loss(self, steps: float) -> float:
         return 1.0 / (self.b0 * steps + self.b1) + self.b2
 
-    def gained(self, steps: float, more: float) -> float:
-        """What `more` steps after `steps` take off the loss, in units of `fall`; so jobs can be
+    def gained(self, steps: float, extra_steps: float) -> float:
+        """What `extra_steps` after `steps` take off the loss, in units of `fall`; so jobs can be
         compared."""
-        here, there = self.b0 * steps + self.b1, self.b0 * (steps + more) + self.b1
-        return (1.0 / here - 1.0 / there) / self.fall if here > 0 else 1.0
+        start, end = self.b0 * steps + self.b1, self.b0 * (steps + extra_steps) + self.b1
+        if start <= 0:
+            return 1.0
+        return (1.0 / start - 1.0 / end) / self.fall
 
     def remaining_steps(self, steps: float, epoch: float) -> float:
         """Until `epoch` more steps gain less than `CONVERGED` of `fall`: b0 epoch / (b0 k + b1)^2 =
@@ -57,28 +59,38 @@ def fit(points: tuple[LossPoint, ...]) -> Curve | None:
     if len(points) < LEAST_POINTS:
         return None
     steps = np.array([point.base_steps for point in points])
-    raw_losses = np.array([point.loss for point in points])
-    losses = _without_outliers(raw_losses)
-    fall = float(losses.max() - losses.min())
-    length = float(steps.max())
-    if not (np.isfinite(losses).all() and fall > 0 and length > 0):
+    losses = _without_outliers(np.array([point.loss for point in points]))
+    has_fallen = np.isfinite(losses).all() and losses.max() > losses.min()
+    if not has_fallen or steps.max() <= 0:
         return None
-    best: tuple[float, Curve] | None = None
+    return _best_curve(steps, losses)
+
+
+def _best_curve(steps: Array, losses: Array) -> Curve | None:
+    """Of all floors."""
+    fall = float(losses.max() - losses.min())
+    best_error, best = np.inf, None
     for floor in losses.min() - fall * _FLOORS:
         if losses.min() >= 0 > floor:
             floor = 0.0  # a loss that was never negative will not be
-        b0, b1 = _line(steps / length, losses - floor)
-        if b0 <= 0:
-            continue
-        curve = Curve(b0 / length, b1, float(floor), fall)
-        error = float(
-            np.mean((1.0 / np.maximum(b0 * steps / length + b1, 1e-300) + floor - losses) ** 2)
-        )
-        if best is None or error < best[0]:
-            best = error, curve
+        error, curve = _curve(steps, losses, floor)
+        if curve is not None and (best is None or error < best_error):
+            best_error, best = error, curve
         if floor == 0.0:
             break
-    return best[1] if best is not None else None
+    return best
+
+
+def _curve(steps: Array, losses: Array, floor: float) -> tuple[float, Curve | None]:
+    """(mean squared error, the curve) above a floor; None where it does not fall."""
+    fall, length = float(losses.max() - losses.min()), float(steps.max())
+    b0, b1 = _line(steps / length, losses - floor)
+    if b0 <= 0:
+        return np.inf, None
+    error = float(
+        np.mean((1.0 / np.maximum(b0 * steps / length + b1, 1e-300) + floor - losses) ** 2)
+    )
+    return error, Curve(b0 / length, b1, float(floor), fall)
 
 
 def _line(steps: Array, above: Array) -> tuple[float, float]:

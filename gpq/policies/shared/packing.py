@@ -34,11 +34,7 @@ def pack(
     come to lie on more nodes than its shape says.
     """
     board = Board(snapshot, fixed_shapes)
-    stayers = {
-        name
-        for name, shape in shapes.items()
-        if _stays(snapshot, snapshot.jobs[name], shape, loose)
-    }
+    stayers = _stayers(snapshot, shapes, loose)
     reservations = np.zeros(len(board.nodes), dtype=np.int64)
     for name in stayers:
         _reserve(board, snapshot.jobs[name], reservations, 1)
@@ -53,8 +49,10 @@ def pack(
             _reserve(board, job, reservations, -1)
             layout = _where_it_is(board, job, shape)
         layout = layout or _seat(board, job, shape, reservations, loose)
-        placement = board.find(job, layout) if layout is not None else None
-        if layout is not None and placement is not None:
+        if layout is None:
+            continue
+        placement = board.find(job, layout)
+        if placement is not None:
             board.take(placement)
             allotments[name] = layout
     return placeable(snapshot, allotments)
@@ -87,6 +85,14 @@ def pack_in_turns(
         if not misfits:
             return allotments
         skips.add(max(misfits))
+
+
+def _stayers(snapshot: Snapshot, shapes: Mapping[JobId, Shape], loose: bool) -> set[JobId]:
+    return {
+        name
+        for name, shape in shapes.items()
+        if _stays(snapshot, snapshot.jobs[name], shape, loose)
+    }
 
 
 def _stays(snapshot: Snapshot, job: Job, shape: Shape, loose: bool) -> bool:
@@ -137,10 +143,10 @@ def _one_node(room: Counts, unclaimed: Counts, shape: Shape) -> list[tuple[int, 
     hosts = np.flatnonzero(room >= shape.replicas)
     if not len(hosts):
         return None
-    driven_out = np.maximum(shape.replicas - unclaimed[hosts], 0)
+    evictions = np.maximum(shape.replicas - unclaimed[hosts], 0)
     return [
         (
-            int(hosts[np.lexsort((hosts, room[hosts], driven_out))[0]]),
+            int(hosts[np.lexsort((hosts, room[hosts], evictions))[0]]),
             shape.replicas,
         )
     ]
@@ -149,18 +155,32 @@ def _one_node(room: Counts, unclaimed: Counts, shape: Shape) -> list[tuple[int, 
 def _several_nodes(
     room: Counts, unclaimed: Counts, shape: Shape, loose: bool
 ) -> list[tuple[int, int]] | None:
-    """The largest nodes first; the last piece to the fullest node that still fits. Exactly
-    `shape.nodes` unless loose."""
+    """Exactly `shape.nodes` unless loose."""
+    parts = _largest_nodes(room, unclaimed, shape, loose)
+    is_whole = sum(count for _, count in parts) == shape.replicas
+    if is_whole and (loose or len(parts) == shape.nodes):
+        return parts
+    return None
+
+
+def _largest_nodes(
+    room: Counts, unclaimed: Counts, shape: Shape, loose: bool
+) -> list[tuple[int, int]]:
+    """The largest nodes first; the last piece to the fullest node that still fits."""
     remainder, parts = shape.replicas, list[tuple[int, int]]()
     order = np.lexsort((np.arange(len(room)), -unclaimed, -room)).tolist()
     for rank, at in enumerate(order):
         if remainder == 0 or room[at] == 0 or (not loose and len(parts) == shape.nodes):
             break
         if room[at] >= remainder and (loose or len(parts) + 1 == shape.nodes):
-            at = min(
-                (o for o in order[rank:] if room[o] >= remainder),
-                key=lambda o: (room[o], -unclaimed[o], o),
-            )
+            parts.append((_fullest(order[rank:], remainder, room, unclaimed), remainder))
+            break
         parts.append((at, min(remainder, int(room[at]))))
         remainder -= parts[-1][1]
-    return parts if remainder == 0 and (loose or len(parts) == shape.nodes) else None
+    return parts
+
+
+def _fullest(nodes: Sequence[int], size: int, room: Counts, unclaimed: Counts) -> int:
+    """The node with least room that still has room for so many."""
+    hosts = [node for node in nodes if room[node] >= size]
+    return min(hosts, key=lambda node: (room[node], -unclaimed[node], node))

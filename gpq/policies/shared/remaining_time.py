@@ -40,11 +40,13 @@ class Lengths:
         estimate, limit = self._estimate(job), job.spec.time_limit
         if limit is None:
             return estimate
-        running = (
-            max(self._snapshot.now - job.started_at, 0.0) if job.started_at is not None else 0.0
-        )
+        running = 0.0
+        if job.started_at is not None:
+            running = max(self._snapshot.now - job.started_at, 0.0)
         bound = max(limit - job.run_seconds - running, 0.0)
-        return bound if estimate is None else min(estimate, bound)
+        if estimate is None:
+            return bound
+        return min(estimate, bound)
 
     def to_end(self, job: Job) -> Seconds | None:
         """The same if it were to run from now on: who does not run pays a start, as long as its
@@ -66,15 +68,20 @@ class Lengths:
     def _estimate(self, job: Job) -> Seconds | None:
         oracle = self._snapshot.oracles.get(job.id)
         if oracle is not None:
-            here = (shape_on(job.placement, self._snapshot),) if job.placement is not None else ()
-            shapes = here if self._stays(job) else self.packed(job)
+            shapes = self.packed(job)
+            if job.placement is not None and self._stays(job):
+                shapes = (shape_on(job.placement, self._snapshot),)
             steps = [step for shape in shapes if (step := oracle.step_seconds(shape)) is not None]
-            return oracle.remaining_steps * min(steps) if steps else None
+            if not steps:
+                return None
+            return oracle.remaining_steps * min(steps)
         forecast = estimates.remaining_seconds(job, self._snapshot.now)
         if forecast is not None and self._stays(job):
             return forecast
-        modelled = seconds_at_best(job, self.packed(job))
-        return modelled if modelled is not None else forecast
+        model_seconds = seconds_at_best(job, self.packed(job))
+        if model_seconds is not None:
+            return model_seconds
+        return forecast
 
     def _stays(self, job: Job) -> bool:
         return job.placement is not None and not is_leaving(job, self._snapshot)
@@ -109,7 +116,9 @@ def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
     """What is left of the declared length at the fastest shape; None when length or speed are not
     known."""
     times = seconds_left([job], [estimates.table(job, shapes)], len(shapes))
-    return float(times.min()) if times.size and np.isfinite(times).any() else None
+    if not np.isfinite(times).any():
+        return None
+    return float(times.min())
 
 
 def examples_left(job: Job) -> float | None:

@@ -3,6 +3,7 @@ that it may have."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -49,15 +50,17 @@ def entrants(snapshot: Snapshot) -> Entrants:
     draining node runs on). Jobs that could never have their least are left out."""
     jobs = eligible(snapshot)
     kinds = {kind_of(job, snapshot): job for job in jobs}
-    alone = {kind: by_type(supply(snapshot, job, {}), snapshot) for kind, job in kinds.items()}
-    movable = [
+    offers_by_kind = {
+        kind: by_type(supply(snapshot, job, {}), snapshot) for kind, job in kinds.items()
+    }
+    movable_jobs = [
         job
         for job in jobs
-        if any(_holds(job, offer) for offer in alone[kind_of(job, snapshot)].values())
+        if any(_holds(job, offer) for offer in offers_by_kind[kind_of(job, snapshot)].values())
     ]
-    round_ = contest(snapshot, movable)
+    round_ = contest(snapshot, movable_jobs)
     return Entrants(
-        round_.fixed_shapes, tuple(_at_home(sorted(movable, key=arrival), round_.parts))
+        round_.fixed_shapes, tuple(_at_home(sorted(movable_jobs, key=arrival), round_.parts))
     )
 
 
@@ -70,28 +73,31 @@ def _holds(job: Job, offer: Supply) -> bool:
 def _at_home(jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]) -> list[Contender]:
     """Each on its type: a job that holds GPUs stays on theirs, another goes where most are left by
     those, by the jobs that have no choice, and by those before it."""
-    choices = {
-        job.id: {
-            name: offer
-            for name, offer in parts[job.id].items()
-            if _can_have(job, offer) and _holds(job, offer)
-        }
-        for job in jobs
-    }
-    claims: dict[str, int] = {}
+    choices = {job.id: _possible_types(job, parts[job.id]) for job in jobs}
+    claims: Counter[str] = Counter()
     contenders: dict[JobId, Contender] = {}
     for job in sorted(jobs, key=lambda job: (job.placement is None, len(choices[job.id]) > 1)):
-        types = choices[job.id]
-        if types:
-            counts = {name: node_counts(offer) for name, offer in types.items()}
-            home = max(types, key=lambda name: sum(counts[name]) - claims.get(name, 0))
-            claims[home] = claims.get(home, 0) + (job.replicas or job.spec.min_gpus)
-            least, most = gpu_range(job, sum(counts[home]), home)
-            spreads = least < most or least > counts[home][0]
-            contenders[job.id] = Contender(
-                job, home, types[home], max(least, 1), max(most, 1), spreads
-            )
+        if choices[job.id]:
+            contender = contenders[job.id] = _contender(job, choices[job.id], claims)
+            claims[contender.gpu_type] += job.replicas or job.spec.min_gpus
     return [contenders[job.id] for job in jobs if job.id in contenders]
+
+
+def _possible_types(job: Job, offers: Mapping[str, Supply]) -> dict[str, Supply]:
+    return {
+        name: offer
+        for name, offer in offers.items()
+        if _can_have(job, offer) and _holds(job, offer)
+    }
+
+
+def _contender(job: Job, types: Mapping[str, Supply], claims: Mapping[str, int]) -> Contender:
+    """On the type that has most GPUs beyond those claimed."""
+    counts = {name: node_counts(offer) for name, offer in types.items()}
+    home = max(types, key=lambda name: sum(counts[name]) - claims.get(name, 0))
+    least, most = gpu_range(job, sum(counts[home]), home)
+    spreads = least < most or least > counts[home][0]
+    return Contender(job, home, types[home], max(least, 1), max(most, 1), spreads)
 
 
 def _can_have(job: Job, offer: Supply) -> bool:

@@ -50,15 +50,7 @@ def remaining_steps(job: Job, oracle: Oracle | None) -> float:
     what the loss curve says; else as many as were done."""
     if oracle is not None:
         return oracle.remaining_steps
-    declaration, progress = job.profile.declared, job.profile.progress
-    has_length = (
-        declaration is not None and declaration.dataset_size > 0 and declaration.batch_size > 0
-    )
-    epoch = (
-        declaration.dataset_size / declaration.batch_size
-        if declaration is not None and has_length
-        else 0.0
-    )
+    epoch, progress = _epoch_steps(job), job.profile.progress
     if epoch > 0 and progress is not None and progress.epochs > 0:
         return (1.0 - min(progress.fraction, 1.0)) * epoch * progress.epochs
     steps = steps_done(job)
@@ -68,10 +60,19 @@ def remaining_steps(job: Job, oracle: Oracle | None) -> float:
     return max(steps, 1.0)
 
 
+def _epoch_steps(job: Job) -> float:
+    """Of an epoch; 0 where none was declared."""
+    declaration = job.profile.declared
+    if declaration is None or declaration.dataset_size <= 0 or declaration.batch_size <= 0:
+        return 0.0
+    return declaration.dataset_size / declaration.batch_size
+
+
 def steps_done(job: Job) -> float:
     """Steps of the base batch."""
-    losses, progress = job.profile.losses, job.profile.progress
-    return max(
-        progress.base_steps if progress is not None else 0.0,
-        losses[-1].base_steps if losses else 0.0,
-    )
+    steps = 0.0
+    if job.profile.progress is not None:
+        steps = max(steps, job.profile.progress.base_steps)
+    if job.profile.losses:
+        steps = max(steps, job.profile.losses[-1].base_steps)
+    return steps

@@ -7,7 +7,7 @@ One number carries over: the ratio of the times that one GPU of each type takes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from statistics import median
@@ -54,7 +54,9 @@ def informed(snapshot: Snapshot) -> Snapshot:
             )
         if len(rows) > len(own_rows):
             jobs[name] = replace(job, profile=replace(job.profile, model_rows=rows))
-    return replace(snapshot, jobs={**snapshot.jobs, **jobs}) if jobs else snapshot
+    if not jobs:
+        return snapshot
+    return replace(snapshot, jobs={**snapshot.jobs, **jobs})
 
 
 @lru_cache(maxsize=4096)
@@ -149,12 +151,6 @@ def _scaled(
     where none is within."""
     is_new = all(row.gpu_type != target for row in rows)
     source_rows = [row for row in rows if row.gpu_type == source and (is_new or row.replicas > 1)]
-    limits = limits_of(declaration, target)
-    if limits is not None:
-        usable_rows = [
-            row for row in source_rows if limits.min_atomic <= row.atomic_batch <= limits.max_atomic
-        ]
-        source_rows = usable_rows or source_rows
     return tuple(
         replace(
             row,
@@ -163,5 +159,15 @@ def _scaled(
             step_time=row.step_time * ratio,
             weight=min(row.weight, SCALED_WEIGHT),
         )
-        for row in source_rows
+        for row in _within_limits(source_rows, declaration, target) or source_rows
     )
+
+
+def _within_limits(
+    rows: Sequence[ProfileRow], declaration: Declared, gpu_type: str
+) -> Sequence[ProfileRow]:
+    """Those with a batch that there may be on this type."""
+    limits = limits_of(declaration, gpu_type)
+    if limits is None:
+        return rows
+    return [row for row in rows if limits.min_atomic <= row.atomic_batch <= limits.max_atomic]

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpq.policies.solvers.knapsack import item, solve
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 GAP = 1e-4  # relative, at which the search may end (Sia's artefact)
 # A limit of time would make the answer depend on the machine's load: the search tree is bounded by
@@ -34,24 +38,37 @@ def cheapest(
     One type: dynamic programme. Several: integer programme (HiGHS), without the options that
     another one of the type beats with no more devices.
     """
-    useful = [_undominated(row, bound) for row, bound in zip(rows, idle, strict=True)]
+    useful_options = [_undominated(row, bound) for row, bound in zip(rows, idle, strict=True)]
     types = sorted(
-        {row[i].gpu_type for row, positions in zip(rows, useful, strict=True) for i in positions}
+        {
+            row[i].gpu_type
+            for row, positions in zip(rows, useful_options, strict=True)
+            for i in positions
+        }
     )
     if not types:
         return [None] * len(rows)
     if len(types) == 1:
-        items = [
-            item([(0, 0.0), *((row[i].size, bound - row[i].cost) for i in positions)])
-            for row, positions, bound in zip(rows, useful, idle, strict=True)
-        ]
-        answer = solve(items, [capacity.get(types[0], 0)], exact=True)
-        assert answer is not None  # nothing at all always fits
-        return [
-            positions[at - 1] if at else None
-            for positions, at in zip(useful, answer.choice, strict=True)
-        ]
-    return _integer_programme(rows, useful, idle, types, capacity)
+        return _knapsack(rows, useful_options, idle, capacity.get(types[0], 0))
+    return _integer_programme(rows, useful_options, idle, types, capacity)
+
+
+def _knapsack(
+    rows: Sequence[Sequence[Option]],
+    useful_options: Sequence[Sequence[int]],
+    idle: Sequence[float],
+    capacity: int,
+) -> list[int | None]:
+    items = [
+        item([(0, 0.0), *((row[i].size, bound - row[i].cost) for i in positions)])
+        for row, positions, bound in zip(rows, useful_options, idle, strict=True)
+    ]
+    answer = solve(items, [capacity], exact=True)
+    assert answer is not None  # nothing at all always fits
+    return [
+        positions[at - 1] if at else None
+        for positions, at in zip(useful_options, answer.choice, strict=True)
+    ]
 
 
 def _undominated(row: Sequence[Option], idle: float) -> list[int]:
@@ -68,24 +85,16 @@ def _undominated(row: Sequence[Option], idle: float) -> list[int]:
 
 def _integer_programme(
     rows: Sequence[Sequence[Option]],
-    useful: Sequence[Sequence[int]],
+    useful_options: Sequence[Sequence[int]],
     idle: Sequence[float],
     types: Sequence[str],
     capacity: Mapping[str, int],
 ) -> list[int | None]:
     from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import csr_array
 
-    columns = [(j, i) for j, positions in enumerate(useful) for i in positions]
+    columns = [(j, i) for j, positions in enumerate(useful_options) for i in positions]
     cost = np.array([rows[j][i].cost - idle[j] for j, i in columns])
-    lines = [j for j, _ in columns] + [
-        len(rows) + types.index(rows[j][i].gpu_type) for j, i in columns
-    ]
-    entries = [1.0] * len(columns) + [float(rows[j][i].size) for j, i in columns]
-    matrix = csr_array(
-        (entries, (lines, [*range(len(columns)), *range(len(columns))])),
-        shape=(len(rows) + len(types), len(columns)),
-    )
+    matrix = _matrix(rows, columns, types)
     most = np.array([1.0] * len(rows) + [float(capacity.get(name, 0)) for name in types])
     result = milp(
         cost,
@@ -103,3 +112,18 @@ def _integer_programme(
         if value > 0.5:
             choice[j] = i
     return choice
+
+
+def _matrix(
+    rows: Sequence[Sequence[Option]], columns: Sequence[tuple[int, int]], types: Sequence[str]
+) -> csr_array:
+    """Lines: one option of each job, then the devices of each type. `columns`: (row, option)."""
+    from scipy.sparse import csr_array
+
+    lines = [j for j, _ in columns]
+    lines += [len(rows) + types.index(rows[j][i].gpu_type) for j, i in columns]
+    entries = [1.0] * len(columns) + [float(rows[j][i].size) for j, i in columns]
+    return csr_array(
+        (entries, (lines, [*range(len(columns)), *range(len(columns))])),
+        shape=(len(rows) + len(types), len(columns)),
+    )

@@ -110,13 +110,13 @@ def _children(
 
 def _new(states: Ints, keys: dict[bytes, None]) -> Ints:
     """Those that `keys` does not have; from now on it has them."""
-    fresh = []
+    new_indexes = []
     for index, state in enumerate(states):
         key = state.tobytes()
         if key not in keys:
             keys[key] = None
-            fresh.append(index)
-    return states[fresh]
+            new_indexes.append(index)
+    return states[new_indexes]
 
 
 def _survive(
@@ -135,9 +135,9 @@ def _tournament(values: Floats, lonely: Floats, winners: int, luck: Generator) -
     rounds = -(-2 * winners // len(values))
     draws = np.concatenate([luck.permutation(len(values)) for _ in range(rounds)])[: 2 * winners]
     first, second = draws[:winners], draws[winners:]
-    less, more = values[first] <= values[second], values[first] >= values[second]
-    wins = np.where(less.all(axis=1) & ~more.all(axis=1), 1, 0) - np.where(
-        more.all(axis=1) & ~less.all(axis=1), 1, 0
+    is_no_more, is_no_less = values[first] <= values[second], values[first] >= values[second]
+    wins = np.where(is_no_more.all(axis=1) & ~is_no_less.all(axis=1), 1, 0) - np.where(
+        is_no_less.all(axis=1) & ~is_no_more.all(axis=1), 1, 0
     )
     farther = np.where(lonely[first] > lonely[second], 1, 0) - np.where(
         lonely[first] < lonely[second], 1, 0
@@ -177,12 +177,12 @@ def _mutate(problem: Problem, states: Ints, luck: Generator) -> Ints:
     hits = luck.random(len(state)) * tenants[state, node] < 1.0
     grows[state[hits], row_job[hits], node[hits]] = True
     state, row_job, node = np.nonzero(grows)
-    now = states[state, row_job, node]
-    fresh = _unseated(problem, states, state, row_job)
-    span = problem.room[row_job, node] + 1 - now
-    states[state, row_job, node] = now + (luck.random(len(state)) * span).astype(np.int16)
-    if len(fresh):
-        _seat(problem, states, free, fresh, luck)
+    replicas = states[state, row_job, node]
+    new_seats = _unseated(problem, states, state, row_job)
+    span = problem.room[row_job, node] + 1 - replicas
+    states[state, row_job, node] = replicas + (luck.random(len(state)) * span).astype(np.int16)
+    if len(new_seats):
+        _seat(problem, states, free, new_seats, luck)
     return states
 
 
@@ -191,20 +191,20 @@ def _unseated(
 ) -> NDArray[np.intp]:
     """(state, job) among those that grow of which fewer than `least` make no sense: gangs, and what
     has nothing yet."""
-    whole = problem.least > 1
-    if not whole.any():
+    has_least = problem.least > 1
+    if not has_least.any():
         return np.zeros((0, 2), dtype=np.intp)
-    gang = problem.least == problem.most
-    pick = whole[job] & (gang[job] | ~states[state, job].any(axis=1))
-    return np.unique(np.stack([state[pick], job[pick]], axis=1), axis=0)
+    is_gang = problem.least == problem.most
+    is_picked = has_least[job] & (is_gang[job] | ~states[state, job].any(axis=1))
+    return np.unique(np.stack([state[is_picked], job[is_picked]], axis=1), axis=0)
 
 
 def _seat(
-    problem: Problem, states: Ints, free: Ints, fresh: NDArray[np.intp], luck: Generator
+    problem: Problem, states: Ints, free: Ints, new_seats: NDArray[np.intp], luck: Generator
 ) -> None:
     """Give these exactly their least: on a node with room for all of it, else, where they may, over
     several."""
-    state, job = fresh.T
+    state, job = new_seats.T
     room = np.minimum(free[state], problem.room[job])
     least = problem.least[job]
     score = luck.random(room.shape) * (room >= least[:, None])
@@ -224,8 +224,8 @@ def repair(problem: Problem, states: Ints, luck: Generator) -> Ints:
     at, node = np.nonzero(wide.sum(axis=1) + problem.spanned > 1)
     if len(at):
         column = wide[at, :, node]
-        later = column & (column.cumsum(axis=1) + problem.spanned[node][:, None] > 1)
-        states[at, :, node] = np.where(later, 0, states[at, :, node])
+        is_later = column & (column.cumsum(axis=1) + problem.spanned[node][:, None] > 1)
+        states[at, :, node] = np.where(is_later, 0, states[at, :, node])
     too_many = states.sum(axis=2, dtype=np.int16) > problem.most
     at, job = np.nonzero(too_many | (np.count_nonzero(states, axis=2) > problem.most_nodes))
     if len(at):

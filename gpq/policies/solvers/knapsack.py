@@ -115,9 +115,9 @@ def exactly(items: Sequence[tuple[Ints, Array]], capacities: Sequence[int]) -> A
         return None
     state = len(states) - 1
     choice: list[int] = []
-    for (needs, values), before in zip(reversed(items), reversed(steps), strict=True):
+    for (needs, values), best_before in zip(reversed(items), reversed(steps), strict=True):
         offsets, sources = ways[id(needs)]
-        option = int((before.take(sources[:, state]) + values).argmax())
+        option = int((best_before.take(sources[:, state]) + values).argmax())
         choice.append(option)
         state -= int(offsets[option])
     return Answer(choice[::-1], value, value)

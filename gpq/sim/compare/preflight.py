@@ -73,13 +73,18 @@ def _misfit(task: Task, sizes: dict[str, list[int]], policies: Sequence[str]) ->
     }
     if not gpus_by_type:
         return _Problem(f"it asks for GPUs of type {task.gpu_type}")
-    most, least = max(gpus_by_type.values()), 1
-    if task.rigid or any(entry(policy).gang for policy in policies):
-        least = task.replicas
+    most, least = max(gpus_by_type.values()), _least_gpus(task, policies)
     if least <= most:
         return None
     of_type = " of one type" if len(gpus_by_type) > 1 else ""
     return _Problem(f"it asks for {least} GPUs, and there are {most}{of_type}")
+
+
+def _least_gpus(task: Task, policies: Sequence[str]) -> int:
+    """That it must have under one of the policies."""
+    if task.rigid or any(entry(policy).gang for policy in policies):
+        return task.replicas
+    return 1
 
 
 def _unknown(truth: Truth, kind: str) -> _Problem | None:

@@ -217,10 +217,10 @@ def _interpolator(points: list[tuple[Point, Pair]]) -> Callable[[Point], NDArray
     from scipy.spatial import QhullError
 
     try:
-        points_array, pairs = (
+        coordinates, pairs = (
             np.array(part, dtype=np.float64) for part in zip(*points, strict=True)
         )
-        linear = LinearNDInterpolator(points_array, pairs)
+        linear = LinearNDInterpolator(coordinates, pairs)
     except QhullError:
         return lambda point: np.full(2, np.nan)
     return lambda point: np.asarray(linear(point), dtype=np.float64)

@@ -50,8 +50,7 @@ def history(
     """Those submitted in the last `since` seconds. `restart`: of every job, instead of each one's
     measured 30 s or so. `hold_seconds`: for which its user held it before its first start; it
     arrives when it was released. `gpu_types`: that it ran on."""
-    recent_jobs = [job for job in jobs if since is None or job.submitted_at >= now - since]
-    recent_jobs.sort(key=lambda job: (job.submitted_at, job.id))
+    recent_jobs = _recent_jobs(jobs, now, since)
     reasons = {job.id: _unfit(job, now) for job in recent_jobs}
     replayed_jobs = [job for job in recent_jobs if not reasons[job.id]]
     holds = hold_seconds or {}
@@ -62,9 +61,21 @@ def history(
     return History(
         tuple(tasks),
         tuple((_name(job), reasons[job.id]) for job in recent_jobs if reasons[job.id]),
-        tuple(_name(job) for job in replayed_jobs if job.state not in TERMINAL),
+        _names_of_unended(replayed_jobs),
         _types_of(replayed_jobs, gpu_types or {}),
     )
+
+
+def _recent_jobs(jobs: Sequence[Job], now: Seconds, since: Seconds | None) -> list[Job]:
+    """In the order of their submission."""
+    order = sorted(jobs, key=lambda job: (job.submitted_at, job.id))
+    if since is None:
+        return order
+    return [job for job in order if job.submitted_at >= now - since]
+
+
+def _names_of_unended(jobs: Sequence[Job]) -> tuple[str, ...]:
+    return tuple(_name(job) for job in jobs if job.state not in TERMINAL)
 
 
 def _types_of(jobs: Sequence[Job], gpu_types: Mapping[JobId, Set[str]]) -> tuple[str, ...]:

@@ -71,9 +71,9 @@ class Alone:
 
 def _shapes(sizes: tuple[int, ...], most: int) -> tuple[tuple[int, ...], ...]:
     """Packed shapes: parts of the largest node, then whole nodes, largest first."""
-    whole = (sizes[:nodes] for nodes in range(2, len(sizes) + 1))
-    parts = ((count,) for count in range(1, min(sizes[0], most) + 1))
-    return (*parts, *(counts for counts in whole if sum(counts) <= most))
+    whole_nodes = (sizes[:nodes] for nodes in range(2, len(sizes) + 1))
+    node_parts = ((count,) for count in range(1, min(sizes[0], most) + 1))
+    return (*node_parts, *(counts for counts in whole_nodes if sum(counts) <= most))
 
 
 _REMEMBERED: dict[tuple[int, str, tuple[tuple[int, ...], ...]], tuple[Truth, Array]] = {}

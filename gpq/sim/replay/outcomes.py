@@ -128,7 +128,7 @@ def _mean(rows: Sequence[Summary]) -> Summary:
         mean("p99_jct"),
         mean("makespan"),
         _mean_of_known(row.rho_p95 for row in rows),
-        max((row.rho_max for row in rows if row.rho_max is not None), default=None),
+        max(_known_values(row.rho_max for row in rows), default=None),
         _mean_of_known(row.rho_above_1 for row in rows),
         mean("restarts_per_job"),
         mean("gpu_hours"),
@@ -144,7 +144,11 @@ def _average(values: Iterable[float]) -> float:
 
 
 def _mean_of_known(values: Iterable[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
+    numbers = _known_values(values)
     if not numbers:
         return None
     return _average(numbers)
+
+
+def _known_values(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
