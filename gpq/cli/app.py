@@ -27,9 +27,7 @@ def dispatch(argv: list[str]) -> int:
         sys.stdout.write(f"gpq {gpq.__version__}\n")
         return 0
     if name not in COMMANDS:
-        raise UsageError(
-            f"gpq has no {'option' if name.startswith('-') else 'command'} {name}", meant(name)
-        )
+        raise _no_command(name)
     return run(name, argv[1:])
 
 
@@ -65,20 +63,29 @@ def complaint(error: Exception, name: str) -> Exception:
     if not hasattr(error, "format_message"):
         return error
     path = getattr(getattr(error, "ctx", None), "command_path", f"gpq {name}")
-    option = getattr(error, "option_name", "")
     if type(error).__name__ == "NoSuchOption":
-        close = ", ".join(sorted(error.possibilities or ()))  # type: ignore[attr-defined]
-        hint = f"did you mean {close}?" if close else f"`{path} --help` lists the options"
-        if equivalent := EQUIVALENTS.get((name, option.partition("=")[0])):
-            hint = f"`{equivalent}`"
-        return UsageError(f"{path} has no option {option}", hint)
+        return _no_option(error, path, name)
     message = _own_words(
         " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
     )
-    return UsageError(
-        f"{path}: {message if message[:2].isupper() else message[:1].lower() + message[1:]}",
-        f"`{path} --help` has examples",
-    )
+    if not message[:2].isupper():
+        message = message[:1].lower() + message[1:]
+    return UsageError(f"{path}: {message}", f"`{path} --help` has examples")
+
+
+def _no_option(error: Any, path: str, name: str) -> UsageError:
+    option = getattr(error, "option_name", "")
+    hint = f"`{path} --help` lists the options"
+    if error.possibilities:
+        hint = f"did you mean {', '.join(sorted(error.possibilities))}?"
+    if equivalent := EQUIVALENTS.get((name, option.partition("=")[0])):
+        hint = f"`{equivalent}`"
+    return UsageError(f"{path} has no option {option}", hint)
+
+
+def _no_command(word: str) -> UsageError:
+    kind = "option" if word.startswith("-") else "command"
+    return UsageError(f"gpq has no {kind} {word}", meant(word))
 
 
 SYNONYMS = {  # what people say elsewhere, and gpq's word for it
@@ -145,7 +152,9 @@ def near(word: str, names: object) -> str:
 
     words = list(names)  # type: ignore[call-overload]
     matches = difflib.get_close_matches(word, words, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(matches)}?" if matches else "`gpq --help` lists the commands"
+    if matches:
+        return f"did you mean {' or '.join(matches)}?"
+    return "`gpq --help` lists the commands"
 
 
 DAILY_COMMANDS = ("submit", "status", "why", "logs", "cancel", "top")

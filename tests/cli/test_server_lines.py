@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpq.cli.doctor import link_lines, server_lines
+from gpq.cli.doctor import link_lines, server_gpu_lines, server_lines
 from gpq.cli.doctor.link_checks import disjoint
 from gpq.cli.doctor.ssh_settings import ssh
 from gpq.cli.doctor.verdicts import Check
@@ -93,14 +93,14 @@ def with_gpu(**changed: Any) -> NodeView:
 
 def test_gpus_that_are_ill_or_used_by_others_are_named() -> None:
     driver = {"driver": "550.1", "error": ""}
-    assert server_lines.gpus(NODE, driver) == Check("gpus", "ok", "1 x A100, driver 550.1", "", "a")
-    ill = server_lines.gpus(with_gpu(state="lost", reason="fell off the bus"), driver)
+    assert server_gpu_lines.gpus(NODE, driver) == Check("gpus", "ok", "1 x A100, driver 550.1", "", "a")
+    ill = server_gpu_lines.gpus(with_gpu(state="lost", reason="fell off the bus"), driver)
     assert (ill.verdict, "GPU 0 lost: fell off the bus" in ill.message) == ("fail", True)
-    used = server_lines.gpus(with_gpu(state="foreign", processes=[ProcessView(7, "eve", "python", 100, None)]), driver)
+    used = server_gpu_lines.gpus(with_gpu(state="foreign", processes=[ProcessView(7, "eve", "python", 100, None)]), driver)
     assert (used.verdict, "GPU 0: eve (pid 7, python)" in used.message) == ("warn", True)
-    ours = server_lines.gpus(with_gpu(job=3, processes=[ProcessView(7, "eve", "python", 100, 3)]), driver)
+    ours = server_gpu_lines.gpus(with_gpu(job=3, processes=[ProcessView(7, "eve", "python", 100, 3)]), driver)
     assert ours.verdict == "ok"
-    hung = server_lines.gpus(NODE, {"error": "no answer within 15 s"})
+    hung = server_gpu_lines.gpus(NODE, {"error": "no answer within 15 s"})
     assert (hung.verdict, bool(hung.fix)) == ("fail", True)
 
 
@@ -120,7 +120,7 @@ def test_versions_of_torch_must_agree_and_patch_levels_of_python_need_not() -> N
         check = link_lines.versions({"a": TORCH, "b": {**TORCH, **other}})
         assert (check.verdict, bool(check.fix)) == ("fail", True)
     assert link_lines.versions({"a": {"error": "none"}}).verdict == "warn"
-    assert server_lines.torch("a", "/py", {"error": "no torch"}).verdict == "warn"
+    assert server_gpu_lines.torch("a", "/py", {"error": "no torch"}).verdict == "warn"
 
 
 def test_two_machines_of_one_name_are_told_and_two_nodes_of_one_machine_are_not() -> None:

@@ -42,8 +42,8 @@ class Server:
 
     @property
     def addresses(self) -> list[str]:
-        own = [self.node.address] if self.node.address else []
-        return list(dict.fromkeys([*own, *self.facts["addresses"]]))
+        addresses = [self.node.address, *self.facts["addresses"]]
+        return list(dict.fromkeys(filter(None, addresses)))
 
 
 def between(servers: Sequence[Server], show: Callable[[str], None]) -> list[Check]:
@@ -138,10 +138,10 @@ class _Links:
     def _ways(self, source: str, target: str) -> list[str]:
         """Addresses that a job over both would try, in its order: two nodes of one machine need no
         network, unless they are in containers of their own."""
-        boot = self.servers[source].boot
-        is_same_machine = boot and boot == self.servers[target].boot
-        loopback = [LOOPBACK] if is_same_machine else []
-        return list(dict.fromkeys([*loopback, *self.servers[target].addresses]))
+        boot, addresses = self.servers[source].boot, self.servers[target].addresses
+        if boot and boot == self.servers[target].boot:
+            addresses = [LOOPBACK, *addresses]
+        return list(dict.fromkeys(addresses))
 
     # -- all-reduce --------------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class _Links:
         }
 
         def rank(number: int) -> Told:
-            name, peer = (first, second) if number == 0 else (second, first)
+            name, peer = ((first, second), (second, first))[number]
             return errand(
                 name, "all-reduce", REDUCE, rank=number, peer=self.routes[name, peer],
                 python=self.servers[name].python,
@@ -193,7 +193,10 @@ class _Links:
             )  # fmt: skip
 
         answers = side_by_side(rank, [0, 1])
-        return (answers[1] if "error" in answers[1] else answers[0]), backend
+        outcome = answers[0]
+        if "error" in answers[1]:
+            outcome = answers[1]
+        return outcome, backend
 
     def _backend(self, devices: Mapping[str, str]) -> str:
         """NCCL where each server has a free GPU, and a torch that sees GPUs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gpq.cli.doctor.server_gpu_lines import nccl
 from gpq.cli.doctor.server_lines import Told
 from gpq.cli.doctor.verdicts import Check
 
@@ -22,8 +23,8 @@ def versions(answers: Mapping[str, Told]) -> Check:
         answer = answers[name]
         if "torch" in answer:
             python = ".".join(str(answer["python"]).split(".")[:2])
-            nccl = f", NCCL {answer['nccl']}" if answer.get("nccl") else ""
-            kinds.setdefault(f"Python {python}, torch {answer['torch']}{nccl}", []).append(name)
+            kind = f"Python {python}, torch {answer['torch']}{nccl(answer)}"
+            kinds.setdefault(kind, []).append(name)
     if len(kinds) > 1:
         finding = "; ".join(f"{', '.join(names)}: {kind}" for kind, names in kinds.items())
         return Check(
@@ -104,15 +105,15 @@ def all_reduce(first: str, second: str, answer: Told, backend: str) -> Check:
     """What two ranks measured."""
     servers = f"{first} - {second}"
     if "bandwidth" not in answer:
-        fix = (
-            "NCCL_DEBUG=INFO in a job over both says more"
-            if backend == "nccl"
-            else "is a firewall between them?"
-        )
+        fix = "is a firewall between them?"
+        if backend == "nccl":
+            fix = "NCCL_DEBUG=INFO in a job over both says more"
         return Check("all-reduce", "fail", f"{servers}: {answer.get('error', 'no answer')}", fix)
     figures = f"{answer['bandwidth'] / 1e6:.0f} MB/s, {answer['latency'] * 1e3:.2f} ms"
-    interface = f" by {answer['interface']}" if answer.get("interface") else ""
-    finding = f"{servers}: {figures} ({backend}{interface})"
+    means = backend
+    if answer.get("interface"):
+        means += f" by {answer['interface']}"
+    finding = f"{servers}: {figures} ({means})"
     if answer["bandwidth"] < SLOW:
         fix = (
             "below 1 Gbit/s: another interface or cable; gpq knows now what jobs over both would"

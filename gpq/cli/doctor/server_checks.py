@@ -1,5 +1,5 @@
 """`gpq doctor` of servers: what is asked of which, side by side and each with a time limit.
-Verdicts are in `server_lines`."""
+Verdicts are in `server_lines` and `server_gpu_lines`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpq import config
-from gpq.cli.doctor import link_checks, server_lines
+from gpq.cli.doctor import link_checks, server_gpu_lines, server_lines
 from gpq.cli.doctor.errands import errand, job_environment, side_by_side
 from gpq.cli.doctor.server_lines import Told
 from gpq.cli.doctor.ssh_settings import ssh
@@ -117,8 +117,8 @@ class _Checkup:
         yield from server_lines.of_itself(
             name, examination.facts, examination.offset, examination.uncertainty, self.open_files
         )
-        yield server_lines.gpus(self.nodes[name], examination.driver)
-        yield server_lines.torch(name, self._python(name), examination.torch)
+        yield server_gpu_lines.gpus(self.nodes[name], examination.driver)
+        yield server_gpu_lines.torch(name, self._python(name), examination.torch)
 
     def _linked(self, examinations: Mapping[str, _Examination]) -> Iterator[link_checks.Server]:
         """Those of which enough is known to try what is between them."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpq.cli.doctor.state_checks import NETWORK
 from gpq.cli.doctor.verdicts import Check
-from gpq.rpc.node_answers import DeviceView, NodeView
+from gpq.rpc.node_answers import NodeView
 
 Told = Mapping[str, Any]
 
@@ -36,9 +36,12 @@ def reachability(node: NodeView) -> Check:
             fix,
             node.name,
         )
-    reason = f": {node.reason}" if node.reason else ""
-    drain_note = f", drained{reason}" if node.drained else ""
-    return Check("reach", "ok", f"answers{drain_note}", "", node.name)
+    finding = "answers"
+    if node.drained:
+        finding += ", drained"
+    if node.drained and node.reason:
+        finding += f": {node.reason}"
+    return Check("reach", "ok", finding, "", node.name)
 
 
 def unknown_attempts(node: NodeView) -> list[Check]:
@@ -114,12 +117,14 @@ def _disk(name: str, disk: Told) -> Check:
     what, path = f"{disk['what']} disk", disk["path"]
     if "error" in disk:
         return Check(what, "fail", f"{path}: {disk['error']}", "is its file system mounted?", name)
-    inodes = f", {disk['inodes']} inodes" if disk["inodes"] is not None else ""
-    finding = f"{disk['free_mib'] / 1024:.1f} GiB{inodes} free at {path} ({disk['filesystem']})"
+    free = f"{disk['free_mib'] / 1024:.1f} GiB"
+    inodes = disk["inodes"]  # None where the file system does not count them
+    if inodes is not None:
+        free += f", {inodes} inodes"
+    finding = f"{free} free at {path} ({disk['filesystem']})"
     room = f"make room there, or set `spool` of [nodes.{name}] to another disk"
-    if disk["free_mib"] < LEAST_DISK_MIB or (
-        disk["inodes"] is not None and disk["inodes"] < LEAST_INODES
-    ):
+    is_full = disk["free_mib"] < LEAST_DISK_MIB
+    if is_full or (inodes is not None and inodes < LEAST_INODES):
         return Check(what, "fail", finding, room, name)
     if disk["filesystem"] in NETWORK and disk["what"] == "spool":
         fix = (
@@ -166,11 +171,9 @@ def _amount(number: int) -> str:
 def _size(number: int) -> str:
     if _amount(number) == "unlimited":
         return "unlimited"
-    return (
-        f"{number / (1 << 20):.0f} MiB"
-        if number >= 10 << 20 or number % (1 << 20) == 0
-        else f"{number >> 10} KiB"
-    )
+    if number >= 10 << 20 or number % (1 << 20) == 0:
+        return f"{number / (1 << 20):.0f} MiB"
+    return f"{number >> 10} KiB"
 
 
 def _shm(name: str, mib: int | None) -> Check:
@@ -182,18 +185,14 @@ def _shm(name: str, mib: int | None) -> Check:
             "data loaders with workers and NCCL need it: mount a tmpfs there",
             name,
         )
-    fix = (
-        "data loaders with workers may die: --shm-size of the container, or mount -o"
-        " remount,size=8G /dev/shm"
-    )
-    is_small = mib < LEAST_SHM_MIB
-    return Check(
-        "shm",
-        "warn" if is_small else "ok",
-        f"/dev/shm has {mib / 1024:.1f} GiB",
-        fix if is_small else "",
-        name,
-    )
+    finding = f"/dev/shm has {mib / 1024:.1f} GiB"
+    if mib < LEAST_SHM_MIB:
+        fix = (
+            "data loaders with workers may die: --shm-size of the container, or mount -o"
+            " remount,size=8G /dev/shm"
+        )
+        return Check("shm", "warn", finding, fix, name)
+    return Check("shm", "ok", finding, "", name)
 
 
 def _interfaces(name: str, answer: Told) -> Check:
@@ -228,73 +227,3 @@ def _ports(name: str, ephemeral: Sequence[int]) -> Check:
             name,
         )
     return Check("ports", "ok", finding, "", name)
-
-
-def gpus(node: NodeView, answer: Told) -> Check:
-    """Driver, GPUs, and who is on them."""
-    name = node.name
-    if answer.get("error"):
-        return Check(
-            "gpus",
-            "fail",
-            str(answer["error"]),
-            "nvidia-smi there; sudo dmesg | grep -i nvrm; at last a reboot",
-            name,
-        )
-    cards = [device for device in node.devices if device.kind == "cuda"]
-    notice = str(answer.get("notice") or "")
-    if not cards:
-        return _without_gpus(node, notice)
-    finding = f"{len(cards)} x {cards[0].type}, driver {answer.get('driver') or 'not known'}"
-    faults = [
-        f"GPU {card.index} {card.state}: {card.reason}"
-        for card in cards
-        if card.state not in ("ok", "foreign")
-    ]
-    if faults:
-        fix = "sudo dmesg | grep -i xid there says more; a lost GPU needs a reboot"
-        return Check("gpus", "fail", "; ".join([finding, *faults]), fix, name)
-    foreign_processes = _foreign_processes(cards)
-    if foreign_processes:
-        finding = "; ".join([finding, *foreign_processes[:6]])
-        fix = "gpq leaves those GPUs alone, and takes them when free"
-        return Check("gpus", "warn", finding, fix, name)
-    if notice:
-        fix = "jobs run on the others all the same"
-        return Check("gpus", "warn", f"{finding}; {notice}", fix, name)
-    return Check("gpus", "ok", finding, "", name)
-
-
-def _without_gpus(node: NodeView, notice: str) -> Check:
-    finding = "no NVIDIA GPU"
-    if node.devices:
-        finding += f", {len(node.devices)} CPU slots"
-    if notice:
-        finding += f"; {notice}"
-        return Check("gpus", "warn", finding, "nvidia-smi there says more", node.name)
-    return Check("gpus", "ok", finding, "", node.name)
-
-
-def _foreign_processes(cards: Sequence[DeviceView]) -> list[str]:
-    """Of no job of gpq's."""
-    return [
-        f"GPU {card.index}: {process.user} (pid {process.pid}, {process.name})"
-        for card in cards
-        for process in card.processes
-        if process.job is None
-    ]
-
-
-def torch(name: str, python: str, answer: Told) -> Check:
-    if "torch" in answer:
-        nccl = f", NCCL {answer['nccl']}" if answer.get("nccl") else ""
-        finding = (
-            f"{answer['torch']} in Python {answer['python']} at {python} sees {answer['gpus']} CUDA"
-            f" GPUs{nccl}"
-        )
-        return Check("torch", "ok", finding, "", name)
-    fix = (
-        f"make the environment there too, or set script_python of [nodes.{name}]; commands need"
-        " none"
-    )
-    return Check("torch", "warn", f"{python}: {answer.get('error', 'no answer')}", fix, name)

@@ -73,41 +73,51 @@ def page(name: str) -> str:
     """Of one command, with those in it."""
     typer_command = command(name)
     inner = getattr(typer_command, "commands", None)
-    lines = [*_head(f"gpq-{name}", COMMANDS[name][1]), ".SH SYNOPSIS"]
-    parts = (
-        [(f"gpq {name}", typer_command)]
-        if inner is None
-        else [(f"gpq {name} {subcommand}", inner[subcommand]) for subcommand in inner]
-    )
-    for number, (path, part) in enumerate(parts):
-        lines += [".br"] if number else []
-        lines += [f".B {_text(path)}", _text(_usage(part), emphasised=True)]
+    lines = _head(f"gpq-{name}", COMMANDS[name][1])
     if inner is None:
-        lines += [
-            ".SH DESCRIPTION",
-            *_body(typer_command),
-            ".SH OPTIONS",
-            *_options(typer_command),
-            ".SH EXAMPLES",
-            *_examples(typer_command),
-        ]
+        lines += [*_synopsis({f"gpq {name}": typer_command}), *_description(typer_command)]
     else:
-        lines += [
-            ".SH DESCRIPTION",
-            _text(" ".join((typer_command.help or "").split())),
-            ".SH COMMANDS",
-        ]
-        for path, part in parts:
-            lines += [
-                f".SS {_text(path)}",
-                *_body(part),
-                *_options(part),
-                ".PP",
-                "Example:",
-                *_examples(part),
-            ]
+        parts = {f"gpq {name} {subcommand}": inner[subcommand] for subcommand in inner}
+        help_text = _text(" ".join((typer_command.help or "").split()))
+        lines += [*_synopsis(parts), ".SH DESCRIPTION", help_text, ".SH COMMANDS"]
+        for path, part in parts.items():
+            lines += _section(path, part)
     lines += [".SH SEE ALSO", r"\fBgpq\fR(1)"]
     return "\n".join(lines) + "\n"
+
+
+def _synopsis(parts: dict[str, Any]) -> Iterator[str]:
+    """One line of usage for each."""
+    yield ".SH SYNOPSIS"
+    for number, (path, typer_command) in enumerate(parts.items()):
+        if number:
+            yield ".br"
+        yield f".B {_text(path)}"
+        yield _text(_usage(typer_command), emphasised=True)
+
+
+def _description(typer_command: Any) -> list[str]:
+    """Of a command that stands alone."""
+    return [
+        ".SH DESCRIPTION",
+        *_body(typer_command),
+        ".SH OPTIONS",
+        *_options(typer_command),
+        ".SH EXAMPLES",
+        *_examples(typer_command),
+    ]
+
+
+def _section(path: str, typer_command: Any) -> list[str]:
+    """Of a command in a group."""
+    return [
+        f".SS {_text(path)}",
+        *_body(typer_command),
+        *_options(typer_command),
+        ".PP",
+        "Example:",
+        *_examples(typer_command),
+    ]
 
 
 def _head(name: str, line: str) -> list[str]:
@@ -169,7 +179,9 @@ def _with_default(parameter: Any) -> str:
         and not parameter.is_flag
         and default not in (None, "", [], ())
     )
-    return f"{help} [default: {default}]" if shows_default and "[default" not in help else help
+    if shows_default and "[default" not in help:
+        return f"{help} [default: {default}]"
+    return help
 
 
 def _definitions(pairs: tuple[tuple[str, str], ...]) -> list[str]:
@@ -184,5 +196,8 @@ def _text(text: str, *, emphasised: bool = False) -> str:
     """As man(7) wants it: no line begins with a control character, and what is to be typed can be
     copied."""
     escaped = text.translate(ESCAPES)
-    escaped = f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
-    return re.sub(r"([A-Z][A-Z@]+)", r"\\fI\1\\fR", escaped) if emphasised else escaped
+    if escaped.startswith((".", "'")):
+        escaped = f"\\&{escaped}"
+    if emphasised:
+        escaped = re.sub(r"([A-Z][A-Z@]+)", r"\\fI\1\\fR", escaped)
+    return escaped

@@ -140,21 +140,22 @@ def _kind(parameter: Any) -> str:
         return "|".join(CHOICES[word])
     if word.islower() and "|" in word:
         return word
-    kind = KINDS.get(word, "files" if word.startswith("SCRIPT") else "any")
-    alone = (
-        parameter.param_type_name == "argument"
-        and parameter.nargs == 1
-        and kind in ("jobs", "nodes")
-    )
-    return kind.removesuffix("s") if alone else kind
+    if word.startswith("SCRIPT"):
+        return "files"
+    kind = KINDS.get(word, "any")
+    if kind in ("jobs", "nodes") and _is_single_argument(parameter):
+        return kind.removesuffix("s")
+    return kind
+
+
+def _is_single_argument(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "argument" and parameter.nargs == 1)
 
 
 def _quoted(text: str) -> str:
-    return (
-        '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        if "'" in text or '"' not in text
-        else f"'{text}'"
-    )
+    if '"' in text and "'" not in text:
+        return f"'{text}'"
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def documents() -> dict[str, str]:

@@ -262,16 +262,10 @@ def _say(candidate: Found) -> None:
     if candidate.refusal:
         output.failure(f"{candidate.source}: {candidate.refusal}", candidate.hint)
         return
-    line = candidate.confirmation or shlex.join(view.argv)
-    output.say(
-        f"{candidate.source}: {line}"
-        + (
-            f"   # after {candidate.after} of this list"
-            if candidate.after and candidate.id is None
-            else ""
-        )
-    )
+    line = f"{candidate.source}: {candidate.confirmation or shlex.join(view.argv)}"
+    if candidate.after and candidate.id is None:
+        line += f"   # after {candidate.after} of this list"
+    output.say(line)
     clear = ("#", f"{os.path.basename(candidate.source)} ")  # these name the script themselves
-    output.note(
-        *(note if note.startswith(clear) else f"{candidate.source}: {note}" for note in view.notes)
-    )
+    for note in view.notes:
+        output.note(note if note.startswith(clear) else f"{candidate.source}: {note}")

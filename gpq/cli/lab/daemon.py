@@ -111,11 +111,9 @@ def status(json: Json = False) -> None:
 def _metrics(info: DaemonInfo) -> str:
     if not info.metrics:
         return "not served"
-    return (
-        f"not served: {info.metrics_problem}; {METRICS_AGAIN}"
-        if info.metrics_problem
-        else info.metrics
-    )
+    if info.metrics_problem:
+        return f"not served: {info.metrics_problem}; {METRICS_AGAIN}"
+    return info.metrics
 
 
 @app.command()

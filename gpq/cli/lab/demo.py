@@ -110,21 +110,29 @@ def _lines() -> Iterator[Draw]:
 def _summary(result: DemoResult) -> list[str]:
     """The last lines: one per job, then one per promise."""
     count = len(result.jobs)
-    lines = []
-    for job in result.jobs:
-        value = "nothing" if job.value is None else f"{job.value:.4g}"
-        lines.append(
-            f"{job.name}: {job.state} after {job.seconds:.0f} s, {job.metric} {value} (target"
-            f" {job.target:g}: {'reached' if job.reached else 'missed'}), resized {job.resizes}x,"
-            f" batch changed {job.batch_changes}x"
-        )
-    lines += [
+    samples = "samples were lost or repeated"
+    if result.samples_exact:
+        samples = "no sample lost or repeated"
+    verdict = "passed" if result.passed else "FAILED"
+    ending = f"{verdict} under {result.policy} in {result.seconds:.0f} s"
+    if result.home:
+        ending += f"; logs in {result.home}"
+    return [
+        *map(_job_line, result.jobs),
         f"{result.completed} of {count} jobs completed",
         f"{result.targets_reached} of {count} targets reached",
         f"{result.resized} of {count} jobs resized while running, continued from their checkpoints",
         f"{result.batch_changed} of {count} jobs changed their batch size without a restart",
-        "no sample lost or repeated" if result.samples_exact else "samples were lost or repeated",
-        f"{'passed' if result.passed else 'FAILED'} under {result.policy} in {result.seconds:.0f} s"
-        + (f"; logs in {result.home}" if result.home else ""),
+        samples,
+        ending,
     ]
-    return lines
+
+
+def _job_line(job: play.JobResult) -> str:
+    value = "nothing" if job.value is None else f"{job.value:.4g}"
+    target = "reached" if job.reached else "missed"
+    return (
+        f"{job.name}: {job.state} after {job.seconds:.0f} s, {job.metric} {value} (target"
+        f" {job.target:g}: {target}), resized {job.resizes}x,"
+        f" batch changed {job.batch_changes}x"
+    )

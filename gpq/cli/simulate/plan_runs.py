@@ -202,7 +202,8 @@ def left_out(own_history: History) -> str:
         jobs_by_reason.setdefault(reason, []).append(job)
     groups = [f"{len(jobs)} {reason} ({_some(jobs)})" for reason, jobs in jobs_by_reason.items()]
     count = len(own_history.left_out)
-    return f"{count} job{'s are' if count > 1 else ' is'} left out: {', '.join(groups)}"
+    verb = "is" if count == 1 else "are"
+    return f"{_counted(count)} {verb} left out: {', '.join(groups)}"
 
 
 def unended(own_history: History) -> str:
@@ -210,12 +211,14 @@ def unended(own_history: History) -> str:
     count = len(own_history.unended)
     if not count:
         return ""
-    verb = (
-        "has not ended: it counts as far as it came"
-        if count == 1
-        else "have not ended: they count as far as they came"
-    )
-    return f"{count} job{'s' if count > 1 else ''} {verb} ({_some(own_history.unended)})"
+    state = "have not ended: they count as far as they came"
+    if count == 1:
+        state = "has not ended: it counts as far as it came"
+    return f"{_counted(count)} {state} ({_some(own_history.unended)})"
+
+
+def _counted(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"
 
 
 def _some(jobs: Sequence[str]) -> str:

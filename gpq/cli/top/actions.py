@@ -130,11 +130,9 @@ def _cancelled(answer: job_answers.CancelResult) -> str:
         )
     if answer.remaining:
         return _being_cancelled(answer.remaining[0])
-    return (
-        f"job {answer.cancelled[0]} cancelled: no process is left"
-        if answer.cancelled
-        else "it had ended: nothing to cancel"
-    )
+    if answer.cancelled:
+        return f"job {answer.cancelled[0]} cancelled: no process is left"
+    return "it had ended: nothing to cancel"
 
 
 def _being_cancelled(job: int) -> str:
