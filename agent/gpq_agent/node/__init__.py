@@ -2,5 +2,5 @@
 only.
 
 It owns no job, so it may end at any moment: a shim holds each attempt. `main.py` is the loop,
-`requests.py` answers, `bootstrap.py` is sent ahead and installs the rest.
+`requests` answers, `bootstrap.py` is sent ahead and installs the rest.
 """

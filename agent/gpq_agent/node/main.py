@@ -16,7 +16,8 @@ from gpq_agent.node.devices import gpu_names, slots
 from gpq_agent.node.devices.gpu_locks import FOLDERS
 from gpq_agent.node.host import attributes, login
 from gpq_agent.node.host.errors import SpoolError
-from gpq_agent.node.requests import Agent
+from gpq_agent.node.requests.agent import Agent
+from gpq_agent.node.requests.replies import refusal
 from gpq_agent.node.spool.spool import Spool
 
 LINE_LIMIT = 8 << 20
@@ -159,7 +160,7 @@ class Server:
         if len(self.pending) > LINE_LIMIT:
             self.pending = b""
             if not self.skipping:
-                self._send(self.agent.refusal(None, "a request line is longer than 8 MiB"))
+                self._send(refusal(None, "a request line is longer than 8 MiB"))
             self.skipping = True
         return True
 

@@ -47,27 +47,22 @@ def parse(message: Any) -> wire.PrepareOrder:
     if order.cwd == "~":
         order = order._replace(cwd=os.path.expanduser("~"))
 
-    def text(value: Any) -> bool:
-        return isinstance(value, str) and "\0" not in value
-
-    good = {
+    checks = {
         "environment": (
-            text(order.environment)
-            and bool(order.environment and start_order.NAME.fullmatch(order.environment))
+            start_order.is_text(order.environment)
+            and order.environment != ""
+            and start_order.NAME.fullmatch(order.environment) is not None
         ),
-        "cwd": text(order.cwd) and os.path.isabs(order.cwd),
-        "python": text(order.python),
+        "cwd": start_order.is_text(order.cwd) and os.path.isabs(order.cwd),
+        "python": start_order.is_text(order.python),
         "any_python": isinstance(order.any_python, bool),
-        "setup": text(order.setup),
-        "modules": isinstance(order.modules, list) and all(map(text, order.modules)),
-        "env": (
-            isinstance(order.env, dict)
-            and all(text(k) and text(v) and k and "=" not in k for k, v in order.env.items())
-        ),
+        "setup": start_order.is_text(order.setup),
+        "modules": start_order.are_texts(order.modules),
+        "env": start_order.is_env(order.env),
         "limit": isinstance(order.limit, (int, float)) and 0 < order.limit < 1e6,
         "attributes": attributes.is_right(order.attributes),
     }
-    for name, is_good in good.items():
+    for name, is_good in checks.items():
         if not is_good:
             raise SpoolError("the order's {} is wrong: {!r}".format(name, getattr(order, name)))
     return order

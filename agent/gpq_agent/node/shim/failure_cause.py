@@ -8,7 +8,7 @@ does this.
 import os
 import re
 import signal
-from typing import List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node.host import logs
@@ -49,28 +49,34 @@ def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
     # else may be faster.
     if re.search(r"port: {}\b.*EADDRINUSE".format(order.port), log):
         return Verdict(unlaunched="port", note="port {} was taken".format(order.port))
+    return _of_replicas(folder, order, log)
+
+
+def _of_replicas(folder: str, order: wire.StartOrder, log: str) -> Verdict:
+    """As the replicas tell, and the launcher's summary in the log."""
     failures = _failures(log)
-    killed_ranks = [
-        (rank, code)
-        for rank, code in failures
-        if code < 0 and code not in (-signal.SIGABRT, -signal.SIGTERM)
-    ]
-    if killed_ranks:
-        return Verdict(cause=_cause(*killed_ranks[0]))
+    for rank, code in failures:
+        if code < 0 and code not in (-signal.SIGABRT, -signal.SIGTERM):
+            return Verdict(cause=_cause(rank, code))
     error = statement(folder, wire.FIRST_ERROR)
     departure = statement(folder, wire.DEPARTED)
     if departure is not None and (error is None or PEER_GONE.search(str(error.get("error")))):
-        rank = int(departure.get("rank", 0))
-        ends = [_cause(failed_rank, code) for failed_rank, code in failures if failed_rank == rank]
-        return Verdict(
-            cause="".join(ends) or "rank {} ended before its training was over".format(rank)
-        )
+        return Verdict(cause=_departure(int(departure.get("rank", 0)), failures))
     victim = order.node_count > 1 and PEER_GONE.search(log) is not None
-    if error is None:
-        return Verdict(cause=_cause(*failures[0]) if failures else "", victim=victim)
-    has_several_replicas = order.node_count > 1 or len(order.devices) > 1
-    prefix = "rank {}: ".format(error.get("rank")) if has_several_replicas else ""
-    return Verdict(cause="{}{}".format(prefix, error.get("error")), victim=victim)
+    if error is not None:
+        return Verdict(cause=_error(order, error), victim=victim)
+    return Verdict(cause=_cause(*failures[0]) if failures else "", victim=victim)
+
+
+def _departure(rank: int, failures: List[Tuple[int, int]]) -> str:
+    ends = [_cause(failed_rank, code) for failed_rank, code in failures if failed_rank == rank]
+    return "".join(ends) or "rank {} ended before its training was over".format(rank)
+
+
+def _error(order: wire.StartOrder, error: Dict[str, Any]) -> str:
+    if order.node_count > 1 or len(order.devices) > 1:
+        return "rank {}: {}".format(error.get("rank"), error.get("error"))
+    return "{}".format(error.get("error"))
 
 
 def _failures(log: str) -> List[Tuple[int, int]]:

@@ -38,85 +38,106 @@ def parse_order(message: Any) -> wire.StartOrder:
 
 
 def _checks(order: Any) -> List[Tuple[str, bool]]:
-    def text(value: Any) -> bool:
-        return isinstance(value, str) and "\0" not in value
-
-    def number(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool)
-
-    def seconds(value: Any) -> bool:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9
-
-    env = order.env
+    """(field, is it right?), in the order in which they are told."""
     return [
-        ("job", number(order.job) and order.job >= 0),
-        ("attempt", number(order.attempt) and order.attempt >= 1),
-        (
-            "argv",
-            isinstance(order.argv, list)
-            and bool(order.argv)
-            and all(map(text, order.argv))
-            and order.argv[0] != "",
-        ),
-        (
-            "code",
-            isinstance(order.code, str) and (not order.code or bool(HASH.fullmatch(order.code))),
-        ),
-        (
-            "cwd",
-            text(order.cwd)
-            and (_stays_inside(order.cwd) if order.code else os.path.isabs(order.cwd)),
-        ),
-        (
-            "env",
-            isinstance(env, dict)
-            and all(text(k) and text(v) and k and "=" not in k for k, v in env.items()),
-        ),
-        (
-            "devices",
-            isinstance(order.devices, list)
-            and all(map(text, order.devices))
-            and bool(order.devices),
-        ),
+        ("job", is_number(order.job) and order.job >= 0),
+        ("attempt", is_number(order.attempt) and order.attempt >= 1),
+        *_command_checks(order),
+        ("devices", are_texts(order.devices) and bool(order.devices)),
         ("devices", len(set(order.devices)) == len(order.devices)),
         ("level", order.level in LEVELS),
-        (
-            "environment",
-            isinstance(order.environment, str) and bool(NAME.fullmatch(order.environment)),
-        ),
-        ("setup", isinstance(order.setup, bool) and (bool(order.environment) or not order.setup)),
-        ("any_python", isinstance(order.any_python, bool)),
+        *_setup_checks(order),
         ("signal", signal_number(order.signal) is not None),
-        ("port", number(order.port) and 0 <= order.port < 65536),
-        ("node_rank", number(order.node_rank) and order.node_rank >= 0),
-        ("node_count", number(order.node_count) and 0 <= order.node_count <= 1024),
-        (
-            "masters",
-            isinstance(order.masters, list)
-            and all(map(text, order.masters))
-            and bool(order.port or not order.masters),
-        ),
-        ("servers", isinstance(order.servers, list) and all(map(text, order.servers))),
-        ("interface", text(order.interface)),
+        *_server_checks(order),
         ("control", order.control is None or isinstance(order.control, dict)),
-        ("expires_at", order.expires_at is None or isinstance(order.expires_at, (int, float))),
-        ("stamp", order.stamp is None or isinstance(order.stamp, (int, float))),
-        ("boot_id", text(order.boot_id)),
-        ("lease", seconds(order.lease) and (not order.lease or order.stamp is not None)),
-        (
-            "lease_margin",
-            seconds(order.lease_margin) and (not order.lease or order.lease_margin > 0),
-        ),
-        ("log_limit", number(order.log_limit) and order.log_limit >= 0),
-        ("done_file", text(order.done_file)),
+        *_lease_checks(order),
+        ("log_limit", is_number(order.log_limit) and order.log_limit >= 0),
+        ("done_file", is_text(order.done_file)),
         ("attributes", attributes.is_right(order.attributes)),
-        ("shortfall", text(order.shortfall)),
-        (
-            "store",
-            isinstance(order.store, str)
-            and (not order.lease or bool(STORE.fullmatch(order.store))),
-        ),
+        ("shortfall", is_text(order.shortfall)),
+        ("store", isinstance(order.store, str) and _is_store(order.store, bool(order.lease))),
     ]
+
+
+def _command_checks(order: Any) -> List[Tuple[str, bool]]:
+    argv = order.argv
+    return [
+        ("argv", are_texts(argv) and bool(argv) and argv[0] != ""),
+        ("code", isinstance(order.code, str) and _is_code(order.code)),
+        ("cwd", is_text(order.cwd) and _is_place(order.cwd, bool(order.code))),
+        ("env", is_env(order.env)),
+    ]
+
+
+def _setup_checks(order: Any) -> List[Tuple[str, bool]]:
+    environment = order.environment
+    return [
+        ("environment", isinstance(environment, str) and bool(NAME.fullmatch(environment))),
+        ("setup", isinstance(order.setup, bool) and (bool(environment) or not order.setup)),
+        ("any_python", isinstance(order.any_python, bool)),
+    ]
+
+
+def _server_checks(order: Any) -> List[Tuple[str, bool]]:
+    return [
+        ("port", is_number(order.port) and 0 <= order.port < 65536),
+        ("node_rank", is_number(order.node_rank) and order.node_rank >= 0),
+        ("node_count", is_number(order.node_count) and 0 <= order.node_count <= 1024),
+        ("masters", are_texts(order.masters) and bool(order.port or not order.masters)),
+        ("servers", are_texts(order.servers)),
+        ("interface", is_text(order.interface)),
+    ]
+
+
+def _lease_checks(order: Any) -> List[Tuple[str, bool]]:
+    lease, margin, stamp = order.lease, order.lease_margin, order.stamp
+    return [
+        ("expires_at", order.expires_at is None or isinstance(order.expires_at, (int, float))),
+        ("stamp", stamp is None or isinstance(stamp, (int, float))),
+        ("boot_id", is_text(order.boot_id)),
+        ("lease", _is_seconds(lease) and (not lease or stamp is not None)),
+        ("lease_margin", _is_seconds(margin) and (not lease or margin > 0)),
+    ]
+
+
+def is_text(value: Any) -> bool:
+    """A string that a system call takes."""
+    return isinstance(value, str) and "\0" not in value
+
+
+def are_texts(value: Any) -> bool:
+    """A list of such strings."""
+    return isinstance(value, list) and all(map(is_text, value))
+
+
+def is_number(value: Any) -> bool:
+    """A whole one, and no bool."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_env(value: Any) -> bool:
+    """Variables by their names."""
+    return isinstance(value, dict) and all(map(_is_variable, value, value.values()))
+
+
+def _is_variable(name: Any, value: Any) -> bool:
+    return is_text(name) and is_text(value) and name != "" and "=" not in name
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9
+
+
+def _is_code(code: str) -> bool:
+    return not code or bool(HASH.fullmatch(code))
+
+
+def _is_store(store: str, has_lease: bool) -> bool:
+    return not has_lease or bool(STORE.fullmatch(store))
+
+
+def _is_place(cwd: str, is_in_code: bool) -> bool:
+    return _stays_inside(cwd) if is_in_code else os.path.isabs(cwd)
 
 
 def _stays_inside(path: str) -> bool:

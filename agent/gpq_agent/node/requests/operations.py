@@ -1,0 +1,244 @@
+"""Operations that are answered at once, by name."""
+
+import base64
+import os
+import platform
+import socket
+import time
+from typing import Dict, List
+
+from gpq_agent import wire
+from gpq_agent.node.attempts.states import LIVE
+from gpq_agent.node.devices import gpu_names, slots
+from gpq_agent.node.devices.gpu_locks import TAKEN
+from gpq_agent.node.files.staging import Staging
+from gpq_agent.node.host import attributes, logs, network
+from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.node.requests.replies import Handler, Message
+from gpq_agent.node.requests.survey import Survey
+from gpq_agent.node.shim import start_order
+from gpq_agent.node.shim.leases import Reign
+from gpq_agent.node.spool.spool import Spool
+
+TAIL_LIMIT = 1 << 20
+
+
+class Operations:
+    """Of one agent. `base`: the environment of a login, which all jobs have; `default`: what the
+    agent had when it started; `visible`: as in gpu_names."""
+
+    def __init__(
+        self,
+        place: Spool,
+        survey: Survey,
+        staging: Staging,
+        reign: Reign,
+        cores: List[int],
+        base: Dict[str, str],
+        default: wire.Attributes,
+        visible: str = gpu_names.UUIDS,
+    ) -> None:
+        self.spool = place
+        self.survey = survey
+        self.attempts = survey.attempts
+        self.devices = survey.devices
+        self.release = survey.release
+        self.staging = staging
+        self.reign = reign
+        self.cores = cores
+        self.base = base
+        self.default = default
+        self.visible = visible
+        self.quitting = False
+        self.by_name: Dict[str, Handler] = {
+            "hello": self._hello,
+            "ping": lambda _: {"time": time.time()},
+            "probe": self._probe,
+            "start": self._start,
+            "stop": self._stop,
+            "control": self._control,
+            "tail": self._tail,
+            "forget": self._forget,
+            "purge": self._purge,
+            "quit": self._quit,
+            **staging.operations,
+            "drop": self._drop,
+        }
+
+    def identity(self) -> Message:
+        return {
+            "version": wire.VERSION,
+            "boot_id": self.attempts.boot,
+            "time": time.time(),
+            "python": platform.python_version(),
+            "host": socket.gethostname(),
+            "cores": len(self.cores),
+            "memory_mib": slots.memory_mib(),
+            "spool": self.spool.id,
+            "path": self.spool.path,
+            "library": os.path.dirname(os.path.dirname(os.path.abspath(wire.__file__))),
+            "address": _own_address(os.environ.get("SSH_CONNECTION", "")),
+            "network": [
+                [interface.name, interface.address]
+                for interface in network.candidates(network.interfaces())
+            ],
+            "ephemeral": list(network.ephemeral_ports()),
+            "storage": self.staging.storage,
+            "damage": self.spool.damage + self.staging.damage,
+        }
+
+    def _hello(self, message: Message) -> Message:
+        self.reign.greet(message.get("store"), message.get("epoch"))
+        stamp = self.reign.stamp()  # before the look: what is told was so then, or later
+        infos = self.attempts.count(self.survey.refresh())
+        return dict(
+            self.identity(),
+            stamp=stamp,
+            devices=self.survey.device_list(),
+            attempts=[info._asdict() for info in infos],
+        )
+
+    def _probe(self, _: Message) -> Message:
+        devices = self.devices
+        facts = {"driver": devices.driver, "error": devices.error, "notice": devices.notice()}
+        return dict(facts, devices=self.survey.device_list(), beside=self.spool.beside())
+
+    def _start(self, message: Message) -> Message:
+        order = start_order.parse_order(message.get("order"))
+        key = wire.attempt_key(order.job, order.attempt)
+        if self.attempts.order(key) is not None:
+            if self.attempts.is_forgotten(key):
+                # its end is known: this is an order of another time
+                problem = (
+                    "attempt {} was on this server before; the daemon's database was restored from"
+                    " a copy".format(key)
+                )
+                raise SpoolError(problem, "start another attempt", "used")
+            return {"state": "already", "attempt": self.survey.attempt(key)}
+        self.survey.refresh()
+        if order.code:
+            order = order._replace(
+                cwd=os.path.join(self.staging.code(order.code), order.cwd), code=""
+            )
+        if order.lease > 0:
+            self.reign.ready(order.store)
+        order = self._with_attributes(order)
+        devices = self._usable(key, order)
+        state, _ = self.attempts.start(order, devices, self.base, self.reign.admit, self.visible)
+        return {"state": state, "attempt": self.survey.attempt(key)}
+
+    def _with_attributes(self, order: wire.StartOrder) -> wire.StartOrder:
+        """Those that its process will have, and a line on what of the wanted ones this server does
+        not allow."""
+        request = attributes.of(order.attributes) if order.attributes else self.default
+        allowance, shortfalls = attributes.grant(request, self.default)
+        server = (
+            order.servers[order.node_rank] if order.node_rank < len(order.servers) else "the server"
+        )
+        line = "{} does not allow what the job's shell had: {} ({})".format(
+            server, "; ".join(shortfalls), attributes.MENDS
+        )
+        shortfall = line if shortfalls and order.attributes else ""
+        return order._replace(attributes=allowance._asdict(), shortfall=shortfall)
+
+    def _usable(self, key: str, order: wire.StartOrder) -> List[wire.DeviceInfo]:
+        """The devices of an order. Raises SpoolError for one that is not there or not to be had."""
+        devices_by_id = {device.id: device for device in self.devices.current()}
+        for name in order.devices:
+            if name not in devices_by_id:
+                raise SpoolError(
+                    "no device {} on this server".format(name),
+                    "it has {}".format(", ".join(sorted(devices_by_id)) or "none"),
+                    "busy",
+                )
+            if devices_by_id[name].state != "ok":
+                raise SpoolError(
+                    "{} is {}: {}".format(
+                        name, devices_by_id[name].state, devices_by_id[name].reason
+                    ),
+                    "choose another device",
+                    TAKEN,
+                )
+            if self.devices.unsettled(name):  # it may be gone in a moment
+                raise SpoolError(
+                    "{} is {}".format(name, self.devices.unsettled(name)), "wait a little", "busy"
+                )
+            if self.survey.holders.get(name, key) != key:
+                raise SpoolError(
+                    "{} is still held by attempt {}".format(name, self.survey.holders[name]),
+                    "wait for its end",
+                    "busy",
+                )
+        return [devices_by_id[name] for name in order.devices]
+
+    def _stop(self, message: Message) -> Message:
+        key = _key(message)
+        self.attempts.stop(key, str(message["mode"]), max(0.0, float(message.get("grace", 0.0))))
+        return {"attempt": self.survey.attempt(key)}
+
+    def _control(self, message: Message) -> Message:
+        self.attempts.control(_key(message), message["control"])
+        return {}
+
+    def _tail(self, message: Message) -> Message:
+        key = _key(message)
+        if self.attempts.order(key) is None:
+            raise SpoolError("no attempt {} on this node".format(key))
+        limit = min(int(message.get("limit", 1 << 16)), TAIL_LIMIT)
+        path = os.path.join(self.spool.folder(key), wire.LOG)
+        offset, skipped = int(message.get("offset", 0)), 0
+        if message.get("skip") and offset >= 0:
+            data, skipped, offset, size = logs.kept(path, offset, limit)
+        else:
+            data, offset, size = logs.tail(path, offset, limit)
+        return {
+            "skipped": skipped,
+            "data": base64.b64encode(data).decode("ascii"),
+            "offset": offset,
+            "size": size,
+        }
+
+    def _forget(self, message: Message) -> Message:
+        key = _key(message)
+        if self.release.holding(key):
+            raise SpoolError(
+                "the GPUs of attempt {} are not free yet".format(key),
+                "wait until it is reported as exited",
+            )
+        self.attempts.forget(key)
+        return {}
+
+    def _purge(self, message: Message) -> Message:
+        self.attempts.purge(int(message["job"]))
+        return {}
+
+    def _drop(self, message: Message) -> Message:
+        live_attempts = [info for info in self.attempts.all() if info.state in LIVE]
+        if "job" in message and any(info.job == int(message["job"]) for info in live_attempts):
+            raise SpoolError("job {} runs here".format(message["job"]), "its files are in use")
+        if "code" in message:
+            orders = [
+                self.attempts.order(wire.attempt_key(info.job, info.attempt))
+                for info in live_attempts
+            ]
+            if any(order is not None and str(message["code"]) in order.cwd for order in orders):
+                raise SpoolError(
+                    "the code {} is in use here".format(message["code"]), "wait for its jobs to end"
+                )
+        return self.staging.operations["drop"](message)
+
+    def _quit(self, _: Message) -> Message:
+        self.quitting = True
+        return {}
+
+
+def _key(message: Message) -> str:
+    """The attempt that a request names. Raises ValueError for anything but ``42.1``, a path above
+    all."""
+    return wire.attempt_key(*wire.parse_attempt_key(str(message["attempt"])))
+
+
+def _own_address(connection: str) -> str:
+    """The address under which ssh reached this machine, "" when nobody came by ssh."""
+    words = connection.split()  # client's address and port, then ours
+    return words[2] if len(words) == 4 else ""

@@ -1,0 +1,75 @@
+"""Replies to requests: whatever goes wrong with one is told in its own."""
+
+import sys
+import traceback
+from typing import Any, Callable, Dict
+
+from gpq_agent import wire
+from gpq_agent.node.devices.gpu_locks import TAKEN
+from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.node.shim.leases import Reign
+from gpq_agent.node.spool.spool import Spool
+
+Message = Dict[str, Any]
+Handler = Callable[[Message], Message]
+# Not from a daemon that a newer one has followed:
+REIGNING = (
+    "watch",
+    "prepare",
+    "start",
+    "stop",
+    "control",
+    "forget",
+    "purge",
+    "stage",
+    "put",
+    "drop",
+)
+
+
+def refusal(number: Any, error: str, hint: str = "", kind: str = "wrong") -> Message:
+    """The reply that says no. `kind`: one of wire.REFUSALS, or TAKEN."""
+    reply = {
+        "v": wire.VERSION,
+        "id": number,
+        "ok": False,
+        "error": error,
+        "hint": hint,
+        "kind": kind,
+    }
+    return dict(reply, kind="busy", taken=True) if kind == TAKEN else reply
+
+
+class Replies:
+    """Of one agent. `reign`: who may ask for what changes something."""
+
+    def __init__(self, place: Spool, reign: Reign) -> None:
+        self.spool = place
+        self.reign = reign
+
+    def reply(self, message: Message, handler: Handler) -> Message:
+        """Whatever goes wrong with one request is told in its reply; the agent lives on."""
+        number = message.get("id")
+        try:
+            if message.get("op") in REIGNING:
+                self.reign.admit()
+            return dict(handler(message), v=wire.VERSION, id=number, ok=True)
+        except SpoolError as error:
+            return refusal(number, error.message, error.hint, error.kind)
+        except OSError as error:
+            return refusal(
+                number,
+                "the spool cannot be used: {}".format(error),
+                "check {}".format(self.spool.path),
+                "busy",
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            problem = "request {!r} is not complete or not right: {!r}".format(
+                message.get("op"), error
+            )
+            return refusal(number, problem, "see wire.OPS")
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            return refusal(
+                number, "the node agent failed: {!r}".format(error), "this is a bug in gpq"
+            )

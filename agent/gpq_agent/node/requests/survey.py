@@ -1,0 +1,114 @@
+"""The node as it was at the latest look: its attempts, who holds which device, what has changed."""
+
+import functools
+import hashlib
+import json
+import time
+from typing import Any, Dict, List
+
+from gpq_agent import wire
+from gpq_agent.node.attempts.attempts import Attempts
+from gpq_agent.node.attempts.device_release import Release
+from gpq_agent.node.attempts.states import LIVE
+from gpq_agent.node.attempts.trials import Trials
+from gpq_agent.node.devices.devices import Devices
+from gpq_agent.node.devices.yield_files import Yielding
+from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.node.spool.shapes import statement
+
+Message = Dict[str, Any]
+
+
+class Survey:
+    """Of one agent. `devices` asks it who holds them."""
+
+    def __init__(self, attempts: Attempts, yielding: Yielding) -> None:
+        self.attempts = attempts
+        self.yielding = yielding
+        self.holders: Dict[str, str] = {}  # attempts by device
+        self.changed_at = time.monotonic()
+        self.digest = ""
+        self.least_lease = 0.0  # seconds, of the attempts that live; 0: none has one
+
+    def attach(self, devices: Devices, release: Release, trials: Trials) -> None:
+        """What is told of each attempt that is looked at."""
+        self.devices = devices
+        self.release = release
+        self.trials = trials
+
+    def refresh(self) -> List[wire.AttemptInfo]:
+        """Look at every attempt anew."""
+        infos = []
+        holders: Dict[str, str] = {}
+        stuck: Dict[str, str] = {}
+        attempts = self.attempts.all()
+        self.attempts.tend(attempts)
+        for info in attempts:
+            key = wire.attempt_key(info.job, info.attempt)
+            order = self.attempts.order(key)
+            devices = order.devices if order else []
+            info = self.release.filter(key, info, devices)
+            infos.append(info)
+            if info.state == "exited":
+                self.trials.hear(
+                    info,
+                    devices,
+                    functools.partial(statement, self.attempts.spool.folder(key), wire.FIRST_ERROR),
+                )
+            if info.state in LIVE or self.release.holding(key):
+                holders.update(dict.fromkeys(devices, key))
+            if info.state in LIVE and info.exit is not None:
+                # nothing but what cannot be killed leaves a note so early
+                stuck.update(
+                    dict.fromkeys(devices, "attempt {}: {}".format(key, info.exit.get("note", "")))
+                )
+        self.holders = holders
+        self.devices.stuck = {**stuck, **self.trials.suspects()}
+        self.least_lease = min(
+            (info.lease for info in infos if info.state in LIVE and info.lease > 0), default=0.0
+        )
+        digest = _digest(infos, self.devices.current(), self.yielding.users())
+        if digest != self.digest:
+            self.digest = digest
+            self.touch()
+        return infos
+
+    def touch(self) -> None:
+        """Something is going on: the next change is likely."""
+        self.changed_at = time.monotonic()
+
+    def attempt(self, key: str) -> Message:
+        """One attempt, looked at anew. Raises SpoolError where there is none."""
+        for info in self.refresh():
+            if wire.attempt_key(info.job, info.attempt) == key:
+                return self.attempts.count([info])[0]._asdict()
+        attempt = self.attempts.look(key)  # forgotten, and not reported any more
+        if attempt is None:
+            raise SpoolError("no attempt {} on this node".format(key))
+        return attempt._asdict()
+
+    def device_list(self) -> List[Message]:
+        """The devices, as they are told."""
+        return [device._asdict() for device in self.devices.current()]
+
+
+def _digest(
+    infos: List[wire.AttemptInfo], devices: List[wire.DeviceInfo], yields: List[str]
+) -> str:
+    """Changes when a state does; not with memory in use, utilisation or the number of processes."""
+    state = [
+        [
+            [info.job, info.attempt, info.state, info.pid, (info.exit or {}).get("note")]
+            for info in infos
+        ],
+        [
+            [
+                device.id,
+                device.state,
+                [process["pid"] for process in device.processes if not process["attempt"]],
+            ]
+            for device in devices
+        ],
+        yields,
+    ]
+    return hashlib.sha256(json.dumps(state).encode("utf-8")).hexdigest()[:16]

@@ -1,0 +1,135 @@
+"""Long polls for news: each is pending until there is some."""
+
+import os
+import time
+from typing import List, NamedTuple
+
+from gpq_agent import wire
+from gpq_agent.node.attempts.heartbeats import pulses
+from gpq_agent.node.attempts.states import LIVE
+from gpq_agent.node.host import logs
+from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.node.requests.replies import Handler, Message, Replies, refusal
+from gpq_agent.node.requests.survey import Survey
+from gpq_agent.node.spool.spool import Spool
+
+BUSY_POLL, CALM_POLL = 0.05, 0.25  # seconds between two looks while a watch is pending
+BUSY_FOR = 5.0  # seconds after a change during which the next one is likely
+REPORT_BUDGET = 256 << 10
+
+
+class Watch(NamedTuple):
+    """A pending long poll."""
+
+    message: Message
+    until: float  # time.monotonic
+    # forgotten before it was asked: the daemon's database is older than that
+    recalled: List[str] = []
+
+
+class Watches:
+    """Those of one agent."""
+
+    def __init__(self, place: Spool, survey: Survey, replies: Replies) -> None:
+        self.spool = place
+        self.survey = survey
+        self.replies = replies
+        self.attempts = survey.attempts
+        self.reign = replies.reign
+        self._pending: List[Watch] = []
+
+    @property
+    def is_pending(self) -> bool:
+        """Does anybody wait for news?"""
+        return bool(self._pending)
+
+    def patience(self) -> float:
+        """Seconds until the next look, while anybody waits."""
+        now = time.monotonic()
+        poll = BUSY_POLL if now - self.survey.changed_at < BUSY_FOR else CALM_POLL
+        return max(0.0, min([poll] + [watch.until - now for watch in self._pending]))
+
+    def begin(self, message: Message) -> List[Message]:
+        try:
+            offsets = message.get("offsets", {})
+            if not isinstance(offsets, dict) or not all(
+                isinstance(value, int) for value in offsets.values()
+            ):
+                raise ValueError("offsets")
+            for key in offsets:
+                wire.parse_attempt_key(key)
+            wait = min(max(0.0, float(message.get("wait", 0.0))), 3600.0)
+            self.survey.devices.haste = max(0.0, float(message.get("look", 0.0)))
+            self.reign.admit()
+            self.reign.heard(message.get("heard"), self.survey.least_lease)
+        except SpoolError as error:
+            return [refusal(message.get("id"), error.message, error.hint, error.kind)]
+        except OSError as error:  # what is not renewed ends, so that nothing runs twice
+            return [
+                refusal(
+                    message.get("id"), "leases cannot be renewed: {}".format(error), kind="busy"
+                )
+            ]
+        except (TypeError, ValueError) as error:
+            return [
+                refusal(message.get("id"), "watch is not right: {}".format(error), "see wire.OPS")
+            ]
+        recalled_keys = [key for key in sorted(offsets) if self.attempts.is_forgotten(key)]
+        self._pending.append(Watch(message, time.monotonic() + wait, recalled_keys))
+        return []  # the tick that follows answers it if there is news already
+
+    def answers(self, infos: List[wire.AttemptInfo]) -> List[Message]:
+        """Replies to those that are due."""
+        due_watches = [watch for watch in self._pending if self._is_due(watch, infos)]
+        self._pending = [watch for watch in self._pending if watch not in due_watches]
+        return [
+            self.replies.reply(watch.message, self._teller(infos, watch.recalled))
+            for watch in due_watches
+        ]
+
+    def _is_due(self, watch: Watch, infos: List[wire.AttemptInfo]) -> bool:
+        if time.monotonic() >= watch.until or watch.message.get("seen") != self.survey.digest:
+            return True
+        offsets = watch.message.get("offsets", {})
+        return any(
+            logs.has_lines(os.path.join(self.spool.folder(key), wire.REPORT), offsets[key])
+            for key in (wire.attempt_key(info.job, info.attempt) for info in infos)
+            if key in offsets
+        )
+
+    def _teller(self, infos: List[wire.AttemptInfo], recalled_keys: List[str]) -> Handler:
+        recalled_attempts = [
+            info for info in map(self.attempts.look, recalled_keys) if info is not None
+        ]
+        return lambda message: self._news(message, infos + recalled_attempts)
+
+    def _news(self, message: Message, infos: List[wire.AttemptInfo]) -> Message:
+        """Every attempt as it is, each with its new report lines; fair shares of the budget, so
+        that none starves."""
+        stamp = self.reign.stamp()
+        offsets = message.get("offsets", {})
+        readers = [info for info in infos if wire.attempt_key(info.job, info.attempt) in offsets]
+        share = REPORT_BUDGET // max(1, len(readers))
+        attempts = []
+        for info in self.attempts.count(infos):
+            key = wire.attempt_key(info.job, info.attempt)
+            if key in offsets:
+                path = os.path.join(self.spool.folder(key), wire.REPORT)
+                report, offset = logs.lines_after(path, offsets[key], share)
+                ranks = (
+                    [pulse._asdict() for pulse in pulses(self.spool.folder(key))]
+                    if info.state in LIVE
+                    else []
+                )
+                info = info._replace(report=report, report_offset=offset, ranks=ranks)
+                if report:
+                    self.survey.touch()
+            attempts.append(info._asdict())
+        return {
+            "digest": self.survey.digest,
+            "attempts": attempts,
+            "devices": self.survey.device_list(),
+            "yields": self.survey.yielding.users(),
+            "time": time.time(),
+            "stamp": stamp,
+        }
