@@ -131,38 +131,43 @@ def refuse_while_running(job: Job, spec: JobSpec) -> None:
     """Raises Refused for what a job that has GPUs cannot take on."""
     if job.state not in HOLDS_DEVICES:
         return
-    changed = [
-        name
-        for name in (*sorted(WAITING), "after")
-        if getattr(spec, name) != getattr(job.spec, name)
-    ]
+    fields = [*sorted(WAITING), "after"]
     if not job.elastic:
-        changed += [name for name in sorted(SIZE) if getattr(spec, name) != getattr(job.spec, name)]
-    if not changed:
+        fields += sorted(SIZE)
+    field = next((name for name in fields if getattr(spec, name) != getattr(job.spec, name)), None)
+    if field is None:
         return
-    blame = blamed(job, RESIZE) if changed[0] in SIZE and job.resumable else ""
-    if blame:
+    is_size = field in SIZE
+    if is_size and job.resumable and (blame := blamed(job, RESIZE)):
         raise Refused(
             f"job {job.id} is {job.state}, and with another number of GPUs it would not go on"
             f" exactly: {blame}",
             "; ".join(cures(job, RESIZE))
             or f"`gpq hold {job.id}`, then edit and release it, does so all the same",
         )
-    flag = OPTION_OF[changed[0]].flag
-    why = f"job {job.id} is {job.state}, and {flag} counts at a start only"
-    if job_requests.undeclared(job) and not (job.spec.rigid and changed[0] in SIZE):
-        if changed[0] in SIZE:
-            why = f"job {job.id} has not declared itself to gpq yet, so it cannot be resized"
-        raise Refused(why, _once_declared(job, size=changed[0] in SIZE))
-    if changed[0] in SIZE:
-        what = "was submitted with --rigid" if job.spec.level is Level.SCRIPT else "runs a command"
-        why = f"job {job.id} {what}, and cannot be resized while it is {job.state}"
+    reason = _only_at_a_start(job, field)
+    if job_requests.undeclared(job) and not (job.spec.rigid and is_size):
+        if is_size:
+            reason = f"job {job.id} has not declared itself to gpq yet, so it cannot be resized"
+        raise Refused(reason, _once_declared(job, size=is_size))
+    if is_size:
+        reason = _never_resized(job)
+    raise Refused(reason, _way_through_the_queue(job))
+
+
+def _only_at_a_start(job: Job, field: str) -> str:
+    return f"job {job.id} is {job.state}, and {OPTION_OF[field].flag} counts at a start only"
+
+
+def _never_resized(job: Job) -> str:
+    what = "was submitted with --rigid" if job.spec.level is Level.SCRIPT else "runs a command"
+    return f"job {job.id} {what}, and cannot be resized while it is {job.state}"
+
+
+def _way_through_the_queue(job: Job) -> str:
     if job.resumable:
-        raise Refused(
-            why, f"`gpq hold {job.id}`, then edit and release it: it goes on from its checkpoint"
-        )
-    hint = f"`gpq cancel {job.id}` and submit it so; what it has done since its start is lost"
-    raise Refused(why, hint)
+        return f"`gpq hold {job.id}`, then edit and release it: it goes on from its checkpoint"
+    return f"`gpq cancel {job.id}` and submit it so; what it has done since its start is lost"
 
 
 def _once_declared(job: Job, *, size: bool) -> str:
