@@ -3,7 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from gpq.control.requests import dependencies, job_requests, submission
 from gpq.control.requests.arrays import MOST as MOST_ELEMENTS
 from gpq.core.freedoms.habits import blamed, cures
 from gpq.core.model.events import Edited
-from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobSpec, Level, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobSpec, Level, Seat, Wish
 from gpq.core.model.profile import RESIZE
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import Seconds
@@ -103,12 +103,7 @@ def edited(
     if "notify" not in changes:
         # a target that is gone from config.toml meanwhile hinders no other change
         notify = notify._replace(targets={**notify.targets, **dict.fromkeys(before.notify, "")})
-    try:
-        message = msgspec.convert(
-            {**msgspec.structs.asdict(submission.message_of(before)), **changes}, SpecMessage
-        )
-    except msgspec.ValidationError as error:
-        raise UsageError(f"that cannot be: {error}", "see `gpq edit --help`") from None
+    message = _changed_message(before, changes)
     tags = [tag for tag in message.tags if tag not in request.untags]
     message = msgspec.structs.replace(
         message, tags=[*tags, *(tag for tag in dict.fromkeys(request.tags) if tag not in tags)]
@@ -118,13 +113,27 @@ def edited(
     )
     if "notify_on" in request.changes and not spec.notify:
         raise UsageError(f"job {job.id} tells nobody", "name somebody as well: --notify NAME")
-    seat = before.seat
-    if request.array_limit is not None:
-        if seat is None:
-            raise UsageError(f"job {job.id} is of no array", "--array-limit is for arrays")
-        seat = replace(seat, limit=request.array_limit)
     after = before.after if new_after is None else tuple(new_after)
+    seat = _limited_seat(job, request.array_limit)
     return replace(spec, environment=before.environment, after=after, seat=seat)
+
+
+def _changed_message(before: JobSpec, changes: Mapping[str, object]) -> SpecMessage:
+    fields = msgspec.structs.asdict(submission.message_of(before))
+    try:
+        return msgspec.convert({**fields, **changes}, SpecMessage)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"that cannot be: {error}", "see `gpq edit --help`") from None
+
+
+def _limited_seat(job: Job, limit: int | None) -> Seat | None:
+    """The job's place in its array, which may run `limit` jobs at once; None: as it is."""
+    seat = job.spec.seat
+    if limit is None:
+        return seat
+    if seat is None:
+        raise UsageError(f"job {job.id} is of no array", "--array-limit is for arrays")
+    return replace(seat, limit=limit)
 
 
 def refuse_while_running(job: Job, spec: JobSpec) -> None:
