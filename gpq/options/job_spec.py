@@ -25,39 +25,44 @@ AS_COMMAND = "to run it as it is, on a fixed number of GPUs: gpq submit -- {}"
 def missing(built: SpecMessage) -> list[str]:
     """A remark about a command that is not to be found on this machine: servers may have it. About
     gpq's own Python where a script is to run with it and needs what it has not."""
+    if built.level == "script":
+        return _missing_modules(built)
     word = built.argv[0]
-    if (
-        built.level == "script"
-        and built.modules
-        and not built.python_asked
-        and built.python == environment.own()
-    ):
-        import importlib.util
-
-        lacking = [name for name in built.modules if importlib.util.find_spec(name) is None]
-        problem = f"gpq's own Python ({built.python}) has no {', '.join(lacking)}"
-        return (
-            [f"{problem}: activate the environment that has it, or say --python python3"]
-            if lacking
-            else []
-        )
-    if built.level == "script" or built.setup or "{" in word or _found(word, built):
+    if built.setup or "{" in word or _found(word, built):
         return []
-    path = os.path.join(built.cwd, word)
-    if "/" in word and os.path.isfile(path):
-        return [
+    return [_missing_command(word, built)]
+
+
+def _missing_modules(built: SpecMessage) -> list[str]:
+    if not built.modules or built.python_asked or built.python != environment.own():
+        return []
+    import importlib.util
+
+    lacking = [name for name in built.modules if importlib.util.find_spec(name) is None]
+    if not lacking:
+        return []
+    return [
+        f"gpq's own Python ({built.python}) has no {', '.join(lacking)}: activate the environment"
+        " that has it, or say --python python3"
+    ]
+
+
+def _missing_command(word: str, built: SpecMessage) -> str:
+    is_file = os.path.isfile(os.path.join(built.cwd, word))
+    if "/" in word and is_file:
+        return (
             f"`{word[:80]}` may not be executed: `chmod +x {word}`, or without `--`: gpq submit"
             f" {word}"
-        ]
+        )
     problem = (
         f"there is no command `{word[:80]}` on this machine, and the job will fail on a server"
         " without it"
     )
-    if not word.startswith(("/", "./", "../")) and os.path.isfile(path):
-        return [f"{problem}: did you mean `./{word}`?"]
+    if not word.startswith(("/", "./", "../")) and is_file:
+        return f"{problem}: did you mean `./{word}`?"
     if " " in word and len(built.argv) == 1:
-        return [f"{problem}: without the quotes it is a command and its arguments"]
-    return [problem]
+        return f"{problem}: without the quotes it is a command and its arguments"
+    return problem
 
 
 def _found(word: str, built: SpecMessage) -> bool:
@@ -70,24 +75,11 @@ def _found(word: str, built: SpecMessage) -> bool:
 
 def build(texts: SubmitTexts) -> SpecMessage:
     """The checked specification. Raises UsageError."""
-    if not texts.words:
-        raise UsageError("nothing to run", "gpq submit train.py, or gpq submit --gpus 1 -- COMMAND")
-    if any("\0" in word for word in texts.words):
-        raise UsageError("the command holds a NUL character", "no program can be started with one")
-    for option, count, least in (
-        ("--retries", texts.retries, 0),
-        ("--batch-size", texts.batch_size, 1),
-        ("--max-batch-size", texts.max_batch_size, 1),
-    ):
-        if count is not None and count < least:
-            raise UsageError(
-                f"{option} {count} is below {least}", f"write a whole number, {least} or above"
-            )
+    _refuse_no_command(texts)
+    _refuse_low_counts(texts)
     cwd = directory(texts.cwd)
     environ = dict(os.environ)
-    level = "black-box" if texts.black_box else "script"
-    if texts.preemptible:
-        level = "signal"
+    level = _level(texts)
     refuse_mismatches(texts, level)
     low, high, rigid = gpu_range(texts, level)
     argv = list(texts.words) if texts.black_box else [script(texts.words, cwd), *texts.words[1:]]
@@ -98,13 +90,13 @@ def build(texts: SubmitTexts) -> SpecMessage:
         "max_gpus": high,
         "rigid": rigid,
     }
-    code = ("", "", "")
     if texts.snapshot:
         from gpq.options import snapshot
 
         frozen = snapshot.freeze(cwd)
-        code = frozen.code, frozen.cwd, frozen.summary
-        argv = argv if texts.black_box else [snapshot.within(frozen, argv[0], cwd), *argv[1:]]
+        fields |= {"code": frozen.code, "code_cwd": frozen.cwd, "code_from": frozen.summary}
+        if not texts.black_box:
+            argv[0] = snapshot.within(frozen, argv[0], cwd)
     return SpecMessage(
         **fields,
         argv=argv,
@@ -114,11 +106,33 @@ def build(texts: SubmitTexts) -> SpecMessage:
         python=environment.interpreter(texts.python, environ),
         python_asked=bool(texts.python),
         modules=environment.modules(argv[0], least=low) if level == "script" else [],
-        code=code[0],
-        code_cwd=code[1],
-        code_from=code[2],
         attributes=environment.attributes(),
     )
+
+
+def _refuse_no_command(texts: SubmitTexts) -> None:
+    if not texts.words:
+        raise UsageError("nothing to run", "gpq submit train.py, or gpq submit --gpus 1 -- COMMAND")
+    if any("\0" in word for word in texts.words):
+        raise UsageError("the command holds a NUL character", "no program can be started with one")
+
+
+def _refuse_low_counts(texts: SubmitTexts) -> None:
+    for flag, count, least in (
+        ("--retries", texts.retries, 0),
+        ("--batch-size", texts.batch_size, 1),
+        ("--max-batch-size", texts.max_batch_size, 1),
+    ):
+        if count is not None and count < least:
+            raise UsageError(
+                f"{flag} {count} is below {least}", f"write a whole number, {least} or above"
+            )
+
+
+def _level(texts: SubmitTexts) -> str:
+    if texts.preemptible:
+        return "signal"
+    return "black-box" if texts.black_box else "script"
 
 
 def _given(texts: SubmitTexts) -> dict[str, Any]:
@@ -138,23 +152,32 @@ def refuse_mismatches(texts: SubmitTexts, level: str) -> None:
             "write it after `--`: gpq submit --preemptible -- python train.py; a script on the"
             " library needs no such option",
         )
-    if level != "signal" and (texts.signal or texts.resume_args):
-        flag = "--signal" if texts.signal else "--resume-args"
-        raise UsageError(
-            f"{flag} needs --preemptible", "gpq submit --preemptible --signal USR1 -- COMMAND"
-        )
+    if level != "signal":
+        _refuse_signals(texts)
     if level != "script":
-        for option in OPTIONS:
-            if option.scripts_only and getattr(texts, option.name):
-                raise UsageError(
-                    f"{option.flag} is for training scripts",
-                    "gpq does not look into a command after `--`",
-                )
+        _refuse_options_of_scripts(texts)
     if texts.batch_size and texts.max_batch_size and texts.max_batch_size < texts.batch_size:
         raise UsageError(
             f"--max-batch-size {texts.max_batch_size} is below --batch-size {texts.batch_size}",
             "raise the one or lower the other",
         )
+
+
+def _refuse_signals(texts: SubmitTexts) -> None:
+    for flag, text in (("--signal", texts.signal), ("--resume-args", texts.resume_args)):
+        if text:
+            raise UsageError(
+                f"{flag} needs --preemptible", "gpq submit --preemptible --signal USR1 -- COMMAND"
+            )
+
+
+def _refuse_options_of_scripts(texts: SubmitTexts) -> None:
+    for option in OPTIONS:
+        if option.scripts_only and getattr(texts, option.name):
+            raise UsageError(
+                f"{option.flag} is for training scripts",
+                "gpq does not look into a command after `--`",
+            )
 
 
 def gpu_range(texts: SubmitTexts, level: str) -> tuple[int, int, bool]:

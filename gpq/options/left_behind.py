@@ -73,26 +73,14 @@ def found(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
     """Names, sorted: of a service that the code or its project uses; other secrets that either
     names; anything else that the named files themselves read; a proxy that has a password in it,
     which libraries read by themselves."""
-    candidates = [
-        name
-        for name, value in environ.items()
-        if value
-        and name not in built.env
-        and re.fullmatch(NAME, name)
-        and not re.fullmatch(NOT_MEANT, name)
-    ]
+    candidates = _candidates(built, environ)
     if not candidates:
         return []
     paths = list(_named(built))
     own_text = "\n".join([*map(_text, paths), " ".join(built.argv), built.setup])
     any_service = re.compile("|".join(names for names, _ in SERVICES))
     service_names = [name for name in candidates if any_service.match(name)]
-    of_service = [
-        (name, words)
-        for name in service_names
-        for pattern, words in SERVICES
-        if re.match(pattern, name)
-    ]
+    of_service = _with_their_words(service_names)
     secrets = [name for name in candidates if SECRET.search(name)]
     project_text = "\n".join(_project(built, paths)) if of_service or secrets else ""
     all_text = f"{own_text}\n{project_text}"
@@ -103,6 +91,25 @@ def found(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
         | PROXIES.intersection(candidates)
     )
     return sorted(used_names - _set_in(own_text, used_names))
+
+
+def _with_their_words(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each with the pattern of the words by which code that uses its service is known."""
+    return [
+        (name, words) for name in names for pattern, words in SERVICES if re.match(pattern, name)
+    ]
+
+
+def _candidates(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
+    """What is set here, does not go along, and is not the shell's or the machine's own."""
+    return [
+        name
+        for name, value in environ.items()
+        if value
+        and name not in built.env
+        and re.fullmatch(NAME, name)
+        and not re.fullmatch(NOT_MEANT, name)
+    ]
 
 
 def _wanted() -> bool:

@@ -3,7 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from gpq.control.requests import dependencies, job_requests, submission
 from gpq.control.requests.arrays import MOST as MOST_ELEMENTS
 from gpq.core.freedoms.habits import blamed, cures
 from gpq.core.model.events import Edited
-from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobSpec, Level, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobSpec, Level, Seat, Wish
 from gpq.core.model.profile import RESIZE
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import Seconds
@@ -103,12 +103,7 @@ def edited(
     if "notify" not in changes:
         # a target that is gone from config.toml meanwhile hinders no other change
         notify = notify._replace(targets={**notify.targets, **dict.fromkeys(before.notify, "")})
-    try:
-        message = msgspec.convert(
-            {**msgspec.structs.asdict(submission.message_of(before)), **changes}, SpecMessage
-        )
-    except msgspec.ValidationError as error:
-        raise UsageError(f"that cannot be: {error}", "see `gpq edit --help`") from None
+    message = _changed_message(before, changes)
     tags = [tag for tag in message.tags if tag not in request.untags]
     message = msgspec.structs.replace(
         message, tags=[*tags, *(tag for tag in dict.fromkeys(request.tags) if tag not in tags)]
@@ -118,51 +113,70 @@ def edited(
     )
     if "notify_on" in request.changes and not spec.notify:
         raise UsageError(f"job {job.id} tells nobody", "name somebody as well: --notify NAME")
-    seat = before.seat
-    if request.array_limit is not None:
-        if seat is None:
-            raise UsageError(f"job {job.id} is of no array", "--array-limit is for arrays")
-        seat = replace(seat, limit=request.array_limit)
     after = before.after if new_after is None else tuple(new_after)
+    seat = _limited_seat(job, request.array_limit)
     return replace(spec, environment=before.environment, after=after, seat=seat)
+
+
+def _changed_message(before: JobSpec, changes: Mapping[str, object]) -> SpecMessage:
+    fields = msgspec.structs.asdict(submission.message_of(before))
+    try:
+        return msgspec.convert({**fields, **changes}, SpecMessage)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"that cannot be: {error}", "see `gpq edit --help`") from None
+
+
+def _limited_seat(job: Job, limit: int | None) -> Seat | None:
+    """The job's place in its array, which may run `limit` jobs at once; None: as it is."""
+    seat = job.spec.seat
+    if limit is None:
+        return seat
+    if seat is None:
+        raise UsageError(f"job {job.id} is of no array", "--array-limit is for arrays")
+    return replace(seat, limit=limit)
 
 
 def refuse_while_running(job: Job, spec: JobSpec) -> None:
     """Raises Refused for what a job that has GPUs cannot take on."""
     if job.state not in HOLDS_DEVICES:
         return
-    changed = [
-        name
-        for name in (*sorted(WAITING), "after")
-        if getattr(spec, name) != getattr(job.spec, name)
-    ]
+    fields = [*sorted(WAITING), "after"]
     if not job.elastic:
-        changed += [name for name in sorted(SIZE) if getattr(spec, name) != getattr(job.spec, name)]
-    if not changed:
+        fields += sorted(SIZE)
+    field = next((name for name in fields if getattr(spec, name) != getattr(job.spec, name)), None)
+    if field is None:
         return
-    blame = blamed(job, RESIZE) if changed[0] in SIZE and job.resumable else ""
-    if blame:
+    is_size = field in SIZE
+    if is_size and job.resumable and (blame := blamed(job, RESIZE)):
         raise Refused(
             f"job {job.id} is {job.state}, and with another number of GPUs it would not go on"
             f" exactly: {blame}",
             "; ".join(cures(job, RESIZE))
             or f"`gpq hold {job.id}`, then edit and release it, does so all the same",
         )
-    flag = OPTION_OF[changed[0]].flag
-    why = f"job {job.id} is {job.state}, and {flag} counts at a start only"
-    if job_requests.undeclared(job) and not (job.spec.rigid and changed[0] in SIZE):
-        if changed[0] in SIZE:
-            why = f"job {job.id} has not declared itself to gpq yet, so it cannot be resized"
-        raise Refused(why, _once_declared(job, size=changed[0] in SIZE))
-    if changed[0] in SIZE:
-        what = "was submitted with --rigid" if job.spec.level is Level.SCRIPT else "runs a command"
-        why = f"job {job.id} {what}, and cannot be resized while it is {job.state}"
+    reason = _only_at_a_start(job, field)
+    if job_requests.undeclared(job) and not (job.spec.rigid and is_size):
+        if is_size:
+            reason = f"job {job.id} has not declared itself to gpq yet, so it cannot be resized"
+        raise Refused(reason, _once_declared(job, size=is_size))
+    if is_size:
+        reason = _never_resized(job)
+    raise Refused(reason, _way_through_the_queue(job))
+
+
+def _only_at_a_start(job: Job, field: str) -> str:
+    return f"job {job.id} is {job.state}, and {OPTION_OF[field].flag} counts at a start only"
+
+
+def _never_resized(job: Job) -> str:
+    what = "was submitted with --rigid" if job.spec.level is Level.SCRIPT else "runs a command"
+    return f"job {job.id} {what}, and cannot be resized while it is {job.state}"
+
+
+def _way_through_the_queue(job: Job) -> str:
     if job.resumable:
-        raise Refused(
-            why, f"`gpq hold {job.id}`, then edit and release it: it goes on from its checkpoint"
-        )
-    hint = f"`gpq cancel {job.id}` and submit it so; what it has done since its start is lost"
-    raise Refused(why, hint)
+        return f"`gpq hold {job.id}`, then edit and release it: it goes on from its checkpoint"
+    return f"`gpq cancel {job.id}` and submit it so; what it has done since its start is lost"
 
 
 def _once_declared(job: Job, *, size: bool) -> str:

@@ -57,12 +57,7 @@ def spec_of(
 ) -> JobSpec:
     """The checked spec, but for what `after` names; `grace`, `lease` and `notify` are those of a
     job which asks for none. Raises UsageError."""
-    try:
-        level = Level(message.level)
-    except ValueError:
-        raise UsageError(
-            f"unknown level `{message.level}`", f"known are {', '.join(Level)}"
-        ) from None
+    level = _level_of(message)
     check_texts(message)
     check_numbers(message)
     if level is not Level.SCRIPT and message.max_gpus not in (0, message.min_gpus):
@@ -74,20 +69,21 @@ def spec_of(
     fields = {
         name: getattr(message, name) for name in message.__struct_fields__ if name not in LATER
     }
-    fields["notify"] = notify.default if message.notify is None else message.notify
-    fields["notify_on"] = outward.events(
-        notify.on if message.notify_on is None else message.notify_on
-    )
+    for name, default in (
+        ("grace", grace),
+        ("requeue_on_lost", lease),
+        ("notify", notify.default),
+        ("notify_on", notify.on),
+    ):
+        if fields[name] is None:
+            fields[name] = default
+    fields["notify_on"] = outward.events(fields["notify_on"])
     outward.check_targets(fields["notify"], notify)
     for name in LISTS:
         fields[name] = tuple(fields[name])
     if not fields["notify"]:
         fields["notify_on"] = ()
     fields["environment"] = environment_of(message)
-    fields["grace"] = grace if message.grace is None else message.grace
-    fields["requeue_on_lost"] = (
-        lease if message.requeue_on_lost is None else message.requeue_on_lost
-    )
     if level is not Level.SCRIPT:
         fields["max_gpus"] = message.min_gpus
     env = tuple(sorted(message.env.items()))
@@ -95,6 +91,15 @@ def spec_of(
     return JobSpec(
         **fields, level=level, env=env, user=user, uid=uid, attributes=attributes, proof=proof
     )
+
+
+def _level_of(message: SpecMessage) -> Level:
+    try:
+        return Level(message.level)
+    except ValueError:
+        raise UsageError(
+            f"unknown level `{message.level}`", f"known are {', '.join(Level)}"
+        ) from None
 
 
 def accepting(spec: JobSpec, programs: Mapping[str, Sequence[str]]) -> JobSpec:
@@ -229,19 +234,25 @@ def fits(snapshot: Snapshot, spec: JobSpec, configured: Collection[str]) -> None
     most = max(counts, default=0) if spec.level is not Level.SCRIPT else sum(counts)
     if spec.min_gpus <= most:
         return
+    raise Refused(_too_few(spec, servers=len(everything)), _whole_offer(everything))
+
+
+def _too_few(spec: JobSpec, servers: int) -> str:
     kind = f" of type '{spec.gpu_type}'" if spec.gpu_type else ""
     if spec.min_gpu_memory_mib:
         kind += f" with {spec.min_gpu_memory_mib} MiB"
-    there = "; ".join(f"{name}: {_offer(devices)}" for name, devices in sorted(everything.items()))
     if spec.min_gpus == 1:
-        problem = f"there is no GPU{kind}"
-    elif spec.level is not Level.SCRIPT and len(everything) > 1:
-        problem = f"no server has {spec.min_gpus} GPUs{kind}"
-    else:
-        problem = f"there are fewer than {spec.min_gpus} GPUs{kind}"
-    raise Refused(
-        problem, f"there is: {there}" if there else "no server is configured: see `gpq config show`"
-    )
+        return f"there is no GPU{kind}"
+    if spec.level is not Level.SCRIPT and servers > 1:
+        return f"no server has {spec.min_gpus} GPUs{kind}"
+    return f"there are fewer than {spec.min_gpus} GPUs{kind}"
+
+
+def _whole_offer(everything: Mapping[NodeId, Sequence[Device]]) -> str:
+    if not everything:
+        return "no server is configured: see `gpq config show`"
+    offers = (f"{name}: {_offer(devices)}" for name, devices in sorted(everything.items()))
+    return f"there is: {'; '.join(offers)}"
 
 
 def _suits(device: Device, spec: JobSpec) -> bool:

@@ -72,15 +72,19 @@ def _check_names(message: SpecMessage) -> None:
     for tag in message.tags:
         if not NAME.fullmatch(tag):
             raise UsageError(f"{tag!r} cannot be a tag", characters)
+    _check_habits(message)
+    for module in message.modules:
+        if not MODULE.fullmatch(module):
+            raise UsageError(f"{module!r} cannot be a module", "the name of a package, e.g. torch")
+
+
+def _check_habits(message: SpecMessage) -> None:
     for code in message.accept:
         if not CODE_OF_HABIT.fullmatch(code):
             hint = "`gpq show` has the codes, such as own-next"
             raise UsageError(f"--accept {code[:40]!r} is no habit's code", hint)
     if message.accept and message.level != Level.SCRIPT:
         raise UsageError("--accept is for training scripts", "gpq suspects nothing of a command")
-    for module in message.modules:
-        if not MODULE.fullmatch(module):
-            raise UsageError(f"{module!r} cannot be a module", "the name of a package, e.g. torch")
 
 
 def _check_code(message: SpecMessage) -> None:
@@ -105,6 +109,13 @@ def _check_environment(message: SpecMessage) -> None:
 
 
 def check_numbers(message: SpecMessage) -> None:
+    _check_gpus(message)
+    _check_counts(message)
+    _check_times(message)
+    _check_batch_ranges(message)
+
+
+def _check_gpus(message: SpecMessage) -> None:
     low, high = message.min_gpus, message.max_gpus
     if not 1 <= low <= MAX_GPUS:
         raise UsageError(
@@ -115,7 +126,10 @@ def check_numbers(message: SpecMessage) -> None:
             f"--gpus {low}-{high}: a range goes upwards",
             f"e.g. --gpus {min(low, high)}-{max(low, high)}",
         )
-    for option, value, most in (
+
+
+def _check_counts(message: SpecMessage) -> None:
+    for flag, value, most in (
         ("--min-gpu-memory", message.min_gpu_memory_mib, 1 << 30),
         ("--retries", message.retries, 1000),
         ("--batch-size", message.batch_size, MAX_BATCH),
@@ -125,13 +139,16 @@ def check_numbers(message: SpecMessage) -> None:
     ):
         if not 0 <= value <= most:
             raise UsageError(
-                f"{option} must lie between 0 and {most}, and is {value}", "see `gpq submit --help`"
+                f"{flag} must lie between 0 and {most}, and is {value}", "see `gpq submit --help`"
             )
     if not -1_000_000 <= message.priority <= 1_000_000:
         raise UsageError(
             "--priority must lie between -1000000 and 1000000",
             "0 is the default; higher goes first",
         )
+
+
+def _check_times(message: SpecMessage) -> None:
     for flag, field in DURATIONS:
         seconds = getattr(message, field)
         if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
@@ -143,9 +160,12 @@ def check_numbers(message: SpecMessage) -> None:
         raise UsageError(
             "--requeue-on-lost must lie between 1m and 30d", "e.g. --requeue-on-lost 10m"
         )
-    for small, large, option in (
+
+
+def _check_batch_ranges(message: SpecMessage) -> None:
+    for small, large, flag in (
         (message.batch_size, message.max_batch_size, "--max-batch-size"),
         (message.min_atomic_batch, message.max_atomic_batch, "--atomic-batch-size"),
     ):
         if large and large < small:
-            raise UsageError(f"{option}: {large} is less than {small}", "a range goes upwards")
+            raise UsageError(f"{flag}: {large} is less than {small}", "a range goes upwards")

@@ -97,20 +97,30 @@ def _words(word: str, text: str, option: str) -> tuple[str, int, int]:
     match = re.fullmatch(
         rf"(?:(?:next\s+)?({names})[a-z]*|({dates})[a-z]*)?(?:^|\s+|$)(?:at\s+)?(?:{TIME})?", word
     )
-    day = (match[1] or match[2] or "") if match else ""
-    hours, minutes, half = match.group(3, 4, 5) if match else (None, None, None)
+    if match is None:
+        raise UsageError(f"{option} {text}: no such moment", EXAMPLES)
+    day = match[1] or match[2] or ""
+    hours, minutes, half = match.group(3, 4, 5)
     if not day and not (hours and (minutes or half)):
         raise UsageError(f"{option} {text}: no such moment", EXAMPLES)
-    hour, minute = int(hours or 0), int(minutes or 0)
-    if hours and not minutes and not half:
-        raise UsageError(
-            f"{option} {text}: {hours} what?", f"write {hours}:00, {hours}am or {hours}pm"
-        )
-    if hour > (12 if half else 23) or minute > 59 or (half and not hour):
-        raise UsageError(f"{option} {text}: no such time of day", EXAMPLES)
+    if not hours:
+        return day, 0, 0
+    return day, *_clock(hours, minutes, half, f"{option} {text}")
+
+
+def _clock(hours: str, minutes: str | None, half: str | None, typed: str) -> tuple[int, int]:
+    """(hour, minute) of the day. `half`: am or pm."""
+    hour, minute = int(hours), int(minutes or 0)
+    if not minutes and not half:
+        raise UsageError(f"{typed}: {hours} what?", f"write {hours}:00, {hours}am or {hours}pm")
     if half:
-        hour = hour % 12 + (12 if half == "pm" else 0)
-    return day, hour, minute
+        is_right = 1 <= hour <= 12
+        hour = hour % 12 + 12 * (half == "pm")
+    else:
+        is_right = hour <= 23
+    if not is_right or minute > 59:
+        raise UsageError(f"{typed}: no such time of day", EXAMPLES)
+    return hour, minute
 
 
 def _of_the_year(

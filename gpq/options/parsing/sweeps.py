@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gpq.errors import UsageError
 from gpq.options.parsing import sweep_values
@@ -45,11 +45,12 @@ def unused(array: ArrayMessage, spec: SpecMessage) -> list[str]:
     written = {name for text in texts for name in placeholders.names(text)}
     swept = list((array.params or [{}])[0])
     variables = {"index": "GPQ_ARRAY_INDEX", **{name: f"GPQ_SWEEP_{name}" for name in swept}}
+    # no shell reads the done file
     shells = [
         name
         for name in variables
-        if f"${{{name}}}" in spec.done_file  # which no shell reads
-        or (name not in written and any(f"${{{name}}}" in text for text in texts))
+        if _is_the_shells(name, [spec.done_file])
+        or (name not in written and _is_the_shells(name, texts))
     ]
     notes = [
         f"${{{name}}} is the shell's and stays as it is: gpq fills in {{{name}}},"
@@ -64,6 +65,10 @@ def unused(array: ArrayMessage, spec: SpecMessage) -> list[str]:
             f" GPQ_SWEEP_{names[0]}"
         )
     return notes
+
+
+def _is_the_shells(name: str, texts: Sequence[str]) -> bool:
+    return any(f"${{{name}}}" in text for text in texts)
 
 
 def plain_indices(text: str, spec: SpecMessage) -> list[str]:
