@@ -96,7 +96,9 @@ def test_gpus_that_are_ill_or_used_by_others_are_named() -> None:
     assert server_gpu_lines.gpus(NODE, driver) == Check("gpus", "ok", "1 x A100, driver 550.1", "", "a")
     ill = server_gpu_lines.gpus(with_gpu(state="lost", reason="fell off the bus"), driver)
     assert (ill.verdict, "GPU 0 lost: fell off the bus" in ill.message) == ("fail", True)
-    used = server_gpu_lines.gpus(with_gpu(state="foreign", processes=[ProcessView(7, "eve", "python", 100, None)]), driver)
+    used = server_gpu_lines.gpus(
+        with_gpu(state="foreign", processes=[ProcessView(7, "eve", "python", 100, None)]), driver
+    )
     assert (used.verdict, "GPU 0: eve (pid 7, python)" in used.message) == ("warn", True)
     ours = server_gpu_lines.gpus(with_gpu(job=3, processes=[ProcessView(7, "eve", "python", 100, 3)]), driver)
     assert ours.verdict == "ok"

@@ -12,7 +12,7 @@ import typer
 
 from gpq.cli.shared import output
 from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
-from gpq.demo.judge import DemoResult
+from gpq.demo.judge import DemoResult, JobResult
 from gpq.demo.script import play
 from gpq.demo.stage import stage
 from gpq.options.parsing import values
@@ -128,7 +128,7 @@ def _summary(result: DemoResult) -> list[str]:
     ]
 
 
-def _job_line(job: play.JobResult) -> str:
+def _job_line(job: JobResult) -> str:
     value = "nothing" if job.value is None else f"{job.value:.4g}"
     target = "reached" if job.reached else "missed"
     return (
