@@ -42,7 +42,7 @@ from gpq.core.state.learn_profile import rested
 from gpq.core.state.measurements import merge
 from gpq.policies.goodput import candidates
 from gpq.policies.goodput.policy import solved
-from gpq.policies.goodput.valuation import Valued
+from gpq.policies.goodput.valuation import Valuation
 from gpq.policies.pollux import problem
 from gpq.policies.registry import policy
 from gpq.policies.shared import sizing
@@ -261,7 +261,7 @@ def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
             )
         tidy_ones = len(always) + (held is not None)
         menu = candidates.menu_of(tuple(shapes), tidy_ones)
-        valued.append(Valued(job.id, menu, -1.0 / (np.array(worth) + problem.FLOOR)))
+        valued.append(Valuation(job.id, menu, -1.0 / (np.array(worth) + problem.FLOOR)))
     return {**found.fixed_shapes, **solved(snapshot, found, valued)}
 
 

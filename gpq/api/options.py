@@ -34,7 +34,7 @@ Selector: TypeAlias = "Job | Array | int | str"
 
 def asked(
     script: Sequence[Word], command: Sequence[Word] | None, values_by_option: Mapping[str, Any]
-) -> submit_request.Settled:
+) -> submit_request.ResolvedOptions:
     """What the command line would have read, with what the lines of a script add. Raises
     UsageError."""
     if command is not None and script:

@@ -131,12 +131,12 @@ def submit_array(
     return Array(answer.id, tuple(Job(number) for number in answer.jobs), tuple(answer.warnings))
 
 
-def _several(settled: submit_request.Settled) -> bool:
+def _several(settled: submit_request.ResolvedOptions) -> bool:
     return bool(settled.texts.array or settled.texts.sweep or settled.texts.sweep_file)
 
 
 def _request(
-    settled: submit_request.Settled, hold: bool, *, dry_run: bool = False
+    settled: submit_request.ResolvedOptions, hold: bool, *, dry_run: bool = False
 ) -> requests.Submit:
     if settled.how["dry_run"] and not dry_run:
         raise UsageError(
@@ -149,7 +149,7 @@ def _request(
     return request
 
 
-def _submit(settled: submit_request.Settled, hold: bool) -> job_answers.Submitted:
+def _submit(settled: submit_request.ResolvedOptions, hold: bool) -> job_answers.Submitted:
     answer = call(_request(settled, hold), job_answers.Submitted)
     for warning in answer.warnings:
         LOG.warning("%s", warning)

@@ -25,7 +25,7 @@ from gpq.check.judgement.judge import Judge
 from gpq.check.judgement.notes import notes
 from gpq.check.records import Facts, Run, read
 from gpq.check.replicas import gpus, scratch
-from gpq.check.replicas.courses import Course, last_lines
+from gpq.check.replicas.courses import ShapeRun, last_lines
 from gpq.check.replicas.interruption import interruptible
 from gpq.check.replicas.runner import Program, Runner
 from gpq.check.shapes import AGAIN, REFERENCE, REPLICAS, ROUNDING, Shape, compared
@@ -37,7 +37,7 @@ PAST_PYTHON = "under gpq check, C code and other programs may write below TMPDIR
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CheckRequest:
     script: str
     arguments: tuple[str, ...]
     python: str
@@ -61,7 +61,7 @@ class Trial:
     failure: str
 
 
-def prove(request: Asked, on_end: Callable[[str], None]) -> Verdict:
+def prove(request: CheckRequest, on_end: Callable[[str], None]) -> Verdict:
     """Run it in every shape; `on_end` hears the name of each that is over. Raises GpqError where
     the script fails alone."""
     start = time.monotonic()
@@ -84,7 +84,9 @@ def prove(request: Asked, on_end: Callable[[str], None]) -> Verdict:
         _tidy(home, with_logs=not is_home_cited)
 
 
-def _trial(request: Asked, runner: Runner, deadline: float, on_end: Callable[[str], None]) -> Trial:
+def _trial(
+    request: CheckRequest, runner: Runner, deadline: float, on_end: Callable[[str], None]
+) -> Trial:
     shapes = (REFERENCE, *ROUNDING, *compared(request.steps))
     courses, failure = _courses(runner, shapes, deadline, on_end)
     _whole(courses, request)
@@ -108,7 +110,7 @@ def _trial(request: Asked, runner: Runner, deadline: float, on_end: Callable[[st
 
 def _is_reproducible(
     judge: Judge,
-    request: Asked,
+    request: CheckRequest,
     runner: Runner,
     deadline: float,
     on_end: Callable[[str], None],
@@ -119,7 +121,9 @@ def _is_reproducible(
     return judge.judge(read(courses[0].folder, 1)).step is None
 
 
-def _verdict(request: Asked, trial: Trial, remarks: Sequence[str], seconds: float) -> Verdict:
+def _verdict(
+    request: CheckRequest, trial: Trial, remarks: Sequence[str], seconds: float
+) -> Verdict:
     judge, rows = trial.judge, trial.rows
     reference = judge.reference
     facts = reference.facts or Facts(loader=False)
@@ -149,7 +153,7 @@ def _verdict(request: Asked, trial: Trial, remarks: Sequence[str], seconds: floa
 
 def _courses(
     runner: Runner, shapes: Sequence[Shape], deadline: float, on_end: Callable[[str], None]
-) -> tuple[list[Course], str]:
+) -> tuple[list[ShapeRun], str]:
     """All shapes, in the script's own precision where it fails in full precision, and its error."""
     courses = runner.run(shapes, deadline, on_end)
     reference = courses[0]
@@ -175,7 +179,7 @@ def _suits_own_loop(shape: Shape) -> bool:
     return not {"accumulate", "split"} & set(shape.freedoms)
 
 
-def _program(request: Asked, home: Path) -> Program:
+def _program(request: CheckRequest, home: Path) -> Program:
     """As a job's first process is started, with the library that is installed with this gpq."""
     environ = dict(request.environ)
     path = environ.get("PYTHONPATH", "")
@@ -207,7 +211,7 @@ def _library(home: Path) -> str:
     return str(home / "library")
 
 
-def _whole(courses: list[Course], request: Asked) -> None:
+def _whole(courses: list[ShapeRun], request: CheckRequest) -> None:
     """Raises where the script fails in one replica alone, or the time is over."""
     if courses[0].failed:
         raise _failure_alone(courses[0])
@@ -222,7 +226,7 @@ def _whole(courses: list[Course], request: Asked) -> None:
         )
 
 
-def _failure_alone(reference: Course) -> GpqError:
+def _failure_alone(reference: ShapeRun) -> GpqError:
     output = last_lines(reference.log)
     hint = f"all that it printed: {reference.log}"
     if any("Permission denied" in line for line in output):
@@ -231,7 +235,7 @@ def _failure_alone(reference: Course) -> GpqError:
     return GpqError(problem, hint, output)
 
 
-def _progress(courses: Sequence[Course]) -> list[str]:
+def _progress(courses: Sequence[ShapeRun]) -> list[str]:
     """A line for each shape that failed, and one for those that are done."""
     lines = [
         f"{course.shape.name} failed with {course.failed}: {course.log}"
@@ -244,7 +248,7 @@ def _progress(courses: Sequence[Course]) -> list[str]:
     return lines
 
 
-def _usable(reference: Run, course: Course, request: Asked) -> None:
+def _usable(reference: Run, course: ShapeRun, request: CheckRequest) -> None:
     if reference.outside and (reference.facts is None or not reference.facts.loader):
         problem = "it neither loops over job.loader() nor asks job.should_stop()"
     elif not reference.last and not reference.outside:

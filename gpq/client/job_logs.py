@@ -35,7 +35,7 @@ def log(
     if row is not None:
         job = str(row.id)  # a selector such as `@` means what it meant at first
         _expect_log(row, watcher, follow=follow)
-    place = _Place(job, node, attempt=only)
+    place = _LogPosition(job, node, attempt=only)
     if lines is not None:
         place.attempt, place.offset = tailing.begin(_reader(daemon, job, node), only, lines)
     any_output = False
@@ -75,7 +75,7 @@ def _reader(daemon: Lasting, job: str, node: str) -> tailing.Read:
 
 
 @dataclass
-class _Place:
+class _LogPosition:
     """Where a log is read on. `node`: a name, or the rank of one, or "" for the first."""
 
     job: str
@@ -111,7 +111,7 @@ class _LogFollower:
     """Reads a log piece by piece. `every`: of all attempts from that of `place` on."""
 
     def __init__(
-        self, daemon: Lasting, watcher: Watcher, place: _Place, *, follow: bool, every: bool
+        self, daemon: Lasting, watcher: Watcher, place: _LogPosition, *, follow: bool, every: bool
     ) -> None:
         self._daemon = daemon
         self._watcher = watcher

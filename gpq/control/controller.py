@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from gpq.control.counters import Tally
+from gpq.control.counters import Counters
 from gpq.core.feasibility import environments
 from gpq.core.model.events import EnvironmentSeen, Event, NodeSeen, NodeSilent, Submitted
 from gpq.core.model.jobs import Job
@@ -52,7 +52,7 @@ class Controller:
         self.last_change: Round | None = None  # the last one that gave anybody other GPUs
         self.rounds = 0
         self.round_seconds: deque[Seconds] = deque(maxlen=REMEMBERED)
-        self.tally = Tally()
+        self.tally = Counters()
         self.changed = threading.Condition()
         self._asks: deque[tuple[Build[Any], Future[Any]]] = deque()
         self._lock = threading.Lock()
@@ -236,7 +236,7 @@ class Controller:
             return time.perf_counter() - start
         return None
 
-    def _show(self, decision: Decision, tally: Tally) -> None:
+    def _show(self, decision: Decision, tally: Counters) -> None:
         with self.changed:
             self.tally = tally
             self.snapshot = decision.snapshot

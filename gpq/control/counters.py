@@ -61,7 +61,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class Counters:
     """By user, where there is a user."""
 
     rounds: Histogram = field(default_factory=lambda: Histogram(MOMENTS))
@@ -80,7 +80,7 @@ class Tally:
         decision: Decision,
         decision_seconds: Seconds | None,
         commit_seconds: Seconds | None,
-    ) -> Tally:
+    ) -> Counters:
         """With one pass of the loop. `decision_seconds`: what its round took, `commit_seconds`:
         what its commit took; None: there was none."""
         tally = self
@@ -103,7 +103,7 @@ class Tally:
         return tally
 
 
-def _launched(tally: Tally, before: Snapshot, decision: Decision, event: Launched) -> Tally:
+def _launched(tally: Counters, before: Snapshot, decision: Decision, event: Launched) -> Counters:
     job = decision.snapshot.jobs.get(event.job)
     if job is None:
         return tally
@@ -113,7 +113,7 @@ def _launched(tally: Tally, before: Snapshot, decision: Decision, event: Launche
     return replace(tally, restarts=_more(tally.restarts, job.spec.user, 1))
 
 
-def _ready(tally: Tally, before: Snapshot, event: Profiled) -> Tally:
+def _ready(tally: Counters, before: Snapshot, event: Profiled) -> Counters:
     """With what a restart took, if the job has made its first step after one."""
     job = before.jobs.get(event.job)
     if job is None:

@@ -21,13 +21,13 @@ from gpq.control.controller import Controller
 from gpq.core.model.jobs import Attributes
 from gpq.core.model.snapshot import Config
 from gpq.daemon import process
-from gpq.daemon.clock.epoch import Reign
-from gpq.daemon.files.garbage_collection import Keeper
-from gpq.daemon.nodes.registry import Fleet
+from gpq.daemon.clock.epoch import DaemonEpoch
+from gpq.daemon.files.garbage_collection import GarbageCollector
+from gpq.daemon.nodes.registry import NodeRegistry
 from gpq.daemon.nodes.world import LiveWorld
 from gpq.daemon.notifications.notifier import Notifier
 from gpq.daemon.service.server import Server
-from gpq.daemon.service.service import About, Service
+from gpq.daemon.service.service import DaemonFacts, Service
 from gpq.errors import GpqError
 from gpq.policies.registry import POLICIES, policy
 from gpq.store import disk
@@ -118,7 +118,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
     with contextlib.ExitStack() as stack:
         database = SqliteStore(paths.database(), first_id=_first_id(), marks=paths.marks())
         store = stack.enter_context(contextlib.closing(database))
-        reign = Reign(store.id, store.epoch, lambda: lock.is_held() and store.holds())
+        reign = DaemonEpoch(store.id, store.epoch, lambda: lock.is_held() and store.holds())
         world = LiveWorld(
             settings.nodes,
             paths.home(),
@@ -130,7 +130,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         stack.callback(world.close)
         controller = Controller(world, store, scheduling_policy, core)
         notify = outward.notify(settings.notify)
-        about = About(
+        about = DaemonFacts(
             core,
             world.now(),
             store.epoch,
@@ -139,7 +139,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
             notify,
             settings.accept,
         )
-        fleet = Fleet(world, controller, settings, fingerprint)
+        fleet = NodeRegistry(world, controller, settings, fingerprint)
         service = Service(
             controller,
             store,
@@ -158,7 +158,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         log.info(
             "gpq %s, pid %d, epoch %d, %s", gpq.__version__, os.getpid(), store.epoch, paths.home()
         )
-        keeper = Keeper(world.ask, lambda: controller.snapshot, store, paths.snapshots())
+        keeper = GarbageCollector(world.ask, lambda: controller.snapshot, store, paths.snapshots())
         stack.callback(keeper.close)
         view, path = (lambda: controller.snapshot), paths.notifications()
         notifier = Notifier(
@@ -217,7 +217,7 @@ def _serve_metrics(
         return
     from gpq.daemon.metrics import exporter, metrics  # these alone import prometheus-client
 
-    look = lambda: metrics.Look(*service.readings.look())  # noqa: E731
+    look = lambda: metrics.Scrape(*service.readings.look())  # noqa: E731
     endpoint = exporter.Exporter(outward.address(address), metrics.registry(look, policy))
     stack.callback(endpoint.close)
     service.metrics = endpoint.state

@@ -30,13 +30,13 @@ HOW = tuple(option.name for option in OPTIONS if option.part == "call")
 LAST = ("after", "begin", "background", "array", "sweep", "sweep_file")
 
 
-class Settled(msgspec.Struct, frozen=True):
+class ResolvedOptions(msgspec.Struct, frozen=True):
     texts: SubmitTexts
     how: dict[str, bool]
     notes: list[str]
 
 
-def settle(parsed: Parsed) -> Settled:
+def settle(parsed: Parsed) -> ResolvedOptions:
     """With what the script itself asks for. Raises UsageError."""
     parsed = _wrapped(parsed)
     script = None if parsed.black_box or not parsed.words else _script(parsed)
@@ -78,10 +78,10 @@ def settle(parsed: Parsed) -> Settled:
 
 def _settled(
     fields: dict[str, Any], words: list[str], black_box: bool, notes: list[str]
-) -> Settled:
+) -> ResolvedOptions:
     fields = dict(fields)
     how = {key: bool(fields.pop(key, False)) for key in HOW}
-    return Settled(SubmitTexts(words=words, black_box=black_box, **fields), how, notes)
+    return ResolvedOptions(SubmitTexts(words=words, black_box=black_box, **fields), how, notes)
 
 
 def _wrapped(parsed: Parsed) -> Parsed:
@@ -185,7 +185,7 @@ def _notes(translated: sbatch.Translated, where: str) -> list[str]:
 
 
 def requested(
-    settled: Settled, *, hold: bool = False, dry_run: bool = False
+    settled: ResolvedOptions, *, hold: bool = False, dry_run: bool = False
 ) -> tuple[requests.Submit, list[str]]:
     """What the daemon is asked, and remarks about it. Raises UsageError."""
     texts = settled.texts
@@ -208,7 +208,7 @@ def requested(
     return requests.Submit(built, held=hold, array=array, dry_run=dry_run), notes
 
 
-def words_of(settled: Settled) -> list[str]:
+def words_of(settled: ResolvedOptions) -> list[str]:
     """The line of `gpq submit` by which the daemon is asked the same."""
     texts = settled.texts
     line = ["gpq", "submit"]

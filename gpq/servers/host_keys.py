@@ -40,7 +40,7 @@ class Talk(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class KeyProbe:
     """What one connection came to. `key`: kind and fingerprint, of the last host that showed
     one."""
 
@@ -98,7 +98,7 @@ def _agree(target: Target, talk: Talk, *, yes: bool, asks: bool) -> None:
         raise Refused(f"{target.host} was not added", "")
 
 
-def _look(target: Target, strict: str) -> Look:
+def _look(target: Target, strict: str) -> KeyProbe:
     options = [
         "-v",
         "-T",
@@ -129,7 +129,7 @@ def _look(target: Target, strict: str) -> Look:
         problem = ssh_errors.problem(output, target.host, target.shown)
     if keys:
         key = (str(keys[-1][0]), str(keys[-1][1]))
-    return Look(code != 255, key, unknown, problem)
+    return KeyProbe(code != 255, key, unknown, problem)
 
 
 def _until_logged_in(

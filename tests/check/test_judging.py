@@ -12,7 +12,7 @@ from gpq.check.judgement.habit_words import habit
 from gpq.check.judgement.judge import Judge
 from gpq.check.judgement.rows import doubts, habits, rows, worst
 from gpq.check.records import Facts, Run, Step, Told, read
-from gpq.check.replicas.courses import Course
+from gpq.check.replicas.courses import ShapeRun
 from gpq.check.shapes import REFERENCE, compared
 from gpq.check.verdict import Verdict
 from gpq.views.verdict import lines
@@ -33,7 +33,7 @@ def run(*told: Told, wrong: bool = False, epochs: int = 9) -> Run:
 
 
 def judged(reference: Run, runs: list[Run], failed: str = "") -> dict[str, tuple[str, str]]:
-    courses = [Course(shape, Path("/nowhere"), failed=failed) for shape in SHAPES]
+    courses = [ShapeRun(shape, Path("/nowhere"), failed=failed) for shape in SHAPES]
     found = rows(Judge(reference, reference), list(zip(courses, runs, strict=True)), "", None)
     return {row.shape: (row.verdict, row.habit.code if row.habit else "") for row in found}
 
@@ -67,7 +67,7 @@ def test_a_suspicion_is_told_where_it_shows_and_named_where_it_does_not() -> Non
     runs = [run(wrong=shape.name == "accumulating") for shape in SHAPES]
     reference = run()
     reference.suspected = {each.code: each for each in (copied, later)}
-    courses = [Course(shape, Path("/nowhere")) for shape in SHAPES]
+    courses = [ShapeRun(shape, Path("/nowhere")) for shape in SHAPES]
     table = rows(Judge(reference, reference), list(zip(courses, runs, strict=True)), "", None)
     assert [row.verdict for row in table] == ["told", "same", "same", "same", "same"]
     assert (table[0].step, table[0].what) == (0, "samples"), "what shows it"
@@ -116,7 +116,7 @@ def test_no_part_of_a_batch_is_as_the_whole_where_the_order_of_its_examples_chan
     """What another order changes counts as rounding, and hides what a part changes."""
     judge = Judge(run(), run())
     judge.rounding.ordered = 1
-    courses = [(Course(shape, Path("/nowhere")), run()) for shape in SHAPES]
+    courses = [(ShapeRun(shape, Path("/nowhere")), run()) for shape in SHAPES]
     ordered = rows(judge, courses, "", True)
     assert {(row.verdict, row.what, row.habit.code) for row in ordered if row.habit} == {
         ("differs", "order of examples", "mixed")
@@ -132,7 +132,7 @@ def test_fewer_steps_than_the_reference_are_no_success() -> None:
 
 
 def test_the_table_shows_what_was_told_and_what_gpq_does_without() -> None:
-    courses = [Course(shape, Path("/nowhere")) for shape in SHAPES]
+    courses = [ShapeRun(shape, Path("/nowhere")) for shape in SHAPES]
     found = rows(Judge(run(PASSES), run()), [(course, run()) for course in courses], "", None)
     assert worst(found) == "told"
     verdict = Verdict(

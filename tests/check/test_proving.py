@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from gpq.check import proving
-from gpq.check.replicas.courses import Course
+from gpq.check.replicas.courses import ShapeRun
 from gpq.check.replicas.runner import Runner
 from gpq.check.shapes import REFERENCE, Shape, compared
 from gpq.errors import TimedOut
@@ -18,11 +18,11 @@ from gpq.errors import TimedOut
 
 def test_of_a_timeout_the_shapes_that_ended_are_told(tmp_path: Path) -> None:
     first, accumulating, split, two, both, _ = [
-        Course(shape, tmp_path / str(number)) for number, shape in enumerate((REFERENCE, *compared(8)))
+        ShapeRun(shape, tmp_path / str(number)) for number, shape in enumerate((REFERENCE, *compared(8)))
     ]
     first.over = split.over = two.over = True
     two.failed, two.log = "exit code 1", "two.log"
-    asked = proving.Asked("train.py", (), "python", {}, "/", 8, 60.0)
+    asked = proving.CheckRequest("train.py", (), "python", {}, "/", 8, 60.0)
     with pytest.raises(TimedOut) as caught:
         proving._whole([first, accumulating, split, two, both], asked)
     error = caught.value
@@ -40,9 +40,9 @@ class Fails:
     exact: bool = True
     runs: list[bool] = field(default_factory=list)
 
-    def run(self, shapes: Sequence[Shape], _: float, __: Callable[[str], None]) -> list[Course]:
+    def run(self, shapes: Sequence[Shape], _: float, __: Callable[[str], None]) -> list[ShapeRun]:
         self.runs.append(self.exact)
-        courses = [Course(shape, self.folder) for shape in shapes]
+        courses = [ShapeRun(shape, self.folder) for shape in shapes]
         if self.exact or self.always:
             courses[0].failed, courses[0].log = "exit code 1", str(self.folder / "log")
         return courses

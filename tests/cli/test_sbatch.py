@@ -48,7 +48,7 @@ true
 """
 
 
-def settled(folder: Path, text: str, *argv: str, name: str = "job.sh") -> submit_request.Settled:
+def settled(folder: Path, text: str, *argv: str, name: str = "job.sh") -> submit_request.ResolvedOptions:
     (folder / name).write_text(text)
     parsed = submit_words.parse([*argv, str(folder / name)])
     assert parsed is not None
@@ -99,7 +99,7 @@ def test_lines_of_gpq_in_a_training_script_are_its_options(tmp_path: Path) -> No
     assert (asked.gpus, asked.cwd) == ("8", "/"), "a script on the library may run over several servers"
 
 
-def variables(settled: submit_request.Settled) -> dict[str, str]:
+def variables(settled: submit_request.ResolvedOptions) -> dict[str, str]:
     return dict(each.split("=", 1) for each in settled.texts.env)
 
 

@@ -28,7 +28,7 @@ from gpq.core.model.events import (
     StartRefused,
     Submitted,
 )
-from gpq.core.model.jobs import Job, JobSpec, JobState, Level, StopReason, Wish
+from gpq.core.model.jobs import DesiredState, Job, JobSpec, JobState, Level, StopReason
 from gpq.core.model.nodes import DeviceState, NodeState
 from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.snapshot import Snapshot
@@ -373,7 +373,7 @@ def test_a_log_is_read_through_the_node(loop: Loop, live: LiveWorld, tmp_path: P
 def test_a_cancelled_job_on_a_node_that_left_the_configuration_ends(home: Path) -> None:
     placed = {"placement": Placement(((NodeId("gone"), (DeviceId("slot-0"),)),)), "attempt": 1, "launched_at": 0.0}
     first = builders.job(1, state=JobState.STOPPING, stop=StopReason.CANCEL, stop_forced=True, **placed)
-    second = builders.job(2, state=JobState.RUNNING, wish=Wish.CANCEL, **placed)
+    second = builders.job(2, state=JobState.RUNNING, wish=DesiredState.CANCEL, **placed)
     world = LiveWorld({str(NODE): NodeConfig(slots=1)}, str(home))
     loop = Loop(world)
     loop.snapshot = builders.snapshot(first, second)

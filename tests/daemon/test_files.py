@@ -16,7 +16,7 @@ from gpq.cli.shared import transfer_bar
 from gpq.cli.shared.transfer_bar import Bar
 from gpq.core.model.placements import FilesAt
 from gpq.daemon.files import garbage_collection
-from gpq.daemon.files.garbage_collection import Keeper
+from gpq.daemon.files.garbage_collection import GarbageCollector
 from gpq.errors import NodeSilent, Refused, UsageError
 from gpq.options import snapshot
 from gpq.rpc.job_answers import JobDetail, LogChunk, StagingView
@@ -107,7 +107,7 @@ def test_copies_of_jobs_that_ended_go_but_the_last_one_stays(tmp_path: Path, mon
     servers = Servers(a=kept, b=kept)
     (tmp_path / f"{code}.tar").touch()
     (tmp_path / f"{other}.tar").touch()
-    keeper = Keeper(servers, lambda: snapshot, store, str(tmp_path))
+    keeper = GarbageCollector(servers, lambda: snapshot, store, str(tmp_path))
     keeper.look()
     assert servers.dropped == [("a", {"job": 2}), ("a", {"code": other}), ("b", {"code": other})]
     assert len(list(tmp_path.iterdir())) == 2, "an archive may be of a job that is being submitted"

@@ -22,7 +22,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.state.apply_events import fold
 from gpq.daemon.clock.clock import Clock, elapsed
-from gpq.daemon.clock.epoch import Reign
+from gpq.daemon.clock.epoch import DaemonEpoch
 from gpq.daemon.nodes.leases import ABSENCE, LeaseWatch
 from gpq.daemon.nodes.observer import Observer
 from gpq.daemon.nodes.settings import NodeSettings
@@ -194,7 +194,7 @@ def test_a_store_says_whether_it_still_holds_and_keeps_its_name(tmp_path: Path) 
 
 def test_a_daemon_that_was_followed_neither_renews_nor_starts(tmp_path: Path) -> None:
     holds = [True]
-    reign = Reign("a1b2", 3, lambda: holds[0])
+    reign = DaemonEpoch("a1b2", 3, lambda: holds[0])
     world = LiveWorld({str(A): NodeConfig(slots=2)}, str(tmp_path / "home"), reign=reign)
     world.start()
     try:
@@ -219,7 +219,7 @@ def test_a_daemon_that_was_followed_neither_renews_nor_starts(tmp_path: Path) ->
 
 def test_a_daemon_is_refused_by_the_node_of_a_newer_one_and_says_why(tmp_path: Path) -> None:
     worlds = [
-        LiveWorld({str(A): NodeConfig(slots=1)}, str(tmp_path / "home"), reign=Reign("a1b2", epoch, lambda: True))
+        LiveWorld({str(A): NodeConfig(slots=1)}, str(tmp_path / "home"), reign=DaemonEpoch("a1b2", epoch, lambda: True))
         for epoch in (2, 1)
     ]
     new, old = Loop(worlds[0]), Loop(worlds[1])

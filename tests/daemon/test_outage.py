@@ -14,7 +14,7 @@ from gpq.core.model.units import NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes.link import NO_ANSWER, Callback, Reply
 from gpq.daemon.nodes.node_client import NodeClient
-from gpq.daemon.nodes.session import Conversation
+from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import Refused
 from gpq.pace import SILENCE
@@ -38,7 +38,7 @@ class SleepyClock(Clock):
         return super().elapsed() + self.slept
 
 
-def answers(reply: Reply, talk: Conversation) -> None:
+def answers(reply: Reply, talk: NodeSession) -> None:
     """One connection on which the node greets and reports once."""
 
     def send(op: str, fields: object, done: Callback) -> None:
@@ -55,7 +55,7 @@ def test_an_outage_is_told_at_doubling_distances_and_each_new_reason_at_once(
 ) -> None:
     caplog.set_level(logging.INFO)
     told: list[Event] = []
-    talk = Conversation(SETTINGS, NodePorts(Clock(), told.extend, snapshot))
+    talk = NodeSession(SETTINGS, NodePorts(Clock(), told.extend, snapshot))
     for _ in range(40):
         talk.attempt()
         talk.over(REFUSES)
@@ -80,7 +80,7 @@ def test_an_outage_is_told_at_doubling_distances_and_each_new_reason_at_once(
 
 def test_an_agent_that_ended_while_this_machine_slept_is_no_news_until_none_takes_its_place() -> None:
     clock, told = SleepyClock(), list[Event]()
-    talk = Conversation(SETTINGS, NodePorts(clock, told.extend, snapshot))
+    talk = NodeSession(SETTINGS, NodePorts(clock, told.extend, snapshot))
 
     def silences() -> list[str]:
         return [event.reason for event in told if isinstance(event, NodeSilent)]

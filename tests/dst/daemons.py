@@ -15,9 +15,9 @@ from gpq.core.model.policy import Policy
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
-from gpq.daemon.clock.epoch import Reign
+from gpq.daemon.clock.epoch import DaemonEpoch
 from gpq.daemon.nodes.leases import LOOK, LeaseWatch
-from gpq.daemon.nodes.session import Conversation
+from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import StoreFailed
 from tests.dst.disk import Disk, DiskStore, Killed
@@ -44,7 +44,7 @@ class SimClock(Clock):
 class Client:
     """A NodeClient without its thread."""
 
-    def __init__(self, daemon: Daemon, node: Node, kind: type[Conversation]) -> None:
+    def __init__(self, daemon: Daemon, node: Node, kind: type[NodeSession]) -> None:
         self._daemon = daemon
         self._node = node
         self.pipe: Pipe | None = None
@@ -81,7 +81,7 @@ class Daemon:
         policy: Policy,
         config: Config,
         *,
-        conversation: type[Conversation] = Conversation,
+        conversation: type[NodeSession] = NodeSession,
         controller: type[Controller] = Controller,
         store: type[DiskStore] = DiskStore,
     ) -> None:
@@ -93,7 +93,7 @@ class Daemon:
         self.orders_until_death: int | None = None
         self.published = Snapshot()
         self.store = store(disk)
-        self.reign = Reign("disk", self.store.epoch, self.store.holds)
+        self.reign = DaemonEpoch("disk", self.store.epoch, self.store.holds)
         self._inbox: list[Event] = []
         self._backlog: list[Run] = []  # while it is stopped
         self._stirred = self._busy = False

@@ -21,7 +21,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.rounds.rounds import Decision
 from gpq.daemon.nodes.decode import Key
 from gpq.daemon.nodes.link import Send
-from gpq.daemon.nodes.session import Conversation
+from gpq.daemon.nodes.session import NodeSession
 from tests.dst.attempts import Attempt
 from tests.dst.disk import DiskStore
 from tests.dst.nodes import Node
@@ -73,7 +73,7 @@ class ActsThenRemembers(Controller):
 # -- the conversation --------------------------------------------------------------------------------------------------
 
 
-class SilenceIsDeath(Conversation):
+class SilenceIsDeath(NodeSession):
     """A node that does not answer has lost its jobs."""
 
     def over(self, reason: str) -> float:
@@ -87,7 +87,7 @@ class SilenceIsDeath(Conversation):
         return wait
 
 
-class LostReplyIsRefusal(Conversation):
+class LostReplyIsRefusal(NodeSession):
     """A start whose reply was lost is taken for none: the job is started anew under the next number."""
 
     def _say_start(self, send: Send, launch: Launch) -> None:
@@ -103,14 +103,14 @@ class LostReplyIsRefusal(Conversation):
         super()._say_start(lend, launch)
 
 
-class StartsWhatItGaveUp(Conversation):
+class StartsWhatItGaveUp(NodeSession):
     """A start that still stands by the disk is said again, though its end by the lease waits to be written."""
 
     def forgo(self, keys: frozenset[Key]) -> None:
         pass
 
 
-class StartsWhatWasRefused(Conversation):
+class StartsWhatWasRefused(NodeSession):
     """The same of a refusal that was told."""
 
     def _tell_refusals(self, known: Collection[Key]) -> None:
@@ -118,14 +118,14 @@ class StartsWhatWasRefused(Conversation):
         self._refusals.told.clear()
 
 
-class OrdersOnce(Conversation):
+class OrdersOnce(NodeSession):
     """An order is said once; whether it came is not looked at."""
 
     def _heal(self, send: Send, known: Mapping[Key, Mapping[str, Any]], snapshot: Snapshot) -> None:
         pass
 
 
-class MissingIsLost(Conversation):
+class MissingIsLost(NodeSession):
     """An attempt that the node does not know will never come."""
 
     def _start_possible(self, key: Key) -> bool:

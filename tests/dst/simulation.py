@@ -9,10 +9,10 @@ from typing import Any
 
 from gpq.control.controller import Controller
 from gpq.control.requests import job_requests, submission
-from gpq.core.model.jobs import JobState, Wish
+from gpq.core.model.jobs import DesiredState, JobState
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId
-from gpq.daemon.nodes.session import Conversation
+from gpq.daemon.nodes.session import NodeSession
 from gpq.policies.registry import policy
 from tests.dst.attempts import Attempt
 from tests.dst.daemons import EPOCH, Daemon
@@ -37,7 +37,7 @@ class Build:
     disk: type[Disk] = Disk
     store: type[DiskStore] = DiskStore
     controller: type[Controller] = Controller
-    conversation: type[Conversation] = Conversation
+    conversation: type[NodeSession] = NodeSession
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Simulation:
 
     def _patrol(self) -> None:
         for job in self._live().values():
-            if job.state is JobState.HELD or job.wish is Wish.HOLD:
+            if job.state is JobState.HELD or job.wish is DesiredState.HOLD:
                 self._change(job_requests.release, job.id)
             if self.by_token[job.spec.argv[0]].work >= ENDLESS:
                 self._change(job_requests.cancel, job.id)

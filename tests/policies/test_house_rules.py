@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpq.core.feasibility.mobility import is_fixed
 from gpq.core.feasibility.shapes import gpu_range, shape_on, usable
 from gpq.core.goodput import goodput as gp
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Level, StopReason, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, Level, StopReason
 from gpq.core.model.nodes import DeviceState, Node, NodeState
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.policy import shape_of
@@ -123,7 +123,11 @@ def jobs(draw: st.DrawFn, number: int, free: dict[NodeId, dict[str, list[DeviceI
     placement = _seat(made, gpus + draw(st.integers(0, 2)), free) if draw(st.booleans()) else None
     if placement is None:
         waits = draw(st.sampled_from([JobState.PENDING] * 5 + [JobState.HELD]))
-        wish = Wish.HOLD if waits is JobState.HELD else draw(st.sampled_from([Wish.RUN] * 5 + [Wish.HOLD]))
+        wish = (
+            DesiredState.HOLD
+            if waits is JobState.HELD
+            else draw(st.sampled_from([DesiredState.RUN] * 5 + [DesiredState.HOLD]))
+        )
         return replace(made, state=waits, wish=wish, not_before=draw(st.sampled_from([0.0] * 5 + [NOW + 60])))
     state = draw(st.sampled_from([JobState.RUNNING] * 8 + [JobState.STARTING, JobState.STOPPING]))
     since = draw(st.sampled_from([600.0, 9_000.0, 600.0, NOW - 5]))
@@ -135,7 +139,7 @@ def jobs(draw: st.DrawFn, number: int, free: dict[NodeId, dict[str, list[DeviceI
         placement=placement,
         launched_at=since,
         started_at=None if state is JobState.STARTING else since,
-        wish=draw(st.sampled_from([Wish.RUN] * 8 + [Wish.HOLD, Wish.CANCEL])),
+        wish=draw(st.sampled_from([DesiredState.RUN] * 8 + [DesiredState.HOLD, DesiredState.CANCEL])),
         stop=draw(st.sampled_from([StopReason.PREEMPT, StopReason.RESIZE, StopReason.HOLD])) if stops else None,
         stop_sent_at=NOW - 20 if stops else None,
         last_replicas=placement.replicas,
@@ -179,7 +183,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 
 
 def must_stay(each: Job, here: Snapshot) -> bool:
-    return each.placement is not None and (each.wish is not Wish.RUN or is_fixed(each, here))
+    return each.placement is not None and (each.wish is not DesiredState.RUN or is_fixed(each, here))
 
 
 @on_every_policy
@@ -196,7 +200,7 @@ def test_what_it_names_can_be_placed_and_is_what_the_job_may_have(name: str, her
         assert shape_of(allocation[number]) == shape_on(placement, here)
         if placement == each.placement:
             continue
-        assert each.wish is Wish.RUN
+        assert each.wish is DesiredState.RUN
         assert each.state in HOLDS_DEVICES or (each.state is JobState.PENDING and here.now >= each.not_before)
         fewest, most = gpu_range(each, 1000, placement.gpu_type)
         assert fewest <= placement.replicas <= most

@@ -9,7 +9,7 @@ import pytest
 from gpq.cli.simulate import plan_runs
 from gpq.core.goodput.estimates import goodput_of
 from gpq.core.goodput.goodput import grad_time, step_time
-from gpq.core.model.jobs import Job, JobState, Level, Wish
+from gpq.core.model.jobs import DesiredState, Job, JobState, Level
 from gpq.core.model.nodes import Node
 from gpq.core.model.placements import Shape
 from gpq.core.model.profile import LossPoint, Noise, Profile, ProfileRow, Progress
@@ -147,7 +147,7 @@ def test_what_cannot_be_replayed_is_named_with_its_reason() -> None:
         job(3),
         ended(4, run_seconds=0.0),
         ended(5, state=JobState.CANCELLED),
-        running(6, on("a", 0), since=NOW - 50.0, wish=Wish.CANCEL),
+        running(6, on("a", 0), since=NOW - 50.0, wish=DesiredState.CANCEL),
     ]
     found = history(jobs, NOW)
     assert len(found.tasks()) == 1

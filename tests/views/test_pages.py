@@ -100,7 +100,7 @@ def listed(columns: int, height: int) -> list[str]:
     view, past = served.top(), Past()
     for piece in range(12):
         past.note(view.nodes, view.jobs, 20.0 * piece)
-    look = interactive.Look(selected=2, sort="GPUs", descending=True)
+    look = interactive.ListView(selected=2, sort="GPUs", descending=True)
     return rendered(
         interactive.picture(view, interactive.ordered(view.jobs, look), look, past, columns, height), columns, height
     )
@@ -184,7 +184,7 @@ def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
         assert max(map(width, lines)) <= columns
         past = Past()
         past.note(view.nodes, view.jobs, 0.0)
-        for look in (interactive.Look(), interactive.Look(59, 3, "goodput", True, "user=ana [red]" * 9)):
+        for look in (interactive.ListView(), interactive.ListView(59, 3, "goodput", True, "user=ana [red]" * 9)):
             rows = interactive.ordered(view.jobs, look)
             found = rendered(interactive.picture(view, rows, look, past, columns, height), columns, height)
             assert len(found) <= height
@@ -276,7 +276,7 @@ def test_the_list_marks_what_is_silent_hung_slow_or_over() -> None:
         served.job(4, "failed", name="sweep", index=7, params={"lr": "0.1"}),
     ]
     view = msgspec.structs.replace(served.top(), jobs=rows)
-    text = "\n".join(rendered(interactive.picture(view, rows, interactive.Look(4), Past(), 139, 30), 139, 30))
+    text = "\n".join(rendered(interactive.picture(view, rows, interactive.ListView(4), Past(), 139, 30), 139, 30))
     for word in ("unknown 40s", "hung 1m30s", "running !3", "failed", "sweep[lr=0.1]"):
         assert word in text
     page = job_page.Page(served.detail(rows[1]), served.explanation(rows[1]))

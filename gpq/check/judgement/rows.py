@@ -11,7 +11,7 @@ from gpq.check.judgement.guesses import Case, batch_norm, guess, joined, own_epo
 from gpq.check.judgement.habit_words import habit
 from gpq.check.judgement.judge import Finding, Judge
 from gpq.check.records import Run, Told
-from gpq.check.replicas.courses import Course, last_lines
+from gpq.check.replicas.courses import ShapeRun, last_lines
 from gpq.check.shapes import Shape
 from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
 
@@ -20,7 +20,7 @@ ORDER = "order of examples"  # in one replica alone: so a part of a batch is nev
 
 
 def rows(
-    judge: Judge, pairs: Sequence[tuple[Course, Run]], script: str, reproducible: bool | None
+    judge: Judge, pairs: Sequence[tuple[ShapeRun, Run]], script: str, reproducible: bool | None
 ) -> list[ShapeView]:
     """The table. `script`: its text; `reproducible`: do two runs of the reference agree? None where
     nobody looked."""
@@ -33,7 +33,7 @@ def rows(
 
 
 def _row(
-    judge: Judge, course: Course, run: Run, script: str, reproducible: bool | None
+    judge: Judge, course: ShapeRun, run: Run, script: str, reproducible: bool | None
 ) -> ShapeView:
     """One shape against the reference. What was told in the reference holds in all shapes: no job
     begins otherwise. What was suspected is told where it shows: a job that it has been seen in is
@@ -50,7 +50,7 @@ def _row(
 
 
 def _compared(
-    judge: Judge, course: Course, run: Run, script: str, reproducible: bool | None
+    judge: Judge, course: ShapeRun, run: Run, script: str, reproducible: bool | None
 ) -> ShapeView:
     shape = course.shape
     if course.failed:
@@ -138,7 +138,7 @@ def _view(told_habit: Told) -> FoundHabit:
     )
 
 
-def _failed(judge: Judge, course: Course, problem: str) -> ShapeView:
+def _failed(judge: Judge, course: ShapeRun, problem: str) -> ShapeView:
     log = course.log or str(course.log_of(0))
     cause = batch_norm(judge.reference) if course.shape.cut and course.failed else None
     return ShapeView(course.shape.name, FAILED, None, None, "", cause, [], problem[:500], log)

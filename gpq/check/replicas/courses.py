@@ -20,7 +20,7 @@ Process = subprocess.Popen[bytes] | Fork
 
 
 @dataclass
-class Course:
+class ShapeRun:
     """One shape on its way: `attempt` is the index of the one that runs, -1 before the first."""
 
     shape: Shape

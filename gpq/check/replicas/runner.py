@@ -22,7 +22,7 @@ from pathlib import Path
 
 from gpq_agent import wire
 
-from gpq.check.replicas.courses import Course, Process
+from gpq.check.replicas.courses import Process, ShapeRun
 from gpq.check.replicas.fork_server import Fork, ForkServer, ServerLost
 from gpq.check.replicas.scratch import confined
 from gpq.check.shapes import REFERENCE, Attempt, Shape
@@ -57,7 +57,7 @@ class Runner:
         self._head = confined(program.python, folder)  # of the command of every process
         if not program.gpu:
             self._environ |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
-        self._courses: list[Course] = []
+        self._courses: list[ShapeRun] = []
         self._server: ForkServer | None = None
         self.remarks: list[str] = []
         self.exact = True
@@ -87,10 +87,10 @@ class Runner:
 
     def run(
         self, shapes: Sequence[Shape], deadline: float, on_end: Callable[[str], None]
-    ) -> list[Course]:
+    ) -> list[ShapeRun]:
         """All of them to their ends, or until the first of `shapes` fails, or `deadline` (monotonic
         seconds) is there: then what still runs is stopped, and not over. `on_end` hears of each."""
-        courses = [Course(shape, self._prepared(shape)) for shape in shapes]
+        courses = [ShapeRun(shape, self._prepared(shape)) for shape in shapes]
         self._courses += courses
         while not all(course.over for course in courses) and time.monotonic() < deadline:
             self._look_at_server()
@@ -111,7 +111,7 @@ class Runner:
         for course in self._courses:
             course.close()
 
-    def _start_what_fits(self, courses: Sequence[Course]) -> None:
+    def _start_what_fits(self, courses: Sequence[ShapeRun]) -> None:
         """On the cores that are free, the longest way first. The reference needs no server."""
         cores = max(2, len(os.sched_getaffinity(0)))
         busy = sum(len(course.processes) for course in courses if not course.over)
@@ -148,12 +148,12 @@ class Runner:
             self.remarks = [f"slower, for want of a fork server: {self._server.lost}"]
             self._server = None
 
-    def _begin_anew(self, course: Course) -> None:
+    def _begin_anew(self, course: ShapeRun) -> None:
         course.close()
         self._prepared(course.shape)
         course.attempt, course.tries = -1, 1
 
-    def _start(self, course: Course) -> None:
+    def _start(self, course: ShapeRun) -> None:
         course.attempt += 1
         attempt = course.shape.attempts[course.attempt]
         (course.folder / str(course.attempt + 1)).mkdir(exist_ok=True)
@@ -166,7 +166,7 @@ class Runner:
                 self._begin_anew(course)
                 break
 
-    def _replica(self, course: Course, environ: dict[str, str], log: Path) -> Process:
+    def _replica(self, course: ShapeRun, environ: dict[str, str], log: Path) -> Process:
         """`environ`: what it has beyond the others. Raises ServerLost."""
         if self._server is None or course.shape is REFERENCE:
             return self._launched({**self._environ, **environ}, log)
@@ -193,7 +193,7 @@ class Runner:
                 ) from None
 
     def _own_environ(
-        self, course: Course, attempt: Attempt, rank: int, port: int
+        self, course: ShapeRun, attempt: Attempt, rank: int, port: int
     ) -> dict[str, str]:
         """What a replica has beyond the others."""
         folder = str(course.folder)

@@ -30,12 +30,12 @@ UNCLEAR = set("\"'`$&|;<>()*?[]{}\\\n#~!")
 
 
 @dataclass
-class Found:
+class ImportedJob:
     """A job that could be queued: `submission` as gpq understands it, or `refusal` why not.
     `after`: sources before it."""
 
     source: str
-    submission: submit_request.Settled | None = None
+    submission: submit_request.ResolvedOptions | None = None
     notes: list[str] = field(default_factory=list)
     refusal: str = ""
     hint: str = ""
@@ -94,7 +94,7 @@ def ts(
       gpq import ts --submit --hold
     """
     queue = task_spooler.queue()
-    candidates: list[Found] = []
+    candidates: list[ImportedJob] = []
     for job in queue.waiting:
         sources = {candidate.source for candidate in candidates if not candidate.refusal}
         candidates.append(_of_spooler(job, sources, queue.running, hold=hold))
@@ -124,8 +124,8 @@ def _readable(file: str) -> None:
     values.readable(file, file, hint)
 
 
-def _of_script(file: str, *, hold: bool) -> Found:
-    candidate = Found(file)
+def _of_script(file: str, *, hold: bool) -> ImportedJob:
+    candidate = ImportedJob(file)
     _settle(candidate, submit_words.Parsed({}, [os.path.abspath(file)]), hold=hold)
     if candidate.submission is None:
         return candidate
@@ -137,7 +137,7 @@ def _of_script(file: str, *, hold: bool) -> Found:
     return candidate
 
 
-def _settle(candidate: Found, parsed: submit_words.Parsed, *, hold: bool) -> None:
+def _settle(candidate: ImportedJob, parsed: submit_words.Parsed, *, hold: bool) -> None:
     """The job that is queued and the line that is shown are both made of `candidate.submission`."""
     try:
         submission = submit_request.settle(parsed)
@@ -154,8 +154,8 @@ def _settle(candidate: Found, parsed: submit_words.Parsed, *, hold: bool) -> Non
 
 def _of_spooler(
     job: task_spooler.Waiting, sources: set[str], running: Sequence[int], *, hold: bool
-) -> Found:
-    candidate = Found(str(job.id))
+) -> ImportedJob:
+    candidate = ImportedJob(str(job.id))
     if job.after is not None and str(job.after) not in sources:
         place = "runs there now" if job.after in running else "is not imported with it"
         candidate.refuse(
@@ -201,7 +201,7 @@ def _fields(job: task_spooler.Waiting) -> dict[str, Any]:
     return fields
 
 
-def _finish(candidates: list[Found], *, submit: bool, json: bool) -> int:
+def _finish(candidates: list[ImportedJob], *, submit: bool, json: bool) -> int:
     """Queue what can be, if asked to; print all of it. 5 when something cannot be queued."""
     if submit:
         _queue_each(candidates)
@@ -212,21 +212,21 @@ def _finish(candidates: list[Found], *, submit: bool, json: bool) -> int:
     return 5 if any(candidate.refusal for candidate in candidates) else 0
 
 
-def _queue_each(candidates: list[Found]) -> None:
+def _queue_each(candidates: list[ImportedJob]) -> None:
     job_ids: dict[str, int] = {}
     for candidate in candidates:
         if candidate.submission is not None and not candidate.refusal:
             _queue(candidate, job_ids)
 
 
-def _say_each(candidates: list[Found], *, submit: bool) -> None:
+def _say_each(candidates: list[ImportedJob], *, submit: bool) -> None:
     for candidate in candidates:
         _say(candidate)
     if not submit and any(candidate.submission for candidate in candidates):
         output.say("nothing is queued yet: --submit does it")
 
 
-def _queue(candidate: Found, job_ids: dict[str, int]) -> None:
+def _queue(candidate: ImportedJob, job_ids: dict[str, int]) -> None:
     assert candidate.submission is not None
     if candidate.after and candidate.after not in job_ids:
         candidate.refuse(f"it waits for {candidate.after}, which was not queued", "see there")
@@ -244,7 +244,7 @@ def _queue(candidate: Found, job_ids: dict[str, int]) -> None:
         candidate.refuse(error.message, error.hint)
 
 
-def _view(candidate: Found) -> json_answers.ImportView:
+def _view(candidate: ImportedJob) -> json_answers.ImportView:
     argv = submit_request.words_of(candidate.submission) if candidate.submission else []
     return json_answers.ImportView(
         candidate.source,
@@ -257,7 +257,7 @@ def _view(candidate: Found) -> json_answers.ImportView:
     )
 
 
-def _say(candidate: Found) -> None:
+def _say(candidate: ImportedJob) -> None:
     view = _view(candidate)
     if candidate.refusal:
         output.failure(f"{candidate.source}: {candidate.refusal}", candidate.hint)

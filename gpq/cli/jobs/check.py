@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from gpq.check import keeping
-from gpq.check.proving import Asked, prove
+from gpq.check.proving import CheckRequest, prove
 from gpq.check.shapes import LEAST_STEPS
 from gpq.check.verdict import DIFFERS, FAILED, Verdict
 from gpq.cli.shared import output
@@ -108,7 +108,7 @@ def check(
         environ = environment.kept(dict(os.environ), {})
         environ |= {name: os.environ[name] for name in ENVIRONMENT_NAMES if name in os.environ}
         interpreter = environment.interpreter(python, dict(os.environ))
-        request = Asked(
+        request = CheckRequest(
             script,
             tuple(arguments),
             interpreter,

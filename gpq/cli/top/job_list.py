@@ -19,7 +19,7 @@ class JobList:
 
     def __init__(self, filter: str) -> None:
         self.rows: list[JobView] = []
-        self._look = interactive.Look(filter=filter)
+        self._look = interactive.ListView(filter=filter)
         self._order_key: object = None  # what `rows` are of
 
     @property

@@ -10,7 +10,7 @@ from gpq.control.answers.node_rows import node_word
 from gpq.control.answers.reader import Reader
 from gpq.control.requests import job_requests
 from gpq.control.selectors import covered, is_selector
-from gpq.core.model.jobs import TERMINAL, Job, Wish
+from gpq.core.model.jobs import TERMINAL, DesiredState, Job
 from gpq.errors import GpqError
 from gpq.ports import History
 from gpq.rpc.daemon_answers import Words
@@ -97,7 +97,7 @@ def _fits(command: str, job: Job, now: float) -> bool:
     if command in ENDED:
         return False
     if command in ("cancel", "edit"):
-        return job.wish is not Wish.CANCEL
+        return job.wish is not DesiredState.CANCEL
     if command not in JUDGES:
         return True
     try:

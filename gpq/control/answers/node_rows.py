@@ -9,7 +9,7 @@ from gpq.core.feasibility.device_status import intruders
 from gpq.core.feasibility.leases import span
 from gpq.core.feasibility.mobility import held_by
 from gpq.core.feasibility.orphans import line
-from gpq.core.model.nodes import Device, DeviceProcess, Node, NodeState, Stranger, is_connecting
+from gpq.core.model.nodes import Device, DeviceProcess, Node, NodeState, Orphan, is_connecting
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.rpc.node_answers import DeviceView, NodeView, ProcessView
@@ -139,6 +139,6 @@ def _stranger_lines(node: Node, now: Seconds) -> list[str]:
     return [line(node.id, stranger, _span(stranger, now)) for stranger in node.strangers]
 
 
-def _span(stranger: Stranger, now: Seconds) -> str:
+def _span(stranger: Orphan, now: Seconds) -> str:
     age = _age(stranger.since, now)
     return "a moment" if age is None else span(age)

@@ -13,7 +13,7 @@ from gpq.core.feasibility.checkpoints import Staging
 from gpq.core.feasibility.gates import closed
 from gpq.core.feasibility.leases import silence
 from gpq.core.feasibility.orphans import must_wait
-from gpq.core.model.jobs import TERMINAL, Job, JobState, Wish
+from gpq.core.model.jobs import TERMINAL, DesiredState, Job, JobState
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
@@ -41,14 +41,14 @@ class StatusReasons:
         """Why it waits, or how it ended; "" for a job that simply runs."""
         if job.state in TERMINAL:
             return event_text.ended_line(job)
-        if job.state is JobState.PENDING and job.wish is Wish.RUN and job.placement is None:
+        if job.state is JobState.PENDING and job.wish is DesiredState.RUN and job.placement is None:
             return self._queue_reason(job)
         server_silence = silence(self.snapshot, job, self.now)
         if server_silence is not None:
             return str(server_silence)
         if obstacle := stuck(self.snapshot, job):
             return f"stuck: {obstacle}"
-        if job.state is JobState.RUNNING and job.wish is Wish.RUN:
+        if job.state is JobState.RUNNING and job.wish is DesiredState.RUN:
             return self._trouble(job)
         staging = self.staging_of(job)
         if staging is not None:
@@ -91,7 +91,7 @@ class StatusReasons:
     def staging_of(self, job: Job) -> Staging | None:
         """What is on its way to where the job is being started. One look an answer, so that all of
         it agrees."""
-        if job.state is not JobState.STARTING or job.wish is Wish.CANCEL:
+        if job.state is not JobState.STARTING or job.wish is DesiredState.CANCEL:
             return None
         if job.id not in self._stagings:
             self._stagings[job.id] = self.staging(job.id)

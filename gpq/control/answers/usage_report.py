@@ -15,7 +15,7 @@ from gpq.control.answers.job_history import HOUR, check_moments, hours
 from gpq.core.accounting import accrual, sums, usage
 from gpq.core.accounting import report as reports
 from gpq.core.accounting.usage import Record
-from gpq.core.model.accounts import Tally
+from gpq.core.model.accounts import AttemptAccount
 from gpq.core.model.jobs import HOLDS_DEVICES, JobState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
@@ -63,7 +63,7 @@ def _ended_records(request: requests.Report, past: History) -> dict[JobId, Recor
     return {record.id: record for record in past.records(Wanted(since=request.since))}
 
 
-def _tallies(snapshot: Snapshot, now: Seconds) -> dict[tuple[JobId, int], Tally]:
+def _tallies(snapshot: Snapshot, now: Seconds) -> dict[tuple[JobId, int], AttemptAccount]:
     """Of the attempts that run."""
     return {
         (job.id, job.attempt): accrual.tally(job, now)

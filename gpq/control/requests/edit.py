@@ -14,7 +14,7 @@ from gpq.control.requests import dependencies, job_requests, submission
 from gpq.control.requests.arrays import MOST as MOST_ELEMENTS
 from gpq.core.freedoms.habits import blamed, cures
 from gpq.core.model.events import Edited
-from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobSpec, Level, Seat, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, DesiredState, Job, JobSpec, Level, Seat
 from gpq.core.model.profile import RESIZE
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import Seconds
@@ -69,7 +69,7 @@ def judge(
     changed. `notify`: whom jobs may tell."""
 
     def edit(job: Job, now: Seconds, by: str) -> job_requests.Verdict:
-        if job.wish is Wish.CANCEL:
+        if job.wish is DesiredState.CANCEL:
             raise Refused(
                 f"job {job.id} is being cancelled",
                 f"`gpq requeue {job.id}` submits it again once it has ended",

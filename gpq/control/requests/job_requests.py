@@ -18,11 +18,11 @@ from gpq.core.model.events import (
 )
 from gpq.core.model.jobs import (
     HOLDS_DEVICES,
+    DesiredState,
     Job,
     JobSpec,
     JobState,
     Level,
-    Wish,
 )
 from gpq.core.model.profile import RESIZE
 from gpq.core.model.snapshot import Snapshot
@@ -41,12 +41,12 @@ def cancel(snapshot: Snapshot, jobs: Iterable[JobId], now: Seconds, by: str) -> 
     return [
         CancelAsked(now, job.id, by)
         for job in live
-        if job is not None and job.wish is not Wish.CANCEL
+        if job is not None and job.wish is not DesiredState.CANCEL
     ]
 
 
 def _refuse_while_ending(job: Job) -> None:
-    if job.wish is Wish.CANCEL:
+    if job.wish is DesiredState.CANCEL:
         raise Refused(
             f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended"
         )
@@ -55,7 +55,7 @@ def _refuse_while_ending(job: Job) -> None:
 def hold(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a running job that would lose its work."""
     _refuse_while_ending(job)
-    if job.wish is Wish.HOLD:
+    if job.wish is DesiredState.HOLD:
         return f"job {job.id} is held already"
     if job.state in HOLDS_DEVICES and not job.resumable:
         raise Refused(
@@ -68,7 +68,7 @@ def hold(job: Job, now: Seconds, by: str) -> Verdict:
 def release(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a job that is being cancelled."""
     _refuse_while_ending(job)
-    if job.state is not JobState.HELD and job.wish is not Wish.HOLD:
+    if job.state is not JobState.HELD and job.wish is not DesiredState.HOLD:
         return f"job {job.id} is not held: it is {job.state}"
     return ReleaseAsked(now, job.id, by)
 
@@ -76,9 +76,9 @@ def release(job: Job, now: Seconds, by: str) -> Verdict:
 def requeue(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a running job that would lose its work."""
     _refuse_while_ending(job)
-    if job.state is JobState.PENDING and job.wish is Wish.RUN:
+    if job.state is JobState.PENDING and job.wish is DesiredState.RUN:
         return f"job {job.id} is in the queue already"
-    if job.wish is Wish.REQUEUE and job.state in HOLDS_DEVICES:
+    if job.wish is DesiredState.REQUEUE and job.state in HOLDS_DEVICES:
         return f"job {job.id} is being requeued already"
     if job.state in HOLDS_DEVICES and not job.resumable:
         raise Refused(

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from gpq.core.accounting.fairness import concluded
 from gpq.core.goodput import estimates
-from gpq.core.model.accounts import Account, MeanShare, Tally, restart_seconds
+from gpq.core.model.accounts import Account, AttemptAccount, MeanShare, restart_seconds
 from gpq.core.model.events import End, Event, Failed, Stopped
 from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
 from gpq.core.model.placements import Shape
@@ -93,10 +93,10 @@ def tallied(event: Event, job: Job) -> Event:
     return replace(event, tally=tally(job, event.exit.ended_at or event.at))
 
 
-def tally(job: Job, now: Seconds) -> Tally:
+def tally(job: Job, now: Seconds) -> AttemptAccount:
     """What the attempt that holds GPUs has come to so far."""
     reports = job.profile.declared is not None
-    return Tally(job.account.working_at if reports else job.started_at, worth(job, now))
+    return AttemptAccount(job.account.working_at if reports else job.started_at, worth(job, now))
 
 
 def worth(job: Job, now: Seconds) -> float | None:

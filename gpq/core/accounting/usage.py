@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpq.core.accounting.accrual import is_failure
-from gpq.core.model.accounts import Account, Span, Tally, restart_spans
+from gpq.core.model.accounts import Account, AttemptAccount, Span, restart_spans
 from gpq.core.model.events import (
     Cancelled,
     End,
@@ -94,7 +94,9 @@ class Journal:
     holds: Mapping[JobId, tuple[Span, ...]] = field(default_factory=dict)
 
 
-def read(events: Iterable[Event], now: Seconds, live: Mapping[tuple[JobId, int], Tally]) -> Journal:
+def read(
+    events: Iterable[Event], now: Seconds, live: Mapping[tuple[JobId, int], AttemptAccount]
+) -> Journal:
     """All spells, by their ends. `events` in their order, of `KINDS`, from before the first launch
     of every job that counts; `live`: what attempts that still run have come to so far."""
     spells: list[Spell] = []
@@ -143,12 +145,16 @@ def _over(start: Launched, event: End, stop: Seconds | None, again: bool) -> Spe
     return replace(spell, failed=is_failure(event))
 
 
-def _running(start: Launched, now: Seconds, tally: Tally | None, again: bool) -> Spell:
+def _running(start: Launched, now: Seconds, tally: AttemptAccount | None, again: bool) -> Spell:
     return _spell(start, tally, again, None, max(now, start.at))
 
 
 def _spell(
-    start: Launched, tally: Tally | None, again: bool, stopping_at: Seconds | None, ended: Seconds
+    start: Launched,
+    tally: AttemptAccount | None,
+    again: bool,
+    stopping_at: Seconds | None,
+    ended: Seconds,
 ) -> Spell:
     parts = start.placement.counts
     if tally is None:

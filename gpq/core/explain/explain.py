@@ -10,7 +10,7 @@ from gpq.core.explain.pending import why_pending
 from gpq.core.explain.reasons import JobReasons, Reason, reason
 from gpq.core.explain.running_job import why_running
 from gpq.core.feasibility.leases import Silence, silence
-from gpq.core.model.jobs import Job, JobState, StopReason, Wish
+from gpq.core.model.jobs import DesiredState, Job, JobState, StopReason
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
@@ -27,7 +27,7 @@ def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: J
     line = stuck(snapshot, job)
     if line:
         return _why_stuck(job, line)
-    if job.wish is Wish.CANCEL:
+    if job.wish is DesiredState.CANCEL:
         return JobReasons(reason("cancelling"), (reason("ending-processes"),))
     match job.state:
         case JobState.HELD:
@@ -88,7 +88,7 @@ def _why_unknown(snapshot: Snapshot, job: Job, silent: Silence) -> JobReasons:
     reasons.append(reason("may-run-on"))
     if silent.connecting:  # it tells in a moment
         return JobReasons(headline, tuple(reasons))
-    if job.wish is Wish.CANCEL:
+    if job.wish is DesiredState.CANCEL:
         reasons.append(reason("cancel-waits", servers=silent.nodes))
     elif job.stop is not None:
         reasons.append(reason("stop-waits", servers=silent.nodes, stop=job.stop))

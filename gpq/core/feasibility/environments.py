@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gpq.core.model.actions import Prepare
 from gpq.core.model.events import EnvironmentSeen
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobSpec, JobState, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobSpec, JobState
 from gpq.core.model.nodes import Fitness, NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
@@ -69,7 +69,7 @@ def _is_up(snapshot: Snapshot, name: NodeId) -> bool:
 
 
 def _may_be_placed(job: Job) -> bool:
-    return job.wish is Wish.RUN and (job.state is JobState.PENDING or job.movable)
+    return job.wish is DesiredState.RUN and (job.state is JobState.PENDING or job.movable)
 
 
 def _is_stale(snapshot: Snapshot, node: NodeId, environment: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpq.core.feasibility.leases import span
-from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Dependency, Job, JobState, On, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Dependency, DesiredState, Job, JobState, On
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 
@@ -41,7 +41,7 @@ def _beyond_limits(snapshot: Snapshot, array_jobs: list[Job]) -> dict[JobId, str
         array_of(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES
     )
     for job in sorted(array_jobs, key=lambda job: job.id):
-        if job.wish is not Wish.RUN or job.not_before > snapshot.now:
+        if job.wish is not DesiredState.RUN or job.not_before > snapshot.now:
             continue
         array, limit = array_of(job), array_limit(job)
         occupancy[array] += 1

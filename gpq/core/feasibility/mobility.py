@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpq.core.feasibility.owners import is_over_its_grace
 from gpq.core.feasibility.reservations import reserved_under
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, StopReason, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, StopReason
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
@@ -21,7 +21,7 @@ def is_leaving(job: Job, snapshot: Snapshot) -> bool:
     return (
         job.state is JobState.STOPPING
         and job.stop in (StopReason.RESIZE, StopReason.PREEMPT)
-        and job.wish is Wish.RUN
+        and job.wish is DesiredState.RUN
         and job.stop_sent_at is not None
         and snapshot.now - job.stop_sent_at < job.spec.grace
     )
@@ -88,7 +88,7 @@ def evacuated(snapshot: Snapshot) -> Snapshot:
         )
         for name, job in snapshot.jobs.items()
         if job.placement is not None
-        and job.wish is Wish.RUN
+        and job.wish is DesiredState.RUN
         and (_is_missized(job) or (anywhere and must_leave(job, snapshot)))
         and not is_fixed(job, snapshot)
     }

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from gpq.core.feasibility.checkpoints import out_of_reach
 from gpq.core.model.jobs import Job, JobState
-from gpq.core.model.nodes import Stranger
+from gpq.core.model.nodes import Orphan
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId
 
 
-def at_large(snapshot: Snapshot, job: Job) -> tuple[NodeId, Stranger] | None:
+def at_large(snapshot: Snapshot, job: Job) -> tuple[NodeId, Orphan] | None:
     """An attempt of this very job that the database lost, and where it runs: a second one must not
     run beside it."""
     if job.state is not JobState.PENDING or not any(job.lost_attempts):
@@ -37,7 +37,7 @@ def must_wait(snapshot: Snapshot, job: Job) -> str:
     )
 
 
-def line(node: NodeId, stranger: Stranger, age: str) -> str:
+def line(node: NodeId, stranger: Orphan, age: str) -> str:
     """For the user. `age`: since when, in words."""
     pid = f", pid {stranger.pid}" if stranger.pid else ""
     return (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from gpq.core.model.jobs import Job, JobState, Wish
+from gpq.core.model.jobs import DesiredState, Job, JobState
 from gpq.core.model.placements import Shape
 from gpq.core.model.profile import ACCUMULATE, RESIZE, Declared
 from gpq.core.model.snapshot import Snapshot
@@ -100,5 +100,5 @@ def is_asked_for(job: Job) -> bool:
 
 def runs_cramped(job: Job) -> bool:
     """Is it a job that ought to be moved to more GPUs once they are free?"""
-    running = job.state is JobState.RUNNING and job.wish is Wish.RUN
+    running = job.state is JobState.RUNNING and job.wish is DesiredState.RUN
     return running and job.elastic and is_cramped(job) and is_asked_for(job)

@@ -28,7 +28,7 @@ class MeanShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class AttemptAccount:
     """What an attempt came to, beside its times: only at its end is it known."""
 
     # its first step; of a job that reports none, when its processes ran. None: never
@@ -59,7 +59,7 @@ Span = tuple[Seconds, Seconds]
 
 
 def restart_spans(
-    again: bool, began: Seconds, tally: Tally, stopping_at: Seconds | None, ended: Seconds
+    again: bool, began: Seconds, tally: AttemptAccount, stopping_at: Seconds | None, ended: Seconds
 ) -> tuple[Span, ...]:
     """When an attempt held its GPUs for a restart's sake: from the launch to the first step if it
     is not the job's first (`again`), and from the order to stop to its end if the job went on
@@ -75,6 +75,6 @@ def restart_spans(
 
 
 def restart_seconds(
-    again: bool, began: Seconds, tally: Tally, stopping_at: Seconds | None, ended: Seconds
+    again: bool, began: Seconds, tally: AttemptAccount, stopping_at: Seconds | None, ended: Seconds
 ) -> Seconds:
     return sum(end - start for start, end in restart_spans(again, began, tally, stopping_at, ended))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpq.core.model.accounts import Tally
+from gpq.core.model.accounts import AttemptAccount
 from gpq.core.model.placements import Exit
 from gpq.core.model.units import JobId, Seconds
 
@@ -16,7 +16,7 @@ class Succeeded:
     job: JobId
     exit: Exit
     # of the attempt that ended; None: there was none, or nobody kept it then
-    tally: Tally | None = None
+    tally: AttemptAccount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Failed:
     job: JobId
     exit: Exit
     # of the attempt that ended; None: there was none, or nobody kept it then
-    tally: Tally | None = None
+    tally: AttemptAccount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Stopped:
     crashed: bool = False  # it was lost within Config.crash_seconds
     not_before: Seconds = 0.0
     # of the attempt that ended; None: there was none, or nobody kept it then
-    tally: Tally | None = None
+    tally: AttemptAccount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Cancelled:
     job: JobId
     exit: Exit = field(default_factory=lambda: Exit(code=None))
     # of the attempt that ended; None: there was none, or nobody kept it then
-    tally: Tally | None = None
+    tally: AttemptAccount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class TimeLimitReached:
     job: JobId
     exit: Exit = field(default_factory=lambda: Exit(code=None))
     # of the attempt that ended; None: there was none, or nobody kept it then
-    tally: Tally | None = None
+    tally: AttemptAccount | None = None
 
 
 End = Succeeded | Failed | Stopped | Cancelled | TimeLimitReached

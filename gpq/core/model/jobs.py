@@ -41,7 +41,7 @@ class Level(Word):
     SCRIPT = "script"  # launched with one replica per GPU; what it can do, it declares itself
 
 
-class Wish(Word):
+class DesiredState(Word):
     """What the user wants of a job; the next rounds bring it about."""
 
     RUN = "run"
@@ -179,7 +179,7 @@ class Job:
     spec: JobSpec
     submitted_at: Seconds
     state: JobState = JobState.PENDING
-    wish: Wish = Wish.RUN
+    wish: DesiredState = DesiredState.RUN
     attempt: int = 0  # of the latest launch; 0 = none yet; the fence
     # first and last number that a database that was lost may have given out
     lost_attempts: tuple[int, int] = (0, 0)

@@ -102,7 +102,7 @@ FIRST_CONTACT: Seconds = 10.0  # that it may take
 
 
 @dataclass(frozen=True, slots=True)
-class Stranger:
+class Orphan:
     """An attempt that lives on a node and is not in the database."""
 
     job: JobId
@@ -136,7 +136,7 @@ class Node:
     stuck: tuple[tuple[str, str], ...] = ()
     # of the folder of the checkpoints: nodes with the same one share it; "": shared with none
     storage: str = ""
-    strangers: tuple[Stranger, ...] = ()
+    strangers: tuple[Orphan, ...] = ()
     # files of gpq's that were not what they should be, and were set aside: a line each
     damage: tuple[str, ...] = ()
     owner: str = ""  # user there to whom it belongs (gpq.core.feasibility.owners); "": nobody

@@ -48,7 +48,7 @@ class _Supply:
     idle: Counts  # free in this round and held by nobody now
 
 
-class Board:
+class FreeDevices:
     """Devices not yet given in this round, and which nodes already carry a multi-node job."""
 
     def __init__(self, snapshot: Snapshot, keepers: Iterable[JobId] = ()) -> None:
@@ -71,7 +71,7 @@ class Board:
             if (placement := snapshot.jobs[name].placement) is not None:
                 self.take(placement)
 
-    def copy(self) -> Board:
+    def copy(self) -> FreeDevices:
         """Another board with the same devices still to be given."""
         twin = copy(self)
         twin.free = [set(positions) for positions in self.free]

@@ -13,7 +13,7 @@ from gpq.core.model.placements import Layout, Placement
 from gpq.core.model.policy import shape_of
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.core.placement.free_devices import Board, Kind
+from gpq.core.placement.free_devices import FreeDevices, Kind
 
 
 def place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Placement]:
@@ -45,7 +45,7 @@ _latest: list[tuple[Snapshot, dict[JobId, Allotment], dict[JobId, Placement]]] =
 
 
 def _place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Placement]:
-    board = Board(snapshot)
+    board = FreeDevices(snapshot)
     placed = _unmoved(snapshot, allocation)
     for placement in placed.values():
         board.take(placement)
@@ -111,7 +111,11 @@ def _same(placement: Placement, allotment: Allotment | None, snapshot: Snapshot)
 
 
 def _make_room(
-    snapshot: Snapshot, replicas: int, kind: Kind, board: Board, placed: dict[JobId, Placement]
+    snapshot: Snapshot,
+    replicas: int,
+    kind: Kind,
+    board: FreeDevices,
+    placed: dict[JobId, Placement],
 ) -> list[Job]:
     """Free enough of one node for a single-node shape by unplacing smaller movable jobs that keep
     their size.
@@ -138,7 +142,7 @@ def _make_room(
 
 
 def _tenants(
-    snapshot: Snapshot, replicas: int, board: Board, placed: Mapping[JobId, Placement]
+    snapshot: Snapshot, replicas: int, board: FreeDevices, placed: Mapping[JobId, Placement]
 ) -> dict[int, list[Job]]:
     """Smaller jobs on one node that keep what they have, and could be moved, by node."""
     tenants: dict[int, list[Job]] = {}
@@ -158,7 +162,7 @@ def _movers(
     tenants: Sequence[Job],
     missing: int,
     kind: Kind,
-    board: Board,
+    board: FreeDevices,
     placed: Mapping[JobId, Placement],
 ) -> list[Job]:
     """Those of one node that free the `missing` devices, the smallest first; none where all of them

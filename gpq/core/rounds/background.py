@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from gpq.core.feasibility.mobility import is_fixed
-from gpq.core.model.jobs import Allotment, Job, JobState, Wish
+from gpq.core.model.jobs import Allotment, DesiredState, Job, JobState
 from gpq.core.model.placements import Placement
 from gpq.core.model.policy import Policy, shape_of
 from gpq.core.model.snapshot import Snapshot
@@ -75,7 +75,7 @@ def _left(
     jobs = {
         name: _of_rest(job, busy_devices)
         for name, job in background_jobs.items()
-        if job.wish is Wish.RUN
+        if job.wish is DesiredState.RUN
     }
     return replace(snapshot, nodes=nodes, jobs=jobs)
 

@@ -13,7 +13,7 @@ from gpq.core.freedoms.habits import blamed
 from gpq.core.goodput.priors import timed
 from gpq.core.model.actions import Action, Launch, OfAttempt, Retune, Stop
 from gpq.core.model.events import Event, Launched, Retuned, StopSent
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Level, StopReason, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, Level, StopReason
 from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
@@ -25,9 +25,9 @@ CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a job that the user gav
 ROUNDING: Seconds = 1e-6
 
 _STOP_OF_WISH = {
-    Wish.CANCEL: StopReason.CANCEL,
-    Wish.HOLD: StopReason.HOLD,
-    Wish.REQUEUE: StopReason.REQUEUE,
+    DesiredState.CANCEL: StopReason.CANCEL,
+    DesiredState.HOLD: StopReason.HOLD,
+    DesiredState.REQUEUE: StopReason.REQUEUE,
 }
 
 
@@ -70,7 +70,7 @@ def _can_start(
 ) -> bool:
     return (
         job.state is JobState.PENDING
-        and job.wish is Wish.RUN
+        and job.wish is DesiredState.RUN
         and snapshot.now >= job.not_before
         and not placement.devices & busy_devices
         and not must_wait(snapshot, job)
@@ -108,11 +108,11 @@ def wished_stop(job: Job, now: Seconds) -> Stop | None:
     been sent."""
     if job.state not in HOLDS_DEVICES:
         return None
-    if job.wish is Wish.CANCEL:
+    if job.wish is DesiredState.CANCEL:
         return None if job.stop_forced else stop_of(job, StopReason.CANCEL, "cancelled")
     if job.stop is not None:
         return None
-    if job.wish in _STOP_OF_WISH and (job.resumable or job.wish is Wish.REQUEUE):
+    if job.wish in _STOP_OF_WISH and (job.resumable or job.wish is DesiredState.REQUEUE):
         return stop_of(job, _STOP_OF_WISH[job.wish], f"{job.wish} asked")
     if time_left(job, now) <= ROUNDING:
         return stop_of(job, StopReason.TIME, "its time limit is reached")

@@ -14,37 +14,37 @@ from gpq.core.rounds.planning import CANCEL_GRACE, repeat
 from gpq.core.state.attempt_end import MOST_DOUBLINGS
 
 
-class Fate(Word):
+class AttemptVerdict(Word):
     LIVE = "live"  # the job's present attempt, placed on this node
     OVER = "over"  # its end is committed: an exit record may go, a process must
     STRANGER = "stranger"  # of another daemon or a newer database: left alone
 
 
-def fate(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> Fate:
+def fate(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> AttemptVerdict:
     """Of one attempt that `node` has. Numbers are never reused and grow, so what is beyond them is
     not ours."""
     if job_id >= snapshot.next_id:
-        return Fate.STRANGER
+        return AttemptVerdict.STRANGER
     job = snapshot.jobs.get(job_id)
     if job is None:
         return _fate_of_old(job_id, snapshot.lost_ids)
     if attempt < job.attempt:
         return _fate_of_old(attempt, [job.lost_attempts])
     if attempt > job.attempt:
-        return Fate.STRANGER
+        return AttemptVerdict.STRANGER
     if job.state not in HOLDS_DEVICES:
-        return Fate.OVER
+        return AttemptVerdict.OVER
     if node in job.nodes:
-        return Fate.LIVE
-    return Fate.STRANGER
+        return AttemptVerdict.LIVE
+    return AttemptVerdict.STRANGER
 
 
-def _fate_of_old(number: int, lost_numbers: Iterable[tuple[int, int]]) -> Fate:
+def _fate_of_old(number: int, lost_numbers: Iterable[tuple[int, int]]) -> AttemptVerdict:
     """Of an attempt that is not in the database: over, unless the database that gave out its number
     was lost."""
     if any(first <= number <= last for first, last in lost_numbers):
-        return Fate.STRANGER
-    return Fate.OVER
+        return AttemptVerdict.STRANGER
+    return AttemptVerdict.OVER
 
 
 def is_lost(job: Job, node: NodeId, *, start_possible: bool) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gpq.core.feasibility.idle_gpus import reclaimed
 from gpq.core.model.events import Cancelled, Event, Held, Released
-from gpq.core.model.jobs import Job, JobState, Wish
+from gpq.core.model.jobs import DesiredState, Job, JobState
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId
 
@@ -15,7 +15,7 @@ def settle(snapshot: Snapshot, names: Iterable[JobId] | None = None) -> list[Eve
     """What follows at once for jobs that hold nothing, all or those named: a wish needs no
     round."""
     events: list[Event] = [*reclaimed(snapshot)]
-    pending, run = JobState.PENDING, Wish.RUN
+    pending, run = JobState.PENDING, DesiredState.RUN
     for name in sorted(snapshot.jobs if names is None else names):
         job = snapshot.jobs[name]
         if job.placement is not None:
@@ -34,13 +34,13 @@ def settle(snapshot: Snapshot, names: Iterable[JobId] | None = None) -> list[Eve
 
 def _consequence(job: Job, snapshot: Snapshot) -> Event | None:
     """What follows at once for one job that holds nothing."""
-    if job.wish is Wish.CANCEL:
+    if job.wish is DesiredState.CANCEL:
         return Cancelled(snapshot.now, job.id)
-    if job.state is JobState.HELD and job.wish in (Wish.RUN, Wish.REQUEUE):
+    if job.state is JobState.HELD and job.wish in (DesiredState.RUN, DesiredState.REQUEUE):
         return Released(snapshot.now, job.id)
     if job.state is not JobState.PENDING:
         return None
-    if job.wish is Wish.HOLD:
+    if job.wish is DesiredState.HOLD:
         return Held(snapshot.now, job.id)
     why = _hold_reason(job, snapshot.config)
     return Held(snapshot.now, job.id, f"held: {why}") if why else None

@@ -32,7 +32,7 @@ from gpq.core.model.events import (
     Succeeded,
     TimeLimitReached,
 )
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, StopReason, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, StopReason
 from gpq.core.model.placements import Exit, FilesAt
 from gpq.core.model.units import NodeId
 from gpq.core.state import learn_profile
@@ -69,16 +69,16 @@ def apply(job: Job, event: Event) -> Job:
 def _asked(job: Job, event: CancelAsked | HoldAsked | ReleaseAsked | RequeueAsked) -> Job:
     """A wish. Nothing is wished of a job after its end was."""
     if isinstance(event, CancelAsked):
-        return replace(job, wish=Wish.CANCEL)
-    if job.wish is Wish.CANCEL:
+        return replace(job, wish=DesiredState.CANCEL)
+    if job.wish is DesiredState.CANCEL:
         return job
     if isinstance(event, HoldAsked):
-        return replace(job, wish=Wish.HOLD)
+        return replace(job, wish=DesiredState.HOLD)
     # Who releases it wants it now. One that waits is where a requeue leads; its wish to be held
     # may not have been followed yet.
     if isinstance(event, ReleaseAsked) or job.state is JobState.PENDING:
-        return _again(job, Wish.RUN)
-    return _again(job, Wish.REQUEUE)
+        return _again(job, DesiredState.RUN)
+    return _again(job, DesiredState.REQUEUE)
 
 
 def _edited(job: Job, event: Edited) -> Job:
@@ -97,13 +97,13 @@ def _held(job: Job, event: Held | Released) -> Job:
     state = advance(job.state, event)
     if isinstance(event, Released):
         account = accrual.released(job, event.at)
-        return replace(job, state=state, wish=Wish.RUN, account=account)
+        return replace(job, state=state, wish=DesiredState.RUN, account=account)
     account = accrual.held(job, event.at)
-    job = replace(job, state=state, wish=Wish.HOLD, target=None, account=account)
+    job = replace(job, state=state, wish=DesiredState.HOLD, target=None, account=account)
     return notice(job, event.why)
 
 
-def _again(job: Job, wish: Wish) -> Job:
+def _again(job: Job, wish: DesiredState) -> Job:
     """Its user wants another try: what went wrong before counts no more."""
     return replace(job, wish=wish, quick_failures=0, crashes=0, not_before=0.0, unmet="")
 
@@ -131,7 +131,7 @@ def _launched(job: Job, event: Launched) -> Job:
         restarts=job.restarts + again,
         resizes=job.resizes + resized,
         last_replicas=event.placement.replicas,
-        wish=Wish.RUN if job.wish is Wish.REQUEUE else job.wish,
+        wish=DesiredState.RUN if job.wish is DesiredState.REQUEUE else job.wish,
         # What the last attempt did says nothing of this one until it reports.
         profile=replace(
             job.profile, atomic_batch=0, accum_steps=0, samples_per_second=0.0, ranks=()
@@ -254,7 +254,7 @@ def _stopped(job: Job, event: Stopped) -> Job:
         failures=job.failures + event.failed,
         quick_failures=job.quick_failures + 1 if event.quick else 0,
         crashes=job.crashes + 1 if event.crashed else 0,
-        wish=Wish.RUN if job.wish is Wish.REQUEUE else job.wish,
+        wish=DesiredState.RUN if job.wish is DesiredState.REQUEUE else job.wish,
     )
     if not event.exit.note:
         return after

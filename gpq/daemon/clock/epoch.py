@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Reign:
+class DaemonEpoch:
     store: str  # id of the database
     epoch: int
     holds: Callable[[], bool]  # asked anew each time; False also where that cannot be told
 
 
 # without a database: agents do not fence it, and it has no leases
-UNNAMED = Reign("", 0, lambda: True)
+UNNAMED = DaemonEpoch("", 0, lambda: True)

@@ -27,7 +27,7 @@ ANSWER: Seconds = 20.0
 YOUNG: Seconds = 3600.0  # an archive may be of a job that is being submitted
 
 
-class Keeper:
+class GarbageCollector:
     """`start`, then `close`. `codes` is the folder of the archives."""
 
     def __init__(

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 import gpq
 from gpq.control.answers.reader import Reader
-from gpq.control.counters import Tally
+from gpq.control.counters import Counters
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, JobState
 from gpq.daemon.metrics import servers
 from gpq.daemon.metrics.families import Row, counter, gauge, histogram
@@ -27,14 +27,14 @@ from gpq.rpc.job_answers import JobView
 LIVE = [state for state in JobState if state not in TERMINAL]
 
 
-class Look(NamedTuple):
+class Scrape(NamedTuple):
     """What one scrape is made of: the snapshot, and what was counted up to it."""
 
     reader: Reader
-    tally: Tally
+    tally: Counters
 
 
-def registry(look: Callable[[], Look], policy: str) -> CollectorRegistry:
+def registry(look: Callable[[], Scrape], policy: str) -> CollectorRegistry:
     """Everything that the daemon tells, its own process included."""
     collectors = CollectorRegistry(auto_describe=False)
     collectors.register(Cluster(look, policy))
@@ -45,7 +45,7 @@ def registry(look: Callable[[], Look], policy: str) -> CollectorRegistry:
 class Cluster(Collector):
     """Collected by one thread at a time."""
 
-    def __init__(self, look: Callable[[], Look], policy: str) -> None:
+    def __init__(self, look: Callable[[], Scrape], policy: str) -> None:
         self._look = look
         self._policy = policy
         # as told last: a counter never falls, though an end may be told late
@@ -67,7 +67,7 @@ class Cluster(Collector):
             [((gpq.__version__, self._policy, ".".join(map(str, sys.version_info[:3]))), 1.0)],
         )
 
-    def _counted(self, look: Look) -> Iterator[Metric]:
+    def _counted(self, look: Scrape) -> Iterator[Metric]:
         tally, reader, users = look.tally, look.reader, _known_users(look)
         yield histogram(
             "gpq_round_duration_seconds", "Time that rounds took to decide.", tally.rounds
@@ -112,7 +112,7 @@ class Cluster(Collector):
             rows: list[Row] = [((user,), counts.get(user, 0)) for user in users]
             yield counter(name, documentation, ["user"], rows)
 
-    def _attained(self, look: Look) -> Mapping[str, float]:
+    def _attained(self, look: Scrape) -> Mapping[str, float]:
         totals = dict(look.tally.gpu_seconds)
         for job in look.reader.snapshot.jobs.values():
             totals[job.spec.user] = totals.get(job.spec.user, 0.0) + job.service_at(look.reader.now)
@@ -121,14 +121,14 @@ class Cluster(Collector):
         return self._gpu_seconds
 
 
-def _known_users(look: Look) -> list[str]:
+def _known_users(look: Scrape) -> list[str]:
     """Whoever has a live job, or had one since the daemon's start: their series begin at 0, and
     stay."""
     live = {job.spec.user for job in look.reader.snapshot.jobs.values()}
     return sorted(live | {user for user, _ in look.tally.ended})
 
 
-def _jobs(look: Look) -> Iterator[Metric]:
+def _jobs(look: Scrape) -> Iterator[Metric]:
     """The queue by state and user, zeros too."""
     jobs = look.reader.snapshot.jobs.values()
     counts = Counter((str(job.state), job.spec.user) for job in jobs)

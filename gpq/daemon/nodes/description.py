@@ -8,10 +8,10 @@ from typing import Any
 
 from gpq_agent import wire
 
-from gpq.core.model.nodes import Node, NodeState, Stranger
+from gpq.core.model.nodes import Node, NodeState, Orphan
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import Seconds
-from gpq.core.rounds.reconcile import Fate, fate
+from gpq.core.rounds.reconcile import AttemptVerdict, fate
 from gpq.daemon.nodes import decode
 from gpq.daemon.nodes.decode import ALIVE, Info, Key
 from gpq.daemon.nodes.settings import NodeSettings
@@ -60,7 +60,9 @@ def storage_of(hello: Mapping[str, Any]) -> str:
     return str(hello.get("storage") or "")
 
 
-def _foreign_reasons(attempts: Mapping[Key, Info], fates: Mapping[Key, Fate]) -> dict[str, str]:
+def _foreign_reasons(
+    attempts: Mapping[Key, Info], fates: Mapping[Key, AttemptVerdict]
+) -> dict[str, str]:
     """Why devices are not to be had, by device."""
     reasons: dict[str, str] = {}
     for key, info in attempts.items():
@@ -70,29 +72,29 @@ def _foreign_reasons(attempts: Mapping[Key, Info], fates: Mapping[Key, Fate]) ->
     return reasons
 
 
-def _reason(key: Key, attempt_fate: Fate) -> str:
+def _reason(key: Key, attempt_fate: AttemptVerdict) -> str:
     """Why nobody else gets the devices of a living attempt; "" where that is known anyway."""
     name = wire.attempt_key(*key)
     match attempt_fate:
-        case Fate.STRANGER:
+        case AttemptVerdict.STRANGER:
             return f"attempt {name}, which is not in this daemon's database, runs on it"
-        case Fate.OVER:
+        case AttemptVerdict.OVER:
             return f"attempt {name}, which was given up, is still being ended on it"
         case _:
             return ""
 
 
 def _strangers(
-    attempts: Mapping[Key, Info], fates: Mapping[Key, Fate], folder: str
-) -> tuple[Stranger, ...]:
+    attempts: Mapping[Key, Info], fates: Mapping[Key, AttemptVerdict], folder: str
+) -> tuple[Orphan, ...]:
     """What is committed a moment later is none: no job is started before it is."""
     return tuple(
-        Stranger(
+        Orphan(
             *key,
             since=decode.real(info.get("started_at") or 0.0),
             pid=decode.whole(info.get("pid") or 0),
             folder=f"{folder}/{wire.attempt_key(*key)}",
         )
         for key, info in sorted(attempts.items())
-        if fates[key] is Fate.STRANGER
+        if fates[key] is AttemptVerdict.STRANGER
     )

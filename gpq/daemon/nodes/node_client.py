@@ -19,7 +19,7 @@ from gpq.connectors.base import Connector
 from gpq.core.model.nodes import FIRST_CONTACT
 from gpq.core.model.units import Seconds
 from gpq.daemon.nodes.link import Link, LinkLost, Reply, Send
-from gpq.daemon.nodes.session import Conversation
+from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import GpqError, NodeSilent, Refused
 
@@ -40,7 +40,7 @@ class NodeClient:
         ports: NodePorts,
     ) -> None:
         self.node = settings.node
-        self.conversation = Conversation(settings, ports)
+        self.conversation = NodeSession(settings, ports)
         self._connector = connector
         self._arguments = list(arguments)
         self._connecting: Link | None = None

@@ -15,7 +15,7 @@ from gpq.core.model.nodes import Node
 from gpq.core.model.profile import RankPulse
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
-from gpq.core.rounds.reconcile import Fate, fate, is_lost
+from gpq.core.rounds.reconcile import AttemptVerdict, fate, is_lost
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes import decode
 from gpq.daemon.nodes.decode import ENDED, Info, Key
@@ -122,7 +122,7 @@ class Observer:
         (`drained`)."""
         job_id, attempt, state = JobId(info["job"]), int(info["attempt"]), info["state"]
         key, now = (job_id, attempt), self._clock.now()
-        if fate(snapshot, self.node, *key) is not Fate.LIVE:
+        if fate(snapshot, self.node, *key) is not AttemptVerdict.LIVE:
             return []
         job = snapshot.jobs[job_id]
         events: list[Event] = []
@@ -183,7 +183,7 @@ class Observer:
         """The end of an attempt that was given up by its lease: for the journal alone."""
         if not info.get("lease") or info["state"] not in ENDED or key in self._ends:
             return []
-        if fate(snapshot, self.node, *key) is not Fate.OVER:
+        if fate(snapshot, self.node, *key) is not AttemptVerdict.OVER:
             return []
         return [self._end(key, info, stamp)]
 

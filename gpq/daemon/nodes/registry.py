@@ -20,7 +20,7 @@ from gpq.policies.registry import POLICIES
 from gpq.rpc.node_answers import Reloaded
 
 
-class Fleet:
+class NodeRegistry:
     """`settings` is config.toml as it was read, `fingerprint` of the file then."""
 
     def __init__(

@@ -21,7 +21,7 @@ from gpq.core.model.nodes import NOT_YET, Node
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.planning import CANCEL_GRACE
-from gpq.core.rounds.reconcile import Fate, fate, standing
+from gpq.core.rounds.reconcile import AttemptVerdict, fate, standing
 from gpq.daemon.nodes import decode
 from gpq.daemon.nodes.decode import ALIVE, Info, Key
 from gpq.daemon.nodes.environment_looks import EnvironmentLooks
@@ -39,7 +39,7 @@ OWNER_LOOK: Seconds = 2.0  # between two looks at the GPUs of a server that is s
 LEASE_SHARE = 0.25  # of the shortest lease, after which a watch answers at the latest
 
 
-class Conversation:
+class NodeSession:
     """Over as many connections as it takes: `attempt`, `begin` with a line, replies to what was
     sent, `over`.
 
@@ -282,16 +282,16 @@ class Conversation:
         """The order by which an attempt that is over is let go of."""
         name = f"{key[0]}.{key[1]}"
         match fate(snapshot, self.node, *key):
-            case Fate.STRANGER:
+            case AttemptVerdict.STRANGER:
                 self._observer.note(
                     f"attempt {name} is not in this daemon's database; it is left alone"
                 )
-            case Fate.OVER if info["state"] in ALIVE:
+            case AttemptVerdict.OVER if info["state"] in ALIVE:
                 self._observer.note(
                     f"attempt {name} lives on though its end is recorded; it is killed"
                 )
                 return Stop(*key, (self.node,), StopReason.CANCEL, "kill", CANCEL_GRACE)
-            case Fate.OVER if not self._observer.is_late(key):
+            case AttemptVerdict.OVER if not self._observer.is_late(key):
                 return Forget(*key, (self.node,))
         return None
 

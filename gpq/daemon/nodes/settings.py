@@ -11,7 +11,7 @@ from gpq.core.model.jobs import Attributes
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
-from gpq.daemon.clock.epoch import UNNAMED, Reign
+from gpq.daemon.clock.epoch import UNNAMED, DaemonEpoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,5 +40,5 @@ class NodePorts:
     clock: Clock
     inbox: Callable[[Sequence[Event]], None]
     view: Callable[[], Snapshot]
-    reign: Reign = UNNAMED
+    reign: DaemonEpoch = UNNAMED
     ready: Callable[[Launch], bool] = lambda launch: True

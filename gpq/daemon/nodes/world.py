@@ -25,7 +25,7 @@ from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
-from gpq.daemon.clock.epoch import UNNAMED, Reign
+from gpq.daemon.clock.epoch import UNNAMED, DaemonEpoch
 from gpq.daemon.files.staging import Stager
 from gpq.daemon.nodes.decode import Key
 from gpq.daemon.nodes.leases import LeaseWatch
@@ -49,7 +49,7 @@ class LiveWorld:
         home: str,
         clock: Clock | None = None,
         attributes: Attributes | None = None,
-        reign: Reign = UNNAMED,
+        reign: DaemonEpoch = UNNAMED,
         log_limit: int = 0,
         setup_limit: Seconds = 600.0,
     ) -> None:

@@ -34,7 +34,7 @@ MOST_HEADLINES = 50  # of one letter
 WITH_LOG = ("retry", "fail", "end")  # words after which a log says something
 
 
-class Letter(NamedTuple):
+class Notification(NamedTuple):
     title: str
     body: str
 
@@ -93,7 +93,9 @@ def headline(job: Job, word: str, fact: str) -> str:
     return outcome
 
 
-def letter(job: Job, word: str, fact: str, lines: Sequence[str], note: str, now: Seconds) -> Letter:
+def letter(
+    job: Job, word: str, fact: str, lines: Sequence[str], note: str, now: Seconds
+) -> Notification:
     """About one fact. `lines`: the end of its log, fit to be sent; `note`: why there are none."""
     details = [f"user {job.spec.user}"]
     if job.placement is not None and job.state in HOLDS_DEVICES:
@@ -113,12 +115,12 @@ def letter(job: Job, word: str, fact: str, lines: Sequence[str], note: str, now:
         body += ["", note]
     if word in WITH_LOG:
         body += ["", f"gpq logs {job.id}"]
-    return Letter(f"gpq: {headline(job, word, fact)}"[:150], "\n".join(body))
+    return Notification(f"gpq: {headline(job, word, fact)}"[:150], "\n".join(body))
 
 
-def digest(headlines: Sequence[str]) -> Letter:
+def digest(headlines: Sequence[str]) -> Notification:
     """About many at once."""
     lines = [*headlines[:MOST_HEADLINES]]
     if len(headlines) > MOST_HEADLINES:
         lines.append(f"and {len(headlines) - MOST_HEADLINES} more: gpq status")
-    return Letter(f"gpq: {len(headlines)} news of jobs", "\n".join(lines))
+    return Notification(f"gpq: {len(headlines)} news of jobs", "\n".join(lines))

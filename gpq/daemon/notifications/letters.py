@@ -10,7 +10,7 @@ from gpq.core.model.events import Launched
 from gpq.core.model.jobs import Job
 from gpq.core.model.units import JobId, Seconds
 from gpq.daemon.notifications import announcement, redaction
-from gpq.daemon.notifications.announcement import Letter
+from gpq.daemon.notifications.announcement import Notification
 from gpq.daemon.notifications.journal import JournalReader
 from gpq.daemon.notifications.outbox import Message
 from gpq.daemon.service.logs import Tail
@@ -30,7 +30,7 @@ class LetterWriter:
         self._now = now
         self._lines = lines
 
-    def letter(self, batch: Sequence[Message]) -> Letter | None:
+    def letter(self, batch: Sequence[Message]) -> Notification | None:
         """None where nothing is known of the jobs any more."""
         jobs = {
             name: job

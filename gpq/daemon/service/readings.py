@@ -18,7 +18,7 @@ from gpq.control.answers import (
 from gpq.control.answers.completion import words
 from gpq.control.answers.reader import Reader
 from gpq.control.controller import Controller
-from gpq.control.counters import Tally
+from gpq.control.counters import Counters
 from gpq.control.requests import drain, reserve
 from gpq.control.selectors import resolve, single
 from gpq.core.accounting.fairness import JobFairness, known_fairness
@@ -71,7 +71,7 @@ class Readings:
             requests.Complete: self._complete,
         }
 
-    def look(self) -> tuple[Reader, Tally]:
+    def look(self) -> tuple[Reader, Counters]:
         """The newest snapshot and what was counted up to it. From any thread."""
         with self._controller.changed:
             snapshot, tally = self._controller.snapshot, self._controller.tally

@@ -22,7 +22,7 @@ from gpq.control.selectors import resolve
 from gpq.core.feasibility.checkpoints import Staging
 from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, NodeId
-from gpq.daemon.nodes.registry import Fleet
+from gpq.daemon.nodes.registry import NodeRegistry
 from gpq.daemon.service.changes import Changes, Handlers
 from gpq.daemon.service.logs import Tail
 from gpq.daemon.service.readings import Readings
@@ -38,7 +38,7 @@ MAX_ERRAND = 120.0  # seconds
 
 
 @dataclass(frozen=True)
-class About:
+class DaemonFacts:
     """What the daemon knows of itself."""
 
     config: Config
@@ -60,8 +60,8 @@ class Service:
         controller: Controller,
         past: History,
         tail: Tail,
-        about: About,
-        fleet: Fleet,
+        about: DaemonFacts,
+        fleet: NodeRegistry,
         end: Callable[[], None],
         errand: Callable[[NodeId, str, Mapping[str, object], float], dict[str, Any]],
         staging: Callable[[JobId], Staging | None] = lambda job: None,

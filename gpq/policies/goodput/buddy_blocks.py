@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.model.placements import Shape
-from gpq.policies.goodput.valuation import Valued
+from gpq.policies.goodput.valuation import Valuation
 from gpq.policies.solvers.knapsack import Answer, Item, exactly, solve
 
 MOST_CELLS = 200_000  # states x options of a knapsack with classes: a few milliseconds
@@ -104,7 +104,7 @@ def blocks_of(free: Mapping[str, Sequence[int]]) -> Blocks:
 
 
 def programme(
-    choices: Sequence[Valued], capacities: Mapping[str, int]
+    choices: Sequence[Valuation], capacities: Mapping[str, int]
 ) -> tuple[list[Item], list[int]]:
     """The knapsack by sums of GPUs, of the shapes that always fit together."""
     numbers = {name: number for number, name in enumerate(capacities)}
@@ -120,7 +120,7 @@ def programme(
     return items, list(capacities.values())
 
 
-def choose(choices: Sequence[Valued], blocks: Blocks) -> list[int] | None:
+def choose(choices: Sequence[Valuation], blocks: Blocks) -> list[int] | None:
     """The best option of each choice by the sum of GPUs; by blocks, of those sizes for which it
     does not fit otherwise: positions in each choice's shapes. None where nothing fits. Where
     telling blocks apart would take too long, what is chosen may still find no place."""
@@ -143,7 +143,7 @@ Class = tuple[str, int, int]  # type, largest block, devices
 
 
 def _by_blocks(
-    choices: Sequence[Valued], blocks: Blocks, classes: Sequence[Class]
+    choices: Sequence[Valuation], blocks: Blocks, classes: Sequence[Class]
 ) -> Answer | None:
     """None where it would take too long, or nothing fits."""
     menus = _block_menus(choices, blocks, classes)
@@ -167,7 +167,7 @@ def _by_blocks(
 
 
 def _block_menus(
-    choices: Sequence[Valued], blocks: Blocks, classes: Sequence[Class]
+    choices: Sequence[Valuation], blocks: Blocks, classes: Sequence[Class]
 ) -> dict[int, tuple[Ints, Ints]]:
     """By menu, for each way to lie in blocks: (the option, what it takes from each class)."""
     homes: dict[Shape | None, list[tuple[int, ...]]] = {None: [(0,) * len(classes)]}

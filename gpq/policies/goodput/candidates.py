@@ -23,7 +23,7 @@ from gpq.core.feasibility.shapes import (
     shape_on,
     supply,
 )
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Level, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, Level
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
@@ -92,7 +92,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class Contest:
     """`fixed_shapes`: of jobs that keep what they have. `free`: what is left for the others,
     devices of each node, by type ("" where all are one). `capacities`: their sums."""
 
@@ -105,7 +105,7 @@ class Field:
         return {name: sum(counts) for name, counts in self.free.items()}
 
 
-def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Field:
+def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Contest:
     """Everything that is to be decided in this round. `reach`: no shape with more replicas than
     this is looked at, but the one that the job has; default: all shapes are."""
     fixed_shapes = _fixed_shapes(snapshot)
@@ -123,7 +123,7 @@ def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Fi
     candidates = [
         _candidate(job, offers[kind], limits.get(job.id), snapshot) for job, kind in job_kinds
     ]
-    return Field(fixed_shapes, tuple(candidates), _free(snapshot, offers, jobs))
+    return Contest(fixed_shapes, tuple(candidates), _free(snapshot, offers, jobs))
 
 
 def _fixed_shapes(snapshot: Snapshot) -> dict[JobId, Shape]:
@@ -131,7 +131,8 @@ def _fixed_shapes(snapshot: Snapshot) -> dict[JobId, Shape]:
     return {
         job.id: shape_on(job.placement, snapshot)
         for job in snapshot.jobs.values()
-        if job.placement is not None and (job.wish is not Wish.RUN or is_fixed(job, snapshot))
+        if job.placement is not None
+        and (job.wish is not DesiredState.RUN or is_fixed(job, snapshot))
     }
 
 
@@ -150,7 +151,7 @@ def _ready(snapshot: Snapshot, name: JobId) -> bool:
         return True
     if (
         job.state is not JobState.PENDING
-        or job.wish is not Wish.RUN
+        or job.wish is not DesiredState.RUN
         or snapshot.now < job.not_before
     ):
         return False

@@ -15,7 +15,7 @@ from gpq.core.model.jobs import Job
 from gpq.core.model.profile import Noise, Prior
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.goodput.candidates import Candidate
-from gpq.policies.goodput.round_cache import Memory, Shapes
+from gpq.policies.goodput.round_cache import RoundCache, Shapes
 
 Question = tuple[Candidate, Prior | None, float]  # and the GPUs at which it is expected to go on
 
@@ -25,12 +25,12 @@ LATER = 0.75
 
 
 @dataclass
-class Outlook:
+class Forecast:
     """Tables of goodput, the mean over LOOK_AHEAD; as they are now where no growth is known. Keeps
     unchanged ones."""
 
-    now: Memory = field(default_factory=Memory)
-    later: Memory = field(default_factory=Memory)
+    now: RoundCache = field(default_factory=RoundCache)
+    later: RoundCache = field(default_factory=RoundCache)
     _means: dict[JobId, tuple[GoodputTable, GoodputTable, GoodputTable]] = field(
         default_factory=dict
     )

@@ -19,12 +19,12 @@ from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
 from gpq.policies.goodput.buddy_blocks import Blocks, blocks_of, choose, programme
-from gpq.policies.goodput.candidates import Candidate, Field, field_of, menu_of
-from gpq.policies.goodput.forecast import Outlook
+from gpq.policies.goodput.candidates import Candidate, Contest, field_of, menu_of
+from gpq.policies.goodput.forecast import Forecast
 from gpq.policies.goodput.valuation import (
     Array,
     Group,
-    Valued,
+    Valuation,
     groups_of,
     growth,
     growth_cap,
@@ -49,7 +49,7 @@ class Goodput:
     be moved keep what they have.
     """
 
-    outlook: Outlook = field(default_factory=Outlook)
+    outlook: Forecast = field(default_factory=Forecast)
     name: str = "goodput"
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
@@ -63,7 +63,7 @@ class Goodput:
         round_field, valuations = self._valued(type_transfer.informed(snapshot))
         return programme(valuations, round_field.capacities)
 
-    def _valued(self, snapshot: Snapshot) -> tuple[Field, list[Valued]]:
+    def _valued(self, snapshot: Snapshot) -> tuple[Contest, list[Valuation]]:
         config = snapshot.config
         self.outlook.forget_others(snapshot.jobs)
         models.expect(len(snapshot.jobs))
@@ -86,7 +86,7 @@ class Goodput:
         times_by_group = [_times_to_end(group, config) for group in groups]
         ends = _ends(groups, times_by_group)
         weight = weights(candidates, ends, shares, snapshot.now, config)
-        valuations: dict[JobId, Valued] = {}
+        valuations: dict[JobId, Valuation] = {}
         for group, times in zip(groups, times_by_group, strict=True):
             bringing = _bringing(snapshot, group)
             for valuation in value(
@@ -170,7 +170,7 @@ def _with_prior(candidate: Candidate, prior: Prior | None) -> Candidate:
 
 
 def solved(
-    snapshot: Snapshot, round_field: Field, valuations: Sequence[Valued]
+    snapshot: Snapshot, round_field: Contest, valuations: Sequence[Valuation]
 ) -> dict[JobId, Shape]:
     """The best choice that can also be placed: counts that fit the sum may not fit the nodes, so
     what cannot be placed is withdrawn and the rest chosen anew."""
@@ -196,7 +196,7 @@ def solved(
     return allocation
 
 
-def _allocation(choices: Sequence[Valued], blocks: Blocks) -> dict[JobId, Shape]:
+def _allocation(choices: Sequence[Valuation], blocks: Blocks) -> dict[JobId, Shape]:
     """The best choice; nothing at all where none fits."""
     options = choose(choices, blocks) or [choice.shapes.index(None) for choice in choices]
     shapes = {
@@ -205,7 +205,7 @@ def _allocation(choices: Sequence[Valued], blocks: Blocks) -> dict[JobId, Shape]
     return {name: shape for name, shape in shapes.items() if shape is not None}
 
 
-def _without(valuation: Valued, shape: Shape) -> Valued:
+def _without(valuation: Valuation, shape: Shape) -> Valuation:
     """The choice less a shape that found no place, and less the larger ones that span nodes if it
     does."""
     columns = [
@@ -214,7 +214,7 @@ def _without(valuation: Valued, shape: Shape) -> Valued:
         if option is None or not _is_no_smaller(option, shape)
     ]
     tidy = sum(i < valuation.menu.tidy for i in columns)
-    return Valued(
+    return Valuation(
         valuation.job,
         menu_of(tuple(valuation.shapes[i] for i in columns), tidy),
         valuation.values[columns],

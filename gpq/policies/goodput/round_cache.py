@@ -17,7 +17,7 @@ Shapes = tuple[Shape, ...]
 
 
 @dataclass
-class Memory:
+class RoundCache:
     """Answers as `estimates.tables`. Knows a profile again by its parts."""
 
     _answers: dict[JobId, tuple[Profile, Shapes, GoodputTable | None]] = field(default_factory=dict)

@@ -39,7 +39,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Valued:
+class Valuation:
     """What each shape on its menu is worth to a job; the present one first, then nothing."""
 
     job: JobId
@@ -98,7 +98,7 @@ def value(
     times: Array,
     capacities: Mapping[str, int],
     bringing: Array | None = None,
-) -> list[Valued]:
+) -> list[Valuation]:
     """`times`: seconds to the declared end, rows x options, infinite where that is not known.
     `bringing`: those that a restart takes longer where files must be brought first, likewise."""
     speeds = speeds_of(group)
@@ -130,7 +130,7 @@ def value(
                 options.menus.clear()
             entry = options.menus[key] = _menu(options, row_column, mask)
         order, menu = entry
-        valuations.append(Valued(row.job.id, menu, row_values.take(order)))
+        valuations.append(Valuation(row.job.id, menu, row_values.take(order)))
     return valuations
 
 

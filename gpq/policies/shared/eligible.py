@@ -17,7 +17,7 @@ from gpq.core.feasibility.shapes import (
     shape_on,
     supply,
 )
-from gpq.core.model.jobs import ANY_NUMBER, HOLDS_DEVICES, Job, JobState, Wish, arrival
+from gpq.core.model.jobs import ANY_NUMBER, HOLDS_DEVICES, DesiredState, Job, JobState, arrival
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
@@ -44,7 +44,7 @@ def priority_weight(job: Job) -> float:
 
 
 def _is_eligible(job: Job, snapshot: Snapshot) -> bool:
-    if job.wish is not Wish.RUN:
+    if job.wish is not DesiredState.RUN:
         return False
     if job.state in HOLDS_DEVICES:
         return not is_fixed(job, snapshot)

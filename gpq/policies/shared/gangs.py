@@ -16,7 +16,7 @@ from gpq.core.model.jobs import Allotment, Job, Level
 from gpq.core.model.placements import Layout, Placement
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.core.placement.free_devices import Board, Counts, emptiest
+from gpq.core.placement.free_devices import Counts, FreeDevices, emptiest
 from gpq.core.placement.placement import placeable
 from gpq.policies.shared.eligible import eligible
 
@@ -58,8 +58,8 @@ class Seats:
         }
         self._provisional_seats: dict[JobId, Placement] = {}
         self._sitters: dict[tuple[NodeId, DeviceId], JobId] = {}
-        self._empty = Board(snapshot)
-        self._free = Board(snapshot, self._fixed_seats)  # less what is kept
+        self._empty = FreeDevices(snapshot)
+        self._free = FreeDevices(snapshot, self._fixed_seats)  # less what is kept
         self._vacancies = self._free.copy()  # less the seats as well
 
     def admit(self, job: Job, avoid: Placement | None = None) -> bool:
@@ -141,7 +141,7 @@ class Seats:
         self._provisional_seats[name] = seat
         self._sitters.update(dict.fromkeys(seat.devices, name))
 
-    def _reseat(self, order: Iterable[JobId], board: Board) -> dict[JobId, Placement] | None:
+    def _reseat(self, order: Iterable[JobId], board: FreeDevices) -> dict[JobId, Placement] | None:
         """These jobs, one after the other, on a board, which is used up; None if they do not
         fit."""
         seats: dict[JobId, Placement] = {}
@@ -153,7 +153,7 @@ class Seats:
             board.take(seat)
         return seats
 
-    def _sit(self, job: Job, board: Board) -> Placement | None:
+    def _sit(self, job: Job, board: FreeDevices) -> Placement | None:
         """Where nobody has to leave first, if that takes no more nodes and the policy does not want
         it spread."""
         seat = self._find(job, board)
@@ -164,7 +164,7 @@ class Seats:
             return at_once
         return seat
 
-    def _find(self, job: Job, board: Board, *, idle: bool = False) -> Placement | None:
+    def _find(self, job: Job, board: FreeDevices, *, idle: bool = False) -> Placement | None:
         """On the type with most free devices, on one node if it can be, else for a script on the
         emptiest nodes."""
         kinds = [board.kind(job, gpu_type) for gpu_type in shape_types(self._snapshot)]

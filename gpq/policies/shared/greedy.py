@@ -10,7 +10,7 @@ from gpq.core.model.jobs import Allotment
 from gpq.core.model.placements import Layout, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.placement.free_devices import Board, emptiest
+from gpq.core.placement.free_devices import FreeDevices, emptiest
 from gpq.policies.shared.sizing import Contender
 
 Gain = Callable[[int], float]  # of k + 1 GPUs over k, in whatever the policy counts
@@ -81,9 +81,9 @@ def layouts(
         for c in contenders
         if c.job.placement is not None and replicas.get(c.job.id) == c.job.replicas
     }
-    homes = _laid_out(contenders, replicas, Board(snapshot, fixed_jobs), stayers)
+    homes = _laid_out(contenders, replicas, FreeDevices(snapshot, fixed_jobs), stayers)
     if any(c.job.id in replicas and c.job.id not in homes for c in contenders):
-        new_homes = _laid_out(contenders, replicas, Board(snapshot, fixed_jobs), set())
+        new_homes = _laid_out(contenders, replicas, FreeDevices(snapshot, fixed_jobs), set())
         if len(new_homes) > len(homes):
             return new_homes
     return homes
@@ -92,7 +92,7 @@ def layouts(
 def _laid_out(
     contenders: Sequence[Contender],
     replicas: Mapping[JobId, int],
-    board: Board,
+    board: FreeDevices,
     stayers: set[JobId],
 ) -> dict[JobId, Layout]:
     homes = _old_homes(contenders, board, stayers)
@@ -110,7 +110,7 @@ def _laid_out(
 
 
 def _old_homes(
-    contenders: Sequence[Contender], board: Board, stayers: set[JobId]
+    contenders: Sequence[Contender], board: FreeDevices, stayers: set[JobId]
 ) -> dict[JobId, Layout]:
     """Of those that stay where they are; their devices are taken from the board."""
     homes: dict[JobId, Layout] = {}
@@ -130,7 +130,7 @@ def _turn(contender: Contender, count: int) -> int:
     return -count
 
 
-def _emptiest(board: Board, contender: Contender, count: int) -> Layout | None:
+def _emptiest(board: FreeDevices, contender: Contender, count: int) -> Layout | None:
     """That many GPUs on the nodes with most free ones, or as many as there are if these are enough
     for its least."""
     parts = emptiest(board.counts(board.kind(contender.job, contender.gpu_type)), count)

@@ -13,7 +13,7 @@ from gpq.core.model.jobs import Allotment, Job, Level
 from gpq.core.model.placements import Layout, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.core.placement.free_devices import Board, Counts
+from gpq.core.placement.free_devices import Counts, FreeDevices
 from gpq.core.placement.placement import placeable
 from gpq.policies.shared.eligible import Contest
 
@@ -33,7 +33,7 @@ def pack(
     (best fit): shapes of powers of two on equal nodes thus always find room. `loose`: a script may
     come to lie on more nodes than its shape says.
     """
-    board = Board(snapshot, fixed_shapes)
+    board = FreeDevices(snapshot, fixed_shapes)
     stayers = _stayers(snapshot, shapes, loose)
     reservations = np.zeros(len(board.nodes), dtype=np.int64)
     for name in stayers:
@@ -106,14 +106,14 @@ def _stays(snapshot: Snapshot, job: Job, shape: Shape, loose: bool) -> bool:
     ) and (loose or current_shape.nodes == shape.nodes)
 
 
-def _reserve(board: Board, job: Job, reservations: Counts, sign: int) -> None:
+def _reserve(board: FreeDevices, job: Job, reservations: Counts, sign: int) -> None:
     for node, devices in job.placement.parts if job.placement else ():
         at = board.index.get(node)
         if at is not None:
             reservations[at] += sign * len(devices)
 
 
-def _where_it_is(board: Board, job: Job, shape: Shape) -> Layout | None:
+def _where_it_is(board: FreeDevices, job: Job, shape: Shape) -> Layout | None:
     """Its own nodes, if none of its devices is given."""
     assert job.placement is not None
     for node, devices in job.placement.parts:
@@ -125,7 +125,9 @@ def _where_it_is(board: Board, job: Job, shape: Shape) -> Layout | None:
     return Layout(job.placement.counts, shape.gpu_type)
 
 
-def _seat(board: Board, job: Job, shape: Shape, reservations: Counts, loose: bool) -> Layout | None:
+def _seat(
+    board: FreeDevices, job: Job, shape: Shape, reservations: Counts, loose: bool
+) -> Layout | None:
     free = board.counts(board.kind(job, shape.gpu_type))
     unclaimed = np.maximum(free - reservations, 0)
     loose = loose and job.spec.level is Level.SCRIPT

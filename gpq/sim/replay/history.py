@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from gpq.core.goodput.models import model_of
-from gpq.core.model.jobs import TERMINAL, Job, JobState, Wish
+from gpq.core.model.jobs import TERMINAL, DesiredState, Job, JobState
 from gpq.core.model.nodes import Device, Node, NodeState
 from gpq.core.model.snapshot import Config
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
@@ -94,7 +94,7 @@ def _name(job: Job) -> str:
 def _unfit(job: Job, now: Seconds) -> str:
     if job.attempt == 0:
         return "never ran"
-    if job.state is JobState.CANCELLED or job.wish is Wish.CANCEL:
+    if job.state is JobState.CANCELLED or job.wish is DesiredState.CANCEL:
         return "cancelled"
     if _run_seconds(job, now) <= 0 or _replicas(job) == 0:
         return "without run time"

@@ -31,7 +31,7 @@ from gpq.sim.replay.isolated_runtime import Alone
 from gpq.sim.replay.oracle import TrueOracle
 from gpq.sim.replay.outcomes import JobOutcome, Outcome
 from gpq.sim.replay.rules import Rules
-from gpq.sim.replay.sim_job import Guest, arrive
+from gpq.sim.replay.sim_job import SimJob, arrive
 
 IDLE_ROUNDS = 100_000  # without any job holding a GPU: the policy starves them
 IDLE_AT_THE_END = 10  # the same once nobody is to come, so that nothing will change
@@ -89,8 +89,8 @@ class Replay:
         self.to_come = sorted(enumerate(tasks, 1), key=lambda item: (item[1].at, item[0]))[::-1]
         self.left = len(tasks)
         self.now: Seconds = 0.0
-        self.guests: dict[JobId, Guest] = {}
-        self.ended: dict[JobId, Guest] = {}
+        self.guests: dict[JobId, SimJob] = {}
+        self.ended: dict[JobId, SimJob] = {}
         self.priors: Mapping[str, Prior] = {}
         self.round_seconds: list[Seconds] = []
         self.alone = Alone(rules.nodes)
@@ -144,7 +144,7 @@ class Replay:
             if guest.running.ended_at is not None:
                 self._end(name)
 
-    def _count_goodput(self, guest: Guest, seconds: Seconds) -> None:
+    def _count_goodput(self, guest: SimJob, seconds: Seconds) -> None:
         if guest.running.placement is not None:
             unit_speed = self.alone.speed_on_one(
                 guest.running.task.truth, guest.running.gpu_type, guest.running.epoch
@@ -232,7 +232,7 @@ class Replay:
         ends = np.array([guest.running.ended_at for guest in guests], dtype=np.float64)
         return tuple(self._outcome(guest, begins, ends) for guest in guests)
 
-    def _outcome(self, guest: Guest, begins: Array, ends: Array) -> JobOutcome:
+    def _outcome(self, guest: SimJob, begins: Array, ends: Array) -> JobOutcome:
         task, running = guest.running.task, guest.running
         end, start = running.ended_at, guest.first_start
         assert end is not None

@@ -34,7 +34,7 @@ PROFILED_WEIGHT = 10.0
 
 
 @dataclass
-class Guest:
+class SimJob:
     """One job that has arrived."""
 
     running: Running
@@ -165,7 +165,7 @@ def arrive(
     rules: Rules,
     types: Sequence[str],
     taught: Callable[[Job], Job],
-) -> Guest:
+) -> SimJob:
     """A job that was just submitted to a policy with these `traits`, on a cluster of GPUs of these
     `types`."""
     rng = None
@@ -180,7 +180,7 @@ def arrive(
     if task.habits:
         profile = with_habits(profile, task.habits)
     job = Job(number, _spec(task, traits), task.at, profile=profile)
-    return Guest(running, job, rules, taught, logs_loss=traits.by_loss)
+    return SimJob(running, job, rules, taught, logs_loss=traits.by_loss)
 
 
 def _fixed_batch(task: Task, traits: Entry) -> int:

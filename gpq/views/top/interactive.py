@@ -43,7 +43,7 @@ NO_LOWER = 18  # lines below which fairness and changes are left out
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ListView:
     """What of the list is looked at."""
 
     selected: int | None = None  # the job under the cursor
@@ -53,12 +53,12 @@ class Look:
     filter: str = ""
 
 
-def titles(rows: Sequence[JobView], look: Look, width: int) -> list[str]:
+def titles(rows: Sequence[JobView], look: ListView, width: int) -> list[str]:
     """The columns that there is room for and something in."""
     return job_columns.titles(rows, width, LAST, look.sort)
 
 
-def ordered(jobs: Sequence[JobView], look: Look) -> list[JobView]:
+def ordered(jobs: Sequence[JobView], look: ListView) -> list[JobView]:
     """Rows of which the sorted column is not known come last, whichever way it is sorted."""
     if not look.sort:
         if "sort=" in look.filter:
@@ -70,12 +70,12 @@ def ordered(jobs: Sequence[JobView], look: Look) -> list[JobView]:
     return [*(job for _, job in values), *(job for job in jobs if key(job) is None)]
 
 
-def place(rows: Sequence[JobView], look: Look) -> int:
+def place(rows: Sequence[JobView], look: ListView) -> int:
     """Of the cursor; that of a job that is gone is 0."""
     return next((index for index, job in enumerate(rows) if job.id == look.selected), 0)
 
 
-def first_row(rows: Sequence[JobView], look: Look, room: int) -> int:
+def first_row(rows: Sequence[JobView], look: ListView, room: int) -> int:
     """The row at the top with which the cursor is seen, moved as little as can be."""
     position = place(rows, look)
     first = min(max(look.first, position - room + 1), position)
@@ -100,7 +100,7 @@ def _lines(view: TopView, jobs: int, height: int) -> tuple[int, int, int]:
 
 
 def picture(
-    view: TopView, rows: list[JobView], look: Look, past: Past, width: int, height: int
+    view: TopView, rows: list[JobView], look: ListView, past: Past, width: int, height: int
 ) -> RenderableType:
     """`rows`: the jobs of `view` in order. What stands above and below it is not counted in
     `height`."""
@@ -118,7 +118,7 @@ def picture(
     return Group(*parts)
 
 
-def _title(rows: Sequence[JobView], first: int, count: int, look: Look, width: int) -> Text:
+def _title(rows: Sequence[JobView], first: int, count: int, look: ListView, width: int) -> Text:
     """`goodput  1-8 of 60  by ETA, descending  /user=ana`."""
     parts = ["goodput"]
     if count < len(rows):
@@ -131,7 +131,9 @@ def _title(rows: Sequence[JobView], first: int, count: int, look: Look, width: i
     return Text(plain.cut("  ".join(parts), max(width - 8, 7), plain.ellipsis()))
 
 
-def _table(rows: list[JobView], first: int, room: int, look: Look, width: int) -> RenderableType:
+def _table(
+    rows: list[JobView], first: int, room: int, look: ListView, width: int
+) -> RenderableType:
     visible_jobs = rows[first : first + room]
     if not visible_jobs:
         return Text(_why_empty(look))
@@ -153,13 +155,13 @@ def _table(rows: list[JobView], first: int, room: int, look: Look, width: int) -
     return table
 
 
-def _why_empty(look: Look) -> str:
+def _why_empty(look: ListView) -> str:
     if look.filter:
         return "no job matches: / changes the filter, Esc ends it"
     return "no jobs: gpq submit queues one"
 
 
-def _head(name: str, look: Look) -> str:
+def _head(name: str, look: ListView) -> str:
     """With an arrow where the column is sorted."""
     if name != look.sort:
         return name
@@ -168,7 +170,7 @@ def _head(name: str, look: Look) -> str:
     return name + plain.drawable("↑", "^")
 
 
-def _style(job: JobView, look: Look) -> str:
+def _style(job: JobView, look: ListView) -> str:
     if job.id == look.selected:
         return "reverse"
     if job.state in ENDED:

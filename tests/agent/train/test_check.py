@@ -11,7 +11,7 @@ import torch
 from gpq_agent import wire
 from gpq_agent.train.data.batches import Limits, starting
 from gpq_agent.train.data.sampler import GlobalSampler
-from gpq_agent.train.prove.determinism import Placed, SeededData, generators, moved
+from gpq_agent.train.prove.determinism import EpochIndexSampler, SeededData, generators, moved
 from gpq_agent.train.prove.recorder import Recorder
 from gpq_agent.train.runtime.environment import Environment
 from torch.utils.data import DataLoader, Dataset
@@ -39,7 +39,9 @@ def loaded(epoch: int, replicas: int, *, workers: int = 0, reverse: bool = False
         limits = Limits(4, 4, 4 // replicas, replicas)
         sampler = GlobalSampler(10, starting(limits), replicas=replicas, rank=rank, seed=3, shuffle=True)
         sampler.seek(epoch)
-        found += list(DataLoader(SeededData(Lucky()), batch_sampler=Placed(sampler, reverse), num_workers=workers))
+        found += list(
+            DataLoader(SeededData(Lucky()), batch_sampler=EpochIndexSampler(sampler, reverse), num_workers=workers)
+        )
     return torch.unique(torch.cat(found), dim=0)  # a replica without examples repeats some
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpq_agent.train.habits.gradients.gradient_hook import GradientHook, Watched
+from gpq_agent.train.habits.gradients.gradient_hook import GradientHook, WatchedHook
 from gpq_agent.train.habits.observer import JobView
 
 from .test_stepping import Examples, job, prepared
@@ -141,7 +141,7 @@ def test_handles_remove_hooks_that_are_watched() -> None:
     handles = [item.register_hook(halve), item.register_post_accumulate_grad_hook(clip)]
     watcher().watch([item])
     several = [item._backward_hooks, item._post_accumulate_grad_hooks]
-    assert all(isinstance(hook, Watched) for [hook] in map(dict.values, several))
+    assert all(isinstance(hook, WatchedHook) for [hook] in map(dict.values, several))
     for handle in handles:
         handle.remove()
     assert several == [{}, {}]

@@ -9,7 +9,7 @@ import pytest
 
 from gpq.control.answers.completion import MOST_WORDS, some, words
 from gpq.control.answers.reader import Reader
-from gpq.core.model.jobs import Job, JobState, Level, Wish
+from gpq.core.model.jobs import DesiredState, Job, JobState, Level
 from gpq.rpc.requests import Complete
 from gpq.store.memory import MemoryStore
 from tests.support.builders import job, node, on, running, snapshot
@@ -25,8 +25,8 @@ HERE = (
     RIGID,
     MOVABLE,
     named(job(6), "train"),
-    named(job(7, state=JobState.HELD, wish=Wish.HOLD), "kept"),
-    named(job(9, wish=Wish.CANCEL), "going"),
+    named(job(7, state=JobState.HELD, wish=DesiredState.HOLD), "kept"),
+    named(job(9, wish=DesiredState.CANCEL), "going"),
 )
 OVER = (
     named(job(2, state=JobState.FAILED, ended_at=20.0), "old"),

@@ -12,7 +12,7 @@ from gpq.control.requests import job_requests
 from gpq.control.requests.edit import check, judge
 from gpq.core.freedoms.habits import with_habits
 from gpq.core.model.events import Edited, HoldAsked, RequeueAsked
-from gpq.core.model.jobs import Dependency, Job, JobState, Level, Seat, Wish
+from gpq.core.model.jobs import Dependency, DesiredState, Job, JobState, Level, Seat
 from gpq.core.model.profile import Habit
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
@@ -55,7 +55,7 @@ def test_name_priority_and_limits_change_in_every_state(job: Job) -> None:
         (ELASTIC, {"begin": 100.0}, "--begin counts at a start only"),
         (ELASTIC, {"gpu_type": "A100"}, "--gpu-type counts"),
         (RIGID, {"min_gpu_memory_mib": 10}, "--min-gpu-memory counts"),
-        (replace(PENDING, wish=Wish.CANCEL), {"priority": 1}, "is being cancelled"),
+        (replace(PENDING, wish=DesiredState.CANCEL), {"priority": 1}, "is being cancelled"),
         (PENDING, {"min_gpus": 9, "max_gpus": 9}, "there are fewer than 9 GPUs|no server has 9"),
     ],
 )

@@ -12,7 +12,7 @@ from gpq.control.requests.job_requests import changes, hold, release, requeue
 from gpq.control.requests.submission import fits
 from gpq.control.selectors import is_selector, resolve, single
 from gpq.core.model.events import CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
-from gpq.core.model.jobs import Job, JobSpec, JobState, Level, Proof, Wish
+from gpq.core.model.jobs import DesiredState, Job, JobSpec, JobState, Level, Proof
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
@@ -39,7 +39,7 @@ def snapshot(*jobs: Job, **more: object) -> Snapshot:
 
 
 DECLARING = replace(queued(1, spec()).profile, declared=DECLARED)
-HELD = queued(1, SIGNAL, state=JobState.HELD, wish=Wish.HOLD)
+HELD = queued(1, SIGNAL, state=JobState.HELD, wish=DesiredState.HOLD)
 
 
 @pytest.mark.parametrize(
@@ -51,19 +51,19 @@ HELD = queued(1, SIGNAL, state=JobState.HELD, wish=Wish.HOLD)
         (hold, running(1, spec()), "has not declared itself"),
         (hold, running(1, black_box()), "cannot be stopped"),
         (hold, HELD, str),
-        (hold, running(1, SIGNAL, wish=Wish.HOLD), str),
-        (hold, queued(1, SIGNAL, wish=Wish.CANCEL), "being cancelled"),
+        (hold, running(1, SIGNAL, wish=DesiredState.HOLD), str),
+        (hold, queued(1, SIGNAL, wish=DesiredState.CANCEL), "being cancelled"),
         (release, HELD, ReleaseAsked),
         (release, queued(1, SIGNAL, state=JobState.HELD), ReleaseAsked),
-        (release, running(1, SIGNAL, wish=Wish.HOLD), ReleaseAsked),
+        (release, running(1, SIGNAL, wish=DesiredState.HOLD), ReleaseAsked),
         (release, running(1, SIGNAL), str),
-        (release, queued(1, SIGNAL, wish=Wish.CANCEL), "being cancelled"),
+        (release, queued(1, SIGNAL, wish=DesiredState.CANCEL), "being cancelled"),
         (requeue, running(1, SIGNAL), RequeueAsked),
         (requeue, HELD, RequeueAsked),
         (requeue, queued(1, SIGNAL), str),
-        (requeue, running(1, SIGNAL, wish=Wish.REQUEUE), str),
+        (requeue, running(1, SIGNAL, wish=DesiredState.REQUEUE), str),
         (requeue, running(1, black_box()), "cannot be stopped"),
-        (requeue, running(1, SIGNAL, wish=Wish.CANCEL), "being cancelled"),
+        (requeue, running(1, SIGNAL, wish=DesiredState.CANCEL), "being cancelled"),
     ],
 )
 def test_what_may_be_asked_of_a_job(judge: object, job: Job, expected: type | str) -> None:
@@ -77,11 +77,11 @@ def test_what_may_be_asked_of_a_job(judge: object, job: Job, expected: type | st
 
 def test_a_hold_after_a_release_in_the_same_breath_is_no_repetition() -> None:
     assert isinstance(hold(queued(1, SIGNAL, state=JobState.HELD), NOW, "ada"), HoldAsked)
-    assert hold(queued(1, SIGNAL, state=JobState.HELD, wish=Wish.HOLD), NOW, "ada") == "job 1 is held already"
+    assert hold(queued(1, SIGNAL, state=JobState.HELD, wish=DesiredState.HOLD), NOW, "ada") == "job 1 is held already"
 
 
 def test_a_cancel_is_asked_once() -> None:
-    state = snapshot(queued(1, black_box()), queued(2, black_box(), wish=Wish.CANCEL))
+    state = snapshot(queued(1, black_box()), queued(2, black_box(), wish=DesiredState.CANCEL))
     wanted = [JobId(number) for number in (1, 2, 3)]
     assert job_requests.cancel(state, wanted, NOW, "ada") == [CancelAsked(NOW, JobId(1), "ada")]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpq.core.accounting import accrual, fairness
 from gpq.core.goodput import goodput as gp
 from gpq.core.model import events as facts
-from gpq.core.model.accounts import Account, MeanShare, Tally, restart_spans
+from gpq.core.model.accounts import Account, AttemptAccount, MeanShare, restart_spans
 from gpq.core.model.jobs import Dependency, Job, JobState, On, StopReason
 from gpq.core.model.placements import BatchOrder, Exit
 from gpq.core.model.profile import Noise, Profile, ProfileRow, Progress
@@ -120,7 +120,7 @@ def test_worth_is_useful_work_over_the_best_goodput_per_gpu_and_work_done_twice_
     folded = fold(state, [exited(1000.0, stopped=True, ended_at=1000.0)])
     worth = 100.0 * DECLARED.batch_size / best
     assert 0 < worth < 1000.0
-    assert folded.journal[-1].tally == Tally(None, pytest.approx(worth))  # type: ignore[union-attr]
+    assert folded.journal[-1].tally == AttemptAccount(None, pytest.approx(worth))  # type: ignore[union-attr]
     account = folded.snapshot.jobs[ONE].account
     assert (account.worth, account.peak) == (pytest.approx(worth), 100.0)
     # It goes on from a checkpoint of step 80 and gets to 90: nothing new. Then to 150: 50 new ones.
@@ -161,7 +161,7 @@ def test_spans_of_a_restart_lie_in_the_attempt_and_apart(
     again: bool, began: float, working: float | None, stopping: float | None, longer: float
 ) -> None:
     ended = began + longer
-    spans = restart_spans(again, began, Tally(working), stopping, ended)
+    spans = restart_spans(again, began, AttemptAccount(working), stopping, ended)
     assert sum(end - start for start, end in spans) <= longer + 1e-9
     assert all(began <= start < end <= ended for start, end in spans)
     assert list(spans) == sorted(spans)

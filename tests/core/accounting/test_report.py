@@ -13,7 +13,7 @@ from gpq.core.accounting.report import BY, over_time, report
 from gpq.core.accounting.sums import Figures, Report, quantile
 from gpq.core.accounting.usage import KINDS, Journal, Record, RecordSpec, Spell, read, record_of
 from gpq.core.model import events as facts
-from gpq.core.model.accounts import Account, Tally
+from gpq.core.model.accounts import Account, AttemptAccount
 from gpq.core.model.jobs import JobState, StopReason
 from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.snapshot import Snapshot
@@ -49,14 +49,14 @@ def test_a_journal_is_read_as_spells_with_what_restarts_took() -> None:
         facts.Held(11.0, two),
         facts.StopSent(40.0, one, 1, StopReason.RESIZE),
         facts.StopSent(42.0, one, 1, StopReason.RESIZE),
-        facts.Stopped(50.0, one, Exit(0, stopped=True, ended_at=48.0), tally=Tally(15.0, 60.0)),
+        facts.Stopped(50.0, one, Exit(0, stopped=True, ended_at=48.0), tally=AttemptAccount(15.0, 60.0)),
         facts.Released(60.0, two),
         facts.Launched(70.0, one, 2, on("a", 0), BatchOrder()),
-        facts.Failed(90.0, one, Exit(1), tally=Tally(75.0, None)),
+        facts.Failed(90.0, one, Exit(1), tally=AttemptAccount(75.0, None)),
         facts.Launched(95.0, two, 1, on("a", 0), BatchOrder()),
         facts.Held(96.0, JobId(3)),
     ]
-    found = read(events, 100.0, {(two, 1): Tally(97.0, 2.0)})
+    found = read(events, 100.0, {(two, 1): AttemptAccount(97.0, 2.0)})
     first, second, third = found.spells
     assert first == Spell(one, False, ((A, 2), (B, 1)), 10.0, 48.0, 60.0, ((40.0, 48.0),))
     assert second == Spell(one, True, ((A, 1),), 70.0, 90.0, None, ((70.0, 75.0),), failed=True)

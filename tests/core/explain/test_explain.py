@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpq.control.answers.reason_text import Texts
-from gpq.core.model.jobs import Job, JobSpec, JobState, StopReason, Wish
+from gpq.core.model.jobs import DesiredState, Job, JobSpec, JobState, StopReason
 from gpq.core.model.nodes import DeviceState, NodeState
 from gpq.core.model.placements import Exit, Placement, Shape
 from gpq.core.model.policy import GANG
@@ -32,7 +32,7 @@ def said(answer: Texts) -> str:
 @pytest.mark.parametrize(
     ("waiting", "words"),
     [
-        (job(1, wish=Wish.CANCEL), "cancelled"),
+        (job(1, wish=DesiredState.CANCEL), "cancelled"),
         (job(1, state=JobState.HELD), "gpq release 1"),
         (job(1, spec_=black_box(9)), "the largest server has 4"),
         (job(1, spec_=spec(gpu_type="H100")), "there is: A100 40000 MiB"),

@@ -12,7 +12,7 @@ from gpq.core.accounting.fairness import shares_now
 from gpq.core.feasibility import gates
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Cancelled, Edited, Event, Failed, ReleaseAsked, Succeeded, TimeLimitReached
-from gpq.core.model.jobs import Dependency, Job, JobSpec, JobState, On, Seat, Wish
+from gpq.core.model.jobs import Dependency, DesiredState, Job, JobSpec, JobState, On, Seat
 from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
@@ -101,7 +101,7 @@ def test_two_arrays_do_not_count_for_each_other() -> None:
 
 
 def test_who_is_held_or_backs_off_takes_no_seat_in_its_array() -> None:
-    held, late = element(11, state=JobState.HELD, wish=Wish.HOLD), element(12, not_before=50.0)
+    held, late = element(11, state=JobState.HELD, wish=DesiredState.HOLD), element(12, not_before=50.0)
     assert launched(snapshot(A, held, late, *(element(n) for n in (13, 14, 15)), now=1.0)) == [13, 14]
 
 

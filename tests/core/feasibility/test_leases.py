@@ -9,7 +9,7 @@ import pytest
 
 from gpq.core.feasibility.leases import LEAST, given_up, margin, patience, silence, span
 from gpq.core.model import events as facts
-from gpq.core.model.jobs import Job, JobState, Level, StopReason, Wish
+from gpq.core.model.jobs import DesiredState, Job, JobState, Level, StopReason
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.placements import Exit, Placement
 from gpq.core.model.policy import shape_of
@@ -132,7 +132,7 @@ def test_a_job_that_takes_its_server_down_each_time_is_held_and_release_forgets_
         assert [type(event) for event in held] == ([facts.Held] if count == 3 else [])
     assert "3 times in a row" in held[0].why  # type: ignore[union-attr]
     freed = fold(snapshot(job), [facts.ReleaseAsked(0.0, ONE)]).snapshot.jobs[ONE]
-    assert (freed.crashes, freed.wish) == (0, Wish.RUN)
+    assert (freed.crashes, freed.wish) == (0, DesiredState.RUN)
     assert lose(replace(job, crashes=2), 7200.0).crashes == 0  # two hours of work are no crash
 
 
@@ -152,7 +152,7 @@ def test_a_silent_server_makes_its_jobs_unknown_with_an_age_and_they_keep_their_
 
 
 def test_silence_is_told_of_the_nodes_whose_end_is_not_known_and_names_the_lease_and_the_order_that_waits() -> None:
-    state = silent(leased(BOTH, wish=Wish.CANCEL, stop=StopReason.CANCEL))
+    state = silent(leased(BOTH, wish=DesiredState.CANCEL, stop=StopReason.CANCEL))
     told = explain(state, None, state.jobs[ONE])
     assert any("the order to cancel waits until a answers" in reason for reason in told.reasons)
     assert any("queued again in 9 m at the earliest" in reason for reason in told.reasons)

@@ -9,7 +9,7 @@ import pytest
 from gpq.cli.doctor.server_lines import unknown_attempts
 from gpq.control.answers.reader import Reader
 from gpq.core.model.actions import Launch
-from gpq.core.model.nodes import Stranger
+from gpq.core.model.nodes import Orphan
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.rounds import decide
@@ -20,10 +20,10 @@ from tests.support.builders import black_box, job, node, snapshot
 from tests.support.explanations import explain
 
 A = NodeId("a")
-HERE = Stranger(JobId(1), 2, since=40.0, pid=77, folder="/spool/attempts/1.2")
+HERE = Orphan(JobId(1), 2, since=40.0, pid=77, folder="/spool/attempts/1.2")
 
 
-def restored(*strangers: Stranger) -> Snapshot:
+def restored(*strangers: Orphan) -> Snapshot:
     one = replace(job(1, spec_=black_box()), attempt=1, lost_attempts=(2, 16))
     return snapshot(one, job(2, spec_=black_box()), replace(node("a", 2), strangers=strangers), node("b", 2), now=100.0)
 

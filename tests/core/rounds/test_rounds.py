@@ -23,7 +23,7 @@ from gpq.core.model.events import (
     Submitted,
     TimingSums,
 )
-from gpq.core.model.jobs import Job, JobState, Wish
+from gpq.core.model.jobs import DesiredState, Job, JobState
 from gpq.core.model.placements import Exit, Placement, Shape
 from gpq.core.model.policy import Policy
 from gpq.core.model.snapshot import Snapshot
@@ -191,14 +191,14 @@ def test_wishes_that_come_in_one_breath_leave_no_job_behind() -> None:
     asks = {"hold": HoldAsked, "release": ReleaseAsked, "requeue": RequeueAsked}
     for names in product(asks, repeat=3):
         for state in (JobState.PENDING, JobState.HELD):
-            mine = job(1, state=state, wish=Wish.HOLD if state is JobState.HELD else Wish.RUN)
+            mine = job(1, state=state, wish=DesiredState.HOLD if state is JobState.HELD else DesiredState.RUN)
             after = step(snapshot(node("a"), mine), *(asks[name](0.0, JobId(1)) for name in names)).snapshot
             left = after.jobs[JobId(1)].state
             assert left is (JobState.HELD if names[-1] == "hold" else JobState.STARTING), (names, state)
 
 
 def test_a_requeued_job_that_had_failed_too_often_is_tried_again() -> None:
-    held = job(1, state=JobState.HELD, wish=Wish.HOLD, quick_failures=3)
+    held = job(1, state=JobState.HELD, wish=DesiredState.HOLD, quick_failures=3)
     state = step(snapshot(node("a"), held), RequeueAsked(0.0, JobId(1)), allocate=False).snapshot
     assert step(state).snapshot.jobs[JobId(1)].state is JobState.STARTING
 

@@ -9,7 +9,7 @@ import pytest
 from gpq.core.goodput import fitting, goodput
 from gpq.core.model import events as facts
 from gpq.core.model.events import TimingSums
-from gpq.core.model.jobs import Dependency, JobState, StopReason, Wish
+from gpq.core.model.jobs import Dependency, DesiredState, JobState, StopReason
 from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.apply_events import fold
@@ -183,7 +183,7 @@ def test_a_new_attempt_begins_without_the_batch_and_the_speed_of_the_last() -> N
 
 def test_a_cancel_cannot_be_taken_back() -> None:
     now = apply(job(1), facts.CancelAsked(0, JobId(1)))
-    assert apply(apply(now, facts.HoldAsked(1, now.id)), facts.ReleaseAsked(2, now.id)).wish is Wish.CANCEL
+    assert apply(apply(now, facts.HoldAsked(1, now.id)), facts.ReleaseAsked(2, now.id)).wish is DesiredState.CANCEL
 
 
 def test_ends_and_jobs_that_wait_for_them_may_come_in_one_commit() -> None:

@@ -15,7 +15,7 @@ from gpq.core.model.placements import Shape
 from gpq.core.model.units import JobId
 from gpq.policies.goodput.buddy_blocks import blocks_of, choose
 from gpq.policies.goodput.candidates import menu_of
-from gpq.policies.goodput.valuation import Valued
+from gpq.policies.goodput.valuation import Valuation
 
 nodes = st.lists(st.integers(1, 8), min_size=1, max_size=4)
 
@@ -37,10 +37,10 @@ def on_one(size: int) -> Shape:
     return Shape(size, 1)
 
 
-def valued(number: int, worths: dict[int, float], tidy: Sequence[int]) -> Valued:
+def valued(number: int, worths: dict[int, float], tidy: Sequence[int]) -> Valuation:
     sizes = [*(size for size in worths if size in tidy), *(size for size in worths if size not in tidy)]
     shapes = (None, *(on_one(size) for size in sizes))
-    return Valued(JobId(number), menu_of(shapes, 1 + len(tidy)), np.array([0.0, *(worths[size] for size in sizes)]))
+    return Valuation(JobId(number), menu_of(shapes, 1 + len(tidy)), np.array([0.0, *(worths[size] for size in sizes)]))
 
 
 @given(nodes, st.lists(st.sampled_from([1, 2, 4, 8]), max_size=8))
@@ -93,9 +93,9 @@ def test_a_node_whose_size_is_no_power_of_two_is_used_whole() -> None:
     blocks = blocks_of({"": [3, 1]})
     spans = Shape(4, 2)
     assert not blocks.crowded([spans])
-    one = Valued(JobId(1), menu_of((on_one(3), None, spans), 3), np.array([1.0, 0.0, 1.2]))
+    one = Valuation(JobId(1), menu_of((on_one(3), None, spans), 3), np.array([1.0, 0.0, 1.2]))
     assert choose([one], blocks) == [2]
-    other = Valued(JobId(2), menu_of((None, on_one(1)), 2), np.array([0.0, 1.0]))
+    other = Valuation(JobId(2), menu_of((None, on_one(1)), 2), np.array([0.0, 1.0]))
     assert choose([one, other], blocks) == [0, 1]
 
 

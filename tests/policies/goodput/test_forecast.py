@@ -10,7 +10,7 @@ from gpq.core.goodput.batches import GoodputTable
 from gpq.core.goodput.priors import program_of
 from gpq.core.model.profile import NoisePoint, Prior, Progress
 from gpq.policies.goodput.candidates import Candidate, field_of
-from gpq.policies.goodput.forecast import Outlook
+from gpq.policies.goodput.forecast import Forecast
 from gpq.policies.goodput.policy import Goodput
 from tests.policies.goodput.test_goodput import GOOD, profile
 from tests.support.builders import job, node, snapshot
@@ -27,13 +27,13 @@ def beginner(number: int = 1, growth: float = 20.0) -> Candidate:
     return found
 
 
-def table(outlook: Outlook, candidate: Candidate, prior: Prior | None, share: float) -> GoodputTable | None:
+def table(outlook: Forecast, candidate: Candidate, prior: Prior | None, share: float) -> GoodputTable | None:
     return outlook.tables([(candidate, prior, share)])[candidate.job.id]
 
 
 def test_many_gpus_are_worth_more_to_a_job_whose_noise_scale_will_have_grown() -> None:
     here = beginner()
-    now, coming = table(Outlook(), here, None, 4.0), table(Outlook(), here, GROWS, 4.0)
+    now, coming = table(Forecast(), here, None, 4.0), table(Forecast(), here, GROWS, 4.0)
     assert now is not None
     assert coming is not None
     one, all_ = 0, len(here.options.shapes) - 1
@@ -44,14 +44,14 @@ def test_many_gpus_are_worth_more_to_a_job_whose_noise_scale_will_have_grown() -
 def test_without_a_curve_or_progress_it_is_what_it_is_now() -> None:
     here = beginner()
     blind = replace(here, job=replace(here.job, profile=replace(here.job.profile, progress=None)))
-    outlook = Outlook()
+    outlook = Forecast()
     plain = table(outlook, here, None, 4.0)
     assert table(outlook, here, Prior(), 4.0) is plain
     assert table(outlook, blind, GROWS, 4.0) is plain
 
 
 def test_an_unchanged_job_has_the_same_table_until_it_is_gone() -> None:
-    here, outlook = beginner(), Outlook()
+    here, outlook = beginner(), Forecast()
     first = table(outlook, here, GROWS, 4.0)
     assert table(outlook, here, GROWS, 4.0) is first
     outlook.forget_others({})

@@ -9,19 +9,19 @@ from gpq.core.goodput.batches import GoodputTable
 from gpq.core.model.jobs import Job
 from gpq.core.model.placements import Shape
 from gpq.core.model.units import JobId
-from gpq.policies.goodput.round_cache import Memory
+from gpq.policies.goodput.round_cache import RoundCache
 from tests.policies.goodput.test_goodput import GOOD, POOR, profile
 from tests.support.builders import job
 
 SHAPES = (Shape(1), Shape(2), Shape(4))
 
 
-def table(memory: Memory, job: Job, shapes: tuple[Shape, ...]) -> GoodputTable | None:
+def table(memory: RoundCache, job: Job, shapes: tuple[Shape, ...]) -> GoodputTable | None:
     return memory.tables([(job, shapes)])[job.id]
 
 
 def test_the_same_question_has_the_same_answer_and_another_profile_another() -> None:
-    memory, mine = Memory(), job(1, profile=profile(GOOD))
+    memory, mine = RoundCache(), job(1, profile=profile(GOOD))
     first = table(memory, mine, SHAPES)
     assert first is not None
     expected = estimates.table(mine, SHAPES)
@@ -35,7 +35,7 @@ def test_the_same_question_has_the_same_answer_and_another_profile_another() -> 
 
 
 def test_jobs_that_are_gone_are_forgotten() -> None:
-    memory, mine = Memory(), job(1, profile=profile(GOOD))
+    memory, mine = RoundCache(), job(1, profile=profile(GOOD))
     first = table(memory, mine, SHAPES)
     memory.forget_others({JobId(1)})
     assert table(memory, mine, SHAPES) is first

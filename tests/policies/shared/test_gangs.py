@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.model.jobs import Allotment, JobState, Level, StopReason, Wish
+from gpq.core.model.jobs import Allotment, DesiredState, JobState, Level, StopReason
 from gpq.core.model.placements import Layout, Placement, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
@@ -28,7 +28,7 @@ def test_jobs_that_wait_and_those_that_may_be_moved_contend() -> None:
         node("a", 8),
         job(1, at=5.0),
         job(2, not_before=60.0),
-        job(3, wish=Wish.HOLD),
+        job(3, wish=DesiredState.HOLD),
         running(4, on("a", 0)),
         running(5, on("a", 1), spec_=black_box()),
         running(6, on("a", 2), since=-5.0),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpq.core.model.jobs import JobState, Wish
+from gpq.core.model.jobs import DesiredState, JobState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
@@ -86,7 +86,7 @@ def test_what_may_not_be_touched_is_kept_and_what_can_never_run_is_left_out() ->
     here = snapshot(
         node("a", 4),
         running(1, on("a", 0), spec_=black_box()),
-        running(2, on("a", 1), wish=Wish.CANCEL),
+        running(2, on("a", 1), wish=DesiredState.CANCEL),
         job(3, spec_=spec(gpus=9)),
         job(4, not_before=50.0),
         job(5, state=JobState.HELD),

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gpq.core.feasibility.mobility import is_fixed
 from gpq.core.feasibility.shapes import node_counts, shape_now, supply
 from gpq.core.feasibility.shapes import packed as packed_shape
+from gpq.core.model.jobs import DesiredState, Level, StopReason
 from gpq.core.model.jobs import JobState as State
-from gpq.core.model.jobs import Level, StopReason, Wish
 from gpq.core.model.nodes import DeviceState, NodeState
 from gpq.core.model.placements import Layout, Shape
 from gpq.core.model.snapshot import Snapshot
@@ -71,7 +71,7 @@ def test_a_loose_gang_is_put_together_from_pieces_only_if_it_is_a_script() -> No
 
 def test_who_contends() -> None:
     leaving = running(1, on("a", 0), state=State.STOPPING, stop=StopReason.RESIZE, stop_sent_at=0.0, target=Shape(2))
-    ending = running(2, on("a", 1), wish=Wish.CANCEL)
+    ending = running(2, on("a", 1), wish=DesiredState.CANCEL)
     later = job(3, not_before=50.0)
     here = snapshot(node("a", 4), leaving, ending, later, job(4), now=1.0)
     found = contest(here)

@@ -13,8 +13,8 @@ from gpq_agent.node.devices.health import (
     SHARING,
     TRIAL,
     UNSEEN_MIB,
-    Course,
-    Watched,
+    DeviceHealth,
+    HealthState,
     strangers,
 )
 from gpq_agent.node.devices.looking import Looking
@@ -64,9 +64,9 @@ class Devices:
         self._last = Probe([])
         self._parents: Dict[str, str] = {}  # of MIG devices, the GPU
         self._gpus: List[wire.DeviceInfo] = []
-        self._watched: Dict[str, Watched] = {}
+        self._watched: Dict[str, DeviceHealth] = {}
         self._first_wait = FIRST_WAIT * probe_period / PERIOD
-        self._driver = Course(probe_period, LONGEST_DRIVER)  # of all GPUs at once
+        self._driver = HealthState(probe_period, LONGEST_DRIVER)  # of all GPUs at once
 
     def current(self) -> List[wire.DeviceInfo]:
         """All devices; of a node that falls back on slots, the slots once it is known that there is
@@ -164,7 +164,7 @@ class Devices:
         self, raw: RawGpu, previous: Optional[wire.DeviceInfo], now: float
     ) -> wire.DeviceInfo:
         """One look at one GPU; the state follows from it and all before when it is told."""
-        watched = self._watched.setdefault(raw.uuid, Watched(self._first_wait))
+        watched = self._watched.setdefault(raw.uuid, DeviceHealth(self._first_wait))
         if raw.problem == gpu_probe.SKIPPED and previous is not None:
             return previous._replace(index=raw.number)
         processes = [self._describe(pid, memory, raw.uuid) for pid, memory in raw.processes]

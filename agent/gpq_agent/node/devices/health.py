@@ -20,7 +20,7 @@ SETTLE_LOOKS = 2
 FIRST_WAIT, LONGEST_WAIT = 30.0, 1800.0
 
 
-class Illness(NamedTuple):
+class HealthProblem(NamedTuple):
     """Why something is out of use. `due`: when the next look counts; `wait`: seconds from the last
     one to that."""
 
@@ -31,7 +31,7 @@ class Illness(NamedTuple):
     due: float
 
 
-class Course:
+class HealthState:
     """Of illnesses: a look that finds a fault makes the next one later; one that finds none, and is
     due, ends it. A fault that is back before it was gone for as long as the last wait counts as the
     same, so that a flapping GPU stays out."""
@@ -39,8 +39,8 @@ class Course:
     def __init__(self, first_wait: float = FIRST_WAIT, longest: float = LONGEST_WAIT) -> None:
         self.first_wait = first_wait
         self.longest = longest
-        self.now: Optional[Illness] = None
-        self._last: Optional[Illness] = None
+        self.now: Optional[HealthProblem] = None
+        self._last: Optional[HealthProblem] = None
         self._well_since = 0.0
 
     def ill(self, state: str, reason: str, now: float) -> None:
@@ -48,12 +48,12 @@ class Course:
         if self.now is not None:
             wait = min(self.now.wait * 2, self.longest) if now >= self.now.due else self.now.wait
             due = now + wait if now >= self.now.due else self.now.due
-            self.now = Illness(state, reason, self.now.since, wait, due)
+            self.now = HealthProblem(state, reason, self.now.since, wait, due)
             return
         wait = self.first_wait
         if self._last is not None and now - self._well_since < self._last.wait:
             wait = min(self._last.wait * 2, self.longest)
-        self.now = Illness(state, reason, now, wait, now + wait)
+        self.now = HealthProblem(state, reason, now, wait, now + wait)
 
     def well(self, now: float, at_once: bool = False) -> None:
         """A look found no fault; `at_once`: it counts also where it is not due."""
@@ -61,11 +61,11 @@ class Course:
             self._last, self._well_since, self.now = self.now, now, None
 
 
-class Watched:
+class DeviceHealth:
     """One GPU over all looks at it."""
 
     def __init__(self, first_wait: float = FIRST_WAIT) -> None:
-        self.course = Course(first_wait)
+        self.course = HealthState(first_wait)
         self.seen = ""  # who else was on it at the last look, as a sentence
         self.settled = ""  # the same as it is told
         self.left = ""  # attempt that ended and left memory in use
@@ -118,7 +118,7 @@ class Watched:
         return self._looks > 0
 
     def verdict(
-        self, now: float, holder: str, locked: str, stuck: str, driver: Optional[Illness]
+        self, now: float, holder: str, locked: str, stuck: str, driver: Optional[HealthProblem]
     ) -> Tuple[str, str]:
         """(state, reason). `holder`: the attempt of ours that has it, `locked`: the lock of
         another's gpq as a sentence, `stuck`: what of ours on it cannot be killed. "ok" with a

@@ -7,7 +7,7 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from gpq_agent.node.doctor.gpu_looks import HOLDER_LIMIT, Look, last_words, look
+from gpq_agent.node.doctor.gpu_looks import HOLDER_LIMIT, GpuReading, last_words, look
 from gpq_agent.node.host import procs
 from gpq_agent.wire import GpuLine
 
@@ -37,7 +37,7 @@ while True:
 
 
 def beside(
-    command: List[str], env: Dict[str, str], look_by: Callable[[str], Look] = look
+    command: List[str], env: Dict[str, str], look_by: Callable[[str], GpuReading] = look
 ) -> GpuLine:
     """How much less a process gets done while looks are made once a second. `command` prints a line
     when it works, and then when each of its turns began and ended, and how much it did in a second
@@ -72,7 +72,7 @@ def beside(
     return _judged(rates)._replace(seconds=round(time.monotonic() - begin, 1))
 
 
-def _phase(look_by: Optional[Callable[[str], Look]]) -> Tuple[float, float]:
+def _phase(look_by: Optional[Callable[[str], GpuReading]]) -> Tuple[float, float]:
     begin = time.monotonic()
     while time.monotonic() - begin < PHASE:
         start = time.monotonic()

@@ -38,7 +38,7 @@ time.sleep(120)
 """.format(HELD_MIB)
 
 
-class Look(NamedTuple):
+class GpuReading(NamedTuple):
     """One: `error` where it came to nothing, and all else is empty then."""
 
     seconds: float
@@ -46,7 +46,7 @@ class Look(NamedTuple):
     error: str = ""
 
 
-def look(way: str) -> Look:
+def look(way: str) -> GpuReading:
     """In a process of its own. `way`: nvml, smi, or any, as the agent would choose."""
     parent = os.getpid()
     begin = time.monotonic()
@@ -58,7 +58,7 @@ def look(way: str) -> Look:
             preexec_fn=lambda: procs.die_with_parent(parent),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return Look(LOOK_LIMIT, error="no answer within {:g} s".format(LOOK_LIMIT))
+        return GpuReading(LOOK_LIMIT, error="no answer within {:g} s".format(LOOK_LIMIT))
     seconds = time.monotonic() - begin
     try:
         answer = json.loads(process.stdout.decode("utf-8"))
@@ -66,11 +66,11 @@ def look(way: str) -> Look:
         lines = process.stderr.decode("utf-8", "replace").strip().splitlines() or [
             "it said nothing"
         ]
-        return Look(seconds, error="exit {}: {}".format(process.returncode, lines[-1]))
+        return GpuReading(seconds, error="exit {}: {}".format(process.returncode, lines[-1]))
     gpus = [RawGpu(**fields) for fields in answer["gpus"]]
     error = answer["error"] or ("a GPU is lost" if answer["lost"] else "")
     problems = [gpu.problem for gpu in gpus if gpu.problem]
-    return Look(seconds, gpus, error or "; ".join(problems))
+    return GpuReading(seconds, gpus, error or "; ".join(problems))
 
 
 def environment() -> Dict[str, str]:
@@ -81,7 +81,7 @@ def environment() -> Dict[str, str]:
     }
 
 
-def ten(name: str, way: str) -> Tuple[GpuLine, Look]:
+def ten(name: str, way: str) -> Tuple[GpuLine, GpuReading]:
     """The line, and the last look."""
     begin = time.monotonic()
     rows = [look(way)]
@@ -114,7 +114,7 @@ def ten(name: str, way: str) -> Tuple[GpuLine, Look]:
 def both() -> List[GpuLine]:
     """Looks by either way, and whether they see the same. What cannot be asked is skipped."""
     lines: List[GpuLine] = []
-    final_looks: List[Look] = []
+    final_looks: List[GpuReading] = []
     for name, way, missing in (
         (
             "looks by NVML",
@@ -134,7 +134,7 @@ def both() -> List[GpuLine]:
     return [*lines, same(final_looks)]
 
 
-def same(looks: List[Look]) -> GpuLine:
+def same(looks: List[GpuReading]) -> GpuLine:
     """Of one way each."""
     if len(looks) < 2 or not all(observation.devices for observation in looks):
         return GpuLine("same answers", "SKIP", "there are not two ways to ask here")
@@ -171,7 +171,7 @@ def same(looks: List[Look]) -> GpuLine:
 
 
 def holder(
-    command: List[str], env: Dict[str, str], uuid: str, look_by: Callable[[str], Look] = look
+    command: List[str], env: Dict[str, str], uuid: str, look_by: Callable[[str], GpuReading] = look
 ) -> List[GpuLine]:
     """Two lines: a process that holds 2 GiB is named by the second look, and gone within ten
     seconds of its kill."""
@@ -215,7 +215,7 @@ def last_words(process: "subprocess.Popen[bytes]") -> str:
     return (errors.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
 
 
-def _memory(pid: int, uuid: str, observation: Look) -> int:
+def _memory(pid: int, uuid: str, observation: GpuReading) -> int:
     """MiB that this look gives the process on this GPU, -1 where it does not name it."""
     return max(
         (dict(gpu.processes).get(pid, -1) for gpu in observation.devices if gpu.uuid == uuid),
@@ -223,7 +223,7 @@ def _memory(pid: int, uuid: str, observation: Look) -> int:
     )
 
 
-def _seen(pid: int, uuid: str, look_by: Callable[[str], Look]) -> GpuLine:
+def _seen(pid: int, uuid: str, look_by: Callable[[str], GpuReading]) -> GpuLine:
     processes: List[Any] = []
     for number in range(1, SEEN_WITHIN + 1):
         observation = look_by("any")
@@ -239,7 +239,7 @@ def _seen(pid: int, uuid: str, look_by: Callable[[str], Look]) -> GpuLine:
     return GpuLine("process seen", "FAIL", figure)
 
 
-def _gone(pid: int, uuid: str, look_by: Callable[[str], Look]) -> GpuLine:
+def _gone(pid: int, uuid: str, look_by: Callable[[str], GpuReading]) -> GpuLine:
     begin = time.monotonic()
     while True:
         observation = look_by("any")

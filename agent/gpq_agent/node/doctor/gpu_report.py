@@ -86,7 +86,7 @@ def mps_servers() -> List[int]:
     return pids
 
 
-def free_gpus(look: gpu_looks.Look) -> Free:
+def free_gpus(look: gpu_looks.GpuReading) -> Free:
     """Locks those that nobody is on, so that no gpq starts a job there meanwhile."""
     if look.error and not look.devices:
         return Free([], [], look.error)

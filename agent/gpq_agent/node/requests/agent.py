@@ -22,7 +22,7 @@ from gpq_agent.node.requests.operations import Operations
 from gpq_agent.node.requests.replies import Message, Replies, refusal
 from gpq_agent.node.requests.survey import Survey
 from gpq_agent.node.requests.watches import CALM_POLL, Watches
-from gpq_agent.node.shim.leases import Reign
+from gpq_agent.node.shim.leases import DaemonEpoch
 from gpq_agent.node.spool.spool import Spool
 
 # answered only once the first look at the GPUs has ended
@@ -48,7 +48,7 @@ class Agent:
         self.environments = Environments(place, base, default)
         yielding = Yielding(attempts.locks.folder)
         self.errands = Errands(place, base, yielding.folder, default.limits)
-        self.reign = Reign(place, attempts.boot)
+        self.reign = DaemonEpoch(place, attempts.boot)
         self.staging = Staging(place.checkpoints)
         self.survey = Survey(attempts, yielding)
         self.devices = Devices(

@@ -17,7 +17,7 @@ from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.requests.replies import Handler, Message
 from gpq_agent.node.requests.survey import Survey
 from gpq_agent.node.shim import start_order
-from gpq_agent.node.shim.leases import Reign
+from gpq_agent.node.shim.leases import DaemonEpoch
 from gpq_agent.node.spool.spool import Spool
 
 TAIL_LIMIT = 1 << 20
@@ -32,7 +32,7 @@ class Operations:
         place: Spool,
         survey: Survey,
         staging: Staging,
-        reign: Reign,
+        reign: DaemonEpoch,
         cores: List[int],
         base: Dict[str, str],
         default: wire.Attributes,

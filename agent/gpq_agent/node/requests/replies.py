@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict
 from gpq_agent import wire
 from gpq_agent.node.devices.gpu_locks import TAKEN
 from gpq_agent.node.host.errors import SpoolError
-from gpq_agent.node.shim.leases import Reign
+from gpq_agent.node.shim.leases import DaemonEpoch
 from gpq_agent.node.spool.spool import Spool
 
 Message = Dict[str, Any]
@@ -43,7 +43,7 @@ def refusal(number: Any, error: str, hint: str = "", kind: str = "wrong") -> Mes
 class Replies:
     """Of one agent. `reign`: who may ask for what changes something."""
 
-    def __init__(self, place: Spool, reign: Reign) -> None:
+    def __init__(self, place: Spool, reign: DaemonEpoch) -> None:
         self.spool = place
         self.reign = reign
 

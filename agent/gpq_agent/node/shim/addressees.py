@@ -26,7 +26,7 @@ WORKER = b"from multiprocessing."  # in the command line of a worker that Python
 MOST_COMMAND = 1 << 16
 
 
-class Look(NamedTuple):
+class ProcessDetail(NamedTuple):
     """What /proc shows of one process beyond its line of stat."""
 
     program: str  # name of its executable, "" where it is not ours to see
@@ -47,7 +47,7 @@ class Addressees(NamedTuple):
     launchers: List[Process]  # above those
 
 
-def look(pid: int) -> Look:
+def look(pid: int) -> ProcessDetail:
     """Of a process that is gone, nothing."""
     try:
         program = os.path.basename(os.readlink("/proc/{}/exe".format(pid)))
@@ -59,8 +59,8 @@ def look(pid: int) -> Look:
         with open("/proc/{}/status".format(pid), "rb") as stream:
             [caught_signals] = [line.split()[1] for line in stream if line.startswith(b"SigCgt:")]
     except (OSError, ValueError):
-        return Look(program, b"", 0)
-    return Look(program, command, int(caught_signals, 16))
+        return ProcessDetail(program, b"", 0)
+    return ProcessDetail(program, command, int(caught_signals, 16))
 
 
 def addressees(members: Sequence[Process], first: int, number: int) -> Addressees:
@@ -80,7 +80,7 @@ def addressees(members: Sequence[Process], first: int, number: int) -> Addressee
 
 
 def _topmost(
-    candidates: Sequence[Process], looks_by_pid: Dict[int, Look], first: int, number: int
+    candidates: Sequence[Process], looks_by_pid: Dict[int, ProcessDetail], first: int, number: int
 ) -> Addressees:
     children: Dict[int, List[Process]] = {}
     for process in candidates:
@@ -99,7 +99,7 @@ def _topmost(
     return answer
 
 
-def _is_worker(process: Process, looks_by_pid: Dict[int, Look]) -> bool:
+def _is_worker(process: Process, looks_by_pid: Dict[int, ProcessDetail]) -> bool:
     """A fork that runs on as its parent, or a worker that Python's multiprocessing spawned."""
     own_look, parent = looks_by_pid[process.pid], looks_by_pid.get(process.parent)
     if parent is None or parent.program in WAITING:

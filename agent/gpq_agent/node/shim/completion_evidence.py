@@ -37,7 +37,7 @@ SAID = {
 Signs = Dict[str, str]  # kind, of SAID -> what changes when it is written again
 
 
-class Witness:
+class CompletionEvidence:
     """Made before the job starts, asked after its end. `env`: the job's whole environment."""
 
     def __init__(self, order: wire.StartOrder, env: Dict[str, str], folder: str) -> None:

@@ -63,7 +63,7 @@ def environment(
             (interface for interface in network.interfaces() if interface.kind == "loopback"), None
         )
         return rendezvous.exports(
-            rendezvous.Met("127.0.0.1", loopback.name if loopback else ""), order.port, env
+            rendezvous.Rendezvous("127.0.0.1", loopback.name if loopback else ""), order.port, env
         )
     return env
 
@@ -126,7 +126,7 @@ def _prepare_and_exec(
     if order.masters:
         try:
             meeting = rendezvous.meet(order)
-        except rendezvous.Apart as apart:
+        except rendezvous.RendezvousFailed as apart:
             say("not started: {}".format(apart))
             note = {"kind": apart.kind, "note": str(apart)}
             wire.write_json(os.path.join(env[wire.ENV_RUN_DIR], wire.UNLAUNCHED), note)

@@ -54,7 +54,7 @@ def _lease_path(place: Spool, store: str) -> str:
     return os.path.join(place.path, "lease.{}.json".format(store))
 
 
-class Reign:
+class DaemonEpoch:
     """The daemon at the other end of one connection. Before it said who it is, everything is
     allowed and nothing renewed."""
 

@@ -21,7 +21,7 @@ AGAIN = 0.2
 LONGEST_LINE = 1 << 16
 
 
-class Apart(Exception):
+class RendezvousFailed(Exception):
     """They did not meet. `kind`: "port" where it is taken, else "network"."""
 
     def __init__(self, kind: str, message: str) -> None:
@@ -29,14 +29,14 @@ class Apart(Exception):
         self.kind = kind
 
 
-class Met(NamedTuple):
+class Rendezvous(NamedTuple):
     """What this server is to use."""
 
     address: str  # of rank 0
     interface: str  # of this server, "" where it is not known
 
 
-class Guest(NamedTuple):
+class RendezvousPeer(NamedTuple):
     """A server that came, and its open connection."""
 
     line: socket.socket
@@ -44,17 +44,19 @@ class Guest(NamedTuple):
     port: int  # where it listens itself, to see whether the way back is open
 
 
-def meet(order: wire.StartOrder, patience: float = PATIENCE) -> Met:
-    """Blocks until all servers of the attempt agree. Raises Apart."""
+def meet(order: wire.StartOrder, patience: float = PATIENCE) -> Rendezvous:
+    """Blocks until all servers of the attempt agree. Raises RendezvousFailed."""
     token = "{}:{}".format(order.store, wire.attempt_key(order.job, order.attempt))
     deadline = time.monotonic() + patience
     address, own_address = (
         _host(order, token, deadline) if order.node_rank == 0 else _visit(order, token, deadline)
     )
-    return Met(address, order.interface or network.interface_of(own_address, network.interfaces()))
+    return Rendezvous(
+        address, order.interface or network.interface_of(own_address, network.interfaces())
+    )
 
 
-def exports(meeting: Met, port: int, env: Dict[str, str]) -> Dict[str, str]:
+def exports(meeting: Rendezvous, port: int, env: Dict[str, str]) -> Dict[str, str]:
     """`env` with what the program's rendezvous and its collectives need; what the user has set of
     the latter stays."""
     variables = dict(env, MASTER_ADDR=meeting.address, MASTER_PORT=str(port))
@@ -88,10 +90,10 @@ def _host(order: wire.StartOrder, token: str, deadline: float) -> Tuple[str, str
 
 def _gather(
     order: wire.StartOrder, server: socket.socket, token: str, deadline: float
-) -> Dict[int, Guest]:
+) -> Dict[int, RendezvousPeer]:
     """All others, by node rank."""
-    guests: Dict[int, Guest] = {}
-    arrivals: "queue.Queue[Tuple[int, Guest]]" = queue.Queue()
+    guests: Dict[int, RendezvousPeer] = {}
+    arrivals: "queue.Queue[Tuple[int, RendezvousPeer]]" = queue.Queue()
     threading.Thread(target=_open_door, args=(server, token, arrivals), daemon=True).start()
     while len(guests) < order.node_count - 1:
         try:
@@ -104,7 +106,7 @@ def _gather(
             problem = "no word at port {} of {} from {}".format(
                 order.port, _name(order, 0), missing
             )
-            raise Apart("network", problem) from None
+            raise RendezvousFailed("network", problem) from None
         guests[rank] = guest
     return guests
 
@@ -115,11 +117,13 @@ def _listen(port: int) -> socket.socket:
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         return socket.create_server(("", port))
     except OSError as error:
-        raise Apart("port", "port {} was taken: {}".format(port, error.strerror)) from error
+        raise RendezvousFailed(
+            "port", "port {} was taken: {}".format(port, error.strerror)
+        ) from error
 
 
 def _open_door(
-    server: socket.socket, token: str, arrivals: "queue.Queue[Tuple[int, Guest]]"
+    server: socket.socket, token: str, arrivals: "queue.Queue[Tuple[int, RendezvousPeer]]"
 ) -> None:
     while True:
         try:
@@ -129,7 +133,9 @@ def _open_door(
         threading.Thread(target=_welcome, args=(line, token, arrivals), daemon=True).start()
 
 
-def _welcome(line: socket.socket, token: str, arrivals: "queue.Queue[Tuple[int, Guest]]") -> None:
+def _welcome(
+    line: socket.socket, token: str, arrivals: "queue.Queue[Tuple[int, RendezvousPeer]]"
+) -> None:
     """Strangers, and guests who only knock, leave no trace."""
     try:
         line.settimeout(KNOCK)
@@ -141,7 +147,9 @@ def _welcome(line: socket.socket, token: str, arrivals: "queue.Queue[Tuple[int, 
                 arrivals.put(
                     (
                         int(introduction["node"]),
-                        Guest(line, list(introduction["reached"]), int(introduction["port"])),
+                        RendezvousPeer(
+                            line, list(introduction["reached"]), int(introduction["port"])
+                        ),
                     )
                 )
                 return
@@ -150,8 +158,8 @@ def _welcome(line: socket.socket, token: str, arrivals: "queue.Queue[Tuple[int, 
     line.close()
 
 
-def _agree(order: wire.StartOrder, guests: Dict[int, Guest]) -> str:
-    """An address that all reach. Raises Apart, once all have been told."""
+def _agree(order: wire.StartOrder, guests: Dict[int, RendezvousPeer]) -> str:
+    """An address that all reach. Raises RendezvousFailed, once all have been told."""
     problem = ""
     common = [
         candidate
@@ -177,11 +185,11 @@ def _agree(order: wire.StartOrder, guests: Dict[int, Guest]) -> str:
             problem += "; is there a firewall?"
     if problem:
         _tell(guests, {"error": problem})
-        raise Apart("network", problem)
+        raise RendezvousFailed("network", problem)
     return common[0]
 
 
-def _tell(guests: Dict[int, Guest], answer: Dict[str, Any]) -> None:
+def _tell(guests: Dict[int, RendezvousPeer], answer: Dict[str, Any]) -> None:
     """Then wait until they have hung up: who closes first keeps the port busy for a while."""
     for guest in guests.values():
         try:
@@ -226,7 +234,7 @@ def _visit(order: wire.StartOrder, token: str, deadline: float) -> Tuple[str, st
                 or "it hung up"
             )
             host = _name(order, 0)
-            raise Apart(
+            raise RendezvousFailed(
                 "network", "{} is not reached at port {}: {}".format(host, order.port, attempts)
             )
         time.sleep(AGAIN)
@@ -253,8 +261,8 @@ def _knock(address: str, port: int, token: str) -> Tuple[Optional[socket.socket]
 def _introduce(
     order: wire.StartOrder, lines: Dict[str, socket.socket], deadline: float
 ) -> Optional[Tuple[str, str]]:
-    """Say what was reached and hear what all take; None where rank 0 hung up. Raises Apart with its
-    reason."""
+    """Say what was reached and hear what all take; None where rank 0 hung up. Raises
+    RendezvousFailed with its reason."""
     if not lines:
         return None
     line = next(iter(lines.values()))
@@ -275,7 +283,7 @@ def _introduce(
     if answer is None:
         return None
     if "error" in answer:
-        raise Apart("network", str(answer["error"]))
+        raise RendezvousFailed("network", str(answer["error"]))
     return str(answer["address"]), own_address
 
 

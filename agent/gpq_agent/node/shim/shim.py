@@ -14,7 +14,7 @@ from gpq_agent import wire
 from gpq_agent.node.devices import gpu_locks
 from gpq_agent.node.host import procs
 from gpq_agent.node.shim import launch
-from gpq_agent.node.shim.completion_evidence import Witness
+from gpq_agent.node.shim.completion_evidence import CompletionEvidence
 from gpq_agent.node.shim.exit_record import write_exit
 from gpq_agent.node.shim.leases import boottime
 from gpq_agent.node.shim.process_tree import Tree
@@ -100,7 +100,7 @@ def _start(
     folder = place.folder(key)
     wire.write_json(os.path.join(folder, wire.SHIM), procs.identity(os.getpid()))
     gpu_locks.sign(gpus, os.getpid())
-    witness = Witness(order, env, folder)
+    witness = CompletionEvidence(order, env, folder)
     procs.become_subreaper()
     read_end, write_end = os.pipe()
     child = os.fork()

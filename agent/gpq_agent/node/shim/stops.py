@@ -8,7 +8,7 @@ from gpq_agent import records, wire
 from gpq_agent.node.host import procs
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import addressees
-from gpq_agent.node.shim.completion_evidence import Witness
+from gpq_agent.node.shim.completion_evidence import CompletionEvidence
 from gpq_agent.node.shim.process_tree import Tree
 from gpq_agent.node.shim.start_order import signal_number
 from gpq_agent.node.spool import shapes, spool
@@ -39,7 +39,9 @@ class Stops:
         self.mode = stop.mode
         return stop, rank > previous_rank
 
-    def finished(self, code: Optional[int], witness: Optional[Witness]) -> Tuple[bool, str]:
+    def finished(
+        self, code: Optional[int], witness: Optional[CompletionEvidence]
+    ) -> Tuple[bool, str]:
         """`finished` and `evidence`, as in wire.ExitRecord."""
         if code != 0 or self.mode is None:
             return code == 0, ""

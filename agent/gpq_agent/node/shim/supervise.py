@@ -10,7 +10,7 @@ from gpq_agent import wire
 from gpq_agent.node.devices import gpu_locks
 from gpq_agent.node.host import cgroups, procs
 from gpq_agent.node.shim import stops
-from gpq_agent.node.shim.completion_evidence import Witness
+from gpq_agent.node.shim.completion_evidence import CompletionEvidence
 from gpq_agent.node.shim.exit_record import JobProcess, Notes, write_exit
 from gpq_agent.node.shim.failure_cause import Verdict, verdict
 from gpq_agent.node.shim.leases import Lease, boottime
@@ -48,7 +48,7 @@ class Supervisor:
         first: Dict[str, Any],
         parent: bool,
         gpus: Sequence[int] = (),
-        witness: Optional[Witness] = None,
+        witness: Optional[CompletionEvidence] = None,
     ) -> None:
         self.spool = place
         self.order = order

@@ -224,7 +224,7 @@ class SeededData(Dataset):  # type: ignore[type-arg]
         return getattr(self._data, name)
 
 
-class Placed:
+class EpochIndexSampler:
     """A batch sampler that says of which epoch the examples are; `reverse` and `rotate`: how each
     batch is arranged."""
 

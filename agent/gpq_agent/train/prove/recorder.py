@@ -27,7 +27,7 @@ from gpq_agent.train.runtime.shutdown import end_at_once
 from gpq_agent.train.runtime.termination import STOP_ORDERED
 
 from .conditions import Conditions
-from .determinism import Placed, SeededData, arranged, still
+from .determinism import EpochIndexSampler, SeededData, arranged, still
 from .full_precision import HALF
 from .job_state import JobState
 from .sketch import MOST, Fingerprint
@@ -95,7 +95,7 @@ class Recorder:
     def sampler(self, data: Any, sampler: GlobalSampler) -> Tuple[Any, Any]:
         """(data set, batch sampler) for a DataLoader, with which an example depends on nothing
         else."""
-        return SeededData(data), Placed(sampler, self.order.reverse, self.order.rotate)
+        return SeededData(data), EpochIndexSampler(sampler, self.order.reverse, self.order.rotate)
 
     def agreed(self) -> Proposal:
         """What rank 0 would propose, were it asked. The order is everybody's."""

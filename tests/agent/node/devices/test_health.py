@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gpq_agent.node.devices.health import LONGEST_WAIT, Course, Watched, strangers
+from gpq_agent.node.devices.health import LONGEST_WAIT, DeviceHealth, HealthState, strangers
 
 KEY = "3.1"
 
@@ -35,7 +35,7 @@ def test_who_else_is_on_it(processes: list[dict[str, Any]], used: int, holder: s
 
 
 def test_a_blip_changes_nothing_and_what_stays_does() -> None:
-    gpu = Watched()
+    gpu = DeviceHealth()
 
     def state(now: float, who: str) -> str:
         gpu.look(now, strangers=who)
@@ -43,13 +43,13 @@ def test_a_blip_changes_nothing_and_what_stays_does() -> None:
 
     seen = [state(float(now), who) for now, who in enumerate(["", "carl", "", "carl", "carl", "", "carl", "", "", ""])]
     assert seen == ["ok", "ok", "ok", "ok", "foreign", "foreign", "foreign", "foreign", "ok", "ok"]
-    first = Watched()
+    first = DeviceHealth()
     first.look(0.0, strangers="carl")
     assert first.verdict(0.0, "", "", "", None) == ("foreign", "carl")  # nothing is known that it could contradict
 
 
 def test_beside_our_own_job_it_is_a_warning() -> None:
-    gpu = Watched()
+    gpu = DeviceHealth()
     gpu.look(0.0, strangers="used by carl (python)")
     assert gpu.verdict(0.0, KEY, "", "", None) == ("ok", "also used by carl (python)")
     assert gpu.verdict(0.0, "", "", "", None) == ("foreign", "used by carl (python)")
@@ -58,7 +58,7 @@ def test_beside_our_own_job_it_is_a_warning() -> None:
 
 
 def test_what_is_out_of_use_is_looked_at_again_later_and_later_and_comes_back_when_a_look_that_counts_is_good() -> None:
-    course = Course(10.0, 100.0)
+    course = HealthState(10.0, 100.0)
     course.ill("quarantined", "sick", 0.0)
     dues = []
     now = 0.0
@@ -77,7 +77,7 @@ def test_what_is_out_of_use_is_looked_at_again_later_and_later_and_comes_back_wh
 
 
 def test_a_fault_that_is_soon_back_is_the_same_one_and_later_a_new_one() -> None:
-    course = Course(10.0)
+    course = HealthState(10.0)
     course.ill("quarantined", "", 0.0)
     course.well(10.0)
     course.ill("quarantined", "", 15.0)
@@ -91,7 +91,7 @@ def test_a_fault_that_is_soon_back_is_the_same_one_and_later_a_new_one() -> None
 
 
 def test_memory_errors_count_from_the_first_look_and_only_while_they_grow() -> None:
-    gpu = Watched(10.0)
+    gpu = DeviceHealth(10.0)
     seen = []
     for now, ecc in ((0.0, 3), (5.0, 3), (6.0, 5), (7.0, 5), (16.0, 5), (17.0, None)):
         gpu.look(now, ecc=ecc)
@@ -101,7 +101,7 @@ def test_memory_errors_count_from_the_first_look_and_only_while_they_grow() -> N
 
 
 def test_memory_that_our_own_job_left_quarantines_the_gpu_until_it_is_gone() -> None:
-    gpu = Watched(10.0)
+    gpu = DeviceHealth(10.0)
     gpu.look(0.0)
     gpu.left = KEY
     gpu.look(1.0, strangers="used by somebody: 9 GiB", ghost=True)

@@ -223,14 +223,14 @@ def test_what_looks_cost_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(gpu_beside, "PHASE", 0.5)
     marker = tmp_path / "looking"
 
-    def looked(_: str) -> gpu_looks.Look:
+    def looked(_: str) -> gpu_looks.GpuReading:
         if cost:
             marker.touch()
-        return gpu_looks.Look(0.0)
+        return gpu_looks.GpuReading(0.0)
 
     plain = gpu_beside._phase
 
-    def phase(seen_by: Callable[[str], gpu_looks.Look] | None) -> tuple[float, float]:
+    def phase(seen_by: Callable[[str], gpu_looks.GpuReading] | None) -> tuple[float, float]:
         marker.unlink(missing_ok=True)
         return plain(seen_by)
 
@@ -245,8 +245,8 @@ def test_what_looks_cost_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_gpus_that_somebody_is_on_are_left_alone(tmp_path: Path) -> None:
-    def seen(uuid: str, used: int = 600, *pids: int, problem: str = "") -> gpu_looks.Look:
-        return gpu_looks.Look(0.1, [RawGpu(uuid, 0, "Stub", 81920, used, 0, [(pid, 5) for pid in pids], problem)])
+    def seen(uuid: str, used: int = 600, *pids: int, problem: str = "") -> gpu_looks.GpuReading:
+        return gpu_looks.GpuReading(0.1, [RawGpu(uuid, 0, "Stub", 81920, used, 0, [(pid, 5) for pid in pids], problem)])
 
     own = f"GPU-{os.getpid():08d}-0000-0000-0000-000000000000"
     free = gpu_report.free_gpus(seen(own))
@@ -257,8 +257,8 @@ def test_gpus_that_somebody_is_on_are_left_alone(tmp_path: Path) -> None:
         (seen(own, 600, 77), "pid 77 is on it"),
         (seen(own, 20000), "20000 MiB of it are in use"),
         (seen(own, problem="lost"), "lost"),
-        (gpu_looks.Look(0.1), "no NVIDIA GPU here"),
-        (gpu_looks.Look(0.1, error="no answer"), "no answer"),
+        (gpu_looks.GpuReading(0.1), "no NVIDIA GPU here"),
+        (gpu_looks.GpuReading(0.1, error="no answer"), "no answer"),
     ):
         assert why in gpu_report.free_gpus(look).why
 

@@ -126,7 +126,7 @@ def test_a_lease_is_renewed_on_a_full_disk_too(tmp_path: Path, monkeypatch: pyte
     from gpq_agent.node.spool.spool import Spool
 
     place = Spool(str(tmp_path / "spool"))
-    reign = leases.Reign(place, procs.boot_id())
+    reign = leases.DaemonEpoch(place, procs.boot_id())
     reign.greet(STORE, 1)
     reign.ready(STORE)
 

@@ -14,7 +14,7 @@ from gpq_agent.node.host import network
 from gpq_agent.node.shim import rendezvous
 from gpq_agent.node.shim.failure_cause import Verdict, verdict
 from gpq_agent.node.shim.launch import addressed
-from gpq_agent.node.shim.rendezvous import Apart, Met
+from gpq_agent.node.shim.rendezvous import Rendezvous, RendezvousFailed
 
 from tests.agent.node.harness import NodeAgent, sweep
 from tests.support.ports import free_port
@@ -34,7 +34,7 @@ def order(rank: int, port: int, masters: list[str], count: int = 2, **more: obje
     return wire.StartOrder(7, 1, ["true"], "/", {}, [f"slot-{rank}"], "adaptive", **{**fields, **more})  # type: ignore[arg-type]
 
 
-def all_meet(*orders: wire.StartOrder, patience: float = 20.0) -> list[Future[Met]]:
+def all_meet(*orders: wire.StartOrder, patience: float = 20.0) -> list[Future[Rendezvous]]:
     with ThreadPoolExecutor(len(orders)) as pool:
         return [pool.submit(rendezvous.meet, one, patience) for one in orders]
 
@@ -43,7 +43,7 @@ def test_the_first_address_that_answers_is_taken_and_both_know_their_interface()
     port = free_port()
     masters = [NOBODY, "127.0.0.1"]
     found = all_meet(*(order(rank, port, masters) for rank in (1, 0)))
-    assert [one.result() for one in found] == [Met("127.0.0.1", "lo"), Met("127.0.0.1", "lo")]
+    assert [one.result() for one in found] == [Rendezvous("127.0.0.1", "lo"), Rendezvous("127.0.0.1", "lo")]
 
 
 def test_three_take_an_address_that_all_of_them_reach() -> None:
@@ -55,14 +55,16 @@ def test_three_take_an_address_that_all_of_them_reach() -> None:
         order(0, port, ["127.0.0.1", "127.0.0.2"], 3), *(order(r, port, [f"127.0.0.{r}"], 3) for r in (1, 2))
     )
     for one in apart:
-        with pytest.raises(Apart, match=r"no one address of a is .*: b by 127.0.0.1; c by 127.0.0.2") as caught:
+        with pytest.raises(
+            RendezvousFailed, match=r"no one address of a is .*: b by 127.0.0.1; c by 127.0.0.2"
+        ) as caught:
             one.result()
         assert caught.value.kind == "network"
 
 
 def test_who_is_not_reached_is_told_with_every_address_that_was_tried() -> None:
     [alone] = all_meet(order(1, free_port(), ["127.0.0.1", NOBODY]), patience=0.5)
-    with pytest.raises(Apart, match=r"127.0.0.1: connection refused; 255.255.255.255: "):
+    with pytest.raises(RendezvousFailed, match=r"127.0.0.1: connection refused; 255.255.255.255: "):
         alone.result()
 
 
@@ -74,7 +76,7 @@ def test_who_does_not_come_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     for one, said in zip(
         found, ("no word at port [0-9]+ of a from b", "127.0.0.1: somebody else answers there"), strict=True
     ):
-        with pytest.raises(Apart, match=said):
+        with pytest.raises(RendezvousFailed, match=said):
             one.result()
 
 
@@ -83,20 +85,21 @@ def test_a_way_that_is_open_in_one_direction_only_is_no_way(monkeypatch: pytest.
     port = free_port()
     for one in all_meet(*(order(rank, port, ["127.0.0.1"]) for rank in (0, 1))):
         with pytest.raises(
-            Apart, match=r"b reaches a, but not the other way round.*no answer within 3 s; is there a firewall"
+            RendezvousFailed,
+            match=r"b reaches a, but not the other way round.*no answer within 3 s; is there a firewall",
         ):
             one.result()
 
 
 def test_a_port_that_was_taken_meanwhile_is_told_apart() -> None:
     with socket.create_server(("", 0)) as other:
-        with pytest.raises(Apart, match="was taken") as caught:
+        with pytest.raises(RendezvousFailed, match="was taken") as caught:
             rendezvous.meet(order(0, other.getsockname()[1], ["127.0.0.1"]), 1.0)
         assert caught.value.kind == "port"
 
 
 def test_what_the_user_has_set_stays() -> None:
-    met = Met("10.0.0.1", "eth1")
+    met = Rendezvous("10.0.0.1", "eth1")
     interfaces = {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"}
     found = rendezvous.exports(met, 20_001, {})
     assert json.loads(found.pop(wire.ENV_DEFAULTS)) == interfaces  # gpq's, not the user's

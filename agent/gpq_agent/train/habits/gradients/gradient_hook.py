@@ -57,7 +57,7 @@ class GradientHook(Observer):
             _wrap(arrived, _gradient_of_first, self)
 
 
-class Watched:
+class WatchedHook:
     """Stands around a hook. `own`: what of its arguments the hook may change. A copy, or a pickle,
     is the hook alone."""
 
@@ -87,8 +87,8 @@ class Watched:
 
 def _wrap(hooks: Dict[int, Any], own: Own, observer: GradientHook) -> None:
     for number, hook in hooks.items():  # under its number, by which its handle removes it
-        if not isinstance(hook, Watched):
-            hooks[number] = Watched(hook, own, observer)
+        if not isinstance(hook, WatchedHook):
+            hooks[number] = WatchedHook(hook, own, observer)
 
 
 def _gradient(arguments: Tuple[Any, ...]) -> Any:

@@ -28,7 +28,7 @@ CONTAINERS: Dict[type, Any] = {dict: dict.values, list: list.__iter__}  # and th
 PLAIN = {torch.Tensor, torch.nn.Parameter}  # others run code of their classes
 
 
-class Copy(NamedTuple):
+class WeightCopy(NamedTuple):
     """What was seen of one. `first`: its first tensor, held weakly."""
 
     first: Any
@@ -41,7 +41,7 @@ class Search:
 
     def __init__(self, job: JobView) -> None:
         self._job = job
-        self._copies: Optional[Dict[int, Copy]] = None  # of the early look before
+        self._copies: Optional[Dict[int, WeightCopy]] = None  # of the early look before
         self._renewed: Set[str] = set()  # kinds of those that the step before it has made
 
     def look(self, *, early: bool) -> List[Habit]:
@@ -55,7 +55,7 @@ class Search:
         shapes = [shapes for shapes in map(_shapes, job.models) if sum(map(len, shapes)) > 1]
         storages = _storages(job) if early else set()
         habits: Dict[str, str] = {}
-        copies: Dict[int, Copy] = {}
+        copies: Dict[int, WeightCopy] = {}
         renewed: Set[str] = set()
         for item in _candidates(STATEFUL + COPIES if early else STATEFUL):
             if id(item) in own_ids:
@@ -68,7 +68,7 @@ class Search:
                     continue
                 tensors = _tensors(item)
                 if _is_copy(tensors, shapes, storages):
-                    copies[id(item)] = copy = Copy(weakref.ref(tensors[0]), _value(tensors))
+                    copies[id(item)] = copy = WeightCopy(weakref.ref(tensors[0]), _value(tensors))
                     if self._is_average(item, copy, tensors, renewed):
                         habits.setdefault("forgotten-copy", _named(item))
             except Exception:  # half made, say, or another thread's: no reason to end a training
@@ -78,7 +78,7 @@ class Search:
         return [Habit(code, name) for code, name in habits.items()]
 
     def _is_average(
-        self, item: Any, copy: Copy, tensors: List[torch.Tensor], renewed: Set[str]
+        self, item: Any, copy: WeightCopy, tensors: List[torch.Tensor], renewed: Set[str]
     ) -> bool:
         """New tensors count if they are near to the weights: others are most often made anew in
         each step (perturbations, gradients). `renewed` gets their kind."""
