@@ -51,7 +51,7 @@ def _is_cached(path: Path) -> bool:
     return any(part == "__pycache__" or part.startswith(".") for part in path.parts)
 
 
-WIRE = ("agent/gpq_agent/messages", "agent/gpq_agent/wire.py")
+WIRE = ("agent/gpq_agent/messages", "agent/gpq_agent/wire.py", "agent/gpq_agent/records.py")
 AGENT = ("agent/gpq_agent/__init__.py", "agent/gpq_agent/node", *WIRE)
 LIBRARY = ("agent/gpq_agent/train", *WIRE, "constraints.txt")
 MODELS = ("gpq/core", "gpq/policies", "gpq/config.py", "gpq/config_rules.py", "constraints.txt")
