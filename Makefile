@@ -49,7 +49,7 @@ lint: $(VENV)/.dev  ## lint, types, import contracts
 bars: $(VENV)/.dev  ## the tests with bars in seconds, one at a time, each bar as it was asked; 12 minutes
 	GPQ_BARS=1 $(BIN)/python -m pytest -q -n 0 $(BARS)
 
-BARS := tests/lab tests/chaos tests/e2e/test_no_waiting.py tests/e2e/test_server_faults.py tests/daemon/test_ssh_nodes.py
+BARS := tests/lab tests/chaos tests/e2e/test_no_waiting.py tests/e2e/test_server_faults.py tests/daemon/nodes/test_ssh_nodes.py
 
 prove: $(VENV)/.dev  ## run groups of tests whole, and note in tests/proven.json which sources they prove: make prove GROUPS="habits"
 	$(BIN)/python -m tests.tiers prove $(GROUPS)

@@ -14,7 +14,7 @@ from gpq.sim.measurements.sources import Published
 from gpq.sim.replay import cluster
 from gpq.sim.replay.replay import replay
 from gpq.sim.replay.rules import Rules
-from tests.sim.measurements import tiny, workload
+from tests.support.measurements import tiny, workload
 
 TOLERANCE = 0.02  # of the mean completion time; another numpy or scipy rounds otherwise
 

@@ -63,7 +63,7 @@ SYSTEM = (
 # What tests of the system start processes with, and wait by.
 HELPERS = ("tests/support", "tests/daemon/daemons.py", "tests/e2e/harness.py")
 TRAININGS = (
-    "tests/cli/test_library.py", "tests/docs/test_examples.py", "tests/e2e/test_endings.py",
+    "tests/cli/lab/test_library.py", "tests/docs/test_examples.py", "tests/e2e/test_endings.py",
     "tests/e2e/test_multi_node.py", "tests/e2e/test_policies.py", "tests/e2e/test_replica_faults.py",
     "tests/e2e/test_training.py",
     "tests/lab/test_multi_node.py", "tests/lab/test_training.py", "tests/test_demo.py",
@@ -75,7 +75,7 @@ GROUPS = (
     Group("report", ("tests/agent/gpucheck",), (*LIBRARY, "agent/gpq_agent/gpucheck")),
     Group(
         "checks",
-        ("tests/check", "tests/cli/test_check.py", "tests/cli/test_precision.py"),
+        ("tests/check", "tests/cli/check/test_check.py", "tests/cli/check/test_precision.py"),
         (*LIBRARY, "gpq/check", "gpq/cli/jobs/check.py"),
     ),
     Group("simulation", ("tests/sim", "tests/dst"), (*MODELS, *DAEMON, "gpq/sim", "gpq/cli/simulate")),

@@ -19,7 +19,7 @@ from gpq.sim.replay.outcomes import JobOutcome, Outcome, Summary
 from gpq.views import comparison
 from gpq.views.pictures import plot
 from tests.cli.served import EVIL
-from tests.sim.measured import write
+from tests.support.measured import write
 
 TO_GO = ("TOOK", "ROUND MAX", "ROUND", "JOBS", "GOODPUT", "GPU H", "RESTARTS", "MEDIAN", "RHO P95", "RHO>1", "MAKESPAN",
          "P99", "SEED", "RHO MAX", "CLUSTER")  # fmt: skip

@@ -1,0 +1,54 @@
+"""`gpq config` and `gpq doctor`, which need no daemon: what they say of the configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpq.policies.registry import POLICIES
+from tests.cli.conftest import BARE, Gpq
+from tests.cli.jobs.test_live import ok
+
+
+def test_doctor_names_what_fails_with_its_fix(gpq: Gpq, home: Path) -> None:
+    said = gpq("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(said.stdout)["checks"]}
+    assert {"python", "config", "state", "daemon", "gpus", "torch", "shm", "clock", "socket"} <= set(checks)
+    assert (said.returncode == 1) == any(check["verdict"] == "fail" for check in checks.values())
+    assert checks["config"]["verdict"] == "ok"
+    (home / "config.toml").write_text("interval = -1\n")
+    long = str(home / ("x" * 120))
+    said = gpq("doctor", "--python", BARE, GPQ_HOME=long)
+    assert said.returncode == 1
+    assert "fail  config" in said.stdout
+    assert "fail  socket" in said.stdout
+    assert "fix: " in said.stdout
+    assert not Path(long).exists()
+
+
+def test_the_policies_are_listed_and_the_chosen_one_is_marked(gpq: Gpq, home: Path) -> None:
+    lines = ok(gpq, "config", "policies", COLUMNS="200").splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("*")] == ["fifo"]
+    assert lines[0].split(maxsplit=1) == ["goodput", POLICIES["goodput"].sentence]
+    assert len(lines) == len(POLICIES)
+    (home / "config.toml").write_text('policy = "best"\n')
+    told = json.loads(ok(gpq, "config", "policies", "--json"))["policies"]
+    assert [row["name"] for row in told] == list(POLICIES)
+    assert not any(row["chosen"] for row in told)
+
+
+@pytest.mark.parametrize("command", ["show", "check", "path", "policies"])
+def test_all_that_config_says_in_json_has_a_schema(gpq: Gpq, command: str) -> None:
+    assert json.loads(ok(gpq, "config", command, "--json"))["schema"] == 2
+
+
+def test_what_config_show_prints_is_a_configuration(gpq: Gpq, home: Path) -> None:
+    shown = ok(gpq, "config", "show")
+    assert ok(gpq, "config") == shown
+    assert gpq("config", "shwo").returncode == 2
+    (home / "again.toml").write_text(shown)
+    assert "is right" in ok(gpq, "config", "check", str(home / "again.toml"))
+    assert ok(gpq, "config", "show", GPQ_CONFIG=str(home / "again.toml")) == shown
+    assert ok(gpq, "config", "path") == f"{home}/config.toml\n"

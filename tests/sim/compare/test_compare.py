@@ -1,0 +1,152 @@
+"""Runs side by side: what they are, that processes change nothing, and what the rules of an artifact charge."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpq.errors import Refused, UsageError
+from gpq.sim.compare import compare, preflight
+from gpq.sim.measurements.sources import SIA, Charges, Published
+from gpq.sim.replay import cluster
+from gpq.sim.replay.outcomes import Outcome
+from gpq.sim.replay.rules import Rules
+from tests.support.measurements import WORKLOAD, tiny, workload
+
+
+def source(folder: Path, *rows: str, charges: Charges | None = None, name: str = "w") -> Published:
+    return Published(
+        name, str(workload(folder / f"{name}.csv", *rows)), str(tiny(folder / "traces")), charges or Charges()
+    )
+
+
+def rules(found: compare.Cluster, seed: int) -> Rules:
+    return Rules(found.nodes, seed=seed)
+
+
+def clusters(*texts: str) -> list[compare.Cluster]:
+    return [compare.Cluster(text, cluster.parse(text)) for text in texts]
+
+
+def figures(outcome: Outcome) -> Outcome:
+    """Without what the clock of this machine says."""
+    return replace(outcome, round_seconds=(), wall_seconds=0.0)
+
+
+def test_every_combination_is_run_once_in_a_stated_order(tmp_path: Path) -> None:
+    sources = [source(tmp_path, name="v"), source(tmp_path, name="w")]
+    runs = compare.plan(["goodput", "fifo"], sources, clusters("1x4", "2x4"), rules, [0, 1])
+    said = [(run.cluster, run.policy, run.source.name, run.rules.seed) for run in runs]
+    assert len(set(said)) == len(said) == 16
+    assert said[:5] == [("1x4", "goodput", "v", 0), ("1x4", "goodput", "v", 1), ("1x4", "goodput", "w", 0),
+                        ("1x4", "goodput", "w", 1), ("1x4", "fifo", "v", 0)]  # fmt: skip
+    assert len(runs[0].rules.nodes) == 1
+    assert len(runs[-1].rules.nodes) == 2
+
+
+def test_processes_change_nothing_but_the_time_it_takes(tmp_path: Path) -> None:
+    runs = compare.plan(["goodput", "fifo"], [source(tmp_path)], clusters("2x4"), rules)
+    shares: list[list[float]] = []
+    together = compare.run_all(runs, 2, lambda found: shares.append(list(found)))
+    alone = compare.run_all(runs)
+    assert list(map(figures, together)) == list(map(figures, alone))
+    assert [outcome.policy for outcome in together] == ["goodput", "fifo"]
+    assert all(0.0 <= share <= 1.0 for found in shares for share in found)
+
+
+def test_progress_reaches_the_end(tmp_path: Path) -> None:
+    runs = compare.plan(["fifo"], [source(tmp_path)], clusters("1x4", "2x4"), rules)
+    shares: list[list[float]] = []
+    compare.run_all(runs, 1, lambda found: shares.append(list(found)))
+    assert shares[-1] == [1.0, 1.0]
+    assert shares == sorted(shares)
+    assert len(shares) > len(runs)
+
+
+def test_an_error_in_a_process_comes_out_as_it_was(tmp_path: Path) -> None:
+    runs = compare.plan(["fifo"], [source(tmp_path), source(tmp_path, name="v")], clusters("2x4"), rules)
+    (tmp_path / "v.csv").write_text(WORKLOAD + "\nx,0,tiny,1,32\ny,nan,tiny,1,32\n")
+    with pytest.raises(UsageError, match=r"v\.csv row 3") as caught:
+        compare.run_all(runs, 2)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_was_not_measured_names_policy_and_workload(tmp_path: Path, processes: int) -> None:
+    jobs = [source(tmp_path, "a,0,tiny,7,32", name=name) for name in ("v", "w")]
+    runs = compare.plan(["fifo"], jobs, clusters("1x8"), rules)
+    with pytest.raises(Refused, match=r"^fifo on [vw]: tiny was not measured on 7 GPUs of 1 node"):
+        compare.run_all(runs, processes)
+
+
+def test_what_sia_charges_is_by_application(tmp_path: Path) -> None:
+    for name in ("bert", "cifar10", "ncf"):
+        tiny(tmp_path / "traces", name)
+    rows = ("a,0,tiny,1,32", "b,0,other,1,32")
+    tiny(tmp_path / "traces", "other")
+    charges = Charges((("tiny", 50.0),), 7.0, (("other", 1.5),), 1.2)
+    tasks = source(tmp_path, *rows, charges=charges).tasks()
+    assert [(task.restart, task.slowdown) for task in tasks] == [(50.0, 1.2), (7.0, 1.5)]
+    assert dict(SIA.restarts)["imagenet"] == 250.0
+
+
+def test_a_category_keeps_the_batch_or_the_gpus_too(tmp_path: Path) -> None:
+    path = tmp_path / "w.csv"
+    path.write_text(f"{WORKLOAD},category\na,0,tiny,2,64,rigid\nb,0,tiny,2,64,scale-gpus\nc,0,tiny,2,64,adaptive\n")
+    tasks = Published("w", str(path), str(tiny(tmp_path / "traces"))).tasks()
+    assert [task.rigid for task in tasks] == [True, False, False]
+    assert [task.truth.fixed_batch for task in tasks] == [64, 64, 0]
+    assert tasks[0].truth is tasks[1].truth
+    assert tasks[0].truth.times((2,), 32.0) == tasks[2].truth.times((2,), 32.0)
+    assert tasks[0].truth.progress(3) == 3000
+
+
+def test_only_gangs_need_all_the_gpus_they_ask_for(tmp_path: Path) -> None:
+    jobs = [source(tmp_path, "a,0,tiny,1,32", "b,0,tiny,4,32")]
+    preflight.check(jobs, clusters("1x2"), ["goodput"])
+    with pytest.raises(UsageError, match=r"w\.csv row 3: job b does not fit 1x2: it asks for 4 GPUs, and there are 2"):
+        preflight.check(jobs, clusters("1x4", "1x2"), ["goodput", "fifo"])
+    with pytest.raises(UsageError, match=r"row 2: .*no measurements on GPU type h100"):
+        preflight.check(jobs, clusters("1x4:h100"), ["goodput"])
+
+
+def test_blocks_hold_the_runs_of_one_cluster_and_their_means(tmp_path: Path) -> None:
+    sources = [source(tmp_path, name="v"), source(tmp_path, "a,0,tiny,1,32", name="w")]
+    runs = compare.plan(["fifo"], sources, clusters("1x4", "2x4"), rules)
+    blocks = compare.blocks(runs, compare.run_all(runs))
+    assert [block.cluster for block in blocks] == ["1x4", "2x4"]
+    for block in blocks:
+        [mean] = block.means
+        assert [row.workload for row in block.rows] == ["v", "w"]
+        assert mean.avg_jct == pytest.approx(sum(row.avg_jct for row in block.rows) / 2)
+
+
+def test_what_a_solver_writes_past_python_does_not_reach_the_output(capfd: pytest.CaptureFixture[str]) -> None:
+    with compare._without_chatter():
+        os.write(1, b"a line of a library\n")
+    os.write(1, b"ours\n")
+    assert capfd.readouterr().out == "ours\n"
+
+
+def test_what_c_would_write_only_at_the_end_of_the_program_is_left_out_too(tmp_path: Path) -> None:
+    """Its buffer, in a program of its own, as pytest's stays open."""
+    program = (
+        "import ctypes; from gpq.sim.compare import compare\n"
+        "with compare._without_chatter(): ctypes.CDLL(None).puts(b'chatter')"
+    )
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open(tmp_path / "out", "wb") as out:
+        subprocess.run([sys.executable, "-c", f"{program}\nprint('told')"], stdout=out, env=buffered, check=True)
+    assert (tmp_path / "out").read_text() == "told\n"
+
+
+def test_policies_told_by_an_oracle_run_on_a_cluster_of_one_named_type(tmp_path: Path) -> None:
+    """Their shapes name no type where there is one; the measurements do."""
+    jobs = Published("w", str(workload(tmp_path / "w.csv")), str(tiny(tmp_path / "traces", kinds=("t4",))))
+    runs = compare.plan(["optimus", "slaq", "srtf"], [jobs], clusters("2x4:t4"), rules)
+    assert [outcome.policy for outcome in compare.run_all(runs)] == ["optimus", "slaq", "srtf"]
