@@ -1,4 +1,6 @@
-"""What `gpq nodes add` and `gpq doctor` say of a server's GPUs, in each condition. `python -m tests.cli.doctor.gpu_lines` prints it.
+"""What `gpq nodes add` and `gpq doctor` say of a server's GPUs, in each condition.
+
+`python -m tests.cli.doctor.gpu_lines` prints it.
 
 The GPUs are those of a stub of NVML. README.md holds what is printed, and a test that it still is.
 """
