@@ -150,13 +150,13 @@ def test_what_was_frozen_runs_wherever_it_is_sent_and_whatever_is_edited_later(
     frozen = snapshot.freeze(str(work))
     (work / "say.sh").write_text("#!/bin/sh\necho now\n")
     served.call(Drain("near", "so that it goes to the other"), Drained)
-    code = {"code": frozen.code, "code_cwd": frozen.cwd, "code_from": frozen.said}
+    code = {"code": frozen.code, "code_cwd": frozen.cwd, "code_from": frozen.summary}
     job = served.submit("./say.sh", max_gpus=1, **code)
     wait_until(lambda: detail(served, job).job.state == "completed", "it ends")
     said = base64.b64decode(served.call(Logs(str(job), wait=5.0), LogChunk).data).decode().split()
     assert said[0] == "then"
     assert said[1].endswith(f"/.code/{frozen.code}")
-    assert any(frozen.said in line for line in lines(detail(served, job), 200))
+    assert any(frozen.summary in line for line in lines(detail(served, job), 200))
     with pytest.raises(Refused, match="the frozen code ffffffffffff is not there"):
         served.submit("./say.sh", max_gpus=1, **{**code, "code": "f" * 64})
     for wrong in ({"code": "../../x"}, {"code_cwd": "../.."}, {"code_cwd": "/"}):
