@@ -1,7 +1,8 @@
 """`gpq check`: runs a script in every shape and compares what it trains with one replica alone.
 
-`replicas` runs the shapes, `judgement` compares them, `keeping.py` keeps the verdict for the
-program. Whatever a script writes goes to a scratch folder.
+`pipeline` is the whole of a check, `replicas` runs the shapes, `judgement` compares them. Here is
+what all of them speak of, and `keeping.py`, which keeps the verdict for the program. Whatever a
+script writes goes to a scratch folder.
 
-Open `proving.py` first.
+Open `verdict.py` first.
 """

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from gpq.check import proving
+from gpq.check.pipeline import proving
 from gpq.check.replicas.courses import ShapeRun
 from gpq.check.replicas.runner import Runner
 from gpq.check.shapes import REFERENCE, Shape, compared

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from gpq.check import keeping
-from gpq.check.proving import CheckRequest, prove
+from gpq.check.pipeline.proving import CheckRequest, prove
 from gpq.check.shapes import LEAST_STEPS
 from gpq.check.verdict import DIFFERS, FAILED, Verdict
 from gpq.cli.shared import output
