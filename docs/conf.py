@@ -1,0 +1,27 @@
+"""Sphinx builds the site: `make docs`, from the Markdown that is read as it is in the repository."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "agent")]
+
+import gpq  # noqa: E402  (from this checkout)
+
+project = "gpq"
+version = release = gpq.__version__
+copyright = "the authors of gpq"
+html_theme = "furo"
+html_title = f"gpq {version}"
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4  # links to headings, as in the repository
+nitpicky = False
+exclude_patterns = ["_build"]
+suppress_warnings = ["misc.highlighting_failure"]
+# A link leads to a page of the site, or to a file of the repository.
+html_show_sourcelink = False
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
