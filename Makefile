@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-daemon bench-exactness bench-noise bench-crowd bench-beside bench-files gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
+.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-daemon bench-exactness bench-noise bench-crowd bench-beside bench-files gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -83,10 +83,10 @@ format: $(VENV)/.dev  ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-pictures: $(VENV)/.train  ## record the pictures of README.md anew: two embedded servers, real jobs; a few minutes
+pictures: $(VENV)/.train  ## record the pictures of the documents again, with real jobs on two embedded servers
 	$(BIN)/python examples/pictures/record.py
 
-completions: $(VENV)/.dev  ## write anew what is made from the commands: completions/, the table in README.md
+completions: $(VENV)/.dev  ## write again what is made from the commands: completions/, man pages, docs/commands.md
 	$(BIN)/python -m gpq.cli.generated.reference --write
 
 # TRACES is a folder of public measurements in the layout of the OSDI'21 artifact; for bench-policy the folder above it.
@@ -102,6 +102,18 @@ bench-fit: $(VENV)/.dev  ## error and time of the throughput fit: make bench-fit
 
 rooms: $(VENV)/.dev  ## who imports whom, room by room, lowest first
 	PYTHONPATH=.:agent $(BIN)/python benchmarks/rooms.py
+
+# Strict: a warning or a dead link is an error. SITE: where the site goes.
+SITE ?= .reports/site
+
+docs: $(VENV)/.dev  ## build the documents as a site whose search works offline, in .reports/site
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs $(SITE)
+	@echo "open $(SITE)/index.html"
+
+# YARDSTICKS="--beside pueue=README.md" measures another document next to ours.
+words: $(VENV)/.dev  ## how the texts read: sentences, semicolons, Flesch reading ease, and what breaks the rules
+	PYTHONPATH=.:agent $(BIN)/python -m tests.words --inside $(YARDSTICKS)
+	PYTHONPATH=.:agent $(BIN)/python -m tests.words --faults
 
 measure-code: $(VENV)/.dev  ## how dense the code is, beside other projects
 	$(BIN)/python benchmarks/code.py

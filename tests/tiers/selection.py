@@ -17,6 +17,7 @@ TRAINS = (
     "tests/cli/check/test_check.py",
     "tests/cli/doctor/test_gpu_report.py",
     "tests/cli/lab/test_library.py",
+    "tests/docs/test_blocks.py",
     "tests/docs/test_examples.py",
     "tests/docs/test_habits.py",
     "tests/e2e/test_endings.py",
