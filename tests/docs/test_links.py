@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,7 @@ def anchors(path: Path) -> set[str]:
     tokens = PARSER.parse(path.read_text(encoding="utf-8"))
     return {
         re.sub(r"[^\w\- ]", "", _text(inline).lower()).strip().replace(" ", "-")
-        for opening, inline in zip(tokens, tokens[1:], strict=False)
+        for opening, inline in itertools.pairwise(tokens)
         if opening.type == "heading_open"
     }
 
