@@ -20,6 +20,7 @@ TRAINS = (
     "tests/docs/test_blocks.py",
     "tests/docs/test_examples.py",
     "tests/docs/test_habits.py",
+    "tests/docs/test_messages.py",
     "tests/e2e/test_endings.py",
     "tests/e2e/test_multi_node.py",
     "tests/e2e/test_policies.py",
