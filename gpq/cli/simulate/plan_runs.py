@@ -69,7 +69,7 @@ def policies(text: str) -> list[str]:
     """`goodput,pollux`, each once."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise UsageError("--policy names no policy", "for example: --policy goodput,fifo")
+        raise UsageError("--policy names no policy", "for example --policy goodput,fifo")
     for name in names:
         entry(name)
     return names
@@ -80,7 +80,7 @@ def seeds(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         raise UsageError(
-            f"invalid --seed {text!r}: expected whole numbers", "for example: --seed 0,1,2"
+            f"invalid --seed {text!r}: expected whole numbers", "for example --seed 0,1,2"
         )
     return list(dict.fromkeys(map(int, parts)))
 

@@ -375,7 +375,7 @@ def test_a_sweep_fills_arguments_and_environment(queue: Gpq) -> None:
 def test_the_shells_variables_stay_the_shells_and_values_with_commas_one(queue: Gpq) -> None:
     run = "lr=5; for index in 7; do echo ${lr} ${index} $GPQ_SWEEP_lr '{hidden}'; done"
     done = queue("submit", "--sweep", "lr=1e-3, 1e-2", "--sweep", "hidden=[64,64],[8,8]", "--", "bash", "-c", run)
-    assert "note: ${lr} is the shell's and stays as it is" in done.stderr
+    assert "note: gpq leaves ${lr} to the shell" in done.stderr
     assert "note: ${index} is the shell's" in done.stderr
     array = done.stdout.split()[1]
     assert queue("wait", array).returncode == 0
@@ -383,7 +383,7 @@ def test_the_shells_variables_stay_the_shells_and_values_with_commas_one(queue: 
     assert logs == [f"5 7 {lr} {hidden}\n" for lr in ("1e-3", "1e-2") for hidden in ("[64,64]", "[8,8]")]
     refusal = queue("submit", "--sweep", "lr=0.1..0.5", "--", "true")
     assert refusal.returncode == 2
-    assert "0.1..0.5 is no range of whole numbers" in refusal.stderr
+    assert "0.1..0.5 is not a range of whole numbers" in refusal.stderr
 
 
 def test_edits_of_jobs_that_wait_and_run(queue: Gpq) -> None:

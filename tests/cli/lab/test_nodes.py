@@ -240,8 +240,8 @@ def test_a_server_with_a_job_stays_in_the_file(live: Gpq, home: Path) -> None:
         (["x", "--name", "-x"], 2, "is no node name"),
         (["x", "--name", "local"], 5, "there is a node local already"),
         (["--from-ssh-config", "-F", "/dev/null"], 4, "names no host"),
-        (["--from-ssh-config", "-F", "/nonexistent"], 2, "-F /nonexistent: there is no such file"),
-        (["x", "-F", "/nonexistent"], 2, "-F /nonexistent: there is no such file"),
+        (["--from-ssh-config", "-F", "/nonexistent"], 2, "-F /nonexistent: no such file"),
+        (["x", "-F", "/nonexistent"], 2, "-F /nonexistent: no such file"),
     ],
 )
 def test_what_is_not_right_is_one_line_and_writes_nothing(
