@@ -48,12 +48,12 @@ REPORT = (  # after the first; on a narrow terminal those go first whose number 
 
 def history(answer: HistoryList, limit: int, bar: str = "") -> list[str]:
     """The jobs, the latest to end last; then how many more there are."""
-    text = ["no jobs ended then"]
+    text = ["no jobs ended in this time"]
     if answer.jobs:
         text = table(history_columns(answer.jobs), limit, mark=ellipsis())
     if answer.hidden:
         remark = (
-            f"{answer.hidden} more ended before: gpq history -n {answer.hidden + len(answer.jobs)}"
+            f"{answer.hidden} more ended earlier: gpq history -n {answer.hidden + len(answer.jobs)}"
         )
         text += wrapped(remark, limit)
     return text
@@ -105,9 +105,9 @@ def hours(value: float | None) -> str:
 
 def report(answer: ReportView, limit: int, bar: str = "") -> list[str]:
     """A row each, and what they come to together."""
-    head = wrapped(f"{moment(answer.since)[:16]} until {moment(answer.until)[:16]}", limit)
+    head = wrapped(f"{moment(answer.since)[:16]} to {moment(answer.until)[:16]}", limit)
     if not answer.rows:
-        return [*head, *wrapped("no job held a GPU, waited or ended then", limit)]
+        return [*head, *wrapped("no job used a GPU, waited or ended in this time", limit)]
     rows = [*answer.rows, answer.total] if len(answer.rows) > 1 else answer.rows
     return [*head, "", *table(report_columns(rows, answer.by), limit, mark=ellipsis())]
 

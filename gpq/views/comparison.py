@@ -155,10 +155,10 @@ def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> Rende
             ]
     if missing_titles:
         plural = "s" if len(missing_titles) > 1 else ""
-        count = f"{len(missing_titles)} column{plural} left out at {width} columns"
+        count = f"{len(missing_titles)} column{plural} left out at width {width}"
         parts += [
             Text(),
-            Text(f"{count}: {', '.join(missing_titles)}; --csv or --json has all", style="dim"),
+            Text(f"{count}: {', '.join(missing_titles)} (see --csv or --json)", style="dim"),
         ]
     return Group(*parts)
 
@@ -183,9 +183,11 @@ def _legend(columns: Sequence[Column], *, whole: bool) -> str:
     worst = [column.title for column in columns if column.title in ("RHO MAX", "ROUND MAX")]
     sentence = "means over the runs of each policy"
     if not whole:
-        sentence += " that ended: compare those of as many runs only"
+        sentence += " that ended"
     if worst:
-        return f"{sentence}; {' and '.join(worst)}: their worst"
+        sentence += f" ({' and '.join(worst)}: the worst)"
+    if not whole:
+        sentence += ". Compare only policies with equally many runs"
     return sentence
 
 

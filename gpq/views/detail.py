@@ -21,7 +21,7 @@ from gpq.views.queue import percent, remark, where
 
 EVENTS = 12  # of the journal, the latest
 KEY = 17  # columns of the names on the left
-LOST = "freedoms lost by what its loop does"
+LOST = "freedoms lost to habits of the loop"
 NARROW = 40  # columns below which there is no room for them
 
 
@@ -99,11 +99,11 @@ def _habit_remarks(habit: HabitView, job: int) -> list[str]:
         remarks.append(f"cure: {habit.cure}")
     if habit.suspected:
         remarks.append(
-            f"suspected, not observed: `gpq check` tries it, `gpq edit {job} --accept"
-            f" {habit.code}` overrules it"
+            f"suspected, not observed: test it with `gpq check`, or ignore it with `gpq edit {job}"
+            f" --accept {habit.code}`"
         )
     if habit.lent:
-        remarks.append("an earlier job of this program did so; this one has yet to show")
+        remarks.append("seen in an earlier job of this program, but not in this job yet")
     return remarks
 
 

@@ -75,7 +75,7 @@ def seen(node: NodeView) -> str:
 
 def _reason(node: NodeView) -> str:
     """Attempts that are not in the database do not show on devices where those are in other use."""
-    return "; ".join(safe(part) for part in (node.reason, *node.strangers, *node.damage) if part)
+    return ", ".join(safe(part) for part in (node.reason, *node.strangers, *node.damage) if part)
 
 
 def _devices(
@@ -108,8 +108,8 @@ def _on_it(node: NodeView, device: DeviceView, reservations: list[ReservationVie
     ]
     occupancy = occupant(device)
     if occupancy == "-" and owners:
-        return "; ".join(owners)
-    return "; ".join([occupancy, *owners])
+        return ", ".join(owners)
+    return ", ".join([occupancy, *owners])
 
 
 def _reservations(reservations: list[ReservationView]) -> list[Column]:
@@ -168,8 +168,8 @@ def occupant(device: DeviceView) -> str:
     if device.state not in ("ok", "foreign") and device.age_seconds is not None:
         parts.append(f"for {duration(device.age_seconds)}")
     if device.next_probe_seconds is not None:
-        parts.append(f"next look in {duration(device.next_probe_seconds)}")
-    return "; ".join(part for part in parts if part) or "-"
+        parts.append(f"next check in {duration(device.next_probe_seconds)}")
+    return ", ".join(part for part in parts if part) or "-"
 
 
 def _strangers(device: DeviceView) -> str:

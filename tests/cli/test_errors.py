@@ -39,7 +39,7 @@ BAD = [
     (["submit", "--priority", "high", "--", "true"], "--priority must be a whole number"),
     (["nodes", "add", "a", "--slots", "-1"], "--slots must be 0 or more"),
     (["nodes", "add", "a", "--port", "70000"], "--port must be 65535 or less"),
-    (["nodes", "reserve", "a", "--until", "2020-01-02 10:00"], "--until 2020-01-02 10:00 is over"),
+    (["nodes", "reserve", "a", "--until", "2020-01-02 10:00"], "--until 2020-01-02 10:00 is in the past"),
     (["nodes", "unreserve", "x"], "RESERVATION must be a whole number"),
     (["top", "--interval", "x"], "--interval must be a number"),
     (["submit", "--retries", "-1", "--", "true"], "below 0"),

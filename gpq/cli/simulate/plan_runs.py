@@ -258,7 +258,7 @@ def own_cluster() -> Cluster:
         nodes = configured()
     if not nodes:
         raise UsageError(
-            "no daemon runs, and the configuration does not give the number of GPUs",
+            "the daemon is not running, and the configuration does not give the number of GPUs",
             "give it: --nodes 2x4",
         )
     return Cluster("own", nodes)

@@ -28,7 +28,7 @@ def check(path: str) -> None:
     if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         raise UsageError(
             f"--html {path}: cannot write there",
-            "name a file in a folder that is there and writable",
+            "choose a file in a directory that exists and is writable",
         )
 
 
@@ -43,14 +43,16 @@ def write(path: str, page: str) -> None:
         with suppress(OSError):
             os.unlink(part)
         raise UsageError(
-            f"--html {path}: {error.strerror or error}", "name a file that can be written"
+            f"--html {path}: {error.strerror or error}", "choose a writable file"
         ) from None
 
 
 def document(answer: ReportView, users: ReportView) -> str:
     """`answer` gives the table, `users` (the same window by user) the plots."""
-    span = f"{moment(answer.since)[:16]} until {moment(answer.until)[:16]}"
-    plots = _plots(users) if users.rows else "<p>No job held a GPU, waited or ended then.</p>"
+    span = f"{moment(answer.since)[:16]} to {moment(answer.until)[:16]}"
+    plots = (
+        _plots(users) if users.rows else "<p>No job used a GPU, waited or ended in this time.</p>"
+    )
     words = "".join(
         f"<dt>{svg.text(word)}</dt><dd>{svg.text(meaning)}</dd>" for word, meaning in WORDS
     )
@@ -60,10 +62,10 @@ def document(answer: ReportView, users: ReportView) -> str:
         ' \'unsafe-inline\'"><meta name="viewport" content="width=device-width,'
         ' initial-scale=1"><title>gpq report,'
         f" {svg.text(span)}</title><style>{STYLE}</style></head>\n<body><main><h1>gpq report</h1><p"
-        f' class="dim">{svg.text(span)}, as known at'
+        f' class="dim">{svg.text(span)}, as of'
         f" {svg.text(moment(answer.now))}</p>\n{_tiles(answer.total)}\n{_table(answer)}\n"
-        f"{plots}\n<h2>What"
-        f" the words mean</h2><dl>{words}</dl></main></body></html>\n"
+        f"{plots}\n<h2>Terms</h2>"
+        f"<dl>{words}</dl></main></body></html>\n"
     )
 
 
@@ -149,8 +151,8 @@ def _use(series: Sequence[tuple[str, list[float]]], labels: Sequence[str]) -> st
 def _worth(rows: Sequence[ReportRow]) -> str:
     kinds = (
         ("worth", "good"),
-        ("not worth it: slow, restarted, repeated", "lost"),
-        ("not known", "none"),
+        ("lost to slow, restarted or repeated work", "lost"),
+        ("unknown", "none"),
     )
     bars = [(row.key, _parts(row)) for row in rows if row.gpu_hours > 0]
     return (
@@ -163,9 +165,9 @@ def _rhos(bars: Sequence[RhoBar]) -> str:
     counts = [(_between(bar.least, bar.below), bar.jobs) for bar in bars]
     shades = [_shade(bar) for bar in bars]
     return (
-        "<h2>Finish-time fairness</h2><figure><figcaption>jobs that completed; below 1 they"
-        " took less than alone on a fair "
-        f'share</figcaption><div class="pair">{svg.histogram(counts, shades)}</div></figure>'
+        "<h2>Finish-time fairness</h2><figure><figcaption>completed jobs (below 1, a job took"
+        " less time than alone on its fair "
+        f'share)</figcaption><div class="pair">{svg.histogram(counts, shades)}</div></figure>'
     )
 
 
@@ -187,7 +189,7 @@ def _fairness(pieces: Sequence[Piece], names: Sequence[str], labels: Sequence[st
         f"{svg.shares(share, fair, labels, name, f's{place % colours}', ceiling=ceiling)}</figure>"
         for place, (name, (share, fair)) in enumerate(shares_by_name.items())
     ]
-    caption = "bars: share of the GPUs in use; line: the fair share"
+    caption = "bars: share of the GPUs in use, line: fair share"
     return (
         f'<h2>Fairness over time</h2><p class="dim">{caption}</p><div'
         f' class="pair">{"".join(figures)}</div>'
@@ -229,8 +231,8 @@ def _parts(row: ReportRow) -> list[tuple[str, float, str]]:
     worth = row.goodput_hours or 0.0
     return [
         ("worth", worth, "good"),
-        ("not worth it", max(row.known_gpu_hours - worth, 0.0), "lost"),
-        ("not known", max(row.gpu_hours - row.known_gpu_hours, 0.0), "none"),
+        ("lost", max(row.known_gpu_hours - worth, 0.0), "lost"),
+        ("unknown", max(row.gpu_hours - row.known_gpu_hours, 0.0), "none"),
     ]
 
 

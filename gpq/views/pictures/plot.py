@@ -42,13 +42,14 @@ def check(path: str) -> None:
     extension = os.path.splitext(path)[1].lower()
     if extension not in FORMATS:
         raise UsageError(
-            f"--plot {path}: cannot draw {extension or 'a file without an ending'}",
-            "write FILE.svg or FILE.png",
+            f"--plot {path}: cannot draw {extension or 'a file without an extension'}",
+            "use FILE.svg or FILE.png",
         )
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         raise UsageError(
-            f"--plot {path}: cannot write in {folder}", "name a folder that is there and writable"
+            f"--plot {path}: cannot write in {folder}",
+            "choose a directory that exists and is writable",
         )
     problem = _broken(FORMATS[extension])
     if problem:
@@ -104,7 +105,7 @@ def draw(blocks: Sequence[Block], path: str) -> None:
             with suppress(OSError):
                 os.unlink(part)
             raise UsageError(
-                f"--plot {path}: {error.strerror or error}", "name a file that can be written"
+                f"--plot {path}: {error.strerror or error}", "choose a writable file"
             ) from None
 
 

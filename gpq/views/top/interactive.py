@@ -157,8 +157,8 @@ def _table(
 
 def _why_empty(look: ListView) -> str:
     if look.filter:
-        return "no job matches: / changes the filter, Esc ends it"
-    return "no jobs: gpq submit queues one"
+        return "no job matches: press / to change the filter, Esc to clear it"
+    return "no jobs: submit one with gpq submit"
 
 
 def _head(name: str, look: ListView) -> str:

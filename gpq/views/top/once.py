@@ -54,7 +54,7 @@ def lower(
     half = width // 2 if width >= SLIM else width
     fairness = panel("fairness", fairness_table(view, live, lines), lines)
     changes = panel(
-        "last re-allocations", change_lines(view.changes, (width - half or width) - 4, lines), lines
+        "latest changes", change_lines(view.changes, (width - half or width) - 4, lines), lines
     )
     if width < SLIM:
         if lines is None:

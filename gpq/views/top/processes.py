@@ -23,7 +23,8 @@ def lines(nodes: list[NodeView], past: Past, width: int) -> list[Text]:
         head = f"{safe(node.name)}  {safe(node.state)}  {node.cores} cores  {gib(node.memory_mib)}"
         text.append(Text(f"{head}  seen {seen(node)}  {safe(node.reason)}".rstrip(), style=style))
         text += [
-            Text(f"  not in the database: {safe(line)}", style="red") for line in node.strangers
+            Text(f"  not in the database of gpq: {safe(line)}", style="red")
+            for line in node.strangers
         ]
         text += [Text(f"  {safe(line)}", style="yellow") for line in node.damage]
         for device in node.devices:

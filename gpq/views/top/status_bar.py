@@ -13,18 +13,18 @@ from gpq.views import plain
 from gpq.views.plain import safe
 
 KEYS = {
-    "up down j k": "move; PgUp PgDn Home End as well",
-    "Enter": "open the job: how it goes and why, its curves, its log as it grows",
-    "/": "filter, as gpq status takes it: user=ana state=running sort=-goodput",
-    "s S": "sort by the next, the previous column; also right, left",
-    "r": "the other way round",
-    "c": "cancel, after a y",
-    "h": "hold; release a job that is held",
-    "+ -": "raise, lower the priority",
-    "n": "servers: the last minutes of each GPU, every process and whose it is",
-    "l": "in a job: its log alone, then all else alone",
-    "Esc q": "back; in the list Esc ends the filter, and q gpq top",
-    "Ctrl-L": "draw anew",
+    "up down j k": "move (also PgUp PgDn Home End)",
+    "Enter": "open the job, with its reasons, curves and growing log",
+    "/": "filter, as in gpq status: user=ana state=running sort=-goodput",
+    "s S": "sort by the next or the previous column (also right, left)",
+    "r": "reverse the order",
+    "c": "cancel (asks first)",
+    "h": "hold the job, or release it if it is held",
+    "+ -": "raise or lower the priority",
+    "n": "servers: the last minutes of each GPU, and every process with its user",
+    "l": "in a job: show only the log, then everything else",
+    "Esc q": "go back. In the list, Esc clears the filter and q quits",
+    "Ctrl-L": "redraw the screen",
 }
 INDENT = 13
 LIST_KEYS = (
@@ -47,7 +47,7 @@ def keys(width: int) -> list[Text]:
 
 def late(age: float, reason: str, width: int) -> Text:
     """The same, when the last answer is `age` seconds old."""
-    message = f"gpq as of {plain.duration(age)} ago: {safe(reason) or 'the daemon takes its time'}"
+    message = f"gpq as of {plain.duration(age)} ago: {safe(reason) or 'the daemon is slow'}"
     return Text(plain.cut(message, width, plain.ellipsis()), style="bold reverse")
 
 

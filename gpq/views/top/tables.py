@@ -199,7 +199,7 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
     rows = [_user_row(user) for user in view.users]
     rows += [_job_row(job, total) for job in jobs if job.gpus]
     if not rows:
-        return Text("nobody uses anything")
+        return Text("no GPU is in use")
     shown_rows = rows[: _row_count(len(rows), lines)]
     for row in shown_rows:
         table.add_row(*row)
@@ -211,7 +211,7 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
 def _why_empty(filter: str) -> str:
     if filter:
         return "no live job matches the filter"
-    return "no jobs: gpq submit queues one"
+    return "no jobs: submit one with gpq submit"
 
 
 def _row_count(count: int, lines: int | None) -> int:
