@@ -1,5 +1,7 @@
-"""Requests and answers as lines. Hostile or foreign bytes become a GpqError, never anything
-else."""
+"""Writes and reads requests and answers as lines.
+
+Malformed or hostile bytes raise a GpqError and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ AnyRequest = (
 
 
 class _Answer(msgspec.Struct):
-    """The envelope; `result` stays bytes until its type is known."""
+    """The envelope. `result` stays bytes until its type is known."""
 
     v: int
     program: str = ""
@@ -67,7 +69,7 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 
 
 def encode_request(request: Request) -> bytes:
-    """One line. Raises UsageError for text that is no Unicode, or a request that is too large."""
+    """One line. Raises UsageError if text is not Unicode or the request is too large."""
     try:
         body = _ENCODER.encode(request)
     except UnicodeEncodeError:
@@ -85,8 +87,8 @@ def encode_request(request: Request) -> bytes:
 
 
 def decode_request(line: bytes) -> Request:
-    """The request on a line. Raises DaemonUnreachable for another version, UsageError for anything
-    malformed."""
+    """The request on a line. Raises DaemonUnreachable for another version, and UsageError if the
+    line is malformed."""
     try:
         tree = msgspec.json.decode(line)
     except (ValueError, RecursionError):
@@ -129,8 +131,8 @@ def encode_error(error: GpqError) -> bytes:
 
 
 def decode_answer(line: bytes, kind: type[R]) -> R:
-    """The result on a line. Raises the daemon's own error, or DaemonUnreachable for one of another
-    version."""
+    """The result on a line. Raises the daemon's own error, or DaemonUnreachable if the daemon has
+    another version."""
     try:
         answer = _ANSWER.decode(line)
     except ValueError:
