@@ -1,5 +1,5 @@
-"""The modules that spell out the options of `gpq submit` for who reads types: made from their
-table, gpq/rpc/submit_table.py."""
+"""Makes the modules that list the options of `gpq submit` with their types, from the table in
+gpq/rpc/submit_table.py."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Options(TypedDict, total=False):
 
 
 def modules() -> dict[str, str]:
-    """Path in the repository -> text."""
+    """Path in the repository -> contents."""
     texts = [
         f"    {option.name}: {option.typed} = {DEFAULTS[option.typed]}\n"
         for option in OPTIONS

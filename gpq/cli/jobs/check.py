@@ -1,4 +1,4 @@
-"""`gpq check`: runs the script in every shape that gpq might, and prints how it compares."""
+"""`gpq check`: runs the script in every shape that gpq might use, and prints the comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpq.options import environment
 from gpq.options.parsing import values
 
 MOST_STEPS = 1000
-# A job has these from the server that it runs on.
+# A job gets these from its server.
 ENVIRONMENT_NAMES = (
     "HOME",
     "USER",
@@ -146,7 +146,7 @@ def _kept(script: str, arguments: list[str]) -> Verdict:
 
 @contextlib.contextmanager
 def _progress(*, quiet: bool):  # type: ignore[no-untyped-def]
-    """On a terminal: a line on stderr that says which shapes are done; gone at the end."""
+    """On a terminal, show on stderr which shapes are done, and remove that line at the end."""
     is_visible = not quiet and sys.stderr.isatty()
     shape_names: list[str] = []
 

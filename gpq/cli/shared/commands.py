@@ -1,5 +1,5 @@
-"""The commands: module (with the name of its app, if not `app`) and one line for each. Imports
-nothing: completion reads it."""
+"""The commands: their module (and the name of the app, if it is not `app`) and one line each.
+Imports nothing, because completion reads it."""
 
 COMMANDS = {
     "submit": ("gpq.cli.submit.submit", "queue a job"),

@@ -1,5 +1,5 @@
-"""`gpq top`: the live view, until q or Ctrl-C; one frame with --once, and wherever stdout is no
-terminal."""
+"""`gpq top`: the live view, until q or Ctrl-C. Prints one picture with --once, or if stdout is not
+a terminal."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _live(view: TopView, words: str, interval: float, color: str) -> None:
     try:
         from gpq.cli.top.app import Browser
         from gpq.cli.top.screen import Screen
-    except ImportError as error:  # a Python that was built where there was no curses
+    except ImportError as error:  # a Python that was built without curses
         raise GpqError(
             f"this Python cannot draw on a terminal: {error}", "use `gpq top --once`"
         ) from None
