@@ -24,7 +24,7 @@ demo-policies: $(VENV)/.train  ## the demo under every policy, one line each: a 
 # After so many minutes a run ends, and says what failed until then.
 MINUTES ?= 150
 
-# What each of these runs, and how a test is written that never fails by luck: gpq/README.md, "Tests".
+# What each of these runs, and how a test is written that never fails by luck: docs/internals/tests.md.
 test: $(VENV)/.dev  ## lint, types, import contracts, every test whose sources changed since it was proven, a tenth of the others; ten minutes
 	$(BIN)/python -m compileall -q gpq agent tests
 	$(BIN)/python -m tests.tiers test --minutes $(MINUTES)
