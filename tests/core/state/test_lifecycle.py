@@ -59,9 +59,9 @@ def test_every_state_can_be_reached_from_pending() -> None:
     assert reached == set(JobState)
 
 
-def test_the_diagram_in_the_readme_is_the_table() -> None:
-    readme = Path(__file__).parents[3] / "gpq" / "README.md"
-    assert diagram() in readme.read_text(), "print gpq.core.state.lifecycle.diagram() into gpq/README.md"
+def test_the_diagram_of_the_documents_is_the_table() -> None:
+    page = Path(__file__).parents[3] / "docs" / "internals" / "index.md"
+    assert diagram() in page.read_text(), f"print gpq.core.state.lifecycle.diagram() into {page}"
 
 
 def ended(exit_: Exit, *, stop: StopReason | None = None, level: Level = Level.SCRIPT, **more: object) -> facts.Event:
