@@ -163,7 +163,7 @@ def test_a_job_whose_server_was_taken_out_is_given_up_and_not_said_to_be_gone(gp
         wait_until(lambda: (home / "pid").exists() and (home / "pid").read_text().strip(), "it wrote its pid")
         ok(gpq, "nodes", "remove", part["node"], "--force")
         said = " ".join(ok(gpq, "why", "1").split())
-        assert f"server {part['node']} is not in the configuration any more" in said
+        assert f"server {part['node']} is no longer in the configuration" in said
         assert "take it out" not in said
         said = gpq("cancel", "1")
         assert (said.returncode, said.stdout) == (1, "")
@@ -339,7 +339,7 @@ def test_an_array_runs_a_few_at_once_and_what_comes_after_it_waits(queue: Gpq) -
         (both, None, None, [f"{a}:any", f"{b}:any", f"{c}:any"]),
     ]  # fmt: skip
     assert f"after job {a}:any" in ok(queue, "status")
-    assert f"job {c} (sh, held) is to succeed first" in ok(queue, "why", "last")
+    assert f"job {c} (sh, held) must succeed first" in ok(queue, "why", "last")
     ok(queue, "release", str(array))
     assert queue("wait", str(array)).returncode == 1
     assert queue("wait", "both").returncode == 0
