@@ -67,7 +67,7 @@ def open_plain(path: str, flags: int = os.O_RDONLY) -> int:
 
 
 def _kind(mode: int) -> str:
-    return next((words for is_one, words in KINDS if is_one(mode)), "it is no plain file")
+    return next((words for is_one, words in KINDS if is_one(mode)), "it is not a regular file")
 
 
 def read_bytes(path: str, limit: int = MOST_BYTES) -> Optional[bytes]:
@@ -86,7 +86,7 @@ def read_bytes(path: str, limit: int = MOST_BYTES) -> Optional[bytes]:
             raise Damaged(path, os.strerror(error.errno or 0)) from error
     if size > limit or len(content) > limit:
         raise Damaged(
-            path, "it has {} bytes, and {} are taken at most".format(max(size, len(content)), limit)
+            path, "it has {} bytes, and the limit is {}".format(max(size, len(content)), limit)
         )
     return content
 
@@ -118,11 +118,11 @@ def parse(content: bytes) -> Dict[str, Any]:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except UnicodeDecodeError as error:
-        raise ValueError("it is no UTF-8") from error
+        raise ValueError("it is not UTF-8") from error
     except json.JSONDecodeError as error:
-        raise ValueError("it is no JSON: {}".format(error.msg)) from error
+        raise ValueError("it is not JSON: {}".format(error.msg)) from error
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     if _is_deep(value):
         raise ValueError("it is nested too deeply")
     return value
@@ -135,7 +135,7 @@ def _integer(text: str) -> int:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError("{} is no number".format(name))
+    raise ValueError("{} is not a number".format(name))
 
 
 def _is_deep(value: Any) -> bool:
@@ -171,7 +171,7 @@ def set_aside(path: str) -> str:
 def put_away(damage: Damaged) -> str:
     """Set the damaged file aside. What has become of it, in words."""
     copy = set_aside(damage.path)
-    place = ", and is kept as {}".format(os.path.basename(copy)) if copy else ""
+    place = ", and gpq kept it as {}".format(os.path.basename(copy)) if copy else ""
     return "{} was damaged ({}){}".format(os.path.basename(damage.path), damage.why, place)
 
 
