@@ -307,7 +307,7 @@ def test_a_file_that_was_broken_since_the_start_is_noticed_and_in_nobodys_way(gp
 def test_a_server_whose_agent_cannot_start_is_said_why_wherever_one_asks(gpq: Gpq, home: Path) -> None:
     (home / "config.toml").write_text("[nodes.local]\nslots = 1\ncores = [99999]\n")
     ok(gpq, "daemon", "start")
-    said = "the node agent ended: no core 99999 may be used here"
+    said = "the node agent ended: core 99999 is not available here"
     try:
         waiting = begin(gpq, "submit", "--wait", "--", "true")
         assert waiting.stderr is not None

@@ -113,7 +113,7 @@ def test_what_cannot_have_been_measured_is_refused(served: Daemon, request_: Mea
 
 
 def test_errands_are_for_servers_that_there_are_and_what_fails_there_is_told(served: Daemon) -> None:
-    assert "no errand" in str(served.call(Errand("one", "rm"), ErrandResult).answer["error"])
+    assert "unknown errand" in str(served.call(Errand("one", "rm"), ErrandResult).answer["error"])
     with pytest.raises(NotFound):
         served.call(Errand("three", "examine"), ErrandResult)
     with pytest.raises(UsageError):
