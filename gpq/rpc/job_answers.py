@@ -57,9 +57,10 @@ class JobView(msgspec.Struct, frozen=True):
     exit_status: int | None  # as in a shell, once the job has ended
     priority: int = 0
     command: str = ""
-    unknown: str = ""  # "unknown since 40 s: server b does not answer", "" while its servers answer
+    unknown: str = ""  # "unknown for 40 s: server b does not answer", "" while its servers answer
     unknown_seconds: float | None = None  # how long its server has not answered
-    # "no step for 90 s: rank 3 on b has not arrived where the others wait", "" while it makes steps
+    # "no step for 90 s: rank 3 on b has not reached the point where the others wait", "" while it
+    # makes steps
     hung: str = ""
     hung_seconds: float | None = None
     diverged: list[DivergedView] = []  # metrics that are not finite numbers, `loss` first

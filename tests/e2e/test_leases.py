@@ -115,7 +115,7 @@ def test_a_job_without_a_lease_is_unknown_keeps_its_gpu_and_its_cancel_waits_for
     )
     assert row.state == "running"
     assert row.reason == row.unknown
-    assert row.unknown.startswith("unknown since ")
+    assert row.unknown.startswith("unknown for ")
     assert row.unknown.endswith(f"server {first} does not answer")
     assert row.gpus == 1
     before = len(servers.alive(1))

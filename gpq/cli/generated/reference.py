@@ -16,7 +16,7 @@ from typing import Any
 
 from gpq.cli.app import command
 from gpq.cli.completion.shell_scripts import SCRIPTS
-from gpq.cli.generated import command_page, schemas, submit_modules
+from gpq.cli.generated import command_page, page_tables, schemas, submit_modules
 from gpq.cli.generated.man_pages import pages
 from gpq.cli.shared.commands import COMMANDS
 from gpq.outward import WORDS
@@ -146,6 +146,7 @@ def documents() -> dict[str, str]:
         **texts,
         **schemas.files(),
         **submit_modules.modules(),
+        **page_tables.pages(),
         "gpq/options/completion_data.py": grammar(),
         "docs/commands.md": command_page.page(list(leaves())),
     }

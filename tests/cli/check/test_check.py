@@ -201,7 +201,7 @@ def test_a_verdict_reaches_the_job_of_the_program_that_was_checked(live: Gpq, tm
     beside.write_text("HERE = False\n")
     assert live("release", str(job)).returncode == 0
     assert live("wait", str(job), timeout=120).returncode == 0
-    assert "is not as it was when gpq check found shapes" in live("logs", str(job)).stdout
+    assert "has changed since gpq check found that it trains the same" in live("logs", str(job)).stdout
 
 
 def test_a_loop_of_the_scripts_own_is_checked_in_the_shapes_that_it_may_get(gpq: Gpq, tmp_path: Path) -> None:
@@ -380,13 +380,13 @@ def test_a_program_that_writes_files_is_refused_in_words(gpq: Gpq, tmp_path: Pat
             "{name: item.detach().clone() for name, item in net.named_parameters()}",
             "[copy[name].lerp_(item.detach(), 0.1) for name, item in net.named_parameters()]",
             "same",
-            "so few steps cannot show it: a copy of the model's weights",
+            "so few steps cannot show it: job.state() was not given a copy of the model's weights",
         ),
         (
             "torch.optim.swa_utils.AveragedModel(net)",
             "copy.update_parameters(net)",
             "told",
-            "gpq says: a copy of the model's weights",
+            "gpq says: job.state() was not given a copy of the model's weights",
         ),
     ],
 )

@@ -163,7 +163,7 @@ def test_a_job_whose_server_was_taken_out_is_given_up_and_not_said_to_be_gone(gp
         wait_until(lambda: (home / "pid").exists() and (home / "pid").read_text().strip(), "it wrote its pid")
         ok(gpq, "nodes", "remove", part["node"], "--force")
         said = " ".join(ok(gpq, "why", "1").split())
-        assert f"server {part['node']} is not in the configuration any more" in said
+        assert f"server {part['node']} is no longer in the configuration" in said
         assert "take it out" not in said
         said = gpq("cancel", "1")
         assert (said.returncode, said.stdout) == (1, "")
@@ -309,7 +309,7 @@ def test_a_file_that_was_broken_since_the_start_is_noticed_and_in_nobodys_way(gp
 def test_a_server_whose_agent_cannot_start_is_said_why_wherever_one_asks(gpq: Gpq, home: Path) -> None:
     (home / "config.toml").write_text("[nodes.local]\nslots = 1\ncores = [99999]\n")
     ok(gpq, "daemon", "start")
-    said = "the node agent ended: no core 99999 may be used here"
+    said = "the node agent ended: core 99999 is not available here"
     try:
         waiting = begin(gpq, "submit", "--wait", "--", "true")
         assert waiting.stderr is not None
@@ -341,7 +341,7 @@ def test_an_array_runs_a_few_at_once_and_what_comes_after_it_waits(queue: Gpq) -
         (both, None, None, [f"{a}:any", f"{b}:any", f"{c}:any"]),
     ]  # fmt: skip
     assert f"after job {a}:any" in ok(queue, "status")
-    assert f"job {c} (sh, held) is to succeed first" in ok(queue, "why", "last")
+    assert f"job {c} (sh, held) must succeed first" in ok(queue, "why", "last")
     ok(queue, "release", str(array))
     assert queue("wait", str(array)).returncode == 1
     assert queue("wait", "both").returncode == 0
