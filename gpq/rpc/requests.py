@@ -25,7 +25,7 @@ class ProofMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     program: str  # digest of the script, its own modules, and the versions of torch and gpq
     same: list[str]  # freedoms whose shapes trained the same
-    # freedoms that gpq does not use, because a shape differed, failed or was told
+    # freedoms that gpq does not use, because a shape differs, fails or is `told`
     lost: list[str]
     message: str = ""  # those shapes
     at: str = ""  # when gpq check ran, UTC

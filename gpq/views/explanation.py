@@ -12,7 +12,7 @@ def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
     """Headline, reasons, remedies, and the goodput that decided it."""
     text = wrapped(f"job {answer.id} ({safe(answer.state)}): {safe(answer.headline)}", limit)
     for reason in answer.reasons:
-        if reason != answer.headline:  # which is the whole reason
+        if reason != answer.headline:  # the headline is the whole reason
             text += wrapped(safe(reason), limit, "  - ", "    ")
     if answer.remedies:
         text += ["", "what to do:" if answer.state in ENDED else "what would change that:"]

@@ -1,5 +1,5 @@
-"""What is known of one job, a name and a text each: what was asked, and how it goes. A fact that
-says nothing is left out."""
+"""The facts about one job as names and texts: the request, and the progress. Facts without content
+are left out."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Value = TypeVar("Value")
 
 
 def if_any(show: Callable[[Value], str], value: Value | None) -> str:
-    """`show(value)`; "" where that is none, zero or empty."""
+    """`show(value)`, or "" if the value is None, zero or empty."""
     if value:
         return show(value)
     return ""
 
 
 def if_known(show: Callable[[Value], str], value: Value | None) -> str:
-    """`show(value)`; "" where that is None."""
+    """`show(value)`, or "" if the value is None."""
     if value is None:
         return ""
     return show(value)
 
 
 def demands(spec: SpecMessage, job: JobView) -> dict[str, str]:
-    """What was asked, defaults left out."""
+    """The request, without defaults."""
     return _safe(
         {
             "command": shlex.join(spec.argv),
@@ -63,7 +63,7 @@ def demands(spec: SpecMessage, job: JobView) -> dict[str, str]:
 
 
 def progress(answer: JobDetail) -> dict[str, str]:
-    """How it goes, or went."""
+    """The progress of the job."""
     job = answer.job
     return _safe(
         {
@@ -205,7 +205,7 @@ def _total_batch(job: JobView) -> str:
 
 
 def _metrics(answer: JobDetail) -> str:
-    """`loss=nan (for 12 min) accuracy=0.4`; what is no number first."""
+    """`loss=nan (for 12 min) accuracy=0.4`, with non-finite values first."""
     divergences = [
         f"{divergence.metric}={divergence.value} (for {duration(divergence.seconds)})"
         for divergence in answer.job.diverged
@@ -218,8 +218,8 @@ def _metrics(answer: JobDetail) -> str:
 
 
 def _speedup(answer: JobDetail) -> str:
-    """Not to be mixed up with that of the curve, which is over the fewest GPUs. Of a job without
-    GPUs there is none."""
+    """The speedup relative to the fair share, not to the fewest GPUs as in the curve. Jobs without
+    GPUs have none."""
     if answer.job.speedup is None or not answer.job.gpus:
         return ""
     share, fewest = answer.fair_share, answer.spec.min_gpus

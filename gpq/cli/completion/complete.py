@@ -115,7 +115,7 @@ def in_group(group: str, words: list[str], shell: str) -> list[Pair] | int:
     names = [path.partition(" ")[2] for path in GRAMMAR if path.startswith(f"{group} ")]
     if not names:
         return []
-    default = f"{group} list" if "list" in names else ""  # need not be named
+    default = f"{group} list" if "list" in names else ""  # the default command
     if len(words) == 1 and not (default and words[0].startswith("-")):
         inner = starting([*((name, "") for name in names), ("--help", "")], words[0])
         if not default:

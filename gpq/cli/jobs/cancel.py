@@ -35,7 +35,7 @@ def cancel(
     ] = False,
     json: Json = False,
 ) -> int:
-    """Stop jobs for good. Returns when every process is gone.
+    """Stop jobs permanently. Returns when every process is gone.
 
     The processes get TERM, and KILL after 10 s. To let a job save a checkpoint, use `gpq hold`
     instead. A name means all live jobs with that name. On a terminal, gpq asks first if there are

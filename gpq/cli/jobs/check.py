@@ -76,10 +76,10 @@ def check(
 ) -> int:
     """Prove on your own script that gpq does not change what it trains.
 
-    gpq runs a few steps in every shape and compares them with one replica. All shapes use the same
-    batch size: one replica with accumulation, some steps split into two micro-batches, two
-    replicas, two replicas with accumulation, and a stop with a resume on another number of
-    replicas. gpq compares weights, optimizer, schedule, the examples of each step and the logged
+    gpq runs a few steps in every shape and compares them with one replica. The shapes are one
+    replica with accumulation, some steps split into two micro-batches, two replicas, two replicas
+    with accumulation, and a stop and resume on another number of replicas. All use the same batch
+    size. gpq compares weights, optimizer, schedule, the examples of each step and the logged
     values. A shape is `same`, `differs` or `told`. `differs` names the first step and tensor, and
     the likely habit of the loop. `told` means that the library itself rules the shape out, so gpq
     never runs the job in it.

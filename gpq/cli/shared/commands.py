@@ -12,7 +12,7 @@ COMMANDS = {
     "logs": ("gpq.cli.jobs.logs", "show what a job printed"),
     "cancel": (
         "gpq.cli.jobs.cancel",
-        "stop jobs for good, and return when every process is gone",
+        "stop jobs permanently, and return when every process is gone",
     ),
     "hold": (
         "gpq.cli.jobs.hold_release_requeue:hold",

@@ -44,7 +44,7 @@ class Keyboard:
         curses.set_escdelay(ESCAPE_MS)
 
     def read(self) -> str:
-        """A character, or the name of a key; "" when there is none."""
+        """A character, or the name of a key. "" if there is none."""
         key = self._next()
         if key == "\x1b":
             next_key = self._next()
@@ -57,7 +57,7 @@ class Keyboard:
         return key if isinstance(key, str) and key.isprintable() else ""
 
     def _next(self) -> str | int:
-        """A character, or the number of a key; "" when there is none."""
+        """A character, or the number of a key. "" if there is none."""
         if not self.attached:
             return ""
         try:

@@ -84,7 +84,7 @@ class Screen:
 
     def wake(self) -> None:
         """End a waiting `key`."""
-        with contextlib.suppress(OSError):  # full: it wakes anyway; closed: nobody waits
+        with contextlib.suppress(OSError):  # full, so it wakes anyway, or closed, so nobody waits
             os.write(self._wake_writer, b"\0")
 
     def paint(self, head: RenderableType, body: RenderableType, foot: RenderableType) -> None:

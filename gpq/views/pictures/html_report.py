@@ -1,5 +1,5 @@
-"""The page of `gpq report --html`: one file with tables and plots, without scripts, that asks for
-nothing from elsewhere."""
+"""The page of `gpq report --html`: one file with tables and plots. It has no scripts and loads
+nothing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpq.views.pictures.report_text import STYLE, WORDS
 from gpq.views.plain import Column, duration, fit, moment, number
 from gpq.views.queue import percent
 
-MOST_USERS = 8  # with a colour and a plot of their own
-MOST_ROWS = 500  # of the table; the CSV has all
+MOST_USERS = 8  # users with their own colour and plot
+MOST_ROWS = 500  # rows of the table. The CSV has all rows
 OTHERS = "others"
 HOUR = 3600.0
 
 
 def check(path: str) -> None:
-    """Raises UsageError where it cannot be written."""
+    """Raises UsageError if the file cannot be written."""
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         raise UsageError(
@@ -33,7 +33,7 @@ def check(path: str) -> None:
 
 
 def write(path: str, page: str) -> None:
-    """An older page is replaced by a whole one or not at all. Raises UsageError."""
+    """Replace an older page completely or not at all. Raises UsageError."""
     part = f"{path}.part"
     try:
         with open(part, "w", encoding="utf-8") as stream:
@@ -48,7 +48,7 @@ def write(path: str, page: str) -> None:
 
 
 def document(answer: ReportView, users: ReportView) -> str:
-    """`answer` gives the table, `users` (the same window by user) the plots."""
+    """`answer` is for the table, and `users` (the same time by user) for the plots."""
     span = f"{moment(answer.since)[:16]} to {moment(answer.until)[:16]}"
     plots = (
         _plots(users) if users.rows else "<p>No job used a GPU, waited or ended in this time.</p>"
@@ -197,7 +197,7 @@ def _fairness(pieces: Sequence[Piece], names: Sequence[str], labels: Sequence[st
 
 
 def _shares(pieces: Sequence[Piece], name: str) -> tuple[list[float], list[float]]:
-    """Of the GPU hours of each piece: the user's, and a fair share."""
+    """Parts of the GPU hours of each piece: those of the user, and the fair share."""
     shares, fair_shares = [0.0] * len(pieces), [0.0] * len(pieces)
     for index, piece in enumerate(pieces):
         total = sum(usage.gpu_hours for usage in piece.users)
@@ -211,7 +211,7 @@ def _shares(pieces: Sequence[Piece], name: str) -> tuple[list[float], list[float
 def _series(
     pieces: Sequence[Piece], names: Sequence[str], *, has_others: bool
 ) -> list[tuple[str, list[float]]]:
-    """GPUs held on average in each piece, by user."""
+    """Mean GPUs in each piece, by user."""
     series = {name: [0.0] * len(pieces) for name in names}
     if has_others:
         series.setdefault(OTHERS, [0.0] * len(pieces))
@@ -257,7 +257,7 @@ def _at(stamp: str) -> datetime:
 
 
 def _labels(pieces: Sequence[Piece]) -> list[str]:
-    """Local: times of day where pieces are hours, else dates."""
+    """Labels in local time: times of day for hours, or else dates."""
     if not pieces:
         return []
     hourly = (_at(pieces[-1].start) - _at(pieces[0].start)).total_seconds() <= 49 * HOUR and all(

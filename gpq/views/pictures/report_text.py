@@ -1,4 +1,4 @@
-"""The style of the HTML report, and what its words mean."""
+"""The style of the HTML report, and its glossary."""
 
 from __future__ import annotations
 

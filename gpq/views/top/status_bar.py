@@ -1,5 +1,5 @@
-"""The last line of the interactive `gpq top`, the first where no answer comes, the page of its
-keys, and lines through which one scrolls."""
+"""The last line of the interactive `gpq top`, the first line when answers are late, the page of
+keys, and scrolled lines."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def keys(width: int) -> list[Text]:
 
 
 def late(age: float, reason: str, width: int) -> Text:
-    """The same, when the last answer is `age` seconds old."""
+    """The first line when the last answer is `age` seconds old."""
     message = f"gpq as of {plain.duration(age)} ago: {safe(reason) or 'the daemon is slow'}"
     return Text(plain.cut(message, width, plain.ellipsis()), style="bold reverse")
 
 
 def prompt(query: str, width: int) -> Text:
-    """The end of what is being typed, with a cursor."""
+    """The end of the typed filter, with a cursor."""
     line = f"/{safe(query)}_"
     return Text(line[max(len(line) - width + 1, 0) :], style="bold")
 
@@ -70,7 +70,7 @@ def told(text: str, width: int) -> Text:
 
 
 def hints(keys: str, width: int) -> Text:
-    """Whole words, the help and the end last to go."""
+    """Whole hints. Help and quit are dropped last."""
     end = next((last for last in LAST if keys.endswith(last)), "")
     keys = keys.removesuffix(end)
     while len(keys + end) >= width and "  " in keys:
@@ -79,14 +79,14 @@ def hints(keys: str, width: int) -> Text:
 
 
 def stacked(lines: Sequence[Text]) -> RenderableType:
-    """A line each, cut where the screen ends."""
+    """One line each, cut at the width of the screen."""
     for line in lines:
         line.no_wrap, line.overflow = True, "crop"
     return Group(*lines)
 
 
 def window(lines: Sequence[Text], scroll: int, height: int) -> tuple[RenderableType, int]:
-    """So many of them from `scroll` on, or from the last place where the window is full, which is
-    told."""
+    """`height` of the lines from `scroll` on, or from the last position that fills the window, and
+    that position."""
     top = max(min(scroll, len(lines) - height), 0)
     return stacked(lines[top : top + max(height, 0)]), top
