@@ -154,7 +154,7 @@ def test_the_table_shows_what_was_told_and_what_gpq_does_without() -> None:
     )
     text = "\n".join(lines(verdict, 200))
     assert (
-        "accumulating; split; two replicas, accumulating: gpq says: the loop clears gradients between two passes"
+        "accumulating / split / two replicas, accumulating: gpq says: the loop clears gradients between two passes"
         in text
     )
     assert "until then gpq does not use: accumulate (a step in several micro-batches), split (a step" in text

@@ -70,10 +70,11 @@ def grammar() -> str:
         ),
         "",
         (
-            'GRAMMAR: path -> (kind of arguments, {option: (help, kind of value, "" for a flag)}). A'
-            " kind is jobs,"
+            'GRAMMAR: path -> (kind of arguments, {option: (help, kind of value, "" for a'
+            " flag)}). A kind is jobs,"
         ),
-        "nodes, users, files, commands (with a schema), any, words joined by |, or one job or node.",
+        "nodes, users, files, commands (with a schema), any, words joined by |, or one job or",
+        "node.",
         '"""',
         "",
         "# fmt: off",
