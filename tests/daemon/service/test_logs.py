@@ -152,4 +152,4 @@ def test_the_command_says_how_much_was_left_out_on_a_line_of_its_own(capfdbinary
     transcript.write(piece(b"head", 4))
     transcript.write(piece(b"end\n", 8 + (3 << 20), 3 << 20))
     said = capfdbinary.readouterr().out
-    assert said == b"head\n--- 3 MiB left out: the log is over its limit (log_limit) ---\nend\n"
+    assert said == b"head\n--- 3 MiB left out: the log exceeded its limit (log_limit) ---\nend\n"
