@@ -37,8 +37,8 @@ from gpq.api.options import Duration, Gpus, Moment, Selector, Word
 
 
 class Options(TypedDict, total=False):
-    """The options of `gpq.submit`, by the names that they have on the command line; what they mean
-    is in its help."""
+    """The options of `gpq.submit`. They have the names and the meaning of the options of `gpq
+    submit`."""
 
 '''
 

@@ -233,7 +233,7 @@ def test_an_attempt_whose_server_is_down_is_named_and_the_others_are_shown(gpq: 
         assert said.stdout.startswith(f"{told}--- attempt 2 on a ---\nsecond ")
     alone = gpq("logs", "1", "--attempt", "1")
     assert (alone.returncode, alone.stdout) == (1, "")
-    assert alone.stderr == "gpq: node a does not answer\nhint: `gpq nodes` tells since when and why\n"
+    assert alone.stderr == "gpq: node a does not answer\nhint: `gpq nodes` shows since when and why\n"
     del made.silent[1]
     made.silent[2] = "node a does not answer"
     last = gpq("logs", "1")
@@ -248,7 +248,7 @@ def test_who_follows_a_server_that_is_down_is_told_once_and_then_shown_all(gpq: 
     made.mute = 4
     said = gpq("logs", "1", "-f", "--attempt", "1")
     assert (said.returncode, said.stdout) == (0, "--- attempt 1 on a ---\nfirst\n")
-    assert said.stderr == "note: node a does not answer; waiting for it\n"
+    assert said.stderr == "note: node a does not answer, waiting for it\n"
     made.mute = 4
     pieces = gpq("logs", "1", "-f", "--attempt", "1", "--json").stdout.splitlines()
     assert [json.loads(piece)["silent"] for piece in pieces] == ["", ""]
