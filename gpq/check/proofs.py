@@ -29,7 +29,7 @@ def proof(verdict: dict[str, object]) -> ProofMessage | None:
         program=str(verdict.get("program"))[:64],
         same=_in_order(same_freedoms),
         lost=_in_order(lost_freedoms),
-        message="; ".join(f"{row['shape']}: {_explanation(row)}" for row in bad_rows)[
+        message=" / ".join(f"{row['shape']}: {_explanation(row)}" for row in bad_rows)[
             :MOST_CHARACTERS
         ],
         at=str(verdict.get("at"))[:25],

@@ -47,7 +47,8 @@ def _timed_out(here: Stage, timeout: float) -> TimedOut:
     if here.temporary:
         logs = "--home DIR keeps its logs"
     return TimedOut(
-        f"the demo did not end within {timeout:.0f} s", f"give it longer: --timeout; {logs}"
+        f"the demo did not end within {timeout:.0f} s",
+        f"use a longer --timeout ({logs})",
     )
 
 
@@ -64,9 +65,9 @@ def _is_grown(here: Stage, part: Part) -> bool:
 
 def _act(here: Stage, queue: list[Part], ended_count: int) -> str:
     if queue and entry(here.policy).gang:
-        return "jobs arrive: each gets the one GPU that it asked for"
+        return "jobs arrive, and each gets the one GPU that it asked for"
     if len(here.ids) == 1:
-        return "one job alone: it grows onto both servers"
+        return "one job alone grows onto both servers"
     if queue:
-        return "others arrive: it gives a server back"
+        return "other jobs arrive, and it gives a server back"
     return f"{ended_count} of {len(CAST)} jobs done"

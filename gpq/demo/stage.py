@@ -22,8 +22,8 @@ from gpq.rpc.requests import SpecMessage, Submit
 
 SERVERS = ("alpha", "beta")
 CONFIG = """\
-# Of `gpq demo`: two embedded servers with one CPU slot each, and short intervals, so that there is
-# something to see.
+# Written by `gpq demo`: two embedded servers with one CPU slot each, and short intervals, so that
+# you see something happen.
 policy = "{policy}"
 interval = 4.0
 settle_seconds = 4.0
@@ -55,7 +55,7 @@ def examples_folder() -> Path:
             return folder
     raise Refused(
         "the example scripts are missing from this installation",
-        "install gpq again, or run a checkout",
+        "install gpq again, or run the demo in a checkout",
     )
 
 
@@ -66,8 +66,8 @@ def check_training() -> None:
     missing = [name for name in ("torch", "sklearn") if find_spec(name) is None]
     if missing:
         raise Refused(
-            f"{' and '.join(missing)} cannot be imported by {sys.executable}",
-            "pip install 'goodput-queue[train,examples]', or use `make demo` in a checkout",
+            f"{sys.executable} cannot import {' and '.join(missing)}",
+            "run pip install 'goodput-queue[train,examples]', or `make demo` in a checkout",
         )
 
 
@@ -88,7 +88,7 @@ def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
             problem = f"--home {home}: cannot write there"
         raise UsageError(
             f"{problem}: {error.strerror}",
-            "name a folder with --home that is there or can be made, and is writable",
+            "use --home with a writable folder",
         ) from None
     old_environment = {name: os.environ.get(name) for name in ("GPQ_HOME", "GPQ_CONFIG")}
     os.environ.update(GPQ_HOME=str(folder), GPQ_CONFIG=str(config))

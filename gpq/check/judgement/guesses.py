@@ -52,7 +52,7 @@ def guess(case: Case) -> FoundHabit:
         suspicion = rule(case)
         if suspicion is not None:
             return suspicion
-    raise AssertionError("the last rule fits always")
+    raise AssertionError("the last rule always fits")
 
 
 def _unseeded(case: Case) -> FoundHabit | None:

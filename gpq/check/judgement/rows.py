@@ -60,7 +60,9 @@ def _compared(
     finding = judge.judge(run)
     if finding.missing:
         return _failed(
-            judge, course, f"it made {run.last} steps, the reference {judge.reference.last}"
+            judge,
+            course,
+            f"it made {run.last} steps, but the reference made {judge.reference.last}",
         )
     case = Case(judge, shape, run, finding, script, reproducible)
     step, difference, cause = _difference(case)
@@ -112,7 +114,7 @@ def doubts(runs: Sequence[Run], rows: Sequence[ShapeView]) -> list[str]:
         if code not in shown_codes
     }
     return [
-        "a job would take this for granted, and so few steps cannot show it:"
+        "so few steps do not show this habit, but a job would assume it:"
         f" {suspicion.message[:300]} ({code})"
         for code, suspicion in suspicions.items()
     ]

@@ -33,7 +33,7 @@ from gpq.check.verdict import FAILED, ShapeView, Verdict
 from gpq.errors import GpqError, TimedOut
 
 THREADS = 4  # cores for each thread of a process beyond the first
-PAST_PYTHON = "under gpq check, C code and other programs may write below TMPDIR alone; "
+PAST_PYTHON = "under gpq check, C code and other programs may only write below TMPDIR. "
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _saved(verdict: Verdict, place: str) -> Verdict:
     try:
         keeping.keep(place, msgspec.to_builtins(verdict))
     except OSError as error:
-        remark = f"the verdict could not be kept in {os.path.dirname(place)}: {error.strerror}"
+        remark = f"cannot save the verdict in {os.path.dirname(place)}: {error.strerror}"
         return msgspec.structs.replace(verdict, notes=[*verdict.notes, remark])
     return verdict
 
@@ -218,20 +218,20 @@ def _whole(courses: list[ShapeRun], request: CheckRequest) -> None:
     late_shapes = [course.shape.name for course in courses if not course.over]
     if late_shapes:
         raise TimedOut(
-            f"not done after {request.seconds:.0f} s: {'; '.join(late_shapes)}; what they printed:"
+            f"not done after {request.seconds:.0f} s: {' / '.join(late_shapes)}. Their output is in"
             f" {courses[0].folder.parent}",
-            f"a longer --timeout, fewer --steps (now {request.steps}), or arguments that make the"
-            " script smaller",
+            f"use a longer --timeout, fewer --steps (now {request.steps}), or arguments that make"
+            " the script smaller",
             _progress(courses),
         )
 
 
 def _failure_alone(reference: ShapeRun) -> GpqError:
     output = last_lines(reference.log)
-    hint = f"all that it printed: {reference.log}"
+    hint = f"see its full output in {reference.log}"
     if any("Permission denied" in line for line in output):
         hint = PAST_PYTHON + hint
-    problem = f"the script failed in one replica alone, with {reference.failed}:"
+    problem = f"the script fails on its own, in one replica, with {reference.failed}:"
     return GpqError(problem, hint, output)
 
 
@@ -244,20 +244,20 @@ def _progress(courses: Sequence[ShapeRun]) -> list[str]:
     ]
     names = [course.shape.name for course in courses if course.over and not course.failed]
     if names:
-        lines.append(f"done: {'; '.join(names)}")
+        lines.append(f"done: {' / '.join(names)}")
     return lines
 
 
 def _usable(reference: Run, course: ShapeRun, request: CheckRequest) -> None:
     if reference.outside and (reference.facts is None or not reference.facts.loader):
-        problem = "it neither loops over job.loader() nor asks job.should_stop()"
+        problem = "it neither loops over job.loader() nor calls job.should_stop()"
     elif not reference.last and not reference.outside:
         problem = "it made no step under gpq's library"
     else:
         return
     raise GpqError(
         f"{request.script}: {problem}, so there is nothing to compare",
-        f"README, `A script that adapts`; what it printed: {course.folder}",
+        f"see docs/training.md, and its output in {course.folder}",
     )
 
 

@@ -86,7 +86,7 @@ class ForkServer:
                     pass_fds=(lifeline, server_end.fileno()),
                 )
             except OSError as error:
-                self.lost = f"{python} cannot be started: {error.strerror}"
+                self.lost = f"cannot start {python}: {error.strerror}"
 
     def fork(self, arguments: Sequence[str], environ: Mapping[str, str], log: Path) -> Fork:
         """A replica. `environ`: what it has beyond the server's. Raises ServerLost."""
@@ -98,7 +98,7 @@ class ForkServer:
         while not self._forked_pids:
             self.listen(PATIENCE)
             if time.monotonic() > deadline:
-                self._lose(f"it gave no answer for {PATIENCE:.0f} s")
+                self._lose(f"it did not answer for {PATIENCE:.0f} s")
             if self.lost:
                 raise ServerLost
         return Fork(self, self._forked_pids.pop())
@@ -117,7 +117,7 @@ class ForkServer:
             for line in lines:
                 self._hear(*json.loads(line))
         if not self.ready and not self.lost and time.monotonic() > self._start + PATIENCE:
-            self._lose(f"it was not ready after {PATIENCE:.0f} s")
+            self._lose(f"it was not ready within {PATIENCE:.0f} s")
 
     def close(self) -> None:
         """It ends what it has forked, and itself."""

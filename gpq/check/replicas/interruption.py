@@ -16,7 +16,7 @@ def interruptible() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def leave(number: int, _: object) -> None:
-        raise Interrupted(number, "the check was ended; nothing of it still runs")
+        raise Interrupted(number, "the check was interrupted, and all of its processes have ended")
 
     for number in handlers:
         signal.signal(number, leave)

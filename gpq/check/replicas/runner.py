@@ -145,7 +145,9 @@ class Runner:
                 if any(isinstance(process, Fork) for process in course.processes):
                     self._begin_anew(course)
             self._server.close()
-            self.remarks = [f"slower, for want of a fork server: {self._server.lost}"]
+            self.remarks = [
+                f"the check was slower, because it had no fork server: {self._server.lost}"
+            ]
             self._server = None
 
     def _begin_anew(self, course: ShapeRun) -> None:
@@ -187,9 +189,9 @@ class Runner:
                     pass_fds=(self._lifeline,),
                 )
             except OSError as error:
-                problem = f"{program.python} cannot be started here: {error.strerror}"
+                problem = f"cannot start {program.python} here: {error.strerror}"
                 raise GpqError(
-                    problem, "--python PATH names an interpreter of this machine"
+                    problem, "use --python PATH with an interpreter of this machine"
                 ) from None
 
     def _own_environ(

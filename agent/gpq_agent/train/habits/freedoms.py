@@ -170,9 +170,7 @@ def line(habit: wire.Habit) -> str:
     *others, last = [SAID[freedom] for freedom in habit.freedoms]
     losses = "{} or {}".format(", ".join(others), last) if others else last
     names = ", ".join(habit.freedoms)
-    words = "{}. gpq will not {} ({}). To allow it: {}".format(
-        habit.message, losses, names, habit.cure
-    )
+    words = "{}. gpq will not {} ({}). Cure: {}".format(habit.message, losses, names, habit.cure)
     if habit.evidence == SUSPECTED:
         words += ". If this is wrong and gpq check finds no difference: --accept {}".format(
             habit.code
