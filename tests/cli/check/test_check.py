@@ -369,7 +369,7 @@ def test_a_program_that_writes_files_is_refused_in_words(gpq: Gpq, tmp_path: Pat
     )  # fmt: skip
     assert said.returncode == 1
     assert "cp: cannot create regular file 'copy.py': Permission denied" in said.stderr
-    assert "under gpq check, C code and other programs may write below TMPDIR alone" in said.stderr
+    assert "under gpq check, C code and other programs may only write below TMPDIR" in said.stderr
     assert contents(folder) == before
 
 

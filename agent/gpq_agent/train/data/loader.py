@@ -1,4 +1,4 @@
-"""What a script iterates over: a DataLoader fed by the global cursor, inside the engine."""
+"""The loader that a script iterates over: a DataLoader fed by the global cursor."""
 
 import dis
 import inspect
@@ -57,11 +57,12 @@ class Boundaries(Protocol):
 
 
 class Loader:
-    """Iterating gives the micro-batches of the rest of an epoch.
+    """Iterating yields the micro-batches of the rest of an epoch.
 
-    They are as the data set's DataLoader would collate them. `counted` says how many examples of
-    the micro-batch in hand count. It is 0 for one that only keeps this replica in step with the
-    others at the end of an epoch, else the length of the batch. `len(loader)` is `steps_per_epoch`.
+    counted: how many examples of the current micro-batch count. It is the length of the batch, or 0
+    if the batch only keeps this replica in step with the others at the end of an epoch.
+
+    `len(loader)` is `steps_per_epoch`.
     """
 
     def __init__(
@@ -107,11 +108,10 @@ class Loader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps of an epoch at the base batch: what schedules are built from.
+        """Optimizer steps of an epoch at the base batch size. Build schedules from it.
 
-        A constant: replicas, accumulation, a change of the batch or a restart do not change it, and
-        schedulers advance in the same unit. A loop over the loader runs more often where steps
-        accumulate.
+        Replicas, accumulation, another batch size or a restart never change it, and schedulers
+        advance in the same unit. A loop over the loader runs more often if steps accumulate.
         """
         return self.sampler.steps_per_epoch
 

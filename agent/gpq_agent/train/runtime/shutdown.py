@@ -28,10 +28,10 @@ _departure: List[Tuple[int, int]] = []  # at most one: the process that leaves, 
 
 
 class StopTraining(SystemExit):
-    """Raised between two steps in the script of a job that was asked to stop.
+    """Raised in the script between two steps if the job must stop.
 
-    Its checkpoint is durable by then. `finally` blocks and context managers run on the way. A
-    script that swallows it meets it again at the next step.
+    The checkpoint is already durable. `finally` blocks and context managers run on the way. If the
+    script swallows the exception, the next step raises it again.
     """
 
 
