@@ -22,8 +22,8 @@ from gpq.rpc.requests import SpecMessage, Submit
 
 SERVERS = ("alpha", "beta")
 CONFIG = """\
-# Written by `gpq demo`: two embedded servers with one CPU slot each, and short intervals, so that
-# you see something happen.
+# Written by `gpq demo`. Two embedded servers have one CPU slot each. Short intervals let you see
+# something happen.
 policy = "{policy}"
 interval = 4.0
 settle_seconds = 4.0
