@@ -153,7 +153,7 @@ def test_a_planted_habit_is_found_and_named(
     assert ("gpq would change what this script trains" in last.stdout) == ("differs" in told)
     assert found["shapes"][0]["shape"] in last.stdout
     other = gpq("check", "--last", str(path))
-    assert (other.returncode, "no verdict is kept" in other.stderr) == (4, True)
+    assert (other.returncode, "there is no saved verdict" in other.stderr) == (4, True)
     path.write_text(path.read_text() + "\n")
     assert gpq("check", "--last", str(path), "--anything", "1").returncode == 4
 
@@ -264,7 +264,7 @@ def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path, scra
         (["--steps", "3", str(broken)], 2, "--steps 3 is out of range"),
         (["--timeout", "5", str(broken)], 2, "5 what?"),
         (["--python", "no-such", str(broken)], 2, "no such program"),
-        (["--last", str(broken)], 4, "no verdict is kept"),
+        (["--last", str(broken)], 4, "there is no saved verdict"),
         ([], 2, "missing argument"),
     ):
         said = gpq("check", *argv)
