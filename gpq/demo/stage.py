@@ -1,4 +1,4 @@
-"""Where they play: a daemon of its own in a folder of its own, and the submission to it."""
+"""The private daemon in its own folder, and submissions to it."""
 
 from __future__ import annotations
 
@@ -40,15 +40,14 @@ class Stage:
     examples: Path
     policy: str
     failed: bool = False
-    # nobody named the folder: it goes once there is nothing to be looked up in it
+    # nobody named the folder, so it is removed once nothing in it is needed
     temporary: bool = False
     ids: dict[str, int] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
 
 def examples_folder() -> Path:
-    """The example scripts: shipped inside the package, or beside it in a checkout. Raises
-    Refused."""
+    """The example scripts, inside the package or next to it in a checkout. Raises Refused."""
     packaged = Path(str(resources.files("gpq"))) / "examples"
     for folder in (packaged, Path(__file__).resolve().parents[2] / "examples"):
         if (folder / "digits" / "train.py").is_file():
@@ -60,7 +59,7 @@ def examples_folder() -> Path:
 
 
 def check_training() -> None:
-    """Raises Refused when the demo's interpreter cannot train."""
+    """Raises Refused if the demo's interpreter cannot train."""
     from importlib.util import find_spec
 
     missing = [name for name in ("torch", "sklearn") if find_spec(name) is None]
@@ -73,9 +72,9 @@ def check_training() -> None:
 
 @contextlib.contextmanager
 def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
-    """A daemon of its own in `home` (default: a new temporary folder); it and its jobs are gone
-    afterwards, and so is the temporary folder unless something failed. Raises UsageError for an
-    unknown policy, and for a `home` that takes nothing."""
+    """A private daemon in `home` (default: a new temporary folder). It and its jobs are gone
+    afterwards. So is the temporary folder, unless something failed. Raises UsageError for an
+    unknown policy, and for a `home` that is not writable."""
     entry(policy)
     check_training()
     folder = Path(home or tempfile.mkdtemp(prefix="gpq-demo-")).resolve()
@@ -115,7 +114,7 @@ def _write_config(config: Path, policy: str) -> None:
 
 
 def _restore(environment: Mapping[str, str | None]) -> None:
-    """Set the variables to these values; None: there was no such variable."""
+    """Set the variables to these values. None: the variable did not exist."""
     for name, value in environment.items():
         if value is None:
             os.environ.pop(name, None)
@@ -130,7 +129,7 @@ def _server(index: int) -> str:
 
 
 def submit(here: Stage, part: Part) -> int:
-    """Queue one job of the cast; its id."""
+    """Queue one job. Returns its id."""
     script = here.examples / part.script
     spec = SpecMessage(
         argv=[str(script), *part.arguments],

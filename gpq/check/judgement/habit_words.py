@@ -1,10 +1,10 @@
-"""What each habit is called: in words for who wrote the loop, and what gives its freedom back."""
+"""The words for each habit: what the loop does, and the cure."""
 
 from __future__ import annotations
 
 from gpq.check.verdict import FoundHabit
 
-# code -> what the loop does, what gives the freedom back. The library's words where it has the same
+# code -> what the loop does, and the cure. These are the library's words if it knows the same
 # habit.
 WORDS = {
     "not-reproducible": (
@@ -123,6 +123,6 @@ WORDS = {
 
 
 def habit(code: str, *words: str) -> FoundHabit:
-    """One that needs no guess."""
+    """A habit that needs no guess."""
     message, cure = WORDS[code]
     return FoundHabit(code, [], message.format(*words), cure)

@@ -1,4 +1,4 @@
-"""Remarks below the table: how the shapes were run, and what could not be told from rounding."""
+"""Notes below the table: how the shapes ran, and what could not be told from rounding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpq.check.verdict import DIFFERS, ShapeView
 
 
 def notes(reference: Run, rows: Sequence[ShapeView], rounding: Rounding, failure: str) -> list[str]:
-    """`failure`: of the script in full precision."""
+    """`failure`: the error of the script in full precision."""
     return [
         *_random_numbers(reference),
         _precision(rounding.coarse, failure),

@@ -1,5 +1,5 @@
-"""`gpq check` from the script to its verdict: runs all shapes, has them judged, keeps what was
-found."""
+"""`gpq check` from the script to its verdict: runs all shapes, has them compared, saves the
+result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gpq.check.shapes import AGAIN, REFERENCE, REPLICAS, ROUNDING, Shape, compar
 from gpq.check.verdict import FAILED, ShapeView, Verdict
 from gpq.errors import GpqError, TimedOut
 
-THREADS = 4  # cores for each thread of a process beyond the first
+THREADS = 4  # cores per thread of a process beyond the first
 PAST_PYTHON = "under gpq check, C code and other programs may only write below TMPDIR. "
 
 
@@ -44,26 +44,26 @@ class CheckRequest:
     environ: Mapping[str, str]
     cwd: str
     steps: int
-    seconds: float  # for all of it
+    seconds: float  # for the whole check
     gpu: bool = False
-    isolated: bool = False  # a fresh interpreter for every replica
+    isolated: bool = False  # a new interpreter for every replica
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """All shapes, run and judged. `failure`: of the script in full precision."""
+    """All shapes, run and compared. `failure`: the error of the script in full precision."""
 
     judge: Judge
     reorderings: list[Run]
     runs: list[Run]
     rows: list[ShapeView]
-    text: str  # of the script
+    text: str  # the text of the script
     failure: str
 
 
 def prove(request: CheckRequest, on_end: Callable[[str], None]) -> Verdict:
-    """Run it in every shape; `on_end` hears the name of each that is over. Raises GpqError where
-    the script fails alone."""
+    """Run the script in every shape. Calls `on_end` with the name of each finished shape. Raises
+    GpqError if the script fails on its own."""
     start = time.monotonic()
     if request.gpu:
         gpus.need(REPLICAS, request.python, request.environ, request.cwd)
@@ -115,7 +115,7 @@ def _is_reproducible(
     deadline: float,
     on_end: Callable[[str], None],
 ) -> bool:
-    """Does the reference train the same, run again?"""
+    """Does the reference train the same when it runs again?"""
     courses = runner.run((AGAIN,), deadline, on_end)
     _whole(courses, request)
     return judge.judge(read(courses[0].folder, 1)).step is None
@@ -154,10 +154,12 @@ def _verdict(
 def _courses(
     runner: Runner, shapes: Sequence[Shape], deadline: float, on_end: Callable[[str], None]
 ) -> tuple[list[ShapeRun], str]:
-    """All shapes, in the script's own precision where it fails in full precision, and its error."""
+    """All shapes, in the script's own precision if it fails in full precision, and that error."""
     courses = runner.run(shapes, deadline, on_end)
     reference = courses[0]
-    if not reference.failed or not any(reference.folder.glob("*.jsonl")):  # none before gpq.init()
+    if not reference.failed or not any(
+        reference.folder.glob("*.jsonl")
+    ):  # there are none before gpq.init()
         return courses, ""
     failure = reference.error()
     runner.exact = False
@@ -165,7 +167,7 @@ def _courses(
 
 
 def _saved(verdict: Verdict, place: str) -> Verdict:
-    """The same, and a remark where it could not be kept."""
+    """The same verdict, with a note if it cannot be saved."""
     try:
         keeping.keep(place, msgspec.to_builtins(verdict))
     except OSError as error:
@@ -175,12 +177,12 @@ def _saved(verdict: Verdict, place: str) -> Verdict:
 
 
 def _suits_own_loop(shape: Shape) -> bool:
-    """A loop of the script's own is never accumulated or split by gpq."""
+    """gpq never accumulates or splits a loop of the script's own."""
     return not {"accumulate", "split"} & set(shape.freedoms)
 
 
 def _program(request: CheckRequest, home: Path) -> Program:
-    """As a job's first process is started, with the library that is installed with this gpq."""
+    """The program as the first process of a job starts it, with the library of this gpq."""
     environ = dict(request.environ)
     path = environ.get("PYTHONPATH", "")
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_library(home), path]))
@@ -200,8 +202,7 @@ def _program(request: CheckRequest, home: Path) -> Program:
 
 
 def _library(home: Path) -> str:
-    """A folder that holds gpq_agent and nothing else: one with more would hide packages of the
-    script's own."""
+    """A folder with only gpq_agent in it. Any other package there would hide the script's own."""
     package = Path(gpq_agent.__file__).resolve().parent
     if os.listdir(package.parent) == [package.name]:
         return str(package.parent)
@@ -212,7 +213,7 @@ def _library(home: Path) -> str:
 
 
 def _whole(courses: list[ShapeRun], request: CheckRequest) -> None:
-    """Raises where the script fails in one replica alone, or the time is over."""
+    """Raises if the script fails in one replica, or if time is up."""
     if courses[0].failed:
         raise _failure_alone(courses[0])
     late_shapes = [course.shape.name for course in courses if not course.over]
@@ -236,7 +237,7 @@ def _failure_alone(reference: ShapeRun) -> GpqError:
 
 
 def _progress(courses: Sequence[ShapeRun]) -> list[str]:
-    """A line for each shape that failed, and one for those that are done."""
+    """One line for each shape that failed, and one for those that are done."""
     lines = [
         f"{course.shape.name} failed with {course.failed}: {course.log}"
         for course in courses
@@ -262,7 +263,7 @@ def _usable(reference: Run, course: ShapeRun, request: CheckRequest) -> None:
 
 
 def _tidy(home: Path, *, with_logs: bool) -> None:
-    """Checkpoints go at once; what the script printed stays where somebody was told of it."""
+    """Remove checkpoints at once, but keep the output that an error or a row refers to."""
     scratch.tidy(home)
     with contextlib.suppress(OSError):
         if with_logs:

@@ -1,5 +1,5 @@
-"""How many GPUs a script would see here. Asks the torch that the script runs with; refuses where
-they are too few."""
+"""Counts the GPUs that a script would see here. Asks the script's torch, and refuses if there are
+too few."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from gpq.errors import GpqError, Refused
 
 ASK = "import torch; print(torch.cuda.device_count())"
-PATIENCE = 120  # seconds: a first import of torch from a network drive takes its time
+PATIENCE = 120  # seconds. A first import of torch from a network drive is slow
 
 
 def need(count: int, python: str, environ: Mapping[str, str], cwd: str) -> None:
-    """Raises Refused where torch sees fewer: it would train on the CPU instead, without a word.
-    Starts a process."""
+    """Raises Refused if torch sees fewer GPUs, because it would silently train on the CPU. Starts a
+    process."""
     devices = _device_count(python, environ, cwd)
     if devices < count:
         plural = "" if devices == 1 else "s"
