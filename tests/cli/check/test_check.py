@@ -176,7 +176,7 @@ def test_a_submission_says_what_a_kept_verdict_has_against_the_script(live: Gpq,
     [job] = json.loads(live("submit", "--hold", "--json", str(path)).stdout)["jobs"]
     shown = json.loads(live("show", "--json", str(job)).stdout)["spec"]["proof"]
     assert "accumulate" in shown["lost"]
-    assert "gpq check safe: split; not safe: accumulate, resize (accumulating: differs;" in " ".join(
+    assert "gpq check safe: split; not safe: accumulate, resize (accumulating: differs /" in " ".join(
         live("show", str(job)).stdout.split()
     )
     assert (
@@ -241,7 +241,7 @@ def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path, scra
     assert "fails on its own, in one replica, with exit code 1" in said.stderr
     assert "\n  [rank0]: RuntimeError: ('planted', 0)\n" in said.stderr
     assert "\\x0a" not in said.stderr
-    log = Path(said.stderr.rpartition("printed: ")[2].strip())
+    log = Path(said.stderr.rpartition("full output in ")[2].strip())
     assert "planted" in log.read_text()
     assert not list(log.parents[1].glob("*/checkpoints"))
 
@@ -428,7 +428,7 @@ def test_what_takes_too_long_is_ended_and_named(gpq: Gpq, tmp_path: Path, scratc
     assert "not done after 2 s: one replica / one replica, batches reversed / " in said.stderr
     assert "a longer --timeout" in said.stderr
     (folder,) = scratch.glob("gpq-check-*")
-    assert f"what they printed: {folder}\n" in said.stderr
+    assert f"Their output is in {folder}\n" in said.stderr
 
 
 def test_a_layer_has_one_name_in_all_shapes(gpq: Gpq, tmp_path: Path) -> None:
@@ -437,7 +437,7 @@ def test_a_layer_has_one_name_in_all_shapes(gpq: Gpq, tmp_path: Path) -> None:
     found = checked(gpq, "--steps", "4", "--timeout", "4m", str(path), code=0)
     assert {shape: row["verdict"] for shape, row in rows(found).items()} == dict.fromkeys(EVERY, "told")
     (message,) = {row["habit"]["message"] for row in found["shapes"]}
-    assert message.startswith("batch norm (1) takes")
+    assert message.startswith("batch norm (1) computes")
     said = gpq("check", "--last", str(path)).stdout
     assert f"every shape: gpq says: {message}" in said
     assert "until then gpq does not use: accumulate (a step in several micro-batches), split (" in said
