@@ -24,7 +24,7 @@ from gpq_agent.train.runtime.rng import script_seed
 from gpq_agent.train.runtime.shutdown import be_one_of_many, note_departure
 from gpq_agent.train.runtime.termination import note_error
 
-_current: "List[weakref.ref[Job]]" = []  # at most one, to tell a script that asks for a second
+_current: "List[weakref.ref[Job]]" = []  # at most one, to recognise a script that asks for a second
 
 
 def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) -> Job:

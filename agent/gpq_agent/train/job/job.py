@@ -53,8 +53,8 @@ class Job:
         self._saves = ScriptSaves(self._engine)
         self._resumption = Resumption(self._engine)
         self._values = PlainValues(self._engine.checkpointer.parts, self._resumption.read)
-        self._data: Optional[TrainingData] = None  # once there is a loader
-        self._gate: Optional[StepGate] = None  # once its training is prepared
+        self._data: Optional[TrainingData] = None  # set by loader()
+        self._gate: Optional[StepGate] = None  # set by prepare()
         if environment.checkpoint_dir:
             on_error(self._engine.failures.failed)
 
@@ -220,7 +220,7 @@ class Job:
 
         The one named `loss` makes the job's loss curve, with one mean per report.
         """
-        self._engine.log(values)  # on every replica, so that none fails alone: only rank 0 reports
+        self._engine.log(values)  # on every replica, so that none fails alone. Only rank 0 reports
 
     @contextmanager
     def eval(self) -> Iterator[None]:
@@ -242,7 +242,7 @@ class Job:
         """Optimizer steps so far, over all attempts."""
         if self._gate is not None:
             self._gate.ask_step()
-        if self._engine.runtime.meter.steps == 0:  # what is done at the very beginning only
+        if self._engine.runtime.meter.steps == 0:  # only for what is done at the very start
             self._engine.observers.place_asked()
         return self._engine.runtime.meter.steps
 
