@@ -19,7 +19,7 @@ Own = Callable[[Tuple[Any, ...]], Any]
 
 
 class GradientHook(Observer):
-    """Stands around the hooks that the script has put on so far. It may do so in any line."""
+    """Wraps the hooks that the script has added so far. It may add some in any line."""
 
     codes = ("grad-hook",)
     changed = False  # a hook changed a gradient
