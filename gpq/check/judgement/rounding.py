@@ -1,9 +1,9 @@
 """How far rounding alone takes a tensor: runs the reference again with its batches in other orders.
 
 The criterion: d is the distance of a tensor from the reference, and n is how far rounding alone
-takes it. For n, the reference runs again with the examples of each batch in three other orders, and
-the furthest counts. s is the norm of the tensor, and m the distance that it has moved since the
-start. The tensor differs if d is above both of these:
+takes it. For n, the reference runs again with each batch in three other orders, and the furthest
+counts. s is the norm of the tensor, and m the distance that it has moved since the start. The
+tensor differs if d is above both of these:
 
     NOISE * n         Rounding differs between tensors. The gradient of an attention's key bias is
                       zero except for rounding, but Adam makes whole steps of it, and n shows that.

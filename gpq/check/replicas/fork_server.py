@@ -19,7 +19,7 @@ from pathlib import Path
 
 PATIENCE = 120.0  # seconds for its imports, and for any answer
 POLL_SECONDS = 0.01
-PARTING = 5.0  # seconds for the server to end after it is told to
+PARTING = 5.0  # seconds for the server to end on request
 PROGRAM = """\
 import sys
 if sys.path[0] == "":

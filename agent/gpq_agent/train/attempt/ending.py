@@ -37,7 +37,7 @@ class Ending:
         raise_if_stopping()
         self._runtime.mark(wire.STOPPED)
         self._runtime.pulse.phase("ended")
-        self.disarm()  # a replica that is told to hurry now has nothing left to save
+        self.disarm()  # a replica that must hurry now has nothing left to save
         leave(EXIT_CODES[kind], self._runtime.say)
 
     def done(self) -> None:

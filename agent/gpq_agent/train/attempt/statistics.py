@@ -36,7 +36,7 @@ class Statistics:
         self.total_steps = 0
         self.restore_seconds = 0.0
         self._runtime, self._shape = runtime, shape
-        self._notice = ""  # the probe's notice was reported
+        self._notice = ""  # the probe's last reported notice
         self._is_declared = False
         self._is_ready = False
 

@@ -14,8 +14,8 @@ class NoiseScale:
     """Averages of the two gradient statistics of one example: sqr = |E g|^2 and var = tr(Cov g).
 
     From K independent micro-gradients of b examples each, with L the mean of their squared norms
-    and A the squared norm of their mean (McCandlish et al. 2018, appendix A; Pollux, OSDI'21,
-    section 3.1):
+    and A the squared norm of their mean (McCandlish et al. 2018, appendix A, and Pollux,
+    OSDI'21, section 3.1):
 
         tr = (L - A) b K / (K - 1)        g2 = (K A - L) / (K - 1)        noise scale = tr / g2
 

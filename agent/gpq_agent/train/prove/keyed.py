@@ -25,7 +25,7 @@ from .determinism import (
     torch_states,
 )
 
-NUMBERS = 1 << 62  # draws are told apart by these
+NUMBERS = 1 << 62  # the name that tells draws apart
 # Parts of names of draws whose parts are not draws: they return more than rows, or mix them.
 WHOLE = ("attention", "randperm", "rnn", "lstm", "gru")
 BY_ROW = ("multinomial", "_sample_dirichlet")  # a tensor with one dimension is one example

@@ -1,11 +1,11 @@
-"""Lets a program, and all that it starts, write below one folder, /dev and /proc alone: by Linux's
-Landlock, without root.
+"""Lets a program and its children write only below one folder, /dev and /proc, with Linux's
+Landlock and without root.
 
     python -I landlock.py FOLDER PROGRAM [ARG]...
 
-What else it writes fails with `Permission denied`, C code included. Rights and times of files are
-beyond Landlock. A kernel without it (before 5.19), or a container that forbids it, runs the program
-all the same. A file of its own, which imports nothing of gpq: it becomes the program.
+Any other write fails with `Permission denied`, in C code too. Landlock does not cover rights and
+times of files. A kernel without it (before 5.19), or a container that forbids it, runs the program
+anyway. This file imports nothing of gpq, because it becomes the program.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ import sys
 from typing import List, Sequence
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # numbers of the system calls
-VERSION = 1  # CREATE_RULESET calls this a rule on a folder
+VERSION = 1  # a flag: CREATE_RULESET returns its version
 BENEATH = 1  # a rule on a folder
 NO_NEW_PRIVILEGES = 38
 # Rights by their bits: write to a file, remove folders and files, make seven kinds of them.

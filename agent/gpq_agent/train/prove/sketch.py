@@ -21,10 +21,10 @@ Fingerprint = List[Optional[float]]
 class Sketcher:
     """Projects tensors of any size on COUNT random directions.
 
-    Each direction has independent entries of mean 0 and variance 1 (normal numbers, their signs
-    drawn anew for each row), so for the projections p and q of two tensors the mean of (p - q)^2 is
-    |a - b|^2: Johnson and Lindenstrauss (1984), in the form of Achlioptas (2003). In float64, so
-    that what it tells is the tensors' rounding, not its own.
+    Each direction has independent entries with mean 0 and variance 1: normal numbers with new
+    random signs in each row. So for the projections p and q of two tensors the mean of (p - q)^2 is
+    |a - b|^2. See Johnson and Lindenstrauss (1984), in the form of Achlioptas (2003). It computes
+    in float64, so that it shows the rounding of the tensors, not its own.
     """
 
     def __init__(self) -> None:
