@@ -191,17 +191,17 @@ def test_held_jobs_wait_until_released(queue: Gpq) -> None:
 
 def test_the_log_of_a_job_that_never_started_is_one_line_that_says_why(queue: Gpq) -> None:
     job = submitted(queue, "--hold", "--", "true")
-    held = f"gpq: job {job} has not started: it is held by its user, so it has no log\n"
+    held = f"gpq: there is no log: job {job} has not started (held by its user)\n"
     for words in ((), ("-n", "3")):
         done = queue("logs", job, *words)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == held + f"hint: see `gpq why {job}`\n"
     following = begin(queue, "logs", job, "-f")
     assert following.stderr is not None
-    note = f"note: job {job} has not started: it is held by its user (see `gpq why {job}`)\n"
+    note = f"note: job {job} has not started (held by its user): see `gpq why {job}`\n"
     assert following.stderr.readline() == note
     ok(queue, "cancel", job)
-    never = f"gpq: job {job} never started: it is cancelled, so it has no log\nhint: see `gpq why {job}`\n"
+    never = f"gpq: there is no log: job {job} never started (cancelled)\nhint: see `gpq why {job}`\n"
     assert (following.communicate(timeout=60)[1], following.returncode) == (never, 1)
     assert (queue("logs", job).stderr, queue("logs", job, "-f").returncode) == (never, 1)
 
