@@ -57,7 +57,7 @@ def _starting() -> Iterator[None]:
     except OSError as error:
         raise Refused(
             f"cannot write in the state directory {home}: {error.strerror}",
-            "make it writable, or set GPQ_HOME to a folder that is",
+            "make it writable, or set GPQ_HOME to another directory",
         ) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -75,8 +75,8 @@ def _start(options: Sequence[str], quiet: bool) -> None:
     if os.environ.get("GPQ_MARK"):
         # It would belong to the job's process tree, and be ended with it.
         raise Refused(
-            "no daemon runs, and a job cannot start one",
-            "run `gpq daemon start` in a shell of yours",
+            "the daemon is not running, and a job cannot start it",
+            "run `gpq daemon start` in your shell",
         )
     read_end, write_end = os.pipe()
     try:
@@ -101,9 +101,7 @@ def _start(options: Sequence[str], quiet: bool) -> None:
             )
     except OSError as error:
         os.close(read_end)
-        raise DaemonUnreachable(
-            f"the daemon could not be started: {error}", "see `gpq doctor`"
-        ) from None
+        raise DaemonUnreachable(f"cannot start the daemon: {error}", "see `gpq doctor`") from None
     finally:
         os.close(write_end)
     remark = threading.Timer(QUIET_SECONDS, _tell)
@@ -122,7 +120,7 @@ def _start(options: Sequence[str], quiet: bool) -> None:
 def _tell() -> None:
     """Whoever watches a terminal wants to know what takes so long."""
     if sys.stderr is not None and sys.stderr.isatty():
-        sys.stderr.write("note: the daemon starts, which takes a moment\n")
+        sys.stderr.write("note: starting the daemon, which takes a moment\n")
         sys.stderr.flush()
 
 
@@ -132,7 +130,7 @@ def _read_all(descriptor: int, seconds: float) -> bytes:
         readable, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0.0))
         if not readable:
             raise DaemonUnreachable(
-                f"the daemon does not serve after {seconds:.0f} s", "see `gpq daemon logs`"
+                f"the daemon is not ready after {seconds:.0f} s", "see `gpq daemon logs`"
             )
         piece = os.read(descriptor, 65536)
         if not piece:
@@ -145,7 +143,9 @@ def _judge(answer: bytes) -> None:
     try:
         verdict = json.loads(answer)
     except ValueError:
-        raise DaemonUnreachable("the daemon ended as it started", "see `gpq daemon logs`") from None
+        raise DaemonUnreachable(
+            "the daemon ended during its start", "see `gpq daemon logs`"
+        ) from None
     if not verdict.get("ok"):
         raise BY_CODE.get(verdict.get("code", 1), GpqError)(
             verdict.get("error", ""), verdict.get("hint", "")

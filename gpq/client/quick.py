@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 VERSION = 1  # of gpq.rpc.protocol; a test holds the two together
-RESTART = "`gpq daemon stop`, then `gpq daemon start`: jobs run on meanwhile"
+RESTART = "run `gpq daemon stop`, then `gpq daemon start`. Jobs keep running"
 
 
 class _Plain:
@@ -82,7 +82,7 @@ def exchange(line: bytes, timeout: float) -> bytes:
             stream.connect(path)
         except OSError as error:
             raise NobodyListens(
-                f"no daemon answers at {path}: {error.strerror or error}", "`gpq daemon start`"
+                f"no daemon answers at {path}: {error.strerror or error}", "run `gpq daemon start`"
             ) from None
         try:
             stream.sendall(line)
@@ -93,18 +93,18 @@ def exchange(line: bytes, timeout: float) -> bytes:
                     break
         except TimeoutError:
             raise DaemonUnreachable(
-                f"the daemon did not answer within {timeout:g} s", "`gpq daemon logs`"
+                f"the daemon did not answer within {timeout:g} s", "see `gpq daemon logs`"
             ) from None
         except OSError as error:
             raise DaemonUnreachable(
-                f"the daemon hung up: {error.strerror or error}", "`gpq daemon logs`"
+                f"the daemon hung up: {error.strerror or error}", "see `gpq daemon logs`"
             ) from None
     finally:
         stream.close()
     answer = b"".join(chunks)
     if not answer.endswith(b"\n"):
         raise DaemonUnreachable(
-            "the daemon hung up in the middle of its answer", "`gpq daemon logs`"
+            "the daemon hung up in the middle of its answer", "see `gpq daemon logs`"
         )
     return answer
 
@@ -116,7 +116,7 @@ def result(line: bytes) -> "dict[str, Any]":
         answer = decode(line)
     except ValueError:
         raise DaemonUnreachable(
-            f"what listens at {paths.socket()} is no gpq daemon", RESTART
+            f"the program at {paths.socket()} is not a gpq daemon", RESTART
         ) from None
     if not isinstance(answer, dict):
         raise _other_version({})
@@ -134,7 +134,7 @@ def result(line: bytes) -> "dict[str, Any]":
 def _other_version(answer: "dict[str, Any]") -> DaemonUnreachable:
     program, version = answer.get("program", "unknown"), answer.get("v", "?")
     return DaemonUnreachable(
-        f"the daemon is of another version ({program}, protocol {version}); this gpq speaks"
+        f"the daemon has another version ({program}, protocol {version}), and this gpq uses"
         f" protocol {VERSION}",
         RESTART,
     )

@@ -241,7 +241,7 @@ def test_what_an_array_cannot_be_is_named() -> None:
         api.submit_array(command=["true"], sweep={"text": ['it\'s "a,b"']})
     with pytest.raises(UsageError, match=r"--sweep lr: '0\.1,0\.2' is not a list of values"):
         api.submit_array(command=["true"], sweep={"lr": "0.1,0.2"})
-    with pytest.raises(UsageError, match="is more than 10000 jobs"):
+    with pytest.raises(UsageError, match="has more than 10000 jobs"):
         api.submit_array(command=["true"], array="0-20000")
     with pytest.raises(TypeError, match="there is no option 'gpu'"):
         api.submit_array(command=["true"], array="0-1", gpu=2)  # type: ignore[call-arg]

@@ -157,8 +157,8 @@ def test_the_table_shows_what_was_told_and_what_gpq_does_without() -> None:
         "accumulating; split; two replicas, accumulating: gpq says: the loop clears gradients between two passes"
         in text
     )
-    assert "until then gpq leaves out: accumulate (a step in several micro-batches), split (a step" in text
-    assert "it leaves out what it cannot do right. (3 s)" in text
+    assert "until then gpq does not use: accumulate (a step in several micro-batches), split (a step" in text
+    assert "because it avoids the shapes above. (3 s)" in text
     assert "\x1b" not in text
     assert all(len(line) <= 60 for line in lines(verdict, 60)[8:])
 

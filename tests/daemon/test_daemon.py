@@ -493,7 +493,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
 
 
 def test_start_status_logs_and_stop(own: Daemon) -> None:
-    with pytest.raises(DaemonUnreachable, match="no daemon runs"):
+    with pytest.raises(DaemonUnreachable, match="the daemon is not running"):
         daemon_control.status()
     assert daemon_control.start()
     assert not daemon_control.start()

@@ -180,7 +180,7 @@ def test_a_submission_says_what_a_kept_verdict_has_against_the_script(live: Gpq,
         live("show", str(job)).stdout.split()
     )
     assert (
-        f"no verdict on this script yet: `gpq check {path} --more`"
+        f"gpq has not checked this script yet: `gpq check {path} --more`"
         in live("submit", "--hold", str(path), "--more").stderr
     )
     assert "gpq check" not in live("submit", "--hold", "--", "true").stderr
@@ -440,7 +440,7 @@ def test_a_layer_has_one_name_in_all_shapes(gpq: Gpq, tmp_path: Path) -> None:
     assert message.startswith("batch norm (1) takes")
     said = gpq("check", "--last", str(path)).stdout
     assert f"every shape: gpq says: {message}" in said
-    assert "until then gpq leaves out: accumulate (a step in several micro-batches), split (" in said
+    assert "until then gpq does not use: accumulate (a step in several micro-batches), split (" in said
 
 
 def test_gpus_that_are_not_there_are_refused(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:

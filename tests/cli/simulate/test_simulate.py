@@ -152,7 +152,7 @@ def test_a_pipe_gets_all_columns_and_a_terminal_is_told_what_is_missing(
     assert max(map(len, out.splitlines())) <= 60
     assert " TOOK" not in out.splitlines()[0]
     assert "columns left out at 60 columns: " in out
-    assert out.rstrip().replace("\n", " ").endswith("TOOK; --csv or --json has all")
+    assert out.rstrip().replace("\n", " ").endswith("TOOK (see --csv or --json)")
 
 
 IDLE = [

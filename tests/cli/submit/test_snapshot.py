@@ -96,12 +96,12 @@ def test_what_is_too_large_or_leads_out_is_refused_with_a_hint(
     (work / "out").unlink()
     monkeypatch.setattr(snapshot, "MOST_BYTES", 20)
     (work / "train.py").write_text("#" * 50)
-    with pytest.raises(UsageError, match=r"the largest is train\.py") as told:
+    with pytest.raises(UsageError, match=r"the largest file is train\.py") as told:
         snapshot.freeze(str(work))
     assert ".gitignore" in told.value.hint
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "x").write_text("x" * 21)
-    with pytest.raises(UsageError, match="is no git repository and holds more than"):
+    with pytest.raises(UsageError, match="is not a git repository and has more than"):
         snapshot.freeze(str(tmp_path / "plain"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="nothing to freeze"):

@@ -116,7 +116,7 @@ def test_a_lease_is_seconds_off_or_the_files_to_choose(gpq: Gpq, made: Made) -> 
     assert asked(gpq, made, "--", "true").requeue_on_lost is None
     for short in ("59s", "31d"):
         said = gpq("submit", "--requeue-on-lost", short, "--", "true")
-        assert (said.returncode, "between 1m and 30d" in said.stderr) == (2, True)
+        assert (said.returncode, "expected 1m to 30d" in said.stderr) == (2, True)
 
 
 def test_the_interpreter_is_that_of_the_active_environment(gpq: Gpq, made: Made, home: Path) -> None:
@@ -294,7 +294,7 @@ def test_what_gpq_would_refuse_for_a_command_is_the_commands_own(option: str) ->
         job_spec.build(submit_request.settle(parsed).texts)
         refused = False
     except UsageError as error:
-        refused = "is for training scripts" in error.message
+        refused = "is only for training scripts" in error.message
     typed = submit_words.parse(["--", "true", option, *value])
     assert typed is not None
     assert bool(submit_fast.late(typed)) is not (refused or option == "--python")
@@ -328,7 +328,7 @@ def test_the_check_is_named_for_a_script_on_the_library_that_may_be_resized_and_
     (home / "train.py").write_text(LOOP)
     (home / "plain.py").write_text("import torch\n")
     said = gpq("submit", "--sweep", "lr=0.1,0.2", "train.py", "--lr", "{lr}")
-    assert "no verdict on this script yet: `gpq check train.py --lr 0.1` tries" in said.stderr
+    assert "gpq has not checked this script yet: `gpq check train.py --lr 0.1` tests" in said.stderr
     for quiet in (["plain.py"], ["--gpus", "2", "train.py"], ["--rigid", "train.py"], ["--", "./train.py"]):
         assert "verdict" not in gpq("submit", *quiet).stderr
 
@@ -344,12 +344,12 @@ def test_a_verdict_goes_along_with_the_job_until_its_program_changes(gpq: Gpq, m
         patch.setenv("GPQ_HOME", gpq.environment["GPQ_HOME"])
         keeping.keep(keeping.place(str(script), ["--lr", "0.3"]), found)
     said = gpq("submit", "train.py", "--lr", "0.1")
-    assert "(split: differs), so the job does without split: gpq check --last train.py --lr 0.1" in said.stderr
+    assert "(split: differs), so it does not use split: see `gpq check --last train.py --lr 0.1`" in said.stderr
     proof = requests.ProofMessage("abc", ["accumulate"], ["split"], "split: differs", "2026-11-27T10:00:00Z")
     assert made.asked[-1].spec.proof == proof  # type: ignore[attr-defined]
     script.write_text(LOOP + "\n")
     said = gpq("submit", "train.py", "--lr", "0.1")
-    assert "train.py has changed since gpq check found" in said.stderr
+    assert "train.py has changed since the last check" in said.stderr
     assert made.asked[-1].spec.proof is None  # type: ignore[attr-defined]
 
 

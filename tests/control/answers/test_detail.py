@@ -49,7 +49,7 @@ def test_on_one_gpu_a_share_of_less_than_that_is_told_and_is_no_speedup() -> Non
     assert abs(told.job.speedup - 1.0) < 0.02
     assert [point.speedup for point in told.curve] == [1.0]
     page = "\n".join(lines(told, 80))
-    assert "x that of its fewest GPUs (1); a fair share is 0.250 now" in " ".join(page.split())
+    assert "x the goodput on its minimum of 1 GPU (the fair share is 0.250 now)" in " ".join(page.split())
     assert "goodput by number of GPUs, 1x = fewest" in page
 
 

@@ -73,7 +73,7 @@ def test_a_habit_is_told_obeyed_kept_and_lent_to_the_next_job_of_the_program(tmp
         why = json.loads(gpq(served, "why", str(first), "--json").stdout)
         assert [each["code"] for each in why["habits"]] == ["own-epochs"]
         assert any("neither resizes nor moves" in reason for reason in why["reasons"])
-        assert "freedoms lost by what its loop does" in gpq(served, "show", str(first)).stdout
+        assert "freedoms lost to habits of the loop" in gpq(served, "show", str(first)).stdout
 
         attempt = shown(served, first).job.attempt
         again = gpq(served, "requeue", str(first))
