@@ -44,7 +44,7 @@ class Handshake:
             if len(heard) > NOISE:
                 raise GpqError(
                     f"{self._host}: the login scripts print more than {NOISE >> 10} KiB",
-                    "let .bashrc (.cshrc, config.fish) print nothing where it is not interactive",
+                    "make .bashrc (.cshrc, config.fish) print nothing in non-interactive shells",
                 )
             heard += self._read(1 << 12, pace.LOGIN_PATIENCE)
             self.noise = heard[-NOISE:]
@@ -87,8 +87,8 @@ class Handshake:
                 raise GpqError(f"{self._host}: {answer['error']}", str(answer.get("hint", "")))
             return answer
         raise GpqError(
-            f"{self._host}: Python there prints of its own at its start",
-            "see sitecustomize and PYTHONSTARTUP",
+            f"{self._host}: Python there prints text when it starts",
+            "check sitecustomize and PYTHONSTARTUP",
         )
 
     def over(self) -> None:
@@ -97,14 +97,14 @@ class Handshake:
     def _no_python(self, python: str, versions: str) -> Refused:
         if python:
             return Refused(
-                f"{self._host}: {versions or f'there is no {python}'}, and Python 3.8 or newer is"
-                " needed",
-                "correct `python` of that node",
+                f"{self._host}: {versions or f'there is no {python}'}, but gpq needs Python 3.8 or"
+                " newer",
+                "correct `python` of that server",
             )
         return Refused(
             f"{self._host}: no Python 3.8 or newer was found"
             + (f" ({versions})" if versions else ""),
-            'install one, or name it: `python = "/path/to/python3"` of that node',
+            'install one, or name it: `python = "/path/to/python3"` of that server',
         )
 
     def _line(self) -> bytes:
@@ -128,7 +128,7 @@ class Handshake:
             self._waiting()
             if time.monotonic() > until:
                 raise GpqError(
-                    f"{self._host}: logged in, and nothing was heard for {patience:.0f} s",
-                    f"`ssh {self._host} true` must end by itself: a login script may wait for"
-                    " input",
+                    f"{self._host}: logged in, but heard nothing for {patience:.0f} s",
+                    f"`ssh {self._host} true` must end on its own: a login script may be waiting"
+                    " for input",
                 )

@@ -77,7 +77,8 @@ class Target:
     def __post_init__(self) -> None:
         if not HOST.fullmatch(self.host):
             raise UsageError(
-                f"`{self.host}` is no host for ssh", "user@host, or a name of ~/.ssh/config"
+                f"`{self.host}` is not a valid host for ssh",
+                "use user@host, or a name from ~/.ssh/config",
             )
 
     def argv(self, *options: str) -> list[str]:
@@ -263,7 +264,7 @@ class SshConnector:
                 )
             except OSError as error:
                 raise GpqError(
-                    f"cannot start {argv[0]}: {error.strerror}", "install OpenSSH's client"
+                    f"cannot start {argv[0]}: {error.strerror}", "install the OpenSSH client"
                 ) from error
         agentless = self._agents is not None and self._agents.is_gone
         return SshChannel(process, self.target, self.errors, complaints, agentless)

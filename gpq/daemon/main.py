@@ -73,9 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             full = disk.full(paths.database())
             ready.failed(full)
             return full.code
-        log.exception("the daemon ends by a bug")
+        log.exception("the daemon stops because of a bug")
         ready.failed(
-            GpqError(f"the daemon failed as it started: {error!r:.200}", "see `gpq daemon logs`")
+            GpqError(f"the daemon failed to start: {error!r:.200}", "see `gpq daemon logs`")
         )
         raise
 
@@ -85,16 +85,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="gpq-daemon", description="the gpq daemon, in the foreground"
     )
     parser.add_argument(
-        "--detached", action="store_true", help="leave the caller: fork, and log to a file only"
+        "--detached", action="store_true", help="run in the background and log only to a file"
     )
     parser.add_argument(
         "--ready-fd",
         type=int,
         default=-1,
-        help="tell on this descriptor that it serves, or why not",
+        help="write to this descriptor that the daemon is ready, or why it is not",
     )
     parser.add_argument(
-        "--metrics", default="", help="[ADDR:]PORT for Prometheus, instead of what config.toml says"
+        "--metrics",
+        default="",
+        help="[ADDR:]PORT for Prometheus, instead of the one in config.toml",
     )
     return parser.parse_args(arguments)
 
@@ -177,7 +179,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
             ready.serving()
             gc.freeze()  # what is there now stays: later collections need not look at it
             _until_ending(ending, store, lock)
-        log.info("ending; jobs run on")
+        log.info("stopping. Jobs keep running")
         server.close()
         world.close()  # the loop then has nothing more to come
         loop.join(timeout=30.0)
@@ -250,7 +252,8 @@ def _until_ending(ending: process.Ending, store: SqliteStore, lock: DaemonLock) 
     while not ending.wait(min(max(copied_at - time.monotonic(), 0.0), LOOK_SECONDS)):
         if not lock.is_held():
             log.error(
-                "%s was removed or replaced: this daemon ends, jobs run on", paths.daemon_lock()
+                "%s was removed or replaced: this daemon stops, jobs keep running",
+                paths.daemon_lock(),
             )
             return
         if time.monotonic() >= copied_at:

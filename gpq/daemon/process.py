@@ -93,7 +93,7 @@ def log_to_file(*, alone: bool) -> None:
         if error.errno != errno.ELOOP:
             raise
         raise Refused(
-            f"{paths.daemon_log()} is a link, and not written through", "remove it"
+            f"{paths.daemon_log()} is a link, so gpq does not write to it", "remove the link"
         ) from None
     handlers: list[logging.Handler] = [file_handler]
     if not alone:

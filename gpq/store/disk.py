@@ -60,8 +60,7 @@ def refuse_network(folder: str, mounts: str = "/proc/self/mountinfo") -> None:
     kind = filesystem_of(os.path.realpath(folder), text)
     if is_remote(kind):
         raise Refused(
-            f"{folder} lies on a network file system ({kind}), which cannot keep gpq's state"
-            " safely",
+            f"{folder} is on a network file system ({kind}), which cannot keep gpq's state safely",
             "set GPQ_HOME to a folder on a local disk",
         )
 
@@ -136,8 +135,8 @@ def is_full(error: sqlite3.Error, folder: str) -> bool:
 
 def full(path: str) -> GpqError:
     return Refused(
-        f"the disk is full: {os.path.dirname(path)} has no room for the state; nothing was changed",
-        "free some space there and try again; running jobs go on",
+        f"the disk is full: {os.path.dirname(path)} has no room for the state. gpq changed nothing",
+        "free some space there and try again. Running jobs keep running",
     )
 
 
@@ -146,14 +145,14 @@ def damage_in(error: sqlite3.Error) -> str:
     environment may be in it."""
     text = str(error)
     if "Could not decode to UTF-8" in text:
-        return "a text in it is no UTF-8"
+        return "a text in it is not UTF-8"
     phrases = ("malformed", "not a database", "corrupt", "no such table", "no such column")
     return text if any(phrase in text for phrase in phrases) else ""
 
 
 def damaged(path: str, what: str) -> GpqError:
     return Refused(
-        f"the database {path} is damaged ({what}); it was left as it is", _way_back(path)
+        f"the database {path} is damaged ({what}). gpq did not change it", _way_back(path)
     )
 
 
@@ -168,12 +167,12 @@ def _way_back(path: str) -> str:
     try:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(os.path.getmtime(f"{path}.backup")))
     except OSError:
-        return f"there is no backup; `{removal}` moves it away to begin anew"
+        return f"there is no backup. `{removal}` moves the database away, to start with a new one"
     copy = f"cp damaged-{number}/{name}.backup {name}"
-    advice = f"`{removal} && {copy}` goes back to the backup of {at}; what came later is lost"
+    advice = f"`{removal} && {copy}` restores the backup of {at}. Later changes are lost"
     if os.path.exists(os.path.join(folder, paths.MARKS)):
         return advice
     refusal = (
-        "servers may refuse the older database: `gpq nodes` then names a file on each to remove"
+        "servers may refuse the older database. `gpq nodes` then shows which file to remove on each"
     )
-    return f"{advice}. As there is no {paths.MARKS}, {refusal}"
+    return f"{advice}. Because {paths.MARKS} is missing, {refusal}"

@@ -46,7 +46,7 @@ def read(path: str) -> tuple[Marks | None, str]:
             fields = json.loads(stream.read(4 * BYTES))
         marks = Marks(*(fields[name] for name in ("store", "epoch", "ids", "attempts")))
     except FileNotFoundError:
-        return None, "is not there"
+        return None, "is missing"
     except OSError as error:
         return None, f"cannot be read: {error.strerror}"
     except (ValueError, KeyError, TypeError):

@@ -24,7 +24,7 @@ def decode(text: str) -> dict[tuple[NodeId, NodeId], Link]:
         rows = decoding.decode(text, list[tuple[str, str, Link]])
     except msgspec.DecodeError as error:
         log.warning(
-            "what was measured between servers cannot be read, `gpq doctor` measures it again: %s",
+            "gpq cannot read the measurements between servers, `gpq doctor` repeats them: %s",
             error,
         )
         return {}

@@ -33,8 +33,8 @@ class DaemonLock:
             owner = owner_of(os.read(self._descriptor, 4096))
             os.close(self._descriptor)
             raise Refused(
-                f"a daemon runs already for {paths.home()}{f' (pid {owner[0]})' if owner else ''}",
-                "`gpq daemon status` asks it, `gpq daemon stop` ends it",
+                f"a daemon already runs for {paths.home()}{f' (pid {owner[0]})' if owner else ''}",
+                "`gpq daemon status` shows it, and `gpq daemon stop` stops it",
             ) from None
         text = json.dumps({"pid": os.getpid(), "start_time": start_time(os.getpid())})
         os.ftruncate(self._descriptor, 0)

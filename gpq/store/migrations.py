@@ -63,7 +63,7 @@ def version_of(connection: sqlite3.Connection) -> int:
         if tables:
             raise Refused(
                 "this database is not gpq's: it has other tables",
-                "set GPQ_HOME to a folder of its own",
+                "set GPQ_HOME to another folder",
             )
         return 0
     (version,) = connection.execute("SELECT max(version) FROM migrations").fetchone()
@@ -77,7 +77,7 @@ def migrate(connection: sqlite3.Connection, *, upto: int = len(MIGRATIONS)) -> N
         raise Refused(
             f"the state was written by a newer gpq (version {version}, this one knows"
             f" {len(MIGRATIONS)})",
-            "use that gpq, or set GPQ_HOME to another folder; nothing was changed",
+            "use that gpq, or set GPQ_HOME to another folder. gpq changed nothing",
         )
     for number, step in enumerate(MIGRATIONS[version:upto], version + 1):
         connection.execute("BEGIN IMMEDIATE")

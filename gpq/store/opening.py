@@ -66,9 +66,9 @@ def check_mark(path: str) -> None:
     if not header:
         raise disk.damaged(path, "it is empty")
     if len(header) < 100 or header[:16] != b"SQLite format 3\0":
-        raise disk.damaged(path, "it is no database")
+        raise disk.damaged(path, "it is not a database")
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
-        raise disk.damaged(path, "it does not bear gpq's mark")
+        raise disk.damaged(path, "it is not one of gpq's databases")
 
 
 def check_pages(connection: sqlite3.Connection, path: str) -> None:
@@ -87,5 +87,5 @@ def explained(error: sqlite3.Error, path: str) -> GpqError:
         return disk.damaged(path, damage)
     return Refused(
         f"the database {path} cannot be used: {error}",
-        "see the daemon's log; the file was left as it is",
+        "see the daemon's log. gpq did not change the file",
     )

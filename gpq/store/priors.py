@@ -63,18 +63,18 @@ def _sound(*columns: object) -> tuple[str, Prior] | None:
     try:
         return _decoded(*columns)
     except rows.Damaged as error:
-        log.warning("what earlier jobs of a program taught is damaged and was dropped: %s", error)
+        log.warning("dropped damaged data that earlier jobs of a program measured: %s", error)
         return None
 
 
 def _decoded(key: object, checksum: object, body: object, at: object) -> tuple[str, Prior]:
     """Key and prior. Raises Damaged."""
     if not isinstance(key, bytes) or not isinstance(body, bytes):
-        raise rows.Damaged("a row lacks its text")
+        raise rows.Damaged("a row has no text")
     try:
         name, text = key.decode(), body.decode()
     except UnicodeDecodeError as error:
         raise rows.Damaged(str(error)) from None
     if rows.checksum(name, at, text) != checksum:
-        raise rows.Damaged(f"{name!r} has another checksum")
+        raise rows.Damaged(f"{name!r} has a wrong checksum")
     return name, rows.decode(text, Prior)

@@ -47,7 +47,7 @@ def read_told(path: str) -> Told:
     with _opened(path) as connection:
         for kind, checksum, body in connection.execute(_HOLDS_AND_LAUNCHES):
             if rows.checksum(kind, body) != checksum:
-                raise rows.Damaged(f"an event {kind} has another checksum")
+                raise rows.Damaged(f"an event {kind} has a wrong checksum")
             event = rows.decode_event(kind, body)
             match event:
                 case Held():
@@ -69,7 +69,7 @@ def _opened(path: str) -> Iterator[sqlite3.Connection]:
     """For reading alone; what is found damaged while it is open is said as an error."""
     if not os.path.exists(path):
         raise NotFound(
-            f"there is no history at {path}", "it is written when the first job is submitted"
+            f"there is no history at {path}", "gpq writes it when you submit the first job"
         )
     check_mark(path)
     try:
@@ -78,7 +78,7 @@ def _opened(path: str) -> Iterator[sqlite3.Connection]:
         )
         with contextlib.closing(connection):
             if version_of(connection) > len(MIGRATIONS):
-                raise Refused(f"{path} was written by a newer gpq", "use that gpq")
+                raise Refused(f"{path} was written by a newer gpq", "use that version of gpq")
             yield connection
     except sqlite3.Error as error:
         raise explained(error, path) from error

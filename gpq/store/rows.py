@@ -86,7 +86,7 @@ def of_job_row(row: Row, kind: type[T]) -> T:
     """The job of such a row, or that of it which `kind` has. Raises Damaged."""
     *columns, recorded_sum, body = row
     if checksum(*columns, body) != recorded_sum:
-        raise Damaged(f"job {row[0]} has another checksum")
+        raise Damaged(f"job {row[0]} has a wrong checksum")
     return decode(str(body), kind)
 
 
@@ -100,7 +100,7 @@ def event_row(event: Event) -> Row:
 def event_of(kind: object, recorded_sum: object, body: object) -> Event:
     """The event of such a row. Raises Damaged."""
     if checksum(kind, body) != recorded_sum:
-        raise Damaged("an event has another checksum")
+        raise Damaged("an event has a wrong checksum")
     return decode_event(str(kind), str(body))
 
 

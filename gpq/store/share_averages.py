@@ -28,8 +28,6 @@ def decode(text: str) -> dict[JobId, MeanShare]:
     try:
         sums = decoding.decode(text, dict[int, tuple[float, float]])
     except msgspec.DecodeError as error:
-        log.warning(
-            "the fair shares that jobs had so far cannot be read, and are counted anew: %s", error
-        )
+        log.warning("gpq cannot read the past fair shares of jobs and counts them again: %s", error)
         return {}
     return {JobId(job): MeanShare(*mean) for job, mean in sums.items()}

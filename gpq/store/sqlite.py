@@ -58,7 +58,7 @@ class SqliteStore:
             is_new = not os.path.exists(path)
             if is_new:
                 if os.path.exists(path + "-wal"):  # SQLite would play it into the new database
-                    raise disk.damaged(path, "it is gone, and its log is still there")
+                    raise disk.damaged(path, "it is missing, but its log is still there")
                 create(path)
             check_mark(path)
             self._writer = connect(path)
@@ -147,7 +147,7 @@ class SqliteStore:
         try:
             (epoch,) = writer.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
             if int(epoch) != self.epoch:
-                self._failed = "another daemon has taken over this state: this one ends"
+                self._failed = "another daemon has taken over this state: this one stops"
                 raise StoreFailed(self._failed)
             yield
             writer.execute("COMMIT")
@@ -168,12 +168,13 @@ class SqliteStore:
         good."""
         if "locked" in str(error) or "busy" in str(error):
             return Refused(
-                f"the database {self.path} is locked by another process; nothing was changed",
-                "end what reads it (a backup, a browser of databases) and try again",
+                f"the database {self.path} is locked by another process. gpq changed nothing",
+                "end the process that reads it (a backup, a database browser) and try again",
             )
-        self._failed = f"the state can no longer be written to {self.path}: {error}"
+        self._failed = f"gpq can no longer write the state to {self.path}: {error}"
         return StoreFailed(
-            self._failed, "check the disk (dmesg), then `gpq daemon start`; running jobs go on"
+            self._failed,
+            "check the disk (dmesg), then run `gpq daemon start`. Running jobs keep running",
         )
 
     def _take_over(self, first_id: int, path: str, is_new: bool) -> None:
@@ -182,8 +183,8 @@ class SqliteStore:
         old_marks, problem = beside.read(path) if path else (None, "")
         if problem and not is_new:
             self.notes.append(
-                f"{path} {problem}, and is written anew: that the database is no old copy cannot be"
-                " told"
+                f"{path} {problem}, so gpq writes it again. It cannot tell whether the database is"
+                " an old copy"
             )
         try:
             succession = takeover.succeed(self._writer, old_marks, first_id)
@@ -214,7 +215,7 @@ class SqliteStore:
         except OSError as error:
             if error.errno in beside.FULL:
                 raise disk.full(self.path) from error
-            message = f"{self._marks_path} cannot be written: {error.strerror}; nothing was changed"
+            message = f"cannot write {self._marks_path}: {error.strerror}. gpq changed nothing"
             raise Refused(message, "make it writable, or remove it") from error
         self._marks = marks
 
@@ -287,7 +288,7 @@ class SqliteStore:
         except (OSError, sqlite3.Error) as error:
             with contextlib.suppress(OSError):
                 os.unlink(target + ".new")
-            raise GpqError(f"no backup of the state could be written: {error}") from error
+            raise GpqError(f"cannot write a backup of the state: {error}") from error
 
     def close(self) -> None:
         self._reader.close()

@@ -78,8 +78,8 @@ def _succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> 
     note = ""
     if is_restored:
         note = (
-            f"the database was restored from a copy: new jobs begin with {begin}; what ran since"
-            " then is left alone"
+            f"the database was restored from a copy: new jobs begin with {begin}. gpq leaves jobs"
+            " alone that started after the copy"
         )
     return Succession(new_marks, note)
 

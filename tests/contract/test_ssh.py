@@ -159,7 +159,7 @@ def test_a_python_that_is_asked_for_is_used_or_refused(server: Sshd, tmp_path: P
     old.write_text("#!/bin/sh\ntest $1 = -V && echo Python 3.6.8 >&2\nexit 1\n")
     old.chmod(0o755)
     assert refusal(to(server, tmp_path, python=str(old))).endswith(
-        f"{old} is Python 3.6.8, and Python 3.8 or newer is needed"
+        f"{old} is Python 3.6.8, but gpq needs Python 3.8 or newer"
     )
     assert "there is no /no/python" in refusal(to(server, tmp_path, python="/no/python"))
     mine = server.home / "python"
@@ -203,12 +203,12 @@ def test_what_ssh_refuses_is_one_sentence_each(tmp_path: Path) -> None:
         to(server, tmp_path).spawn(["true"]).close()
         known = server.known_hosts.read_text()
         server.known_hosts.write_text("")
-        assert refusal(to(server, tmp_path)) == "the host key of server is not known: not connected"
+        assert refusal(to(server, tmp_path)) == "the host key of server is not known, so gpq did not connect"
         server.known_hosts.write_text(known)
         server.stop()
         server.change_host_key()
         server.start()
-        assert "shows another host key than the one that is known" in refusal(to(server, tmp_path))
+        assert "the host key of server has changed" in refusal(to(server, tmp_path))
         assert server.known_hosts.read_text() == known
         server.stop()
         assert refusal(to(server, tmp_path)) == "server refuses connections"

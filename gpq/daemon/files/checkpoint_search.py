@@ -54,7 +54,7 @@ class CheckpointSearch:
                 return None
             task.note = silence or _silence(source)
             if time.monotonic() > until:
-                raise NodeSilent(task.note, "`gpq nodes` tells since when and why")
+                raise NodeSilent(task.note, "`gpq nodes` shows since when and why")
             if not self._is_wanted(task):
                 raise Abandoned
             time.sleep(LOOK)
@@ -63,7 +63,7 @@ class CheckpointSearch:
         """As wire's `files`."""
         answer = self._ask(node)("files", {"job": job}, LONG_WORK)
         if answer["stays"]:
-            raise Stays(f"its checkpoint stays on server {node}: {answer['stays']}")
+            raise Stays(f"its checkpoint cannot leave server {node}: {answer['stays']}")
         return answer
 
     def _first(self, job: JobId, nodes: Sequence[NodeId]) -> tuple[Checkpoint | None, str]:

@@ -54,7 +54,7 @@ class GarbageCollector:
         try:
             self.look()
         except Exception:
-            log.exception("cannot remove what is not needed any more")
+            log.exception("cannot remove files that are no longer needed")
 
     def look(self) -> None:
         """Once over all servers that answer, and the daemon's own archives."""

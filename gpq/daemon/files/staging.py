@@ -126,7 +126,7 @@ class Stager:
             task.state = "failed"
         except Exception as error:
             if not isinstance(error, GpqError):
-                log.exception("staging for attempt %d.%d", launch.job, launch.attempt)
+                log.exception("copying files for attempt %d.%d failed", launch.job, launch.attempt)
             task.state = "failed"
             self._refuse(task, error)
         else:
@@ -139,7 +139,7 @@ class Stager:
         launch = task.launch
         words = error.message if isinstance(error, GpqError) else repr(error)
         stays = words if isinstance(error, Stays) else ""
-        reason = stays or f"its files could not be brought there: {words}"
+        reason = stays or f"gpq could not copy its files there: {words}"
         log.info("attempt %d.%d: %s", launch.job, launch.attempt, reason)
         if self._is_wanted(task):
             now, key = self._clock.now(), (launch.job, launch.attempt)
@@ -183,7 +183,8 @@ class Stager:
             size = os.stat(path).st_size
         except OSError as error:
             raise GpqError(
-                f"the code {digest[:12]} of the job is gone: {error.strerror}", "submit it again"
+                f"the code {digest[:12]} of the job is gone: {error.strerror}",
+                "submit the job again",
             ) from None
         task.what = task.what or "its code"
         self._transfer(
@@ -230,7 +231,7 @@ class Stager:
         ).run()
         if gauge.moved:
             log.info(
-                "attempt %d.%d: %d bytes of %s to %s in %.1f s",
+                "attempt %d.%d: copied %d bytes of %s to %s in %.1f s",
                 task.launch.job, task.launch.attempt, gauge.moved, task.what, node, gauge.seconds,
             )  # fmt: skip
         return gauge

@@ -239,7 +239,7 @@ class Transfer:
             text = base64.b64encode(data).decode("ascii")
             fields = {**self._subject, "at": index, "offset": offset, "skip": skip, "data": text}
             if int(self._target("put", fields, ANSWER)["offset"]) != end:
-                raise NodeSilent("what it has is not what was sent to it", "it goes on from there")
+                raise NodeSilent("it did not store all the data", "gpq continues from there")
             offset = end
             self._count(len(data), skip, time.monotonic() - began)
 

@@ -64,7 +64,7 @@ def exit_of(record: Mapping[str, Any] | None, *, is_lost: bool, at: Seconds = 0.
     """A wire.ExitRecord. `is_lost`: nobody saw the end, so the code is not known. `at`: when it
     was, 0.0 if that is not known."""
     if record is None:
-        return Exit(code=None, lost=True, note="the node does not know it any more")
+        return Exit(code=None, lost=True, note="its server no longer knows it")
     code, signal = record.get("code"), record.get("signal")
     return Exit(
         code=None if code is None else whole(code),

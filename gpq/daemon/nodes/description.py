@@ -77,9 +77,9 @@ def _reason(key: Key, attempt_fate: AttemptVerdict) -> str:
     name = wire.attempt_key(*key)
     match attempt_fate:
         case AttemptVerdict.STRANGER:
-            return f"attempt {name}, which is not in this daemon's database, runs on it"
+            return f"used by attempt {name}, which is not in this daemon's database"
         case AttemptVerdict.OVER:
-            return f"attempt {name}, which was given up, is still being ended on it"
+            return f"used by attempt {name}, which gpq is ending"
         case _:
             return ""
 

@@ -27,7 +27,7 @@ Reply = Mapping[str, Any]
 Callback = Callable[[Reply], None]
 Send = Callable[[str, Mapping[str, Any], Callback], None]  # as Link.send
 
-NO_ANSWER = "nothing comes from it"  # for how long is seen where it is shown
+NO_ANSWER = "it sends nothing"  # for how long is seen where it is shown
 MAX_LINE = 64 << 20  # bytes; a longer line is no agent's
 CHUNK = 1 << 16
 HALVES = re.compile(rb"\\u[dD][89a-fA-F]")  # escapes of surrogates
@@ -120,11 +120,11 @@ class Link:
             try:
                 chunk = os.read(descriptor, CHUNK)
             except OSError as error:
-                raise LinkLost(f"cannot read from the node agent: {error.strerror}") from None
+                raise LinkLost(f"cannot read from the agent: {error.strerror}") from None
             if not chunk:
                 last_words = self._channel.last_words()
                 raise LinkLost(
-                    f"the node agent ended: {last_words}" if last_words else "the node agent ended"
+                    f"the agent ended: {last_words}" if last_words else "the agent ended"
                 )
             *lines, tail = chunk.split(b"\n")
             for part in lines:
@@ -133,7 +133,7 @@ class Link:
             pieces.append(tail)
             size += len(tail)
             if size > MAX_LINE:
-                raise LinkLost("the node agent sent a line without end")
+                raise LinkLost("the agent sent a line that is too long")
 
     def _write(self) -> None:
         try:

@@ -62,7 +62,7 @@ class NodeClient:
         self._hurry.set()
         link = self._connecting
         if link is not None:
-            link.end("the daemon is ending")
+            link.end("the daemon is stopping")
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
 
@@ -73,23 +73,23 @@ class NodeClient:
         answer: Future[Reply] = Future()
         if line is None:
             raise NodeSilent(
-                f"node {self.node} does not answer", "`gpq nodes` tells since when and why"
+                f"server {self.node} does not answer", "`gpq nodes` shows since when and why"
             )
         line(op, fields, answer.set_result)
         try:
             reply = answer.result(timeout)
         except FutureTimeout:
             raise NodeSilent(
-                f"node {self.node} did not answer within {timeout:.0f} s", "try again"
+                f"server {self.node} did not answer within {timeout:.0f} s", "try again"
             ) from None
         if reply.get("lost"):
             raise NodeSilent(
-                f"node {self.node} does not answer: {reply['error']}",
-                "`gpq nodes` tells since when and why",
+                f"server {self.node} does not answer: {reply['error']}",
+                "`gpq nodes` shows since when and why",
             )
         if not reply.get("ok"):
             raise GpqError(
-                f"node {self.node}: {reply.get('error', 'refused')}", str(reply.get("hint", ""))
+                f"server {self.node}: {reply.get('error', 'refused')}", str(reply.get("hint", ""))
             )
         return reply
 
@@ -119,8 +119,8 @@ class NodeClient:
             except (LinkLost, OSError) as error:
                 reason = str(error)
             except Exception as error:
-                log.exception("%s: an answer made no sense", self.node)
-                reason = f"its answers make no sense: {error!r}"
+                log.exception("%s: invalid answer", self.node)
+                reason = f"it sent an invalid answer: {error!r}"
             self._failed = True
             if self._closing.is_set():
                 return
@@ -133,7 +133,7 @@ class NodeClient:
         link = Link(self._connector.agent(self._arguments, self._while_connecting), str(self.node))
         self._connecting = link
         if self._closing.is_set():
-            link.end("the daemon is ending")
+            link.end("the daemon is stopping")
         try:
             self.conversation.begin(link.send)
             link.serve(pace.SILENCE)
@@ -145,5 +145,5 @@ class NodeClient:
     def _while_connecting(self) -> None:
         """A node that is looked for is silent, however long the look takes."""
         if self._closing.is_set():
-            raise LinkLost("the daemon is ending")
+            raise LinkLost("the daemon is stopping")
         self.conversation.waiting()

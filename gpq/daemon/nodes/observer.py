@@ -136,8 +136,8 @@ class Observer:
             events.append(self._end(key, info, stamp))
         if state == "orphan":
             self.note(
-                f"the shim of attempt {job_id}.{attempt} is gone, its processes live on and keep"
-                " their devices"
+                f"the shim of attempt {job_id}.{attempt} is gone, but its processes still run and"
+                " keep their devices"
             )
         return events
 

@@ -42,15 +42,15 @@ class Outage:
         if is_new:
             self._reasons.add(reason)
         if self._tries <= FIRST_TRIES:
-            log.info("%s: %s; next try in %.1f s", self.node, reason, wait)
+            log.info("%s: %s. Next try in %.1f s", self.node, reason, wait)
         elif is_new or self._tries & (self._tries - 1) == 0:
             log.info(
-                "%s: %s; that was try %d, the next in %.1f s", self.node, reason, self._tries, wait
+                "%s: %s. That was try %d, next try in %.1f s", self.node, reason, self._tries, wait
             )
 
     def over(self) -> None:
         """It answers."""
         if self._tries > FIRST_TRIES:
-            log.info("%s: answers again, after %d tries", self.node, self._tries)
+            log.info("%s: answers again after %d tries", self.node, self._tries)
         self._tries = 0
         self._reasons.clear()

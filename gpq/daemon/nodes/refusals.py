@@ -63,7 +63,7 @@ class Refusals:
         passing = kind == "busy" and not reply.get("taken")
         if kind in ("expired", "stale") or (passing and elapsed - since < PATIENCE):
             return False
-        log.info("%s: attempt %d.%d is refused: %s", self._node, launch.job, launch.attempt, reason)
+        log.info("%s: refuses attempt %d.%d: %s", self._node, launch.job, launch.attempt, reason)
         self._refusals[key] = StartRefused(
             self._clock.now(),
             *key,

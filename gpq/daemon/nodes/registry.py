@@ -96,6 +96,6 @@ def _check_free(snapshot: Snapshot, name: str, *, force: bool) -> None:
     if job_ids and not force:
         raise Refused(
             f"there are jobs on {name}: {', '.join(job_ids)}",
-            f"`gpq nodes drain {name}` sends those away that can leave; wait for the others or `gpq"
-            " cancel` them; --force leaves them there, and gpq hears no more of them",
+            f"`gpq nodes drain {name}` moves away the jobs that can leave. Wait for the others, or"
+            " end them with `gpq cancel`. With --force they stay there, and gpq loses contact",
         )

@@ -47,7 +47,7 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
             RecursionError,
         ) as error:
             log.warning(
-                "job %s, attempt %s: a report line makes no sense (%r): %.200s",
+                "job %s, attempt %s: invalid report line (%r): %.200s",
                 job,
                 attempt,
                 error,
@@ -116,7 +116,7 @@ def _habit(message: Mapping[str, Any]) -> Habit:
     no code: it says nothing."""
     names, code = message["freedoms"], message["code"]
     if not isinstance(names, list) or not isinstance(code, str):
-        raise ValueError("freedoms are a list, a code is a text")
+        raise ValueError("freedoms must be a list, and a code must be a text")
     freedoms, code = (
         tuple(freedom for freedom in FREEDOMS if freedom in names),
         _line(code, MAX_CODE),
@@ -204,7 +204,7 @@ def _ranks(message: Mapping[str, Any]) -> tuple[RankTime, ...]:
     names = ("compute", "compute_p95", "whole", "wait", "fetch")
     columns = [[_positive(value) for value in message[name]] for name in names]
     if {len(column) for column in columns} != {len(steps)} or len(steps) > MAX_RANKS:
-        raise ValueError("ranks have different numbers of values, or are too many")
+        raise ValueError("the ranks are too many, or have different numbers of values")
     return tuple(
         RankTime(rank, steps[rank], *row) for rank, row in enumerate(zip(*columns, strict=True))
     )

@@ -170,7 +170,8 @@ class NodeSession:
         if not self._reign.holds():  # asked after the report was read: a start acknowledges it
             return
         if order.lease > 0 and not (order.stamp and order.store):
-            now, reason = self._clock.now(), "its node agent knows no leases (--requeue-on-lost)"
+            now = self._clock.now()
+            reason = "its agent does not support leases (--requeue-on-lost)"
             self._tell([StartRefused(now, *key, self.node, reason, transient=True)])
             return
         self._refusals.expect_answer(key, said_at)
@@ -205,9 +206,9 @@ class NodeSession:
             return
         if not reply.get("ok"):
             hint = f"; {reply['hint']}" if reply.get("hint") else ""
-            raise LinkLost(f"the node agent refuses: {reply.get('error')}{hint}")
+            raise LinkLost(f"the agent refuses: {reply.get('error')}{hint}")
         if reply["version"] != wire.VERSION:
-            raise LinkLost(f"the node agent speaks version {reply['version']}, not {wire.VERSION}")
+            raise LinkLost(f"the agent speaks version {reply['version']}, not {wire.VERSION}")
         self._observer.greeted(reply)
         self._library = self._library or str(reply["library"])
         self._take_in(reply, str(reply["boot_id"]))
@@ -229,7 +230,7 @@ class NodeSession:
         if reply.get("lost"):
             return
         if not reply.get("ok"):
-            raise LinkLost(f"the node agent refuses: {reply.get('error')}")
+            raise LinkLost(f"the agent refuses: {reply.get('error')}")
         self._take_in(reply, self._report.get("boot_id", ""))
         holds = self._reign.holds()
         snapshot = self._view()
@@ -284,11 +285,11 @@ class NodeSession:
         match fate(snapshot, self.node, *key):
             case AttemptVerdict.STRANGER:
                 self._observer.note(
-                    f"attempt {name} is not in this daemon's database; it is left alone"
+                    f"attempt {name} is not in this daemon's database. gpq leaves it alone"
                 )
             case AttemptVerdict.OVER if info["state"] in ALIVE:
                 self._observer.note(
-                    f"attempt {name} lives on though its end is recorded; it is killed"
+                    f"attempt {name} still runs although its end is recorded. gpq kills it"
                 )
                 return Stop(*key, (self.node,), StopReason.CANCEL, "kill", CANCEL_GRACE)
             case AttemptVerdict.OVER if not self._observer.is_late(key):

@@ -129,7 +129,8 @@ class LiveWorld:
         client = self._clients.get(node)
         if client is None:
             raise NodeSilent(
-                f"node {node} is not in the configuration any more", "`gpq nodes list`"
+                f"server {node} is no longer in the configuration",
+                "`gpq nodes list` lists the servers",
             )
         return client.request(operation, fields, timeout)
 
@@ -241,7 +242,7 @@ class LiveWorld:
         """A job that its user cancelled on a node that was taken out of the configuration: nobody
         will ever tell its end. It is not started anywhere else, so nothing can run twice."""
         end = Exit(
-            code=None, lost=True, note=f"given up: node {node} is not in the configuration any more"
+            code=None, lost=True, note=f"given up: server {node} is no longer in the configuration"
         )
         self._queue.put([Exited(self.now(), job, attempt, node, end)])
 
@@ -283,5 +284,6 @@ class LiveWorld:
             return self._clients[node]
         except KeyError:
             raise NotFound(
-                f"no node {node}", f"there is {', '.join(sorted(self._clients))}"
+                f"there is no server {node}",
+                f"known servers: {', '.join(sorted(self._clients))}",
             ) from None

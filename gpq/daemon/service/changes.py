@@ -152,7 +152,7 @@ class Changes:
         if words is None:
             return None
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise UsageError("`after` is a list of jobs with conditions", dependencies.EXAMPLE)
+            raise UsageError("`after` must be a list of jobs with conditions", dependencies.EXAMPLE)
         return dependencies.dependencies(words, self._controller.snapshot, self._past)
 
     def _change(

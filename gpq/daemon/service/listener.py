@@ -43,7 +43,7 @@ class Listener:
     def _bind(self) -> socket.socket:
         if len(os.fsencode(self._path)) > MAX_SOCKET_PATH:
             raise Refused(
-                f"the path of the socket, {self._path}, is longer than {MAX_SOCKET_PATH} bytes",
+                f"the socket path {self._path} is longer than {MAX_SOCKET_PATH} bytes",
                 "set GPQ_HOME to a folder with a shorter path",
             )
         folder = os.path.dirname(self._path)
@@ -62,7 +62,7 @@ class Listener:
             listener.close()
             raise Refused(
                 f"cannot listen on {self._path}: {error.strerror}",
-                "set GPQ_HOME to a folder that you may write",
+                "set GPQ_HOME to a folder that you can write to",
             ) from None
         except BaseException:
             listener.close()
@@ -90,4 +90,4 @@ class Listener:
             except OSError:
                 return
         if answers:
-            raise Refused(f"another daemon answers on {self._path}", "`gpq daemon stop` ends it")
+            raise Refused(f"another daemon answers on {self._path}", "`gpq daemon stop` stops it")

@@ -159,7 +159,7 @@ class LogReader:
         seconds = time.monotonic() - began
         if not _makes_sense(piece, offset):  # who reads on from there would never come to an end
             raise GpqError(
-                f"what node {node} says of the log makes no sense", "see `gpq daemon logs`"
+                f"server {node} sent an invalid answer about the log", "see `gpq daemon logs`"
             )
         full = int(piece["offset"]) - offset - int(piece.get("skipped", 0)) >= size
         if full and size >= LEAST_PIECE:  # such a one tells how fast it is
@@ -174,7 +174,7 @@ class LogReader:
         ended_jobs = self._past.history(ids=[name])
         if ended_jobs:
             return ended_jobs[0]
-        raise NotFound(f"there is no job {name}", "`gpq status` lists what there is")
+        raise NotFound(f"there is no job {name}", "`gpq status` lists the jobs")
 
 
 def _source(job: Job, launches: Mapping[int, Launched], request: Logs) -> _Source:
@@ -183,7 +183,7 @@ def _source(job: Job, launches: Mapping[int, Launched], request: Logs) -> _Sourc
     attempt = request.attempt or attempts[0]
     if attempt not in launches:
         listing = ", ".join(map(str, attempts)) or "none yet"
-        raise NotFound(f"job {job.id} has no attempt {attempt}", f"its attempts: {listing}")
+        raise NotFound(f"job {job.id} has no attempt {attempt}", f"it has attempts: {listing}")
     nodes = [str(node) for node, _ in launches[attempt].placement.parts]
     node = request.node or nodes[0]
     if node not in nodes:

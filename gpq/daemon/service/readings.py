@@ -96,7 +96,7 @@ class Readings:
     def _status(self, request: requests.Status, peer: Peer) -> job_answers.JobList:
         for state in request.states:
             if state not in set(JobState):
-                raise UsageError(f"unknown state `{state}`", f"known are {', '.join(JobState)}")
+                raise UsageError(f"unknown state `{state}`", f"use one of {', '.join(JobState)}")
         query = query_language.parse(request.query)
         if not request.jobs:
             return self._queue(request, query)
@@ -170,7 +170,7 @@ class Readings:
         if job is None:
             ended_jobs = self._past.history(ids=[name])
             if not ended_jobs:
-                raise NotFound(f"there is no job {selector}", "`gpq status` lists what there is")
+                raise NotFound(f"there is no job {selector}", "`gpq status` lists the jobs")
             job = ended_jobs[0]
         return reader, job
 
@@ -285,5 +285,5 @@ def _unsearched(count: int) -> list[str]:
     if count == 0:
         return []
     return [
-        f"{count} jobs that ended earlier were not searched: `gpq status --all` with the query does"
+        f"{count} jobs that ended earlier were not searched: `gpq status --all` searches them too"
     ]

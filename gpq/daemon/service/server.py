@@ -135,7 +135,7 @@ class Server:
         if crowded:
             _hang_up(
                 connection,
-                Refused("too many commands wait for the daemon", "end some, or try again"),
+                Refused("too many commands wait for the daemon", "end some, or try again later"),
             )
             return
         self._spawn(connection, uid, pid)
@@ -146,8 +146,8 @@ class Server:
                 target=self._serve, args=(connection, uid, pid), name="client", daemon=True
             ).start()
         except RuntimeError:  # no thread to be had
-            log.warning("no thread for another connection")
-            _hang_up(connection, Refused("the daemon has too much to do", "try again"))
+            log.warning("cannot start a thread for another connection")
+            _hang_up(connection, Refused("the daemon is overloaded", "try again later"))
             next_turn = self._leave(connection, uid)
             if next_turn is not None:
                 self._spawn(*next_turn)
@@ -206,7 +206,7 @@ class Server:
     def _answer(self, line: bytes, peer: Peer) -> bytes:
         try:
             if len(line) > MAX_LINE:
-                raise UsageError(f"the request is longer than {MAX_LINE} bytes", "shorten it")
+                raise UsageError(f"the request is longer than {MAX_LINE} bytes", "make it shorter")
             return codec.encode_result(self._handle(codec.decode_request(line), peer))
         except GpqError as error:
             return codec.encode_error(error)
@@ -214,8 +214,8 @@ class Server:
             log.exception("a request of uid %d (pid %d) failed", peer.uid, peer.pid)
             return codec.encode_error(
                 GpqError(
-                    f"the daemon failed at this request: {error!r:.200}",
-                    "a bug in gpq: see `gpq daemon logs`",
+                    f"this request failed in the daemon: {error!r:.200}",
+                    "this is a bug in gpq: see `gpq daemon logs`",
                 )
             )
 

@@ -96,7 +96,7 @@ class Service:
         """The answer. Raises GpqError."""
         wait = getattr(request, "wait", 0.0)
         if not 0.0 <= wait <= MAX_WAIT:
-            raise UsageError(f"a request may wait at most {MAX_WAIT:.0f} s", "ask again and again")
+            raise UsageError(f"a request may wait at most {MAX_WAIT:.0f} s", "repeat the request")
         self._came_from(peer.pid)
         return self._handlers[type(request)](request, peer)
 
@@ -109,7 +109,7 @@ class Service:
         """A server that does not answer is an answer too; one that there is not is none."""
         node = drain.known(self._controller.snapshot, request.node)
         if not 0 < request.wait <= MAX_ERRAND:
-            raise UsageError(f"an errand may take at most {MAX_ERRAND:.0f} s", "ask for less")
+            raise UsageError(f"an errand may take at most {MAX_ERRAND:.0f} s", "ask for less time")
         begin = time.monotonic()
         try:
             answer = self._run_errand(node, request.errand, request.fields, request.wait)

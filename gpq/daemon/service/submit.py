@@ -49,7 +49,7 @@ def settled(controller: Controller, build: Callable[[Snapshot], tuple[Sequence[A
                 if controller.snapshot is snapshot:
                     controller.changed.wait(min(left(until), 1.0))
             if left(until) <= 0:
-                raise Refused("a job that this one waits for is just ending", "try again") from None
+                raise Refused("a job that this one waits for is ending now", "try again") from None
 
 
 class Submitting:
@@ -187,12 +187,12 @@ def keep_archive(code: str) -> None:
         os.utime(os.path.join(paths.snapshots(), f"{code}.tar"))
     except OSError as error:
         raise Refused(
-            f"the frozen code {code[:12]} is not there: {error.strerror}", "submit it again"
+            f"the frozen code {code[:12]} is missing: {error.strerror}", "submit the job again"
         ) from None
 
 
 def warnings(spec: JobSpec) -> list[str]:
     """What the user may not have meant."""
     if spec.level is Level.BLACK_BOX and spec.max_batch_size:
-        return ["--max-batch-size has no effect on a command that is run as it is"]
+        return ["--max-batch-size has no effect on a command"]
     return []

@@ -79,9 +79,9 @@ def test_ids_come_before_names_each_with_its_own_description() -> None:
 
 
 def test_a_name_says_which_jobs_it_stands_for() -> None:
-    assert offered("hold", "tr") == [("train", "6 pending; 2 jobs have this name: 3, 6")]
-    assert offered("logs", "tr") == [("train", "6 pending; 3 jobs have this name: 3, 6, 8")]
-    assert offered("logs", "o") == [("old", "4 completed; 2 jobs have this name: 2, 4")]
+    assert offered("hold", "tr") == [("train", "6 pending, 2 jobs have this name: 3, 6")]
+    assert offered("logs", "tr") == [("train", "6 pending, 3 jobs have this name: 3, 6, 8")]
+    assert offered("logs", "o") == [("old", "4 completed, 2 jobs have this name: 2, 4")]
     assert offered("history", "o") == [("old", "2 jobs: 2, 4")]
     assert offered("requeue", "tr") == []  # it means those that have not ended
 

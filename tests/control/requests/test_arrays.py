@@ -76,7 +76,7 @@ def test_variables_of_the_shell_stay_as_they_are() -> None:
     [
         (ArrayMessage([]), "invalid array of 0 jobs"),
         (ArrayMessage(list(range(10_001))), "invalid array of 10001 jobs"),
-        (ArrayMessage([1, 1]), "each once"),
+        (ArrayMessage([1, 1]), "must be different"),
         (ArrayMessage([-1]), "from 0"),
         (ArrayMessage([1], limit=-1), "%-1"),
         (ArrayMessage([0, 1], [{"a": "1"}]), "2 indices with 1 sets"),

@@ -82,7 +82,7 @@ def test_who_cannot_be_resized_has_no_bargains() -> None:
 def test_the_batch_is_told_against_the_one_that_was_declared() -> None:
     state = two()
     plain = explain(state, {}, of(state, 1)).reasons
-    assert any("total batch of 128" in line for line in plain)
+    assert any("batch size of 128" in line for line in plain)
     fixed = replace(of(state, 1), profile=replace(profile(0.9), declared=replace(DECLARED, adaptive=False)))
     told = explain(replace(state, jobs={fixed.id: fixed}), {}, fixed).reasons
     assert "its batch size is 128. It lets gpq change its GPUs, but not its batch size" in told

@@ -112,13 +112,13 @@ def test_no_policy_starts_from_the_beginning_what_has_a_checkpoint_that_nobody_c
 def test_a_server_that_was_taken_out_is_named() -> None:
     snapshot = cluster(stopped())
     gone = replace(snapshot, nodes={name: node for name, node in snapshot.nodes.items() if name != A})
-    assert "not in the configuration any more" in out_of_reach(gone, gone.jobs[JobId(1)])
+    assert "no longer in the configuration" in out_of_reach(gone, gone.jobs[JobId(1)])
 
 
 def test_progress_is_said_in_one_line() -> None:
-    assert str(Staging("its checkpoint from a", 0, 0, 0.0)) == "looks for its checkpoint from a"
+    assert str(Staging("its checkpoint from a", 0, 0, 0.0)) == "about to copy its checkpoint from a"
     said = Staging("its checkpoint from a", 1_234_000_000, 3_400_000_000, 85e6, "interrupted: b")
-    assert str(said) == "brings its checkpoint from a: 1.23 GB of 3.4 GB, 85 MB/s; interrupted: b"
+    assert str(said) == "copying its checkpoint from a: 1.23 GB of 3.4 GB, 85 MB/s (interrupted: b)"
     assert [size(999), size(999_600), size(2_000_000_000_000)] == ["999 B", "1 MB", "2 TB"]
 
 

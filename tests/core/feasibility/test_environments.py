@@ -161,5 +161,6 @@ def test_why_of_a_job_that_waits_for_gpus_tells_which_servers_are_not_used() -> 
     assert said.headline == "waits for GPUs"
     assert "gpq cannot use server b: no folder /x (seen 0 s ago)" in said.reasons
     assert (
-        explain(replace(here, checks={}), {}, job(1, spec_=replace(NEEDS, setup="make"))).headline == "gpq is running its setup"
+        explain(replace(here, checks={}), {}, job(1, spec_=replace(NEEDS, setup="make"))).headline
+        == "gpq is running its setup"
     )

@@ -129,7 +129,7 @@ def test_why_names_what_it_waits_for() -> None:
     said = explain(state, {}, state.jobs[JobId(2)])
     assert said.headline == "after job 1:notok"
     assert said.reasons == ("job 1 (train, running) must end without success first",)
-    assert said.remedies == ("`gpq edit 2 --after none` lets it go without them",)
+    assert said.remedies == ("`gpq edit 2 --after none` lets it start without them",)
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -144,7 +144,7 @@ def test_a_silent_server_makes_its_jobs_unknown_with_an_age_and_they_keep_their_
     assert (str(found), found.requeue_in) == ("unknown for 40 s: server a does not answer", None)
     told = explain(state, None, job)
     assert told.headline == str(found)
-    assert any("not started a second time" in reason for reason in told.reasons)
+    assert any("gpq does not start it again" in reason for reason in told.reasons)
     later = decide(replace(state, now=9e5), [], policy("fifo"), allocate=True)
     assert later.actions == ()
     assert later.snapshot.jobs[ONE].placement == on("a", 0)

@@ -144,7 +144,7 @@ def test_silence_and_a_new_daemon_undo_nothing() -> None:
 def test_it_is_said_whose_server_it_is() -> None:
     state = replace(fold(snapshot(DESK), [NodeSeen(0.0, used_by("ana"))]).snapshot, now=90.0)
     [held] = state.reservations.values()
-    assert reservation_line(state, held) == "server desk is ana's, who uses GPU 0, for 90 s now"
+    assert reservation_line(state, held) == "server desk belongs to ana, who uses GPU 0 (for 90 s)"
 
 
 def test_policies_see_no_owner() -> None:

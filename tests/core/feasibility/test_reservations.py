@@ -143,7 +143,7 @@ def test_why_names_it_and_the_way_back() -> None:
     busy: list[Job] = [running(2, on("a", 1), spec_=black_box())]
     beside = explain(at(START, node("a", 2), waits, *busy), None, waits)
     assert beside.headline == "waits for GPUs"
-    assert "it needs 1 GPU; 0 of 2 are free" in beside.reasons
+    assert "it needs 1 GPU, and 0 of 2 are free" in beside.reasons
     assert any("reserved for bo" in line for line in beside.reasons)
     soon = explain(at(START - 1800.0, node("a", 1), waits), None, waits)
     assert "GPU 0 of a is reserved for bo in 30 m, for 2 h (reservation 1)" in soon.reasons

@@ -94,7 +94,7 @@ def test_why_says_so() -> None:
     state = snapshot(A, running(1, on("a", 0, 1, 2, 3), spec_=black_box(4)), waits)
     said = explain(state, {}, waits)
     assert said.headline == "waits for GPUs that nobody else wants"
-    assert "`gpq edit 2 --no-background` makes it a job as any other" in said.remedies
+    assert "`gpq edit 2 --no-background` makes it an ordinary job" in said.remedies
     runs = running(2, on("a", 0), spec_=waits.spec)
     assert any("leaves as soon as" in reason for reason in explain(snapshot(A, runs), {}, runs).reasons)
 

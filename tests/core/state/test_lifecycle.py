@@ -130,11 +130,11 @@ def test_every_cell_of_stop_reason_statement_and_code(
         asked_for = level is Level.SIGNAL or (level is Level.BLACK_BOX and reason is not StopReason.HOLD)
         failed = code == 1 and not asked_for
         unproven = code == 1 and level is Level.SIGNAL
-        assert ("without a proven checkpoint" in event.exit.note) == unproven
+        assert ("without proof of a checkpoint" in event.exit.note) == unproven
         assert (event.failed, event.quick, event.not_before) == (failed, False, 105.0 if failed else 0.0)
     doubted = code == 0 and not said and asked != "" and reason is not StopReason.CANCEL
     note = event.exit.note  # type: ignore[attr-defined]
-    assert ("nothing says that it had finished" in note and "--done-file" in note) == doubted
+    assert ("without proof that it had finished" in note and "--done-file" in note) == doubted
     assert ("gpq queues it again" in note) == (doubted and reason is not StopReason.TIME)
     assert note.endswith("its done file was written") == (code == 0 and said and asked != "")
 
@@ -169,7 +169,7 @@ def test_who_ends_with_0_when_it_is_asked_to_save_is_taken_to_have_saved() -> No
         assert after.state is JobState.PENDING
         assert after.files is not None
         assert after.files.proved is proved
-        assert "nothing says that it had finished" in after.notices[-1]
+        assert "without proof that it had finished" in after.notices[-1]
 
 
 def test_a_lost_black_box_is_not_run_a_second_time() -> None:

@@ -126,7 +126,7 @@ def test_a_bar_is_drawn_where_somebody_watches_and_nowhere_else(monkeypatch: pyt
     job = changed(fixtures.job(4, "starting"), staging=brought)
     monkeypatch.setenv("COLUMNS", "100")
     assert transfer_bar.line(job, 100, "#") == (
-        "job 4 [############            ] brings its checkpoint from a: 500 MB of 1 GB, 80 MB/s"
+        "job 4 [############            ] copying its checkpoint from a: 500 MB of 1 GB, 80 MB/s"
     )
     for screen, drawn in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr("sys.stderr", screen)

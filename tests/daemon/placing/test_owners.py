@@ -117,7 +117,7 @@ def test_her_gpus_are_hers_within_the_grace_and_nothing_is_lost(
         figures.at_most("from her process to her GPUs free", time.monotonic() - began, GRACE + 5.0)
         said = served.call(Why(str(jobs[0])), Explanation)
         assert said.headline == "GPUs are reserved"
-        assert any(f"server desk is {name}'s, who uses GPU {held}" in reason for reason in said.reasons)
+        assert any(f"server desk belongs to {name}, who uses GPU {held}" in reason for reason in said.reasons)
         desk.work({})
         gone = time.monotonic()
         wait_until(lambda: all(row(served, job).state == "running" for job in jobs), "both are back")
@@ -140,7 +140,10 @@ def test_a_command_that_could_not_leave_waits_for_another_server(
         wait_until(lambda: row(served, behind).state == "running", "what leaves at once runs")
         assert row(served, fixed).state == "pending"
         said = served.call(Why(str(fixed)), Explanation)
-        assert any(f"server desk belongs to {ana[0]}. Other users' jobs start there only if they can leave" in one for one in said.reasons)
+        assert any(
+            f"server desk belongs to {ana[0]}. Other users' jobs start there only if they can leave" in one
+            for one in said.reasons
+        )
 
 
 def test_an_owner_asks_for_the_server_and_gives_it_back(desk: Desk, tmp_path: Path) -> None:
