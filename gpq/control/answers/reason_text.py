@@ -1,4 +1,4 @@
-"""Reasons in words: the sentence of a code with its facts. The sentences are in `sentences.py`."""
+"""Turns reasons into sentences: each code with its facts. The sentences are in `sentences.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpq.core.feasibility.device_status import gpus
 from gpq.core.feasibility.leases import span
 from gpq.core.model.jobs import Job
 
-MOST_JOBS = 6  # that a sentence names
+MOST_JOBS = 6  # jobs that a sentence names
 MOST_AHEAD = 3
 
 
