@@ -1,8 +1,8 @@
 """The first words over a fresh pipe to a server: past the noise of login scripts, to the program
-that was asked for.
+that gpq wants.
 
-Reads not one byte beyond its last answer: what follows belongs to that program. Never blocks for
-long.
+It reads no byte beyond its last answer, because what follows belongs to that program. It never
+blocks for long.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LOOK = 0.25  # seconds between two calls of `waiting`
 
 
 class Handshake:
-    """Raises EOFError when the pipe ends, GpqError when what comes is of no use, and whatever
-    `waiting` raises."""
+    """Raises EOFError if the pipe ends, GpqError if the data is invalid, and whatever `waiting`
+    raises."""
 
     def __init__(self, source: int, sink: int, host: str, waiting: Callable[[], None]) -> None:
         self._source = source
@@ -31,12 +31,12 @@ class Handshake:
         self._host = host
         self._waiting = waiting
         self._began = time.monotonic()
-        self.noise = b""  # before the server's shell was there
-        self.seconds = 0.0  # until the server's shell was there
+        self.noise = b""  # output before the server's shell was ready
+        self.seconds = 0.0  # until the server's shell was ready
         os.set_blocking(sink, False)
 
     def expect_shell(self, ready: str) -> None:
-        """Skip what login scripts print. The shell waits for us then: nothing can follow its
+        """Skip what login scripts print. The shell then waits for us, so nothing can follow its
         word."""
         heard = b""
         word = ready.encode("ascii") + b"\n"
@@ -68,7 +68,7 @@ class Handshake:
                 buffer = buffer[os.write(self._sink, buffer[: 1 << 14]) :]
             except BlockingIOError:
                 continue
-            except BrokenPipeError:  # the answer says why, or there is none
+            except BrokenPipeError:  # the answer says why, or there is no answer
                 return
 
     def answer(self, word: str, no_python: str, python: str) -> Mapping[str, Any]:

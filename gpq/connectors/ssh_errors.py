@@ -1,4 +1,4 @@
-"""What ssh complains of, as one sentence and what to do about it. Reads text only."""
+"""What ssh complains of, as one sentence with a hint. Only reads text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpq.connectors.local import LONGEST_LINE
 class Problem:
     sentence: str
     hint: str = ""
-    # until somebody does something; asked again and again, some servers lock us out
+    # until somebody acts. Some servers lock us out if we ask again and again
     lasting: bool = False
 
     def __str__(self) -> str:
@@ -23,7 +23,7 @@ class Problem:
 
 
 NO_KEYS = r"Permission denied \("
-# In this order: what comes first says more than what ssh adds to it. {host} is as configured, {ssh}
+# In this order: the first match says more than what ssh adds to it. {host} is as configured, {ssh}
 # starts ssh as gpq does, {options} are its options, {forget} is the command that forgets a host
 # key.
 KNOWN: tuple[tuple[str, str, str], ...] = (
@@ -117,16 +117,16 @@ LASTING = frozenset(
 def problem(
     complaints: str, host: str, ssh: str = "ssh", *, agentless: bool = False
 ) -> Problem | None:
-    """Of what ssh wrote to stderr; the last line where none of it is known, None where there is
-    nothing. `ssh`: how it was started, for the hints; `agentless`: without the ssh-agent that it
-    had before."""
+    """The problem in what ssh wrote to stderr, or its last line if nothing is known, or None if
+    there is nothing. `ssh` is how it was started, for the hints. `agentless` means that its former
+    ssh-agent is gone."""
     return known(complaints, host, ssh, agentless=agentless) or last_line(complaints)
 
 
 def known(
     complaints: str, host: str, ssh: str = "ssh", *, agentless: bool = False
 ) -> Problem | None:
-    """Of what ssh or the other end wrote, if it is one of the usual things."""
+    """The problem in what ssh or the other end wrote, if it is a usual one."""
     for pattern, sentence, usual in KNOWN:
         if re.search(pattern, complaints):
             hint = AGENTLESS if agentless and pattern == NO_KEYS else usual
@@ -142,7 +142,7 @@ def known(
 
 
 def _forget(complaints: str, host: str) -> str:
-    """The command for a key that changed, with the file and the name that ssh says."""
+    """The command for a changed key, with the file and the name that ssh reports."""
     name = re.search(r"Host key for (\S+) has changed", complaints)
     file = re.search(r"Offending \S+ key in (.+):\d+", complaints)
     words = ["ssh-keygen"]
@@ -158,7 +158,7 @@ def last_line(complaints: str) -> Problem | None:
 
 
 def ended(host: str, code: int | None, ssh: str = "ssh") -> Problem:
-    """Of a connection that ended without a word."""
+    """The problem of a connection that ended without a message."""
     if code == 255:
         return Problem(f"ssh could not connect to {host}", f"`{ssh} {host} true` may show more")
     return Problem(

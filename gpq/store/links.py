@@ -1,5 +1,5 @@
-"""Links between servers as text. What cannot be read is measured again: a network is no fact that
-must not be lost."""
+"""Links between servers as text. gpq measures again what it cannot read: losing a measurement does
+no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads all jobs of a database that another process may be writing: for reports and simulations.
+"""Reads all jobs of a database that another process may be writing, for reports and simulations.
 Changes nothing in it."""
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _HOLDS_AND_LAUNCHES = (
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the journal says of jobs beyond their last state: for how long each was held before it
-    was first launched, and on which types of GPUs it was."""
+    """What the journal says of jobs beyond their last state: how long each was held before its
+    first launch, and which types of GPUs it had."""
 
     hold_seconds: dict[JobId, Seconds] = field(default_factory=dict)
     gpu_types: dict[JobId, set[str]] = field(default_factory=dict)
 
 
 def read_jobs(path: str) -> list[Job]:
-    """Every job there is, ended or not, by id. Raises NotFound where there is no database, Refused
-    where it is damaged or newer than this program."""
+    """Every job, ended or not, by id. Raises NotFound if there is no database, and Refused if it is
+    damaged or newer than this program."""
     with _opened(path) as connection:
         return [rows.of_job_row(row, Job) for row in connection.execute(_JOBS)]
 
@@ -66,7 +66,7 @@ def read_told(path: str) -> Told:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[sqlite3.Connection]:
-    """For reading alone; what is found damaged while it is open is said as an error."""
+    """Read-only. Damage found while it is open becomes an error for the user."""
     if not os.path.exists(path):
         raise NotFound(
             f"there is no history at {path}", "gpq writes it when you submit the first job"

@@ -1,5 +1,5 @@
-"""Shares averaged over the lives of jobs, as text. What cannot be read is counted anew: no fact is
-lost with it."""
+"""Average shares over the lives of jobs, as text. gpq counts again what it cannot read: no fact is
+lost."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What for a round gives a job other GPUs, in one line each: who gets them, who asked for it, what
-it gains. Decides nothing."""
+"""Why a round gives a job other GPUs, in one line each: who gets them, who asked for it, what it
+gains. Decides nothing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Placements = Mapping[JobId, Placement]
 
 @dataclass(frozen=True, slots=True)
 class Reallocation:
-    """What a round changed for one job: GPUs before and after (0: none), and its goodput then over
-    that before; None where that is not known, or it had or has none."""
+    """What a round changed for one job: GPUs before and after (0: none), and the ratio of its
+    goodput then to that before. None if that is not known, or if it had or has no GPUs."""
 
     job: JobId
     before: int

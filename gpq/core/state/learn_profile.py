@@ -139,9 +139,9 @@ def bookkept(job: Job, event: Profiled) -> Account:
 
 
 def rested(profile: Profile) -> Profile:
-    """The profile with its model's basis brought up to date, where that is called for: a new
-    configuration, a time that moved by TIME_TOLERANCE, a weight that tells more. So that steady
-    reports do not ask for a new fit each."""
+    """The profile with its model's basis brought up to date if needed: a new configuration, a time
+    that moved by TIME_TOLERANCE, or a weight that says more. So steady reports do not each need a
+    new fit."""
     rows = profile.model_rows if _rows_alike(profile.model_rows, profile.rows) else profile.rows
     noise = (
         profile.model_noise if _noise_alike(profile.model_noise, profile.noise) else profile.noise
@@ -186,7 +186,7 @@ def _noise_alike(old: Noise | None, new: Noise | None) -> bool:
 
 
 def _is_live_change(profile: Profile, order: BatchOrder) -> bool:
-    """A batch that changed under a running attempt; the first batch of an attempt is no change."""
+    """A batch that changed during an attempt. The first batch of an attempt is not a change."""
     return (
         order.seq > 0
         and profile.atomic_batch > 0
@@ -214,20 +214,19 @@ def _diverged(profile: Profile, event: Profiled) -> tuple[tuple[str, Seconds], .
 
 
 def is_usable(noise: Noise) -> bool:
-    """Does it tell the noise scale, not only a bound of it?"""
+    """Does it contain the noise scale, and not only a limit of it?"""
     return noise.samples > 0 and noise.sqr > 0 and noise.var > 0 and not noise.capped
 
 
 def _with_noise(profile: Profile, event: Profiled) -> tuple[NoisePoint, ...]:
-    """The curve with what the report says of the noise scale, where it also says how far the job
-    is."""
+    """The curve with the report's noise scale, if the report also says how far the job is."""
     if event.noise is None or event.progress is None or not is_usable(event.noise):
         return profile.noise_curve
     return recorded(profile.noise_curve, event.progress.base_steps, event.noise)
 
 
 def with_overrides(declared: Declared, spec: JobSpec) -> Declared:
-    """What the script declared, with what the user said at submit on top."""
+    """What the script declared, with the user's options of the submission on top."""
     return replace(
         declared,
         batch_size=spec.batch_size or declared.batch_size,
