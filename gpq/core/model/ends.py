@@ -1,5 +1,5 @@
-"""Facts: the end of an attempt, or of a job, concluded from what nodes reported
-(`attempt_end.conclude`). All are named in `events` too."""
+"""Facts: the end of an attempt or of a job, concluded from the reports of servers
+(`attempt_end.conclude`). `events` names all of them too."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The attempt is over and the job is not: it was asked to stop, or it failed and has another
+    """The attempt is over but the job is not: it was asked to stop, or it failed and has another
     try."""
 
     at: Seconds

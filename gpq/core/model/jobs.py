@@ -1,8 +1,7 @@
-"""The nouns of a job: what was asked, and what it is. Decides nothing.
+"""The data types of a job: what was asked, and what it is. Decides nothing.
 
 Frozen data. Units: seconds (wall clock, or a difference of two), MiB, examples. Machines are in
-`nodes`, what was measured of a job is in `profile`, ids are in `units`, where it runs is in
-`placements`.
+`nodes`, measurements of a job in `profile`, ids in `units`, and where it runs in `placements`.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ ANY_NUMBER = 1 << 30  # of GPUs: more than any cluster has
 class Level(Word):
     """What a job lets gpq do with it (training.md 5.5)."""
 
-    BLACK_BOX = "black-box"  # run as it is, never moved
-    # checkpoints on a signal, may be stopped and started again with the same number of GPUs
+    BLACK_BOX = "black-box"  # run unchanged, never moved
+    # checkpoints on a signal, so gpq may restart it with the same number of GPUs
     SIGNAL = "signal"
-    SCRIPT = "script"  # launched with one replica per GPU; what it can do, it declares itself
+    SCRIPT = "script"  # launched with one replica per GPU. It declares itself what it can do
 
 
 class DesiredState(Word):
-    """What the user wants of a job; the next rounds bring it about."""
+    """What the user wants of a job. The next rounds act on it."""
 
     RUN = "run"
     HOLD = "hold"
@@ -51,7 +50,7 @@ class DesiredState(Word):
 
 
 class On(Word):
-    """How a job has to end for another to start after it."""
+    """How a job must end so that another one may start after it."""
 
     OK = "ok"
     NOTOK = "notok"  # failed, cancelled, or beyond its time limit
@@ -71,14 +70,14 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Which element of an array a job is. The array's id is a job's id that no job has; its
-    elements' ids follow it."""
+    """Which element of an array a job is. No job has the array's id. The ids of its elements follow
+    it."""
 
     array: JobId
     index: int
     size: int  # elements of the array
-    limit: int = 0  # that may hold GPUs at once; 0: any number
-    # of a sweep: name and value, put into the arguments already
+    limit: int = 0  # that may hold GPUs at once. 0: any number
+    # of a sweep: name and value, already put into the arguments
     params: tuple[tuple[str, str], ...] = ()
 
 
@@ -93,17 +92,17 @@ class StopReason(Word):
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What the shell that submitted a job had beside its variables, and what its processes have."""
+    """What the submitting shell had besides its variables. The job's processes get the same."""
 
     umask: int
     nice: int
-    # name of a resource, soft, hard; -1 and what is not named: unlimited
+    # name of a resource, soft, hard. -1 and unnamed ones: unlimited
     limits: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What `gpq check` found of a program (wire.Proof). `at`: when, UTC."""
+    """What `gpq check` found of a program (wire.Proof). `at` is the time in UTC."""
 
     program: str
     same: tuple[str, ...] = ()  # of FREEDOMS
@@ -114,9 +113,9 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What was asked. Changes by `Edited` alone."""
+    """What was asked. Only `Edited` changes it."""
 
-    argv: tuple[str, ...]  # the command; for a script: its path, then its arguments
+    argv: tuple[str, ...]  # the command. For a script: its path, then its arguments
     cwd: str
     user: str
     uid: int
@@ -124,22 +123,22 @@ class JobSpec:
     name: str = ""
     env: tuple[tuple[str, str], ...] = ()
     python: str = ""  # interpreter of a script
-    # its user named it; else a server's own one, or that of `setup`, comes first
+    # its user named the interpreter. Otherwise the server's own, or that of `setup`, comes first
     python_asked: bool = False
-    setup: str = ""  # shell command, run once on each server before the first launch there
+    setup: str = ""  # shell command that runs once on each server before the first launch there
     modules: tuple[str, ...] = ()  # that the interpreter must find
-    # what has to be there, as a digest (gpq.core.feasibility.environments); "" = nothing
+    # a digest of what a server must have (gpq.core.feasibility.environments). "" = nothing
     environment: str = ""
     min_gpus: int = 1
-    max_gpus: int = 0  # 0 = as many as pay off
-    rigid: bool = False  # a script that is never resized
+    max_gpus: int = 0  # 0 = as many as help
+    rigid: bool = False  # a script that gpq never resizes
     gpu_type: str = ""  # substring of the device type, case-insensitive
     min_gpu_memory_mib: int = 0
     priority: int = 0
-    time_limit: Seconds | None = None  # of run time, over all attempts
+    time_limit: Seconds | None = None  # run time, over all attempts
     retries: int = 0
     requeue_on_lost: Seconds = (
-        # the lease: ends itself after so long a silence, and is then started elsewhere; 0 = off
+        # the lease: after this silence the job ends itself and gpq starts it elsewhere. 0 = off
         0.0
     )
     signal: str = "TERM"

@@ -1,4 +1,4 @@
-"""Reports of the training process -> the job's profile: what was measured, the newest weighing
+"""Reports of the training process -> the job's profile: measurements, of which the newest weigh
 most."""
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gpq.core.state.measurements import merge, throughput, with_losses
 from gpq.core.state.stragglers import describe, judged, stragglers
 
 MAX_NOTICES = 12
-# share by which a mean may move before the model is made anew: it errs by more itself
+# relative change of a mean that needs no new model: the model's own error is larger
 TIME_TOLERANCE = 0.03
-NOISE_TOLERANCE = 0.05  # share of the noise scale
+NOISE_TOLERANCE = 0.05  # relative change of the noise scale
 WEIGHT_TOLERANCE = 2.0  # times as many steps
-WELL_KNOWN = 30.0  # steps from which on a weight says no more
+WELL_KNOWN = 30.0  # steps from which a weight says no more
 
 
 def learn(job: Job, event: Profiled) -> Job:
@@ -59,7 +59,7 @@ def _profile_after(job: Job, event: Profiled) -> Profile:
 
 
 def _with_declared(job: Job, event: Profiled) -> Profile:
-    """With what the script declared, and the habits of its loop."""
+    """With the script's declaration and the habits of its loop."""
     declared = None
     if event.declared is not None:
         declared = with_overrides(event.declared, job.spec)
@@ -115,7 +115,7 @@ def _notices_after(before: Job, after: Job, event: Profiled) -> tuple[str, ...]:
 
 
 def _mean_restart(job: Job, event: Profiled) -> Seconds | None:
-    """What a restart of the job takes: the newest counts for half."""
+    """What a restart of the job takes. The newest one counts for half."""
     restart = restart_took(job, event)
     if restart is None:
         return job.restart_seconds
@@ -125,8 +125,8 @@ def _mean_restart(job: Job, event: Profiled) -> Seconds | None:
 
 
 def restart_took(job: Job, event: Profiled) -> Seconds | None:
-    """Of the restart that this report ends: the stop, then the launch to the first step. None: it
-    ends none."""
+    """The time of the restart that this report ends: the stop, then the launch to the first step.
+    None if it ends none."""
     if not event.ready or job.stop_seconds is None or job.launched_at is None:
         return None
     return job.stop_seconds + max(event.at - job.launched_at - job.staged_seconds, 0.0)

@@ -1,7 +1,7 @@
-"""The daemon's end of one node: a thread that keeps a link to its agent and lends it to the
+"""The daemon's end of one server: a thread that keeps a link to its agent and lends it to the
 conversation.
 
-Decides nothing: what is said, and when, is in `conversation`.
+Decides nothing: `conversation` knows what to say, and when.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import GpqError, NodeSilent, Refused
 
-FIRST_LOOK: Seconds = 0.05  # between looks whether the first contact is there
+FIRST_LOOK: Seconds = 0.05  # between checks for the first contact
 
 log = logging.getLogger(__name__)
 
 
 class NodeClient:
-    """`start`, then `conversation.order` from the controller's thread and `request` from any;
+    """`start`, then `conversation.order` from the controller's thread and `request` from any.
     `close` ends its threads. `arguments` are the agent's."""
 
     def __init__(
@@ -54,7 +54,8 @@ class NodeClient:
         self._thread.start()
 
     def hurry(self) -> None:
-        """Something changed by which the node may be reached: try at once, where it is not."""
+        """Something changed that may make the server reachable: if it is not connected, try at
+        once."""
         self._hurry.set()
 
     def close(self) -> None:
@@ -67,8 +68,8 @@ class NodeClient:
             self._thread.join(timeout=5.0)
 
     def request(self, op: str, fields: Mapping[str, Any], timeout: Seconds = 10.0) -> Reply:
-        """The node's answer, in any thread. Raises NodeSilent when none comes in time, GpqError
-        when it refuses."""
+        """The server's answer, in any thread. Raises NodeSilent if none comes in time, GpqError if
+        it refuses."""
         line = self._line()
         answer: Future[Reply] = Future()
         if line is None:
@@ -94,8 +95,8 @@ class NodeClient:
         return reply
 
     def _line(self) -> Send | None:
-        """None where it is silent. Just after the start of the daemon nobody knows yet: the first
-        contact is waited for."""
+        """None if the server is silent. Right after the daemon started, it waits for the first
+        contact, because nobody knows yet."""
         until = self._began + FIRST_CONTACT
         while (
             (line := self.conversation.line) is None
@@ -129,7 +130,7 @@ class NodeClient:
             self._hurry.clear()
 
     def _converse(self) -> NoReturn:
-        """One connection, from the first greeting to its loss: raises LinkLost or GpqError."""
+        """One connection, from the first greeting to its loss. Raises LinkLost or GpqError."""
         link = Link(self._connector.agent(self._arguments, self._while_connecting), str(self.node))
         self._connecting = link
         if self._closing.is_set():
@@ -143,7 +144,7 @@ class NodeClient:
             raise
 
     def _while_connecting(self) -> None:
-        """A node that is looked for is silent, however long the look takes."""
+        """A server that gpq is trying to reach counts as silent, however long the try takes."""
         if self._closing.is_set():
             raise LinkLost("the daemon is stopping")
         self.conversation.waiting()
