@@ -1,11 +1,11 @@
-"""What must never go back, though the database may (a copy is put in its place): a small file
-beside it.
+"""Numbers that must never go back, even if somebody replaces the database with a copy. They are in
+a small file next to the database.
 
-marks.json      {"store": id of the database, "epoch": of its latest daemon, "ids", "attempts": none
-                greater was given out}
+marks.json      {"store": id of the database, "epoch": of its latest daemon, "ids", "attempts": the
+                largest numbers that were used}
 
-Written before anything above it is acknowledged, whole or not at all, and durably; on a full disk
-over its old self.
+The file is written before a larger number is acknowledged, as a whole or not at all, and durably.
+On a full disk it is overwritten in place.
 """
 
 from __future__ import annotations

@@ -24,12 +24,12 @@ COPY = "copy"
 @dataclass(frozen=True, slots=True)
 class Succession:
     marks: Marks  # must be written before anybody learns the epoch
-    note: str  # for the log; "": nothing special
+    note: str  # for the log. "": nothing special
 
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """What is needed of every job's row: the whole row is ten times as much to read."""
+    """What is needed of every job's row: the whole row is far more to read."""
 
     attempt: int = 0
     lost_attempts: tuple[int, int] = (0, 0)

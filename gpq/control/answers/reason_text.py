@@ -65,7 +65,7 @@ def _jobs(names: Sequence[int]) -> str:
 
 
 def _jobs_ahead(names: Sequence[int]) -> str:
-    """`job 3`; `jobs 3, 4 and 5`; `jobs 3, 4, 5 and 9 others`."""
+    """`job 3`, or `jobs 3, 4 and 5`, or `jobs 3, 4, 5 and 9 others`."""
     if len(names) == 1:
         return f"job {names[0]}"
     if len(names) <= MOST_AHEAD + 1:

@@ -34,9 +34,9 @@ class ThroughputParams:
                  = alpha_n + beta_n log2(K / 2) + delta_n (K / N - 1) / (N - 1)  N > 1
     T_step       = (T_grad^gamma + T_sync^gamma)^(1 / gamma)
 
-    Pollux has beta (K - 2) and no delta. Measured times grow slower than K, and full nodes that are
-    few are dearer than the same replicas spread over more nodes, which delta_n says: K/N replicas
-    of a node share N - 1 peers.
+    Pollux has beta (K - 2) and no delta. Measured times grow slower than K. A few full servers cost
+    more than the same replicas spread over more servers, and delta_n says so: K/N replicas of a
+    server share N - 1 peers.
     """
 
     alpha_c: float  # s: T_grad at m -> 0 (kernel launches, data, optimizer)

@@ -15,7 +15,7 @@ class Succeeded:
     at: Seconds
     job: JobId
     exit: Exit
-    # of the attempt that ended; None: there was none, or nobody kept it then
+    # of the ended attempt. None: there was none, or gpq did not keep it yet
     tally: AttemptAccount | None = None
 
 
@@ -24,7 +24,7 @@ class Failed:
     at: Seconds
     job: JobId
     exit: Exit
-    # of the attempt that ended; None: there was none, or nobody kept it then
+    # of the ended attempt. None: there was none, or gpq did not keep it yet
     tally: AttemptAccount | None = None
 
 
@@ -40,7 +40,7 @@ class Stopped:
     quick: bool = False  # it failed within Config.quick_failure_seconds
     crashed: bool = False  # it was lost within Config.crash_seconds
     not_before: Seconds = 0.0
-    # of the attempt that ended; None: there was none, or nobody kept it then
+    # of the ended attempt. None: there was none, or gpq did not keep it yet
     tally: AttemptAccount | None = None
 
 
@@ -49,7 +49,7 @@ class Cancelled:
     at: Seconds
     job: JobId
     exit: Exit = field(default_factory=lambda: Exit(code=None))
-    # of the attempt that ended; None: there was none, or nobody kept it then
+    # of the ended attempt. None: there was none, or gpq did not keep it yet
     tally: AttemptAccount | None = None
 
 
@@ -58,7 +58,7 @@ class TimeLimitReached:
     at: Seconds
     job: JobId
     exit: Exit = field(default_factory=lambda: Exit(code=None))
-    # of the attempt that ended; None: there was none, or nobody kept it then
+    # of the ended attempt. None: there was none, or gpq did not keep it yet
     tally: AttemptAccount | None = None
 
 

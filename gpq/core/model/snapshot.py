@@ -22,7 +22,7 @@ class Config:
 
     interval: Seconds = 60.0
     policy: str = "goodput"
-    fairness_power: float = 0.25  # p of the power utility; -1 = Pollux's harmonic mean
+    fairness_power: float = 0.25  # p of the power utility. -1 = Pollux's harmonic mean
     restart_seconds: Seconds = 30.0  # assumed for a job whose restart was not measured yet
     hysteresis_seconds: Seconds = 150.0  # H of the restart factor (H - R) / H
     batch_hysteresis: float = 0.05  # a batch change must promise this much more goodput
@@ -91,7 +91,7 @@ class Snapshot:
     next_reservation: int = 1
     # by the names of both ends, sorted
     links: Mapping[tuple[NodeId, NodeId], Link] = field(default_factory=dict)
-    # by `JobSpec.environment`; not kept
+    # by `JobSpec.environment`. Not kept
     checks: Mapping[tuple[NodeId, str], Fitness] = field(default_factory=dict)
     rates: Mapping[tuple[NodeId, NodeId], float] = field(
         default_factory=dict

@@ -205,7 +205,7 @@ class NodeSession:
         if reply.get("lost"):
             return
         if not reply.get("ok"):
-            hint = f"; {reply['hint']}" if reply.get("hint") else ""
+            hint = f" ({reply['hint']})" if reply.get("hint") else ""
             raise LinkLost(f"the agent refuses: {reply.get('error')}{hint}")
         if reply["version"] != wire.VERSION:
             raise LinkLost(f"the agent speaks version {reply['version']}, not {wire.VERSION}")

@@ -18,7 +18,7 @@ from gpq.ports import History
 from gpq.rpc.job_answers import LogChunk
 from gpq.rpc.requests import Logs
 
-# (node, job, attempt, offset, limit) -> {"data": base64, "offset", "size"}; raises NodeSilent when
+# (node, job, attempt, offset, limit) -> {"data": base64, "offset", "size"}. Raises NodeSilent when
 # the node is
 Tail = Callable[[NodeId, JobId, int, int, int], Mapping[str, Any]]
 

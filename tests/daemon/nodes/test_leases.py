@@ -227,7 +227,7 @@ def test_a_daemon_is_refused_by_the_node_of_a_newer_one_and_says_why(tmp_path: P
         worlds[0].start()
         new.nodes_up()
         worlds[1].start()
-        told = "the agent refuses: a newer daemon has taken over: epoch 2, this one has 1; if its database"
+        told = "the agent refuses: a newer daemon has taken over: epoch 2, this one has 1 (if its database"
         old.until(lambda: told in old.snapshot.nodes[A].reason if A in old.snapshot.nodes else False, "it is refused")
     finally:
         for world in worlds:
