@@ -1,4 +1,4 @@
-"""The ssh connector against a real sshd: what login shells and servers do to it, and what is shipped."""
+"""The ssh connector against a real sshd: what login shells and servers do to it, and what it sends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def to(server: Sshd, folder: Path, **more: str) -> SshConnector:
 
 
 def forced(folder: Path, script: str) -> Sshd:
-    """A server whose login shell, so to speak, is `script`; it finds the command that was asked for in $1."""
+    """A server with `script` as its login shell. The script finds the requested command in $1."""
     login = folder / "login"
     folder.mkdir(exist_ok=True)
     login.write_text(f"#!/bin/sh\n{script}\n")
@@ -43,7 +43,7 @@ def forced(folder: Path, script: str) -> Sshd:
 
 
 def greet(connector: SshConnector, spool: Path) -> wire.Dict[str, object]:
-    """What an agent says first; it is let go again."""
+    """The agent's first words. The agent is then released."""
     channel = connector.agent(["--spool", str(spool), "--slots", "1"])
     try:
         return wire.decode(channel.reader.readline())
@@ -119,7 +119,7 @@ def test_a_folder_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_remote_command_is_for_every_shell() -> None:
-    """One line, one pair of single quotes, nothing that a shell treats as special within them."""
+    """One line, one pair of single quotes, and nothing inside that is special to a shell."""
     assert REMOTE.count("'") == 2
     assert not set("\\!\n") & set(REMOTE)
 

@@ -1,4 +1,4 @@
-"""`--after`: which jobs are meant, what is to be waited for, and what is refused."""
+"""`--after`: which jobs are meant, what to wait for, and what is refused."""
 
 from __future__ import annotations
 

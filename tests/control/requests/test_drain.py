@@ -1,4 +1,4 @@
-"""What drain and undrain ask of the loop: idempotent, and nothing for a node that there is not."""
+"""What drain and undrain ask of the loop: idempotent, and nothing for a server that does not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpq edit`: what may change of a job in which state, and what is said of it."""
+"""`gpq edit`: what may change in which state, and what gpq says about it."""
 
 from __future__ import annotations
 

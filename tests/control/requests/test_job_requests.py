@@ -1,4 +1,4 @@
-"""Requests -> events or refusals, on snapshots: what may be asked of a job in which state."""
+"""Requests -> events or refusals, on snapshots: which request a job accepts in which state."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_rigid_script_that_keeps_checkpoints_may_be_stopped_and_started_again(
         (black_box(5), True),  # no single server has them
         (spec(gpus=6, up_to=6), False),  # a script may span servers
         (spec(gpus=7, up_to=9), True),
-        (spec(gpus=1, up_to=900), False),  # the upper end is a wish
+        (spec(gpus=1, up_to=900), False),  # the upper end is only a wish
         (black_box(1, gpu_type="a100"), False),
         (black_box(3, gpu_type="v100"), True),
         (black_box(1, min_gpu_memory_mib=50_000), True),
@@ -185,7 +185,7 @@ def test_jobs_that_need_the_same_have_one_environment_and_others_another() -> No
     script = SpecMessage(["a.py"], "/tmp", "script", python="/py", modules=["torch"], env={"PATH": "/bin", "LR": "1"})
     same = [
         structs.replace(script, argv=["b.py", "--x"], name="b", min_gpus=4),
-        structs.replace(script, env={"PATH": "/bin", "LR": "2"}),  # by which no module is found
+        structs.replace(script, env={"PATH": "/bin", "LR": "2"}),  # which find no module
     ]
     others = [
         structs.replace(script, **changed)

@@ -1,4 +1,4 @@
-"""Each reason that a job can wait for, and what would change it."""
+"""Each reason for which a job can wait, and what would change it."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_who_needs_several_gpus_hears_that_smaller_jobs_do_not_wait_for_it() -> 
 
 
 def test_none_is_worth_more_is_said_of_a_batch_only_where_it_is_so() -> None:
-    """Of the noise scale: with little noise the declared batch is the best there is, with much a larger one would be."""
+    """With little noise the base batch size is the best there is, with much noise a larger one would be."""
     rows = tuple(ProfileRow(1, 1, size, 0.02 + 0.0001 * size, 0.03 + 0.0001 * size, 100.0) for size in (64, 128))
     for scale, best in ((1.0, True), (1e6, False)):
         profile = Profile(declared=DECLARED, rows=rows, noise=Noise(1.0, scale, 100), atomic_batch=64)

@@ -1,4 +1,4 @@
-"""When a waiting job may start: bounds that hold in simulated time, and words for what is open."""
+"""When a waiting job may start: limits that hold in simulated time, and words for what is open."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_why_tells_it() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_bounds_hold_where_nobody_else_comes(seed: int) -> None:
-    """Commands with time limits, first come first served, in simulated time: each starts within what it was told."""
+    """Commands with time limits, first come first served, in simulated time: each starts within its window."""
     random = Random(seed)
     made = []
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""Where a job's newest checkpoint lies, and what follows from that."""
+"""Where a job's newest checkpoint is, and what follows from that."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 
 
 def cluster(job: Job, **storage: str) -> Snapshot:
-    """Three servers of two devices; those named have that storage."""
+    """Three servers with two devices each. The named ones have that storage."""
     nodes = [replace(builders.node(name, 2), storage=storage.get(name, f"own-{name}")) for name in "abc"]
     return builders.snapshot(job, *nodes, now=100.0)
 
@@ -171,7 +171,7 @@ def test_what_was_brought_is_no_part_of_the_measured_restart() -> None:
 
 
 def test_a_large_checkpoint_keeps_a_job_where_it_is_and_a_small_one_does_not() -> None:
-    """It runs on all of `a`, and would gain by going to the larger server."""
+    """It runs on all of `a`, and would gain from moving to the larger server."""
 
     def grows(size: int) -> bool:
         job = builders.running(1, builders.on("a", 0, 1), since=0.0)

@@ -1,4 +1,5 @@
-"""What runs on servers and is not in the database: waited for by its own job, told to the user, in nobody else's way."""
+"""Attempts on servers that the database does not know: their own job waits for them, the user sees them, nobody else is
+affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reserved GPUs: nobody else is there when the time comes, under every policy, and nobody is kept out longer than that."""
+"""Reserved GPUs: nobody else is there when the time comes, under every policy, and they are not kept free for
+longer."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def test_it_is_kept_until_it_is_undone_over_or_its_node_removed() -> None:
     assert dict(here.reservations) == {1: HELD}
     assert here.next_reservation == 2
     gone = fold(here, [facts.NodeUnreserved(1.0, 1)]).snapshot
-    assert (dict(gone.reservations), gone.next_reservation) == ({}, 2)  # numbers are not used again
+    assert (dict(gone.reservations), gone.next_reservation) == ({}, 2)  # numbers are not reused
     assert not fold(here, [facts.NodeRemoved(1.0, A)]).snapshot.reservations
     assert not current(replace(here, now=END), END)
     later = fold(replace(here, now=END), [facts.NodeReserved(END, replace(HELD, id=2, end=END + 9))]).snapshot

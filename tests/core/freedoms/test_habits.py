@@ -1,4 +1,5 @@
-"""What a loop does is kept, one of a code, takes what it takes for good, and is lent to the next job of the program."""
+"""What a loop does is kept once for each code, takes its freedoms permanently, and is lent to the next job of the
+program."""
 
 from __future__ import annotations
 
@@ -159,7 +160,7 @@ def test_a_stop_that_its_user_asked_for_says_what_is_lost_by_it() -> None:
 
 
 def with_two_jobs() -> Snapshot:
-    """The first has shown a habit; the second has just declared itself."""
+    """The first has shown a habit. The second has just declared itself."""
     here = snapshot(running(1, on("a", 0), declared=False), running(2, on("a", 1), declared=False), node("a"))
     here = report(here, 1, 1, declared=DECLARES, habits=(SAM,))
     return report(here, 2, 1, declared=DECLARES)

@@ -1,4 +1,5 @@
-"""--background: whoever is not in the background is decided on as if it were empty; it gets what is left, and leaves at once."""
+"""--background: gpq decides on all other jobs as if there were no background jobs. These get what is left, and leave at
+once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What for a job gets other GPUs: the line names the true cause, whatever it is, and its numbers are those of the placements."""
+"""Why a job gets other GPUs: the line names the true cause, and its numbers are those of the placements."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_edit_of_its_own_is_named_whatever_else_goes_on(
     had: int, low: int, up_to: int, gets: int, said: str
 ) -> None:
     mine = train(1, on("a", *range(had)), low=low, up_to=up_to)
-    here = snapshot(node("a", 8), mine, job(2))  # another waits, and gets what is free
+    here = snapshot(node("a", 8), mine, job(2))  # another job waits and gets what is free
     wanted = {2: on("a", 7), **({1: on("a", *range(gets))} if gets else {})}
     assert motive(here, wanted) == said
 
@@ -125,9 +125,9 @@ def test_gpus_that_it_did_not_use_are_the_cause_where_they_are() -> None:
 def test_who_gets_them_is_named_not_who_comes_first() -> None:
     grows, waits = train(2, on("a", 3)), job(3)
     here = snapshot(node("a", 4), node("b", 1), train(1, on("a", 0, 1, 2)), grows, waits)
-    wanted = {1: on("a", 0), 2: on("a", 1, 2, 3), 3: on("b", 0)}  # the one that waits gets another server's
+    wanted = {1: on("a", 0), 2: on("a", 1, 2, 3), 3: on("b", 0)}  # the waiting job gets another server's GPUs
     assert motive(here, wanted) == "3 -> 1 GPU: job 2 gains more from them"
-    pushed = {1: on("a", 0), 2: on("a", 1), 3: on("a", 3)}  # the two change places, and it is for the third
+    pushed = {1: on("a", 0), 2: on("a", 1), 3: on("a", 3)}  # the two swap places, for the third one
     assert motive(here, pushed) == "3 -> 1 GPU: job 3 needs room"
     assert motive(here, {1: on("a", 0)}) == "3 -> 1 GPU: the policy goodput keeps them free"
 
@@ -145,7 +145,7 @@ def test_what_a_stop_and_its_launch_changed_begins_at_what_it_had() -> None:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Snapshot:
-    """Jobs on a server or two, some of them edited since, some waiting, some idle, in the background, drained, not declared."""
+    """Jobs on one or two servers: some edited since, waiting, idle, in the background, drained, or undeclared."""
     nodes: list[Node] = [node("a", draw(st.integers(1, 6))), node("b", draw(st.integers(0, 3)))]
     free = [(each, index) for each in nodes for index in range(len(each.devices))]
     jobs: list[Job] = []

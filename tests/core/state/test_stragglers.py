@@ -1,4 +1,4 @@
-"""Who makes the others wait, and where everybody is when nobody goes on."""
+"""Which replica makes the others wait, and where everybody is when nobody makes progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOTH = Placement((*on("a", 0, 1, 2).parts, *on("b", 0).parts))
 
 
 def window(*compute: float, steps: int = 20, fetch: float = 0.0) -> tuple[RankTime, ...]:
-    """`fetch`: of the slowest rank."""
+    """`fetch` is that of the slowest rank."""
     slowest = max(compute)
     return tuple(
         RankTime(rank, steps, one, one, slowest, slowest - one, fetch if one == slowest else 0.0)

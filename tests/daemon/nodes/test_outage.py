@@ -39,7 +39,7 @@ class SleepyClock(Clock):
 
 
 def answers(reply: Reply, talk: NodeSession) -> None:
-    """One connection on which the node greets and reports once."""
+    """One connection on which the server greets and reports once."""
 
     def send(op: str, fields: object, done: Callback) -> None:
         if op == "hello" or (op == "watch" and talk.line is None):

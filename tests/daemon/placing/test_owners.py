@@ -1,4 +1,4 @@
-"""A server that is somebody's: what is on it leaves when she comes, loses nothing, and is back when she has gone."""
+"""A server with an owner: jobs there leave when she comes, lose nothing, and are back when she has gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 FAKE = Path(__file__).parents[2] / "fakes" / "nvml"
 GRACE = 5.0
-# Counts on from where it was; told to stop it takes its time, and says with 75 that it will go on.
+# Counts on from where it was. When told to stop it takes its time, and exits with 75 because it will resume.
 COUNT = """
 import os, signal, sys, time
 told = []
@@ -41,8 +41,8 @@ sys.exit(75)
 
 
 class Desk:
-    """A server with two GPUs of a driver that is made up, and whoever works on it. Its locks are its own: other tests of
-    this machine neither see them nor ask for it."""
+    """A server with two GPUs of a fake driver, and its users. Its locks are its own: other tests on this machine
+    neither see them nor ask for it."""
 
     def __init__(self, folder: Path) -> None:
         self.locks = folder / "locks"
@@ -75,7 +75,7 @@ def desk(tmp_path: Path) -> Desk:
 
 @pytest.fixture
 def ana() -> Iterator[tuple[str, int]]:
-    """Somebody else with a process: her name and its pid. Needs root to be her."""
+    """Somebody else with a process: her name and its pid. Needs root to act as her."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to be somebody else")
     process = subprocess.Popen(["setpriv", "--reuid=nobody", "--clear-groups", "sleep", "1000"])

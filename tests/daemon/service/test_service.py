@@ -1,4 +1,4 @@
-"""Every request against a real daemon with a real node: what is answered, and that bad input changes nothing."""
+"""Every request against a real daemon with a real server: the answers, and that bad input changes nothing."""
 
 from __future__ import annotations
 
