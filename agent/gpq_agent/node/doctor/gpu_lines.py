@@ -130,7 +130,7 @@ def _errors(gpu: Facts) -> Judgement:
 def _rows(gpu: Facts) -> Judgement:
     corrected, uncorrected, pending, failed = value(gpu, "remapped rows")
     text = "{} remapped{}".format(corrected + uncorrected, ", a reset is needed" if pending else "")
-    return not pending and not failed, text + (", one failed" if failed else "")
+    return not pending and not failed, text + (", one remap failed" if failed else "")
 
 
 def _mps(gpu: Facts, servers: List[int]) -> Judgement:

@@ -138,7 +138,7 @@ def test_a_start_is_refused_as_unfit_where_something_is_gone(node: NodeAgent, tm
     assert node.try_ask("start", order={**order, "level": "black-box"})["kind"] == "not-found"  # the job's own command
     order = node.order(1, ["true"], environment="ab", setup=True)
     refusal = node.try_ask("start", order=order)
-    assert (refusal["kind"], "has not been run" in refusal["error"]) == ("unfit", True)
+    assert (refusal["kind"], "has not run" in refusal["error"]) == ("unfit", True)
     assert node.attempts() == {}
 
 

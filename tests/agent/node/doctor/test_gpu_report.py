@@ -63,14 +63,14 @@ def test_two_healthy_gpus_pass(plant: Plant) -> None:
 @pytest.mark.parametrize(
     ("name", "defect", "figure"),
     [
-        ("persistence", {"X_PERSISTENCE": 0}, "off: each look"),
+        ("persistence", {"X_PERSISTENCE": 0}, "off: every look"),
         ("idle memory", {"X_USED": 900}, "900 MiB by v2"),
         ("MIG", {"X_MIG": 1}, "without a device"),
         ("compute mode", {"X_MODE": 2}, "prohibited"),
         ("recovery action", {"X_RECOVERY": 1}, "asks for a reset"),
         ("ECC", {"X_ECC": 3}, "3 uncorrectable"),
         ("remapped rows", {"X_PENDING": 1}, "a reset is needed"),
-        ("remapped rows", {"X_FAILED": 1}, "could not be"),
+        ("remapped rows", {"X_FAILED": 1}, "one remap failed"),
         ("architectures", {"X_MAJOR": 12}, "needs sm_120"),
         ("versions", {"X_CUDA": 12080}, "too old for torch"),
         ("ECC", {"X_HANDLE": 15}, "GPU 1: GPU is lost"),
@@ -237,7 +237,7 @@ def test_what_looks_cost_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(gpu_beside, "_phase", phase)
     program = WORKER.replace('"looking"', repr(str(marker)))
     line = gpu_beside.beside([sys.executable, "-c", program], dict(os.environ), looked)
-    assert (line.verdict, "100.0 products a second" in line.figure) == (verdict, True), line
+    assert (line.verdict, "100.0 products per second" in line.figure) == (verdict, True), line
     silent = gpu_beside.beside([sys.executable, "-c", "print('working')"], dict(os.environ), looked)
     assert (silent.verdict, silent.figure) == ("FAIL", "the test program reported no progress")
     broken = gpu_beside.beside([sys.executable, "-c", "raise MemoryError('planted')"], dict(os.environ), looked)
