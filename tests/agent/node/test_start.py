@@ -212,7 +212,7 @@ def test_an_order_that_cannot_be_kept_is_refused_and_leaves_nothing(
 def test_an_order_without_a_command_is_refused(node: NodeAgent) -> None:
     order = node.order(8, ["true"])
     del order["argv"]
-    assert "not complete" in node.try_ask("start", order=order)["error"]
+    assert "incomplete" in node.try_ask("start", order=order)["error"]
     assert "needs an order" in node.try_ask("start")["error"]
 
 

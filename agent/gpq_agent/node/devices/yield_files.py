@@ -1,8 +1,8 @@
-"""Who wants their server back: one file per user, in the folder of the locks. Every gpq on this server
-reads it.
+"""Who wants their server back: one file per user, in the folder of the locks. Every gpq on this
+server reads it.
 
-<folder>/gpq-yield.<uid>     {"until": wall clock of this server}, believed only for the user who owns
-                             the file
+<folder>/gpq-yield.<uid>     {"until": wall clock of this server}, believed only for the user who
+                             owns the file
 
 gpq follows only the user whom the daemon's configuration names as the owner of the server. Other
 users may ask without effect.

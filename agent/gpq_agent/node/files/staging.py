@@ -2,8 +2,8 @@
 place. `sending` reads them.
 
 <checkpoints>/.staging/NAME/set.json    what will come: {"files": [as trees.Entry, ...]}
-<checkpoints>/.staging/NAME/N           the file at that place in the list, as far as it has come. After
-                                        a lost connection it continues there
+<checkpoints>/.staging/NAME/N           the file at that place in the list, as far as it has come.
+                                        After a lost connection it continues there
 <checkpoints>/.staging/NAME/proved      its content was right, so from here on it is only moved
 
 NAME is ``42`` for the files of job 42 and ``code-HASH`` for a snapshot's code. Long work (hashing,
