@@ -34,8 +34,8 @@ class HealthProblem(NamedTuple):
 
 class HealthState:
     """The course of problems. A look that finds a fault delays the next one. A look that finds none
-    ends the problem, if it is due. A fault that returns sooner than the last wait counts as the
-    same one, so that a flapping GPU stays out of use."""
+    ends the problem, if its time has come. A fault that returns sooner than the last wait counts as
+    the same one, so that a flapping GPU stays out of use."""
 
     def __init__(self, first_wait: float = FIRST_WAIT, longest: float = LONGEST_WAIT) -> None:
         self.first_wait = first_wait
@@ -57,7 +57,7 @@ class HealthState:
         self.now = HealthProblem(state, reason, now, wait, now + wait)
 
     def well(self, now: float, at_once: bool = False) -> None:
-        """A look found no fault. `at_once`: it counts even before it is due."""
+        """A look found no fault. `at_once`: it counts even before its time."""
         if self.now is not None and (at_once or now >= self.now.due):
             self._last, self._well_since, self.now = self.now, now, None
 
@@ -147,8 +147,8 @@ class DeviceHealth:
 
 
 def strangers(processes: List[Dict[str, Any]], used_mib: int, holder: str) -> Tuple[str, bool]:
-    """(who else than `holder` uses a GPU, as a phrase; is no visible process responsible?). ("",
-    False): nobody else.
+    """(a phrase that says who else than `holder` uses a GPU, whether no visible process is
+    responsible). ("", False): nobody else.
 
     `processes` as in wire.DeviceInfo. If all of them report their memory, the rest of the used
     memory counts as somebody's, because containers and some drivers hide other users' processes.
