@@ -1,4 +1,4 @@
-"""Files that others may have written are read by `gpq_agent.records` alone, which bounds them and never waits."""
+"""Only `gpq_agent.records` reads files that others may have written. It limits them and never waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 AGENT = Path(__file__).resolve().parents[2] / "agent" / "gpq_agent"
-# What else is read, and why nobody can have put anything there.
+# Other files that gpq reads, and why nobody can have put anything there.
 OURS = {
     "node/bootstrap.py": "the agent's own code, which is sent before there is a reader; its pipe from the daemon",
     "node/host/cgroups.py": "the kernel's",
@@ -31,7 +31,7 @@ OURS = {
 
 
 def reads(path: Path) -> list[str]:
-    """Places where a module opens a file by name to read it, or parses JSON, by itself."""
+    """Places where a module itself opens a file by name to read it, or parses JSON."""
     places = []
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Call):
@@ -45,7 +45,7 @@ def reads(path: Path) -> list[str]:
 
 
 def _is_exempt(call: ast.Call) -> bool:
-    """It writes, is given a descriptor, or a name of the kernel's."""
+    """It writes, gets a descriptor, or opens a name of the kernel's."""
     first = ast.unparse(call.args[0])
     mode = ast.unparse(call.args[1]) if len(call.args) > 1 else "'r'"
     return not mode.startswith(("'r", '"r')) or first.startswith(("os.open(", "'/proc/", "'/etc/machine-id"))

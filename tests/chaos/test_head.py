@@ -1,4 +1,4 @@
-"""The runs of `make chaos` that are about the daemon, small enough for every commit."""
+"""The runs of `make chaos` for the daemon, small enough for every commit."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_flooded_log_is_capped_and_costs_the_daemon_no_memory(figures: Figures
 
 @pytest.mark.row("46")
 def test_two_hundred_clients_at_once_are_all_served(figures: Figures) -> None:
-    """Their times are noted only: what else runs on the machine counts for more. `make chaos` has bars for them."""
+    """Their times are only noted, because other work on the machine counts for more. `make chaos` has bars for them."""
     found = crowd(400, 200)
     figures.exactly("jobs acknowledged, each with an id of its own", len(found.ids), 400)
     figures.exactly("jobs in the queue", found.jobs, 401)

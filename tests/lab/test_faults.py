@@ -1,4 +1,4 @@
-"""Every fault of the network and of sshd does what it says, as plain ssh and plain datagrams see it."""
+"""Every fault of the network and of sshd does what it says, as seen by plain ssh and plain datagrams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.lab.probes import KEEPALIVE, LOUD, datagram_out, datagrams_in, reache
 from tests.support.figures import Figures
 from tests.support.waiting import PATIENCE, wait_until
 
-DETECTED = 10.0  # seconds until a keepalive of 2 s x 3 has noticed a dead link; 6.9 to 8.6 were measured
+DETECTED = 10.0  # seconds until a keepalive of 2 s x 3 has noticed a dead link. Measured: 6.9 to 8.6
 
 
 # -- the network

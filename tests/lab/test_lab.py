@@ -1,4 +1,4 @@
-"""Servers, their power, and labs beside each other are what they are said to be."""
+"""Servers, their power, and labs next to each other are what they claim to be."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_servers_reach_each_other_by_name(lab: Lab) -> None:
 def test_a_reboot_keeps_the_disk_and_nothing_else(lab: Lab, figures: Figures) -> None:
     server = lab["srv-b"]
     before = server.boot_id
-    patient = {**KEEPALIVE, "ServerAliveCountMax": 30}  # it is told, or waits a minute
+    patient = {**KEEPALIVE, "ServerAliveCountMax": 30}  # somebody tells it, or it waits a minute
     with session(lab, "srv-b", "touch ~/kept /tmp/lost; setsid sleep 1000 & echo here; wait", **patient) as ssh:
         inside = server.processes()
         server.power_off()

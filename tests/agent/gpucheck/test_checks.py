@@ -1,4 +1,4 @@
-"""The checks of `gpq doctor --gpu` that can run on a CPU do so, and each fails where its defect is planted."""
+"""The checks of `gpq doctor --gpu` that can run on a CPU pass there, and each fails when its defect is planted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Made = Callable[[str], wire.GpuLine]
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[Made]:
-    """Makes the check of this name, planted or not, in a fork of one interpreter that has imported torch."""
+    """Runs the check with this name, planted or not, in a fork of one interpreter that has imported torch."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
     env = {**clean, "PYTHONPATH": os.pathsep.join(ROOTS), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.agent.gpucheck.planted"]
@@ -88,7 +88,7 @@ def test_a_wait_by_design_is_named_and_is_no_fail(made: Made) -> None:
 
 
 def test_the_memory_of_samples_is_judged_by_that_of_the_gradients() -> None:
-    """No CPU counts its memory by step."""
+    """A CPU does not count its memory by step."""
     mib = 1 << 20
     assert memory.judged({False: 500 * mib, True: 700 * mib}, 100 * mib).startswith("200 MiB more than the 500 MiB")
     with pytest.raises(CheckFailed, match="400 MiB more than"):

@@ -1,4 +1,4 @@
-"""What is sent to a server first, as a process of its own: nothing but the right agent is ever installed."""
+"""The first program on a server, as a separate process: it installs nothing but the right agent."""
 
 from __future__ import annotations
 

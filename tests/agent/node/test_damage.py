@@ -1,4 +1,5 @@
-"""Files that others write, damaged in every way that a generator knows: set aside and told, and all else goes on."""
+"""Files that others write, damaged in every way that a generator knows: gpq sets them aside, reports them, and
+everything else continues."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ ENDED = (wire.EXIT, wire.STARTED, wire.SHIM, wire.ORDER, wire.STOP, wire.CONTROL
 def test_a_damaged_file_of_one_attempt_costs_no_other(
     agent: Callable[..., NodeAgent], figures: Figures, name: str
 ) -> None:
-    """Every kind of damage to one file, each in an attempt of its own, and then a new agent."""
+    """Every kind of damage to one file, each in its own attempt, followed by a new agent."""
     node = agent("--slots", SLOTS)
     keys = {harm: node.start(number, ["true"], devices=[f"slot-{number}"]) for number, harm in enumerate(HARM, start=1)}
     for key in keys.values():
@@ -209,7 +210,7 @@ def test_leases_go_on_beside_damaged_files_of_theirs(agent: Callable[..., NodeAg
 
 @pytest.mark.parametrize("name", ["spool.json", "spool.json.copy", "checkpoints/.storage.json"])
 def test_a_damaged_file_of_the_spool_costs_no_attempt(agent: Callable[..., NodeAgent], name: str) -> None:
-    """Every kind of damage, one after the other, each met by a new agent."""
+    """Every kind of damage, one after the other, each for a new agent."""
     node = agent("--slots", "2")
     key = node.start(1, ["sleep", "600"])
     node.wait_for(key, "running")

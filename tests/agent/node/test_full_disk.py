@@ -1,4 +1,4 @@
-"""A full disk under the spool: no exit code is lost, a stop still works, a start is refused and leaves nothing."""
+"""A full disk under the spool: no exit code is lost, a stop still works, and a refused start leaves nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.figures import Figures
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 
-# Writes to its log until the disk is full, byte by byte at the end, then waits to be told how to end.
+# Writes to its log until the disk is full, byte by byte at the end, then waits for the word to end.
 FILL = """
 import os, sys, time
 for size in (4096, 1):

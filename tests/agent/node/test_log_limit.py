@@ -1,4 +1,5 @@
-"""The limit of a log: head and end are kept to the byte, every offset stays, the job notices nothing, and readers are told."""
+"""The limit of a log: head and end stay exact to the byte, every offset stays, the job notices nothing, and readers
+learn of the gap."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.agent.node.harness import NodeAgent, wait_until
 
 LIMIT = 2 << 20
 TOTAL = 24 << 20
-# Byte n of the log is known: 8-byte counters, binary, with every byte value and no lines.
+# The content of byte n is known: 8-byte counters, binary, with every byte value and no lines.
 WRITER = f"""
 import os, struct, sys, time
 for first in range(0, {TOTAL} // 8, 8192):
@@ -55,7 +56,7 @@ def test_head_and_end_of_a_log_over_its_limit_are_kept_to_the_byte(node: NodeAge
     assert found[-1][0] + len(found[-1][1]) == TOTAL
     kept = sum(len(data) for _, data in found)
     assert LIMIT / 2 <= kept <= LIMIT
-    whole = node.ask("tail", attempt=key, offset=TOTAL // 2, limit=4096)  # a daemon that knows of no limit
+    whole = node.ask("tail", attempt=key, offset=TOTAL // 2, limit=4096)  # a daemon that knows no limit
     assert base64.b64decode(whole["data"]) == bytes(4096)
 
 

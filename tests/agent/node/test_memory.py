@@ -1,4 +1,4 @@
-"""Out of memory: told only on the kernel's own evidence, of the job it was."""
+"""Out of memory: reported only on the kernel's own evidence, and only for the right job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.cgroup import group, lacking
 from tests.support.figures import Figures
 
 HOG = "b = []\nwhile True:\n    b.append(bytearray(b'x' * (8 << 20)))\n"
-# Its child is killed, not itself: a worker of a DataLoader, say.
+# The kernel kills its child and not the job itself, as with a worker of a DataLoader.
 WORKER = f"import subprocess, sys\nsys.exit(subprocess.run([sys.executable, '-c', {HOG!r}]).returncode != 0)\n"
 
 needs_memory = pytest.mark.skipif(bool(lacking("memory")), reason=lacking("memory"))

@@ -1,4 +1,4 @@
-"""The pipe: whatever comes down it, the agent answers and lives on. Watching and reading logs."""
+"""The pipe: whatever comes through it, the agent answers and lives on. Also watching and reading logs."""
 
 from __future__ import annotations
 

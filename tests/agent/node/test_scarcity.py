@@ -1,4 +1,5 @@
-"""Fork bombs and descriptors that run out: refused in one line, nothing living is called gone, and it recovers."""
+"""Fork bombs and missing descriptors: refused in one line, no living process counts as gone, and everything
+recovers."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def test_a_node_with_64_descriptors_serves_and_one_without_any_calls_nothing_gon
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, 4096))
     refused = node.try_ask("start", order=node.order(23, ["true"], devices=["slot-1"]))
     assert (refused["ok"], refused["kind"]) == (False, "busy"), refused
-    os.kill(shim["pid"], procs.signal.SIGUSR1)  # it looks, and can see nothing
+    os.kill(shim["pid"], procs.signal.SIGUSR1)  # it looks and sees nothing
     asked = node.send("watch", offsets={}, wait=0.2, seen="other")
     resource.prlimit(shim["pid"], resource.RLIMIT_NOFILE, (64, 4096))
     resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE, (64, 4096))

@@ -1,4 +1,4 @@
-"""Starting: what runs, with what around it, how often, and what is refused."""
+"""Starts: what runs, in which environment, how often, and what is refused."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_job_gets_its_environment_its_cores_and_nothing_of_the_shim(node: Node
     assert ignored in ([], [13])  # an interpreter itself ignores SIGPIPE
     umask = os.umask(0o022)
     os.umask(umask)
-    assert seen["umask"] == umask  # the shim's own, 077, is not for the job's files
+    assert seen["umask"] == umask  # the shim's own 077 does not apply to the job's files
     log = os.path.realpath(node.folder("5.1") / "log")
     assert [name for name in seen["files"] if not name.startswith("/proc/")] == sorted([os.devnull, log, log])
 
@@ -106,7 +106,7 @@ def test_a_job_gets_its_environment_its_cores_and_nothing_of_the_shim(node: Node
 def test_what_an_order_says_nothing_of_is_as_the_agent_found_it(
     agent: Callable[..., NodeAgent], tmp_path: Path
 ) -> None:
-    """From a daemon of an older version, and what another machine keeps of its own. The agent itself takes more."""
+    """From an older daemon, and what another machine keeps for itself. The agent itself takes more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))

@@ -1,4 +1,4 @@
-"""Stopping: the three modes, each only harder than the last, and always the whole tree and nothing but the tree."""
+"""Stops: the three modes, each only harder than the last, and always the whole tree and nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpq_agent.node.shim import addressees
 
 from tests.agent.node.harness import NodeAgent, survivors, wait_until
 
-# Forks a child into a new session, which forks another into yet another; all ignore TERM and all lose their mark.
+# Forks a child into a new session, which forks another into yet another. All ignore TERM and lose their mark.
 ESCAPE = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -39,7 +39,7 @@ note()
 time.sleep(600)
 """
 
-# A training process in small: obeys control.json, as the training library does.
+# A tiny training process: obeys control.json like the training library.
 OBEDIENT = """
 import json, os, time
 folder = os.environ["GPQ_RUN_DIR"]
@@ -86,7 +86,7 @@ def test_kill_leaves_no_process_of_a_tree_that_hides_and_ignores_term(
     assert all(before)
     node.ask("stop", attempt=key, mode="kill", grace=0.2)
     record = node.ended(key)
-    # The record comes after the proof: at this very moment none of them may be alive.
+    # The record comes after the proof, so at this moment none of them may be alive.
     for process in before:
         assert process is not None
         now = procs.read(process.pid)
@@ -220,7 +220,7 @@ def test_a_softer_stop_changes_nothing_and_a_harder_one_does_not_wait(node: Node
     node.ask("stop", attempt=key, mode="kill", grace=0)
     begun = time.monotonic()
     assert node.ended(key)["signal"] == 9
-    assert time.monotonic() - begun < 300  # far below the grace that was asked for first
+    assert time.monotonic() - begun < 300  # far below the grace period of the first request
 
 
 def test_what_the_first_process_leaves_behind_is_ended_before_the_record(node: NodeAgent, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Who may die without the job noticing, and what is told of attempts whose shim is gone."""
+"""Who may die without the job noticing, and what gpq reports about attempts whose shim is gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.agent.node.harness import NodeAgent, survivors, wait_until
 
 
 def kill_shim(node: NodeAgent, key: str) -> None:
-    """Once the job's own program runs: before, its first process waits for the shim's word, and gives up without it."""
+    """Wait until the job's own program runs. Before that, its first process waits for the shim's word, and gives up
+    without it."""
     record = json.loads((node.folder(key) / wire.SHIM).read_text())
     first = json.loads((node.folder(key) / wire.STARTED).read_text())["pid"]
     programs = [Path(f"/proc/{pid}/exe") for pid in (first, record["pid"])]
@@ -95,7 +96,7 @@ def test_a_stop_that_comes_while_the_shim_dies_is_obeyed_all_the_same(node: Node
     node.wait_for(key, "running")
     kill_shim(node, key)
     node.wait_for(key, "orphan")
-    with open(node.folder(key) / "lock") as lock:  # as a first process has it that has not come to its exec yet
+    with open(node.folder(key) / "lock") as lock:  # as a first process has it that has not reached exec yet
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert node.ask("stop", attempt=key, mode="kill", grace=0.1)["attempt"]["state"] == "orphan"
     assert node.ended(key)["asked"] == "kill"
@@ -124,7 +125,7 @@ def test_after_a_reboot_an_attempt_is_lost_and_the_note_says_so(agent: Callable[
     node.close()
     for process in survivors(spool, key):
         procs.send(process, signal.SIGKILL)
-    for name in (wire.SHIM, wire.STARTED):  # as a boot of another id would have left them
+    for name in (wire.SHIM, wire.STARTED):  # as a boot with another id would have left them
         record = json.loads((node.folder(key) / name).read_text())
         wire.write_json(str(node.folder(key) / name), {**record, "boot_id": "another"})
     info = agent("--slots", "1").wait_for(key, "lost")
@@ -212,7 +213,7 @@ def test_a_spool_of_another_machine_is_refused(agent: Callable[..., NodeAgent], 
 
 
 def test_an_idle_shim_uses_next_to_no_cpu(node: NodeAgent) -> None:
-    """Its ticks over a second or more of real idling: far fewer than a polling loop would burn."""
+    """Clock ticks over a second or more of real idling: far fewer than a polling loop would use."""
     key = node.start(1, ["sleep", "600"])
     node.wait_for(key, "running")
     shim = json.loads((node.folder(key) / wire.SHIM).read_text())["pid"]

@@ -1,4 +1,5 @@
-"""What a job needs on a node: looked for, made by its setup once, kept for its starts, and told in one line when it lacks."""
+"""What a job needs on a server: gpq checks it, runs its setup once, uses it for its starts, and reports in one line
+what is missing."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def test_a_setup_is_run_once_and_its_exports_are_those_of_the_job(node: NodeAgen
     key = node.start(1, [sys.executable, "train.py"], any_python=True, **order)
     assert node.ended(key)["code"] == 0, node.log(key)
     assert told.read_text() == f"two words||/mine:/lib|{tmp_path}/venv/bin/python|train.py\n"
-    key = node.start(2, [sys.executable, "-c", "print(1)"], **order)  # an interpreter that its user named
+    key = node.start(2, [sys.executable, "-c", "print(1)"], **order)  # an interpreter that the user named
     assert node.ended(key)["code"] == 0
     assert node.log(key) == b"1\n"
 

@@ -1,4 +1,4 @@
-"""Devices judged by looks that are made up: what each look changes, and what it leaves alone."""
+"""Verdicts on devices after invented looks: what each look changes, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def gpu(uuid: str, number: int = 0, **fields: object) -> RawGpu:
 
 
 def devices(owner: str = "") -> Devices:
-    """`owner`: the attempt that every process belongs to."""
+    """`owner`: the attempt that owns every process."""
     return Devices([], True, lambda _: owner, lambda _: "")
 
 
@@ -34,7 +34,7 @@ def states(judged: Devices) -> dict[str, str]:
 
 @pytest.fixture
 def named(tmp_path: Path) -> Iterator[Named]:
-    """Pid of a process of that name."""
+    """The pid of a process with this name."""
     started = []
 
     def start(name: str) -> int:
@@ -43,7 +43,7 @@ def named(tmp_path: Path) -> Iterator[Named]:
         program.chmod(0o755)
         process = subprocess.Popen([str(program), "600"])
         started.append(process)
-        # Its files are closed on exec before the kernel has its words.
+        # Its files close on exec before the kernel knows its command line.
         wait_until(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes() != b"", f"{name} has begun")
         return process.pid
 
@@ -62,7 +62,7 @@ def test_memory_that_our_own_job_leaves_quarantines_the_gpu(monkeypatch: pytest.
     assert held.filter("1.1", ended, [A]).state == "running"
     judged._take(ghost)
     monkeypatch.setattr(device_release, "RELEASE_AFTER", -1.0)
-    assert held.filter("1.1", ended, [A]).state == "exited"  # not for ever
+    assert held.filter("1.1", ended, [A]).state == "exited"  # not indefinitely
     judged._take(ghost)
     [told] = judged.current()
     assert told.state == "quarantined"

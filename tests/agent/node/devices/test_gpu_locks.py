@@ -1,4 +1,4 @@
-"""Locks of GPUs between several people's gpq on one server: who has one, who is refused, and what frees it."""
+"""Locks of GPUs between the gpq of several users on one server: who has one, who is refused, and what frees it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def driver(tmp_path: Path) -> Driver:
 
 
 def of(folder: Path, spool: str = "mine") -> Locks:
-    """Another gpq's."""
+    """The lock of another user's gpq."""
     return Locks(str(folder), spool)
 
 
@@ -74,12 +74,12 @@ def test_who_only_looks_keeps_nobody_from_it(folder: Path) -> None:
     fcntl.flock(looking, fcntl.LOCK_SH)
     with pytest.raises(SpoolError, match="held by another gpq"):
         of(folder).take([A], 1, 1)
-    assert of(folder).holder(A) == ""  # two that look
+    assert of(folder).holder(A) == ""  # two that only look
     os.close(looking)
 
 
 def test_what_was_seen_of_a_lock_of_ones_own_is_forgotten_with_it(folder: Path) -> None:
-    """One look serves for a while: the GPU would be somebody else's until that is over."""
+    """One look serves for a while, and until then the GPU would seem to be somebody else's."""
     one = of(folder)
     held = one.take([A], 0, 0)
     assert one.holder(A).startswith("held by")
@@ -89,7 +89,7 @@ def test_what_was_seen_of_a_lock_of_ones_own_is_forgotten_with_it(folder: Path) 
 
 
 def test_a_lock_that_is_released_is_free_whoever_has_inherited_it(folder: Path) -> None:
-    """A process that was just forked has all descriptors of its parent, until it first runs."""
+    """A process that was just forked has all descriptors of its parent until it first runs."""
     held = of(folder).take([A], 0, 0)
     inherited = [os.dup(descriptor) for descriptor in held]
     gpu_locks.release(held)
@@ -132,7 +132,7 @@ def test_what_is_planted_in_place_of_a_lock_is_refused_and_not_touched(
     ["[" * 4000, '{"a":' * 600 + "1" + "}" * 600, '{"job": 1e999}', '{"job": %s}' % ("9" * 3000), "\udcff", "7"],
 )
 def test_a_holder_that_writes_nonsense_is_a_holder_without_a_name(folder: Path, content: str) -> None:
-    """Another user can: the file is his."""
+    """Another user can, because the file is theirs."""
     held = of(folder).take([A], 1, 1)
     path = folder / f"gpq-{A}.{os.geteuid()}.holder"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
@@ -204,7 +204,7 @@ def test_the_lock_is_free_when_the_end_is_told(agent: Callable[..., NodeAgent], 
 
 
 class Person:
-    """Somebody's node agent, with that one's rights."""
+    """Another user's agent, with that user's rights."""
 
     def __init__(self, name: str, place: Path, driver: Path, python: str) -> None:
         self.entry = pwd.getpwnam(name)
@@ -267,7 +267,7 @@ class Person:
 
 
 def everybodys_python() -> str:
-    """One that other users may run: ours may lie in a folder of root's."""
+    """An interpreter that other users may run, because ours may be in a folder of root."""
     for path in (sys.executable, "/usr/bin/python3"):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run([path, "-c", "import json"], user="nobody", check=True, capture_output=True, timeout=60)
@@ -308,7 +308,7 @@ def test_two_people_on_one_server_never_get_the_same_gpu(people: tuple[Person, P
     assert re.fullmatch(r"held by daemon's gpq \(job 1, since \d\d:\d\d\)", seen["reason"])
     assert first.device(A)["state"] == "ok"
     record = str(first.spool / "attempts" / "1.1" / wire.SHIM)
-    shim = wait_until(lambda: wire.read_json(record), "the shim to have said who it is")  # it may still be coming up
+    shim = wait_until(lambda: wire.read_json(record), "the shim to have said who it is")  # it may still be starting
     driver.set_gpus({"uuid": A, "used_mib": 900, "processes": [{"pid": shim["pid"], "mib": 700}]}, {"uuid": B})
     wait_until(lambda: second.device(A)["processes"], "the process to be seen")
     assert second.device(A)["reason"] == seen["reason"]  # the lock says more than the process

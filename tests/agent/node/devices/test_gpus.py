@@ -1,4 +1,4 @@
-"""GPUs: judged through a fake NVML and a fake nvidia-smi that a node may have instead."""
+"""GPUs, through a fake NVML, and through a fake nvidia-smi that a server may have instead."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def devices(node: NodeAgent) -> dict[str, dict[str, Any]]:
 
 
 def devices_seen(node: NodeAgent) -> dict[str, dict[str, Any]]:
-    """After a short watch: watching makes the agent look again."""
+    """After a short watch, because watching makes the agent look again."""
     news = node.ask("watch", offsets={}, wait=0.3, seen=node.ask("watch", offsets={}, wait=0, seen="")["digest"])
     return {device["id"]: device for device in news["devices"]}
 
@@ -147,7 +147,7 @@ def test_nvidia_smi_that_names_a_lost_gpu_leaves_the_others(smi_node: NodeAgent,
     driver.set_gpus({"uuid": A, "lost": "query"}, {"uuid": B})
     wait_for_device(smi_node, A, "lost")
     assert devices(smi_node)[B]["state"] == "ok"
-    driver.set_gpus({"uuid": A, "lost": "handle"}, {"uuid": B})  # then it tells nothing of all GPUs at once
+    driver.set_gpus({"uuid": A, "lost": "handle"}, {"uuid": B})  # then it reports nothing about all GPUs at once
 
     def words() -> bool:
         return bool(devices_seen(smi_node)) and "Unable to determine" in smi_node.ask("probe")["notice"]
@@ -284,12 +284,12 @@ def test_an_end_is_not_told_before_the_gpu_shows_the_job_gone(
     driver.set_gpus({"uuid": A, "used_mib": 9000, "processes": [{"pid": pid, "mib": 8000}]}, {"uuid": B})
     gate.touch()
     wait_until((nvml_node.folder(key) / wire.EXIT).exists, "the exit record")
-    for _ in range(3):  # looks of the driver that still show it
+    for _ in range(3):  # looks at the driver that still show it
         nvml_node.ask("watch", offsets={}, wait=0.4, seen=nvml_node.ask("watch", offsets={}, wait=0, seen="")["digest"])
         assert nvml_node.attempts()[key]["state"] == "running"
     assert "still held" in nvml_node.try_ask("start", order=nvml_node.order(2, ["true"], devices=[A]))["error"]
     assert "not free yet" in nvml_node.try_ask("forget", attempt=key)["error"]
-    driver.set_gpus({"uuid": A, "used_mib": 9000}, {"uuid": B})  # the process is gone, its memory not yet
+    driver.set_gpus({"uuid": A, "used_mib": 9000}, {"uuid": B})  # the process is gone, its memory is not
     threading.Event().wait(1.5)
     assert nvml_node.attempts()[key]["state"] == "running"
     driver.set_gpus({"uuid": A}, {"uuid": B})
@@ -429,7 +429,7 @@ def test_the_fake_nvml_has_the_structs_and_errors_of_the_real_one() -> None:
 
 
 def test_the_real_library_without_a_driver_means_no_gpus() -> None:
-    """In a process of its own, as the agent does it; on a machine with a GPU it must find that."""
+    """In a separate process, like the agent. On a machine with a GPU it must find that GPU."""
     code = "import json, pynvml; from gpq_agent.node.devices import gpus; print(json.dumps(gpus.probe(pynvml)))"
     home = str(Path(wire.__file__).resolve().parent.parent)
     done = subprocess.run(

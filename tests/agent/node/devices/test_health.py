@@ -1,4 +1,4 @@
-"""What is thought of a GPU after several looks at it. No driver, no processes, no clock."""
+"""The verdict on a GPU after several looks. No driver, no processes, no clock."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def process(memory: int = 11264, user: str = "carl", name: str = "python", attem
     [
         ([], 500, "", "", False),
         ([], 12288, "", "used by somebody: 12 GiB are in use, but by no visible process", True),
-        ([], 12288, KEY, "", False),  # a driver that shows no processes: it may all be our job's
+        ([], 12288, KEY, "", False),  # a driver that shows no processes: all of it may be our job's
         ([process()], 11264, "", "used by carl (python, 11 GiB)", False),
         ([process()] * 4, 11264, "", "used by" + " carl (python, 11 GiB)," * 2 + " carl (python, 11 GiB) and 1 more", False),
         ([process(attempt=KEY)], 12000, KEY, "", False),
         ([process(attempt=KEY)], 20480, KEY, "used by somebody: 9.0 GiB are in use, but by no visible process", True),
-        ([process(0, attempt=KEY)], 20480, KEY, "", False),  # it does not tell how much it has
+        ([process(0, attempt=KEY)], 20480, KEY, "", False),  # it does not report its memory
         ([process(attempt=KEY), process(300)], 12000, KEY, "used by carl (python, 300 MiB)", False),
         ([process(700, attempt="4.1")], 700, KEY, "used by attempt 4.1 (700 MiB, not assigned to it)", False),
         ([process(700, user="")], 700, "", "used by pid 7 (not visible from here, 700 MiB)", False),
@@ -45,7 +45,7 @@ def test_a_blip_changes_nothing_and_what_stays_does() -> None:
     assert seen == ["ok", "ok", "ok", "ok", "foreign", "foreign", "foreign", "foreign", "ok", "ok"]
     first = DeviceHealth()
     first.look(0.0, strangers="carl")
-    assert first.verdict(0.0, "", "", "", None) == ("foreign", "carl")  # nothing is known that it could contradict
+    assert first.verdict(0.0, "", "", "", None) == ("foreign", "carl")  # nothing is known yet that it could contradict
 
 
 def test_beside_our_own_job_it_is_a_warning() -> None:

@@ -1,4 +1,4 @@
-"""Requests for a server: whose they are is told by the file's owner, and nothing else is believed."""
+"""Requests for a server: the file's owner shows who asks, and nothing else is believed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_nonsense_is_refused(tmp_path: Path, seconds: float) -> None:
 def test_what_is_not_the_users_own_plain_file_is_not_believed(tmp_path: Path) -> None:
     uid = os.geteuid()
     told = json.dumps({"until": time.time() + 60})
-    (tmp_path / f"gpq-yield.{uid + 1}").write_text(told)  # in somebody else's name
+    (tmp_path / f"gpq-yield.{uid + 1}").write_text(told)  # in another user's name
     assert users(tmp_path) == []
     target = tmp_path / "target"
     target.write_text(told)

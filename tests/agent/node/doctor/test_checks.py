@@ -1,4 +1,5 @@
-"""Errands of `gpq doctor`: what a server tells of itself, tries towards others, and measures with another."""
+"""Errands of `gpq doctor`: what a server reports about itself, tries towards others, and measures together with
+another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver's part of `gpq doctor --gpu`: real nvidia-ml-py on a compiled stub of NVML, in which a defect is planted."""
+"""The driver's part of `gpq doctor --gpu`: the real nvidia-ml-py on a compiled stub of NVML with a planted defect."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def plant(library: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
-    """Two healthy GPUs for every process that is started, but for what is planted: plant(X_ECC=1)."""
+    """Two healthy GPUs for every process that starts, except for what is planted: plant(X_ECC=1)."""
 
     def planted(**what: object) -> None:
         for name, value in what.items():
@@ -122,13 +122,13 @@ def test_which_kernels_run_on_which_gpu(architecture: str, able: bool) -> None:
 
 
 def smi_sees(monkeypatch: pytest.MonkeyPatch, path: Path, **differently: object) -> None:
-    """nvidia-smi tells of the same two GPUs, and the first one is different."""
+    """nvidia-smi reports the same two GPUs, but the first one differs."""
     gpu = {"name": "Stub", "total_mib": 81920, "used_mib": 1, "processes": []}
     path.write_text(json.dumps({"gpus": [{"uuid": FIRST, **gpu, **differently}, {"uuid": SECOND, **gpu}]}))
     monkeypatch.setenv("FAKE_NVML_STATE", str(path))
     monkeypatch.setenv("PATH", f"{FAKES / 'smi'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(gpu_looks, "LOOKS", 2)
-    monkeypatch.setattr(gpu_looks, "SLOW", 60.0)  # seconds, beside other tests
+    monkeypatch.setattr(gpu_looks, "SLOW", 60.0)  # seconds, while other tests run
 
 
 def looks() -> dict[str, wire.GpuLine]:

@@ -1,4 +1,5 @@
-"""Files that come to a server and leave it: what is sent, where it goes on after a cut, and what counts once it is there."""
+"""Files that come to a server and leave it: what is sent, where it continues after a lost connection, and what counts
+once it has arrived."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ BIG = os.urandom(3_000_000)
 
 
 def checkpoint(folder: Path, step: int, content: bytes, attempt: int = 1) -> Path:
-    """As the library writes it."""
+    """Write it like the library."""
     place = folder / "gpq" / f"step-{step:012d}"
     place.mkdir(parents=True)
     (place / "state.pt").write_bytes(content)
@@ -35,13 +36,13 @@ def sha(content: bytes) -> str:
 
 @pytest.fixture
 def pair(agent: Callable[..., NodeAgent], tmp_path: Path) -> tuple[NodeAgent, NodeAgent]:
-    """Two servers on one spool, each with a folder of its own for checkpoints."""
+    """Two servers on one spool, each with its own checkpoint folder."""
     made = [agent("--slots", "1", "--checkpoints", str(tmp_path / name)) for name in ("here", "there")]
     return made[0], made[1]
 
 
 def send(source: NodeAgent, target: NodeAgent, files: list[Any], *, most: int = 1 << 40) -> int:
-    """Bring the files of job 7, at most so many bytes of them. How many were sent."""
+    """Bring the files of job 7, at most this many bytes. Return the number of bytes sent."""
     sent = 0
     for at, offset in target.ask("stage", job=7, files=files)["missing"]:
         path, size, *_ = files[at]

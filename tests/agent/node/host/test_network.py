@@ -1,4 +1,4 @@
-"""What a server finds out about its own network; names and kinds as they are met on shared machines."""
+"""What a server finds out about its own network, with names and kinds that occur on shared machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LO = Interface("lo", "127.0.0.1", 8, "loopback")
 def test_the_loopback_and_every_address_of_this_machine_are_found() -> None:
     found = network.interfaces()
     assert LO in found
-    own = network.local_address("203.0.113.1")  # sends nothing; "" where there is no default route
+    own = network.local_address("203.0.113.1")  # sends nothing. "" if there is no default route
     if own:
         assert network.interface_of(own, found) in network.default_interfaces()
     assert network.interface_of("203.0.113.1", found) == ""
@@ -57,7 +57,7 @@ def test_an_address_answers_or_it_is_said_why_not() -> None:
         port = server.getsockname()[1]
         assert network.reachable("127.0.0.1", port) == ""
     assert network.reachable("127.0.0.1", port) == "connection refused"
-    with socket.socket() as full:  # bound, and nobody listens: as a filter that drops would look from outside
+    with socket.socket() as full:  # bound, but nobody listens: it looks like a filter that drops packets
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         waiting = [socket.socket() for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Looking at a file system that may not answer: in a child, with an end to the patience, and not again at once."""
+"""Checks of a file system that may not answer: in a child, with limited patience, and not again at once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_who_does_not_answer_is_given_up_and_left_alone_for_a_while(
     asked: list[int] = []
     with pytest.raises(SpoolError, match="does not answer"):
         with_timeout.check("/b", lambda: asked.append(1))
-    with_timeout.check("/c", lambda: None)  # others are not to blame
+    with_timeout.check("/c", lambda: None)  # other places are not to blame
     monkeypatch.setattr(with_timeout, "AGAIN_AFTER", 0.0)
     with_timeout.check("/b", lambda: None)
     assert "/b" not in with_timeout._silent
@@ -73,7 +73,7 @@ def test_a_child_that_is_killed_says_nothing_and_nothing_is_taken_for_good() -> 
 
 
 def test_a_machine_that_stood_still_is_not_the_fault_of_a_file_system(tmp_path: Path) -> None:
-    """The handler of a signal outlasts the patience, in the first look."""
+    """The handler of a signal takes longer than the patience, in the first look."""
     patience, awake = 1.0, tmp_path / "awake"
 
     def stand_still(number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""What says that a job had come to its end when it was asked to stop; and what the files of a job cannot do to its end."""
+"""Evidence that a job was finished when somebody asked it to stop, and what the job's files cannot do to its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tests.agent.node.harness import NodeAgent, wait_until
 from tests.support.figures import Figures
 from tests.support.fuse import served
 
-# Executes its first argument; is ready; and once it is told to by the signal, executes its second one and ends with 0.
+# Executes its first argument and is ready. When the signal tells it to, it executes its second argument and ends with
+# 0.
 PROGRAM = """
 import json, os, signal, sys, time
 checkpoints = os.environ["GPQ_CHECKPOINT_DIR"]
@@ -109,7 +110,7 @@ def test_a_done_file_counts_where_this_attempt_has_written_it(
 
 
 def test_a_checkpoint_of_an_earlier_attempt_says_nothing_of_this_one(node: NodeAgent) -> None:
-    """Its user may have raised the number of steps since."""
+    """The user may have raised the number of steps since."""
     assert asked(node, "", AT_END)["finished"]
     assert not asked(node, "", "", attempt=2)["finished"]
     assert asked(node, "", AT_END, attempt=3)["finished"]
@@ -151,12 +152,12 @@ def test_who_had_ended_before_it_was_asked_has_finished(node: NodeAgent) -> None
     left = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
     line = f'{sys.executable} -c "{left}" & while ! grep -q ready "$GPQ_RUN_DIR/log"; do sleep 0.05; done; exit 0'
     key = node.start(1, ["sh", "-c", line])
-    # Its child outlives it, and TERM; the order comes while that one is being ended.
+    # Its child outlives it, and TERM. The order comes while gpq ends that child.
     wait_until(lambda: b"ready" in node.log(key) and not _runs(node, key), "the first process is gone")
     node.ask("stop", attempt=key, mode="kill", grace=0)
     record = node.ended(key)
     assert record["finished"]
-    # Where the machine was so busy that its child was gone by then, nobody had asked.
+    # If the machine was so busy that the child was already gone, nobody asked.
     assert (record["asked"], record["evidence"]) in (("kill", "it had ended before that"), (None, ""))
 
 
@@ -206,9 +207,10 @@ def test_a_done_file_on_a_dead_file_server_costs_a_few_seconds_and_nothing_else(
         record = node.ended(key)
         assert (record["code"], record["finished"]) == (0, False)
         figures.at_most("the end of a job whose done file is on a dead server", time.monotonic() - begin, 30.0)
-        # One that hangs at the start does not keep the job, and what it writes then says nothing.
+        # A file system that hangs at the start does not delay the job, and what the job writes there later proves
+        # nothing.
         record = asked(node, "", 'write(checkpoints, "own", "saved.json", end=True)', job=2, done_file=name)
         assert record["finished"] is False
-        # But for what needs no look at what was there before.
+        # Except for evidence that needs no comparison with the start.
         record = asked(node, "", 'write(run, "finished.json")', job=3, done_file=name)
         assert record["finished"] is True

@@ -1,4 +1,4 @@
-"""Servers of an attempt that meet, and what is said where they do not: real sockets on this machine's own addresses."""
+"""Servers of an attempt meet, and say why if they do not: real sockets on this machine's own addresses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpq_agent.node.shim.rendezvous import Rendezvous, RendezvousFailed
 from tests.agent.node.harness import NodeAgent, sweep
 from tests.support.ports import free_port
 
-NOBODY = "255.255.255.255"  # no connection leads there, and that is known at once
+NOBODY = "255.255.255.255"  # no connection leads there, which is known at once
 
 
 def order(rank: int, port: int, masters: list[str], count: int = 2, **more: object) -> wire.StartOrder:
@@ -55,9 +55,7 @@ def test_three_take_an_address_that_all_of_them_reach() -> None:
         order(0, port, ["127.0.0.1", "127.0.0.2"], 3), *(order(r, port, [f"127.0.0.{r}"], 3) for r in (1, 2))
     )
     for one in apart:
-        with pytest.raises(
-            RendezvousFailed, match=r"no address of a is .*: b by 127.0.0.1; c by 127.0.0.2"
-        ) as caught:
+        with pytest.raises(RendezvousFailed, match=r"no address of a is .*: b by 127.0.0.1; c by 127.0.0.2") as caught:
             one.result()
         assert caught.value.kind == "network"
 
@@ -71,7 +69,7 @@ def test_who_is_not_reached_is_told_with_every_address_that_was_tried() -> None:
 def test_who_does_not_come_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "KNOCK", 1.0)
     port = free_port()
-    # Of another attempt of the same number, from another database: not one of us.
+    # Of another attempt with the same number, from another database: not one of ours.
     found = all_meet(order(0, port, ["127.0.0.1"]), order(1, port, ["127.0.0.1"], store="t"), patience=1.0)
     for one, said in zip(
         found, ("port [0-9]+ of a heard nothing from b", "127.0.0.1: another program answers there"), strict=True
@@ -151,7 +149,7 @@ def test_the_end_of_a_log_tells_what_failed_first(tmp_path: Path, log: str, foun
 
 
 def test_the_first_error_of_a_replica_is_the_cause(tmp_path: Path) -> None:
-    """What the launcher knows is its exit code. A replica that was killed has left no error, others then do."""
+    """The launcher knows only an exit code. A replica that was killed leaves no error, but others then do."""
     wire.write_json(str(tmp_path / wire.FIRST_ERROR), {"rank": 1, "error": "ValueError: a bad batch"})
     (tmp_path / wire.LOG).write_text(SUMMARY.format(rank=1, code=1))
     assert verdict(str(tmp_path), order(0, 20_042, []), 1).cause == "rank 1: ValueError: a bad batch"
@@ -209,7 +207,7 @@ def test_what_kept_the_servers_apart_is_the_reason(tmp_path: Path) -> None:
 
 @pytest.fixture
 def second(tmp_path: Path) -> Iterator[NodeAgent]:
-    """Of another node: it has a spool of its own."""
+    """On another server, which has its own spool."""
     spool = tmp_path / "second"
     agent = NodeAgent(spool, "--slots", "4")
     yield agent
