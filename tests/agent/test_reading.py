@@ -52,17 +52,17 @@ def _is_exempt(call: ast.Call) -> bool:
 
 
 @pytest.mark.parametrize("module", sorted(str(path.relative_to(AGENT)) for path in AGENT.rglob("*.py")))
-def test_no_module_reads_by_itself_what_others_may_write(module: str) -> None:
+def test_every_module_reads_files_of_others_through_records(module: str) -> None:
     if module in ("records.py", *OURS):
         return
     assert reads(AGENT / module) == [], "read it by gpq_agent.records, or say in OURS why nobody can have changed it"
 
 
-def test_what_is_excepted_needs_it() -> None:
+def test_every_exception_is_needed() -> None:
     assert [module for module in OURS if not reads(AGENT / module)] == []
 
 
-def test_a_module_that_does_is_seen(tmp_path: Path) -> None:
+def test_a_module_that_reads_on_its_own_is_found(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text("import json\nwith open(name, 'rb') as stream:\n    json.load(stream)\nopen(name, 'w')\n")
     assert len(reads(path)) == 2

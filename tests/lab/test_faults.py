@@ -19,7 +19,7 @@ DETECTED = 10.0  # seconds until a keepalive of 2 s x 3 has noticed a dead link.
 # -- the network
 
 
-def test_keepalive_notices_every_way_of_silence_and_the_job_lives_on(lab: Lab, figures: Figures) -> None:
+def test_keepalive_notices_every_kind_of_silence_and_the_job_lives_on(lab: Lab, figures: Figures) -> None:
     faults = {"srv-a": lab["srv-a"].link.cut, "srv-b": lab["srv-b"].link.drop_in, "srv-c": lab["srv-c"].link.drop_out}
     with contextlib.ExitStack() as open_sessions:
         sessions = {name: open_sessions.enter_context(session(lab, name, **KEEPALIVE)) for name in faults}

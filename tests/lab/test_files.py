@@ -40,7 +40,7 @@ while at < {SAMPLES}:
 """
 
 
-def test_a_checkpoint_follows_its_job_though_the_link_is_cut_as_it_is_sent(lab: Lab, figures: Figures) -> None:
+def test_a_checkpoint_follows_its_job_although_the_link_is_cut_during_the_transfer(lab: Lab, figures: Figures) -> None:
     with LabDaemon(lab, {"srv-a": 1, "srv-b": 1}, pace=QUICK) as daemon:
         daemon.up()
 

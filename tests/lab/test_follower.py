@@ -72,7 +72,7 @@ def p99(delays: list[float]) -> float:
 
 @pytest.mark.long
 @pytest.mark.row("18")
-def test_who_follows_a_log_of_a_healthy_server_does_not_notice_that_another_hangs(lab: Lab, figures: Figures) -> None:
+def test_a_follower_of_a_healthy_server_does_not_notice_that_another_hangs(lab: Lab, figures: Figures) -> None:
     with LabDaemon(lab, {"srv-a": 1, "srv-b": 1}, pace=QUICK) as daemon:
         daemon.up()
         waiter = daemon.run(WAITS)

@@ -93,7 +93,7 @@ def test_three_and_one_over_gloo(pair: Lab, figures: Figures) -> None:
         assert not pair["srv-a"].inside("pgrep", "-f", "train.py", check=False)
 
 
-def test_servers_that_a_firewall_keeps_apart_are_told_and_cost_nothing(pair: Lab, figures: Figures) -> None:
+def test_servers_behind_a_firewall_are_reported_and_use_no_retry(pair: Lab, figures: Figures) -> None:
     """Everything that comes to the second server is dropped, except ssh: it reaches the first, but is not reachable
     itself."""
     new = ("-i", "eth0", "-p", "tcp", "--syn", "!", "--dport", "22", "-j", "DROP")

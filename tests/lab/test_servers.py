@@ -51,7 +51,7 @@ def test_a_short_cut_is_not_seen(lab: Lab, figures: Figures) -> None:
 
 
 @pytest.mark.row("13, 14")
-def test_silence_of_every_kind_changes_the_node_and_never_the_job(lab: Lab, figures: Figures) -> None:
+def test_silence_of_every_kind_changes_the_server_and_never_the_job(lab: Lab, figures: Figures) -> None:
     faults = {"srv-a": lab["srv-a"].link.cut, "srv-b": lab["srv-b"].link.drop_in, "srv-c": lab["srv-c"].link.drop_out}
     with LabDaemon(lab, dict.fromkeys(faults, 1)) as daemon:
         daemon.up()

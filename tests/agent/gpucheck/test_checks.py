@@ -41,7 +41,7 @@ def made() -> Iterator[Made]:
         questions.close()
 
 
-def test_every_check_that_is_announced_is_there() -> None:
+def test_every_announced_check_exists() -> None:
     announced = {part: facts.names for part, facts in wire.GPU_PARTS.items() if part in checks.CHECKS}
     assert announced == {part: tuple(names) for part, names in checks.CHECKS.items()}
     assert set(wire.GPU_PARTS) - set(checks.CHECKS) == {"driver", "holder"}, "these need no torch of their own"
@@ -82,12 +82,12 @@ def test_a_planted_defect_is_a_fail(made: Made, name: str, figure: str) -> None:
     assert (line.verdict, figure in line.figure) == ("FAIL", True), line
 
 
-def test_a_wait_by_design_is_named_and_is_no_fail(made: Made) -> None:
+def test_a_wait_by_design_is_named_and_does_not_fail(made: Made) -> None:
     line = made("designed wait")
     assert (line.verdict, "by design: checks for forgotten state 50" in line.figure) == ("SKIP", True), line
 
 
-def test_the_memory_of_samples_is_judged_by_that_of_the_gradients() -> None:
+def test_the_memory_of_samples_is_compared_with_that_of_the_gradients() -> None:
     """A CPU does not count its memory by step."""
     mib = 1 << 20
     assert memory.judged({False: 500 * mib, True: 700 * mib}, 100 * mib).startswith("200 MiB more than the 500 MiB")

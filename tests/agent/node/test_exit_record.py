@@ -11,7 +11,7 @@ from gpq_agent.node.shim.exit_record import write_exit
 END = wire.ExitRecord(1, 1, 7, None, False, None, 1.0, ended_at=2.0, note="")
 
 
-def test_a_disk_that_does_not_say_whether_the_folder_is_there_is_waited_for(tmp_path: Path) -> None:
+def test_the_shim_waits_for_a_disk_that_does_not_say_whether_the_folder_exists(tmp_path: Path) -> None:
     folder = tmp_path / "1.1"
     folder.symlink_to(folder)  # looking at it gives an error (ELOOP), but not that it is missing
     writer = threading.Thread(target=write_exit, args=(str(folder), END), daemon=True)

@@ -61,7 +61,7 @@ def fill(node: NodeAgent, tmp_path: Path) -> tuple[str, Path]:
 
 
 @pytest.mark.row("7")
-def test_exit_codes_are_kept_on_a_full_disk_also_when_the_agent_is_killed(
+def test_exit_codes_survive_a_full_disk_even_if_the_agent_is_killed(
     node: NodeAgent, tmp_path: Path, figures: Figures
 ) -> None:
     waits = f"while [ ! -e {tmp_path}/gate ]; do sleep 0.05; done; exit 5"

@@ -60,7 +60,7 @@ def test_head_and_end_of_a_log_over_its_limit_are_kept_to_the_byte(node: NodeAge
     assert base64.b64decode(whole["data"]) == bytes(4096)
 
 
-def test_who_reads_while_the_middle_is_cut_out_gets_true_bytes_only(node: NodeAgent) -> None:
+def test_a_reader_gets_only_true_bytes_while_the_middle_is_cut_out(node: NodeAgent) -> None:
     key = node.start(1, [sys.executable, "-c", WRITER], log_limit=LIMIT)
     path = node.folder(key) / "log"
     wait_until(lambda: path.exists() and path.stat().st_size > LIMIT, "it is over its limit")
@@ -79,7 +79,7 @@ def test_without_a_limit_everything_stays(node: NodeAgent) -> None:
     )
 
 
-def test_a_limit_that_cannot_be_kept_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_cannot_be_kept_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"x" * (2 * LIMIT))
     cap = log_cap.Cap(str(log), LIMIT)

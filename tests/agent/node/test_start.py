@@ -49,7 +49,7 @@ def test_the_exit_of_a_job_is_reported_as_it_was(
     assert told["stamp"] - info["ended"] == pytest.approx(time.time() - record["ended_at"], abs=5.0)
 
 
-def test_what_ended_before_the_server_booted_is_told_as_older_than_that(node: NodeAgent) -> None:
+def test_an_end_before_the_boot_is_reported_as_older_than_the_boot(node: NodeAgent) -> None:
     key = node.start(1, ["true"])
     node.ended(key)
     path = str(node.folder(key) / wire.EXIT)
@@ -103,7 +103,7 @@ def test_a_job_gets_its_environment_its_cores_and_nothing_of_the_shim(node: Node
     assert [name for name in seen["files"] if not name.startswith("/proc/")] == sorted([os.devnull, log, log])
 
 
-def test_what_an_order_says_nothing_of_is_as_the_agent_found_it(
+def test_attributes_that_an_order_leaves_out_stay_as_the_agent_found_them(
     agent: Callable[..., NodeAgent], tmp_path: Path
 ) -> None:
     """From an older daemon, and what another machine keeps for itself. The agent itself takes more."""
@@ -227,7 +227,7 @@ def test_a_busy_port_is_refused_on_rank_0_only(node: NodeAgent) -> None:
     node.ended(node.start(3, ["true"], port=port))
 
 
-def test_a_slot_is_not_given_twice(node: NodeAgent) -> None:
+def test_a_slot_is_not_assigned_twice(node: NodeAgent) -> None:
     key = node.start(1, ["sleep", "60"])
     reply = node.try_ask("start", order=node.order(2, ["true"]))
     assert "attempt 1.1 still uses slot-0" in reply["error"]
@@ -236,7 +236,7 @@ def test_a_slot_is_not_given_twice(node: NodeAgent) -> None:
     node.ended(node.start(2, ["true"]))
 
 
-def test_a_file_that_is_no_program_ends_with_126_and_says_so_in_the_log(node: NodeAgent, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_program_ends_with_126_and_says_so_in_the_log(node: NodeAgent, tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("echo hello\n")
     script.chmod(0o755)

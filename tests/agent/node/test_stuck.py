@@ -23,7 +23,7 @@ def ice() -> Iterator[Path]:
         yield path
 
 
-def test_what_cannot_be_killed_stays_running_with_a_note_until_it_goes(ice: Path, node: NodeAgent) -> None:
+def test_a_process_that_cannot_be_killed_stays_running_with_a_note_until_it_goes(ice: Path, node: NodeAgent) -> None:
     key = node.start(1, ["sleep", "600"])
     pid = node.wait_for(key, "running")["pid"]
     freeze(ice, pid)

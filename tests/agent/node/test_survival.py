@@ -77,7 +77,7 @@ def test_a_hang_up_does_not_reach_shim_or_job(node: NodeAgent) -> None:
     assert os.getsid(shim) != os.getsid(pid) != node.process.pid
 
 
-def test_an_orphan_is_reported_and_can_be_killed_whole(node: NodeAgent) -> None:
+def test_an_orphan_is_reported_and_can_be_killed_completely(node: NodeAgent) -> None:
     key = node.start(1, ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo ready; while :; do sleep 1; done"])
     wait_until(lambda: b"ready" in node.log(key), "the job to be ready")
     kill_shim(node, key)
@@ -91,7 +91,7 @@ def test_an_orphan_is_reported_and_can_be_killed_whole(node: NodeAgent) -> None:
     assert survivors(node.spool, key) == []
 
 
-def test_a_stop_that_comes_while_the_shim_dies_is_obeyed_all_the_same(node: NodeAgent) -> None:
+def test_a_stop_that_comes_while_the_shim_dies_is_obeyed_anyway(node: NodeAgent) -> None:
     key = node.start(1, ["sleep", "600"])
     node.wait_for(key, "running")
     kill_shim(node, key)
@@ -103,7 +103,7 @@ def test_a_stop_that_comes_while_the_shim_dies_is_obeyed_all_the_same(node: Node
     assert survivors(node.spool, key) == []
 
 
-def test_an_orphan_that_ends_by_itself_is_lost_and_never_called_a_success(node: NodeAgent, tmp_path: Path) -> None:
+def test_an_orphan_that_ends_on_its_own_is_lost_and_never_counts_as_a_success(node: NodeAgent, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     key = node.start(1, ["sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done"])
     node.wait_for(key, "running")
@@ -132,7 +132,9 @@ def test_after_a_reboot_an_attempt_is_lost_and_the_note_says_so(agent: Callable[
     assert info["exit"]["note"] == "rebooted"
 
 
-def test_a_stranger_with_the_pid_of_a_dead_shim_is_left_alone(agent: Callable[..., NodeAgent], spool: Path) -> None:
+def test_a_foreign_process_with_the_pid_of_a_dead_shim_is_left_alone(
+    agent: Callable[..., NodeAgent], spool: Path
+) -> None:
     node = agent("--slots", "1")
     key = node.start(1, ["sleep", "600"])
     node.wait_for(key, "running")
@@ -180,7 +182,7 @@ def test_a_name_with_parentheses_and_spaces_is_read_right(tmp_path: Path) -> Non
         child.wait()
 
 
-def test_what_has_ended_and_was_not_collected_does_not_count_as_alive() -> None:
+def test_an_ended_process_that_nobody_collected_does_not_count_as_alive() -> None:
     child = subprocess.Popen(["true"])
     try:
         zombie = wait_until(lambda: (now := procs.read(child.pid)) and now.state == "Z" and now, "a zombie")

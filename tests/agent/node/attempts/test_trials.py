@@ -68,7 +68,7 @@ def test_a_job_that_used_it_in_between_clears_it(node: NodeAgent, tmp_path: Path
 
 
 @pytest.mark.parametrize("content", ["", '{"rank": 0, "gp', "[]"])
-def test_what_a_full_disk_cut_off_names_no_gpu_and_ends_no_agent(node: NodeAgent, content: str) -> None:
+def test_a_note_truncated_by_a_full_disk_names_no_gpu_and_ends_no_agent(node: NodeAgent, content: str) -> None:
     command = f"printf '%s' '{content}' > $GPQ_RUN_DIR/error.json; exit 1"
     assert node.ended(node.start(1, ["sh", "-c", command], devices=[FIRST]))["code"] == 1
     assert state(node) == ("ok", "")

@@ -221,7 +221,7 @@ def test_with_a_gpu_no_slot_steps_in(agent: Callable[..., NodeAgent], driver: Dr
     assert [device["id"] for device in reply["devices"]] == [A, B]
 
 
-def test_a_stranger_on_a_gpu_is_named_and_left_alone(
+def test_a_foreign_process_on_a_gpu_is_named_and_left_alone(
     node: NodeAgent, driver: Driver, stranger: subprocess.Popen[bytes]
 ) -> None:
     process = {"pid": stranger.pid, "mib": 5000}
@@ -243,7 +243,7 @@ def test_a_stranger_on_a_gpu_is_named_and_left_alone(
     wait_for_device(node, A, "ok")
 
 
-def test_memory_that_no_visible_process_uses_is_somebody_elses(nvml_node: NodeAgent, driver: Driver) -> None:
+def test_memory_without_a_visible_process_is_somebody_elses(nvml_node: NodeAgent, driver: Driver) -> None:
     driver.set_gpus({"uuid": A, "used_mib": 20_000}, {"uuid": B, "used_mib": 500})
     assert "20 GiB are in use by no process" in wait_for_device(nvml_node, A, "foreign")["reason"]
     assert devices(nvml_node)[B]["state"] == "ok"
@@ -254,7 +254,7 @@ def test_a_process_that_is_only_seen_by_number_is_foreign(nvml_node: NodeAgent, 
     assert "not visible from here" in wait_for_device(nvml_node, A, "foreign")["reason"]
 
 
-def test_our_own_processes_are_told_apart_even_without_their_mark(node: NodeAgent, driver: Driver) -> None:
+def test_our_own_processes_are_recognised_even_without_their_mark(node: NodeAgent, driver: Driver) -> None:
     key = node.start(1, ["env", "-i", "/bin/sh", "-c", "sleep 600 & wait"], devices=[A])
     wait_until(lambda: node.attempts()[key]["processes"] == 2, "the tree")
     pid = node.wait_for(key, "running")["pid"]
@@ -268,16 +268,14 @@ def test_our_own_processes_are_told_apart_even_without_their_mark(node: NodeAgen
     assert devices(node)[A]["state"] == "ok"
 
 
-def test_a_job_on_a_gpu_that_it_was_not_given_is_told(nvml_node: NodeAgent, driver: Driver) -> None:
+def test_a_job_on_a_gpu_that_is_not_its_own_is_reported(nvml_node: NodeAgent, driver: Driver) -> None:
     key = nvml_node.start(1, ["sleep", "600"], devices=[A])
     pid = nvml_node.wait_for(key, "running")["pid"]
     driver.set_gpus({"uuid": A}, {"uuid": B, "processes": [{"pid": pid, "mib": 700}]})
     assert f"attempt {key} (700 MiB, not assigned to it)" in wait_for_device(nvml_node, B, "foreign")["reason"]
 
 
-def test_an_end_is_not_told_before_the_gpu_shows_the_job_gone(
-    nvml_node: NodeAgent, driver: Driver, tmp_path: Path
-) -> None:
+def test_an_end_is_not_reported_before_the_gpu_is_free(nvml_node: NodeAgent, driver: Driver, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     key = nvml_node.start(1, ["sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done; exit 2"], devices=[A])
     pid = nvml_node.wait_for(key, "running")["pid"]
@@ -303,7 +301,7 @@ def test_an_end_is_not_told_before_the_gpu_shows_the_job_gone(
     [({"broken": True}, "NVML: Unknown Error"), ({"remapped": [0, 1, 1, 0]}, gpu_probe.REMAP)],
     ids=["error", "remap"],
 )
-def test_a_sick_gpu_is_quarantined_alone_says_when_it_is_looked_at_and_comes_back(
+def test_a_faulty_gpu_is_quarantined_alone_says_when_the_next_look_is_and_comes_back(
     nvml_node: NodeAgent, driver: Driver, fault: dict[str, Any], reason: str, figures: Figures
 ) -> None:
     assert devices(nvml_node)[A]["state"] == "ok"
@@ -337,7 +335,7 @@ def test_a_job_on_a_gpu_that_is_lost_says_so_and_others_run(
 
 
 @pytest.mark.row("36")
-def test_a_stranger_beside_our_job_is_a_warning_and_keeps_the_gpu_afterwards(
+def test_a_foreign_process_next_to_our_job_is_a_warning_and_blocks_the_gpu_afterwards(
     nvml_node: NodeAgent, driver: Driver, stranger: subprocess.Popen[bytes], tmp_path: Path, figures: Figures
 ) -> None:
     key = nvml_node.start(1, ["sh", "-c", f"while [ ! -e {tmp_path / 'gate'} ]; do sleep 0.05; done"], devices=[A])

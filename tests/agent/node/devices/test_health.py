@@ -30,11 +30,11 @@ def process(memory: int = 11264, user: str = "carl", name: str = "python", attem
         ([process(700, user="")], 700, "", "used by pid 7 (not visible from here, 700 MiB)", False),
     ],
 )  # fmt: skip
-def test_who_else_is_on_it(processes: list[dict[str, Any]], used: int, holder: str, said: str, ghost: bool) -> None:
+def test_who_else_uses_it(processes: list[dict[str, Any]], used: int, holder: str, said: str, ghost: bool) -> None:
     assert strangers(processes, used, holder) == (said, ghost)
 
 
-def test_a_blip_changes_nothing_and_what_stays_does() -> None:
+def test_a_blip_changes_nothing_but_a_lasting_use_does() -> None:
     gpu = DeviceHealth()
 
     def state(now: float, who: str) -> str:
@@ -48,7 +48,7 @@ def test_a_blip_changes_nothing_and_what_stays_does() -> None:
     assert first.verdict(0.0, "", "", "", None) == ("foreign", "carl")  # nothing is known yet that it could contradict
 
 
-def test_beside_our_own_job_it_is_a_warning() -> None:
+def test_next_to_our_own_job_it_is_a_warning() -> None:
     gpu = DeviceHealth()
     gpu.look(0.0, strangers="used by carl (python)")
     assert gpu.verdict(0.0, KEY, "", "", None) == ("ok", "also used by carl (python)")
@@ -57,7 +57,7 @@ def test_beside_our_own_job_it_is_a_warning() -> None:
     assert gpu.verdict(0.0, KEY, "", "pid 4 cannot be killed", None) == ("quarantined", "pid 4 cannot be killed")
 
 
-def test_what_is_out_of_use_is_looked_at_again_later_and_later_and_comes_back_when_a_look_that_counts_is_good() -> None:
+def test_a_gpu_out_of_use_is_checked_less_and_less_often_and_comes_back_after_a_good_look_that_counts() -> None:
     course = HealthState(10.0, 100.0)
     course.ill("quarantined", "sick", 0.0)
     dues = []
@@ -76,7 +76,7 @@ def test_what_is_out_of_use_is_looked_at_again_later_and_later_and_comes_back_wh
     assert course.now is None
 
 
-def test_a_fault_that_is_soon_back_is_the_same_one_and_later_a_new_one() -> None:
+def test_a_fault_that_returns_soon_is_the_same_one_and_later_a_new_one() -> None:
     course = HealthState(10.0)
     course.ill("quarantined", "", 0.0)
     course.well(10.0)

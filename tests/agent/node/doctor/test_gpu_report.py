@@ -91,7 +91,7 @@ def test_processes_that_draw_or_share_are_named(plant: Plant, tmp_path: Path, na
     assert (line.verdict, str(os.getpid()) in line.figure) == ("PASS", True)
 
 
-def test_a_server_of_mps_is_seen_by_its_name(plant: Plant, tmp_path: Path) -> None:
+def test_an_mps_server_is_recognised_by_its_name(plant: Plant, tmp_path: Path) -> None:
     program = tmp_path / "nvidia-cuda-mps-server"
     program.write_bytes(Path("/bin/sleep").read_bytes())
     program.chmod(0o755)
@@ -135,7 +135,7 @@ def looks() -> dict[str, wire.GpuLine]:
     return {line.name: line for line in gpu_looks.both()}
 
 
-def test_looks_by_either_way_see_the_same(plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_to_look_see_the_same(plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smi_sees(monkeypatch, tmp_path / "smi.json")
     made = looks()
     assert {line.verdict for line in made.values()} == {"PASS"}, made
@@ -159,7 +159,7 @@ def test_answers_that_differ_are_a_fail(
     assert (line.verdict, figure in line.figure) == ("FAIL", True), line
 
 
-def test_a_slow_driver_and_one_that_fails_are_fails(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_driver_and_a_failing_one_are_fails(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_looks, "LOOKS", 2)
     monkeypatch.setattr(gpu_looks, "SLOW", 0.5)
     plant(X_SLEEP=600)
@@ -193,7 +193,7 @@ def test_a_process_is_named_and_gone_when_it_is(plant: Plant, tmp_path: Path) ->
     assert "with 2500 MiB in look 1" in seen.figure
 
 
-def test_a_process_by_another_name_too_small_or_still_there_is_a_fail(
+def test_a_process_that_is_unseen_too_small_or_still_there_is_a_fail(
     plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_looks, "GONE_WITHIN", 1.0)
@@ -244,7 +244,7 @@ def test_what_looks_cost_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert broken.figure == "the test program did not start: MemoryError: planted"
 
 
-def test_gpus_that_somebody_is_on_are_left_alone(tmp_path: Path) -> None:
+def test_gpus_that_somebody_uses_are_left_alone(tmp_path: Path) -> None:
     def seen(uuid: str, used: int = 600, *pids: int, problem: str = "") -> gpu_looks.GpuReading:
         return gpu_looks.GpuReading(0.1, [RawGpu(uuid, 0, "Stub", 81920, used, 0, [(pid, 5) for pid in pids], problem)])
 
@@ -263,7 +263,7 @@ def test_gpus_that_somebody_is_on_are_left_alone(tmp_path: Path) -> None:
         assert why in gpu_report.free_gpus(look).why
 
 
-def test_an_interpreter_that_ends_early_costs_its_checks_and_no_more(tmp_path: Path) -> None:
+def test_an_interpreter_that_ends_early_loses_only_its_checks(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(
         '#!/bin/sh\necho \'gpq:{"name": "events", "verdict": "PASS", "figure": "1", "seconds": 1}\'\n'
@@ -277,7 +277,7 @@ def test_an_interpreter_that_ends_early_costs_its_checks_and_no_more(tmp_path: P
     assert (line.verdict, "cannot run" in line.figure) == ("FAIL", True)
 
 
-def test_an_interpreter_without_torch_is_no_fault_of_the_gpu(tmp_path: Path) -> None:
+def test_a_missing_torch_is_not_a_fault_of_the_gpu(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)

@@ -37,7 +37,7 @@ def test_kinds(name: str, flags: int, default: bool, kind: str) -> None:
     assert network._kind(name, flags, default) == kind
 
 
-def test_candidates_are_those_that_lead_out_the_default_route_first() -> None:
+def test_candidates_lead_out_and_the_default_route_comes_first() -> None:
     known = [
         LO,
         Interface("docker0", "172.17.0.1", 16, "inner"),
@@ -52,7 +52,7 @@ def test_candidates_are_those_that_lead_out_the_default_route_first() -> None:
     assert found == ["192.168.0.4", "2001:db8::4", "10.1.0.1", "10.9.0.1"]
 
 
-def test_an_address_answers_or_it_is_said_why_not() -> None:
+def test_an_address_answers_or_gpq_says_why_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert network.reachable("127.0.0.1", port) == ""

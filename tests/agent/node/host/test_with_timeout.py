@@ -29,7 +29,7 @@ def hang() -> None:
     time.sleep(600)
 
 
-def test_what_the_question_finds_wrong_is_told_as_it_is() -> None:
+def test_a_problem_that_the_question_finds_is_reported_unchanged() -> None:
     with_timeout.check("/a", lambda: None)
 
     def wrong() -> None:
@@ -49,7 +49,7 @@ def test_an_error_of_the_system_may_pass() -> None:
     assert refusal.value.kind == "busy"
 
 
-def test_who_does_not_answer_is_given_up_and_left_alone_for_a_while(
+def test_a_place_that_does_not_answer_is_given_up_and_left_alone_for_a_while(
     monkeypatch: pytest.MonkeyPatch, figures: Figures
 ) -> None:
     began = time.monotonic()
@@ -66,7 +66,7 @@ def test_who_does_not_answer_is_given_up_and_left_alone_for_a_while(
     assert "/b" not in with_timeout._silent
 
 
-def test_a_child_that_is_killed_says_nothing_and_nothing_is_taken_for_good() -> None:
+def test_a_killed_child_proves_nothing() -> None:
     with pytest.raises(SpoolError, match="ended too soon") as refusal:
         with_timeout.check("/d", lambda: os.kill(os.getpid(), 9))
     assert refusal.value.kind == "busy"

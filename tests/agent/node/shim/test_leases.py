@@ -35,7 +35,7 @@ def acknowledge(node: NodeAgent, heard: float | None = None) -> float:
     return float(node.ask("watch", offsets={}, wait=0, seen=None, heard=heard)["stamp"])
 
 
-def test_a_job_nobody_hears_of_ends_at_its_lease_and_says_so(node: NodeAgent, figures: Figures) -> None:
+def test_a_job_without_contact_ends_at_its_lease_and_says_so(node: NodeAgent, figures: Figures) -> None:
     begun = leases.boottime()
     key = leased(node, 1, ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done"])
     node.close()  # the daemon is gone, and no other comes
@@ -101,7 +101,7 @@ def test_a_lease_outlives_its_shim(node: NodeAgent) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lease_ends_though_shim_and_agent_do_nothing(node: NodeAgent, figures: Figures, number: int) -> None:
+def test_a_lease_ends_even_if_shim_and_agent_do_nothing(node: NodeAgent, figures: Figures, number: int) -> None:
     begun = leases.boottime()
     key = leased(node, 1, ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"])
     node.wait_for(key, "running")
@@ -143,7 +143,7 @@ def test_a_lease_is_renewed_on_a_full_disk_too(tmp_path: Path, monkeypatch: pyte
     assert path.stat().st_size == leases.LEASE_BYTES
 
 
-def test_the_clock_of_a_lease_is_that_of_the_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_uses_the_clock_of_the_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that slept for an hour had no contact for an hour. Setting the wall clock changes nothing."""
     from gpq_agent.node.spool.spool import Spool
 
@@ -166,7 +166,7 @@ def test_the_clock_of_a_lease_is_that_of_the_boot(tmp_path: Path, monkeypatch: p
     assert lease.until_kill() == 0.0
 
 
-def test_a_start_order_expires_by_the_clock_of_the_boot_and_not_by_the_one_that_people_set(node: NodeAgent) -> None:
+def test_a_start_order_expires_by_the_clock_of_the_boot_and_not_by_the_wall_clock(node: NodeAgent) -> None:
     hello = node.ask("hello")
     boot, stamp = hello["boot_id"], hello["stamp"]
     fresh = {"stamp": stamp, "boot_id": boot, "expires_at": 1.0}  # of 1970, because the wall clock does not count
@@ -176,7 +176,7 @@ def test_a_start_order_expires_by_the_clock_of_the_boot_and_not_by_the_one_that_
         assert (told["ok"], told["kind"]) == (False, "expired"), told
 
 
-def test_an_older_daemon_is_refused_and_a_newer_one_heard_also_after_the_agent_was_killed(
+def test_an_older_daemon_is_refused_and_a_newer_one_accepted_even_after_the_agent_was_killed(
     agent: Callable[..., NodeAgent],
 ) -> None:
     old, new = agent("--slots", "2"), agent("--slots", "2")
@@ -203,7 +203,7 @@ def test_an_older_daemon_is_refused_and_a_newer_one_heard_also_after_the_agent_w
     third.ended(key)
 
 
-def test_a_watch_that_waits_is_refused_once_its_daemon_was_followed(agent: Callable[..., NodeAgent]) -> None:
+def test_a_pending_watch_is_refused_once_a_newer_daemon_takes_over(agent: Callable[..., NodeAgent]) -> None:
     old, new = agent("--slots", "1"), agent("--slots", "1")
     old.ask("hello", store=STORE, epoch=1)
     seen = old.ask("watch", offsets={}, wait=0, seen=None)["digest"]
@@ -214,12 +214,12 @@ def test_a_watch_that_waits_is_refused_once_its_daemon_was_followed(agent: Calla
 
 
 @pytest.mark.parametrize("wrong", [{"lease": -1.0}, {"lease": 60.0}, {"lease": 60.0, "stamp": 1.0, "store": "../x"}])
-def test_a_lease_that_makes_no_sense_is_refused(node: NodeAgent, wrong: dict[str, Any]) -> None:
+def test_an_invalid_lease_is_refused(node: NodeAgent, wrong: dict[str, Any]) -> None:
     told = node.try_ask("start", order=node.order(1, ["true"], **wrong))
     assert "in the order" in told["error"], told
 
 
-def test_a_lease_needs_a_daemon_that_said_whose_it_is(node: NodeAgent) -> None:
+def test_a_lease_needs_a_daemon_that_has_said_hello(node: NodeAgent) -> None:
     hello = node.ask("hello")
     order = node.order(
         1, ["true"], stamp=hello["stamp"], boot_id=hello["boot_id"], store=STORE, lease=60.0, lease_margin=15.0
