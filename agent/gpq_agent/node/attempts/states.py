@@ -41,7 +41,7 @@ class AttemptStates:
             if isinstance(error, OSError) and error.errno in procs.SCARCE:
                 raise
             if self.files.note(
-                key, "gpq cannot check it: {!r}. This is a bug in gpq".format(error)
+                key, "gpq cannot check it, which is a bug in gpq: {!r}".format(error)
             ):
                 traceback.print_exc(file=sys.stderr)
             job, attempt = wire.parse_attempt_key(key)

@@ -89,7 +89,7 @@ class Looking:
         self._is_late = True
         return Probe(
             [],
-            error="the NVIDIA driver did not answer within {:.0f} s, gpq still waits".format(
+            error="the NVIDIA driver did not answer within {:.0f} s, and gpq still waits".format(
                 patience
             ),
         )

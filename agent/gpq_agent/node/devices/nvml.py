@@ -29,8 +29,8 @@ RECOVERY = 230  # field: what the driver wants so that the GPU works again
 RECOVERIES = {
     1: "the driver asks for a reset of this GPU (nvidia-smi --gpu-reset)",
     2: "the driver asks for a reboot",
-    3: "the driver asks to end everything on its peers, and for a reset",
-    4: "the driver asks to end everything on this GPU, and for a reset",
+    3: "the driver asks for a reset after everything on its peers has ended",
+    4: "the driver asks for a reset after everything on this GPU has ended",
 }
 
 

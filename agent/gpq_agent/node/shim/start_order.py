@@ -163,7 +163,7 @@ def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None
             if seconds_late == float("inf")
             else "expired {:.1f} s ago".format(seconds_late)
         )
-        hint = "it arrived too late, send a new one"
+        hint = "it arrived too late: send a new one"
         raise SpoolError("the start order {}".format(problem), hint, "expired")
     with_timeout.check(order.cwd, lambda: _check_places(order, environment))
     if order.port and order.node_rank == 0:

@@ -103,7 +103,7 @@ class Supervisor:
         )
         signal_info = signal.sigtimedwait(WAKE, patience)
         if signal_info is not None and signal_info.si_signo == signal.SIGTERM:
-            self.notes.add("its shim got TERM. Was the server shutting down?")
+            self.notes.add("its shim got TERM, perhaps because the server was shutting down")
         if self.gpus and time.monotonic() - self._freshened > FRESHEN:
             self._freshened = time.monotonic()
             gpu_locks.keep_fresh(self.gpus)
