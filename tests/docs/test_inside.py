@@ -20,7 +20,7 @@ from tests.cli.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
 EXAMPLE, *PIECES = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
-INSIDE = (ROOT / "gpq" / "README.md").read_text()
+INSIDE = (ROOT / "docs" / "internals" / "index.md").read_text()
 
 
 def test_the_table_of_policies_is_the_registrys() -> None:
@@ -50,7 +50,7 @@ def test_every_room_has_a_contract(room: Path) -> None:
 
 
 def test_every_room_is_in_the_tour() -> None:
-    tour = INSIDE.partition("| room | what it owns |")[2].partition("\n\n")[0]
+    tour = INSIDE.partition("| Room | What it owns |")[2].partition("\n\n")[0]
     named = set(re.findall(r"`([a-z_/]+)`", tour))
     rooms = {str(room.relative_to(ROOT / "gpq")) for room in ROOMS if room.is_relative_to(ROOT / "gpq")}
     assert {room for room in rooms if room not in named and room.partition("/")[0] not in named} == {"core"}

@@ -73,7 +73,7 @@ def advance(state: JobState, event: Event) -> JobState:
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram, for gpq/README.md."""
+    """The table as a Mermaid state diagram, for docs/internals/index.md."""
     lines = ["stateDiagram-v2", "    [*] --> pending"]
     for state, row in TRANSITIONS.items():
         lines += [f"    {state} --> {after}: {event.__name__}" for event, after in row.items()]

@@ -59,9 +59,9 @@ def test_every_state_can_be_reached_from_pending() -> None:
     assert reached == set(JobState)
 
 
-def test_the_diagram_in_the_readme_is_the_table() -> None:
-    readme = Path(__file__).parents[3] / "gpq" / "README.md"
-    assert diagram() in readme.read_text(), "print gpq.core.state.lifecycle.diagram() into gpq/README.md"
+def test_the_diagram_of_the_documents_is_the_table() -> None:
+    page = Path(__file__).parents[3] / "docs" / "internals" / "index.md"
+    assert diagram() in page.read_text(), f"print gpq.core.state.lifecycle.diagram() into {page}"
 
 
 def ended(exit_: Exit, *, stop: StopReason | None = None, level: Level = Level.SCRIPT, **more: object) -> facts.Event:
@@ -135,7 +135,7 @@ def test_every_cell_of_stop_reason_statement_and_code(
     doubted = code == 0 and not said and asked != "" and reason is not StopReason.CANCEL
     note = event.exit.note  # type: ignore[attr-defined]
     assert ("nothing says that it had finished" in note and "--done-file" in note) == doubted
-    assert ("it is queued again" in note) == (doubted and reason is not StopReason.TIME)
+    assert ("gpq queues it again" in note) == (doubted and reason is not StopReason.TIME)
     assert note.endswith("its done file was written") == (code == 0 and said and asked != "")
 
 
