@@ -71,7 +71,7 @@ def test_a_check_passes_on_a_cpu_or_says_why_it_needs_a_gpu(made: Made, name: st
         ("momentum lost", "weights differ by"),
         ("init fails", "ValueError: planted"),
         ("weights of two forgotten", "errors too large"),
-        ("checkpoints lost", " different ones: "),
+        ("checkpoints lost", " of them different: "),
         ("survivor stays", "both are gone when one raises: 3"),
         ("crash", "killed by signal 11"),
         ("hang", "no answer within 1 s"),
