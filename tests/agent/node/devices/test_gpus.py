@@ -245,7 +245,7 @@ def test_a_foreign_process_on_a_gpu_is_named_and_left_alone(
 
 def test_memory_without_a_visible_process_is_somebody_elses(nvml_node: NodeAgent, driver: Driver) -> None:
     driver.set_gpus({"uuid": A, "used_mib": 20_000}, {"uuid": B, "used_mib": 500})
-    assert "20 GiB are in use by no process" in wait_for_device(nvml_node, A, "foreign")["reason"]
+    assert "20 GiB are in use, but by no visible process" in wait_for_device(nvml_node, A, "foreign")["reason"]
     assert devices(nvml_node)[B]["state"] == "ok"
 
 
@@ -285,7 +285,7 @@ def test_an_end_is_not_reported_before_the_gpu_is_free(nvml_node: NodeAgent, dri
     for _ in range(3):  # looks at the driver that still show it
         nvml_node.ask("watch", offsets={}, wait=0.4, seen=nvml_node.ask("watch", offsets={}, wait=0, seen="")["digest"])
         assert nvml_node.attempts()[key]["state"] == "running"
-    assert "still held" in nvml_node.try_ask("start", order=nvml_node.order(2, ["true"], devices=[A]))["error"]
+    assert "still uses" in nvml_node.try_ask("start", order=nvml_node.order(2, ["true"], devices=[A]))["error"]
     assert "not free yet" in nvml_node.try_ask("forget", attempt=key)["error"]
     driver.set_gpus({"uuid": A, "used_mib": 9000}, {"uuid": B})  # the process is gone, its memory is not
     threading.Event().wait(1.5)

@@ -224,7 +224,7 @@ def test_a_lease_needs_a_daemon_that_has_said_hello(node: NodeAgent) -> None:
     order = node.order(
         1, ["true"], stamp=hello["stamp"], boot_id=hello["boot_id"], store=STORE, lease=60.0, lease_margin=15.0
     )
-    assert "said whose it is" in node.try_ask("start", order=order)["error"]
+    assert "has said hello" in node.try_ask("start", order=order)["error"]
 
 
 @pytest.mark.parametrize("python", interpreters(), ids=os.path.basename)
