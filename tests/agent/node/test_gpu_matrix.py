@@ -156,7 +156,7 @@ def test_a_slow_driver_is_slow_and_not_dead(agent: Callable[..., NodeAgent], tmp
     assert node.ask("hello")["devices"] == [], "nothing is known yet, and that is an answer"
     told = node.reply(probe)
     assert ([one["state"] for one in told["devices"]], told["error"]) == (["ok", "ok"], "")
-    assert "with persistence mode the driver stays initialised" in told["notice"]
+    assert "persistence mode keeps the driver initialised" in told["notice"]
     key = node.start(1, ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES $GPQ_DEVICES"], devices=[SECOND])
     assert node.ended(key)["code"] == 0
     assert node.log(key).decode().split() == ["1", SECOND]

@@ -82,7 +82,7 @@ def test_an_orphan_is_reported_and_can_be_killed_completely(node: NodeAgent) -> 
     wait_until(lambda: b"ready" in node.log(key), "the job to be ready")
     kill_shim(node, key)
     assert node.wait_for(key, "orphan")["processes"] >= 2
-    assert "is still held" in node.try_ask("start", order=node.order(2, ["true"]))["error"]
+    assert "still uses" in node.try_ask("start", order=node.order(2, ["true"]))["error"]
     assert "is orphan" in node.try_ask("forget", attempt=key)["error"]
     node.ask("stop", attempt=key, mode="kill", grace=0.1)
     record = node.ended(key)
