@@ -1,4 +1,4 @@
-"""Sphinx builds the site: `make docs`, from the Markdown that is read as it is in the repository."""
+"""How Sphinx builds the site from the Markdown in this folder: `make docs`."""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ def _not_importable(error: "ImportError | SyntaxError") -> int:
         at.tb_frame.f_code.co_filename if at is not None else ""
     )
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    sys.stderr.write(f"gpq: what gpq stands on cannot be imported: {text} ({place})\n")
+    sys.stderr.write(f"gpq: cannot import a package that gpq needs: {text} ({place})\n")
     sys.stderr.write(
-        "hint: install gpq again, in an environment of its own; or unset PYTHONPATH, where it leads"
+        "hint: reinstall gpq in its own environment, or unset PYTHONPATH if the package comes from"
         " there\n"
     )
     return 1

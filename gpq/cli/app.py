@@ -70,7 +70,7 @@ def complaint(error: Exception, name: str) -> Exception:
     )
     if not message[:2].isupper():
         message = message[:1].lower() + message[1:]
-    return UsageError(f"{path}: {message}", f"`{path} --help` has examples")
+    return UsageError(f"{path}: {message}", f"`{path} --help` shows examples")
 
 
 def _no_option(error: Any, path: str, name: str) -> UsageError:
@@ -115,7 +115,7 @@ EQUIVALENTS = {  # options that people expect, and what does it here
 
 
 def meant(word: str) -> str:
-    """A hint for who typed `word` for a command."""
+    """A hint for a user who typed `word` as a command."""
     for name, synonyms in SYNONYMS.items():
         if word in synonyms.split():
             return f"`gpq {name}` does that"
@@ -170,7 +170,7 @@ def summary() -> str:
 Example:
   gpq submit train.py --epochs 10
 
-`gpq --help` lists all commands, `gpq COMMAND --help` explains one.
+`gpq --help` lists all commands. `gpq COMMAND --help` explains one.
 """
 
 
@@ -180,7 +180,7 @@ def overview() -> str:
     commands = "\n".join(f"  {name:{width}}  {line}" for name, (_, line) in COMMANDS.items())
     return f"""usage: gpq COMMAND [options]
 
-A job manager for shared GPU servers: submit what you have, gpq finds who gets which GPUs.
+A job manager for shared GPU servers. Submit your jobs, and gpq decides which GPUs they get.
 
 {commands}
 
@@ -188,5 +188,5 @@ Example:
   gpq submit train.py --epochs 10
   gpq status
 
-`gpq COMMAND --help` explains one command. `gpq --version` tells the version.
+`gpq COMMAND --help` explains one command. `gpq --version` prints the version.
 """

@@ -94,7 +94,7 @@ class Controller:
         """Until the world has nothing more to come. Raises StoreFailed when the state can no longer
         be kept."""
         ending: GpqError = DaemonUnreachable(
-            "the daemon is ending", "try again: a new one will start"
+            "the daemon is stopping", "try again: a new one will start"
         )
         try:
             while (news := self.world.wait(self.wake_at())) is not None:

@@ -81,12 +81,12 @@ def single(selector: str, snapshot: Snapshot, past: History) -> JobId:
     """The one job meant; of several with that name the newest. Raises as `resolve`."""
     ids = resolve([selector], snapshot, past)
     if not ids:
-        raise NotFound(f"`{selector}` names no job", "`gpq status` lists what there is")
+        raise NotFound(f"`{selector}` names no job", "`gpq status` lists the jobs")
     if len(ids) > 1 and re.fullmatch(r"\d+(_.*)?", selector):
         array = selector.partition("_")[0]
         raise UsageError(
             f"`{selector}` is an array of {len(ids)} jobs",
-            f"name one: {array}_0, or its id; `gpq status {array}` lists them",
+            f"name one, e.g. {array}_0, or use its id. `gpq status {array}` lists them",
         )
     return max(ids)
 
@@ -105,7 +105,7 @@ def _one_word(word: str, snapshot: Snapshot, past: History) -> list[JobId]:
         return _ids(word, ids, snapshot, past)
     if not NAME.fullmatch(word):
         raise UsageError(
-            f"{word!r} names no job", "say an id, a range such as 3-7, a name, @ (the last) or all"
+            f"{word!r} names no job", "use an id, a range such as 3-7, a name, @ (the last) or all"
         )
     return _bearers(word, snapshot, past)
 
@@ -117,9 +117,11 @@ def _ids(word: str, ids: re.Match[str], snapshot: Snapshot, past: History) -> li
         array = _array(JobId(numbers[0]), snapshot, past)
         return [job.id for job in array] or _numbers(word, numbers, snapshot, past)
     if not numbers:
-        raise UsageError(f"`{word}`: a range goes upwards", f"write {int(ids[2])}-{int(ids[1])}")
+        raise UsageError(
+            f"`{word}`: range end is below its start", f"write {int(ids[2])}-{int(ids[1])}"
+        )
     if len(numbers) > MAX_RANGE:
-        raise UsageError(f"`{word}`: a range has at most {MAX_RANGE} jobs", "name a shorter one")
+        raise UsageError(f"`{word}`: a range has at most {MAX_RANGE} jobs", "use a shorter one")
     return _numbers(word, numbers, snapshot, past)
 
 
@@ -175,7 +177,8 @@ def _elements(
 ) -> list[JobId]:
     if not choice:
         raise UsageError(
-            f"`{word}`: a range goes upwards", f"write {name}_{choice.stop - 1}-{choice.start}"
+            f"`{word}`: range end is below its start",
+            f"write {name}_{choice.stop - 1}-{choice.start}",
         )
     jobs = _array(name, snapshot, past)
     if not jobs:
@@ -184,7 +187,7 @@ def _elements(
     job_ids = [indices[index] for index in sorted(indices) if index in choice]
     if not job_ids:
         raise NotFound(
-            f"`{word}`: no such job", f"array {name} has {min(indices)} to {max(indices)}"
+            f"`{word}`: no such job", f"array {name} has indices {min(indices)} to {max(indices)}"
         )
     return job_ids
 
@@ -209,10 +212,10 @@ def _ended_ids(ids: Sequence[JobId], past: History) -> set[JobId]:
 
 def _last_ids(snapshot: Snapshot) -> str:
     if snapshot.next_id <= 1:
-        return "no job was submitted yet: `gpq submit` does"
+        return "there are no jobs yet: submit one with `gpq submit`"
     live = sorted(snapshot.jobs)[-5:]
-    live_text = f"; live: {', '.join(map(str, live))}" if live else ""
-    return f"the last one is {snapshot.next_id - 1}{live_text}; `gpq status` lists them"
+    live_text = f", live jobs are {', '.join(map(str, live))}" if live else ""
+    return f"the last job is {snapshot.next_id - 1}{live_text}. `gpq status` lists them"
 
 
 def _near_names(word: str, snapshot: Snapshot, past: History) -> str:
@@ -221,5 +224,5 @@ def _near_names(word: str, snapshot: Snapshot, past: History) -> str:
     }
     suggestions = difflib.get_close_matches(word, sorted(names - {""}), n=3, cutoff=0.5)
     if not suggestions:
-        return "`gpq status` lists what there is"
+        return "`gpq status` lists the jobs"
     return f"did you mean {' or '.join(suggestions)}?"

@@ -69,7 +69,7 @@ def test_a_job_from_its_submission_to_its_log(daemon: Daemon) -> None:
 
 def test_holding_releasing_requeueing_and_cancelling(daemon: Daemon) -> None:
     job = shell("trap 'exit 75' TERM; while :; do sleep 0.05; done", preemptible=True, hold=True)
-    with pytest.raises(api.errors.Refused, match="is held already"):
+    with pytest.raises(api.errors.Refused, match="is already held"):
         job.hold()
     with pytest.raises(api.errors.GpqError, match="has not started"):
         list(job.logs())

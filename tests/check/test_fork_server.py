@@ -213,4 +213,4 @@ def test_a_gpu_that_is_in_use_is_seen(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(fork_server, "GPUS", (str(tmp_path / "nvidia"),))
     assert fork_server.unfit(str(tmp_path)) == ""
     with open(tmp_path / "nvidia0", "w"):
-        assert fork_server.unfit(str(tmp_path)) == "a GPU is in use before the script begins"
+        assert fork_server.unfit(str(tmp_path)) == "a GPU is in use before the script starts"

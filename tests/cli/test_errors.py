@@ -137,7 +137,7 @@ def test_a_script_that_cannot_be_read_is_named(gpq: Gpq, made: Made) -> None:
 def test_errors_of_the_daemon_keep_their_code_and_hint(gpq: Gpq, made: Made) -> None:
     answer = gpq("show", "99")
     assert (answer.returncode, answer.stdout) == (4, "")
-    assert answer.stderr == "gpq: there is no job 99\nhint: `gpq status` lists what there is\n"
+    assert answer.stderr == "gpq: there is no job 99\nhint: `gpq status` lists the jobs\n"
 
 
 WITH_JSON = [["show", "99", "--json"], ["submit", "--json", "--gpus", "0", "--", "x"], ["status", "--json", "--nix"]]

@@ -111,7 +111,7 @@ def test_a_folder_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     with Sshd(tmp_path / "sshd") as server:
         (tmp_path / "elsewhere").mkdir()
         (server.home / ".gpq").symlink_to(tmp_path / "elsewhere")
-        assert "is not a folder of our own" in refusal(to(server, tmp_path))
+        assert "is not a folder of your own" in refusal(to(server, tmp_path))
         assert not list((tmp_path / "elsewhere").iterdir())
 
 

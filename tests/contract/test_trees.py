@@ -114,8 +114,8 @@ def test_a_tree_is_the_same_on_both_sides_or_refused_by_name(
 @pytest.mark.parametrize(
     ("tree", "why"),
     [
-        ({"a": {"pipe": ("fifo",)}}, "a/pipe is neither a file nor a folder nor a link"),
-        ({"su": ("setuid",)}, "su runs as somebody else"),
+        ({"a": {"pipe": ("fifo",)}}, "a/pipe is not a file, a folder or a link"),
+        ({"su": ("setuid",)}, "su runs as another user"),
         ({"new\nline": ("link", "/etc/passwd")}, r"new\nline is a link to /etc/passwd"),
     ],
 )

@@ -333,7 +333,7 @@ def test_a_script_that_hangs_at_its_checkpoint_is_ended_after_its_grace(gpq: Gpq
     detail = daemon.detail(int(job))
     assert detail.job.state == "running"
     said = gpq("cancel", job)
-    assert (said.returncode, said.stdout) == (0, f"job {job} cancelled: no process is left\n"), said
+    assert (said.returncode, said.stdout) == (0, f"job {job} cancelled: every process is gone\n"), said
     assert daemon.state(int(job)) == "cancelled"
     assert gpq("nodes").stdout.count(f"job {job}") == 0
 

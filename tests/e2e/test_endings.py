@@ -154,7 +154,7 @@ def test_one_that_had_finished_at_that_very_moment_is_completed_where_it_says_so
     assert detail.job.state == "completed"
     if said:
         assert outcomes(detail) == ["succeeded (requeue)"]
-        assert detail.notices[-1].endswith(f"it had finished when it was asked to stop: {said}")
+        assert detail.notices[-1].endswith(f"it had finished when gpq asked it to stop: {said}")
         assert any(one.text.endswith(said) for one in detail.history if one.kind == "Succeeded")
     else:
         assert outcomes(detail) == ["exit 0, queued again (requeue)", "succeeded"]

@@ -108,6 +108,6 @@ def test_servers_that_a_firewall_keeps_apart_are_told_and_cost_nothing(pair: Lab
         detail = daemon.detail(job)
         told = "srv-b reaches srv-a, but not the other way round: " + pair["srv-b"].address
         assert told in detail.notices[-1]
-        assert "is there a firewall?" in detail.notices[-1]
+        assert "Is there a firewall?" in detail.notices[-1]
         assert detail.job.state not in ("failed", "completed"), "it has no retries, and needs none"
         assert "it ran" not in daemon.log(job, 1)

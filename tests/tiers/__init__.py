@@ -1,1 +1,1 @@
-"""Which tests run when, and what happens to those that fail: `python -m tests.tiers`, see `docs/internals/tests.md`."""
+"""Which tests run when, and what happens to those that fail: `python -m tests.tiers`, see docs/internals/tests.md."""

@@ -45,7 +45,7 @@ def product(_: Any, device: str) -> str:
     exact = first.double() @ second.double()
     error = float((answer - exact).norm() / exact.norm())
     if not error < TOLERANCE:
-        raise CheckFailed("{}: a product of matrices is off by {:.1e}".format(name, error))
+        raise CheckFailed("{}: a matrix product has an error of {:.1e}".format(name, error))
     return "{}: error {:.0e}, first product {:.2f} s".format(name, error, seconds)
 
 
@@ -76,7 +76,7 @@ def _refused(_: Any, names: str, replicas: int) -> str:
         job = gpq.init()
     except gpq.GpqTrainError as refusal:
         return refusal.message
-    raise CheckFailed("it was not refused: the job runs on {}".format(job.device))
+    raise CheckFailed("expected a refusal, but the job runs on {}".format(job.device))
 
 
 def wrong_names(tell: Any, devices: List[str]) -> str:

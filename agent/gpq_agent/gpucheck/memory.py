@@ -29,7 +29,7 @@ def sampled_steps(tell: Any, devices: List[str]) -> str:
     """The peak of memory in steps that are sampled, against the others."""
     enter(devices[0])
     if not torch.cuda.is_available():
-        raise CheckSkipped("needs CUDA, which counts the memory of each step")
+        raise CheckSkipped("needs CUDA to measure the memory of a step")
     training = Training(Plan(batch=64, most=64, width=WIDTH, optimizer="adamw"))
     gradients = sum(item.numel() * item.element_size() for item in training.model.parameters())
     peaks: Dict[bool, int] = {}
@@ -49,9 +49,9 @@ def judged(peaks: Dict[bool, int], gradients: int) -> str:
     """`peaks`: bytes, of steps that were sampled and of others. `gradients`: bytes of all of them.
     Raises CheckFailed."""
     if len(peaks) < 2:
-        raise CheckFailed("no step was sampled, or all were")
+        raise CheckFailed("no step was sampled, or every step was")
     extra = peaks[True] - peaks[False]
-    figure = "{:.0f} MiB beyond the {:.0f} MiB of other steps; the gradients are {:.0f} MiB".format(
+    figure = "{:.0f} MiB more than the {:.0f} MiB of other steps, {:.0f} MiB of gradients".format(
         extra / MIB, peaks[False] / MIB, gradients / MIB
     )
     if extra > COPIES * gradients + WORKSPACE:
@@ -80,9 +80,11 @@ def _starved(_: Any, device: str, folder: str) -> str:
         with contextlib.redirect_stderr(output):
             sys.excepthook(type(error), error, error.__traceback__)
         if not is_out_of_memory(error):
-            raise CheckFailed("not recognised: {}".format(str(error).splitlines()[0])) from error
+            raise CheckFailed(
+                "gpq does not recognise it: {}".format(str(error).splitlines()[0])
+            ) from error
         return output.getvalue()
-    raise CheckFailed("{} bytes were given to a process that may have half of them".format(amount))
+    raise CheckFailed("a process got {} bytes, twice its limit".format(amount))
 
 
 def out_of_memory(tell: Any, devices: List[str]) -> str:
@@ -94,8 +96,8 @@ def out_of_memory(tell: Any, devices: List[str]) -> str:
             (line for line in output.splitlines() if line.startswith("gpq: out of memory")), ""
         )
         if not notice:
-            raise CheckFailed("recognised, but nothing was said of it")
+            raise CheckFailed("gpq recognised it, but printed no notice")
         bound = MemoryRecord(os.path.join(folder)).bound()
     if not bound:
-        raise CheckFailed("nothing is remembered for the next attempt")
+        raise CheckFailed("gpq saved no memory limit for the next attempt")
     return notice[len("gpq: ") :]

@@ -32,10 +32,10 @@ def _raise(words: str) -> None:
 
 
 FAULTS: Dict[str, Callable[[], Any]] = {
-    "raises": lambda: _raise("as asked"),
+    "raises": lambda: _raise("planted"),
     "exits": lambda: sys.exit(3),
     "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "runs out of memory": lambda: _raise("CUDA out of memory, as asked"),
+    "runs out of memory": lambda: _raise("CUDA out of memory, planted"),
 }
 
 
@@ -102,7 +102,7 @@ def _attempt(devices: List[str], most: int, folder: str = "") -> Dict[str, Any]:
     answer, *_ = [child.next(OPEN) for child in children]
     codes = [child.wait(OPEN) for child in children]
     if folder and set(codes) != {TERMINATED}:
-        raise CheckFailed("SIGTERM ended it with exit {}, not {}".format(codes, TERMINATED))
+        raise CheckFailed("after SIGTERM the exit codes are {}, not {}".format(codes, TERMINATED))
     return dict(answer)
 
 
@@ -115,8 +115,8 @@ def gradients(tell: Any, devices: List[str]) -> str:
         answer = _attempt(devices[:2], most)
         figures.append("{} {:.0e}".format(name, answer["worst"]))
         if not answer["worst"] < GRADIENTS:
-            raise CheckFailed("off by {}".format("; ".join(figures)))
-    return "largest relative difference, by {}: {}".format(answer["backend"], ", ".join(figures))
+            raise CheckFailed("errors too large: {}".format("; ".join(figures)))
+    return "largest relative difference with {}: {}".format(answer["backend"], ", ".join(figures))
 
 
 def resize(tell: Any, devices: List[str]) -> str:
@@ -135,7 +135,7 @@ def resize(tell: Any, devices: List[str]) -> str:
     )
     if len(set(indices)) != min(len(indices), EXAMPLES):
         raise CheckFailed(
-            "{} examples were used, {} different ones: {}".format(
+            "{} examples were used, {} of them different: {}".format(
                 len(indices), len(set(indices)), figure
             )
         )
@@ -152,8 +152,8 @@ def failures(tell: Any, devices: List[str]) -> str:
     for name in FAULTS:
         seconds = _until_gone(devices[:2], name)
         late = late or seconds > GONE
-        figures.append("{} {:.1f} s".format(name, seconds))
-    figure = "none is left, where one {}".format(", ".join(figures))
+        figures.append("{}: {:.1f} s".format(name, seconds))
+    figure = "time until both are gone when one {}".format(", ".join(figures))
     if late:
         raise CheckFailed(figure)
     return figure
@@ -211,7 +211,7 @@ def as_a_script(work: Callable[[], None]) -> NoReturn:
 
 def _need_two(devices: List[str]) -> None:
     if len(devices) < 2:
-        raise CheckSkipped("needs two free GPUs, {} is here".format(len(devices)))
+        raise CheckSkipped("needs two free GPUs, found {}".format(len(devices)))
 
 
 def _port() -> int:

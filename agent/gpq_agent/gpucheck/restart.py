@@ -76,7 +76,7 @@ def resume(tell: Any, devices: List[str]) -> str:
         code = stopped_run.wait(PATIENCE)
         if code != 143:
             raise CheckFailed(
-                "SIGTERM at step {} ended it with exit {}, not 143".format(STOP_AT, code)
+                "after SIGTERM at step {} the exit code is {}, not 143".format(STOP_AT, code)
             )
         killed_run = Child(_attempt, devices[0], folder, KILL_AT)
         killed_run.next(PATIENCE)
@@ -88,7 +88,7 @@ def resume(tell: Any, devices: List[str]) -> str:
         or not 0 < end["seen"] < undisturbed_run["seen"]
     ):
         raise CheckFailed(
-            "after the kill {} of {} examples were seen".format(
+            "the attempt after the kill saw {} of {} examples".format(
                 end["seen"], undisturbed_run["seen"]
             )
         )
@@ -97,7 +97,7 @@ def resume(tell: Any, devices: List[str]) -> str:
     )
     deviation = float((weights - reference).norm() / reference.norm())
     figure = (
-        "stopped after {} examples, killed, {} of {} to the end; weights differ by {:.0e}".format(
+        "stopped after {} examples, killed, {} of {} to the end, weights differ by {:.0e}".format(
             pause, end["seen"], undisturbed_run["seen"], deviation
         )
     )
@@ -117,8 +117,8 @@ def phases(tell: Any, devices: List[str]) -> str:
         raise CheckFailed("no first step within {:g} s".format(PATIENCE)) from None
     line = process.stdout.decode("utf-8", "replace").rpartition("gpq:")[2].strip()
     if process.returncode != 0 or not line:
-        message = (
-            process.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
-        )[-1]
+        message = (process.stderr.decode("utf-8", "replace").strip().splitlines() or ["no output"])[
+            -1
+        ]
         raise CheckFailed("exit {}: {}".format(process.returncode, message))
     return line.strip("{}").replace('"', "").replace(",", " s,") + " s"

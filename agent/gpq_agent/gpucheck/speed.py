@@ -157,7 +157,7 @@ def overhead(tell: Any, devices: List[str]) -> str:
     plain_median, under_gpq_median = (statistics.median(row) for row in seconds)
     ratios = sorted(second / first for first, second in zip(*seconds))
     return (
-        "{:.3f} times plain PyTorch ({:.2f} ms against {:.2f} ms a step; quarters of turns {:.3f}"
+        "{:.3f} times plain PyTorch ({:.2f} ms instead of {:.2f} ms per step, quartiles {:.3f}"
         " to {:.3f})".format(
             under_gpq_median / plain_median,
             1e3 * under_gpq_median,

@@ -18,8 +18,8 @@ BY_DESIGN = {
     "publish": "reports",
     "save": "checkpoints",
     "close_epoch": "ends of epochs",
-    "is_refused": "first step in pieces of an epoch",
-    "_compare_notes": "looks for what was forgotten",
+    "is_refused": "first split step of an epoch",
+    "_compare_notes": "checks for forgotten state",
 }
 GRADIENTS = 1e-4  # of single precision, over a few dozen examples
 NOISE = 0.02
@@ -96,13 +96,13 @@ def syncs(tell: Any, devices: List[str], plan: Plan) -> str:
 
         training.run(WARM_UP + STEPS, count)
     designed_syncs, hidden_syncs = sorted_out(stacks[stack_counts[WARM_UP - 1] :])
-    figure = "{} steps, {} of them sampled; by design: {}; in the first {} steps: {}".format(
+    figure = "{} steps ({} sampled), waits by design: {}, in the first {} steps: {}".format(
         STEPS, sum(sampled[WARM_UP:]), _listed(designed_syncs), WARM_UP, stack_counts[WARM_UP - 1]
     )
     if hidden_syncs:
-        raise CheckFailed("the host waits in {}; {}".format(_listed(hidden_syncs), figure))
+        raise CheckFailed("the host waits in {} ({})".format(_listed(hidden_syncs), figure))
     if training.device.type == CPU:
-        raise CheckSkipped("needs CUDA; on the CPU {}".format(figure))
+        raise CheckSkipped("needs CUDA (on the CPU: {})".format(figure))
     return figure
 
 
@@ -111,9 +111,7 @@ def _see_one(device: torch.device) -> None:
     with recorded(device) as stacks:
         torch.ones(1, device=device).item()
     if not stacks:
-        raise CheckFailed(
-            "torch does not tell of an operation that waits: nothing can be said of others"
-        )
+        raise CheckFailed("torch does not report a wait that was planted, so it may miss others")
 
 
 def sgd_syncs(tell: Any, devices: List[str]) -> str:
@@ -186,10 +184,10 @@ def gradients(tell: Any, devices: List[str]) -> str:
     ):
         result = Child(_gradients, devices[0], weighed, most).next(60.0)
         if result["pieces"] < 2:
-            raise CheckFailed("{}: no step was made in pieces, so nothing was tried".format(name))
+            raise CheckFailed("{}: no step was split, so nothing was checked".format(name))
         figures.append("{} {:.0e}".format(name, result["worst"]))
         if not result["worst"] < GRADIENTS:
-            raise CheckFailed("off by {}".format("; ".join(figures)))
+            raise CheckFailed("errors too large: {}".format("; ".join(figures)))
     return "largest relative difference: {}".format(", ".join(figures))
 
 

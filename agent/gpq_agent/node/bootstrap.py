@@ -66,7 +66,7 @@ def main() -> None:
             {
                 "ok": False,
                 "error": message,
-                "hint": "make it writable, and see that the disk is not full",
+                "hint": "make it writable, and check that the disk is not full",
             },
         )
 
@@ -103,7 +103,7 @@ def answer(word: str, fields: Dict[str, object]) -> None:
 def become_agent(word: str, digest: str, arguments: List[str]) -> None:
     if not re.fullmatch("[0-9a-f]{64}", digest):
         raise Refusal(
-            "the daemon named no bundle", "gpq on the daemon's machine is damaged: install it again"
+            "the daemon named no bundle", "gpq on the daemon's machine is damaged: reinstall it"
         )
     home = os.path.expanduser("~")
     store = home
@@ -129,7 +129,7 @@ def private(folder: str) -> None:
         os.mkdir(folder, 0o700)
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise Refusal("{} is not a folder of our own".format(folder), "move it away")
+        raise Refusal("{} is not a folder of your own".format(folder), "move it away")
     if stat.S_IMODE(status.st_mode) & 0o077:
         os.chmod(folder, 0o700)
 
@@ -180,14 +180,14 @@ def install(store: str, target: str, digest: str, archive: bytes) -> None:
         content = b""
     if unpacker.unconsumed_tail or hashlib.sha256(content).hexdigest() != digest:
         raise Refusal(
-            "the agent came damaged",
-            "try again; if it stays so, the connection alters what it carries",
+            "the agent arrived damaged",
+            "try again. If it happens every time, the connection alters data",
         )
     files = json.loads(content.decode("ascii"))
     if any(PATH.fullmatch(path) is None for path in files):
         raise Refusal(
-            "the agent has files that it should not have",
-            "install gpq again on the daemon's machine",
+            "the agent contains unexpected files",
+            "reinstall gpq on the daemon's machine",
         )
     temporary = tempfile.mkdtemp(prefix=".new-", dir=store)
     try:
@@ -206,7 +206,7 @@ def install(store: str, target: str, digest: str, archive: bytes) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
     if digest_of(target) != digest:
         raise Refusal(
-            "{} is not what was written there".format(target), "look at the server's disk"
+            "{} differs from what gpq wrote there".format(target), "check the server's disk"
         )
 
 

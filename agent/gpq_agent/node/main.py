@@ -49,7 +49,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         )
     except (SpoolError, OSError, ValueError) as error:
         hint = getattr(error, "hint", "")
-        sys.stderr.write("{}{}\n".format(error, hint and "; " + hint))
+        sys.stderr.write("{}{}\n".format(error, hint and ": " + hint))
         return 2
     output = os.dup(1)
     os.set_inheritable(output, False)
@@ -62,27 +62,27 @@ def main(arguments: Optional[List[str]] = None) -> int:
 def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m gpq_agent.node", description="gpq's node agent"
+        prog="python -m gpq_agent.node", description="gpq's agent on a server"
     )
     parser.add_argument(
-        "--spool", required=True, help="directory of this node's attempts; made when missing"
+        "--spool", required=True, help="directory of this server's attempts, created if missing"
     )
     parser.add_argument(
-        "--checkpoints", help="where jobs keep checkpoints, when not inside the spool"
+        "--checkpoints", help="where jobs keep checkpoints, if not inside the spool"
     )
     parser.add_argument(
-        "--cores", help="cores that CPU slots share, e.g. 0,1 or 0-7; all by default"
+        "--cores", help="cores that CPU slots share, e.g. 0,1 or 0-7 (default: all)"
     )
     parser.add_argument(
         "--locks",
         default="",
-        help="folder of the GPUs' locks, the same for everybody; {} by default".format(_FOLDERS),
+        help="folder of the GPU locks, the same for every user (default: {})".format(_FOLDERS),
     )
     parser.add_argument(
         "--visible",
         choices=(gpu_names.UUIDS, gpu_names.INDEXES),
         default=gpu_names.UUIDS,
-        help="how jobs find their GPUs named in CUDA_VISIBLE_DEVICES",
+        help="how CUDA_VISIBLE_DEVICES names the GPUs of a job",
     )
     parser.add_argument(
         "--probe-limit", type=float, default=10.0, help="seconds that the GPU driver has to answer"
@@ -95,8 +95,8 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
         type=_slots,
         default=0,
         help=(
-            "N CPU slots instead of GPUs; 0: GPUs only (default); auto: GPUs, or where there are"
-            " none one CPU slot per core"
+            "number of CPU slots instead of GPUs. 0 means GPUs only (default), auto means GPUs, or"
+            " one CPU slot per core if there are none"
         ),
     )
     return parser.parse_args(arguments)

@@ -39,8 +39,8 @@ def untried(version: str) -> str:
     if ".".join(version.split(".")[:2]) in TRIED:
         return ""
     words = (
-        "torch {} was never tried with gpq ({} were): gpq check shows whether this program trains "
-        "the same"
+        "gpq has never been tested with torch {} (only with {}). gpq check shows whether this "
+        "script trains the same"
     )
     return words.format(version.partition("+")[0], ", ".join(TRIED))
 

@@ -17,7 +17,7 @@ from gpq_agent import wire
 PROVEN = "proven"  # the code of a habit that the check found, and its evidence
 INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 MOST_READ = 1 << 26  # bytes of a file
-CURE = "mend the loop (gpq check --last says where it differs), check it again, and submit it anew"
+CURE = "fix the loop (gpq check --last shows where it differs), check it again and resubmit it"
 
 
 class Program(NamedTuple):
@@ -48,20 +48,19 @@ def read(environ: Mapping[str, str], notice: Callable[[str], None]) -> Optional[
     try:
         proof = wire.Proof(**json.loads(text))
     except (ValueError, TypeError):
-        notice("what gpq check found cannot be read: it counts for nothing")
+        notice("the verdict of gpq check cannot be read, so it is ignored")
         return None
     if proof.same and proof.program != program().digest:
         notice(
-            "the script, a module of its own, torch or gpq is not as it was when gpq check found "
-            "shapes that train the same. They count for nothing now: check it again, and submit it "
-            "anew"
+            "the script, one of its modules, torch or gpq has changed since gpq check found that "
+            "it trains the same. That verdict is ignored: check the script again and resubmit it"
         )
     return proof
 
 
 def habit(proof: wire.Proof) -> wire.Habit:
     """For who is told of freedoms that are lost."""
-    message = "gpq check found that it may train something else ({})".format(proof.message)
+    message = "gpq check found that it may train differently ({})".format(proof.message)
     return wire.Habit(PROVEN, list(proof.lost), message, CURE, PROVEN)
 
 

@@ -10,7 +10,7 @@ import sys
 
 FILES = 9
 COMMAND = 10
-EVERYWHERE = {"--help": ("Show what this command does.", "")}
+EVERYWHERE = {"--help": ("Show the help of this command.", "")}
 Pair = tuple[str, str]  # word, description
 Options = dict[str, tuple[str, str]]  # name -> description, kind of its value
 
@@ -105,7 +105,7 @@ def commands(current: str) -> list[Pair]:
     from gpq.cli.shared.commands import COMMANDS
 
     summaries = [(name, line) for name, (_, line) in COMMANDS.items()]
-    return starting([*summaries, ("--help", "What there is."), ("--version", "")], current)
+    return starting([*summaries, ("--help", "Show all commands."), ("--version", "")], current)
 
 
 def in_group(group: str, words: list[str], shell: str) -> list[Pair] | int:

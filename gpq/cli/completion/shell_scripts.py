@@ -16,9 +16,9 @@ LINES = {
 }
 
 BASH = (
-    rf"""# bash completion of gpq, in every new shell (the package bash-completion is not needed):
+    rf"""# bash completion of gpq. To turn it on in every new shell (bash-completion is not needed):
 #   {LINES["bash"]}
-# In this shell only: source <(gpq completion bash)
+# Only in this shell: source <(gpq completion bash)
 """
     + r"""_gpq() {
     local how=bash gpq=gpq status row
@@ -63,10 +63,10 @@ complete -o nosort -F _gpq gpq 2>/dev/null || complete -F _gpq gpq
 
 ZSH = (
     rf"""#compdef gpq
-# zsh completion of gpq, in every new shell (it must stay behind any other line with compinit,
-# which forgets it):
+# zsh completion of gpq. To turn it on in every new shell (after any line with compinit, which would
+# turn it off again):
 #   {LINES["zsh"]}
-# In this shell only: source <(gpq completion zsh). As a file: gpq completion zsh > _gpq, in a
+# Only in this shell: source <(gpq completion zsh). As a file: gpq completion zsh > _gpq, in a
 # folder of $fpath.
 """
     + r"""_gpq() {

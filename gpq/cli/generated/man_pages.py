@@ -16,25 +16,25 @@ from gpq.cli.app import command
 from gpq.cli.shared.commands import COMMANDS
 
 EXIT_STATUS = (
-    ("0", "It is done."),
+    ("0", "Success."),
     ("1", "Something failed."),
     ("2", "The command line or the configuration is wrong."),
-    ("3", "No daemon answers."),
+    ("3", "The daemon does not answer."),
     ("4", "There is no such job or server."),
-    ("5", "Refused: understood, possible in principle, and not done."),
-    ("124", "The time of `gpq wait --timeout` was over."),
+    ("5", "Refused: gpq understood the request but did not do it."),
+    ("124", "A --timeout ran out."),
     ("130", "Ctrl-C."),
 )
 ENVIRONMENT = (
-    ("GPQ_CONFIG", "The configuration file, instead of $XDG_CONFIG_HOME/gpq/config.toml."),
-    ("GPQ_HOME", "The state directory, instead of $XDG_STATE_HOME/gpq."),
-    ("NO_COLOR", "No colours, if it is set."),
+    ("GPQ_CONFIG", "The configuration file. Default: $XDG_CONFIG_HOME/gpq/config.toml."),
+    ("GPQ_HOME", "The state directory. Default: $XDG_STATE_HOME/gpq."),
+    ("NO_COLOR", "Set it to turn colours off."),
 )
 ESCAPES = str.maketrans(
     {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti"}
 )
 OWN_CODE = (
-    "`gpq wait` and `gpq submit --wait` exit with the job's own code, 128 + n where signal n"
+    "`gpq wait` and `gpq submit --wait` exit with the job's own code, or 128 + n if signal n"
     " ended it."
 )
 
@@ -55,9 +55,9 @@ def overview() -> str:
         r"\fICOMMAND\fR [\fIoptions\fR]",
         ".SH DESCRIPTION",
         _text(
-            "Queues jobs across the GPUs of a few servers that are reached by ssh, and decides who"
-            " gets which of them, with which batch size, again and again while jobs run. A daemon"
-            " of your own does that; any command starts it."
+            "gpq queues jobs on the GPUs of servers that it reaches by ssh. It decides which job"
+            " gets which GPUs and which batch size, and adjusts both while jobs run. Your own"
+            " daemon does this, and any command starts it."
         ),
         ".SH COMMANDS",
     ]

@@ -1,8 +1,8 @@
-"""Reads the commands from the typer apps: the table for the README, and the grammar that completion
+"""Reads the commands from the typer apps: the page of commands, and the grammar that completion
 works from.
 
-`python -m gpq.cli.generated.reference` prints the table; with `--write`, in the root of the
-repository, everything made from the commands is written anew: the table in README.md, completions/,
+`python -m gpq.cli.generated.reference` prints the table of commands. With `--write`, in the root of
+the repository, it writes everything that is made from the commands: docs/commands.md, completions/,
 gpq/man/, gpq/options/completion_data.py, gpq/schemas/, and the modules of the options of `gpq
 submit`.
 """
@@ -16,13 +16,12 @@ from typing import Any
 
 from gpq.cli.app import command
 from gpq.cli.completion.shell_scripts import SCRIPTS
-from gpq.cli.generated import schemas, submit_modules
+from gpq.cli.generated import command_page, page_tables, schemas, submit_modules
 from gpq.cli.generated.man_pages import pages
 from gpq.cli.shared.commands import COMMANDS
 from gpq.outward import WORDS
 from gpq.policies.registry import POLICIES
 
-BEGIN, END = "<!-- commands: python -m gpq.cli.generated.reference -->", "<!-- /commands -->"
 KINDS = {
     "JOB": "jobs",
     "JOB[:ok|any|notok": "jobs",
@@ -60,25 +59,6 @@ def leaves() -> Iterator[tuple[str, Any]]:
             yield name, typer_command
         else:
             yield from ((f"{name} {subcommand}", inner[subcommand]) for subcommand in inner)
-
-
-def table() -> str:
-    """The commands in Markdown: usage and first line of the help."""
-    rows = ["| command | does |", "|---|---|"]
-    for path, typer_command in leaves():
-        paragraph = (typer_command.help or "").strip().partition("\n\n")[0]
-        line = " ".join(paragraph.split()).rstrip(".").replace("|", "\\|")
-        rows.append(f"| `gpq {path}{_arguments(typer_command)}` | {line} |")
-    return "\n".join(rows) + "\n"
-
-
-def _arguments(typer_command: Any) -> str:
-    names = [
-        str(parameter.metavar or parameter.name).replace("|", "\\|")
-        for parameter in typer_command.params
-        if parameter.param_type_name == "argument"
-    ]
-    return "".join(f" {name}" for name in names)
 
 
 def grammar() -> str:
@@ -162,21 +142,19 @@ def documents() -> dict[str, str]:
     """Path in the repository -> what it is to hold, for all that is made from the commands."""
     texts = {f"completions/gpq.{shell}": script for shell, script in SCRIPTS.items()}
     texts |= {f"gpq/man/{name}": text for name, text in pages().items()}
-    with open("README.md", encoding="utf-8") as stream:
-        head, begin, tail = stream.read().partition(BEGIN)
-    _, end, tail = tail.partition(END)
     return {
         **texts,
         **schemas.files(),
         **submit_modules.modules(),
+        **page_tables.pages(),
         "gpq/options/completion_data.py": grammar(),
-        "README.md": f"{head}{begin}\n{table()}{end}{tail}",
+        "docs/commands.md": command_page.page(list(leaves())),
     }
 
 
 def main(argv: list[str]) -> int:
     if argv != ["--write"]:
-        sys.stdout.write(table())
+        sys.stdout.write(command_page.table(list(leaves())))
         return 0
     for path, text in documents().items():
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)

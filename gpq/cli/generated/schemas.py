@@ -65,8 +65,8 @@ PRINTED: dict[str, tuple[type, ...]] = {
 STREAMS = frozenset({"logs"})  # JSON Lines: the schema is that of one line
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 RULE = (
-    "Fields may be added at any time: ignore those that you do not know. `schema` grows when a"
-    " field changes its meaning or goes. Stamps are UTC in ISO 8601; durations are seconds."
+    "gpq may add fields at any time, so ignore fields that you do not know. `schema` increases when"
+    " a field is removed or changes its meaning. Times are UTC in ISO 8601. Durations are seconds."
 )
 
 

@@ -77,8 +77,8 @@ def _program() -> str:
         if executable and "Task Spooler" in _ask(executable, "-V", check=False):
             return executable
     raise NotFound(
-        "there is no task-spooler here",
-        "tsp or ts has to be in PATH, on the machine that has its queue",
+        "task-spooler is not installed here",
+        "run this on the machine with its queue, with tsp or ts in PATH",
     )
 
 
@@ -93,15 +93,17 @@ def _socket_of(env: Mapping[str, str]) -> str:
 
 def _alive(path: str) -> None:
     """Raises NotFound unless a server listens: to ask without one would start it."""
-    hint = "TS_SOCKET names the socket of another; a queue ends with its server"
+    hint = "set TS_SOCKET if it uses another socket"
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise NotFound(f"no task-spooler runs: {path} is no socket", hint)
+            raise NotFound(f"task-spooler does not run: {path} is not a socket", hint)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(PATIENCE)
             probe.connect(path)
     except OSError as error:
-        raise NotFound(f"no task-spooler runs at {path}: {error.strerror or error}", hint) from None
+        raise NotFound(
+            f"task-spooler does not run at {path}: {error.strerror or error}", hint
+        ) from None
 
 
 def _ask(program: str, *words: str, check: bool = True) -> str:
@@ -115,11 +117,12 @@ def _ask(program: str, *words: str, check: bool = True) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise GpqError(
-            f"{program} {' '.join(words)} does not answer: {error}", "try it by hand"
+            f"{program} {' '.join(words)} does not answer: {error}", "try this command by hand"
         ) from None
     if check and result.returncode != 0:
         raise GpqError(
-            f"{program} {' '.join(words)} ended with {result.returncode}", "try it by hand"
+            f"{program} {' '.join(words)} failed with exit code {result.returncode}",
+            "try this command by hand",
         )
     return result.stdout.decode("utf-8", "surrogateescape")
 
@@ -127,7 +130,9 @@ def _ask(program: str, *words: str, check: bool = True) -> str:
 def _details(program: str, number: int) -> Waiting:
     match = DETAILS.search(_ask(program, "-i", str(number)))
     if match is None:
-        raise GpqError(f"{program} -i {number} is not understood", "is it task-spooler 1.0?")
+        raise GpqError(
+            f"cannot read the output of {program} -i {number}", "gpq knows task-spooler 1.0"
+        )
     text, after = match[1], None
     if depends := DEPENDS.fullmatch(text):
         after, text = int(depends[1]) if depends[1] else number - 1, depends[2]

@@ -15,8 +15,9 @@ requeue = frame()
 
 @hold.command("hold")
 def _hold(jobs: Jobs, json: Json = False) -> int:
-    """Keep jobs from running until they are released. One that runs and can checkpoint is stopped
-    first.
+    """Keep jobs from starting until you release them.
+
+    A running job that can save a checkpoint is stopped first.
 
     \b
     Example:
@@ -27,7 +28,7 @@ def _hold(jobs: Jobs, json: Json = False) -> int:
 
 @release.command("release")
 def _release(jobs: Jobs, json: Json = False) -> int:
-    """Let held jobs run.
+    """Let held jobs start.
 
     \b
     Example:
@@ -38,8 +39,9 @@ def _release(jobs: Jobs, json: Json = False) -> int:
 
 @requeue.command("requeue")
 def _requeue(jobs: Jobs, json: Json = False) -> int:
-    """Stop running jobs and queue them again; they go on from their checkpoints where they make
-    any.
+    """Stop running jobs and queue them again.
+
+    Jobs that save checkpoints resume from them.
 
     \b
     Example:

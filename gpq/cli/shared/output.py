@@ -27,7 +27,7 @@ def note(*lines: str) -> None:
 
 @contextlib.contextmanager
 def on_interrupt(*lines: str) -> Iterator[None]:
-    """Ctrl-C is answered with what goes on without this command."""
+    """On Ctrl-C, say what continues without this command."""
     try:
         yield
     except KeyboardInterrupt:

@@ -16,18 +16,22 @@ class ColorChoice(str, Enum):
     never = "never"
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON only, as the daemon answered.")]
+Json = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 Color = Annotated[
     ColorChoice,
     typer.Option(
-        "--color", metavar="auto|always|never", help="auto: on a terminal, unless NO_COLOR is set."
+        "--color",
+        metavar="auto|always|never",
+        help="auto: colours on a terminal, unless NO_COLOR is set.",
     ),
 ]
 Jobs = Annotated[
     list[str],
-    typer.Argument(metavar="JOB...", help="Ids (42), ranges (3-7,9), names, @ for the last, all."),
+    typer.Argument(
+        metavar="JOB...", help="Ids (42), ranges (3-7,9), names, @ for the last job, or all."
+    ),
 ]
-Job = Annotated[str, typer.Argument(metavar="JOB", help="An id, a name, or @ for the last.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="An id, a name, or @ for the last job.")]
 
 
 HELP: dict[str, Any] = {"help_option_names": ["--help", "-h"], "max_content_width": 100}

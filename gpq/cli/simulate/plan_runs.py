@@ -69,7 +69,7 @@ def policies(text: str) -> list[str]:
     """`goodput,pollux`, each once."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise UsageError("--policy names no policy", "write for example --policy goodput,fifo")
+        raise UsageError("--policy names no policy", "for example: --policy goodput,fifo")
     for name in names:
         entry(name)
     return names
@@ -80,7 +80,7 @@ def seeds(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         raise UsageError(
-            f"--seed {text} is no whole number or list of them", "write for example --seed 0,1,2"
+            f"invalid --seed {text!r}: expected whole numbers", "for example: --seed 0,1,2"
         )
     return list(dict.fromkeys(map(int, parts)))
 
@@ -93,7 +93,9 @@ def within(
         low = f"above {least:g}" if above else f"at least {least:g}"
         raise UsageError(
             f"{option} {value:g} is out of range",
-            low if math.isinf(most) else f"{low}, at most {most:g}",
+            f"use a number {low}"
+            if math.isinf(most)
+            else f"use a number {low} and at most {most:g}",
         )
     return value
 
@@ -106,12 +108,10 @@ def settings(words: Sequence[str]) -> Config:
     for word in words:
         key, separator, value = word.partition("=")
         if key in OWN_OPTION:
-            raise UsageError(
-                f"--set {word}: {key} has an option of its own", f"use {OWN_OPTION[key]}"
-            )
+            raise UsageError(f"--set {word}: {key} has its own option", f"use {OWN_OPTION[key]}")
         if key not in names:
             raise UsageError(
-                f"--set {word}: there is no setting {key!r}", f"there are {', '.join(names)}"
+                f"--set {word}: there is no setting {key!r}", f"the settings are {', '.join(names)}"
             )
         values[key] = _setting(kinds[key], value, word) if separator else _wrong(word)
         if kinds[key] is not bool:
@@ -122,7 +122,7 @@ def settings(words: Sequence[str]) -> Config:
 def _setting(kind: type, value: str, word: str) -> float | int | bool:
     if kind is bool:
         switch = WORDS.get(value.lower())
-        return _wrong(word, "write on or off") if switch is None else switch
+        return _wrong(word, "use on or off") if switch is None else switch
     try:
         number = float(value)
     except ValueError:
@@ -130,9 +130,9 @@ def _setting(kind: type, value: str, word: str) -> float | int | bool:
     return number if math.isfinite(number) else _wrong(word)
 
 
-def _wrong(word: str, hint: str = "write a number") -> bool:
+def _wrong(word: str, hint: str = "use a number") -> bool:
     raise UsageError(
-        f"--set {word}: no value that fits",
+        f"--set {word}: invalid value",
         f"{hint}, as in --set fairness_power=0.25 --set use_length=off",
     )
 
@@ -142,12 +142,12 @@ def published(paths: Sequence[str], traces: str, sia: bool, restart: float | Non
     if not paths:
         raise UsageError(
             "there is no workload to simulate",
-            "name a CSV file, or use --history for your own jobs",
+            "give a CSV file, or use --history for your own jobs",
         )
     if not traces:
         raise UsageError(
             "a workload needs measurements of its applications",
-            "name their folder with --traces DIR",
+            "give their folder with --traces DIR",
         )
     charges = SIA if sia else OSDI21
     if restart is not None:
@@ -187,8 +187,8 @@ def own_jobs(since: float | None, restart: float | None) -> History:
     if not own_history.replayable:
         raise Refused(
             f"there is no job to replay in {path}:"
-            f" {left_out(own_history) or 'none was submitted in that time'}",
-            "a job must have run; --since 30d reaches further back",
+            f" {left_out(own_history) or 'no job was submitted in that time'}",
+            "only jobs that ran can be replayed. --since 30d looks further back",
         )
     return own_history
 
@@ -211,9 +211,9 @@ def unended(own_history: History) -> str:
     count = len(own_history.unended)
     if not count:
         return ""
-    state = "have not ended: they count as far as they came"
+    state = "have not ended: only their work so far counts"
     if count == 1:
-        state = "has not ended: it counts as far as it came"
+        state = "has not ended: only its work so far counts"
     return f"{_counted(count)} {state} ({_some(own_history.unended)})"
 
 
@@ -258,8 +258,8 @@ def own_cluster() -> Cluster:
         nodes = configured()
     if not nodes:
         raise UsageError(
-            "no daemon runs, and the configuration does not say how many GPUs there are",
-            "say it: --nodes 2x4",
+            "no daemon runs, and the configuration does not give the number of GPUs",
+            "give it: --nodes 2x4",
         )
     return Cluster("own", nodes)
 

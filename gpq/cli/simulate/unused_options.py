@@ -50,7 +50,7 @@ def idle(
         *_of_settings(rules, effective_names),
     ]
     remarks = [f"{option} ({reason})" for option, reason in rows]
-    return f"without effect here: {', '.join(remarks)}" if remarks else ""
+    return f"no effect here: {', '.join(remarks)}" if remarks else ""
 
 
 # An option, and why it has no effect.
@@ -59,9 +59,9 @@ Row = tuple[str, str]
 
 def _of_chance(rules: Rules, seeds: Sequence[int], effective_names: set[str]) -> Iterator[Row]:
     if list(seeds) != [0] and not rules.noise and "seed" not in effective_names:
-        yield "--seed", "nothing is drawn without --noise"
+        yield "--seed", "nothing is random without --noise"
     if rules.noise > 0 and "noise" not in effective_names:
-        yield "--noise", "none of these policies looks at measurements"
+        yield "--noise", "none of these policies uses measurements"
 
 
 def _of_knowledge(
@@ -78,7 +78,7 @@ def _of_knowledge(
 
 def _of_clusters(rules: Rules, clusters: Sequence[Cluster]) -> Iterator[Row]:
     if rules.interference > 0 and all(len(cluster.nodes) == 1 for cluster in clusters):
-        yield "--interference", "no job is on several nodes"
+        yield "--interference", "every cluster has only one server"
 
 
 def _of_settings(rules: Rules, effective_names: set[str]) -> Iterator[Row]:

@@ -34,7 +34,7 @@ def run(parsed: submit_words.Parsed) -> int:
     array = request.array
     _print(
         answer,
-        [submitted_line(answer, array) + (", held: `gpq release` lets it run" if hold else "")],
+        [submitted_line(answer, array) + (", held: `gpq release` lets it start" if hold else "")],
         json=json,
     )
     if wait:
@@ -43,7 +43,7 @@ def run(parsed: submit_words.Parsed) -> int:
 
         what = "array" if array is not None else "job"
         with output.on_interrupt(
-            f"{what} {answer.id} stays queued or runs on: `gpq cancel {answer.id}` stops it"
+            f"{what} {answer.id} stays queued or keeps running: `gpq cancel {answer.id}` stops it"
         ):
             return until_ended([str(answer.id)], None, quiet=json, say_why=True)
     return 0
@@ -57,8 +57,8 @@ def late(parsed: submit_words.Parsed) -> list[str]:
     if parsed.black_box:
         if words and words[0] in BY_WORD:
             raise UsageError(
-                f"{words[0]} stands after `--`, where the command begins",
-                "gpq's own options stand before `--`",
+                f"{words[0]} is after `--`, where the command begins",
+                "put gpq's options before `--`",
             )
         words = [word for word in words if word not in job_spec.OF_SCRIPTS]
     misplaced = dict.fromkeys(name for name in words[1:] if name[:2] == "--" and name in BY_WORD)
@@ -67,10 +67,10 @@ def late(parsed: submit_words.Parsed) -> list[str]:
     where, whom, before = (
         ("`--`", "the command", "`--`") if parsed.black_box else ("the script", "it", "it")
     )
-    stand, go = ("stand", "go") if len(misplaced) > 1 else ("stands", "goes")
+    are, go = ("are", "go") if len(misplaced) > 1 else ("is", "goes")
     return [
-        f"{', '.join(misplaced)} {stand} after {where} and so {go} to {whom}: gpq's own options"
-        f" stand before {before}"
+        f"{', '.join(misplaced)} {are} after {where} and so {go} to {whom}:"
+        f" put gpq's options before {before}"
     ]
 
 

@@ -54,7 +54,7 @@ class Deeds:
             self._send(
                 requests.Hold([str(job.id)]),
                 job_answers.Changed,
-                lambda answer: _changed(answer, "is to be held"),
+                lambda answer: _changed(answer, "will be held"),
             )
 
     def prioritise(self, job: JobView, step: int) -> None:
@@ -117,22 +117,22 @@ class Deeds:
 
 def sentence(error: GpqError) -> str:
     """What is so, then what to do."""
-    return f"{error.message}; {error.hint}" if error.hint else error.message
+    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def _cancelled(answer: job_answers.CancelResult) -> str:
     for job, why in answer.waiting.items():
-        return f"job {job}: the order waits for its server ({why})"
+        return f"job {job} will be cancelled when its server answers ({why})"
     for job, nodes in answer.given_up.items():
         return (
-            f"job {job} given up: nothing is known of its processes on {', '.join(nodes)}, taken"
-            " out of gpq"
+            f"job {job} given up: gpq does not know whether its processes still run on"
+            f" {', '.join(nodes)}, because that server was removed from gpq"
         )
     if answer.remaining:
         return _being_cancelled(answer.remaining[0])
     if answer.cancelled:
-        return f"job {answer.cancelled[0]} cancelled: no process is left"
-    return "it had ended: nothing to cancel"
+        return f"job {answer.cancelled[0]} cancelled: every process is gone"
+    return "it had already ended: nothing to cancel"
 
 
 def _being_cancelled(job: int) -> str:
@@ -143,5 +143,5 @@ def _changed(answer: job_answers.Changed, outcome: str) -> str:
     if answer.messages:
         return answer.messages[0]
     if answer.jobs:
-        return "; ".join([f"job {answer.jobs[0]} {outcome}", *answer.warnings])
-    return "; ".join(answer.unchanged) or "nothing changed"
+        return ", ".join([f"job {answer.jobs[0]} {outcome}", *answer.warnings])
+    return ", ".join(answer.unchanged) or "nothing changed"

@@ -224,7 +224,7 @@ class Browser:
     def _cancel(self) -> None:
         job = self._current_job()
         if job is not None and job.state in ENDED:
-            self._deeds.say(f"job {job.id} has ended ({job.state}): there is nothing to cancel")
+            self._deeds.say(f"job {job.id} has already ended ({job.state})")
         else:
             self._cancel_candidate = job
 

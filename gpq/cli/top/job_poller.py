@@ -76,7 +76,7 @@ class Log:
             data = data.partition(b"\n")[2]
         if chunk.skipped:
             self._write(
-                ("\n" if self._open_line else "") + "--- left out: the log is over its limit ---\n"
+                ("\n" if self._open_line else "") + "--- left out: the log exceeded its limit ---\n"
             )
         self._offset = chunk.offset
         self._write(self._filter.feed(data))

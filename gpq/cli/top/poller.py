@@ -25,7 +25,9 @@ def parse_filter(text: str) -> tuple[list[str], list[str]]:
     try:
         words = shlex.split(text)
     except ValueError:
-        raise UsageError(f"`{text[:80]}`: a quote is not closed", "/ changes the filter") from None
+        raise UsageError(
+            f"`{text[:80]}`: a quote is not closed", "press / to change the filter"
+        ) from None
     query = [word for word in words if is_query(word)]
     return [word for word in words if word not in query], [shlex.quote(word) for word in query]
 

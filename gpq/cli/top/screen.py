@@ -208,6 +208,6 @@ def _describe() -> None:
             os.environ["TERM"] = name
             return
     raise GpqError(
-        f"no description of the terminal `{os.environ.get('TERM', '')}` is installed here",
-        "`gpq top --once` needs none",
+        f"this machine does not know the terminal `{os.environ.get('TERM', '')}`",
+        "use `gpq top --once`, or set TERM",
     )

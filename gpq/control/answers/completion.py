@@ -165,7 +165,7 @@ def _meaning(targets: Sequence[Job], namesakes: Sequence[Job], command: str) -> 
     description = f"{newest.id} {newest.state}"
     if len(namesakes) == 1:
         return description
-    return f"{description}; {len(namesakes)} jobs have this name: {_listed(namesakes)}"
+    return f"{description}, {len(namesakes)} jobs have this name: {_listed(namesakes)}"
 
 
 def _listed(jobs: Sequence[Job]) -> str:

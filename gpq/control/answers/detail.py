@@ -251,9 +251,9 @@ def _after(job: Job) -> list[str]:
     """What to do about a job that ended otherwise than it was meant to."""
     if job.state not in (JobState.FAILED, JobState.TIMEOUT):
         return []
-    cure = f"`gpq requeue {job.id}` submits it again, once that is mended"
+    cure = f"`gpq requeue {job.id}` submits it again after you have fixed that"
     if job.state is JobState.TIMEOUT:
         cure = "submit it with a longer --time"
     if job.first_started_at is None:
         return [cure]
-    return [f"`gpq logs {job.id}` shows what it said last", cure]
+    return [f"`gpq logs {job.id}` shows its last output", cure]

@@ -32,7 +32,7 @@ def _node(snapshot: Snapshot, node: Node, holders: Holders, now: Seconds) -> Nod
     return NodeView(
         name=str(node.id),
         state=node_word(snapshot, node, now),
-        reason="; ".join(filter(None, (_reason(node, now), _drain_note(snapshot, node)))),
+        reason=", ".join(filter(None, (_reason(node, now), _drain_note(snapshot, node)))),
         cores=node.cores,
         memory_mib=node.memory_mib,
         seen_seconds=_age(node.seen_at, now) or 0.0,
@@ -48,7 +48,7 @@ def _node(snapshot: Snapshot, node: Node, holders: Holders, now: Seconds) -> Nod
 
 def _reason(node: Node, now: Seconds) -> str:
     if is_connecting(node, now):
-        return "being reached for the first time since the daemon's start"
+        return "gpq is connecting for the first time since the daemon started"
     return node.reason
 
 

@@ -134,15 +134,15 @@ def parse(words: Sequence[str]) -> Query:
     for word in _split(words):
         match = TERM.fullmatch(word)
         if not match:
-            raise UsageError(f"`{word[:80]}` is no condition", EXAMPLE)
+            raise UsageError(f"`{word[:80]}` is not a condition", EXAMPLE)
         field, sign, value = match[1].lower(), match[2], match[3]
         if not value:
-            raise UsageError(f"`{word[:80]}` asks for nothing", EXAMPLE)
+            raise UsageError(f"`{word[:80]}` has no value", EXAMPLE)
         if field == "sort" and sign == "=":
             order += [_order(key) for key in value.split(",")]
         elif field == "limit" and sign == "=":
             if not re.fullmatch(r"[1-9]\d{0,8}", value):
-                raise UsageError(f"`{word[:80]}` is no number of jobs", "e.g. limit=10")
+                raise UsageError(f"`{word[:80]}` is not a number of jobs", "e.g. limit=10")
             limit = int(value)
         else:
             terms.append(_term(field, sign, value))
@@ -153,7 +153,7 @@ def _split(words: Sequence[str]) -> list[str]:
     try:
         return [part for word in words for part in shlex.split(word)]
     except ValueError:
-        raise UsageError(f"`{' '.join(words)[:80]}`: a quote is not closed", EXAMPLE) from None
+        raise UsageError(f"`{' '.join(words)[:80]}`: a quote has no end", EXAMPLE) from None
 
 
 def _order(text: str) -> tuple[str, bool]:
@@ -176,7 +176,7 @@ def _term(field: str, sign: str, value: str) -> Term:
 def _check_text_sign(field: str, sign: str, value: str) -> None:
     if sign in COMPARISONS:
         raise UsageError(
-            f"{field}{sign}: {field} is text", f"= != ~ and !~ compare text: {field}~{value}"
+            f"{field}{sign}: {field} is text", f"compare text with = != ~ or !~: {field}~{value}"
         )
 
 
@@ -184,7 +184,7 @@ def _check_numbers(field: str, sign: str, value: str, operands: Sequence[str]) -
     if sign in ("~", "!~"):
         raise UsageError(
             f"{field}{sign}: {field} is a number",
-            f"= != < > <= >= compare numbers: {field}={value}",
+            f"compare numbers with = != < > <= or >=: {field}={value}",
         )
     for operand in operands:
         _number(field, operand)
@@ -193,7 +193,7 @@ def _check_numbers(field: str, sign: str, value: str, operands: Sequence[str]) -
 def _check_states(states: Sequence[str]) -> None:
     for state in states:
         if state not in set(JobState):
-            raise UsageError(f"unknown state `{state[:40]}`", f"known are {', '.join(JobState)}")
+            raise UsageError(f"unknown state `{state[:40]}`", f"use one of {', '.join(JobState)}")
 
 
 def _known(field: str, fields: Sequence[str]) -> str:
@@ -202,7 +202,7 @@ def _known(field: str, fields: Sequence[str]) -> str:
         hint = (
             f"did you mean {' or '.join(suggestions)}?"
             if suggestions
-            else f"there are {', '.join(fields)}"
+            else f"jobs have {', '.join(fields)}"
         )
         raise UsageError(f"jobs have no `{field[:40]}`", hint)
     return field
@@ -213,5 +213,5 @@ def _number(field: str, text: str) -> float:
     match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([smhd%]?)", text)
     if not match or (match[2] in UNITS) is not (field in SPANS):
         example = f"{field}>2h" if field in SPANS else f"{field}>1"
-        raise UsageError(f"{field} and `{text[:40]}` cannot be compared", f"e.g. {example}")
+        raise UsageError(f"{field} cannot be compared with `{text[:40]}`", f"e.g. {example}")
     return float(match[1]) * FACTORS[match[2]]

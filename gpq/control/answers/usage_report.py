@@ -33,7 +33,7 @@ def report(
     UsageError."""
     if request.by not in reports.BY:
         raise UsageError(
-            f"there is no report by {request.by}", f"known are {', '.join(reports.BY)}"
+            f"there is no report by {request.by}", f"use one of {', '.join(reports.BY)}"
         )
     check_moments(request)
     records = {**_live_records(snapshot, now), **_ended_records(request, past)}

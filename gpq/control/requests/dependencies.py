@@ -14,7 +14,7 @@ from gpq.errors import Refused, UsageError
 from gpq.ports import History
 
 MOST = 1000
-EXAMPLE = "e.g. --after 12, --after 12:any,13:notok; ok is the default"
+EXAMPLE = "e.g. --after 12 or --after 12:any,13:notok (ok is the default)"
 Past = Callable[[Sequence[JobId]], Iterable[Job]]
 
 
@@ -29,14 +29,15 @@ def dependencies(words: Sequence[str], snapshot: Snapshot, past: History) -> tup
         conditions.update(dict.fromkeys(_conditions(word, snapshot, past)))
     if len(conditions) > MOST:
         raise UsageError(
-            f"--after names {len(conditions)} jobs, and can name {MOST}",
-            "submit one job after those, and wait for it",
+            f"--after names {len(conditions)} jobs, but can name only {MOST}",
+            "submit one job that waits for those, and wait for that one",
         )
     names = [dependency.job for dependency in conditions]
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate is not None:
         raise UsageError(
-            f"--after names job {duplicate} twice, with different conditions", "`any` is both"
+            f"--after names job {duplicate} twice, with different conditions",
+            "use `any` to allow both",
         )
     return tuple(sorted(conditions, key=lambda dependency: dependency.job))
 
@@ -45,9 +46,9 @@ def _conditions(word: str, snapshot: Snapshot, past: History) -> list[Dependency
     """Those of one word: `12`, `13:notok`, `3-7:any`. Raises UsageError and NotFound."""
     selector, separator, outcome = word.partition(":")
     if not selector or (separator and outcome not in set(On)):
-        raise UsageError(f"--after {word}: no such condition", f"ok, notok or any: {EXAMPLE}")
+        raise UsageError(f"--after {word}: no such condition", f"use ok, notok or any, {EXAMPLE}")
     if selector == "all":
-        raise UsageError("--after all: which ones?", "name them, or the array that they are of")
+        raise UsageError("--after cannot be `all`", "name the jobs, or their array")
     return [Dependency(name, On(outcome or On.OK)) for name in resolve([selector], snapshot, past)]
 
 
@@ -82,7 +83,7 @@ def refuse_circle(job: Job, awaits: Sequence[Dependency], snapshot: Snapshot) ->
         name = queue.pop()
         if name == job.id:
             raise Refused(
-                f"job {job.id} would wait for itself", "`gpq show` says what waits for what"
+                f"job {job.id} would wait for itself", "`gpq show` shows which jobs wait for which"
             )
         predecessor = snapshot.jobs.get(name)
         if predecessor is not None and name not in visited_ids:

@@ -20,7 +20,7 @@ def known(snapshot: Snapshot, name: str) -> NodeId:
     node = NodeId(name)
     if node not in snapshot.nodes:
         node_names = ", ".join(sorted(snapshot.nodes)) or "none has answered yet"
-        raise NotFound(f"there is no server `{name}`", f"there is: {node_names}")
+        raise NotFound(f"there is no server `{name}`", f"known servers: {node_names}")
     return node
 
 
@@ -32,7 +32,8 @@ def drain(
     node = known(snapshot, name)
     if len(reason) > MAX_REASON or any(not sign.isprintable() for sign in reason):
         raise UsageError(
-            f"--reason is one line of at most {MAX_REASON} characters", "e.g. --reason 'new driver'"
+            f"--reason must be one line of at most {MAX_REASON} characters",
+            "e.g. --reason 'new driver'",
         )
     old_reason = snapshot.drained.get(node)
     new_reason = reason or old_reason or ""

@@ -48,7 +48,8 @@ def cancel(snapshot: Snapshot, jobs: Iterable[JobId], now: Seconds, by: str) -> 
 def _refuse_while_ending(job: Job) -> None:
     if job.wish is DesiredState.CANCEL:
         raise Refused(
-            f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended"
+            f"job {job.id} is being cancelled",
+            f"when it has ended, `gpq requeue {job.id}` submits it again",
         )
 
 
@@ -56,10 +57,10 @@ def hold(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a running job that would lose its work."""
     _refuse_while_ending(job)
     if job.wish is DesiredState.HOLD:
-        return f"job {job.id} is held already"
+        return f"job {job.id} is already held"
     if job.state in HOLDS_DEVICES and not job.resumable:
         raise Refused(
-            f"job {job.id} runs, and {_immovable(job)}",
+            f"job {job.id} is running, and {_immovable(job)}",
             _once_declared(job) or f"`gpq cancel {job.id}` ends it",
         )
     return HoldAsked(now, job.id, by)
@@ -77,14 +78,14 @@ def requeue(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a running job that would lose its work."""
     _refuse_while_ending(job)
     if job.state is JobState.PENDING and job.wish is DesiredState.RUN:
-        return f"job {job.id} is in the queue already"
+        return f"job {job.id} is already in the queue"
     if job.wish is DesiredState.REQUEUE and job.state in HOLDS_DEVICES:
-        return f"job {job.id} is being requeued already"
+        return f"job {job.id} is already being requeued"
     if job.state in HOLDS_DEVICES and not job.resumable:
         raise Refused(
-            f"job {job.id} runs, and {_immovable(job)}",
+            f"job {job.id} is running, and {_immovable(job)}",
             _once_declared(job)
-            or f"`gpq cancel {job.id}`, then `gpq requeue {job.id}`: from its start",
+            or f"`gpq cancel {job.id}`, then `gpq requeue {job.id}`: it starts from the beginning",
         )
     return RequeueAsked(now, job.id, by)
 
@@ -104,15 +105,15 @@ def _once_declared(job: Job) -> str:
     if not undeclared(job):
         return ""
     return (
-        "wait until it has taken its first steps, if it uses gpq's library; else `gpq cancel"
-        f" {job.id}` ends it"
+        f"if it uses gpq's library, wait for its first steps. Otherwise `gpq cancel {job.id}` ends"
+        " it"
     )
 
 
 def _immovable(job: Job) -> str:
     if undeclared(job):
         return "its script has not declared itself to gpq yet, so stopping it would lose its work"
-    return "it cannot be stopped and started again without losing its work"
+    return "it cannot stop and restart without losing its work"
 
 
 def changes(
@@ -143,9 +144,7 @@ def changes(
             elif judge is requeue and name in ended_by_id:
                 verdict = Submitted(now, JobId(next_id), _alone(ended_by_id[name].spec))
                 next_id += 1
-                unchanged.append(
-                    f"job {name} has ended; it is submitted again as job {verdict.job}"
-                )
+                unchanged.append(f"job {name} has ended, so gpq submitted it as job {verdict.job}")
             else:
                 raise Refused(f"job {name} has ended", f"`gpq requeue {name}` submits it again")
         except GpqError as error:

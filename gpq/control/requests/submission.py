@@ -62,9 +62,8 @@ def spec_of(
     check_numbers(message)
     if level is not Level.SCRIPT and message.max_gpus not in (0, message.min_gpus):
         raise UsageError(
-            f"--gpus {message.min_gpus}-{message.max_gpus}: a command that is run as it is gets a"
-            " fixed number of GPUs",
-            f"say --gpus {message.min_gpus}, or submit a script that uses gpq_agent.train",
+            f"--gpus {message.min_gpus}-{message.max_gpus}: a command gets a fixed number of GPUs",
+            f"use --gpus {message.min_gpus}, or submit a script that uses gpq_agent.train",
         )
     fields = {
         name: getattr(message, name) for name in message.__struct_fields__ if name not in LATER
@@ -98,7 +97,7 @@ def _level_of(message: SpecMessage) -> Level:
         return Level(message.level)
     except ValueError:
         raise UsageError(
-            f"unknown level `{message.level}`", f"known are {', '.join(Level)}"
+            f"unknown level `{message.level}`", f"use one of {', '.join(Level)}"
         ) from None
 
 
@@ -126,7 +125,7 @@ def _proof_of(message: SpecMessage) -> Proof | None:
         or not short
         or set(proof.same) & set(proof.lost)
     ):
-        raise UsageError("what gpq check found of this job cannot be", "use the gpq command")
+        raise UsageError("invalid result of gpq check for this job", "use the gpq command")
     return Proof(proof.program, tuple(proof.same), tuple(proof.lost), proof.message, proof.at)
 
 
@@ -137,14 +136,14 @@ def _attributes_of(message: SpecMessage) -> Attributes | None:
         return None
     if not 0 <= attributes.umask <= 0o777 or not -20 <= attributes.nice <= 19:
         raise UsageError(
-            f"umask {attributes.umask:o} and niceness {attributes.nice} cannot be",
+            f"invalid umask {attributes.umask:o} or niceness {attributes.nice}",
             "use the gpq command",
         )
     for name, (soft, hard) in attributes.limits.items():
         least, most = (value if value != UNLIMITED else MOST_LIMIT for value in (soft, hard))
         if not RESOURCE.fullmatch(name) or not 0 <= least <= most <= MOST_LIMIT:
             raise UsageError(
-                f"a limit {name!r:.40} of {soft} and {hard} cannot be", "use the gpq command"
+                f"invalid limit {name!r:.40} of {soft} and {hard}", "use the gpq command"
             )
     limits = tuple((name, soft, hard) for name, (soft, hard) in sorted(attributes.limits.items()))
     return Attributes(attributes.umask, attributes.nice, limits)
@@ -251,8 +250,8 @@ def _too_few(spec: JobSpec, servers: int) -> str:
 def _whole_offer(everything: Mapping[NodeId, Sequence[Device]]) -> str:
     if not everything:
         return "no server is configured: see `gpq config show`"
-    offers = (f"{name}: {_offer(devices)}" for name, devices in sorted(everything.items()))
-    return f"there is: {'; '.join(offers)}"
+    offers = (f"{name} has {_offer(devices)}" for name, devices in sorted(everything.items()))
+    return ", ".join(offers)
 
 
 def _suits(device: Device, spec: JobSpec) -> bool:
@@ -271,4 +270,4 @@ def _offer(devices: Sequence[Device]) -> str:
             else f"{device.type} slot"
         )
         kinds[kind] = kinds.get(kind, 0) + 1
-    return ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "nothing"
+    return " and ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "nothing"

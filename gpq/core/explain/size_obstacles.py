@@ -45,7 +45,7 @@ def _no_such_gpu(snapshot: Snapshot, job: Job, silent: list[NodeId]) -> JobReaso
     types = sorted({f"{device.type} {device.memory_mib} MiB" for device in devices})
     request = f"type '{spec.gpu_type}'" if spec.gpu_type else "any type"
     if spec.min_gpu_memory_mib:
-        request += f", {spec.min_gpu_memory_mib} MiB at least"
+        request += f" with at least {spec.min_gpu_memory_mib} MiB"
     return JobReasons(
         reason("no-such-gpu"), (reason("gpus-there-are", request=request, types=types or ["none"]),)
     )

@@ -39,13 +39,13 @@ class Staging:
     note: str = ""  # what it waits for
 
     def __str__(self) -> str:
-        text = f"looks for {self.what}"
+        text = f"about to copy {self.what}"
         if self.total:
-            text = f"brings {self.what}: {size(self.done)} of {size(self.total)}"
+            text = f"copying {self.what}: {size(self.done)} of {size(self.total)}"
         if self.rate:
             text += f", {size(int(self.rate))}/s"
         if self.note:
-            text += f"; {self.note}"
+            text += f" ({self.note})"
         return text
 
 
@@ -121,9 +121,9 @@ def out_of_reach(snapshot: Snapshot, job: Job) -> str:
     node = job.files.node
     holder = snapshot.nodes.get(node)
     if holder is None:
-        condition = "is not in the configuration any more"
+        condition = "is no longer in the configuration"
     elif is_connecting(holder, snapshot.now):
-        condition = "is being connected to"
+        condition = "gpq is connecting to"
     else:
         condition = "does not answer"
     return f"its newest checkpoint is on server {node}, which {condition}"

@@ -61,7 +61,7 @@ def _details(device: Device, now: Seconds) -> Iterator[str]:
     if device.since:
         yield f"for {span(now - device.since)}"
     if device.next_probe:
-        yield f"looked at again in {span(max(device.next_probe - now, 0.0))}"
+        yield f"next check in {span(max(device.next_probe - now, 0.0))}"
 
 
 def out_of_use(snapshot: Snapshot, spec: JobSpec) -> list[str]:
@@ -112,23 +112,23 @@ def _answering(snapshot: Snapshot) -> list[Node]:
 
 
 def reservation_line(snapshot: Snapshot, reservation: Reservation) -> str:
-    """``GPUs 0, 1 of ada are reserved for ana in 40 m, for 2 d (reservation 3)``."""
+    """``GPUs 0, 1 of ada are reserved for ana starting in 40 m, for 2 d (reservation 3)``."""
     node, now = snapshot.nodes.get(reservation.node), snapshot.now
     if owners.is_owners(reservation):
         activity = presence(node) if node is not None else ""
         return (
-            f"server {reservation.node} is {reservation.user}'s, who {activity or 'is there'}, for"
-            f" {span(now - reservation.start)} now"
+            f"server {reservation.node} belongs to {reservation.user}, who"
+            f" {activity or 'is there'} (for {span(now - reservation.start)})"
         )
     verb = "are" if len(reservation.devices) > 1 else "is"
-    whom = "and left alone by gpq"
+    whom = "and kept from gpq"
     if reservation.user:
         whom = f"for {reservation.user}"
     if now >= reservation.start:
         when = f"for another {span(reservation.end - now)}"
     else:
         length = span(reservation.end - reservation.start)
-        when = f"in {span(reservation.start - now)}, for {length}"
+        when = f"starting in {span(reservation.start - now)}, for {length}"
     place = place_of(reservation, node)
     return f"{place} {verb} reserved {whom} {when} (reservation {reservation.id})"
 

@@ -175,7 +175,9 @@ def headline(snapshot: Snapshot, job: Job) -> str:
     ]
     reasons = {fitness.reason for fitness in findings if fitness is not None and not fitness.fit}
     if any(fitness is None for fitness in _asked(snapshot, job)):
-        return "its setup runs" if job.spec.setup else "its environment is checked"
+        if job.spec.setup:
+            return "gpq is running its setup"
+        return "gpq is checking its environment"
     if len(reasons) == 1:
         return f"no server fits: {reasons.pop()}"
     return "no server has its environment"
@@ -200,4 +202,4 @@ def fixes(snapshot: Snapshot, job: Job) -> list[str]:
     repairs = list(dict.fromkeys(fitness.fix for fitness in unfit if fitness.fix))
     if not unfit:
         return []
-    return [*repairs, f"gpq looks again every {UNFIT_FOR:.0f} s"]
+    return [*repairs, f"gpq checks again every {UNFIT_FOR:.0f} s"]

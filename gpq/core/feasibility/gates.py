@@ -123,9 +123,9 @@ def met(dependency: Dependency, state: JobState) -> bool:
 
 def unmet_line(dependency: Dependency, state: JobState) -> str:
     """Why a job that waited for this end will not start by itself."""
-    expected_end = "succeeded" if dependency.on is On.OK else "ended without success"
+    expected_end = "succeeds" if dependency.on is On.OK else "ends without success"
     return (
-        f"job {dependency.job} {_ENDED[state]}, and this one was to start only when it had"
+        f"job {dependency.job} {_ENDED[state]}, but this job starts only if job {dependency.job}"
         f" {expected_end}"
     )
 

@@ -57,8 +57,8 @@ def unused(snapshot: Snapshot, job: Job) -> list[tuple[NodeId, DeviceId, Seconds
 
 
 def line(snapshot: Snapshot, job: Job) -> str:
-    """``does not use GPU 0, 1 of ada, for 40 m now``; "" where it uses all, or that is not
-    known."""
+    """``has not used GPU 0, 1 of ada for 40 m``, or "" if it uses all of them or gpq does not
+    know."""
     idle_devices = unused(snapshot, job)
     if not idle_devices:
         return ""
@@ -71,7 +71,7 @@ def line(snapshot: Snapshot, job: Job) -> str:
     for node, device, _ in idle_devices:
         nodes.setdefault(node, []).append(indices.get((node, device), str(device)))
     where = ", ".join(f"GPU {', '.join(numbers)} of {node}" for node, numbers in nodes.items())
-    return f"does not use {where}, for {span(min(seconds for *_, seconds in idle_devices))} now"
+    return f"has not used {where} for {span(min(seconds for *_, seconds in idle_devices))}"
 
 
 def reclaimed(snapshot: Snapshot) -> list[Idled]:

@@ -62,14 +62,14 @@ class Silence:
     connecting: bool = False
 
     def __str__(self) -> str:
-        noun, be, do = "server", "is", "does"
+        noun, do = "server", "does"
         if len(self.nodes) > 1:
-            noun, be, do = "servers", "are", "do"
+            noun, do = "servers", "do"
         names = ", ".join(self.nodes)
         if self.connecting:
-            return f"not known yet: {noun} {names} {be} being connected to"
+            return f"not known yet: gpq is connecting to {noun} {names}"
         if self.seconds:
-            return f"unknown since {span(self.seconds)}: {noun} {names} {do} not answer"
+            return f"unknown for {span(self.seconds)}: {noun} {names} {do} not answer"
         return f"unknown: {noun} {names} {do} not answer"
 
 

@@ -32,15 +32,15 @@ def must_wait(snapshot: Snapshot, job: Job) -> str:
         return out_of_reach(snapshot, job)
     node, stranger = orphan
     return (
-        f"attempt {stranger.name} of it, which this daemon's database does not know, runs on server"
-        f" {node}"
+        f"server {node} runs its attempt {stranger.name}, which this daemon's database does not"
+        " know"
     )
 
 
 def line(node: NodeId, stranger: Orphan, age: str) -> str:
-    """For the user. `age`: since when, in words."""
+    """A line for the user. `age` says in words how long the attempt has run."""
     pid = f", pid {stranger.pid}" if stranger.pid else ""
     return (
-        f"server {node} runs attempt {stranger.name} (since {age}{pid}), which this daemon's"
-        f" database does not know; it is left alone; its log: {stranger.folder}"
+        f"server {node} runs attempt {stranger.name} (for {age}{pid}), which this daemon's database"
+        f" does not know. gpq leaves it alone. Its log: {stranger.folder}"
     )

@@ -122,7 +122,7 @@ def blamed(job: Job, freedom: str) -> str:
     """``the loop does so (its-code)``: the habits that take this freedom; "" where it is not
     lost."""
     culprits = [habit for habit in job.profile.habits if freedom in habit.freedoms]
-    return "; ".join(
+    return " and ".join(
         f"{habit.message or 'its loop has a habit'} ({_evidence(habit)})" for habit in culprits
     )
 
@@ -134,7 +134,7 @@ def _evidence(habit: Habit) -> str:
 def cures(job: Job, *freedoms: str) -> list[str]:
     """What would give any of these freedoms back, a line a habit."""
     return [
-        f"cure for {habit.code} (takes {', '.join(habit.freedoms)}):"
+        f"fix for {habit.code} (which takes away {', '.join(habit.freedoms)}):"
         f" {habit.cure}{_appeal(job, habit)}"
         for habit in job.profile.habits
         if habit.cure and any(freedom in habit.freedoms for freedom in freedoms)
@@ -144,7 +144,7 @@ def cures(job: Job, *freedoms: str) -> list[str]:
 def _appeal(job: Job, habit: Habit) -> str:
     if not habit.suspected:
         return ""
-    return f"; where that is wrong: gpq edit {job.id} --accept {habit.code}"
+    return f". If gpq is wrong: gpq edit {job.id} --accept {habit.code}"
 
 
 def warning(job: Job) -> str:
@@ -152,4 +152,4 @@ def warning(job: Job) -> str:
     why = blamed(job, RESIZE)
     if not why:
         return ""
-    return f"it has a checkpoint, but does not go on exactly after a restart: {why}"
+    return f"it has a checkpoint, but does not resume exactly after a restart: {why}"

@@ -83,9 +83,9 @@ def _launch(job: Job, new_placement: Placement) -> str:
     count = gpus(new_placement.replicas)
     if not job.attempt:
         return f"starts with {count}"
-    text = f"starts again with {count}"
+    text = f"restarts with {count}"
     if job.movable:
-        text = f"goes on with {count}"
+        text = f"resumes with {count}"
     if job.last_replicas and job.last_replicas != new_placement.replicas:
         user_wish = own_wish(job.spec, job.last_replicas)
         why = f": {user_wish}" if user_wish else _gain(job, new_placement)
@@ -131,8 +131,8 @@ def _cramped(job: Job, new_placement: Placement | None) -> str:
     if new_placement is None or new_placement.replicas <= job.replicas or not is_cramped(job):
         return ""
     return (
-        f"{job.replicas} -> {gpus(new_placement.replicas)}: they hold its base batch at once, since"
-        f" {blamed(job, ACCUMULATE)}"
+        f"{job.replicas} -> {gpus(new_placement.replicas)}: these hold its base batch at once,"
+        f" because {blamed(job, ACCUMULATE)}"
     )
 
 
@@ -144,7 +144,7 @@ def _change(
         if user_wish:
             return f"stops and waits for {gpus(job.spec.min_gpus)}: {user_wish}"
         return (
-            f"stops to give its {gpus(job.replicas)} back:"
+            f"stops to free its {gpus(job.replicas)}:"
             f" {_for_whom(snapshot, job, new_placement, placements)}"
         )
     if new_placement.replicas == job.replicas:
@@ -157,7 +157,7 @@ def _change(
     if new_placement.replicas > job.replicas:
         return f"{text}{_gain(job, new_placement)}"
     if job.idle:
-        return f"{text}: it did not use what it had"
+        return f"{text}: it left GPUs unused"
     ratio = _ratio(job, new_placement)
     if ratio is not None and ratio >= 1.0:
         return f"{text}: fewer are faster, goodput x{ratio:.2f} expected"
@@ -199,7 +199,7 @@ def _need(snapshot: Snapshot, names: Sequence[JobId], placements: Placements) ->
         if placements[name].replicas > rival.replicas:
             user_wish = own_wish(rival.spec, rival.replicas)
             if user_wish:
-                return f"job {name} is to have more: {user_wish}"
+                return f"job {name} must have more: {user_wish}"
             return f"job {name} gains more from them"
     return ""
 
@@ -213,7 +213,7 @@ def _for_what_place(
     takers = _takers(job, new_placement, placements)
     if takers:
         return f"job {takers[0]} needs its place"
-    return "room is made for larger jobs"
+    return "it makes room for larger jobs"
 
 
 def _devices(placement: Placement | None) -> frozenset[tuple[NodeId, DeviceId]]:
@@ -233,7 +233,7 @@ def _leave(snapshot: Snapshot, job: Job, new_placement: Placement | None) -> str
         where = f"stops and waits for {gpus(job.spec.min_gpus)} elsewhere"
     else:
         where = f"moves to {new_placement}"
-    return f"{where}: {'; '.join(why)}"
+    return f"{where}: {', and '.join(why)}"
 
 
 def _faults(snapshot: Snapshot, job: Job) -> list[str]:

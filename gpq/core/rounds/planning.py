@@ -85,7 +85,7 @@ def _tunings(snapshot: Snapshot, staying_jobs: Set[JobId]) -> dict[JobId, Retune
 
 
 def _retune(job: Job, order: BatchOrder) -> Retune:
-    reason, freedom = "more goodput with this batch", needs_lost(job)
+    reason, freedom = "this batch gives more goodput", needs_lost(job)
     if freedom:
         reason = f"{blamed(job, freedom)}, so gpq may not {freedom}"
     return Retune(job.id, job.attempt, job.nodes[0], order, reason)
@@ -115,7 +115,7 @@ def wished_stop(job: Job, now: Seconds) -> Stop | None:
     if job.wish in _STOP_OF_WISH and (job.resumable or job.wish is DesiredState.REQUEUE):
         return stop_of(job, _STOP_OF_WISH[job.wish], f"{job.wish} asked")
     if time_left(job, now) <= ROUNDING:
-        return stop_of(job, StopReason.TIME, "its time limit is reached")
+        return stop_of(job, StopReason.TIME, "it reached its time limit")
     return None
 
 
@@ -172,7 +172,7 @@ def repeat(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
         if job.state is JobState.STARTING and node not in job.started_nodes:
             actions.append(Launch(name, job.attempt, job.spec, placement, job.order, port=job.port))
         if job.stop is not None:
-            actions.append(stop_of(job, job.stop, "said again"))
+            actions.append(stop_of(job, job.stop, "repeated"))
         elif job.order.seq > 0 and job.state is JobState.RUNNING and node == placement.parts[0][0]:
-            actions.append(Retune(name, job.attempt, node, job.order, "said again"))
+            actions.append(Retune(name, job.attempt, node, job.order, "repeated"))
     return actions

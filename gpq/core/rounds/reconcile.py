@@ -74,7 +74,7 @@ def leftovers(snapshot: Snapshot, node: NodeId) -> list[Stop]:
             StopReason.CANCEL,
             "kill",
             CANCEL_GRACE,
-            "it failed on another node",
+            "it failed on another server",
         )
         for job in snapshot.expected_on(node)
         if is_doomed(job)
@@ -94,7 +94,7 @@ def stuck(snapshot: Snapshot, job: Job) -> str:
     stay its own until then."""
     key = f"{job.id}.{job.attempt}"
     nodes = [snapshot.nodes[name] for name in job.nodes if name in snapshot.nodes]
-    return "; ".join(
+    return ", ".join(
         f"{node.id}: {why}" for node in nodes for name, why in node.stuck if name == key
     )
 

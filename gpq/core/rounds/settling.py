@@ -49,15 +49,15 @@ def _consequence(job: Job, snapshot: Snapshot) -> Event | None:
 def _hold_reason(job: Job, config: Config) -> str:
     """Why gpq holds a job that its user wants to run; "" where it does not."""
     if job.unmet:
-        return f"{job.unmet}; `gpq release {job.id}` runs it all the same"
+        return f"{job.unmet}. `gpq release {job.id}` runs it anyway"
     if job.crashes >= config.max_crashes:
         return (
-            f"its server went down or its supervisor was killed {job.crashes} times in a"
-            f" row while it ran; `gpq release {job.id}` tries again"
+            f"its server went down or its supervisor was killed {job.crashes} times in a row while"
+            f" it ran. `gpq release {job.id}` tries again"
         )
     if job.quick_failures >= config.max_quick_failures:
         return (
             f"failed {job.quick_failures} times in a row, each within"
-            f" {config.quick_failure_seconds:.0f} s; `gpq release {job.id}` tries again"
+            f" {config.quick_failure_seconds:.0f} s. `gpq release {job.id}` tries again"
         )
     return ""

@@ -20,7 +20,7 @@ from gpq.core.model.snapshot import Config
 from gpq.core.model.units import Seconds
 
 MOST_DOUBLINGS = 8  # of the wait after a failure
-STATEMENTS = "it can say so with --done-file PATH, job.done() or a checkpoint at its last step"
+STATEMENTS = "It can prove that with --done-file PATH, job.done() or a checkpoint at its last step"
 
 # Asked of a job that keeps no checkpoints, they lead back to the queue: its user allowed for that.
 _FROM_ITS_START = (StopReason.REQUEUE, StopReason.PREEMPT, StopReason.RESIZE)
@@ -207,24 +207,24 @@ def _told(end: Exit, job: Job) -> Exit:
     if is_doubtful(end) and job.stop is not StopReason.CANCEL:
         remark = _doubt(job)
     elif is_unproven(end, job):
-        remark = "stopped without a proven checkpoint: neither exit code 75 or 143, nor a done file"
+        remark = "stopped without proof of a checkpoint: no exit code 75 or 143, and no done file"
     elif _is_well(end) and end.asked and end.finished:
-        remark = f"it had finished when it was asked to stop: {end.evidence}"
+        remark = f"it had finished when gpq asked it to stop: {end.evidence}"
     return _with_remark(end, remark)
 
 
 def _doubt(job: Job) -> str:
     """Why an exit with 0 is no success, and what follows."""
-    remark = "exit 0 after a stop order, and nothing says that it had finished"
-    consequence = "it is queued again"
+    remark = "exit 0 after a stop order, without proof that it had finished"
+    consequence = "gpq queues it again"
     if job.stop is StopReason.TIME:
-        consequence = "its time limit was over"
+        consequence = "it ends with its time limit"
     if job.spec.done_file:
         return (
             f"{remark} (gpq saw nothing written to its done file {job.spec.done_file}),"
             f" so {consequence}"
         )
-    return f"{remark}, so {consequence}; {STATEMENTS}"
+    return f"{remark}, so {consequence}. {STATEMENTS}"
 
 
 def _with_remark(end: Exit, remark: str) -> Exit:

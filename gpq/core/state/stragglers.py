@@ -65,10 +65,10 @@ def describe(job: Job, rank: int) -> str:
     waits = mine.fetch - median(rank_time.fetch for rank_time in peers) > 0.5 * (
         mine.compute - usual
     )
-    why = "it waits for data" if waits else "its GPU or its server is slower, or shared"
+    why = "it waits for data" if waits else "its GPU or its server is slower or shared"
     return (
         f"rank {rank}{_at(job, rank)} is a straggler: {mine.compute / usual:.1f}x the time of the"
-        f" others; {why}"
+        f" others, probably because {why}"
     )
 
 
@@ -115,12 +115,12 @@ def _who(job: Job, pulses: Sequence[RankPulse]) -> str:
     silent_ranks = sorted(set(seats(job)) - {pulse.rank for pulse in pulses})
     if late_ranks and len(late_ranks) + len(silent_ranks) < job.replicas:
         verb = "have" if late_ranks[1:] else "has"
-        return f"{_ranks(job, late_ranks)} {verb} not arrived where the others wait"
+        return f"{_ranks(job, late_ranks)} {verb} not reached the point where the others wait"
     if silent_ranks:
-        return f"nothing is known of {_ranks(job, silent_ranks)}, the others wait"
+        return f"{_ranks(job, silent_ranks)} reported nothing, and the others wait"
     if late_ranks:
-        return "every rank is busy by itself"
-    return "all ranks have arrived and wait for their network"
+        return "every rank is busy on its own"
+    return "all ranks wait for their network"
 
 
 def _ranks(job: Job, ranks: Sequence[int]) -> str:

@@ -54,25 +54,25 @@ def test_a_check_passes_on_a_cpu_or_says_why_it_needs_a_gpu(made: Made, name: st
     assert line.verdict == ("SKIP" if name in NEED_CUDA else "PASS"), line
     assert line.figure
     if name.startswith("waits"):
-        assert "0 of them sampled" not in line.figure
+        assert "(0 sampled)" not in line.figure
         assert "in the first 30 steps: 0" in line.figure, "a CPU waits for nothing"
 
 
 @pytest.mark.parametrize(
     ("name", "figure"),
     [
-        ("product off", "a product of matrices is off by 1.0e-03"),
-        ("nothing refused", "it was not refused: the job runs on cpu"),
+        ("product off", "a matrix product has an error of 1.0e-03"),
+        ("nothing refused", "expected a refusal, but the job runs on cpu"),
         ("events off", "-10.0%"),
         ("hidden wait", "the host waits in"),
-        ("weights forgotten", "off by"),
+        ("weights forgotten", "errors too large"),
         ("noise off", "examples"),
-        ("memory unknown", "not recognised"),
+        ("memory unknown", "gpq does not recognise it"),
         ("momentum lost", "weights differ by"),
         ("init fails", "ValueError: planted"),
-        ("weights of two forgotten", "off by"),
+        ("weights of two forgotten", "errors too large"),
         ("checkpoints lost", " different ones: "),
-        ("survivor stays", "none is left, where one raises 3"),
+        ("survivor stays", "both are gone when one raises: 3"),
         ("crash", "killed by signal 11"),
         ("hang", "no answer within 1 s"),
     ],
@@ -84,14 +84,14 @@ def test_a_planted_defect_is_a_fail(made: Made, name: str, figure: str) -> None:
 
 def test_a_wait_by_design_is_named_and_is_no_fail(made: Made) -> None:
     line = made("designed wait")
-    assert (line.verdict, "by design: looks for what was forgotten 50" in line.figure) == ("SKIP", True), line
+    assert (line.verdict, "by design: checks for forgotten state 50" in line.figure) == ("SKIP", True), line
 
 
 def test_the_memory_of_samples_is_judged_by_that_of_the_gradients() -> None:
     """No CPU counts its memory by step."""
     mib = 1 << 20
-    assert memory.judged({False: 500 * mib, True: 700 * mib}, 100 * mib).startswith("200 MiB beyond the 500 MiB")
-    with pytest.raises(CheckFailed, match="400 MiB beyond"):
+    assert memory.judged({False: 500 * mib, True: 700 * mib}, 100 * mib).startswith("200 MiB more than the 500 MiB")
+    with pytest.raises(CheckFailed, match="400 MiB more than"):
         memory.judged({False: 500 * mib, True: 900 * mib}, 100 * mib)
     with pytest.raises(CheckFailed, match="no step was sampled"):
         memory.judged({False: 500 * mib}, 100 * mib)

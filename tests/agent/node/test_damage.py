@@ -236,7 +236,7 @@ def test_without_its_own_file_and_the_copy_a_spool_with_attempts_says_what_to_do
     assert Spool(str(tmp_path)).id == known
     for name in ("spool.json", "spool.json.copy"):
         (tmp_path / name).write_bytes(b"")
-    with pytest.raises(SpoolError, match=r"spool\.json was damaged \(it is empty\).*nothing tells which attempts"):
+    with pytest.raises(SpoolError, match=r"spool\.json was damaged \(it is empty\).*gpq cannot tell which attempts"):
         Spool(str(tmp_path))
     (tmp_path / "attempts" / "1.1").rmdir()
     (tmp_path / "spool.json").write_bytes(b"")

@@ -104,7 +104,7 @@ def test_a_start_on_a_full_disk_is_refused_and_leaves_nothing(
 ) -> None:
     key, gate = fill(node, tmp_path)
     reply = node.try_ask("start", order=node.order(2, ["true"], devices=["slot-1"], cwd="/"))
-    assert "cannot be written" in reply["error"]
+    assert "cannot write to" in reply["error"]
     assert [path.name for path in (node.spool / "attempts").iterdir()] == [key]
     gate.touch()
     node.ended(key)

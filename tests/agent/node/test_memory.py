@@ -43,7 +43,7 @@ def test_the_cause_is_told_with_its_evidence_and_only_to_whom_it_happened(
     assert f"oom_kill rose from 0 to 1 in {narrow}/memory.oom_control" in causes["a hog"]["note"]
     assert "not by gpq" in causes["killed by hand"]["note"]
     assert (worker["code"], worker["oom"]) == (1, False)
-    assert "killed a process beside it for want of memory (oom_kill rose from 1 to 2" in worker["note"]
+    assert "killed a process next to it because memory ran out (oom_kill rose from 1 to 2" in worker["note"]
 
 
 @needs_memory

@@ -37,7 +37,7 @@ def test_a_fork_bomb_is_ended_whole_and_what_cannot_start_beside_it_is_refused(
         wait_until(lambda: int((place / "pids.current").read_text()) >= 120, "there is no room for a process")
         refused = node.try_ask("start", order=node.order(2, ["true"], devices=["slot-1"]))
         figures.exactly("a start beside it", (refused["ok"], refused.get("kind")), (False, "busy"))
-        assert "no process can be started on this server" in refused["error"]
+        assert "cannot start a process on this server" in refused["error"]
         assert "pids.max" in refused["hint"]
         assert node.attempts()[key]["state"] == "running"
         node.ask("stop", attempt=key, mode="kill", grace=0)

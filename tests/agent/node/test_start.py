@@ -180,7 +180,7 @@ def test_a_start_that_comes_again_after_the_end_runs_nothing(node: NodeAgent, tm
         ({"cwd": "relative"}, "cwd"),
         ({"argv": ["no-such-command-here"]}, "no command no-such-command-here"),
         ({"argv": ["./missing.sh"]}, "no command"),
-        ({"argv": ["/etc/passwd"]}, "cannot be executed"),
+        ({"argv": ["/etc/passwd"]}, "is not executable"),
         ({"argv": []}, "argv"),
         ({"argv": ["a\0b"]}, "argv"),
         ({"devices": ["slot-9"]}, "no device slot-9"),
@@ -230,7 +230,7 @@ def test_a_busy_port_is_refused_on_rank_0_only(node: NodeAgent) -> None:
 def test_a_slot_is_not_given_twice(node: NodeAgent) -> None:
     key = node.start(1, ["sleep", "60"])
     reply = node.try_ask("start", order=node.order(2, ["true"]))
-    assert "slot-0 is still held by attempt 1.1" in reply["error"]
+    assert "attempt 1.1 still uses slot-0" in reply["error"]
     node.ask("stop", attempt=key, mode="kill", grace=0)
     node.ended(key)
     node.ended(node.start(2, ["true"]))

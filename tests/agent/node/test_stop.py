@@ -243,7 +243,7 @@ def test_stopping_what_has_ended_answers_with_its_end(node: NodeAgent) -> None:
 def test_a_stop_of_nothing_or_in_no_mode_is_refused(node: NodeAgent) -> None:
     assert "no attempt 9.9" in node.try_ask("stop", attempt="9.9", mode="kill", grace=0)["error"]
     key = node.start(1, ["sleep", "600"])
-    assert "no stop mode 'please'" in node.try_ask("stop", attempt=key, mode="please", grace=0)["error"]
+    assert "unknown stop mode 'please'" in node.try_ask("stop", attempt=key, mode="please", grace=0)["error"]
     assert node.attempts()[key]["state"] in ("starting", "running")
 
 

@@ -86,7 +86,7 @@ def test_an_orphan_is_reported_and_can_be_killed_whole(node: NodeAgent) -> None:
     node.ask("stop", attempt=key, mode="kill", grace=0.1)
     record = node.ended(key)
     assert (record["code"], record["signal"], record["asked"]) == (None, None, "kill")
-    assert "exit code is not known" in record["note"]
+    assert "exit code is unknown" in record["note"]
     assert survivors(node.spool, key) == []
 
 

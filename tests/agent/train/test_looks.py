@@ -63,7 +63,7 @@ def test_a_second_loop_beside_a_batch_in_hand_is_refused() -> None:
     _, loader, _, _ = begun()
     batches = iter(loader)
     next(batches)
-    with pytest.raises(GpqTrainError, match="a batch of another one is in hand"):
+    with pytest.raises(GpqTrainError, match="while another one is still in a batch"):
         next(iter(loader))
 
 

@@ -153,7 +153,7 @@ def test_a_planted_habit_is_found_and_named(
     assert ("gpq would change what this script trains" in last.stdout) == ("differs" in told)
     assert found["shapes"][0]["shape"] in last.stdout
     other = gpq("check", "--last", str(path))
-    assert (other.returncode, "no verdict is kept" in other.stderr) == (4, True)
+    assert (other.returncode, "there is no saved verdict" in other.stderr) == (4, True)
     path.write_text(path.read_text() + "\n")
     assert gpq("check", "--last", str(path), "--anything", "1").returncode == 4
 
@@ -201,7 +201,7 @@ def test_a_verdict_reaches_the_job_of_the_program_that_was_checked(live: Gpq, tm
     beside.write_text("HERE = False\n")
     assert live("release", str(job)).returncode == 0
     assert live("wait", str(job), timeout=120).returncode == 0
-    assert "is not as it was when gpq check found shapes" in live("logs", str(job)).stdout
+    assert "has changed since gpq check found that it trains the same" in live("logs", str(job)).stdout
 
 
 def test_a_loop_of_the_scripts_own_is_checked_in_the_shapes_that_it_may_get(gpq: Gpq, tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path, scra
         (["--steps", "3", str(broken)], 2, "--steps 3 is out of range"),
         (["--timeout", "5", str(broken)], 2, "5 what?"),
         (["--python", "no-such", str(broken)], 2, "no such program"),
-        (["--last", str(broken)], 4, "no verdict is kept"),
+        (["--last", str(broken)], 4, "there is no saved verdict"),
         ([], 2, "missing argument"),
     ):
         said = gpq("check", *argv)
@@ -380,13 +380,13 @@ def test_a_program_that_writes_files_is_refused_in_words(gpq: Gpq, tmp_path: Pat
             "{name: item.detach().clone() for name, item in net.named_parameters()}",
             "[copy[name].lerp_(item.detach(), 0.1) for name, item in net.named_parameters()]",
             "same",
-            "so few steps cannot show it: a copy of the model's weights",
+            "so few steps cannot show it: job.state() was not given a copy of the model's weights",
         ),
         (
             "torch.optim.swa_utils.AveragedModel(net)",
             "copy.update_parameters(net)",
             "told",
-            "gpq says: a copy of the model's weights",
+            "gpq says: job.state() was not given a copy of the model's weights",
         ),
     ],
 )

@@ -75,4 +75,4 @@ def test_the_log_of_a_name_says_whose_it_is(queue: Gpq) -> None:
     terminal.shows(f"`tune` stands for 2 jobs; this is the newest, job {job}", "two")
     terminal.press("\x03")
     assert terminal.end() == 130
-    assert "the job stays queued or runs on" in terminal.text
+    assert "the job stays queued or keeps running" in terminal.text

@@ -133,7 +133,7 @@ def test_runs_that_ended_are_printed_though_another_failed(say: Say, tmp_path: P
 def test_where_nothing_ended_there_is_no_table(say: Say, tmp_path: Path) -> None:
     argv = FAILS[:-1]
     code, out, err = say(*argv, "goodput", "--plot", "x.svg")
-    assert (code, out, err.splitlines()[0]) == (1, "", "note: --plot x.svg: there is nothing to draw")
+    assert (code, out, err.splitlines()[0]) == (1, "", "note: --plot x.svg: there is nothing to plot")
     assert not (tmp_path / "x.svg").exists()
     code, out, _ = say(*argv, "goodput", "--csv")
     assert (code, out.splitlines()) == (1, [",".join(COLUMNS)])
@@ -156,10 +156,10 @@ def test_a_pipe_gets_all_columns_and_a_terminal_is_told_what_is_missing(
 
 
 IDLE = [
-    ("fifo", "--seed 3", "--seed (nothing is drawn without --noise)"),
+    ("fifo", "--seed 3", "--seed (nothing is random without --noise)"),
     ("pollux,fifo", "--seed 3", ""),
     ("goodput", "--seed 3 --noise 0.1", ""),
-    ("fifo,srtf", "--noise 0.1", "--noise (none of these policies looks at measurements)"),
+    ("fifo,srtf", "--noise 0.1", "--noise (none of these policies uses measurements)"),
     ("goodput", "--set use_length=off", "--set use_length (it needs --known-length)"),
     ("goodput", "--set use_length=off --known-length", ""),
     ("goodput", "--set use_length=on", ""),
@@ -180,7 +180,7 @@ def test_an_option_without_effect_is_said_to_have_none(
     monkeypatch.setattr("gpq.sim.compare.compare.attempt_all", lambda *_: [])
     monkeypatch.setattr("gpq.sim.compare.compare.plan", lambda *_: [])
     _, _, err = say(*TRACES, "--policy", policy, *argv.split())
-    assert err == (f"note: without effect here: {said}\n" if said else "")
+    assert err == (f"note: no effect here: {said}\n" if said else "")
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -276,24 +276,24 @@ MISTAKES: list[tuple[str, str]] = [
     ("w.csv --traces traces --policy gopdut", "unknown policy `gopdut`"),
     ("w.csv --traces traces --policy ,", "names no policy"),
     ("w.csv --traces traces --set fairness=1", "there is no setting 'fairness'"),
-    ("w.csv --traces traces --set by_user=perhaps", "write on or off"),
-    ("w.csv --traces traces --set fairness_power=nan", "write a number"),
-    ("w.csv --traces traces --set by_user", "no value"),
+    ("w.csv --traces traces --set by_user=perhaps", "use on or off"),
+    ("w.csv --traces traces --set fairness_power=nan", "use a number"),
+    ("w.csv --traces traces --set by_user", "invalid value"),
     ("w.csv --traces traces --set interval=5", "use --interval"),
     ("w.csv --traces traces --plot x.pdf", "cannot draw .pdf"),
     ("w.csv --traces traces --plot nowhere/x.svg", "cannot write in nowhere"),
     ("w.csv --traces traces --jobs-parallel 0", "--jobs-parallel"),
-    ("w.csv --traces traces --seed x", "--seed x is no whole number"),
-    ("w.csv --traces traces --seed 1,-2", "--seed 1,-2"),
+    ("w.csv --traces traces --seed x", "invalid --seed 'x': expected whole numbers"),
+    ("w.csv --traces traces --seed 1,-2", "--seed '1,-2'"),
     ("w.csv --traces traces --interval 0", "--interval 0 is out of range"),
     ("w.csv --traces traces --restart nan", "--restart nan is out of range"),
     ("w.csv --traces traces --noise -1", "--noise -1 is out of range"),
     ("w.csv --traces traces --interference 1", "--interference 1 is out of range"),
     ("w.csv --traces traces --rules pollux", "--rules"),
-    ("w.csv --traces traces --csv --json", "do not go together"),
-    ("w.csv --traces traces --since 3d", "--since is for --history"),
-    ("w.csv --history", "does not go with --history"),
-    ("--history --traces traces", "--traces does not go with --history"),
+    ("w.csv --traces traces --csv --json", "cannot be combined"),
+    ("w.csv --traces traces --since 3d", "--since needs --history"),
+    ("w.csv --history", "cannot be combined with --history"),
+    ("--history --traces traces", "--traces cannot be combined with --history"),
     ("--history --since 30", "30 what?"),
 ]
 
@@ -392,7 +392,7 @@ def test_without_a_daemon_the_configuration_may_say_what_there_is(say: Say, tmp_
     assert (code, err.splitlines()[0]) == (4, f"gpq: there is no history at {tmp_path}/home/gpq.db")
     keep(tmp_path / "home", ran(1, time.time() - 100.0, 60.0, 1)).close()
     code, _, err = say("--history")
-    assert (code, err.splitlines()[1]) == (2, "hint: say it: --nodes 2x4")
+    assert (code, err.splitlines()[1]) == (2, "hint: give it: --nodes 2x4")
     write(tmp_path / "config" / "gpq" / "config.toml", ["[nodes.local]", "slots = 2"])
     code, out, err = say("--history", "--json")
     assert (code, [run["cluster"] for run in json.loads(out)["runs"]]) == (0, ["own"]), err

@@ -361,7 +361,7 @@ def test_what_gpq_stands_on_is_not_there_is_one_line(home: Path) -> None:
     done = Shell(Gpq(home)).run(sys.executable, "-S", "-m", "gpq", "submit", "--", "true")
     assert done.returncode == 1
     said, hint = done.stderr.splitlines()
-    assert said.startswith("gpq: what gpq stands on cannot be imported: No module named 'msgspec' (")
+    assert said.startswith("gpq: cannot import a package that gpq needs: No module named 'msgspec' (")
     assert hint.startswith("hint: install gpq again")
 
 

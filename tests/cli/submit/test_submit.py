@@ -201,10 +201,10 @@ def test_json_and_dry_run_print_the_daemons_answer(gpq: Gpq, made: Made) -> None
 def test_cancel_tells_what_is_proven_and_what_is_not(gpq: Gpq, made: Made) -> None:
     said = gpq("cancel", "1", "2", "3", "--timeout", "7s")
     assert said.returncode == 1
-    assert said.stdout == "job 1 cancelled: no process is left\njob 2 had ended: nothing to cancel\n"
+    assert said.stdout == "job 1 cancelled: every process is gone\njob 2 had already ended: nothing to cancel\n"
     assert said.stderr == "note: job 3 still has processes after 7s: `gpq why 3`\n"
     assert requests.Cancel(["1", "2"], wait=7.0) in made.asked  # the made daemon knows of two
-    assert f"after {CANCEL_GRACE:.0f} s KILL" in " ".join(gpq("cancel", "--help").stdout.split())
+    assert f"KILL after {CANCEL_GRACE:.0f} s" in " ".join(gpq("cancel", "--help").stdout.split())
 
 
 @pytest.mark.parametrize(("command", "done"), [("hold", "held"), ("release", "released"), ("requeue", "requeued")])
@@ -226,7 +226,7 @@ def test_logs_join_the_attempts_with_a_line_between(gpq: Gpq, made: Made) -> Non
 
 def test_an_attempt_whose_server_is_down_is_named_and_the_others_are_shown(gpq: Gpq, made: Made) -> None:
     made.silent[1] = "node a does not answer"
-    told = "--- attempt 1 on a: its log is not to be had now: node a does not answer ---\n"
+    told = "--- attempt 1 on a: its log is not available now: node a does not answer ---\n"
     for options in ((), ("-f",)):
         said = gpq("logs", "1", *options)
         assert said.returncode == 0, said
@@ -259,12 +259,12 @@ def test_options_of_gpq_after_the_script_are_the_scripts_and_that_is_said(gpq: G
     (home / "train.py").write_text("")
     late = gpq("submit", "--name", "a", "train.py", "--gpus=2", "--dry-run", "--epochs", "3", "-n", "1")
     assert late.stdout == "job 5 submitted\n"
-    said = "stand after the script and so go to it: gpq's own options stand before it"
+    said = "are after the script and so go to it: put gpq's options before it"
     assert late.stderr == f"note: --gpus, --dry-run {said}\n"
     assert gpq("submit", "train.py", "--epochs", "3").stderr == ""
     shell = home / "run.sh"
     shell.write_text("#!/bin/sh\n")
-    said = "--hold stands after the script and so goes to it: gpq's own options stand before it"
+    said = "--hold is after the script and so goes to it: put gpq's options before it"
     assert gpq("submit", "run.sh", "--hold").stderr == f"note: {said}\n"
 
 
@@ -273,7 +273,7 @@ def test_after_dashes_the_note_says_where_gpqs_options_stand_and_names_none_that
 ) -> None:
     said = gpq("submit", "--", "true", "--hold", "--gpus", "2")
     assert said.stdout == "job 5 submitted\n"
-    told = "stand after `--` and so go to the command: gpq's own options stand before `--`"
+    told = "are after `--` and so go to the command: put gpq's options before `--`"
     assert said.stderr == f"note: --hold, --gpus {told}\n"
 
 
@@ -306,7 +306,7 @@ def test_a_command_cannot_begin_with_an_option_of_gpq(gpq: Gpq, made: Made, word
     assert (said.returncode, said.stdout, made.asked) == (2, "", [])
     option = words[0].partition("=")[0]
     assert said.stderr == (
-        f"gpq: {option} stands after `--`, where the command begins\nhint: gpq's own options stand before `--`\n"
+        f"gpq: {option} is after `--`, where the command begins\nhint: put gpq's options before `--`\n"
     )
 
 

@@ -120,7 +120,7 @@ def test_a_job_that_has_ended_is_not_asked_about(gpq: Gpq, home: Path) -> None:
     with serving(home, [job(1, "failed", exit_status=1), job(2)]) as made, top(gpq) as terminal:
         terminal.shows("train-1")
         terminal.press("Gc")
-        terminal.shows("job 1 has ended (failed): there is nothing to cancel")
+        terminal.shows("job 1 has already ended (failed)")
         terminal.press("y")
         terminal.shows_no_more("has ended")
         terminal.press("gc")
@@ -189,7 +189,7 @@ def test_hold_release_and_priority(gpq: Gpq, several: Made) -> None:
     with top(gpq) as terminal:
         terminal.shows("train-4")
         terminal.press("h")
-        terminal.shows("job 1 is to be held")
+        terminal.shows("job 1 will be held")
         terminal.press("Gh")
         terminal.shows("job 1 released")  # the id is that of the made answer
         terminal.press("\x1b[H+++-")

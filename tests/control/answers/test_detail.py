@@ -71,7 +71,7 @@ def test_why_of_an_ended_job_says_it_once_and_what_to_do_only_where_something_we
     assert (done.headline, done.reasons, done.remedies) == ("completed", [], [])
     failed = told(JobState.FAILED, first_started_at=1.0, exit=Exit(1))
     assert (failed.headline, failed.reasons) == ("failed: exit 1", [])
-    assert failed.remedies[0] == "`gpq logs 7` shows what it said last"
+    assert failed.remedies[0] == "`gpq logs 7` shows its last output"
     assert not any("gpq logs" in line for line in told(JobState.FAILED, exit=Exit(127)).remedies)
 
 

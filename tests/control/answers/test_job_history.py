@@ -140,7 +140,7 @@ def test_names_are_all_jobs_of_that_name_and_what_is_wrong_is_said(life: tuple[M
     assert told(since=now + 1) == []
     assert len(told(limit=1)) == 1
     assert job_history.history(requests.History(limit=1), state, store, now).hidden == 2
-    with pytest.raises(UsageError, match="`running` is no state of a job that ended"):
+    with pytest.raises(UsageError, match="no job ends as `running`"):
         told(states=["running"])
     with pytest.raises(NotFound):
         told(jobs=["nobody"])

@@ -74,14 +74,14 @@ def test_variables_of_the_shell_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("array", "told"),
     [
-        (ArrayMessage([]), "an array of 0 jobs"),
-        (ArrayMessage(list(range(10_001))), "an array of 10001 jobs"),
+        (ArrayMessage([]), "invalid array of 0 jobs"),
+        (ArrayMessage(list(range(10_001))), "invalid array of 10001 jobs"),
         (ArrayMessage([1, 1]), "each once"),
         (ArrayMessage([-1]), "from 0"),
         (ArrayMessage([1], limit=-1), "%-1"),
         (ArrayMessage([0, 1], [{"a": "1"}]), "2 indices with 1 sets"),
-        (ArrayMessage([0], [{"index": "1"}]), "cannot be swept"),
-        (ArrayMessage([0], [{"a b": "1"}]), "cannot be swept"),
+        (ArrayMessage([0], [{"index": "1"}]), "invalid name in the sweep"),
+        (ArrayMessage([0], [{"a b": "1"}]), "invalid name in the sweep"),
         (ArrayMessage([0], [{"a": "\0"}]), "NUL"),
     ],
 )

@@ -52,7 +52,7 @@ def test_name_priority_and_limits_change_in_every_state(job: Job) -> None:
     [
         (RIGID, {"min_gpus": 2, "max_gpus": 2}, "cannot be resized"),
         (YOUNG, {"max_gpus": 2}, "has not declared itself"),
-        (ELASTIC, {"begin": 100.0}, "--begin counts at a start only"),
+        (ELASTIC, {"begin": 100.0}, "--begin only takes effect when a job starts"),
         (ELASTIC, {"gpu_type": "A100"}, "--gpu-type counts"),
         (RIGID, {"min_gpu_memory_mib": 10}, "--min-gpu-memory counts"),
         (replace(PENDING, wish=DesiredState.CANCEL), {"priority": 1}, "is being cancelled"),
@@ -84,12 +84,12 @@ def test_a_held_job_may_change_in_everything() -> None:
         ({"changes": {"argv": ["rm"]}}, "`argv` of a job cannot be changed"),
         ({"changes": {"uid": 0}}, "`uid` of a job cannot be changed"),
         ({"changes": {"priority": "high"}}, "Expected `int`"),
-        ({"changes": {"name": "../x"}}, "cannot be a job's name"),
+        ({"changes": {"name": "../x"}}, "invalid job name"),
         ({"changes": {"time_limit": -1.0}}, "--time must be above 0"),
         ({"changes": {"min_gpus": 1, "max_gpus": 4}}, "gets a fixed number"),
-        ({"tags": ["a b"]}, "cannot be a tag"),
-        ({"array_limit": 4}, "is of no array"),
-        ({"changes": {"notify_on": ["end"]}}, "job 1 tells nobody"),
+        ({"tags": ["a b"]}, "invalid tag"),
+        ({"array_limit": 4}, "is not part of an array"),
+        ({"changes": {"notify_on": ["end"]}}, "job 1 notifies nobody"),
         ({"changes": {"notify_on": ["never"], "notify": ["slack"]}}, "`never` is nothing to be notified of"),
         ({"changes": {"notify": ["nobody-here"]}}, "no target `nobody-here`"),
         ({"changes": {"notify": ["json://x/secret"]}}, "a URL or the like is no name"),
@@ -103,7 +103,7 @@ def test_nonsense_is_refused(request_: dict[str, Any], told: str) -> None:
 
 
 def test_what_is_so_already_is_said_and_changes_nothing() -> None:
-    assert asked(PENDING, changes={"priority": 0}, untags=["x"]) == "job 1 is so already"
+    assert asked(PENDING, changes={"priority": 0}, untags=["x"]) == "job 1 already has these values"
 
 
 def test_tags_are_added_and_taken_away() -> None:
@@ -148,7 +148,7 @@ def test_suspicions_are_accepted_in_every_state_of_a_script_alone(job: Job) -> N
     event = asked(job, changes={"accept": ["own-next"]})
     assert isinstance(event, Edited)
     assert (event.spec.accept, event.said) == (("own-next",), "accept none -> own-next")
-    with pytest.raises(UsageError, match="is no habit's code"):
+    with pytest.raises(UsageError, match="is not the code of a habit"):
         asked(job, changes={"accept": ["Own next"]})
     with pytest.raises(UsageError, match="--accept is for training scripts"):
         asked(RIGID, changes={"accept": ["own-next"]})
@@ -182,7 +182,7 @@ def test_a_target_that_is_gone_from_the_file_hinders_no_other_change() -> None:
 
 
 NOT_RESIZED = [
-    (YOUNG, "wait until it has taken its first steps, then edit it again", ("cancel",)),
+    (YOUNG, "wait for its first steps, then edit it again", ("cancel",)),
     (
         builders.running(1, on("a", 0), spec_=spec(rigid=True)),
         "`gpq hold 1`, then edit and release it",
@@ -234,7 +234,7 @@ STRICT = replace(
 
 
 def test_another_number_of_gpus_is_refused_while_a_job_runs_whose_loop_does_not_stand_it() -> None:
-    with pytest.raises(Refused, match=r"would not go on exactly: its own epochs \(own-epochs\)") as refusal:
+    with pytest.raises(Refused, match=r"would not resume exactly: its own epochs \(own-epochs\)") as refusal:
         asked(STRICT, changes={"min_gpus": 2, "max_gpus": 4})
     assert "use job.epochs()" in str(refusal.value.hint)
     assert isinstance(asked(STRICT, changes={"priority": 3}), Edited)
@@ -250,6 +250,6 @@ def test_a_hold_or_requeue_of_such_a_job_is_carried_out_and_says_what_is_lost() 
         assert answer.jobs == [1, 2]
         first, second = answer.warnings
         assert first.startswith(
-            "job 1: it has a checkpoint, but does not go on exactly after a restart: its own epochs"
+            "job 1: it has a checkpoint, but does not resume exactly after a restart: its own epochs"
         )
-        assert second == "cure for own-epochs (takes resize): use job.epochs()"
+        assert second == "fix for own-epochs (which takes away resize): use job.epochs()"

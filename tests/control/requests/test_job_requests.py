@@ -77,7 +77,7 @@ def test_what_may_be_asked_of_a_job(judge: object, job: Job, expected: type | st
 
 def test_a_hold_after_a_release_in_the_same_breath_is_no_repetition() -> None:
     assert isinstance(hold(queued(1, SIGNAL, state=JobState.HELD), NOW, "ada"), HoldAsked)
-    assert hold(queued(1, SIGNAL, state=JobState.HELD, wish=DesiredState.HOLD), NOW, "ada") == "job 1 is held already"
+    assert hold(queued(1, SIGNAL, state=JobState.HELD, wish=DesiredState.HOLD), NOW, "ada") == "job 1 is already held"
 
 
 def test_a_cancel_is_asked_once() -> None:
@@ -104,7 +104,7 @@ def test_ended_jobs_are_requeued_as_copies_with_ids_of_their_own() -> None:
         (11, "j2"),
     ]
     assert answer.jobs == [10, 11]
-    assert answer.unchanged[0] == "job 1 has ended; it is submitted again as job 10"
+    assert answer.unchanged[0] == "job 1 has ended, so gpq submitted it as job 10"
     with pytest.raises(Refused, match="job 1 has ended"):
         changes(snapshot(), [JobId(1)], over, hold, NOW, "ada")
 

@@ -109,9 +109,9 @@ def test_what_a_job_is_stopped_for_and_what_it_goes_on_with_tell_the_same_ratio(
 
     before, after = motive(ran), motive(stopped)
     assert before.startswith("2 -> 1 GPU: fewer are faster, goodput x")
-    assert after == f"goes on with 1 GPU instead of 2: {before.partition('faster, ')[2]}"
+    assert after == f"resumes with 1 GPU instead of 2: {before.partition('faster, ')[2]}"
     unknown = replace(stopped, last_replicas=3)
-    assert motive(unknown) == "goes on with 1 GPU instead of 3"
+    assert motive(unknown) == "resumes with 1 GPU instead of 3"
 
 
 def test_free_gpus_on_different_servers_are_told_apart_for_what_needs_one_server() -> None:
@@ -122,9 +122,9 @@ def test_free_gpus_on_different_servers_are_told_apart_for_what_needs_one_server
 
 def test_gpus_of_a_drained_server_are_not_said_to_be_shared() -> None:
     here = snapshot(node("a", 2), node("b", 6), profiled(1), running(2, on("a", 1)))
-    assert "8 GPUs are shared with 1 other running job" in why(here).reasons
+    assert "it shares 8 GPUs with 1 other running job" in why(here).reasons
     drained = replace(here, drained={NodeId("b"): ""})
-    assert "2 GPUs are shared with 1 other running job" in why(drained).reasons
+    assert "it shares 2 GPUs with 1 other running job" in why(drained).reasons
 
 
 def test_a_job_on_a_server_that_is_not_configured_any_more_is_explained() -> None:
@@ -138,7 +138,7 @@ def test_who_needs_several_gpus_hears_that_smaller_jobs_do_not_wait_for_it() -> 
     state = snapshot(node("a", 2), running(2, on("a", 0), spec_=black_box()), job(1, spec_=black_box(2)))
     answer = why(state)
     assert "jobs that need fewer GPUs may start before it" in said(answer)
-    assert "it fits into what is free now if 1 GPU will do: `gpq edit 1 --gpus 1`" in answer.remedies
+    assert "it fits on the free GPUs if 1 GPU is enough: `gpq edit 1 --gpus 1`" in answer.remedies
     for policy in ("fifo", "backfill"):
         strict = why(replace(state, config=replace(state.config, policy=policy)))
         assert "may start before it" not in said(strict)
@@ -153,8 +153,8 @@ def test_none_is_worth_more_is_said_of_a_batch_only_where_it_is_so() -> None:
         profile = Profile(declared=DECLARED, rows=rows, noise=Noise(1.0, scale, 100), atomic_batch=64)
         one = running(1, on("a", 0), profile=profile)
         [line] = [line for line in why(snapshot(node("a", 1), one)).reasons if "total batch" in line]
-        assert line.startswith("its total batch of 64 is the one it declared, and ")
-        assert line.endswith("none is worth more on these GPUs") is best, line
+        assert line.startswith("its batch size of 64 is its base batch size, and ")
+        assert line.endswith("no other gives more goodput on these GPUs") is best, line
         if not best:
             assert float(line.partition(" x")[2].split()[0]) > 1.01
 
@@ -162,8 +162,8 @@ def test_none_is_worth_more_is_said_of_a_batch_only_where_it_is_so() -> None:
 @pytest.mark.parametrize(
     ("asked", "words", "remedy"),
     [
-        (spec(gpus=9), "it asks for 9 GPUs; all servers together have 6 of one type", "gpq edit 1 --gpus 6"),
-        (black_box(5), "it asks for 5 GPUs on one server; the largest server has 4", "gpq edit 1 --gpus 4"),
+        (spec(gpus=9), "it asks for 9 GPUs, but all servers together have 6 of one type", "gpq edit 1 --gpus 6"),
+        (black_box(5), "it asks for 5 GPUs on one server, but the largest server has 4", "gpq edit 1 --gpus 4"),
         (black_box(3, gpu_type="T4"), "the largest server has 2 that suit it", "gpq edit 1 --gpus 2"),
     ],
 )
@@ -192,12 +192,12 @@ def test_gpus_out_of_use_are_blamed_only_where_they_are_enough() -> None:
 
 def test_several_parts_of_gpus_are_never_waited_for() -> None:
     answer = why(snapshot(node("a", 4, type="A100 MIG 3g.40gb"), job(1, spec_=spec(gpus=2))))
-    assert "a job gets no more than one MIG device, for CUDA shows a process only one" in answer.reasons
-    assert answer.remedies == ("`gpq edit 1 --gpus 1` lets it run with what there is",)
+    assert "a job gets at most one MIG device, because CUDA shows a process only one of them" in answer.reasons
+    assert answer.remedies == ("`gpq edit 1 --gpus 1` lets it run on the GPUs that there are",)
 
 
 def test_who_was_held_by_its_user_is_not_told_of_an_earlier_hold_by_gpq() -> None:
-    told = "held: failed 3 times in a row, each within 30 s; `gpq release 1` tries again"
+    told = "held: failed 3 times in a row, each within 30 s. `gpq release 1` tries again"
     by_gpq = job(1, state=JobState.HELD, notices=(told,), quick_failures=3)
     assert why(snapshot(node("a"), by_gpq)).headline == told
     assert why(snapshot(node("a"), replace(by_gpq, quick_failures=0))).headline == "held by its user"
@@ -208,15 +208,15 @@ def test_a_stopping_job_says_how_long_it_has_and_for_what() -> None:
     command = running(1, on("a", 0), spec_=black_box(), **stopping)  # type: ignore[arg-type]
     trains = running(2, on("a", 1), spec_=spec(grace=300.0), **stopping)  # type: ignore[arg-type]
     here = snapshot(node("a"), command, trains, now=100.0)
-    assert why(here).reasons == ("asked to stop 10 s ago (time); it has 10 s from then to end",)
-    assert why(here, 2).reasons == ("asked to stop 10 s ago (time); it has 300 s from then to checkpoint",)
+    assert why(here).reasons == ("gpq asked it to stop 10 s ago (time). It has 10 s from then to end",)
+    assert why(here, 2).reasons == ("gpq asked it to stop 10 s ago (time). It has 300 s from then to save a checkpoint",)
 
 
 def test_jobs_elsewhere_are_not_said_to_hold_what_it_waits_for() -> None:
     mine = job(1, spec_=black_box(gpu_type="A100"))
     held = [running(2, on("a", 0)), running(3, on("b", 0), spec_=black_box())]
     here = snapshot(node("a", 1), node("b", 1, type="T4"), mine, *held)
-    assert "GPUs are held by job 2 (ana, 1 GPU)" in why(here).reasons
+    assert "GPUs are in use by job 2 (ana, 1 GPU)" in why(here).reasons
     assert not any("job 3" in line for line in why(here).remedies)
 
 

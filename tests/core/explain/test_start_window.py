@@ -44,7 +44,7 @@ def test_a_time_limit_bounds_the_end_and_nothing_the_beginning() -> None:
     assert found is not None
     assert (found.earliest, found.latest) == (0.0, 510.0)
     assert words(found) == (
-        "it may start as soon as GPUs are given back, and within 8 m if nobody else comes: "
+        "it may start as soon as jobs release GPUs, and within 8 m if no other job comes first: "
         "the time limit of job 1 ends it by then"
     )
 
@@ -66,7 +66,7 @@ def test_what_nobody_knows_stays_open() -> None:
     found = of(snapshot(A, limited(1, 0, 1, limit=None)))
     assert found is not None
     assert found.latest == NEVER
-    assert words(found) == "nobody knows when it may start: job 1 has told neither its length nor a time limit (--time)"
+    assert words(found) == "gpq cannot tell when it may start: job 1 has no time limit (--time) and has not reported its length"
     both = of(snapshot(A, limited(1, 0, limit=None), limited(2, 1, limit=None)), 2)
     assert "jobs 1 and 2 have told neither their length nor" in words(both)
 
@@ -76,7 +76,7 @@ def test_a_beginning_that_is_known_is_told_though_the_end_is_not() -> None:
     found = of(snapshot(A, limited(1, 0, limit=None), bounded), 1, {JobId(50): 1})
     assert found is not None
     assert words(found).startswith(
-        "it may start as soon as GPUs are given back; nobody knows how late: job 50 comes before it; job 1 has"
+        "it may start as soon as jobs release GPUs, but gpq cannot tell the latest time: job 50 is ahead of it, and job 1 has"
     )
 
 

@@ -54,14 +54,14 @@ def test_who_could_give_and_what_it_would_lose_is_said() -> None:
     state = two()
     more, who = map(text, what_if.reasons(state, of(state, 1)))
     assert more.startswith("3 GPUs would change its goodput by +")
-    assert re.fullmatch(r"who could give: job 2 would lose [1-9]\d?% with 1", who)
+    assert re.fullmatch(r"jobs that could give GPUs: job 2 would lose [1-9]\d?% with 1 GPU", who)
     assert more in explain(state, {}, of(state, 1)).reasons
 
 
 def test_free_gpus_that_were_not_worth_it_are_named() -> None:
     state = snapshot(NODE, running(1, on("a", 0, 1), spec_=spec(up_to=4), profile=profile(0.0)), now=1000.0)
     [said] = map(text, what_if.reasons(state, of(state, 1)))
-    assert "2 are free, and that was not worth a restart" in said
+    assert "2 are free, but that was not worth a restart" in said
 
 
 def test_more_that_would_be_slower_is_no_question_of_restarts() -> None:
@@ -85,7 +85,7 @@ def test_the_batch_is_told_against_the_one_that_was_declared() -> None:
     assert any("total batch of 128" in line for line in plain)
     fixed = replace(of(state, 1), profile=replace(profile(0.9), declared=replace(DECLARED, adaptive=False)))
     told = explain(replace(state, jobs={fixed.id: fixed}), {}, fixed).reasons
-    assert "its total batch is 128: it lets gpq change its GPUs, not its batch" in told
+    assert "its batch size is 128. It lets gpq change its GPUs, but not its batch size" in told
 
 
 def test_a_reallocation_says_what_changed_for_whom() -> None:

@@ -139,7 +139,7 @@ def test_a_lack_that_shows_at_the_start_queues_the_job_again_and_is_remembered()
 
 def test_why_names_each_server_its_lack_and_the_fix() -> None:
     here = snapshot(node("a"), node("b"), job(1, spec_=NEEDS), now=12.0)
-    assert explain(here, None, here.jobs[JobId(1)]).headline == "its environment is checked"
+    assert explain(here, None, here.jobs[JobId(1)]).headline == "gpq is checking its environment"
     other = facts.EnvironmentSeen(10.0, B, "e1", False, "no interpreter /p", "make the interpreter")
     here = after(here, seen(A, fit=False, at=2.0), other)
     said = explain(here, {}, here.jobs[JobId(1)])
@@ -148,7 +148,7 @@ def test_why_names_each_server_its_lack_and_the_fix() -> None:
         "server a: no folder /x (seen 10 s ago)",
         "server b: no interpreter /p (seen 2 s ago)",
     )
-    assert said.remedies == ("make it", "make the interpreter", "gpq looks again every 30 s")
+    assert said.remedies == ("make it", "make the interpreter", "gpq checks again every 30 s")
 
 
 def test_why_of_a_job_that_waits_for_gpus_tells_which_servers_are_not_used() -> None:
@@ -159,7 +159,7 @@ def test_why_of_a_job_that_waits_for_gpus_tells_which_servers_are_not_used() -> 
     here = after(here, seen(A), seen(B, fit=False))
     said = explain(here, {}, here.jobs[JobId(1)])
     assert said.headline == "waits for GPUs"
-    assert "not used for it: server b: no folder /x (seen 0 s ago)" in said.reasons
+    assert "gpq cannot use server b: no folder /x (seen 0 s ago)" in said.reasons
     assert (
-        explain(replace(here, checks={}), {}, job(1, spec_=replace(NEEDS, setup="make"))).headline == "its setup runs"
+        explain(replace(here, checks={}), {}, job(1, spec_=replace(NEEDS, setup="make"))).headline == "gpq is running its setup"
     )

@@ -128,7 +128,7 @@ def test_why_names_what_it_waits_for() -> None:
     state = snapshot(A, running(1, on("a", 0), spec_=spec(name="train")), behind(2, "1:notok"))
     said = explain(state, {}, state.jobs[JobId(2)])
     assert said.headline == "after job 1:notok"
-    assert said.reasons == ("job 1 (train, running) is to end without success first",)
+    assert said.reasons == ("job 1 (train, running) must end without success first",)
     assert said.remedies == ("`gpq edit 2 --after none` lets it go without them",)
 
 

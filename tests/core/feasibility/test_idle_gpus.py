@@ -50,8 +50,8 @@ IDLE, BUSY = used(0, 0, 0, 0), used(0, 80, 0, 0)
 
 def test_what_is_not_used_for_long_is_named_with_how_long() -> None:
     state = looks(snapshot(wide(), idle_after=600.0), 10.0, 300.0, 610.0, of=used(0, 90, 0, None))
-    assert idle_gpus.line(state, state.jobs[JobId(1)]) == "does not use GPU 0, 2 of a, for 10 m now"
-    assert "warning: it does not use GPU 0, 2 of a, for 10 m now" in explain(state, {}, state.jobs[JobId(1)]).reasons
+    assert idle_gpus.line(state, state.jobs[JobId(1)]) == "has not used GPU 0, 2 of a for 10 m"
+    assert "warning: it has not used GPU 0, 2 of a for 10 m" in explain(state, {}, state.jobs[JobId(1)]).reasons
     assert idle_gpus.line(replace(state, now=609.0), state.jobs[JobId(1)]) == ""
 
 
@@ -90,7 +90,7 @@ def test_once_it_uses_one_again_it_may_have_more() -> None:
     few = running(1, on("a", 0, 1), since=0.0, spec_=spec(gpus=2, up_to=4), idle=True)
     state = looks(snapshot(few), 100.0, of=IDLE)
     assert idle_gpus.capped(state).jobs[JobId(1)].spec.max_gpus == 2
-    assert "keeps 2 GPUs until it uses them" in "".join(explain(state, {}, state.jobs[JobId(1)]).reasons)
+    assert "keeps only 2 GPUs until it uses them" in "".join(explain(state, {}, state.jobs[JobId(1)]).reasons)
     state = looks(state, 200.0, of=BUSY)
     assert not state.jobs[JobId(1)].idle
     assert idle_gpus.capped(state) is state

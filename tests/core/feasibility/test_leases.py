@@ -141,7 +141,7 @@ def test_a_silent_server_makes_its_jobs_unknown_with_an_age_and_they_keep_their_
     job = state.jobs[ONE]
     found = silence(state, job, 140.0)
     assert found is not None
-    assert (str(found), found.requeue_in) == ("unknown since 40 s: server a does not answer", None)
+    assert (str(found), found.requeue_in) == ("unknown for 40 s: server a does not answer", None)
     told = explain(state, None, job)
     assert told.headline == str(found)
     assert any("not started a second time" in reason for reason in told.reasons)
@@ -154,8 +154,8 @@ def test_a_silent_server_makes_its_jobs_unknown_with_an_age_and_they_keep_their_
 def test_silence_is_told_of_the_nodes_whose_end_is_not_known_and_names_the_lease_and_the_order_that_waits() -> None:
     state = silent(leased(BOTH, wish=DesiredState.CANCEL, stop=StopReason.CANCEL))
     told = explain(state, None, state.jobs[ONE])
-    assert any("the order to cancel waits until a answers" in reason for reason in told.reasons)
-    assert any("queued again in 9 m at the earliest" in reason for reason in told.reasons)
+    assert any("the order to cancel it waits until a answers" in reason for reason in told.reasons)
+    assert any("queues it again in 9 m at the earliest" in reason for reason in told.reasons)
     over = replace(state.jobs[ONE], exits=((A, Exit(0)),))
     assert silence(state, over, 140.0) is None
     assert silence(state, replace(over, exits=(), placement=on("b", 0)), 140.0) is None

@@ -43,7 +43,7 @@ def test_a_job_that_runs_unknown_to_the_database_is_not_started_beside_itself(na
 def test_why_tells_where_it_runs_and_how_it_is_ended() -> None:
     here = restored(HERE)
     told = explain(here, None, here.jobs[JobId(1)])
-    assert told.headline == "attempt 1.2 of it, which this daemon's database does not know, runs on server a"
+    assert told.headline == "server a runs its attempt 1.2, which this daemon's database does not know"
     assert "`kill 77` on a ends it" in told.remedies[0]
 
 

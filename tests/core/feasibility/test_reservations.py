@@ -148,4 +148,4 @@ def test_why_names_it_and_the_way_back() -> None:
     soon = explain(at(START - 1800.0, node("a", 1), waits), None, waits)
     assert "GPU 0 of a is reserved for bo in 30 m, for 2 h (reservation 1)" in soon.reasons
     leaving = running(3, on("a", 0), spec_=SIGNAL)
-    assert explain(at(START, node("a", 1), leaving), None, leaving).reasons[0].startswith("it is to leave: GPU 0 of a")
+    assert explain(at(START, node("a", 1), leaving), None, leaving).reasons[0].startswith("it must leave: GPU 0 of a")

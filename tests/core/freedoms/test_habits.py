@@ -151,7 +151,7 @@ def test_a_stop_that_its_user_asked_for_says_what_is_lost_by_it() -> None:
         sent: Event = facts.StopSent(1.0, each.id, 1, reason)
         return fold(snapshot(each, node("a")), [sent]).snapshot.jobs[each.id].notices
 
-    assert "does not go on exactly after a restart: its own epochs (own-epochs)" in told(strict, StopReason.REQUEUE)[0]
+    assert "does not resume exactly after a restart: its own epochs (own-epochs)" in told(strict, StopReason.REQUEUE)[0]
     assert told(strict, StopReason.CANCEL) == told(one, StopReason.REQUEUE) == ()
 
 
@@ -227,17 +227,17 @@ def strict(habit: Habit, **more: object) -> Profile:
 def test_why_says_of_a_running_job_that_it_is_not_moved_and_what_would_give_that_back() -> None:
     reasons, remedies = told(snapshot(node("a"), running(1, on("a", 0), profile=strict(OWN_EPOCHS))))
     assert (
-        "gpq neither resizes nor moves it: it would not go on exactly after a restart, since its own epochs" in reasons
+        "gpq neither resizes nor moves it. It would not resume exactly after a restart, because its own epochs" in reasons
     )
     assert "rigid" not in reasons
-    assert "cure for own-epochs (takes resize): for epoch in job.epochs(count):" in remedies
+    assert "fix for own-epochs (which takes away resize): for epoch in job.epochs(count):" in remedies
 
 
 def test_why_says_for_what_a_job_waits_that_may_not_go_on_with_another_number() -> None:
     waits = job(1, profile=strict(OWN_EPOCHS), attempt=1, last_replicas=3)
     reasons, remedies = told(snapshot(node("a"), running(2, on("a", 0, 1), spec_=spec(rigid=True)), waits))
     assert "it needs 3 GPUs; 2 of 4 are free" in reasons
-    assert "it goes on with 3 GPUs or not at all" in reasons
+    assert "it resumes with 3 GPUs or not at all" in reasons
     assert "`gpq edit 1 --gpus N` lets it go on with another number all the same, though not exactly" in remedies
     reasons, remedies = told(snapshot(node("a", 2), waits))
     assert "it asks for 3 GPUs" in reasons
@@ -249,13 +249,13 @@ def test_why_says_why_a_job_gets_no_fewer_gpus_or_no_more_than_it_has() -> None:
     cramped = running(1, on("a", 0), profile=strict(SAM, declared=small, atomic_batch=32))
     reasons, _ = told(snapshot(node("a"), cramped))
     assert "it moves to 2 GPUs or more once they are free" in reasons
-    assert "no step is cut into several micro-batches, since two passes (two-passes)" in reasons
+    assert "gpq splits no step into several micro-batches, because two passes (two-passes)" in reasons
     assert "as many as it may have" not in reasons
     reasons, _ = told(snapshot(node("a", 1), cramped))
     assert "no number of GPUs that it may have holds its base batch at once: each runs its whole share" in reasons
     reasons, _ = told(snapshot(node("a"), running(1, on("a", 0, 1), profile=strict(SAM, declared=small))))
     assert "it gets 2 GPUs at least, which hold its base batch at once" in reasons
-    assert "it has the fewest that it may have (2)" in reasons
+    assert "it has the fewest GPUs that it may have (2)" in reasons
     waits = job(1, profile=strict(SAM, declared=small))
     assert "it needs 2 GPUs; 1 of 2 are free" in told(snapshot(node("a", 2), running(2, on("a", 0)), waits))[0]
 
@@ -263,10 +263,10 @@ def test_why_says_why_a_job_gets_no_fewer_gpus_or_no_more_than_it_has() -> None:
 def test_why_says_why_the_batch_stays() -> None:
     closure = Habit("closure", (ACCUMULATE, SPLIT, RETUNE), "a closure", "another optimizer")
     reasons, remedies = told(snapshot(node("a"), running(1, on("a", 0), profile=strict(closure, atomic_batch=64))))
-    assert "its total batch stays as it was declared, since a closure (closure)" in reasons
-    assert "it lets gpq change its GPUs, not its batch" not in reasons
+    assert "gpq keeps its base batch size, because a closure (closure)" in reasons
+    assert "It lets gpq change its GPUs, but not its batch size" not in reasons
     assert "no step is split to measure its noise scale" in reasons
-    assert "cure for closure (takes accumulate, split, retune): another optimizer" in remedies
+    assert "fix for closure (which takes away accumulate, split, retune): another optimizer" in remedies
 
 
 def test_a_job_without_habits_is_told_nothing_of_them() -> None:

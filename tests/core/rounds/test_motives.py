@@ -77,7 +77,7 @@ def test_what_it_goes_on_with_after_an_edit_was_asked_for_as_well() -> None:
 def test_a_job_that_gives_way_to_an_edit_of_another_says_so() -> None:
     here = snapshot(node("a", 4), train(1, on("a", 0, 1, 2)), train(2, on("a", 3), low=3, up_to=3))
     told = motive(here, {1: on("a", 0), 2: on("a", 1, 2, 3)})
-    assert told == "3 -> 1 GPU: job 2 is to have more: its user asked for 3 GPUs"
+    assert told == "3 -> 1 GPU: job 2 must have more: its user asked for 3 GPUs"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_job_that_gives_way_to_an_edit_of_another_says_so() -> None:
         ({"exit": Exit(1)}, "goes on with 2 GPUs after a failure"),
         ({"exit": Exit(None, lost=True)}, "goes on with 2 GPUs after it was lost with its server"),
         ({"exit": Exit(126, unlaunched="port")}, "goes on with 2 GPUs"),
-        ({"exit": Exit(1), "spec_": black_box(2), "profile": Profile()}, "starts again with 2 GPUs after a failure"),
+        ({"exit": Exit(1), "spec_": black_box(2), "profile": Profile()}, "restarts with 2 GPUs after a failure"),
     ],
 )
 def test_a_launch_names_what_came_before_it(before: dict[str, object], said: str) -> None:
@@ -119,7 +119,7 @@ def test_a_drained_server_a_reservation_an_owner_and_a_broken_gpu_are_the_cause_
 
 def test_gpus_that_it_did_not_use_are_the_cause_where_they_are() -> None:
     here = snapshot(node("a", 4), train(1, on("a", 0, 1), idle=True), job(2))
-    assert motive(here, {1: on("a", 0), 2: on("a", 2)}) == "2 -> 1 GPU: it did not use what it had"
+    assert motive(here, {1: on("a", 0), 2: on("a", 2)}) == "2 -> 1 GPU: it left GPUs unused"
 
 
 def test_who_gets_them_is_named_not_who_comes_first() -> None:
@@ -185,9 +185,9 @@ def test_of_any_round_each_motive_agrees_with_what_was_decided(here: Snapshot) -
             assert (int(found[1]), int(found[2])) == (one.replicas, gets), said
         if found := re.match(r"(?:starts|goes on|starts again) with (\d+) GPU", said):
             assert int(found[1]) == gets, said
-        if found := re.search(r"stops to give its (\d+) GPU", said):
+        if found := re.search(r"stops to free its (\d+) GPU", said):
             assert (int(found[1]), gets) == (one.replicas, 0), said
-        if found := re.search(r"job (\d+) (needs room|gains more|is to have more)", said):
+        if found := re.search(r"job (\d+) (needs room|gains more|must have more)", said):
             other = here.jobs[JobId(int(found[1]))]
             given_to = made.placements[other.id].replicas
             assert given_to > other.replicas, said
@@ -250,4 +250,4 @@ def test_a_gpu_that_others_use_is_not_free_for_it() -> None:
     taken = replace(machine.devices[2], state=DeviceState.FOREIGN, processes=(DeviceProcess(7, "bob", "python"),))
     mine = train(1, on("a", 0), up_to=2, profile=measured(0.0))
     here = snapshot(replace(machine, devices=(*machine.devices[:2], taken)), mine, now=1000.0)
-    assert any("1 is free, and that was not worth a restart" in line for line in explain(here, None, mine).reasons)
+    assert any("1 is free, but that was not worth a restart" in line for line in explain(here, None, mine).reasons)

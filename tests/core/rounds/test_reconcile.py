@@ -97,10 +97,10 @@ def test_a_part_of_a_failed_attempt_that_was_asked_to_checkpoint_is_ended_all_th
         started_nodes=(A, B),
         stop=StopReason.RESIZE,
     )
-    assert [order.why for order in standing(state(both), A) if isinstance(order, Stop)] == ["said again"]
+    assert [order.why for order in standing(state(both), A) if isinstance(order, Stop)] == ["repeated"]
     failed = replace(both, exits=((B, Exit(code=1)),))
     assert [order.why for order in standing(state(failed), A) if isinstance(order, Stop)] == [
-        "it failed on another node"
+        "it failed on another server"
     ]
 
 

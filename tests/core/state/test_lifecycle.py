@@ -135,7 +135,7 @@ def test_every_cell_of_stop_reason_statement_and_code(
     doubted = code == 0 and not said and asked != "" and reason is not StopReason.CANCEL
     note = event.exit.note  # type: ignore[attr-defined]
     assert ("nothing says that it had finished" in note and "--done-file" in note) == doubted
-    assert ("it is queued again" in note) == (doubted and reason is not StopReason.TIME)
+    assert ("gpq queues it again" in note) == (doubted and reason is not StopReason.TIME)
     assert note.endswith("its done file was written") == (code == 0 and said and asked != "")
 
 

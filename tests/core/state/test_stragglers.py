@@ -58,7 +58,7 @@ def test_a_straggler_is_slower_than_the_others_several_windows_running(
 
 def test_it_is_told_once_with_a_likely_cause_and_forgotten_with_the_attempt() -> None:
     slow = after(*[SLOW] * (WINDOWS + 2))
-    told = "rank 3 on b is a straggler: 1.8x the time of the others; its GPU or its server is slower, or shared"
+    told = "rank 3 on b is a straggler: 1.8x the time of the others, probably because its GPU or its server is slower or shared"
     assert slow.notices == (told,)
     data = after(*[window(0.10, 0.10, 0.11, 0.18, fetch=0.07)] * WINDOWS)
     assert describe(data, 3).endswith("it waits for data")
@@ -81,11 +81,11 @@ ARRIVED = tuple(pulse(rank, "arrived") for rank in range(3))
 @pytest.mark.parametrize(
     ("pulses", "line"),
     [
-        ((*ARRIVED, pulse(3, "computing")), "rank 3 on b has not arrived where the others wait"),
+        ((*ARRIVED, pulse(3, "computing")), "rank 3 on b has not reached the point where the others wait"),
         ((*ARRIVED[:2], pulse(2, "arrived", 56), pulse(3, "computing")), "ranks 2 on a, 3 on b have not arrived"),
-        (ARRIVED, "nothing is known of rank 3 on b, the others wait"),
-        ((*ARRIVED, pulse(3, "arrived")), "all ranks have arrived and wait for their network"),
-        (tuple(pulse(rank, "computing") for rank in range(4)), "every rank is busy by itself"),
+        (ARRIVED, "rank 3 on b reported nothing, and the others wait"),
+        ((*ARRIVED, pulse(3, "arrived")), "all ranks wait for their network"),
+        (tuple(pulse(rank, "computing") for rank in range(4)), "every rank is busy on its own"),
     ],
 )
 def test_a_hang_is_told_with_who_has_not_arrived(pulses: tuple[RankPulse, ...], line: str) -> None:
@@ -105,7 +105,7 @@ def test_a_long_step_may_be_long() -> None:
     long = Profile(rows=(ProfileRow(2, 4, 8, grad_time=20.0, step_time=30.0, weight=9.0),))
     mine = running(1, BOTH, profile=long, pulses=(*ARRIVED, pulse(3, "computing")))
     assert hang(mine, 650.0) is None
-    assert hang(mine, 701.0) == Hang(601.0, "no step for 601 s: rank 3 on b has not arrived where the others wait")
+    assert hang(mine, 701.0) == Hang(601.0, "no step for 601 s: rank 3 on b has not reached the point where the others wait")
     assert hang(job(1), 701.0) is None
 
 

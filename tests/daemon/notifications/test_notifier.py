@@ -99,7 +99,7 @@ def test_whom_a_job_tells_changes_while_it_waits_and_while_it_runs(tmp_path: Pat
         assert gpq(served, "edit", "waits", "--priority", "1").returncode == 0
         assert "-> none" in gpq(served, "edit", "waits", "--notify", "none").stdout
         refused = gpq(served, "edit", "waits", "--notify-on", "end")
-        assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, f"gpq: job {waits} tells nobody")
+        assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, f"gpq: job {waits} notifies nobody")
         assert f'late = "{late.url(SECRET)}' not in gpq(served, "show", "runs").stdout
         (tmp_path / "gate").touch()
         served.call(Wait([str(runs), str(waits)]), JobList)

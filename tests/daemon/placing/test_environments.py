@@ -92,7 +92,7 @@ def test_a_job_whose_folder_is_nowhere_waits_with_the_reason_and_starts_once_it_
     assert [reason.split(" (")[0] for reason in said.reasons] == [
         f"server one: no folder {missing}", f"server two: no folder {missing}",
     ]  # fmt: skip
-    assert "gpq looks again every 30 s" in said.remedies
+    assert "gpq checks again every 30 s" in said.remedies
     assert row(served, job).state == "pending"
     assert row(served, job).attempt == 0
     missing.mkdir()

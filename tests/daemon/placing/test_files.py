@@ -160,5 +160,5 @@ def test_what_was_frozen_runs_wherever_it_is_sent_and_whatever_is_edited_later(
     with pytest.raises(Refused, match="the frozen code ffffffffffff is not there"):
         served.submit("./say.sh", max_gpus=1, **{**code, "code": "f" * 64})
     for wrong in ({"code": "../../x"}, {"code_cwd": "../.."}, {"code_cwd": "/"}):
-        with pytest.raises(UsageError, match="names no frozen code"):
+        with pytest.raises(UsageError, match="is not frozen code"):
             served.submit("./say.sh", max_gpus=1, **{**code, **wrong})

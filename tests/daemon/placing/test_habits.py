@@ -77,7 +77,7 @@ def test_a_habit_is_told_obeyed_kept_and_lent_to_the_next_job_of_the_program(tmp
 
         attempt = shown(served, first).job.attempt
         again = gpq(served, "requeue", str(first))
-        assert (again.returncode, "does not go on exactly" in again.stderr) == (0, True)
+        assert (again.returncode, "does not resume exactly" in again.stderr) == (0, True)
 
         def goes_on() -> bool:
             row = shown(served, first).job

@@ -140,7 +140,7 @@ def test_a_command_that_could_not_leave_waits_for_another_server(
         wait_until(lambda: row(served, behind).state == "running", "what leaves at once runs")
         assert row(served, fixed).state == "pending"
         said = served.call(Why(str(fixed)), Explanation)
-        assert any(f"server desk is {ana[0]}'s: only jobs that can leave it start there" in one for one in said.reasons)
+        assert any(f"server desk belongs to {ana[0]}. Other users' jobs start there only if they can leave" in one for one in said.reasons)
 
 
 def test_an_owner_asks_for_the_server_and_gives_it_back(desk: Desk, tmp_path: Path) -> None:
@@ -168,4 +168,4 @@ def test_a_gpu_that_its_job_does_not_use_is_named(desk: Desk, tmp_path: Path) ->
         job = served.submit("sleep", "1000")
         wait_until(lambda: row(served, job).state == "running", "it runs")
         [held] = row(served, job).placement[0].indices
-        wait_until(lambda: row(served, job).reason.startswith(f"does not use GPU {held} of desk, for "), "it is named")
+        wait_until(lambda: row(served, job).reason.startswith(f"has not used GPU {held} of desk for "), "it is named")

@@ -97,7 +97,7 @@ def test_the_report_of_gpus_is_made_by_the_agent_of_each_server(served: Daemon) 
 def test_a_server_that_there_is_not_is_no_server(served: Daemon) -> None:
     said = doctor(served, "three")
     assert (said.returncode, said.stdout) == (4, "")
-    assert said.stderr == "gpq: there is no server `three`\nhint: there is: one, two\n"
+    assert said.stderr == "gpq: there is no server `three`\nhint: known servers: one, two\n"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_cannot_have_been_measured_is_refused(served: Daemon, request_: Mea
 
 
 def test_errands_are_for_servers_that_there_are_and_what_fails_there_is_told(served: Daemon) -> None:
-    assert "no errand" in str(served.call(Errand("one", "rm"), ErrandResult).answer["error"])
+    assert "unknown errand" in str(served.call(Errand("one", "rm"), ErrandResult).answer["error"])
     with pytest.raises(NotFound):
         served.call(Errand("three", "examine"), ErrandResult)
     with pytest.raises(UsageError):

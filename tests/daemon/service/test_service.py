@@ -116,7 +116,7 @@ def test_a_held_job_waits_until_it_is_released(served: Daemon) -> None:
     job = served.call(Submit(spec, held=True), job_answers.Submitted)
     assert job.state == "held"
     assert row(served, job.id).state == "held"
-    assert served.call(Hold(["patient"]), Changed).unchanged == [f"job {job.id} is held already"]
+    assert served.call(Hold(["patient"]), Changed).unchanged == [f"job {job.id} is already held"]
     assert served.call(Release(["patient"]), Changed).jobs == [job.id]
     [ended] = served.call(Wait([str(job.id)]), JobList).jobs
     assert ended.state == "completed"
@@ -138,7 +138,7 @@ def test_requeue_of_an_ended_job_submits_a_copy_and_says_so(served: Daemon) -> N
     answer = served.call(Requeue([str(job)]), Changed)
     [copy] = answer.jobs
     assert copy > job
-    assert answer.unchanged == [f"job {job} has ended; it is submitted again as job {copy}"]
+    assert answer.unchanged == [f"job {job} has ended, so gpq submitted it as job {copy}"]
     assert row(served, copy).name == "again"
 
 
@@ -159,7 +159,7 @@ def test_a_job_that_checkpoints_on_a_signal_can_be_requeued_while_it_runs(served
         ({"argv": []}, UsageError, "no command"),
         ({"cwd": "relative"}, UsageError, "not absolute"),
         ({"level": "magic"}, UsageError, "unknown level `magic`"),
-        ({"name": "\x1b[31mred"}, UsageError, "cannot be a job's name"),
+        ({"name": "\x1b[31mred"}, UsageError, "invalid job name"),
         ({"name": "all"}, UsageError, "read as an id"),
         ({"name": "3-7"}, UsageError, "read as an id"),
         ({"min_gpus": 0}, UsageError, "at least 1 GPU"),

@@ -145,8 +145,8 @@ class Attempts:
             both = sorted(set(rival.devices) & set(order.devices))
             if both:
                 raise SpoolError(
-                    "{} is still held by attempt {}".format(", ".join(both), rival_key),
-                    "wait for its end, or stop it",
+                    "attempt {} still uses {}".format(rival_key, ", ".join(both)),
+                    "wait until it ends, or stop it",
                     "busy",
                 )
 
@@ -154,7 +154,7 @@ class Attempts:
         """Ask for the end of an attempt. Softer than what was asked before changes nothing."""
         if mode not in STOP_RANK:
             raise SpoolError(
-                "no stop mode {!r}".format(mode), "it is one of {}".format(", ".join(STOP_RANK))
+                "unknown stop mode {!r}".format(mode), "use one of {}".format(", ".join(STOP_RANK))
             )
         info = self._must(key)
         if info.state not in LIVE:
@@ -212,7 +212,7 @@ class Attempts:
         takes that back."""
         info = self._must(key)
         if not isinstance(control, dict) or not isinstance(control.get("seq"), int):
-            raise SpoolError("a control needs a number `seq`")
+            raise SpoolError("a control needs an integer `seq`")
         if control.get("attempt") != info.attempt:
             raise SpoolError(
                 "this control is for attempt {}, not {}".format(
@@ -268,7 +268,7 @@ class Attempts:
     def _must(self, key: str) -> wire.AttemptInfo:
         info = self.look(key)
         if info is None:
-            raise SpoolError("no attempt {} on this node".format(key))
+            raise SpoolError("no attempt {} on this server".format(key))
         return info
 
 

@@ -45,7 +45,7 @@ class Release:
         use = (
             self.devices.still_used_by(key, devices)
             if self.devices.probed_from >= end_time
-            else "not probed yet"
+            else "its GPUs have not been checked yet"
         )
         is_free = bool(self.devices.error) or not use  # with such an error nobody gets them
         if is_free or seconds > RELEASE_AFTER:

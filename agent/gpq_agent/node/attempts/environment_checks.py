@@ -14,8 +14,8 @@ from gpq_agent.node.shim import start_order
 ANSWER = "answer.json"
 MODULES_LIMIT = 60.0  # seconds that an interpreter may take to say what it finds
 MENDS_PYTHON = (
-    "make it there at the same path, name one with --python, or set script_python of that server in"
-    " config.toml"
+    "install it there at the same path, name another with --python, or set script_python of that"
+    " server in config.toml"
 )
 FIND_MODULES = (
     "import sys; from importlib.util import find_spec; "
@@ -85,7 +85,7 @@ def _interpreter_problem(python: str, cwd: str, env: Dict[str, str]) -> Optional
         problem = (
             "no interpreter {}"
             if error.kind == "not-found"
-            else "the interpreter {} cannot be executed"
+            else "the interpreter {} is not executable"
         )
         return problem.format(python), MENDS_PYTHON
     return None
@@ -105,21 +105,21 @@ def _modules_problem(
     except subprocess.TimeoutExpired:
         return (
             "{} did not answer within {:.0f} s".format(python, MODULES_LIMIT),
-            "is its file system slow, or hung?",
+            "check whether its file system is slow or hangs",
         )
     except OSError as error:
-        return "{} cannot be run: {}".format(python, error.strerror), MENDS_PYTHON
+        return "cannot run {}: {}".format(python, error.strerror), MENDS_PYTHON
     lines = process.stdout.decode("utf-8", "replace").splitlines()
     missing_modules = next((line[4:] for line in reversed(lines) if line.startswith("gpq:")), None)
     if missing_modules is None:
         last = environment_setup.last_line(process.stderr)
         return (
-            "{} ends with {}: {}".format(python, process.returncode, last or "it says nothing"),
+            "{} exited with {}: {}".format(python, process.returncode, last or "no output"),
             MENDS_PYTHON,
         )
     if missing_modules:
         missing = ", ".join(missing_modules.split())
-        mend = "`{} -m pip install {}` there, or submit from an environment that has it".format(
+        mend = "run `{} -m pip install {}` there, or submit from an environment that has it".format(
             python, missing
         )
         return "{} has no module {}".format(python, missing), mend

@@ -50,8 +50,8 @@ def prepared(
     result = latest(environment_folder(place, order.environment))
     if result is None or not result["ok"]:
         raise SpoolError(
-            "the setup has not been run on this server",
-            "it is run when the server is looked at",
+            "the setup has not run on this server",
+            "gpq runs it when it checks the server",
             "unfit",
         )
     if order.any_python and result["python"]:
@@ -139,8 +139,8 @@ def _failure(order: wire.PrepareOrder, log: str, code: Optional[int]) -> Message
     else:
         ending = "failed (exit {})".format(code)
     return {
-        "reason": "the setup {}: {}".format(ending, last_line(output) or "it said nothing"),
-        "fix": "its output is in {} there; it is run again {:.0f} s after it failed".format(
+        "reason": "the setup {}: {}".format(ending, last_line(output) or "no output"),
+        "fix": "its output is in {} there, and gpq runs it again {:.0f} s after it failed".format(
             log, SETUP_AGAIN
         ),
     }

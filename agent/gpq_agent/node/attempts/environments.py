@@ -36,13 +36,13 @@ class Pending(NamedTuple):
 def parse(message: Any) -> wire.PrepareOrder:
     """A PrepareOrder from what came over the wire. Raises SpoolError."""
     if not isinstance(message, dict):
-        raise SpoolError("a look at an environment needs an order", 'send {"prepare": {...}}')
+        raise SpoolError("`prepare` needs an order", 'send {"prepare": {...}}')
     try:
         order = wire.PrepareOrder(
             **{k: v for k, v in message.items() if k in wire.PrepareOrder._fields}
         )
     except TypeError as error:
-        raise SpoolError("the order is not complete: {}".format(error)) from error
+        raise SpoolError("the order is incomplete: {}".format(error)) from error
 
     if order.cwd == "~":
         order = order._replace(cwd=os.path.expanduser("~"))
@@ -64,7 +64,7 @@ def parse(message: Any) -> wire.PrepareOrder:
     }
     for name, is_good in checks.items():
         if not is_good:
-            raise SpoolError("the order's {} is wrong: {!r}".format(name, getattr(order, name)))
+            raise SpoolError("invalid {} in the order: {!r}".format(name, getattr(order, name)))
     return order
 
 
@@ -124,10 +124,10 @@ class Environments:
         try:
             answer = records.read_shape(Answer, path)
         except records.Damaged as damage:
-            return Answer(False, str(damage), "remove that, and it is looked at anew")._asdict()
+            return Answer(False, str(damage), "remove it, and gpq checks again")._asdict()
         if answer is None:
             return Answer(
-                False, "the process that looked at the environment was ended", "free memory there"
+                False, "the process that checked the environment was killed", "free memory there"
             )._asdict()
         return answer
 

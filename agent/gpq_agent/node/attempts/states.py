@@ -40,7 +40,7 @@ class AttemptStates:
             if isinstance(error, OSError) and error.errno in procs.SCARCE:
                 raise
             if self.files.note(
-                key, "gpq cannot look at it: {!r}, which is a bug in gpq".format(error)
+                key, "gpq cannot check it: {!r}. This is a bug in gpq".format(error)
             ):
                 traceback.print_exc(file=sys.stderr)
             job, attempt = wire.parse_attempt_key(key)
@@ -132,12 +132,10 @@ class AttemptStates:
             reason = "rebooted"
             latest_end = 0.0  # the boot ended what it had left
         elif info.state == "starting":
-            reason = "it was never started: its shim did not come up{}".format(
-                self._last_words(key)
-            )
+            reason = "it never started: its shim did not come up{}".format(self._last_words(key))
         else:
             reason = "; ".join(
-                ["its shim was killed, and nothing of it is left", *self.files.damage(key)]
+                ["its shim was killed, and none of its processes is left", *self.files.damage(key)]
             )
         return info._replace(
             state="lost", exit=self._unknown_exit(key, info, reason), ended=latest_end

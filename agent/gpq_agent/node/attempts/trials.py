@@ -65,7 +65,7 @@ class Trials:
         """GPUs that are to be tried, and why: nothing is to begin there before."""
         running_suspicions = [self._running.suspicion] if self._running is not None else []
         return {
-            suspicion.gpu: "being tried, for job {} could not use it".format(suspicion.job)
+            suspicion.gpu: "being tested, because job {} could not use it".format(suspicion.job)
             for suspicion in [*running_suspicions, *self._waiting]
         }
 

@@ -43,14 +43,14 @@ class Holder(NamedTuple):
     def sentence(self, spool: str) -> str:
         """``held by bob's gpq (job 7, since 14:02)``."""
         if not self.user:
-            return "held by another gpq, which does not say whose it is"
+            return "held by the gpq of an unknown user"
         facts = []
         if isinstance(self.content.get("job"), int):
             facts.append("job {}".format(self.content["job"]))
         if isinstance(self.content.get("since"), (int, float)) and 0 < self.content["since"] < 1e11:
             facts.append("since {}".format(user_names.moment(self.content["since"])))
         owner = (
-            "an attempt that this agent does not know"
+            "an attempt unknown to this agent"
             if self.content.get("spool") == spool
             else self.user + "'s gpq"
         )
@@ -114,7 +114,7 @@ class Locks:
             if time.monotonic() > deadline:
                 self._seen_at.pop(name, None)
                 reason = self.holder(name) or "held by another gpq"
-                raise SpoolError("{} is {}".format(name, reason), "choose another device", TAKEN)
+                raise SpoolError("{} is {}".format(name, reason), "choose another GPU", TAKEN)
             time.sleep(0.01)
 
     def _open(self, name: str) -> int:
@@ -146,10 +146,10 @@ class Locks:
             raise self._broken(name, error) from error
 
     def _broken(self, name: str, error: OSError) -> SpoolError:
-        message = "the lock of {} cannot be used: {}: {}".format(
+        message = "cannot use the lock of {}: {}: {}".format(
             name, self._path(name), error.strerror or error
         )
-        return SpoolError(message, "have its owner or root remove it", TAKEN)
+        return SpoolError(message, "ask its owner or root to remove it", TAKEN)
 
     def _is_there(self, name: str, descriptor: int) -> bool:
         """Is what was locked still the file that others will find?"""
@@ -274,7 +274,7 @@ def _plain(descriptor: int, path: str) -> int:
     """The descriptor of a plain file. Raises OSError for anything else, which is closed."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(0, "it is no plain file", path)
+        raise OSError(0, "it is not a regular file", path)
     return descriptor
 
 

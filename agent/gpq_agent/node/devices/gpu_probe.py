@@ -5,11 +5,11 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 
 MIB = 1 << 20
 SKIPPED = "not asked"  # a GPU that is out of use and not to be looked at yet
-REMAP = "a part of its memory is to be remapped: reset it (nvidia-smi --gpu-reset) or reboot"
-REMAP_FAILED = "a faulty part of its memory could not be remapped: it needs a repair"
-MISMATCH = "the NVIDIA driver was updated and no longer fits its library; this server must reboot"
-LOST = "the GPU is lost (it fell off the bus); this server must reboot"
-BANNED = "its compute mode is Prohibited, so nothing can run on it (sudo nvidia-smi -c 0 allows it)"
+REMAP = "part of its memory must be remapped: reset it (nvidia-smi --gpu-reset) or reboot"
+REMAP_FAILED = "the driver could not remap a faulty part of its memory: it needs repair"
+MISMATCH = "the NVIDIA driver was updated and no longer matches its library: reboot this server"
+LOST = "the GPU is lost (it fell off the bus): reboot this server"
+BANNED = "its compute mode is Prohibited, so nothing can run on it (allow it: sudo nvidia-smi -c 0)"
 SLOW = 3.0  # seconds, of a look that is worth a word
 PCI = "/sys/bus/pci/devices"
 NVIDIA, AMD, INTEL = "0x10de", "0x1002", "0x8086"
@@ -50,19 +50,19 @@ class Probe(NamedTuple):
         long. "" for nothing."""
         notices = [self.notice]
         if self.lost:
-            notices.append("{} lost; this server must reboot".format(_numbered(self.lost)))
+            notices.append("{} lost: reboot this server".format(_numbered(self.lost)))
         if self.hidden:
-            notices.append("{} not permitted to this account".format(_numbered(self.hidden)))
+            notices.append("{} off limits to this account".format(_numbered(self.hidden)))
         parents = {gpu.parent for gpu in self.gpus}
         empty = [uuid for uuid in self.partitioned if uuid not in parents]
         if empty:
             notices.append(
-                "{}: partitioned (MIG), and without a MIG device".format(", ".join(empty))
+                "{}: partitioned (MIG), but without a MIG device".format(", ".join(empty))
             )
         if seconds > SLOW:
             notices.append(
-                "a look at the GPUs takes {:.0f} s: with persistence mode the driver stays"
-                " initialised (sudo nvidia-smi -pm 1)".format(seconds)
+                "querying the GPUs takes {:.0f} s: persistence mode keeps the driver initialised"
+                " (sudo nvidia-smi -pm 1)".format(seconds)
             )
         return "; ".join(filter(None, notices))
 
@@ -93,18 +93,18 @@ def unused_hardware() -> str:
     nvidia = sum(1 for vendor, kind in cards if vendor == NVIDIA and kind in DISPLAYS)
     if nvidia:
         return (
-            "{} NVIDIA GPU{} in this machine, and no driver answers: it is not loaded, or not"
+            "{} NVIDIA GPU{} in this server, but no driver answers: it is not loaded, or not"
             " passed on to this container (nvidia-smi says more)".format(
                 nvidia, "s are" if nvidia > 1 else " is"
             )
         )
     if os.path.exists("/dev/kfd"):
         return (
-            "GPUs of AMD (ROCm) are not supported yet: gpq leaves them alone and sets no"
+            "gpq does not support AMD GPUs (ROCm) yet: it leaves them alone and sets no"
             " HIP_VISIBLE_DEVICES"
         )
     if any(vendor == INTEL and kind in ACCELERATORS for vendor, kind in cards):
-        return "GPUs of Intel are not supported yet: gpq leaves them alone"
+        return "gpq does not support Intel GPUs yet: it leaves them alone"
     return ""
 
 

@@ -98,7 +98,9 @@ class DeviceHealth:
             )
         elif self.left and ghost:
             self.course.ill(
-                "quarantined", "attempt {} has ended, but {}".format(self.left, strangers), now
+                "quarantined",
+                "attempt {} has ended, but the GPU is {}".format(self.left, strangers),
+                now,
             )
         else:
             self.left = ""
@@ -166,7 +168,7 @@ def strangers(processes: List[Dict[str, Any]], used_mib: int, holder: str) -> Tu
         return "", False
     unseen_mib = used_mib - sum(process["memory_mib"] for process in processes)
     if unseen_mib > UNSEEN_MIB and all(process["memory_mib"] > 0 for process in processes):
-        return "used by somebody: {} are in use by no process that can be seen".format(
+        return "used by somebody: {} are in use, but by no visible process".format(
             user_names.size(unseen_mib)
         ), True
     return "", False
@@ -175,10 +177,10 @@ def strangers(processes: List[Dict[str, Any]], used_mib: int, holder: str) -> Tu
 def _named(process: Dict[str, Any]) -> str:
     """``carl (python, 11 GiB, since 14:02)``."""
     if process["attempt"]:
-        facts = ["{}, not given to it".format(user_names.size(process["memory_mib"]))]
+        facts = ["{}, not assigned to it".format(user_names.size(process["memory_mib"]))]
         return "attempt {} ({})".format(process["attempt"], ", ".join(facts))
     if not process["user"]:
-        return "pid {}, which is not visible from here ({})".format(
+        return "pid {} (not visible from here, {})".format(
             process["pid"], user_names.size(process["memory_mib"])
         )
     facts = [process["name"] or "pid {}".format(process["pid"])]

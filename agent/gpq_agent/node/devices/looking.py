@@ -55,7 +55,7 @@ class Looking:
             for end in pipe:
                 with contextlib.suppress(OSError):
                     os.close(end)
-            return Probe([], error="the GPUs cannot be looked at: {}".format(error.strerror))
+            return Probe([], error="cannot query the GPUs: {}".format(error.strerror))
         reading, writing = pipe
         if pid == 0:
             _look_and_exit(writing, agent, self._binding, skip)
@@ -89,7 +89,7 @@ class Looking:
         self._is_late = True
         return Probe(
             [],
-            error="the NVIDIA driver did not answer within {:.0f} s, and is waited for".format(
+            error="the NVIDIA driver did not answer within {:.0f} s, gpq still waits".format(
                 patience
             ),
         )
@@ -109,7 +109,7 @@ class Looking:
             answer["gpus"] = [RawGpu(*fields) for fields in answer["gpus"]]
             return Probe(**answer)
         except (ValueError, TypeError, KeyError):
-            return Probe([], error="probing the GPUs failed: the probe crashed")
+            return Probe([], error="querying the GPUs failed: the query crashed")
 
     def _let_go(self) -> None:
         if not _is_collected(self._child):
@@ -134,7 +134,7 @@ def _look_and_exit(writing: int, agent: int, binding: Any, skip: Sequence[str]) 
         while data:
             data = data[os.write(writing, data) :]
     except BaseException as error:
-        text = json.dumps({"gpus": [], "error": "probing the GPUs failed: {}".format(error)})
+        text = json.dumps({"gpus": [], "error": "querying the GPUs failed: {}".format(error)})
         os.write(writing, text.encode("utf-8"))
     finally:
         os._exit(0)

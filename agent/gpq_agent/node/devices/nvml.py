@@ -29,8 +29,8 @@ RECOVERY = 230  # field: what the driver asks for so that the GPU works again
 RECOVERIES = {
     1: "the driver asks for a reset of this GPU (nvidia-smi --gpu-reset)",
     2: "the driver asks for a reboot",
-    3: "the driver asks that what runs on its peers ends, and for a reset",
-    4: "the driver asks that what runs on it ends, and for a reset",
+    3: "the driver asks to end everything on its peers, and for a reset",
+    4: "the driver asks to end everything on this GPU, and for a reset",
 }
 
 
@@ -243,7 +243,7 @@ def processes(nvml: Any, handle: Any, kind: str) -> List[Tuple[int, int]]:
             continue
         return [(int(process.pid), int(process.usedGpuMemory or 0) // MIB) for process in running]
     if kind == "Compute":
-        raise Unfit("this nvidia-ml-py cannot ask this driver who is on a GPU")
+        raise Unfit("this nvidia-ml-py cannot ask this driver which processes use a GPU")
     return []
 
 

@@ -16,9 +16,9 @@ def parse_cores(text: str) -> List[int]:
         cores.extend(range(int(first), int(last if dash else first) + 1))
     missing = sorted(set(cores) - os.sched_getaffinity(0))
     if missing:
-        raise ValueError("no core {} may be used here".format(", ".join(map(str, missing))))
+        raise ValueError("core {} is not available here".format(", ".join(map(str, missing))))
     if not cores or len(set(cores)) != len(cores):
-        raise ValueError("cores {} names one twice, or none".format(text))
+        raise ValueError("cores {}: one is named twice, or none is named".format(text))
     return cores
 
 

@@ -135,7 +135,7 @@ def _run(*arguments: str) -> Tuple[int, str]:
 
 
 def _failure(output: str) -> Probe:
-    first_line = (output.strip().splitlines() or ["nvidia-smi failed and said nothing"])[0].strip()
+    first_line = (output.strip().splitlines() or ["it failed without output"])[0].strip()
     if "version mismatch" in output.lower():
         return Probe([], error=gpu_probe.MISMATCH)
     if "couldn't communicate with the NVIDIA driver" in output or "No devices were found" in output:

@@ -74,7 +74,7 @@ def ask(folder: str, seconds: float) -> float:
     """The calling user wants this server for so long; until when that is. Raises OSError,
     ValueError."""
     if not 0 < seconds <= LONGEST:
-        raise ValueError("a server is asked for for at most a year")
+        raise ValueError("you can ask for a server for at most a year")
     path, moment = _path(folder), time.time() + seconds
     temporary = "{}.{}.new".format(path, os.getpid())
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

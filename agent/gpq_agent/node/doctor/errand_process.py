@@ -40,7 +40,7 @@ def run(command: List[str], env: Dict[str, str], limit: float) -> Fields:
     except subprocess.TimeoutExpired:
         return {"error": "{} did not answer within {:g} s".format(command[0], limit)}
     except OSError as error:
-        return {"error": "{} cannot be run: {}".format(command[0], error.strerror)}
+        return {"error": "cannot run {}: {}".format(command[0], error.strerror)}
     for line in reversed(process.stdout.decode("utf-8", "replace").splitlines()):
         if line.startswith("gpq:"):
             answer: Fields = json.loads(line[4:])
@@ -52,6 +52,6 @@ def run(command: List[str], env: Dict[str, str], limit: float) -> Fields:
     ]
     return {
         "error": "exit {}: {}".format(
-            process.returncode, lines[-1][:LAST_LINE] if lines else "it said nothing"
+            process.returncode, lines[-1][:LAST_LINE] if lines else "no output"
         )
     }

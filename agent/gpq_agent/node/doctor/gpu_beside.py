@@ -56,7 +56,9 @@ def beside(
             phases[with_looks].append(_phase(look_by if with_looks else None))
         words = last_words(process)
         if not is_ready:
-            return GpuLine("looks beside work", "FAIL", "it did not begin: {}".format(words))
+            return GpuLine(
+                "looks beside work", "FAIL", "the test program did not start: {}".format(words)
+            )
         output.seek(0)
         turns = [
             tuple(map(float, line.split()))
@@ -84,12 +86,12 @@ def _phase(look_by: Optional[Callable[[str], GpuReading]]) -> Tuple[float, float
 
 def _judged(rates: Dict[bool, List[float]]) -> GpuLine:
     if not all(rates.values()):
-        return GpuLine("looks beside work", "FAIL", "it did not tell how much it did")
+        return GpuLine("looks beside work", "FAIL", "the test program reported no progress")
     rate_with, rate_without = (
         rates[looking][len(rates[looking]) // 2] for looking in (True, False)
     )
     loss = 1.0 - rate_with / rate_without
-    figure = "{:.1f} products a second, {:.1f} beside a look each second ({:+.1%})".format(
+    figure = "{:.1f} products per second, {:.1f} with a look every second ({:+.1%})".format(
         rate_without, rate_with, -loss
     )
     return GpuLine("looks beside work", "PASS" if loss <= LOSS else "FAIL", figure)

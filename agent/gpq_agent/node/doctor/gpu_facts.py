@@ -83,7 +83,7 @@ def everything() -> Dict[str, Any]:
     """{"error"} where NVML cannot be asked at all, "absent" where there is nothing to ask."""
     binding = nvml.load()
     if binding is None:
-        return {"absent": "{} has no nvidia-ml-py: gpq asks nvidia-smi here".format(sys.executable)}
+        return {"absent": "{} has no nvidia-ml-py: gpq uses nvidia-smi here".format(sys.executable)}
     try:
         binding.nvmlInit()
     except binding.NVMLError as error:

@@ -33,7 +33,7 @@ def unasked(facts: Facts) -> Optional[GpuLine]:
         return GpuLine("", "SKIP", facts["absent"])
     if "error" in facts:
         return GpuLine("", "FAIL", facts["error"])
-    return None if facts["gpus"] else GpuLine("", "SKIP", "the driver has no GPU")
+    return None if facts["gpus"] else GpuLine("", "SKIP", "the driver shows no GPU")
 
 
 class Unsupported(Exception):
@@ -83,7 +83,7 @@ def _persistence(gpu: Facts) -> Judgement:
     return (
         False,
         (
-            "off: each look initialises the driver anew (sudo nvidia-smi -pm 1, or"
+            "off: every look initialises the driver again (sudo nvidia-smi -pm 1, or"
             " nvidia-persistenced)"
         ),
     )
@@ -94,7 +94,7 @@ def _idle(gpu: Facts) -> Judgement:
         raise Unsupported("in use")
     used_v1, _ = value(gpu, "memory v1")
     if "value" not in gpu["memory v2"]:
-        return used_v1 < IDLE_MIB, "{} MiB by v1, v2 is not known".format(used_v1)
+        return used_v1 < IDLE_MIB, "{} MiB by v1, v2 is unknown".format(used_v1)
     used_v2, reserved = gpu["memory v2"]["value"]
     text = "{} MiB by v1, {} MiB by v2, {} MiB reserved".format(used_v1, used_v2, reserved)
     return used_v2 < IDLE_MIB, text
@@ -104,11 +104,11 @@ def _slices(gpu: Facts) -> Judgement:
     try:
         slices = value(gpu, "MIG")
     except Unsupported:
-        return True, "not known to this GPU"
+        return True, "not supported by this GPU"
     if slices is None:
         return True, "off"
     return bool(slices), (
-        "{} devices".format(len(slices)) if slices else "on, without a device: nothing can run"
+        "{} devices".format(len(slices)) if slices else "on, but without a device: nothing can run"
     )
 
 
@@ -129,8 +129,8 @@ def _errors(gpu: Facts) -> Judgement:
 
 def _rows(gpu: Facts) -> Judgement:
     corrected, uncorrected, pending, failed = value(gpu, "remapped rows")
-    text = "{} remapped{}".format(corrected + uncorrected, ", a reset is due" if pending else "")
-    return not pending and not failed, text + (", one could not be" if failed else "")
+    text = "{} remapped{}".format(corrected + uncorrected, ", a reset is needed" if pending else "")
+    return not pending and not failed, text + (", one failed" if failed else "")
 
 
 def _mps(gpu: Facts, servers: List[int]) -> Judgement:
@@ -139,8 +139,8 @@ def _mps(gpu: Facts, servers: List[int]) -> Judgement:
     except Unsupported:
         clients = []
     if servers or clients:
-        pids = ", ".join(map(str, servers)) or "of somebody else"
-        return True, "server {}, clients {}: a fault of one client ends all of them".format(
+        pids = ", ".join(map(str, servers)) or "not visible"
+        return True, "server {}, clients {}: a fault in one client ends all of them".format(
             pids, clients or "none"
         )
     return True, "off"
@@ -166,12 +166,12 @@ def versions(facts: Facts, torch: Facts) -> GpuLine:
         driver["value"], driver_cuda, facts["nvml"]
     )
     if "error" in torch:
-        return GpuLine("versions", "SKIP", "{}; no torch: {}".format(text, torch["error"]))
+        return GpuLine("versions", "SKIP", "{}, no torch: {}".format(text, torch["error"]))
     text += ", torch {} for CUDA {}, Python {}".format(
         torch["torch"], torch["cuda"] or "none", torch["python"]
     )
     if not torch["cuda"]:
-        return GpuLine("versions", "FAIL", text + ": torch was built for CPUs alone")
+        return GpuLine("versions", "FAIL", text + ": torch was built for CPUs only")
     ok = driver_cuda == "unknown" or int(torch["cuda"].split(".")[0]) <= int(
         driver_cuda.split(".")[0]
     )
@@ -186,7 +186,7 @@ def architectures(facts: Facts, torch: Facts) -> GpuLine:
     """torch must have kernels of the GPU's generation, or such that the driver can compile for
     it."""
     if "error" in torch or not torch.get("architectures"):
-        return GpuLine("architectures", "SKIP", str(torch.get("error", "torch names none")))
+        return GpuLine("architectures", "SKIP", str(torch.get("error", "torch reports none")))
 
     def judge(gpu: Facts) -> Judgement:
         major, minor = value(gpu, "capability")

@@ -63,9 +63,7 @@ def look(way: str) -> GpuReading:
     try:
         answer = json.loads(process.stdout.decode("utf-8"))
     except ValueError:
-        lines = process.stderr.decode("utf-8", "replace").strip().splitlines() or [
-            "it said nothing"
-        ]
+        lines = process.stderr.decode("utf-8", "replace").strip().splitlines() or ["no output"]
         return GpuReading(seconds, error="exit {}: {}".format(process.returncode, lines[-1]))
     gpus = [RawGpu(**fields) for fields in answer["gpus"]]
     error = answer["error"] or ("a GPU is lost" if answer["lost"] else "")
@@ -137,10 +135,10 @@ def both() -> List[GpuLine]:
 def same(looks: List[GpuReading]) -> GpuLine:
     """Of one way each."""
     if len(looks) < 2 or not all(observation.devices for observation in looks):
-        return GpuLine("same answers", "SKIP", "there are not two ways to ask here")
+        return GpuLine("same answers", "SKIP", "NVML and nvidia-smi do not both answer here")
     nvml_gpus, smi_gpus = ({gpu.uuid: gpu for gpu in observation.devices} for observation in looks)
     differences = [
-        "{} is seen by {} alone".format(uuid, "NVML" if uuid in nvml_gpus else "nvidia-smi")
+        "only {} shows {}".format("NVML" if uuid in nvml_gpus else "nvidia-smi", uuid)
         for uuid in sorted(nvml_gpus.keys() ^ smi_gpus.keys())
     ]
     for uuid in sorted(nvml_gpus.keys() & smi_gpus.keys()):
@@ -158,7 +156,9 @@ def same(looks: List[GpuReading]) -> GpuLine:
                 )
         if abs(nvml_gpu.memory_mib - smi_gpu.memory_mib) > 1:
             differences.append(
-                "memory of {}: {} and {} MiB".format(uuid, nvml_gpu.memory_mib, smi_gpu.memory_mib)
+                "memory of {}: {} MiB by NVML, {} MiB by nvidia-smi".format(
+                    uuid, nvml_gpu.memory_mib, smi_gpu.memory_mib
+                )
             )
     memory = ", ".join(
         "{} and {} MiB".format(nvml_gpus[uuid].used_mib, smi_gpus[uuid].used_mib)
@@ -167,7 +167,7 @@ def same(looks: List[GpuReading]) -> GpuLine:
     )
     if differences:
         return GpuLine("same answers", "FAIL", "; ".join(differences))
-    return GpuLine("same answers", "PASS", "names, memory, processes; in use: {}".format(memory))
+    return GpuLine("same answers", "PASS", "names, memory and processes, in use: {}".format(memory))
 
 
 def holder(
@@ -184,14 +184,16 @@ def holder(
     try:
         first_line = _first_line(process)
         if not first_line:
-            raise RuntimeError("it did not get its memory: {}".format(last_words(process)))
+            raise RuntimeError(
+                "the test process did not get its memory: {}".format(last_words(process))
+            )
         line = _seen(process.pid, uuid, look_by)
     except RuntimeError as error:
         process.kill()
         process.communicate()
         return [
             GpuLine("process seen", "FAIL", str(error)),
-            GpuLine("process gone", "SKIP", "it was never seen"),
+            GpuLine("process gone", "SKIP", "the process was never seen"),
         ]
     line = line._replace(seconds=round(time.monotonic() - begin, 1))
     process.kill()
@@ -212,7 +214,7 @@ def _first_line(process: "subprocess.Popen[bytes]") -> bytes:
 def last_words(process: "subprocess.Popen[bytes]") -> str:
     process.kill()
     _, errors = process.communicate()
-    return (errors.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
+    return (errors.decode("utf-8", "replace").strip().splitlines() or ["no output"])[-1]
 
 
 def _memory(pid: int, uuid: str, observation: GpuReading) -> int:
@@ -233,7 +235,7 @@ def _seen(pid: int, uuid: str, look_by: Callable[[str], GpuReading]) -> GpuLine:
                 "process seen", "PASS", "pid {} with {} MiB in look {}".format(pid, memory, number)
             )
         processes = [gpu.processes for gpu in observation.devices if gpu.uuid == uuid]
-    figure = "pid {} holds {} MiB, and after {} looks its GPU has (pid, MiB): {}".format(
+    figure = "pid {} holds {} MiB, but after {} looks its GPU shows (pid, MiB): {}".format(
         pid, HELD_MIB, SEEN_WITHIN, processes
     )
     return GpuLine("process seen", "FAIL", figure)
@@ -249,7 +251,7 @@ def _gone(pid: int, uuid: str, look_by: Callable[[str], GpuReading]) -> GpuLine:
                 "process gone", "PASS", "{:.1f} s after its kill".format(seconds), round(seconds, 1)
             )
         if seconds > GONE_WITHIN:
-            figure = "{:.0f} s after its kill pid {} is there still".format(seconds, pid)
+            figure = "pid {} is still there {:.0f} s after its kill".format(pid, seconds)
             return GpuLine("process gone", "FAIL", figure, round(seconds, 1))
         time.sleep(0.2)
 

@@ -54,7 +54,7 @@ def lines(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
     the jobs."""
     answers = _driver(python, env) if part == "driver" else _on_free_gpus(part, python, env)
     by_name = {line.name: line for line in answers}
-    silence = wire.GpuLine("", "FAIL", "nothing was told of it")
+    silence = wire.GpuLine("", "FAIL", "the check gave no result")
     return [by_name.get(name, silence._replace(name=name)) for name in wire.GPU_PARTS[part].names]
 
 
@@ -97,9 +97,9 @@ def free_gpus(look: gpu_looks.GpuReading) -> Free:
         if gpu.problem:
             obstacles.append("{}: {}".format(gpu.uuid, gpu.problem))
         elif gpu.processes:
-            obstacles.append("{}: pid {} is on it".format(gpu.uuid, gpu.processes[0][0]))
+            obstacles.append("{}: pid {} uses it".format(gpu.uuid, gpu.processes[0][0]))
         elif gpu.used_mib > IN_USE * gpu.memory_mib:
-            obstacles.append("{}: {} MiB of it are in use".format(gpu.uuid, gpu.used_mib))
+            obstacles.append("{}: {} MiB are in use".format(gpu.uuid, gpu.used_mib))
         else:
             try:
                 free.locks.extend(guard.take([gpu.uuid], 0, 0))
@@ -119,7 +119,7 @@ def _on_free_gpus(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuL
         if free.why:
             return all_alike(part, "SKIP", free.why)
         if wire.GPU_PARTS[part].section == "C" and len(free.uuids) < 2:
-            return all_alike(part, "SKIP", "two free GPUs are needed, and there is one")
+            return all_alike(part, "SKIP", "needs two free GPUs, found one")
         folder = library()
         env = {
             **env,
@@ -163,17 +163,15 @@ def trained(part: str, python: str, env: Dict[str, str], devices: List[str]) -> 
                 preexec_fn=lambda: procs.die_with_parent(parent),
             )  # fmt: skip
         except OSError as error:
-            return all_alike(part, "FAIL", "{} cannot be run: {}".format(python, error.strerror))
+            return all_alike(part, "FAIL", "cannot run {}: {}".format(python, error.strerror))
         try:
             _, errors = process.communicate(timeout=limit)
-            words = (errors.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[
-                -1
-            ]
+            words = (errors.decode("utf-8", "replace").strip().splitlines() or ["no output"])[-1]
             ending = "exit {}: {}".format(process.returncode, words)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            ending = "not done within {:.0f} s of this part".format(time.monotonic() - begin)
+            ending = "not finished within {:.0f} s of this part".format(time.monotonic() - begin)
         output.seek(0)
         answers = parsed(output.read().decode("utf-8", "replace").splitlines())
     names = {line.name for line in answers}

@@ -53,11 +53,11 @@ class Errands:
         fields, limit = message.get("fields", {}), float(message.get("limit", 30.0))
         if errand is None or not isinstance(fields, dict) or not 0 < limit <= LONGEST:
             raise SpoolError(
-                "no errand {!r}".format(message.get("errand")),
-                "it is one of {}".format(", ".join(ERRANDS)),
+                "unknown errand {!r}".format(message.get("errand")),
+                "use one of {}".format(", ".join(ERRANDS)),
             )
         if len(self._under_way) >= MOST:
-            raise SpoolError("{} errands are under way".format(MOST), "wait for their end", "busy")
+            raise SpoolError("{} errands are running".format(MOST), "wait until one ends", "busy")
         read_end, write_end = os.pipe()
 
         def run() -> None:

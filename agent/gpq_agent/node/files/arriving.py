@@ -55,7 +55,7 @@ def check_space(folder: str, size: int) -> None:
     free = disk.f_bavail * disk.f_frsize
     if size > 0 and free - SPARE < size:
         raise SpoolError(
-            "no room in {}: {} MB are needed, {} MB are free".format(
+            "not enough space in {}: {} MB are needed, {} MB are free".format(
                 folder, size >> 20, free >> 20
             ),
             "free space there, or give the server another folder: `checkpoints` in config.toml",
@@ -68,7 +68,7 @@ def inside(folder: str, path: str) -> str:
     full_path = os.path.join(folder, trees.local_name(path))
     root = os.path.realpath(folder)
     if not os.path.realpath(full_path).startswith(root + os.sep):
-        raise SpoolError("{!r} leads out of {}".format(path, folder))
+        raise SpoolError("{!r} leads outside {}".format(path, folder))
     return full_path
 
 

@@ -135,7 +135,7 @@ class Staging:
         name, _ = self._target(message)
         entries = self._set(name)
         if entries is None:
-            raise SpoolError("nothing of this is on its way here", "say `stage` first")
+            raise SpoolError("no such transfer to this server", "send `stage` first")
         return os.path.join(self.folder, STAGING, name), entries
 
     def _put(self, message: Message) -> Message:
@@ -181,7 +181,7 @@ class Staging:
                 remove(place)  # it has to come anew
                 raise
         elif not self._is_there(message, target, entries):
-            raise SpoolError("nothing of this is on its way here", "say `stage` first")
+            raise SpoolError("no such transfer to this server", "send `stage` first")
         remove(place)
         self._announced.pop(name, None)
         return {}
@@ -200,7 +200,9 @@ class Staging:
             if not os.path.exists(path):
                 if "code" not in message and checkpoint_folder.is_same(target, entry):
                     continue
-                raise SpoolError("{} has not come".format(entry.path), "it is sent again", "busy")
+                raise SpoolError(
+                    "{} has not arrived".format(entry.path), "gpq sends it again", "busy"
+                )
             is_timed = entry.mark.startswith(TIMED)
             digest = yield from (trees.digest(path) if is_timed else trees.sha256(path))
             if _size(path) != entry.size or digest != (
@@ -209,7 +211,7 @@ class Staging:
                 remove(place)
                 raise SpoolError(
                     "{} did not arrive as it was sent".format(entry.path),
-                    "it is sent again",
+                    "gpq sends it again",
                     "busy",
                 )
             os.utime(path, ns=(entry.changed, entry.changed))
@@ -234,7 +236,9 @@ class Staging:
         _, target = self._target({"code": digest})
         if not os.path.isdir(target):
             raise SpoolError(
-                "the code {} is not on this server".format(digest[:12]), "it is sent again", "busy"
+                "the code {} is not on this server".format(digest[:12]),
+                "gpq sends it again",
+                "busy",
             )
         return target
 
@@ -244,7 +248,7 @@ class Staging:
             return str(int(message["job"])), self._of_job(message)
         digest = str(message["code"])
         if not HASH.fullmatch(digest):
-            raise ValueError("{!r} is no SHA-256".format(digest))
+            raise ValueError("{!r} is not a SHA-256".format(digest))
         return CODE_PREFIX + digest, os.path.join(self.folder, checkpoint_folder.CODE, digest)
 
     def _of_job(self, message: Message) -> str:
@@ -261,7 +265,7 @@ def _raising(error: Exception) -> Callable[[Message], Message]:
 def _at(place: str, entries: List[Entry], number: Any) -> Tuple[Entry, str]:
     """The entry of that number, and where it comes in."""
     if not isinstance(number, int) or not 0 <= number < len(entries) or not entries[number].is_file:
-        raise ValueError("{!r} is no file of what is on its way here".format(number))
+        raise ValueError("{!r} is not a file of this transfer".format(number))
     return entries[number], os.path.join(place, str(number))
 
 

@@ -25,7 +25,7 @@ def unpack(path: str, target: str) -> Generator[None, None, None]:
                 yield
         os.rename(temporary, target)
     except (tarfile.TarError, FileExistsError) as error:
-        raise SpoolError("the code cannot be unpacked: {}".format(error)) from error
+        raise SpoolError("cannot unpack the code: {}".format(error)) from error
     finally:
         if not os.path.isdir(target):
             remove(temporary)
@@ -34,7 +34,7 @@ def unpack(path: str, target: str) -> Generator[None, None, None]:
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> None:
     parts = member.name.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\0" in member.name:
-        raise SpoolError("the code holds a path that leads out of it: {!r}".format(member.name))
+        raise SpoolError("the code contains a path that leads outside it: {!r}".format(member.name))
     path = inside(folder, member.name)
     if member.isdir():
         os.makedirs(path, exist_ok=True)
@@ -44,12 +44,14 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> 
     if member.issym():
         end = os.path.normpath(os.path.join(os.path.dirname(member.name), member.linkname))
         if os.path.isabs(member.linkname) or end == ".." or end.startswith("../"):
-            raise SpoolError("the code holds a link that leads out of it: {!r}".format(member.name))
+            raise SpoolError(
+                "the code contains a link that leads outside it: {!r}".format(member.name)
+            )
         os.symlink(member.linkname, path)
         return
     source = archive.extractfile(member) if member.isreg() else None
     if source is None:
-        raise SpoolError("the code holds something that is no file: {!r}".format(member.name))
+        raise SpoolError("the code contains something that is not a file: {!r}".format(member.name))
     mode = 0o755 if member.mode & 0o100 else 0o644  # never setuid, whatever it says
     with os.fdopen(
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb"

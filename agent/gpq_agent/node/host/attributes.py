@@ -29,8 +29,8 @@ NR_OPEN = "/proc/sys/fs/nr_open"  # more open files nobody may have
 MOST_CORES = 1 << 13
 LEAST_NICE, MOST_NICE = -20, 19
 MENDS = (
-    "raise it there; on the daemon's machine `gpq daemon stop`, then start it from a shell that"
-    " has it"
+    "raise it there, or on the daemon's machine run `gpq daemon stop` and start the daemon from a"
+    " shell that has it"
 )
 
 
@@ -120,7 +120,7 @@ def apply(target: wire.Attributes) -> List[str]:
     try:
         os.setpriority(os.PRIO_PROCESS, 0, target.nice)
     except OSError as error:
-        failures.append("cannot have niceness {}: {}".format(target.nice, error.strerror))
+        failures.append("cannot set niceness {}: {}".format(target.nice, error.strerror))
     for name, (soft, hard) in target.limits.items():
         # `grant` has left those out that are not known here
         try:

@@ -75,7 +75,7 @@ def _answer(writing: int, question: Callable[[], None]) -> None:
     except OSError as error:
         answer = {
             "message": str(error)[:1000],
-            "hint": "check the file system that it is on",
+            "hint": "check its file system",
             "kind": "busy",
         }
     finally:
@@ -87,7 +87,9 @@ def _conclude(line: bytes, place: str) -> None:
     try:
         answer = json.loads(line.decode("utf-8"))
     except ValueError:
-        raise SpoolError("whoever looked at {} ended too soon".format(place), "", "busy") from None
+        raise SpoolError(
+            "the process that checked {} ended too soon".format(place), "", "busy"
+        ) from None
     if answer:
         raise SpoolError(answer["message"], answer["hint"], answer["kind"])
 
@@ -99,5 +101,5 @@ def no_answer(place: str) -> SpoolError:
 
 def no_process(error: OSError) -> SpoolError:
     """The refusal of a start for which there can be no process."""
-    hint = "it has too many of them, or too little memory; see `ulimit -u` and pids.max there"
-    return SpoolError("no process can be started on this server: {}".format(error), hint, "busy")
+    hint = "it has too many processes or too little memory: see `ulimit -u` and pids.max there"
+    return SpoolError("cannot start a process on this server: {}".format(error), hint, "busy")

@@ -90,13 +90,11 @@ class Agent:
         except (ValueError, UnicodeDecodeError):
             return [
                 refusal(
-                    None, "a line that is not a JSON object", "one request a line, as wire.py says"
+                    None, "the line is not a JSON object", "send one request per line, see wire.py"
                 )
             ]
         if message.get("v") != wire.VERSION:
-            problem = "this node agent speaks version {}, not {}".format(
-                wire.VERSION, message.get("v")
-            )
+            problem = "this agent speaks version {}, not {}".format(wire.VERSION, message.get("v"))
             return [
                 refusal(
                     message.get("id"), problem, "restart the daemon, so that it ships its own agent"
@@ -109,12 +107,12 @@ class Agent:
 
     def tick(self) -> List[Message]:
         """Replies that have become due."""
-        with self._survived("looking at devices"):
+        with self._survived("checking devices"):
             self.devices.tick(
                 is_watched=self.watches.is_pending or bool(self.survey.holders),
                 since=self.release.since(),
             )
-        with self._survived("trying devices"):
+        with self._survived("testing devices"):
             self.trials.tick()
         replies: List[Message] = [
             self.replies.reply(message, answer) for message, answer in self.staging.tick()
@@ -154,7 +152,7 @@ class Agent:
             words = "{}: {!r}".format(work, error)
             if words not in self._told:
                 self._told.add(words)
-                sys.stderr.write("gpq: a bug, while {}\n".format(words))
+                sys.stderr.write("gpq: a bug while {}\n".format(words))
                 traceback.print_exc(file=sys.stderr)
 
     def _is_early(self, message: Message) -> bool:
@@ -185,8 +183,8 @@ class Agent:
             return []
         handler = self.operations.by_name.get(str(operation))
         if handler is None:
-            hint = "it is one of {}".format(", ".join(wire.OPS))
-            return [refusal(message.get("id"), "no operation {!r}".format(operation), hint)]
+            hint = "use one of {}".format(", ".join(wire.OPS))
+            return [refusal(message.get("id"), "unknown operation {!r}".format(operation), hint)]
         self.survey.touch()
         return [self.replies.reply(message, handler)]
 

@@ -110,7 +110,7 @@ class Operations:
             if self.attempts.is_forgotten(key):
                 # its end is known: this is an order of another time
                 problem = (
-                    "attempt {} was on this server before; the daemon's database was restored from"
+                    "attempt {} was on this server before: the daemon's database was restored from"
                     " a copy".format(key)
                 )
                 raise SpoolError(problem, "start another attempt", "used")
@@ -156,17 +156,19 @@ class Operations:
                     "{} is {}: {}".format(
                         name, devices_by_id[name].state, devices_by_id[name].reason
                     ),
-                    "choose another device",
+                    "choose another one",
                     TAKEN,
                 )
             if self.devices.unsettled(name):  # it may be gone in a moment
                 raise SpoolError(
-                    "{} is {}".format(name, self.devices.unsettled(name)), "wait a little", "busy"
+                    "{} is {}".format(name, self.devices.unsettled(name)),
+                    "try again in a moment",
+                    "busy",
                 )
             if self.survey.holders.get(name, key) != key:
                 raise SpoolError(
-                    "{} is still held by attempt {}".format(name, self.survey.holders[name]),
-                    "wait for its end",
+                    "attempt {} still uses {}".format(self.survey.holders[name], name),
+                    "wait until it ends",
                     "busy",
                 )
         return [devices_by_id[name] for name in order.devices]
@@ -183,7 +185,7 @@ class Operations:
     def _tail(self, message: Message) -> Message:
         key = _key(message)
         if self.attempts.order(key) is None:
-            raise SpoolError("no attempt {} on this node".format(key))
+            raise SpoolError("no attempt {} on this server".format(key))
         limit = min(int(message.get("limit", 1 << 16)), TAIL_LIMIT)
         path = os.path.join(self.spool.folder(key), wire.LOG)
         offset, skipped = int(message.get("offset", 0)), 0

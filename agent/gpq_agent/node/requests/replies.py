@@ -59,17 +59,13 @@ class Replies:
         except OSError as error:
             return refusal(
                 number,
-                "the spool cannot be used: {}".format(error),
+                "cannot use the spool: {}".format(error),
                 "check {}".format(self.spool.path),
                 "busy",
             )
         except (KeyError, TypeError, ValueError) as error:
-            problem = "request {!r} is not complete or not right: {!r}".format(
-                message.get("op"), error
-            )
+            problem = "request {!r} is incomplete or invalid: {!r}".format(message.get("op"), error)
             return refusal(number, problem, "see wire.OPS")
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
-            return refusal(
-                number, "the node agent failed: {!r}".format(error), "this is a bug in gpq"
-            )
+            return refusal(number, "the agent failed: {!r}".format(error), "this is a bug in gpq")

@@ -84,7 +84,7 @@ class Survey:
                 return self.attempts.count([info])[0]._asdict()
         attempt = self.attempts.look(key)  # forgotten, and not reported any more
         if attempt is None:
-            raise SpoolError("no attempt {} on this node".format(key))
+            raise SpoolError("no attempt {} on this server".format(key))
         return attempt._asdict()
 
     def device_list(self) -> List[Message]:

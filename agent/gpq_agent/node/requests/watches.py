@@ -66,14 +66,10 @@ class Watches:
             return [refusal(message.get("id"), error.message, error.hint, error.kind)]
         except OSError as error:  # what is not renewed ends, so that nothing runs twice
             return [
-                refusal(
-                    message.get("id"), "leases cannot be renewed: {}".format(error), kind="busy"
-                )
+                refusal(message.get("id"), "cannot renew leases: {}".format(error), kind="busy")
             ]
         except (TypeError, ValueError) as error:
-            return [
-                refusal(message.get("id"), "watch is not right: {}".format(error), "see wire.OPS")
-            ]
+            return [refusal(message.get("id"), "invalid watch: {}".format(error), "see wire.OPS")]
         recalled_keys = [key for key in sorted(offsets) if self.attempts.is_forgotten(key)]
         self._pending.append(Watch(message, time.monotonic() + wait, recalled_keys))
         return []  # the tick that follows answers it if there is news already

@@ -28,9 +28,9 @@ SMALL, LARGE = (
 MEMORY = 1 << 30  # bytes of address space that the child may have, whatever it reads
 MOST_ENTRIES = 10_000  # of a folder that are looked at
 SAID = {
-    "marker": "the training library said that training was over",
+    "marker": "the training library reported the end of the training",
     "done-file": "its done file was written",
-    "checkpoint": "its newest checkpoint is that of the end",
+    "checkpoint": "its newest checkpoint is the final one",
     "own": "its newest save is marked as the last",
     "trainer": "the newest trainer_state.json is at its last step",
 }
@@ -138,7 +138,7 @@ def _record(path: str, limit: int) -> Tuple[Dict[str, Any], str]:
         sign = _stamp(os.fstat(stream.fileno()))
         data = stream.read(limit + 1) if sign else b""
     if not sign or len(data) > limit:
-        raise ValueError("no ordinary file of at most {} bytes".format(limit))
+        raise ValueError("not a regular file of at most {} bytes".format(limit))
     return wire.decode(data), sign
 
 

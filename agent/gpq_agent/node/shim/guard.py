@@ -73,7 +73,7 @@ class Guard:
             procs.send(shim, signal.SIGKILL)
         self._empty(begin)
         if not self._is_over():
-            self._record("its shim stood still" if shim is not None else "its shim was gone")
+            self._record("its shim did not respond" if shim is not None else "its shim was gone")
 
     def _empty(self, begin: float) -> None:
         """Until no process of the tree is left."""
@@ -97,7 +97,7 @@ class Guard:
     def _record(self, reason: str) -> None:
         record = wire.ExitRecord(
             self.order.job, self.order.attempt, None, None, False, None, started_at=0.0,
-            ended_at=time.time(), note="{}; {}".format(self.lease.note(), reason), fenced=True,
+            ended_at=time.time(), note="{} ({})".format(self.lease.note(), reason), fenced=True,
             stamp=boottime(), boot_id=self.boot,
         )  # fmt: skip
         write_exit(self.folder, record)

@@ -132,7 +132,7 @@ def _prepare_and_exec(
             wire.write_json(os.path.join(env[wire.ENV_RUN_DIR], wire.UNLAUNCHED), note)
             return NOT_EXECUTABLE
         say(
-            "the servers of this job meet at {} port {}, here by {}".format(
+            "the servers of this job meet at {} port {}, this one through {}".format(
                 meeting.address, order.port, meeting.interface
             )
         )

@@ -78,7 +78,7 @@ class DaemonEpoch:
             or epoch < 1
         ):
             raise SpoolError(
-                "hello: store {!r} with epoch {!r} makes no sense".format(store, epoch),
+                "hello: invalid store {!r} or epoch {!r}".format(store, epoch),
                 "see wire.py",
             )
         with self.spool.lock():
@@ -133,8 +133,8 @@ class DaemonEpoch:
         """See to it that there is a file with room for renewals. Raises SpoolError or OSError."""
         if store != self.store:
             raise SpoolError(
-                "a lease needs a daemon that said whose it is: {!r}".format(store),
-                "say hello first",
+                "a lease needs a daemon that has said hello: {!r}".format(store),
+                "send `hello` first",
             )
         path = _lease_path(self.spool, store)
         if self._descriptor >= 0 and _is_at(path, self._descriptor):

@@ -103,7 +103,7 @@ def _gather(
             missing = ", ".join(
                 _name(order, rank) for rank in range(1, order.node_count) if rank not in guests
             )
-            problem = "no word at port {} of {} from {}".format(
+            problem = "port {} of {} heard nothing from {}".format(
                 order.port, _name(order, 0), missing
             )
             raise RendezvousFailed("network", problem) from None
@@ -171,7 +171,7 @@ def _agree(order: wire.StartOrder, guests: Dict[int, RendezvousPeer]) -> str:
             "{} by {}".format(_name(order, rank), ", ".join(guests[rank].reached))
             for rank in sorted(guests)
         ]
-        problem = "no one address of {} is reached by all others: {}".format(
+        problem = "no address of {} is reachable from all others: {}".format(
             _name(order, 0), "; ".join(ways)
         )
     for rank in sorted(guests):
@@ -182,7 +182,7 @@ def _agree(order: wire.StartOrder, guests: Dict[int, RendezvousPeer]) -> str:
             problem = "{} reaches {}, but not the other way round: {} port {}: {}".format(
                 guest, host, address, guests[rank].port, silence
             )
-            problem += "; is there a firewall?"
+            problem += ". Is there a firewall?"
     if problem:
         _tell(guests, {"error": problem})
         raise RendezvousFailed("network", problem)
@@ -231,11 +231,11 @@ def _visit(order: wire.StartOrder, token: str, deadline: float) -> Tuple[str, st
         if time.monotonic() > deadline:
             attempts = (
                 "; ".join("{}: {}".format(address, problems[address]) for address in problems)
-                or "it hung up"
+                or "it closed the connection"
             )
             host = _name(order, 0)
             raise RendezvousFailed(
-                "network", "{} is not reached at port {}: {}".format(host, order.port, attempts)
+                "network", "{} is not reachable at port {}: {}".format(host, order.port, attempts)
             )
         time.sleep(AGAIN)
 
@@ -255,7 +255,7 @@ def _knock(address: str, port: int, token: str) -> Tuple[Optional[socket.socket]
     except (OSError, ValueError):
         pass
     line.close()
-    return None, "somebody else answers there"
+    return None, "another program answers there"
 
 
 def _introduce(
@@ -296,5 +296,5 @@ def _read(line: socket.socket) -> Optional[Dict[str, Any]]:
             return None
         data += part
         if len(data) > LONGEST_LINE:
-            raise ValueError("too long a line")
+            raise ValueError("the line is too long")
     return wire.decode(data)

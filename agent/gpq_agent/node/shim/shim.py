@@ -118,7 +118,7 @@ def _start(
     except OSError as error:
         os.close(write_end)
         os.waitpid(child, 0)
-        note = "not started: {} cannot be written: {}".format(wire.STARTED, error.strerror)
+        note = "not started: cannot write {}: {}".format(wire.STARTED, error.strerror)
         record = wire.ExitRecord(
             order.job,
             order.attempt,

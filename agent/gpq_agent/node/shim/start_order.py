@@ -30,10 +30,10 @@ def parse_order(message: Any) -> wire.StartOrder:
     try:
         order = wire.StartOrder(**fields)
     except TypeError as error:
-        raise SpoolError("the order is not complete: {}".format(error)) from error
+        raise SpoolError("the order is incomplete: {}".format(error)) from error
     for name, is_right in _checks(order):
         if not is_right:
-            raise SpoolError("the order's {} is wrong: {!r}".format(name, getattr(order, name)))
+            raise SpoolError("invalid {} in the order: {!r}".format(name, getattr(order, name)))
     return order
 
 
@@ -161,11 +161,11 @@ def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None
     seconds_late = lateness(order)
     if seconds_late >= 0:
         problem = (
-            "is of an earlier boot"
+            "comes from an earlier boot"
             if seconds_late == float("inf")
             else "expired {:.1f} s ago".format(seconds_late)
         )
-        hint = "it was delayed on its way; ask for a new one"
+        hint = "it arrived too late, send a new one"
         raise SpoolError("the start order {}".format(problem), hint, "expired")
     with_timeout.check(order.cwd, lambda: _check_places(order, environment))
     if order.port and order.node_rank == 0:
@@ -196,7 +196,7 @@ def _check_places(order: wire.StartOrder, environment: Dict[str, str]) -> None:
 def unwritable(error: OSError) -> SpoolError:
     """The refusal of a start that would leave nothing."""
     hint = "free space on this server, or give it another --spool"
-    return SpoolError("the spool cannot be written: {}".format(error), hint, "busy")
+    return SpoolError("cannot write to the spool: {}".format(error), hint, "busy")
 
 
 def lateness(order: wire.StartOrder) -> float:
@@ -212,15 +212,15 @@ def folder_problem(path: str) -> Optional[Tuple[str, str]]:
         is_folder = stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
-            problem = "the folder {} cannot be used on this server: {}".format(path, error.strerror)
-            return problem, "check the file system that it is on"
+            problem = "cannot use the folder {} on this server: {}".format(path, error.strerror)
+            return problem, "check its file system"
         is_folder = False
     if not is_folder:
         return "no folder {}".format(
             path
-        ), "make it there, or use a file system that the servers share"
+        ), "create it there, or use a file system that the servers share"
     if not os.access(path, os.X_OK):
-        return "the folder {} cannot be entered".format(path), "check its permissions there"
+        return "cannot enter the folder {}".format(path), "check its permissions there"
     return None
 
 
@@ -230,12 +230,12 @@ def check_command(command: str, cwd: str, path: str) -> None:
         if not os.path.exists(full_path):
             raise SpoolError(
                 "no command {} on this server".format(full_path),
-                "check the path, or give it in full",
+                "check the path, or give the full path",
                 "not-found",
             )
         if os.path.isdir(full_path) or not os.access(full_path, os.X_OK):
-            hint = "chmod +x it, or name its interpreter first"
-            raise SpoolError("{} cannot be executed".format(full_path), hint, "not-executable")
+            hint = "run chmod +x on it, or put its interpreter first"
+            raise SpoolError("{} is not executable".format(full_path), hint, "not-executable")
     elif shutil.which(command, path=path) is None:
         raise SpoolError(
             "no command {} in PATH on this server".format(command),
@@ -262,7 +262,7 @@ def _check_port(port: int) -> None:
 def _check_interface(name: str) -> None:
     names = sorted({interface.name for interface in network.interfaces()})
     if name not in names:
-        hint = "it has {}; correct `interface` of this server in config.toml".format(
+        hint = "it has {}: correct `interface` of this server in config.toml".format(
             ", ".join(names)
         )
         raise SpoolError("no interface {} on this server".format(name), hint, "busy")

@@ -85,7 +85,7 @@ class Supervisor:
         try:
             return self._step()
         except OSError as error:
-            self.notes.add("its shim could not look at it for a while: {}".format(error.strerror))
+            self.notes.add("its shim could not check it for a while: {}".format(error.strerror))
             time.sleep(BUSY)
             return False
 
@@ -103,7 +103,7 @@ class Supervisor:
         )
         signal_info = signal.sigtimedwait(WAKE, patience)
         if signal_info is not None and signal_info.si_signo == signal.SIGTERM:
-            self.notes.add("its shim was sent TERM; was the node shutting down?")
+            self.notes.add("its shim got TERM. Was the server shutting down?")
         if self.gpus and time.monotonic() - self._freshened > FRESHEN:
             self._freshened = time.monotonic()
             gpu_locks.keep_fresh(self.gpus)
@@ -136,7 +136,7 @@ class Supervisor:
         if self._gone():
             return True
         if not self._saves():
-            self.notes.add("it left processes behind, which were ended")
+            self.notes.add("it left processes behind, and gpq ended them")
             self._terminate(TERM_GRACE)
         return False
 
@@ -227,7 +227,7 @@ class Supervisor:
         if stop.mode == "checkpoint":
             problem = stops.order_checkpoint(self.spool, self.order)
             if problem is not None:
-                self.notes.add("the order to checkpoint could not be written: " + problem)
+                self.notes.add("could not write the order to checkpoint: " + problem)
         else:
             self.signal.send()
 
@@ -237,7 +237,7 @@ class Supervisor:
         self._cap_log(at_once=True)
         code, killer = self.process.code, self.process.killer
         if not self.process.parent:
-            self.notes.add("its shim was killed, so its exit code is not known")
+            self.notes.add("its shim was killed, so its exit code is unknown")
         oom = self._note_kill(code, killer)
         cause = verdict(self.folder, self.order, code) if code else Verdict()
         if cause.note:
@@ -271,11 +271,13 @@ class Supervisor:
         want of memory?"""
         evidence = self.memory.killed() if self.process.ended_at is not None else ""
         if evidence and (killer == signal.SIGKILL or code == 128 + signal.SIGKILL):
-            self.notes.add("the kernel killed it for want of memory ({})".format(evidence))
+            self.notes.add("the kernel killed it because memory ran out ({})".format(evidence))
             return True
         if evidence and code != 0:
             self.notes.add(
-                "the kernel killed a process beside it for want of memory ({})".format(evidence)
+                "the kernel killed a process next to it because memory ran out ({})".format(
+                    evidence
+                )
             )
         elif killer == signal.SIGKILL and self.stage == "run" and not self.fenced:
             self.notes.add("killed by SIGKILL, not by gpq")

@@ -56,7 +56,7 @@ class Lock:
                 os.close(self.descriptor)
                 raise SpoolError(
                     "{} has been locked for {:.0f} s".format(self.path, self.patience),
-                    "another node agent on this spool hangs; end it",
+                    "another agent on this spool hangs: end it",
                     "busy",
                 )
             time.sleep(0.005)
@@ -121,7 +121,7 @@ class Spool:
         with self.lock():
             identities = self.read_both(Identity, NAME)
             if not identities and self.damage and self.attempt_keys():
-                problem = "{}, and nothing tells which attempts are this spool's".format(
+                problem = "{}, so gpq cannot tell which attempts are this spool's".format(
                     self.damage[0]
                 )
                 raise SpoolError(
@@ -138,8 +138,8 @@ class Spool:
         if recorded_machine and own_machine and recorded_machine != own_machine:
             raise SpoolError(
                 "{} belongs to another machine".format(self.path),
-                "give each node its own --spool; "
-                "if this machine was installed anew, remove {}".format(path),
+                "give each server its own --spool. "
+                "If this machine was reinstalled, remove {}".format(path),
             )
         return str(record["id"])
 

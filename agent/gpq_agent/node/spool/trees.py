@@ -97,9 +97,9 @@ def entry(folder: str, path: str) -> Optional[Entry]:
                 )
             return Entry(path, 0, FOLDER, status.st_mode & BITS, status.st_mtime_ns)
         if not stat.S_ISREG(status.st_mode):
-            raise Immovable("{} is neither a file nor a folder nor a link".format(shown(path)))
+            raise Immovable("{} is not a file, a folder or a link".format(shown(path)))
         if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
-            raise Immovable("{} runs as somebody else (setuid or setgid)".format(shown(path)))
+            raise Immovable("{} runs as another user (setuid or setgid)".format(shown(path)))
         return _file(full_path, path, status)
     except FileNotFoundError:
         return None
@@ -117,8 +117,8 @@ def _target(folder: str, full_path: str, path: str) -> str:
     end = os.path.realpath(full_path)
     if os.path.isabs(target) or not (end + os.sep).startswith(root + os.sep):
         words = (
-            "{} is a link to {}: only a relative link inside the checkpoint folder leads to the"
-            " same elsewhere"
+            "{} is a link to {}: only a relative link inside the checkpoint folder works on"
+            " another server"
         )
         raise Immovable(words.format(shown(path), shown(shared_name(target))))
     return shared_name(target)
@@ -157,7 +157,7 @@ def parsed(message: Any) -> List[Entry]:
     """A listing from what came over the wire. Raises ValueError for one that would lead out of its
     folder."""
     if not isinstance(message, list) or len(message) > MOST_ENTRIES:
-        raise ValueError("a listing is a list of entries")
+        raise ValueError("a listing must be a list of entries")
     entries = [_parsed(entry) for entry in message]
     kinds = {entry.path: entry for entry in entries}
     if len(kinds) != len(entries):
@@ -165,7 +165,7 @@ def parsed(message: Any) -> List[Entry]:
     for entry in entries:
         for parent in parents(entry.path):
             if parent in kinds and kinds[parent].mark != FOLDER:
-                raise ValueError("{!r} is below what is no folder".format(entry.path))
+                raise ValueError("{!r} is below something that is not a folder".format(entry.path))
     return entries
 
 
@@ -175,7 +175,7 @@ def _parsed(message: Any) -> Entry:
         raise ValueError("{!r} has no path or no mark".format(message))
     local_name(entry.path)
     if "\0" in entry.path or any(part in ("", ".", "..") for part in entry.path.split("/")):
-        raise ValueError("{!r} is no path below a folder".format(entry.path))
+        raise ValueError("{!r} is not a path below a folder".format(entry.path))
     if not all(
         isinstance(number, int) and number >= 0 for number in (entry.size, entry.mode, entry.stored)
     ):
@@ -185,11 +185,11 @@ def _parsed(message: Any) -> Entry:
         or entry.mode & ~BITS
         or (entry.size and not entry.is_file)
     ):
-        raise ValueError("{!r} is nothing that could be made".format(entry.path))
+        raise ValueError("{!r} cannot be recreated".format(entry.path))
     if entry.mark.startswith(LINK) and (
         entry.mark[1:].startswith("/") or not entry.mark[1:] or "\0" in entry.mark
     ):
-        raise ValueError("{!r} is a link that leads out".format(entry.path))
+        raise ValueError("{!r} is a link that leads outside".format(entry.path))
     return entry
 
 

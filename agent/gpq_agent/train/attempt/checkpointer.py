@@ -44,7 +44,9 @@ class Checkpointer:
             return False
         if saved.refusal and saved.refusal not in self._refusals:
             self._refusals.add(saved.refusal)
-            runtime.notice("the next attempt will not go on from this: {}".format(saved.refusal))
+            runtime.notice(
+                "the next attempt cannot resume from this checkpoint: {}".format(saved.refusal)
+            )
         content = {
             "step": step,
             "seconds": round(saved.seconds, 4),

@@ -27,7 +27,7 @@ PLAIN = (
     decimal.Decimal, fractions.Fraction, uuid.UUID, pathlib.PosixPath, pathlib.PurePosixPath,
     torch.Size, torch.dtype, torch.device,
 )  # fmt: skip
-PLAINER = "keep numbers, text, lists, dictionaries and tensors in what job.state() saves"
+PLAINER = "give job.state() only numbers, text, lists, dictionaries and tensors"
 GLOBAL = re.compile(r"(?:GLOBAL|class|global:?) `?([A-Za-z_][\w.]*\.[\w.]+)")
 
 
@@ -51,13 +51,12 @@ def _loaded(source: Any) -> Any:
         name = GLOBAL.search(str(error))
         if name is None:
             reason = str(error).rpartition("WeightsUnpickler error:")[2].strip()
-            words = "the checkpoint holds what gpq does not load: {}"
+            words = "the checkpoint holds something that gpq does not load: {}"
             raise GpqTrainError(words.format(reason.partition("\n")[0][:200]), PLAINER) from error
         raise GpqTrainError(
-            "the checkpoint holds a {}: gpq does not load it, for it may run any code".format(
-                name.group(1)
-            ),
-            "torch.serialization.add_safe_globals([{}]) before gpq.init() allows it".format(
+            "the checkpoint holds a {}, which gpq does not load because that could run any "
+            "code".format(name.group(1)),
+            "to allow it, call torch.serialization.add_safe_globals([{}]) before gpq.init()".format(
                 _last(name.group(1))
             ),
         ) from error

@@ -33,10 +33,8 @@ def _record(folder: Optional[str]) -> Dict[str, Any]:
     try:
         return records.read_shape(Record, os.path.join(folder, RECORD)) or {}
     except records.Damaged as damage:
-        hint = "put it back, or remove it so that the job begins anew"
-        raise GpqTrainError(
-            "the record of what was saved is damaged: {}".format(damage), hint
-        ) from damage
+        hint = "restore it, or remove it so that the job starts from the beginning"
+        raise GpqTrainError("the record of saves is damaged: {}".format(damage), hint) from damage
 
 
 class ScriptCheckpoints:
@@ -67,7 +65,8 @@ class ScriptCheckpoints:
         """
         if self._folder is None:
             raise GpqTrainError(
-                "there is no checkpoint directory", "run under gpq, or gpq.init(checkpoint_dir=...)"
+                "there is no checkpoint directory",
+                "run the script under gpq, or call gpq.init(checkpoint_dir=...)",
             )
         path = os.path.join(self._folder, self._name())
         os.makedirs(path, exist_ok=True)

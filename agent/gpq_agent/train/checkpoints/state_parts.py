@@ -60,10 +60,10 @@ class Parts:
         if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
             raise GpqTrainError(
                 "{} has no state_dict() and load_state_dict()".format(type(part).__name__),
-                "job.state() keeps objects that can save and load themselves",
+                "job.state() keeps objects with state_dict() and load_state_dict()",
             )
         if name in self._parts:
-            raise GpqTrainError("there is already a part named {!r} in the checkpoint".format(name))
+            raise GpqTrainError("the checkpoint already has a part named {!r}".format(name))
         if name.startswith(USER):
             refuse_unloadable(part.state_dict())
         self._parts[name] = part
@@ -151,7 +151,8 @@ class Outside:
         saved_parameters = state["parameters"]
         if [item.shape for item in saved_parameters] != [item.shape for item in self._parameters]:
             raise ValueError(
-                "an optimizer has other parameters outside the model than the checkpoint"
+                "the parameters that an optimizer has outside the model differ from those in "
+                "the checkpoint"
             )
         with torch.no_grad():
             for item, value in zip(self._parameters, saved_parameters):

@@ -131,7 +131,7 @@ class CheckpointStore:
             if not problem:
                 return name
             notice(
-                "checkpoint {} is damaged ({}); falling back to the one before it".format(
+                "checkpoint {} is damaged ({}), so the job resumes from the one before it".format(
                     name, problem
                 )
             )

@@ -56,16 +56,15 @@ class EpochOrders:
             assert self.own is not None
             if not len(saved.indices):
                 raise GpqTrainError(
-                    "the sampler {} yields another order of epoch {} than before the "
+                    "the sampler {} yields a different order for epoch {} than before the "
                     "restart".format(self.own.name, epoch),
-                    "let it depend on set_epoch(epoch) or on the generators of torch, numpy or "
-                    "random only",
+                    "make it depend only on set_epoch(epoch) or the generators of torch, numpy "
+                    "and random",
                 )
             self._tell(
-                "the sampler {} yields another order of epoch {} than before the restart: this "
-                "epoch ends as it began; later ones are not those of an undisturbed run".format(
-                    self.own.name, epoch
-                )
+                "the sampler {} yields a different order for epoch {} than before the restart. "
+                "gpq finishes this epoch in the old order, but later epochs differ from an "
+                "uninterrupted run".format(self.own.name, epoch)
             )
             order = saved
         self._newest = (epoch, order)
@@ -99,10 +98,10 @@ class EpochOrders:
         steps = length // base if self._least > 1 else ceil_div(length, base)
         if steps == 0:
             raise GpqTrainError(
-                "drop_last=True leaves nothing: an epoch has {} examples, a batch {}".format(
+                "drop_last=True leaves nothing: an epoch has {} examples and a batch {}".format(
                     length, base
                 ),
-                "make the batch smaller, or leave drop_last out",
+                "use a smaller batch, or leave out drop_last",
             )
         return steps
 
@@ -131,18 +130,17 @@ class EpochOrders:
         """Raises GpqTrainError where the data set or its order is not that of the checkpoint."""
         if state["size"] != self.examples:
             raise GpqTrainError(
-                "the data set has {} examples, the checkpoint was made with {}".format(
-                    self.examples, state["size"]
-                ),
-                "restore the data set, or start a new job",
+                "the data set has {} examples, but it had {} when the checkpoint was "
+                "written".format(self.examples, state["size"]),
+                "restore the data set, or submit a new job",
             )
         order = state.get("order")
         if bool(order) != (self.own is not None) and state["consumed"]:
             raise GpqTrainError(
-                "the checkpoint is from the middle of an epoch {} a sampler".format(
+                "the checkpoint was written in the middle of an epoch {} a sampler".format(
                     "with" if order else "without"
                 ),
-                "continue with the sampler that the job began with, or start a new job",
+                "use the sampler that the job started with, or submit a new job",
             )
         self.seed = state["seed"]
         self._newest = self._saved = NO_ORDER
@@ -158,7 +156,7 @@ class EpochOrders:
         order = self.own.draw(self.seed, epoch)
         if len(order.indices) < self._least:
             raise GpqTrainError(
-                "drop_last=True leaves nothing of epoch {}: the sampler {} yields {}, a batch is "
-                "{}".format(epoch, self.own.name, len(order.indices), self._least)
+                "drop_last=True leaves nothing of epoch {}: the sampler {} yields {} examples "
+                "and a batch has {}".format(epoch, self.own.name, len(order.indices), self._least)
             )
         return order

@@ -28,9 +28,9 @@ READING_SECONDS = 10.0  # after which no further example is read
 PATIENCE = 30.0  # seconds for a reader whose data set hangs
 PR_SET_PDEATHSIG = 1
 HINT = (
-    "seed what draws it (random_state=0, generator=torch.Generator().manual_seed(0)), sort what is "
-    "listed, or draw after gpq.init(), which seeds torch, numpy and random; where data is meant to "
-    "change: job.loader(data_may_change=True)"
+    "seed every random choice (random_state=0, generator=torch.Generator().manual_seed(0)), "
+    "sort file lists, or draw after gpq.init(), which seeds torch, numpy and random. If the "
+    "data is meant to change: job.loader(data_may_change=True)"
 )
 
 
@@ -129,15 +129,15 @@ class Fingerprint:
         rows = agreement.gather([float(bool(difference))])
         ranks = [rank for rank, row in enumerate(rows) if row[0]]
         if ranks:
-            words = "replica {} has other training data than replica 0: {}"
-            raise GpqTrainError(words.format(ranks[0], difference or "other examples there"), HINT)
+            words = "replica {} has different training data from replica 0: {}"
+            raise GpqTrainError(words.format(ranks[0], difference or "the examples differ"), HINT)
 
     def difference(self, state: Dict[str, Any]) -> str:
         """What differs from another's `state_dict`, "" if nothing does."""
         for number, (own_subset, other_subset) in enumerate(zip(self.subsets, state["subsets"])):
             if own_subset != other_subset:
                 depth = "" if number == 0 else " ({} levels down)".format(number)
-                return "the indices of its Subset{} are others".format(depth)
+                return "the indices of its Subset{} differ".format(depth)
         other_examples = {place: Likeness(*content) for place, content in state["examples"].items()}
         common = sorted(other_examples.keys() & self.examples.keys(), key=int)
         mismatches = [
@@ -145,8 +145,8 @@ class Fingerprint:
         ]
         if not mismatches:
             return ""
-        return "of {} examples compared, {} differ (number {})".format(
-            len(common), len(mismatches), ", ".join(mismatches[:3])
+        return "{} of {} compared examples differ (number {})".format(
+            len(mismatches), len(common), ", ".join(mismatches[:3])
         )
 
     def state_dict(self) -> Dict[str, Any]:
@@ -160,9 +160,7 @@ class Fingerprint:
         difference = self.difference(state)
         if difference:
             raise GpqTrainError(
-                "the training data is not what the job was trained on before: {}".format(
-                    difference
-                ),
+                "the training data has changed since the previous attempt: {}".format(difference),
                 HINT,
             )
 
@@ -171,7 +169,7 @@ class Fingerprint:
         reasons = []
         for place in map(str, self._places):
             reading = readings.get(
-                place, "reading them crashes, or takes over {:.0f} s".format(READING_SECONDS)
+                place, "reading them crashes or takes more than {:.0f} s".format(READING_SECONDS)
             )
             if isinstance(reading, str):
                 reasons.append(reading)
@@ -180,12 +178,12 @@ class Fingerprint:
             if first.resembles(second):
                 self.examples[place] = first
             else:
-                reasons.append("they are random, also under one seed")
+                reasons.append("they are random even under the same seed")
         if reasons:
             count = len(self._places)
             notice(
-                "{} of {} examples cannot be compared with those of the next attempt ({}): make "
-                "sure that the script trains on the same data each time".format(
+                "gpq cannot compare {} of {} examples with those of the next attempt ({}). "
+                "Make sure that the script trains on the same data every time".format(
                     len(reasons), count, reasons[0]
                 )
             )

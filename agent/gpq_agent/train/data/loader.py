@@ -96,10 +96,7 @@ class Loader:
                 "it has " + ", ".join(("generator", *OPTIONS)),
             )
         if options.pop("in_order", True) is False:
-            engine.notice(
-                "in_order=False: batches come in order all the same, so that each goes into its "
-                "step"
-            )
+            engine.notice("in_order=False has no effect: gpq needs the batches in order")
         data, batches = engine.feed(dataset, sampler)
         try:
             self._data: Any = DataLoader(
@@ -132,9 +129,9 @@ class Loader:
         is_over = sampler.is_over
         if is_over and epoch is not None and sampler.cursor.epoch >= epoch:
             raise GpqTrainError(
-                "a second loop over the loader in one epoch of job.epochs()",
-                "one loop in each of job.epochs(2 * count); a DataLoader of its own for what is no "
-                "training",
+                "the script started a second loop over the loader in one epoch of job.epochs()",
+                "loop once per epoch with job.epochs(2 * count), or use a separate DataLoader "
+                "if the second loop does not train",
             )
         # A loop without job.epochs() begins the next epoch, even after leaving the last one early.
         if is_over or (self._early_exit and epoch is None):
@@ -213,7 +210,7 @@ def dataset_size(dataset: Any) -> int:
     """
     if isinstance(dataset, IterableDataset):
         raise GpqTrainError(
-            "job.loader() needs a data set with a length and an index; {} is an "
+            "job.loader() needs a data set with a length and an index, but {} is an "
             "IterableDataset".format(type(dataset).__name__),
             "give it a Dataset with __len__ and __getitem__, or keep your own loader and use "
             "job.should_stop()",
@@ -222,8 +219,8 @@ def dataset_size(dataset: Any) -> int:
         return len(dataset)
     except TypeError:
         raise GpqTrainError(
-            "job.loader() needs a data set with a length; {} has none".format(
+            "job.loader() needs a data set with a length, but {} has none".format(
                 type(dataset).__name__
             ),
-            "add __len__ and __getitem__ to it",
+            "give it __len__ and __getitem__",
         ) from None

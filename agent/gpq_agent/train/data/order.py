@@ -64,11 +64,11 @@ class OwnOrder:
         for member in self._chain:
             if isinstance(member, DistributedSampler) or getattr(member, "num_replicas", 1) != 1:
                 raise GpqTrainError(
-                    "{} deals the data out to replicas; job.loader() does that itself".format(
+                    "{} splits the data over replicas, which job.loader() does itself".format(
                         type(member).__name__
                     ),
-                    "leave it out (shuffle= and drop_last= are options of job.loader()), or give "
-                    "the sampler that it wraps",
+                    "leave it out (job.loader() takes shuffle= and drop_last=), or pass the "
+                    "sampler that it wraps",
                 )
 
     def length(self) -> Optional[int]:
@@ -122,10 +122,10 @@ class OwnOrder:
                 result.extend([self._index(item) for item in batch])
             except TypeError:
                 raise GpqTrainError(
-                    "batch_sampler= yields lists of indices; {} yields a {}".format(
+                    "batch_sampler= needs lists of indices, but {} yields a {}".format(
                         self.name, type(batch).__name__
                     ),
-                    "one that yields single indices is a sampler=",
+                    "pass a sampler of single indices as sampler=",
                 ) from None
             if len(result) == (ends[-1] if ends else 0):
                 raise GpqTrainError("the batch sampler {} yields an empty batch".format(self.name))
@@ -138,19 +138,18 @@ class OwnOrder:
             return operator.index(item)
         except TypeError:
             raise GpqTrainError(
-                "job.loader() needs integers as indices; {} yields a {}".format(
+                "job.loader() needs integer indices, but {} yields a {}".format(
                     self.name, type(item).__name__
                 ),
-                "" if self.batched else "one that yields lists of indices is a batch_sampler=",
+                "" if self.batched else "pass a sampler of lists of indices as batch_sampler=",
             ) from None
 
     def _bound(self, count: int, limit: int) -> None:
         if count > limit:
             raise GpqTrainError(
-                "the sampler {} does not end: more than {} indices for {} examples".format(
-                    self.name, limit, self._examples
-                ),
-                "an epoch is one pass over it: let it stop after one",
+                "the sampler {} does not end: it yielded more than {} indices for {} "
+                "examples".format(self.name, limit, self._examples),
+                "an epoch is one pass over the sampler, so let it stop after one",
             )
 
 
@@ -161,9 +160,11 @@ def hold_together(
     rows = gather([float(order.digest), float(len(order.indices))])  # 48 bits fit a double
     if any(row != rows[0] for row in rows):
         raise GpqTrainError(
-            "the sampler {} yields another order on each replica (epoch {})".format(name, epoch),
-            "let it depend on set_epoch(epoch) or on the generators of torch, numpy or random, not "
-            "on the rank or the clock",
+            "the sampler {} yields a different order on each replica (epoch {})".format(
+                name, epoch
+            ),
+            "make it depend on set_epoch(epoch) or the generators of torch, numpy and random, "
+            "not on the rank or the clock",
         )
 
 

@@ -191,7 +191,7 @@ class StepBoundary:
         self._shape.freedoms.agree()  # what was noticed, and not told yet
         if not agreement.broadcast_flag(self._checkpointer.save("stop")):
             if self._checkpointer.store is None:
-                text = "asked to stop, but there is no checkpoint directory: going on"
+                text = "asked to stop, but there is no checkpoint directory, so training continues"
                 self._runtime.notice(text)
             self._retry_at = time.monotonic() + RETRY_SECONDS
             return

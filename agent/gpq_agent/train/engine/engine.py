@@ -184,7 +184,7 @@ class Engine:
         names = runtime.environ.get(wire.ENV_ACCEPTED, "").split(",")
         accepted = {code for code in names if code}
         for code in sorted(accepted - ACCEPTABLE):
-            text = "--accept {} changes nothing: gpq suspects no such habit"
+            text = "--accept {} has no effect: only suspected habits can be accepted"
             runtime.notice(text.format(code))
         folder, rank = runtime.environment.checkpoint_dir, runtime.environment.rank
         return Freedoms(folder, runtime.agreement, rank, self._tell, accepted & ACCEPTABLE)

@@ -227,8 +227,8 @@ class TrainingLoop:
                 alone = now
             if now > min(alone + MEET_SECONDS, begin + MEET_AT_MOST):
                 raise GpqTrainError(
-                    "this replica left backward() out of a step that other replicas wait in",
-                    "run backward() for every batch, on every replica: multiply a loss that is not "
-                    "wanted by 0",
+                    "this replica skipped backward() in a step in which other replicas wait for it",
+                    "run backward() for every batch on every replica, and multiply an unwanted "
+                    "loss by 0",
                 )
             time.sleep(0.01)

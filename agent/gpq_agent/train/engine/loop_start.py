@@ -26,9 +26,9 @@ class LoopStart:
         GpqTrainError in the body of another such loop."""
         if in_batch:
             raise GpqTrainError(
-                "a loop over the loader begins while a batch of another one is in hand",
-                "one loop at a time; for a look at the data next(iter(loader)), whose iterator is "
-                "not kept",
+                "a loop over the loader started while another one is still in a batch",
+                "use one loop at a time. To look at the data, call next(iter(loader)) and do "
+                "not keep the iterator",
             )
         self._opening = LoopBegin(by_next, self.epoch if self.in_epochs else None)
         self._observers.loop_begins(self._opening)

@@ -35,8 +35,8 @@ class OwnBatches:
         for reducer in self._reducers:
             if reducer.own_hooks and not even:
                 raise GpqTrainError(
-                    "the model has a communication hook of its own, which averages unlike shares "
-                    "of a batch as if they were alike",
-                    "leave the hook out, or draw batches that divide by the number of replicas",
+                    "the model has a communication hook of its own, which gives unequal shares "
+                    "of a batch equal weight",
+                    "remove the hook, or draw batches that the number of replicas divides",
                 )
             reducer.weight = weight

@@ -5,7 +5,7 @@ from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.gradients.accumulator import Accumulator
 from gpq_agent.train.runtime.agreement import Agreement
 
-NOT_IN_ALL = "job.weigh() was called in some micro-batches of a step, not in all"
+NOT_IN_ALL = "job.weigh() was called in only some micro-batches of a step"
 
 
 class Weighing:
@@ -33,12 +33,16 @@ class Weighing:
         GpqTrainError."""
         gradients, replicas = self._gradients, self._replicas
         if gradients.passes:
-            raise GpqTrainError("job.weigh() was called after backward()", "call it before")
+            raise GpqTrainError(
+                "job.weigh() was called after backward()", "call it before backward()"
+            )
         if micro.place > 0 and not self._is_used:
             raise GpqTrainError(NOT_IN_ALL, "call it in each")
         amount = float(amount) if micro.step.counts[micro.place] else 0.0
         if not 0.0 <= amount < float("inf"):
-            raise GpqTrainError("job.weigh() needs a number of at least 0, not {}".format(amount))
+            raise GpqTrainError(
+                "job.weigh() needs a number that is at least 0, not {}".format(amount)
+            )
         if micro.place == 0:
             self._is_used, self._unit, self._amount = True, amount or 1.0, 0.0
         self._amount += amount
@@ -49,7 +53,7 @@ class Weighing:
         whole = self._agreement.all_reduce_sum([self._amount])[0]
         if whole <= 0.0:
             raise GpqTrainError(
-                "job.weigh() was given 0 in every micro-batch of a step", "leave out such batches"
+                "job.weigh() was given 0 in every micro-batch of a step", "leave such batches out"
             )
         gradients.scale(replicas * self._unit / whole)
         gradients.weigh(replicas * amount / whole)

@@ -18,10 +18,10 @@ from .table import ACCUMULATE, HABITS, RESIZE, RETUNE, SPLIT, SUSPECTED, Habit, 
 RECORD = "habits.json"
 CODES = sorted(HABITS)
 SAID = {
-    ACCUMULATE: "no micro-batches",
-    SPLIT: "no noise scale from one GPU",
-    RESIZE: "no other number of GPUs",
-    RETUNE: "no other batch size",
+    ACCUMULATE: "cut a step into micro-batches",
+    SPLIT: "split a step to measure the noise scale",
+    RESIZE: "change the number of GPUs",
+    RETUNE: "change the batch size",
 }
 
 
@@ -116,7 +116,7 @@ class Freedoms:
 
     def _say(self, code: str) -> None:
         """A line for the user, and up."""
-        detail = self._agreed.get(code) or "on one of the replicas"
+        detail = self._agreed.get(code) or "on another replica"
         self._tell(described(Habit(code, detail)))
 
     def allowed(self, configuration: Configuration, limits: Limits) -> Configuration:
@@ -163,12 +163,18 @@ class Freedoms:
 
 
 def line(habit: wire.Habit) -> str:
-    """What the user reads: the habit, what follows, the cure."""
-    losses = ", ".join(SAID[freedom] for freedom in habit.freedoms)
+    """What the user reads: the habit, what gpq will not do, the cure.
+
+    A habit takes at least one freedom.
+    """
+    *others, last = [SAID[freedom] for freedom in habit.freedoms]
+    losses = "{} or {}".format(", ".join(others), last) if others else last
     names = ", ".join(habit.freedoms)
-    words = "{}: {} ({}). To get that back: {}".format(habit.message, losses, names, habit.cure)
+    words = "{}. gpq will not {} ({}). To allow it: {}".format(
+        habit.message, losses, names, habit.cure
+    )
     if habit.evidence == SUSPECTED:
-        words += ". If that is wrong, and gpq check comes out the same: --accept {}".format(
+        words += ". If this is wrong and gpq check finds no difference: --accept {}".format(
             habit.code
         )
     return words

@@ -195,7 +195,7 @@ class Observers:
 
     def _tell(self, kind: Type[Observer], error: Exception) -> None:
         text = " ".join("{}: {}".format(type(error).__name__, error).split())[:200]
-        message = "gpq looks no longer for {}, and training goes on ({})"
+        message = "gpq no longer watches for {}, and training continues ({})"
         self._notice(message.format(", ".join(kind.codes), text))
 
 

@@ -46,7 +46,7 @@ def make_components(
     wrappers = [pair.wrapper for pair in pairs]
     if replicas > 1 and not all(isinstance(item, DistributedDataParallel) for item in wrappers):
         raise GpqTrainError(
-            "the model is not wrapped for {} replicas".format(replicas),
+            "the model is not wrapped, but there are {} replicas".format(replicas),
             "use job.wrap(model)",
         )
     components = Components(
@@ -62,7 +62,7 @@ def make_components(
         any(item is candidate for candidate in optimizers) for item in sources
     ):
         raise GpqTrainError(
-            "job.prepare() needs an optimizer, and measure= one of those it was given",
+            "job.prepare() needs an optimizer, and measure= must be one of its optimizers",
         )
     return components
 

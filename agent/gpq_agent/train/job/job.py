@@ -129,7 +129,7 @@ class Job:
         gradient noise is measured, by default all. Raises GpqTrainError.
         """
         if self._engine.checkpointer.is_ready:
-            hint = "give it lists of models and optimizers"
+            hint = "call it once, with lists of models and optimizers"
             raise GpqTrainError("job.prepare() was called twice", hint)
         components = make_components(self.replicas, model, optimizer, scheduler, scaler, measure)
         preparation = Preparation(self._engine, self._resumption, components)

@@ -9,7 +9,7 @@ from gpq_agent.train.data.batches import Limits
 from gpq_agent.train.data.order import OwnOrder
 from gpq_agent.train.errors import GpqTrainError
 
-USUAL_BATCH = "give the usual number of examples of a batch, for which the learning rate is right"
+USUAL_BATCH = "pass the usual number of examples per batch, the one that your learning rate is for"
 
 
 class Source(NamedTuple):
@@ -54,7 +54,7 @@ class Ordering(NamedTuple):
         if self.sampler is None:
             return None
         rival = ["shuffle"] if self.shuffle else []
-        _refuse_rivals("sampler=", "the sampler decides on the order", rival)
+        _refuse_rivals("sampler=", "the sampler decides the order", rival)
         return OwnOrder(self.sampler, size, batched=False)
 
 
@@ -80,17 +80,19 @@ class BatchSizes(NamedTuple):
         if batch is None:
             raise GpqTrainError(
                 "job.loader() needs batch_size",
-                "the total over all replicas for which the learning rate is right",
+                "the total over all replicas that your learning rate is for",
             )
         if max_batch is not None and max_batch < batch:
             raise GpqTrainError(
                 "max_batch_size {} is below batch_size {}".format(max_batch, batch),
-                "batch_size is the total over all replicas, max_batch_size how far it may grow",
+                "batch_size is the total over all replicas, and max_batch_size is how far it "
+                "may grow",
             )
         if batched and max_batch is not None and max_batch > batch:
             raise GpqTrainError(
-                "max_batch_size has no meaning with batch_sampler=: its batches are the steps",
-                "leave it out, or give a sampler= and let gpq make the batches",
+                "max_batch_size cannot be combined with batch_sampler=, whose batches are the "
+                "steps",
+                "leave it out, or use sampler= and let gpq make the batches",
             )
         if own_order is not None and batched:
             # Alone, each of its batches would go through the device at once.
@@ -102,10 +104,13 @@ class BatchSizes(NamedTuple):
     def _batch_of_sampler(self, own_size: Optional[int]) -> int:
         """With a batch sampler. `own`: the batch size that it says it has."""
         if self.batch_size is None and own_size is None:
-            words = "job.loader() needs batch_size: the batch sampler does not say it"
+            words = (
+                "job.loader() needs batch_size, because the batch sampler has no "
+                "batch_size of its own"
+            )
             raise GpqTrainError(words, USUAL_BATCH)
         if self.batch_size is not None and own_size is not None and self.batch_size != own_size:
-            words = "batch_size {} is not the {} of the batch sampler"
+            words = "batch_size {} differs from the {} of the batch sampler"
             raise GpqTrainError(words.format(self.batch_size, own_size), "leave batch_size out")
         batch = own_size if own_size is not None else self.batch_size
         assert batch is not None

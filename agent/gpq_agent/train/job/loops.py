@@ -38,7 +38,7 @@ def step_loop(engine: Engine, count: int, seed: int) -> Iterator[int]:
     Raises GpqTrainError before the training is prepared.
     """
     if not engine.checkpointer.is_ready:
-        hint = "prepare model and optimizer first"
+        hint = "call job.prepare() first"
         raise GpqTrainError("job.steps() was called before job.prepare()", hint)
     engine.statistics.total_steps = count
     engine.statistics.declare()
@@ -71,7 +71,7 @@ def rows_of_replica(engine: Engine, batch: Tuple[Any, ...]) -> Any:
     size = sizes.pop()
     if size < replicas:
         raise GpqTrainError(
-            "a batch of {} does not reach {} replicas".format(size, replicas),
+            "a batch of {} is too small for {} replicas".format(size, replicas),
             "submit with --gpus 1-{}, or draw larger batches".format(size),
         )
     shares = [_rows(part, rank, replicas) for part in batch]

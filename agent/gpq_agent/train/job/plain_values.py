@@ -37,10 +37,10 @@ class PlainValues:
         """
         if not is_plain(value):
             raise GpqTrainError(
-                "job.state({!r}, ...) keeps numbers, texts and lists of them, not a {}".format(
+                "job.state({!r}, ...) keeps numbers, strings and lists of them, not a {}".format(
                     name, type(value).__name__
                 ),
-                "what has state_dict() and load_state_dict() is kept by job.state(part)",
+                "use job.state(part) for an object with state_dict() and load_state_dict()",
             )
         if name in self._values:
             self._values[name].value = value

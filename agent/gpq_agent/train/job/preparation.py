@@ -63,7 +63,7 @@ class Preparation:
         if components.scaler is not None:
             wrap_scaler(components.scaler, gate)
         if len(components.optimizers) > 1 and not data.limits.fixed:
-            engine.notice("gradient noise is measured on {}".format(_noise_words(components)))
+            engine.notice("gpq measures gradient noise on {}".format(_noise_words(components)))
         return gate
 
     def _make_rules(self, limits: Limits, scaling: BatchScaling) -> List[Rule]:

@@ -96,6 +96,6 @@ class Resumption:
             words = " ".join(str(error).split())
             raise GpqTrainError(
                 "the checkpoint does not fit this script: {}".format(words),
-                "continue with the script that wrote it, or submit a new job",
+                "use the script that wrote it, or submit a new job",
             ) from error
         engine.statistics.restore_seconds = time.perf_counter() - begin

@@ -34,7 +34,7 @@ def make_training_data(
     GpqTrainError for arguments that make no loader, and once the training is prepared.
     """
     if engine.checkpointer.is_ready:
-        hint = "make the loader first"
+        hint = "call job.loader() first"
         raise GpqTrainError("job.prepare() was called before job.loader()", hint)
     environment, check = engine.runtime.environment, engine.runtime.recorder
     size = dataset_size(source.dataset)
@@ -91,6 +91,8 @@ def _within_memory(engine: Engine, limits: Limits) -> Limits:
     if bound >= limits.max_local:
         return limits
     engine.notice(
-        "an earlier attempt ran out of memory: at most {} examples at once".format(bound),
+        "an earlier attempt ran out of memory, so gpq uses at most {} examples at once".format(
+            bound
+        ),
     )
     return limits._replace(max_local=bound)

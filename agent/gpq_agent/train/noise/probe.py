@@ -126,7 +126,7 @@ class GradientProbe:
 
     def switch_off(self, reason: str) -> None:
         """Measure nothing more, and say why."""
-        self.notice = "gradient noise is not measured: {}".format(reason)
+        self.notice = "gpq cannot measure gradient noise: {}".format(reason)
         self._is_sampled = False
 
     def arrive(self) -> None:
@@ -159,7 +159,7 @@ class GradientProbe:
         if not self._measured.as_set.issuperset(bucket.parameters()):
             if self._measured.as_set.isdisjoint(bucket.parameters()):
                 return None
-            self.switch_off("its optimizer has only some of the parameters of a model")
+            self.switch_off("the optimizer has only some of the parameters of a model")
             return None
         start = perf_counter()
         index = self._bucket_slots[place] = len(self._bucket_slots)
@@ -197,9 +197,7 @@ class GradientProbe:
         for parameter in self._measured.parameters:
             gradient = parameter.grad
             if gradient is None or gradient.is_sparse or not gradient.is_floating_point():
-                self.switch_off(
-                    "some parameters got no gradient, or one that is sparse or not of real numbers"
-                )
+                self.switch_off("some parameters have no gradient, a sparse one or a complex one")
                 return
         self._passes.norms.append(self._norm(total=False))
         self._passes.weights.append(weight)

@@ -75,20 +75,24 @@ def make_rule(name: str, optimizer: Any, *, base_batch: int, warmup_steps: float
     kind = type(optimizer).__name__
     lacks_rate = any(group.get("lr") is None for group in optimizer.param_groups)
     if lacks_rate and name not in ("auto", "none"):
-        text = "{} sets its learning rate itself: rule={!r} cannot change it"
+        text = "{} sets its learning rate itself, so rule={!r} cannot change it"
         raise ValueError(text.format(kind, name))
     if lacks_rate:
-        notice = "{} sets its learning rate itself: a larger batch leaves it as it is".format(kind)
+        notice = (
+            "{} sets its learning rate itself, so gpq does not change it for a larger batch".format(
+                kind
+            )
+        )
         return Rule("none", base_batch, notice=notice if name == "auto" else "")
     if name == "auto":
         if is_adam(optimizer):
             return Rule("adam-sqrt", base_batch)
         if isinstance(optimizer, torch.optim.SGD):
             return Rule("adascale", base_batch)
-        notice = "no learning-rate rule is known for {}: using sqrt".format(kind)
+        notice = "gpq has no learning-rate rule for {}, so it uses sqrt".format(kind)
         return Rule("sqrt", base_batch, notice=notice)
     if name not in FORMULAS:
-        text = "unknown learning-rate rule {!r}: choose one of {}"
+        text = "unknown learning-rate rule {!r}: expected one of {}"
         raise ValueError(text.format(name, ", ".join(NAMES)))
     return Rule(name, base_batch, warmup_steps)
 

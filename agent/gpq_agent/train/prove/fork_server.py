@@ -97,7 +97,7 @@ def unfit(folder: str) -> str:
         except OSError:  # that of the listing itself
             continue
         if target.startswith(GPUS):
-            return "a GPU is in use before the script begins"
+            return "a GPU is in use before the script starts"
     return ""
 
 

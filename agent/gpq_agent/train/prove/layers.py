@@ -225,8 +225,8 @@ class Layers:
         except PermissionError:
             raise
         except OSError as error:
-            problem = "gpq check cannot copy {}, which the script is about to change: {}"
-            hint = "let TMPDIR name a folder with more room"
+            problem = "gpq check cannot copy {} before the script changes it: {}"
+            hint = "set TMPDIR to a folder with more space"
             raise GpqTrainError(problem.format(name, error.strerror), hint) from None
 
     def _mark(self, place: Place) -> None:

@@ -75,7 +75,7 @@ def copy(source: str, target: str, part: str, content: bool) -> None:
             posix.utime(part, ns=(status.st_atime_ns, status.st_mtime_ns))
             posix.link(part, target)
         else:
-            problem = "the script writes to {}, which is no file and no folder"
+            problem = "the script writes to {}, which is neither a file nor a folder"
             raise GpqTrainError(problem.format(source))
     except FileExistsError:
         pass

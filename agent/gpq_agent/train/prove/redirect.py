@@ -124,8 +124,8 @@ class Redirect:
             follow = event == "open"
             if not self._layers.is_free(path, follow):
                 name = self._layers.find(path, follow).name
-                problem = "the script writes to {} past what gpq check redirects ({})"
-                hint = "write it with Python's open(), or torch.save"
+                problem = "the script writes to {} in a way that gpq check cannot redirect ({})"
+                hint = "write it with Python's open() or torch.save"
                 raise GpqTrainError(problem.format(name, event), hint)
 
 

@@ -104,11 +104,11 @@ def open_device(environment: Environment) -> torch.device:
         raise _refusal(environment, error) from error
     if environment.gpus and visible_gpus < environment.local_replicas:
         raise GpqTrainError(
-            "{} replicas run on this server, and torch sees {} of its GPUs".format(
+            "{} replicas run on this server, but torch sees only {} of its GPUs".format(
                 environment.local_replicas, visible_gpus
             ),
-            "each needs one of its own: start fewer, or ask gpq doctor --gpu which of them CUDA "
-            "leaves out",
+            "each replica needs its own GPU. Start fewer, or run gpq doctor --gpu to see which "
+            "GPU CUDA leaves out",
         )
     # Launchers that gpq has nothing to do with may show each replica its own GPU alone.
     device = torch.device("cuda", environment.local_rank % visible_gpus)
@@ -126,9 +126,9 @@ def _refusal(environment: Environment, error: Exception) -> UnusableGpu:
     words = (str(error).strip() or type(error).__name__).splitlines()[0]
     gpus = ", ".join(environment.gpus) or "number {}".format(environment.local_rank)
     return UnusableGpu(
-        "the GPU that this replica was given cannot be used ({}): {}".format(gpus, words),
-        "it is not trained on the CPU instead; gpq doctor --gpu tests driver and torch on that "
-        "server",
+        "this replica cannot use its GPU ({}): {}".format(gpus, words),
+        "gpq does not train on the CPU instead. gpq doctor --gpu tests the driver and torch on "
+        "that server",
     )
 
 

@@ -103,7 +103,7 @@ def _flush(stream: Any) -> None:
     try:
         stream.flush()
     except (OSError, ValueError) as error:
-        words = "gpq: {} could not be written out: {}\n"
+        words = "gpq: cannot flush {}: {}\n"
         message = words.format(getattr(stream, "name", "a file"), error)
         with contextlib.suppress(AttributeError, OSError, ValueError):
             sys.stderr.write(message)
@@ -118,7 +118,7 @@ def _hook(previous: Callable[..., Any], say: Callable[[str], None]) -> Callable[
             text = " ".join(str(error).split())[:200]
             description = "{}: {}".format(kind.__name__, text) if text else kind.__name__
             say(
-                "the script's own clean-up failed while it was stopping ({}); its checkpoint is "
+                "the script's own clean-up failed while it stopped ({}), but its checkpoint is "
                 "complete".format(description)
             )
 

@@ -71,7 +71,9 @@ class Watch:
             ]
             gone_since = min(gone_since, now) if gone_pids else float("inf")
             if now - gone_since >= PATIENCE:
-                sys.stderr.write("gpq: this replica waits for one that is gone, and is ended\n")
+                sys.stderr.write(
+                    "gpq: this replica waits for another one that is gone, so gpq ends it\n"
+                )
                 end_at_once(TERMINATED)
             time.sleep(LOOK)
 

@@ -20,10 +20,10 @@ SHARDING: Dict[str, str] = {
 }
 TENSORS = ("DTensor", "ShardedTensor")
 WAYS = (
-    "two ways work. As it is, without gpq's library, on N GPUs of one server: "
-    "gpq submit --gpus N -- torchrun --nproc-per-node N train.py. "
-    "Or resized by gpq through the script's own saves: no job.loader(), job.wrap() and "
-    "job.prepare(), but job.should_stop(), job.save_path and job.saved()"
+    "run it without gpq's library on N GPUs of one server: gpq submit --gpus N -- torchrun "
+    "--nproc-per-node N train.py. Or let gpq resize it through the script's own saves: use "
+    "job.should_stop(), job.save_path and job.saved() instead of job.loader(), job.wrap() and "
+    "job.prepare()"
 )
 
 
@@ -36,7 +36,10 @@ def refuse_sharded(*parts: Any) -> None:
         sharding = _sharding(part)
         if sharding:
             raise GpqTrainError(
-                "gpq cannot resize or checkpoint what {} keeps in pieces".format(sharding), WAYS
+                "gpq cannot resize or checkpoint a model or optimizer sharded by {}".format(
+                    sharding
+                ),
+                WAYS,
             )
 
 

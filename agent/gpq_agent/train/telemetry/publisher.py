@@ -50,7 +50,7 @@ class Publisher:
                 words = "job.log({}=...) needs one number, not a {}{}"
                 raise GpqTrainError(
                     words.format(name, type(value).__name__, shape),
-                    "give it a float or a tensor of one element",
+                    "pass a float or a tensor with one element",
                 ) from None
         if METRIC in values and self._report.active:
             self._losses.add(self._metrics[METRIC], base_steps)

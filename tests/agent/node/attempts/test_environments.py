@@ -35,12 +35,12 @@ def test_what_is_there_is_fit(node: NodeAgent, tmp_path: Path) -> None:
     [
         ({"cwd": "/no/such"}, "no folder /no/such"),
         ({"python": "/no/python"}, "no interpreter /no/python"),
-        ({"python": "/etc/passwd"}, "the interpreter /etc/passwd cannot be executed"),
+        ({"python": "/etc/passwd"}, "the interpreter /etc/passwd is not executable"),
         ({"python": sys.executable, "modules": ["json", "nosuch_a", "nosuch_b"]}, "has no module nosuch_a, nosuch_b"),
-        ({"python": "/bin/false", "modules": ["json"]}, "/bin/false ends with 1: it says nothing"),
+        ({"python": "/bin/false", "modules": ["json"]}, "/bin/false exited with 1: no output"),
         ({"setup": "echo one; echo two >&2; exit 3"}, "the setup failed (exit 3): two"),
-        ({"setup": "false"}, "the setup failed (exit 1): it said nothing"),
-        ({"setup": "kill -9 $$"}, "the setup failed (signal 9): it said nothing"),
+        ({"setup": "false"}, "the setup failed (exit 1): no output"),
+        ({"setup": "kill -9 $$"}, "the setup failed (signal 9): no output"),
         ({"setup": "printf 'a\\033[2Jb'; exit 1"}, "the setup failed (exit 1): a?[2Jb"),
     ],
 )

@@ -32,8 +32,8 @@ def refuse(node: NodeAgent, tmp_path: Path, job: int, code: int) -> None:
     """A job says that it could not use the first GPU, which CUDA refuses with `code`. Returns when the GPU has been tried."""
     (tmp_path / "refusal").write_text(str(code))
     node.ended(node.start(job, ["sh", "-c", REFUSED], devices=[FIRST]))
-    assert state(node) == ("quarantined", f"being tried, for job {job} could not use it")
-    wait_until(lambda: "being tried" not in state(node)[1], "the end of the trial")
+    assert state(node) == ("quarantined", f"being tested, because job {job} could not use it")
+    wait_until(lambda: "being tested" not in state(node)[1], "the end of the trial")
 
 
 def state(node: NodeAgent) -> tuple[str, str]:

@@ -66,7 +66,7 @@ def test_memory_that_our_own_job_leaves_quarantines_the_gpu(monkeypatch: pytest.
     judged._take(ghost)
     [told] = judged.current()
     assert told.state == "quarantined"
-    assert told.reason.startswith("attempt 1.1 has ended, but used by somebody: 8.8 GiB")
+    assert told.reason.startswith("attempt 1.1 has ended, but the GPU is used by somebody: 8.8 GiB")
 
 
 def test_the_end_of_a_job_waits_for_its_own_gpu_though_another_one_is_lost() -> None:
@@ -87,7 +87,7 @@ def test_a_gpu_that_is_partitioned_anew_is_not_lost() -> None:
     judged._take(Probe([gpu(A), gpu(B, 1)]))
     judged._take(Probe([gpu(B, 1)], partitioned=[A]))
     assert states(judged) == {B: "ok"}
-    assert f"{A}: partitioned (MIG), and without a MIG device" in judged.notice()
+    assert f"{A}: partitioned (MIG), but without a MIG device" in judged.notice()
     judged._take(Probe([gpu("MIG-1", parent=A), gpu("MIG-2", parent=A), gpu(B, 1)], partitioned=[A]))
     judged._take(Probe([gpu("MIG-3", parent=A), gpu(B, 1)], partitioned=[A]))
     assert (states(judged), judged.notice()) == ({"MIG-3": "ok", B: "ok"}, "")
@@ -125,7 +125,7 @@ def test_gpus_that_this_account_may_not_use_are_a_word_and_no_fault() -> None:
     judged = devices()
     judged._take(Probe([gpu(A)], hidden=[1, 2]))
     assert (states(judged), judged.error) == ({A: "ok"}, "")
-    assert judged.notice() == "GPUs 1, 2 are not permitted to this account"
+    assert judged.notice() == "GPUs 1, 2 are off limits to this account"
 
 
 def test_hardware_that_no_driver_speaks_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,8 +138,8 @@ def test_hardware_that_no_driver_speaks_for_is_named(tmp_path: Path, monkeypatch
     card("1", gpu_probe.INTEL, "0x030000")
     assert gpu_probe.unused_hardware() == "", "it draws the screen"
     card("1", gpu_probe.INTEL, "0x038000")
-    assert "Intel are not supported yet" in gpu_probe.unused_hardware()
+    assert "support Intel GPUs yet" in gpu_probe.unused_hardware()
     card("2", gpu_probe.NVIDIA, "0x040300")
     assert "NVIDIA" not in gpu_probe.unused_hardware(), "its sound"
     card("3", gpu_probe.NVIDIA, "0x030200")
-    assert gpu_probe.unused_hardware().startswith("1 NVIDIA GPU is in this machine, and no driver answers")
+    assert gpu_probe.unused_hardware().startswith("1 NVIDIA GPU is in this server, but no driver answers")

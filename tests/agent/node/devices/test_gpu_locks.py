@@ -120,8 +120,8 @@ def test_what_is_planted_in_place_of_a_lock_is_refused_and_not_touched(
     path = folder / f"gpq-{A}.lock"
     plant(path)
     before = os.lstat(path)
-    assert "cannot be used" in of(folder).holder(A)
-    with pytest.raises(SpoolError, match="cannot be used") as caught:
+    assert "cannot use" in of(folder).holder(A)
+    with pytest.raises(SpoolError, match="cannot use") as caught:
         of(folder).take([A], 1, 1)
     assert caught.value.kind == TAKEN
     assert os.lstat(path) == before
@@ -147,7 +147,7 @@ def test_what_is_planted_in_place_of_a_name_costs_the_name_alone(folder: Path, p
     content = Path("/etc/passwd").read_bytes()
     plant(folder / f"gpq-{A}.{os.geteuid()}.holder")
     held = of(folder).take([A], 1, 1)
-    assert of(folder, "other").holder(A) == "held by another gpq, which does not say whose it is"
+    assert of(folder, "other").holder(A) == "held by the gpq of an unknown user"
     assert Path("/etc/passwd").read_bytes() == content
     gpu_locks.close(held)
 

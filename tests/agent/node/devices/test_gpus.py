@@ -160,7 +160,7 @@ def test_a_driver_that_hangs_degrades_the_gpus_and_blocks_nothing(node: NodeAgen
     assert set(devices(node)) == {A, B}
     driver.set_mode("hang")
     reason = wait_for_device(node, A, "degraded")["reason"]
-    assert re.search(r"did not answer within \d+ s, and is waited for", reason)
+    assert re.search(r"did not answer within \d+ s, gpq still waits", reason)
     assert node.ask("ping")["ok"]
     assert "is degraded" in node.try_ask("start", order=node.order(1, ["true"], devices=[A]))["error"]
     driver.set_mode("ok")
@@ -175,7 +175,7 @@ def test_a_driver_that_hangs_from_the_first_moment_only_delays_the_answer(
     hello, probe = node.send("hello"), node.send("probe")
     assert node.ask("ping")["ok"]
     assert node.reply(hello)["devices"] == []
-    assert "and is waited for" not in node.reply(probe)["error"]
+    assert "still waits" not in node.reply(probe)["error"]
     driver.set_mode("ok")
     wait_for_device(node, A, "ok")
 
@@ -272,7 +272,7 @@ def test_a_job_on_a_gpu_that_it_was_not_given_is_told(nvml_node: NodeAgent, driv
     key = nvml_node.start(1, ["sleep", "600"], devices=[A])
     pid = nvml_node.wait_for(key, "running")["pid"]
     driver.set_gpus({"uuid": A}, {"uuid": B, "processes": [{"pid": pid, "mib": 700}]})
-    assert f"attempt {key} (700 MiB, not given to it)" in wait_for_device(nvml_node, B, "foreign")["reason"]
+    assert f"attempt {key} (700 MiB, not assigned to it)" in wait_for_device(nvml_node, B, "foreign")["reason"]
 
 
 def test_an_end_is_not_told_before_the_gpu_shows_the_job_gone(

@@ -18,16 +18,16 @@ def process(memory: int = 11264, user: str = "carl", name: str = "python", attem
     ("processes", "used", "holder", "said", "ghost"),
     [
         ([], 500, "", "", False),
-        ([], 12288, "", "used by somebody: 12 GiB are in use by no process that can be seen", True),
+        ([], 12288, "", "used by somebody: 12 GiB are in use, but by no visible process", True),
         ([], 12288, KEY, "", False),  # a driver that shows no processes: it may all be our job's
         ([process()], 11264, "", "used by carl (python, 11 GiB)", False),
         ([process()] * 4, 11264, "", "used by" + " carl (python, 11 GiB)," * 2 + " carl (python, 11 GiB) and 1 more", False),
         ([process(attempt=KEY)], 12000, KEY, "", False),
-        ([process(attempt=KEY)], 20480, KEY, "used by somebody: 9.0 GiB are in use by no process that can be seen", True),
+        ([process(attempt=KEY)], 20480, KEY, "used by somebody: 9.0 GiB are in use, but by no visible process", True),
         ([process(0, attempt=KEY)], 20480, KEY, "", False),  # it does not tell how much it has
         ([process(attempt=KEY), process(300)], 12000, KEY, "used by carl (python, 300 MiB)", False),
-        ([process(700, attempt="4.1")], 700, KEY, "used by attempt 4.1 (700 MiB, not given to it)", False),
-        ([process(700, user="")], 700, "", "used by pid 7, which is not visible from here (700 MiB)", False),
+        ([process(700, attempt="4.1")], 700, KEY, "used by attempt 4.1 (700 MiB, not assigned to it)", False),
+        ([process(700, user="")], 700, "", "used by pid 7 (not visible from here, 700 MiB)", False),
     ],
 )  # fmt: skip
 def test_who_else_is_on_it(processes: list[dict[str, Any]], used: int, holder: str, said: str, ghost: bool) -> None:
@@ -106,7 +106,7 @@ def test_memory_that_our_own_job_left_quarantines_the_gpu_until_it_is_gone() -> 
     gpu.left = KEY
     gpu.look(1.0, strangers="used by somebody: 9 GiB", ghost=True)
     state, reason = gpu.verdict(1.0, "", "", "", None)
-    assert (state, reason) == ("quarantined", "attempt 3.1 has ended, but used by somebody: 9 GiB")
+    assert (state, reason) == ("quarantined", "attempt 3.1 has ended, but the GPU is used by somebody: 9 GiB")
     assert gpu.age(4.0) == 3.0
     for now in (11.0, 12.0):
         gpu.look(now)

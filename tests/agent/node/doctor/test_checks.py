@@ -29,8 +29,8 @@ def test_a_server_tells_what_it_is_and_has(node: NodeAgent) -> None:
 
 
 def test_an_interpreter_that_is_none_is_told_as_such(node: NodeAgent) -> None:
-    assert errand(node, "examine", python="/no/python")["torch"]["error"].startswith("/no/python cannot be run")
-    assert errand(node, "examine", python="/bin/false")["torch"]["error"] == "exit 1: it said nothing"
+    assert errand(node, "examine", python="/no/python")["torch"]["error"].startswith("cannot run /no/python")
+    assert errand(node, "examine", python="/bin/false")["torch"]["error"] == "exit 1: no output"
     assert "torch" not in errand(node, "examine")
 
 

@@ -69,7 +69,7 @@ def test_two_healthy_gpus_pass(plant: Plant) -> None:
         ("compute mode", {"X_MODE": 2}, "prohibited"),
         ("recovery action", {"X_RECOVERY": 1}, "asks for a reset"),
         ("ECC", {"X_ECC": 3}, "3 uncorrectable"),
-        ("remapped rows", {"X_PENDING": 1}, "a reset is due"),
+        ("remapped rows", {"X_PENDING": 1}, "a reset is needed"),
         ("remapped rows", {"X_FAILED": 1}, "could not be"),
         ("architectures", {"X_MAJOR": 12}, "needs sm_120"),
         ("versions", {"X_CUDA": 12080}, "too old for torch"),
@@ -147,7 +147,7 @@ def test_looks_by_either_way_see_the_same(plant: Plant, tmp_path: Path, monkeypa
     [
         ({"name": "Other"}, f"name of {FIRST}: Stub by NVML, Other by nvidia-smi"),
         ({"total_mib": 40000}, f"memory of {FIRST}"),
-        ({"uuid": "GPU-x"}, "GPU-x is seen by nvidia-smi alone"),
+        ({"uuid": "GPU-x"}, "only nvidia-smi shows GPU-x"),
         ({"processes": [{"pid": 7, "mib": 5}]}, f"processes of {FIRST}: [] by NVML, [7] by nvidia-smi"),
     ],
 )
@@ -203,7 +203,7 @@ def test_a_process_by_another_name_too_small_or_still_there_is_a_fail(
     seen, gone = held(tmp_path / "pids", 0, 2500)
     assert (seen.verdict, gone.verdict) == ("PASS", "FAIL")
     [seen, gone] = gpu_looks.holder([sys.executable, "-c", "raise MemoryError('planted')"], dict(os.environ), FIRST)
-    assert (seen.verdict, seen.figure) == ("FAIL", "it did not get its memory: MemoryError: planted")
+    assert (seen.verdict, seen.figure) == ("FAIL", "the test process did not get its memory: MemoryError: planted")
     assert gone.verdict == "SKIP"
 
 
@@ -239,9 +239,9 @@ def test_what_looks_cost_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     line = gpu_beside.beside([sys.executable, "-c", program], dict(os.environ), looked)
     assert (line.verdict, "100.0 products a second" in line.figure) == (verdict, True), line
     silent = gpu_beside.beside([sys.executable, "-c", "print('working')"], dict(os.environ), looked)
-    assert (silent.verdict, silent.figure) == ("FAIL", "it did not tell how much it did")
+    assert (silent.verdict, silent.figure) == ("FAIL", "the test program reported no progress")
     broken = gpu_beside.beside([sys.executable, "-c", "raise MemoryError('planted')"], dict(os.environ), looked)
-    assert broken.figure == "it did not begin: MemoryError: planted"
+    assert broken.figure == "the test program did not start: MemoryError: planted"
 
 
 def test_gpus_that_somebody_is_on_are_left_alone(tmp_path: Path) -> None:
@@ -254,8 +254,8 @@ def test_gpus_that_somebody_is_on_are_left_alone(tmp_path: Path) -> None:
     assert "held by" in gpu_report.free_gpus(seen(own)).why, "two reports do not share one"
     gpu_locks.close(free.locks)
     for look, why in (
-        (seen(own, 600, 77), "pid 77 is on it"),
-        (seen(own, 20000), "20000 MiB of it are in use"),
+        (seen(own, 600, 77), "pid 77 uses it"),
+        (seen(own, 20000), "20000 MiB are in use"),
         (seen(own, problem="lost"), "lost"),
         (gpu_looks.GpuReading(0.1), "no NVIDIA GPU here"),
         (gpu_looks.GpuReading(0.1, error="no answer"), "no answer"),
@@ -274,7 +274,7 @@ def test_an_interpreter_that_ends_early_costs_its_checks_and_no_more(tmp_path: P
     assert made["events"].verdict == "PASS"
     assert (made["wrong names"].verdict, made["wrong names"].figure) == ("FAIL", "exit 139: Segmentation fault")
     [line, *_] = gpu_report.trained("kernels", str(tmp_path / "none"), {}, ["cpu"])
-    assert (line.verdict, "cannot be run" in line.figure) == ("FAIL", True)
+    assert (line.verdict, "cannot run" in line.figure) == ("FAIL", True)
 
 
 def test_an_interpreter_without_torch_is_no_fault_of_the_gpu(tmp_path: Path) -> None:

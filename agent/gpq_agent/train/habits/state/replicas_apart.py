@@ -29,5 +29,5 @@ class ReplicasApart(Observer):
         if any(row[0] != rate for row in rows):
             return [Habit("replicas-apart", "the learning rate")]
         if any(abs(row[1] - norm) > MAX_DRIFT * abs(norm) for row in rows):
-            return [Habit("replicas-apart", "what they have trained")]
+            return [Habit("replicas-apart", "what they trained")]
         return ()
