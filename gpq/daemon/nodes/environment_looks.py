@@ -47,7 +47,7 @@ class EnvironmentLooks:
         self._under_way.discard(look.environment)
         if not reply.get("ok") and reply.get("kind") in ("busy", "stale"):
             return  # it is asked again
-        # One that refuses as such knows no looks: an agent before 0.3. What is lacking there
+        # One that refuses as such knows no looks: an agent before 0.2. What is lacking there
         # shows at the start.
         fit = bool(reply.get("fit", True))
         reason, fix = str(reply.get("reason", "")), str(reply.get("fix", ""))
