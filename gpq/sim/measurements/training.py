@@ -134,9 +134,7 @@ class Training:
             problem = (
                 f"{table.path.name} of {self.name} has {len(table)} epochs, expected {self.epochs}"
             )
-            raise UsageError(
-                problem, "complete the file, or give another application another name"
-            )
+            raise UsageError(problem, "complete the file, or give another application another name")
         for name in ("progress", "iteration"):
             setbacks = np.flatnonzero(np.diff(table.numbers[name]) <= 0)
             if setbacks.size:
@@ -159,7 +157,8 @@ def _validation(path: Path) -> re.Match[str] | None:
     match = VALIDATION_FILE.fullmatch(path.name)
     if match is None and path.name.startswith("validation"):
         raise UsageError(
-            f"{path.name} does not name a batch size", f"call {path} validation-BATCH.csv or remove it"
+            f"{path.name} does not name a batch size",
+            f"call {path} validation-BATCH.csv or remove it",
         )
     return match
 
