@@ -46,15 +46,9 @@ class EnvironmentLooks:
             return
         self._under_way.discard(look.environment)
         if not reply.get("ok") and reply.get("kind") in ("busy", "stale"):
-<<<<<<< HEAD
             return  # it is requested again
-        # An agent that refuses the request itself has no checks: it is older than 0.3. Missing
+        # An agent that refuses the request itself has no checks: it is older than 0.2. Missing
         # things then show at the start.
-=======
-            return  # it is asked again
-        # One that refuses as such knows no looks: an agent before 0.2. What is lacking there
-        # shows at the start.
->>>>>>> words-d5
         fit = bool(reply.get("fit", True))
         reason, fix = str(reply.get("reason", "")), str(reply.get("fix", ""))
         now, node = self._clock.now(), self._settings.node
