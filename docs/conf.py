@@ -39,9 +39,6 @@ def _shortened(*words: object) -> tuple[str, object] | None:
     return re.sub(r"~?gpq\.(\w+\.)+", "", signature).replace("<factory>", "..."), returned
 
 
-def setup(app: object) -> None:
-    app.connect("autodoc-process-signature", _shortened)  # type: ignore[attr-defined]
-
 # Links that a git host follows as they are, and the pages or files that the site has instead.
 _IN_ROOT = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 _OUTSIDE = re.compile(r"\]\(((?:\.\./)+)([\w./-]+\.md)")
@@ -63,3 +60,4 @@ def _rewrite_links(app: Sphinx, name: str, source: list[str]) -> None:
 
 def setup(app: Sphinx) -> None:
     app.connect("source-read", _rewrite_links)
+    app.connect("autodoc-process-signature", _shortened)
