@@ -100,7 +100,7 @@ BAD = [
     (["nodes", "add", "--from-ssh-config", "-F", "folder"], "-F folder: it is a directory"),
     (["nodes", "add", "a", "-F", "/proc/self/mem"], "it cannot be read (Input/output error)"),
     (["config", "check", "folder"], "folder: Is a directory"),
-    (["simulate", "gone.csv", "--traces", "gone"], "there is no folder gone"),
+    (["simulate", "gone.csv", "--traces", "gone"], "no folder gone"),
     (["simulate", "train.py", "--traces", "folder"], "folder has no measurements"),
     (["simulate", "train.py", "--traces", "folder", "--plot", "gone/a.svg"], "cannot write in gone"),
 ]
@@ -208,7 +208,7 @@ def test_a_broken_configuration_is_named_with_line_and_column(gpq: Gpq, home: Pa
         ('policy = "best"', "unknown policy `best` (at line 2, column 1)"),
         (
             "[nodes.local]\ncores = [0, 99999]",
-            "nodes.local.cores: no core 99999 may be used here (at line 3, column 1)",
+            "nodes.local.cores: gpq may not use core 99999 here (at line 3, column 1)",
         ),
     ],
 )

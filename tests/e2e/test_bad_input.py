@@ -274,10 +274,10 @@ def test_a_corrupt_database_is_refused_and_kept(home: Path) -> None:
     damages = (b"", b"\xaa" * 64 + sound[64:], sound[:4096] + b"\xaa" * len(sound[4096:]))
     for damaged in damages:
         database.write_bytes(damaged)
-        refused(gpq("status"), 5, str(database), "damaged", "left as it is")
+        refused(gpq("status"), 5, str(database), "damaged", "did not change it")
         assert database.read_bytes() == damaged
     for argv in (["submit", "--", "true"], ["daemon", "start"], ["cancel", "all"]):
-        refused(gpq(*argv), 5, str(database), "damaged", "left as it is")
+        refused(gpq(*argv), 5, str(database), "damaged", "did not change it")
     assert database.read_bytes() == damages[-1]
     assert gpq("daemon", "status").returncode == 3
 

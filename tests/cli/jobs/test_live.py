@@ -309,7 +309,7 @@ def test_a_file_that_was_broken_since_the_start_is_noticed_and_in_nobodys_way(gp
 def test_a_server_whose_agent_cannot_start_is_said_why_wherever_one_asks(gpq: Gpq, home: Path) -> None:
     (home / "config.toml").write_text("[nodes.local]\nslots = 1\ncores = [99999]\n")
     ok(gpq, "daemon", "start")
-    said = "the node agent ended: core 99999 is not available here"
+    said = "the agent ended: core 99999 is not available here"
     try:
         waiting = begin(gpq, "submit", "--wait", "--", "true")
         assert waiting.stderr is not None
@@ -440,4 +440,4 @@ def test_a_job_of_the_background_makes_room_and_comes_back(queue: Gpq) -> None:
     assert "leaves as soon as somebody else" in ok(queue, "why", "back")
     assert ok(queue, "edit", "back", "--no-background") == f"job {back}: background yes -> no\n"
     ok(queue, "submit", "--name", "next", "--", "true")
-    assert f"held by job {back}" in ok(queue, "why", "next")
+    assert f"in use by job {back}" in ok(queue, "why", "next")

@@ -449,7 +449,7 @@ def test_a_server_is_reached_by_the_ssh_agent_of_whoever_says_something(home: Pa
         for pid in clients(config):
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: "accepts none of your keys" in node()["reason"], "the next connection finds no key")
-        advice = f"say `gpq nodes` in one where `{' '.join(ssh)} {far.name} true` works"
+        advice = f"Run `gpq nodes` in a shell where `{' '.join(ssh)} {far.name} true` works"
         assert advice in node()["reason"]
         with SshAgent(home / "agent-2", far.key) as agent:
             person_b = Shell(gpq, {"SSH_AUTH_SOCK": agent.path})

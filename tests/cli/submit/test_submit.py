@@ -233,7 +233,7 @@ def test_an_attempt_whose_server_is_down_is_named_and_the_others_are_shown(gpq: 
         assert said.stdout.startswith(f"{told}--- attempt 2 on a ---\nsecond ")
     alone = gpq("logs", "1", "--attempt", "1")
     assert (alone.returncode, alone.stdout) == (1, "")
-    assert alone.stderr == "gpq: node a does not answer\nhint: `gpq nodes` shows since when and why\n"
+    assert alone.stderr == "gpq: server a does not answer\nhint: `gpq nodes` shows since when and why\n"
     del made.silent[1]
     made.silent[2] = "node a does not answer"
     last = gpq("logs", "1")
