@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -25,3 +26,16 @@ suppress_warnings = ["misc.highlighting_failure"]
 html_show_sourcelink = False
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
+default_role = "code"  # docstrings have names between single backticks, as in Markdown
+
+
+def _shortened(*words: object) -> tuple[str, object] | None:
+    """Signatures of answers without the modules of their types and the `<factory>` of defaults."""
+    signature, returned = words[-2:]
+    if not isinstance(signature, str):
+        return None
+    return re.sub(r"~?gpq\.(\w+\.)+", "", signature).replace("<factory>", "..."), returned
+
+
+def setup(app: object) -> None:
+    app.connect("autodoc-process-signature", _shortened)  # type: ignore[attr-defined]

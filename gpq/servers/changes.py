@@ -13,7 +13,7 @@ from gpq.options.parsing import datetimes, values
 from gpq.rpc import daemon_answers, node_answers, requests
 
 Note = Callable[[str, str], None]  # a remark, and what to do
-ONE_END = "gpq nodes reserve: one of --until and --for-duration"
+ONE_END = "gpq nodes reserve needs either --until or --for-duration"
 PATIENCE = 30.0  # seconds for a server's answer
 
 
@@ -43,7 +43,7 @@ def taken_in(names: Sequence[str], note: Note) -> bool:
         return _reload(note, force=False)
     except GpqError as error:
         note(
-            f"the daemon did not take in {', '.join(names)}: {error.message}",
+            f"the daemon could not add {', '.join(names)}: {error.message}",
             daemon_control.RESTART,
         )
         return False
@@ -57,7 +57,7 @@ def _reload(note: Note, *, force: bool) -> bool:
     except DaemonUnreachable:
         return False
     if answer.restart_needed:
-        note(f"{daemon_control.CHANGED}, and not only by this", daemon_control.RESTART)
+        note(f"{daemon_control.CHANGED}, not only by this command", daemon_control.RESTART)
     return True
 
 
@@ -65,7 +65,7 @@ def reserve(target: str, user: str, start: str, until: str, duration: str) -> re
     """`gpu1:0-1` from a moment to another, or for so long, all as typed. Raises UsageError."""
     node, colon, gpus = target.partition(":")
     if bool(until) == bool(duration):
-        raise UsageError(ONE_END, "e.g. --for-duration 2d")
+        raise UsageError(ONE_END, "for example --for-duration 2d")
     now = datetime.now().astimezone()
     begin = datetimes.moment(start, "--from", now)
     end = (
@@ -75,11 +75,11 @@ def reserve(target: str, user: str, start: str, until: str, duration: str) -> re
     )
     if end <= now.timestamp():
         raise UsageError(
-            f"gpq nodes reserve: --until {until} is over", "name a moment that is still to come"
+            f"gpq nodes reserve: --until {until} is in the past", "use a time in the future"
         )
     if end <= begin:
         raise UsageError(
-            "gpq nodes reserve: it would end before it begins", "check --from and --until"
+            "gpq nodes reserve: the end is before the start", "check --from and --until"
         )
     return requests.Reserve(node, begin, end, values.gpu_list(gpus, target) if colon else [], user)
 
@@ -90,9 +90,7 @@ def yielded(node: str, seconds: float) -> node_answers.Yielded:
     request = requests.Errand(node, "yield", {"seconds": seconds}, PATIENCE)
     answer = call(request, node_answers.ErrandResult).answer
     if "error" in answer:
-        raise GpqError(
-            f"{node} could not be asked: {answer['error']}", f"`gpq doctor {node}` looks further"
-        )
+        raise GpqError(f"cannot ask {node}: {answer['error']}", f"run `gpq doctor {node}`")
     return node_answers.Yielded(
         node, str(answer.get("user", "")), seconds or None, bool(answer.get("wanted", True))
     )

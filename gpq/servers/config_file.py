@@ -24,7 +24,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-BY_HAND = "edit the file by hand, then `gpq config check`"
+BY_HAND = "edit the file by hand, then run `gpq config check`"
 HEADER = re.compile(r"\s*\[")
 
 
@@ -52,8 +52,8 @@ def with_node(text: str, name: str, fields: Mapping[str, object]) -> str:
     nodes = before.get("nodes", {})
     if name in nodes or (not nodes and name == "local"):
         raise Refused(
-            f"there is a node {name} already",
-            f"`gpq nodes remove {name}` first, or take another --name",
+            f"there is already a server {name}",
+            f"run `gpq nodes remove {name}` first, or choose another --name",
         )
     tables: dict[str, dict[str, object]] = {name: dict(fields)}
     if not nodes:
@@ -74,11 +74,11 @@ def without_node(text: str, name: str) -> str:
     before = _tree(text)
     nodes = before.get("nodes", {})
     if name not in nodes:
-        node_names = ", ".join(nodes) or "none: without any, this machine is the node `local`"
-        raise NotFound(f"no node {name} in {paths.config()}", f"there is {node_names}")
+        node_names = ", ".join(nodes) or "none, so this machine is the server `local`"
+        raise NotFound(f"no server {name} in {paths.config()}", f"servers there: {node_names}")
     other_nodes = {node: values for node, values in nodes.items() if node != name}
     if not other_nodes:
-        raise Refused(f"{name} is the only node", "`gpq nodes add` another one first")
+        raise Refused(f"{name} is the only server", "add another one first with `gpq nodes add`")
     lines = text.splitlines(keepends=True)
     first, end = _table(lines, name)
     return _checked("".join(_cut(lines, first, end)), {**before, "nodes": other_nodes})
@@ -107,7 +107,7 @@ def _table(lines: Sequence[str], name: str) -> tuple[int, int]:
     first = next((index for index, line in enumerate(lines) if header.match(line)), None)
     if first is None:
         raise Refused(
-            f"node {name} has no table [nodes.{name}] of its own in {paths.config()}", BY_HAND
+            f"server {name} has no table [nodes.{name}] of its own in {paths.config()}", BY_HAND
         )
     body = range(first + 1, len(lines))
     return first, next((index for index in body if HEADER.match(lines[index])), len(lines))
@@ -140,9 +140,7 @@ def _checked(text: str, expected: Mapping[str, Any]) -> str:
     except tomllib.TOMLDecodeError:
         tree = {}
     if tree != expected:
-        raise Refused(
-            f"{paths.config()} is written in a way that gpq cannot change safely", BY_HAND
-        )
+        raise Refused(f"gpq cannot change {paths.config()} safely", BY_HAND)
     config.parse(text, paths.config())
     return text
 
@@ -167,7 +165,7 @@ def write(text: str, before: str) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         if read() != before:
-            raise Refused(f"{path} was changed meanwhile", "try again")
+            raise Refused(f"{path} has changed in the meantime", "try again")
         os.replace(temporary, path)
     except OSError as error:
         raise GpqError(

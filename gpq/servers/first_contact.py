@@ -100,7 +100,7 @@ def _patiently(host: str, talk: Talk) -> Callable[[], None]:
     def waiting() -> None:
         if time.monotonic() > says_at[0]:
             says_at[0] = float("inf")
-            talk.note(f"{host} let us in, and its login scripts or its Python take their time")
+            talk.note(f"the login on {host} worked, but its login scripts or its Python are slow")
 
     return waiting
 
@@ -124,20 +124,19 @@ def _answer(channel: Channel, host: str, number: int) -> dict[str, Any]:
         if not select.select([descriptor], [], [], max(until - time.monotonic(), 0.0))[0]:
             raise GpqError(
                 f"{host}: the agent did not answer within {PATIENCE:.0f} s",
-                "look at the server's load and disk",
+                "check the server's load and disk",
             )
         # one request, one answer: nothing of the next can be in it
         piece = os.read(descriptor, 1 << 16)
         if not piece:
             raise GpqError(
-                f"{host}: the agent ended: {channel.last_words() or 'without a word'}", ""
+                f"{host}: the agent ended: {channel.last_words() or 'it printed nothing'}", ""
             )
         line += piece
     message = wire.decode(line)
     if not message.get("ok") or message.get("id") != number:
         raise GpqError(
-            f"{host}: the agent refuses:"
-            f" {message.get('error', 'an answer that was not asked for')}",
+            f"{host}: the agent refused: {message.get('error', 'unexpected answer')}",
             "",
         )
     return message
@@ -167,7 +166,7 @@ def lines(name: str, findings: Findings) -> list[str]:
 def _offer(devices: Sequence[Mapping[str, Any]]) -> str:
     """``2 x A100 (80 GiB)``."""
     if not devices:
-        return "no GPU, and no CPU slots were asked for"
+        return "no GPU, and no CPU slots requested"
     kinds = Counter(_kind(device) for device in devices)
     return ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
 
