@@ -55,7 +55,7 @@ def test_a_table_is_removed_and_comments_stay() -> None:
 
 def test_the_default_node_stays_when_the_first_table_is_written() -> None:
     assert list(parse(config_file.with_node("", "far", FAR)).nodes) == ["local", "far"]
-    with pytest.raises(Refused, match="there is a node local already"):
+    with pytest.raises(Refused, match="there is already a server local"):
         config_file.with_node("", "local", FAR)
 
 
@@ -87,7 +87,7 @@ def test_a_file_behind_a_link_is_replaced_with_its_mode_unless_it_changed_meanwh
     assert link.is_symlink()
     assert real.read_bytes() == b"policy = 'fifo'\r\n"
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
-    with pytest.raises(Refused, match="was changed meanwhile"):
+    with pytest.raises(Refused, match="somebody else changed"):
         config_file.write(MINE, MINE)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["config.toml", "dotfiles.toml"]
 
@@ -199,7 +199,7 @@ def test_a_login_that_hangs_is_waited_for_once_and_said(
         wanted = Wanted(hung.name, "", [], 1, "", 0, "", str(hung.config))
         with pytest.raises(GpqError, match="nothing was heard for 1 s"):
             add(wanted, output, yes=True, quiet=True)
-    remark = f"note: {hung.name} let us in, and its login scripts or its Python take their time"
+    remark = f"note: logged in to {hung.name}, waiting for its login scripts or its Python"
     assert capsys.readouterr().err.splitlines() == [remark]
 
 
@@ -232,13 +232,13 @@ def test_a_server_with_a_job_stays_in_the_file(live: Gpq, home: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
-        (["--", "-oProxyCommand=touch canary"], 2, "is no host for ssh"),
-        (["a b"], 2, "is no host for ssh"),
+        (["--", "-oProxyCommand=touch canary"], 2, "invalid ssh host"),
+        (["a b"], 2, "invalid ssh host"),
         (["no-such-host.invalid"], 1, "cannot be resolved"),
         ([], 2, "one of USER@HOST and --from-ssh-config"),
         (["x", "--from-ssh-config"], 2, "one of USER@HOST and --from-ssh-config"),
-        (["x", "--name", "-x"], 2, "is no node name"),
-        (["x", "--name", "local"], 5, "there is a node local already"),
+        (["x", "--name", "-x"], 2, "invalid server name"),
+        (["x", "--name", "local"], 5, "there is already a server local"),
         (["--from-ssh-config", "-F", "/dev/null"], 4, "names no host"),
         (["--from-ssh-config", "-F", "/nonexistent"], 2, "-F /nonexistent: there is no such file"),
         (["x", "-F", "/nonexistent"], 2, "-F /nonexistent: there is no such file"),
