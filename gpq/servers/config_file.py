@@ -1,8 +1,7 @@
 """Adds and removes `[nodes.NAME]` tables in config.toml and leaves every other byte alone.
 
-It parses the result before it keeps it.
 It edits the text instead of writing TOML with a library, so that a hand-written file keeps its
-look.
+look. It parses the result before it keeps it.
 """
 
 from __future__ import annotations
