@@ -11,9 +11,9 @@ from gpq.views.plain import safe, wrapped
 
 JUDGEMENTS = {
     SAME: "gpq does not change what this script trains.",
-    TOLD: "gpq does not change what this script trains; it leaves out what it cannot do right.",
+    TOLD: "gpq does not change what this script trains, because it avoids the shapes above.",
     DIFFERS: "gpq would change what this script trains.",
-    FAILED: "the script fails in a shape that gpq might run it in.",
+    FAILED: "the script fails in a shape that gpq might use.",
 }
 
 
@@ -21,7 +21,7 @@ def lines(answer: Verdict, limit: int, bar: str = "█") -> list[str]:
     text = wrapped(safe(_summary(answer)), limit, "", "  ")
     text.append("")
     size = max((len(row.shape) for row in answer.shapes), default=0)
-    text.append(f"{'shape':{size}}  {'verdict':8} {'largest':>8}  first that differs")
+    text.append(f"{'shape':{size}}  {'verdict':8} {'largest':>8}  first difference")
     for row in answer.shapes:
         text += _row(row, size, limit)
     text.append("")
@@ -34,7 +34,7 @@ def lines(answer: Verdict, limit: int, bar: str = "█") -> list[str]:
 def _summary(answer: Verdict) -> str:
     command = " ".join([os.path.basename(answer.script), *answer.arguments])
     batch = f", {answer.batch} examples a step" if answer.batch else ""
-    return f"{command}: {answer.steps} steps in each shape{batch}, held against one replica"
+    return f"{command}: {answer.steps} steps in each shape{batch}, compared with one replica"
 
 
 def _habits(answer: Verdict, limit: int) -> list[str]:
@@ -43,7 +43,7 @@ def _habits(answer: Verdict, limit: int) -> list[str]:
     text = []
     for habit in habits.values():
         rows = [row for row in answer.shapes if row.habit == habit]
-        shapes = "; ".join(row.shape for row in rows)
+        shapes = " / ".join(row.shape for row in rows)
         if len(rows) == len(answer.shapes):
             shapes = "every shape"
         text += _habit(habit, shapes, rows[0].verdict == TOLD, limit)
@@ -60,7 +60,7 @@ def _row(row: ShapeView, size: int, limit: int) -> list[str]:
     if row.problem:
         text += wrapped(safe(row.problem), limit, indent, indent)
         if row.log:
-            text += wrapped(safe(f"what it printed: {row.log}"), limit, indent, indent)
+            text += wrapped(safe(f"output: {row.log}"), limit, indent, indent)
     return text
 
 
@@ -79,7 +79,7 @@ def _habit(habit: FoundHabit, shapes: str, is_told: bool, limit: int) -> list[st
     text += wrapped(safe(f"cure: {habit.cure}"), limit, "  ", "        ")
     if is_told:
         freedoms = ", ".join(map(_explained, habit.freedoms))
-        text += wrapped(safe(f"until then gpq leaves out: {freedoms}"), limit, "  ", "  ")
+        text += wrapped(safe(f"until then gpq does not use: {freedoms}"), limit, "  ", "  ")
     return [*text, ""]
 
 
