@@ -1,7 +1,8 @@
-"""config.toml, checked: what may be in it, its defaults, and errors with line and column. Reads;
-never writes.
+"""Reads and checks config.toml: its keys, their defaults, and errors with line and column. Never
+writes it.
 
-Flag > environment > file > default. The daemon reads the file at its start.
+A flag beats the environment, the environment the file, the file the default. The daemon reads the
+file when it starts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-CHECK = "correct it; `gpq config check` tries again"
+CHECK = "correct it, then run `gpq config check`"
 KINDS = {
     "float": "a number",
     "int": "a whole number",
@@ -125,11 +126,11 @@ class FileConfig:
 def load(
     path: str | None = None, *, policies: Collection[str] = (), cores: Collection[int] = ()
 ) -> FileConfig:
-    """The checked configuration; the defaults when there is no file. Raises UsageError naming line
+    """The checked configuration, or the defaults if there is no file. Raises UsageError with line
     and column.
 
-    `policies` are those that there are, `cores` those of this machine; without them neither is
-    checked (this floor knows no policy, and what is submitted from inside a job may use few cores).
+    `policies` are the known ones, `cores` those of this machine. Without them neither is checked.
+    This floor knows no policy, and a submission from inside a job may have few cores.
     """
     path = path or paths.config()
     try:
@@ -138,7 +139,8 @@ def load(
     except FileNotFoundError:
         if os.environ.get("GPQ_CONFIG"):
             raise UsageError(
-                f"no configuration file at {path}", "GPQ_CONFIG names it: correct or unset it"
+                f"no configuration file at {path}",
+                "GPQ_CONFIG names it: correct or unset that variable",
             ) from None
         return FileConfig()
     except (OSError, UnicodeDecodeError) as error:
@@ -148,8 +150,7 @@ def load(
 
 
 def fingerprint() -> str:
-    """Of the file in use: another one once its content is another; "" where there is none that can
-    be read."""
+    """A digest of the file in use, which changes with its content. "" if it cannot be read."""
     try:
         with open(paths.config(), "rb") as stream:
             return hashlib.sha256(stream.read()).hexdigest()
@@ -164,7 +165,7 @@ def parse(
     policies: Collection[str] = (),
     cores: Collection[int] = (),
 ) -> FileConfig:
-    """As `load`, from the text. Raises UsageError."""
+    """Like `load`, but from the text. Raises UsageError."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -177,7 +178,7 @@ def parse(
     for problem in problems(config):
         raise _error(problem.message, problem.keys, text, path, problem.hint)
     if policies and config.policy not in policies:
-        hint = f"known are {', '.join(policies)}; `gpq config policies` says what they do"
+        hint = f"choose {', '.join(policies)}. `gpq config policies` explains them"
         raise _error(f"unknown policy `{config.policy}`", ["policy"], text, path, hint)
     if cores:
         for problem in core_problems(config, cores):
@@ -186,8 +187,8 @@ def parse(
 
 
 def _located(problem: str, tree: dict[str, Any], text: str, path: str) -> UsageError:
-    """A validation message with the line of the key it is about."""
-    if "`$.nodes[...]" in problem:  # which of them is left out there
+    """A validation message with the line of its key."""
+    if "`$.nodes[...]" in problem:  # msgspec leaves out which one
         node_name = next(name for name, node in tree["nodes"].items() if _is_wrong(node))
         problem = problem.replace("[...]", f".{node_name}", 1)
     keys: list[str] = []
@@ -210,12 +211,12 @@ def _is_wrong(node: object) -> bool:
 
 
 def _error(problem: str, keys: list[str], text: str, path: str, hint: str = "") -> UsageError:
-    """`keys` lead to the value: the place is that of the last one, looked for behind those before
+    """`keys` lead to the value. The place is that of the last key, searched after the keys before
     it."""
     lines = text.splitlines()
     number, column, place = 0, 0, ""
     for key in keys:
-        # a key, not a value that says the same
+        # a key, not a value with the same text
         key_pattern = re.compile(rf"(?<![\w-]){re.escape(key)}(?=[\"']?\s*[=.\]])")
         for index in range(number, len(lines)):
             match = key_pattern.search(lines[index], column if index == number else 0)
@@ -227,12 +228,12 @@ def _error(problem: str, keys: list[str], text: str, path: str, hint: str = "") 
 
 
 def _plain(message: str) -> str:
-    """What the reader of TOML says, without the Python in it."""
+    """The message of the TOML reader without its Python notation."""
     duplicate = re.match(r"Cannot declare \((.*?),?\) twice", message)
     if duplicate is None:
         return message
     name = ".".join(re.findall("'([^']*)'", duplicate[1]))
-    return f"[{name}] is there twice{message[duplicate.end() :]}"
+    return f"[{name}] appears twice{message[duplicate.end() :]}"
 
 
 def _check_keys(tree: dict[str, Any], text: str, path: str) -> None:
@@ -254,10 +255,10 @@ def _check_keys(tree: dict[str, Any], text: str, path: str) -> None:
 
 
 def _near(key: str, names: Collection[str]) -> str:
-    """The keys that look like it, or else all."""
-    import difflib  # only mistakes pay for it
+    """The most similar keys, or all of them."""
+    import difflib  # imported only for mistakes
 
     neighbours = difflib.get_close_matches(key, sorted(names), n=2, cutoff=0.6)
     if neighbours:
         return f"did you mean {' or '.join(neighbours)}?"
-    return f"known are {', '.join(sorted(names))}"
+    return f"known keys: {', '.join(sorted(names))}"

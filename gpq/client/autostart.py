@@ -58,7 +58,7 @@ def _starting() -> Iterator[None]:
     except OSError as error:
         raise Refused(
             f"cannot write in the state directory {home}: {error.strerror}",
-            "make it writable, or set GPQ_HOME to a folder that is",
+            "make it writable, or set GPQ_HOME to another directory",
         ) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -76,8 +76,8 @@ def _start(options: Sequence[str], quiet: bool) -> None:
     if os.environ.get("GPQ_MARK"):
         # The daemon would belong to the job's process tree and end with it.
         raise Refused(
-            "no daemon runs, and a job cannot start one",
-            "run `gpq daemon start` in your own shell",
+            "the daemon is not running, and a job cannot start it",
+            "run `gpq daemon start` in your shell",
         )
     read_end, write_end = os.pipe()
     try:
@@ -102,9 +102,7 @@ def _start(options: Sequence[str], quiet: bool) -> None:
             )
     except OSError as error:
         os.close(read_end)
-        raise DaemonUnreachable(
-            f"the daemon could not be started: {error}", "see `gpq doctor`"
-        ) from None
+        raise DaemonUnreachable(f"cannot start the daemon: {error}", "see `gpq doctor`") from None
     finally:
         os.close(write_end)
     remark = threading.Timer(QUIET_SECONDS, _announce)

@@ -52,9 +52,7 @@ class Connection:
                 self._socket.sendall(line)
             answer = self._read_line(ANSWER_SECONDS + float(getattr(request, "wait", 0.0)))
         except TimeoutError:
-            raise DaemonUnreachable(
-                "the daemon does not answer", "`gpq daemon logs` may say why"
-            ) from None
+            raise DaemonUnreachable("the daemon does not answer", "see `gpq daemon logs`") from None
         except OSError as error:
             raise HungUp(f"the daemon hung up: {error.strerror or error}", "try again") from None
         return codec.decode_answer(answer, kind)
@@ -75,8 +73,7 @@ class Connection:
             piece = self._receive(until)
             if not piece:
                 raise HungUp(
-                    "the daemon hung up before it answered",
-                    "try again. What it has done is kept",
+                    "the daemon hung up before it answered", "try again: nothing it did is lost"
                 )
             pieces.append(piece)
         line, _, self._rest = b"".join(pieces).partition(b"\n")
@@ -105,9 +102,8 @@ def connect(*, start: bool = True, quiet: bool = False) -> Connection:
             return outcome
         if late:
             raise DaemonUnreachable(
-                f"the daemon's socket {paths.socket()} cannot be reached:"
-                f" {outcome.strerror or outcome}",
-                "`gpq daemon status` and `gpq daemon logs` may say why",
+                f"cannot reach the daemon's socket {paths.socket()}: {outcome.strerror or outcome}",
+                "see `gpq daemon status` and `gpq daemon logs`",
             )
         if start:
             # imported here, because its imports cost more than a whole request
@@ -115,7 +111,7 @@ def connect(*, start: bool = True, quiet: bool = False) -> Connection:
 
             ensure_daemon(quiet=quiet)
         elif isinstance(outcome, (FileNotFoundError, ConnectionRefusedError)):
-            raise DaemonUnreachable("no daemon runs", "`gpq daemon start` starts one")
+            raise DaemonUnreachable("the daemon is not running", "start it with `gpq daemon start`")
         # one more try, because a slow start may be complete now
         late = time.monotonic() > until
         time.sleep(0.02)

@@ -19,8 +19,10 @@ from gpq.rpc.requests import Cancel, Info, Shutdown
 from gpq.store.lock import owner_of, start_time
 
 STOP_SECONDS = 40.0
-CHANGED = "config.toml changed since the daemon started"
-RESTART = "`gpq daemon stop`: the next command starts it with the new file, and jobs run on"
+CHANGED = "config.toml has changed since the daemon started"
+RESTART = (
+    "run `gpq daemon stop`. The next command starts it with the new file, and jobs keep running"
+)
 
 
 def start(metrics: str = "") -> bool:
@@ -46,8 +48,8 @@ def _expect_metrics(url: str) -> None:
         return
     offer = f"metrics at {current_url}" if current_url else "no metrics"
     raise Refused(
-        f"the daemon runs already and serves {offer}",
-        "`gpq daemon stop`, then try again. Jobs run on",
+        f"the daemon is already running and serves {offer}",
+        "run `gpq daemon stop` and try again. Jobs keep running",
     )
 
 
@@ -80,8 +82,8 @@ def stop(*, jobs: bool = False) -> bool:
     while running() == owner:
         if time.monotonic() > until:
             raise GpqError(
-                f"the daemon (pid {owner[0]}) does not end",
-                f"`kill -9 {owner[0]}` ends it. Nothing is lost, and jobs run on",
+                f"the daemon (pid {owner[0]}) does not stop",
+                f"run `kill -9 {owner[0]}`: nothing is lost, and jobs keep running",
             )
         time.sleep(0.02)
     return True
@@ -104,7 +106,7 @@ def logs(lines: int = 100) -> list[str]:
             return [line.rstrip("\n") for line in deque(stream, maxlen=lines)]
     except OSError as error:
         raise NotFound(
-            f"no log at {paths.daemon_log()}: {error.strerror}", "no daemon has run here yet"
+            f"no log at {paths.daemon_log()}: {error.strerror}", "the daemon has not run here yet"
         ) from None
 
 

@@ -82,7 +82,7 @@ def until_ended(
         if time.monotonic() >= until:
             raise TimedOut(
                 f"{job_names(open_jobs)} did not end within {seconds:g} s",
-                "they run on: see `gpq status`",
+                "they keep running: see `gpq status`",
             )
         if listener is not None:
             listener(answer)

@@ -58,7 +58,7 @@ def _expect_log(row: job_answers.JobView, watcher: Watcher, *, follow: bool) -> 
         return
     if not follow or row.state in ENDED:
         raise _no_log(row)
-    watcher.note(f"{_unstarted(row)}, `gpq why {row.id}` says more")
+    watcher.note(f"{_unstarted(row)}: see `gpq why {row.id}`")
 
 
 def _reader(daemon: Lasting, job: str, node: str) -> tailing.Read:
@@ -200,11 +200,11 @@ def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> job_ans
     if len(rows) > 1 and job[0].isdigit():
         array = job.partition("_")[0]
         raise UsageError(
-            f"`{job}` is an array of {len(rows)} jobs", f"name one of them: {array}_0, or its id"
+            f"`{job}` is an array of {len(rows)} jobs", f"name one job: {array}_0, or its id"
         )
     row = max(rows, key=lambda row: row.id, default=None)
     if row is not None and len(rows) > 1 and watcher is not None:
-        watcher.note(f"`{job}` names {len(rows)} jobs, this is the newest: job {row.id}")
+        watcher.note(f"{len(rows)} jobs match `{job}`: this is the newest, job {row.id}")
     return row
 
 
@@ -217,13 +217,13 @@ def _unstarted(row: job_answers.JobView) -> str:
 
 
 def _no_log(row: job_answers.JobView) -> GpqError:
-    return GpqError(f"there is no log: {_unstarted(row)}", f"`gpq why {row.id}` says more")
+    return GpqError(f"there is no log: {_unstarted(row)}", f"see `gpq why {row.id}`")
 
 
 def _ranked(piece: job_answers.LogChunk, rank: int) -> str:
     if rank >= len(piece.nodes):
         raise NotFound(
-            f"attempt {piece.attempt} has no server of rank {rank}",
-            f"it ran on {', '.join(piece.nodes) or 'none yet'}. Ranks begin at 0",
+            f"attempt {piece.attempt} has no server number {rank}",
+            f"it ran on {', '.join(piece.nodes) or 'no server yet'}, and numbers start at 0",
         )
     return piece.nodes[rank]

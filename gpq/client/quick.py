@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 VERSION = 1  # as in gpq.rpc.protocol, which a test compares
-RESTART = "`gpq daemon stop`, then `gpq daemon start`. Jobs run on"
+RESTART = "run `gpq daemon stop`, then `gpq daemon start`. Jobs keep running"
 
 
 class _Plain:
@@ -81,7 +81,7 @@ def exchange(line: bytes, timeout: float) -> bytes:
             stream.connect(path)
         except OSError as error:
             raise NobodyListens(
-                f"no daemon answers at {path}: {error.strerror or error}", "`gpq daemon start`"
+                f"no daemon answers at {path}: {error.strerror or error}", "run `gpq daemon start`"
             ) from None
         try:
             stream.sendall(line)
@@ -92,18 +92,18 @@ def exchange(line: bytes, timeout: float) -> bytes:
                     break
         except TimeoutError:
             raise DaemonUnreachable(
-                f"the daemon did not answer within {timeout:g} s", "`gpq daemon logs`"
+                f"the daemon did not answer within {timeout:g} s", "see `gpq daemon logs`"
             ) from None
         except OSError as error:
             raise DaemonUnreachable(
-                f"the daemon hung up: {error.strerror or error}", "`gpq daemon logs`"
+                f"the daemon hung up: {error.strerror or error}", "see `gpq daemon logs`"
             ) from None
     finally:
         stream.close()
     answer = b"".join(chunks)
     if not answer.endswith(b"\n"):
         raise DaemonUnreachable(
-            "the daemon hung up in the middle of its answer", "`gpq daemon logs`"
+            "the daemon hung up in the middle of its answer", "see `gpq daemon logs`"
         )
     return answer
 
@@ -115,7 +115,7 @@ def result(line: bytes) -> "dict[str, Any]":
         answer = decode(line)
     except ValueError:
         raise DaemonUnreachable(
-            f"the program that listens at {paths.socket()} is not a gpq daemon", RESTART
+            f"the program at {paths.socket()} is not a gpq daemon", RESTART
         ) from None
     if not isinstance(answer, dict):
         raise _other_version({})
@@ -133,8 +133,8 @@ def result(line: bytes) -> "dict[str, Any]":
 def _other_version(answer: "dict[str, Any]") -> DaemonUnreachable:
     program, version = answer.get("program", "unknown"), answer.get("v", "?")
     return DaemonUnreachable(
-        f"the daemon has another version ({program}, protocol {version}) than this gpq (protocol"
-        f" {VERSION})",
+        f"the daemon has another version ({program}, protocol {version}), and this gpq uses"
+        f" protocol {VERSION}",
         RESTART,
     )
 

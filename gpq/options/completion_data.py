@@ -1,7 +1,8 @@
-"""What completion offers, made from the commands by `make completions`: edit those instead.
+"""What completion offers. Made from the commands by `make completions`, so edit those instead.
 
-GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a flag)}). A kind is jobs, nodes,
-users, files, commands (those with a schema), any, or words joined by |; job, node: one.
+GRAMMAR: path -> (kind of arguments, {option: (help, kind of value, "" for a flag)}). A kind is jobs,
+nodes, users, files, commands (with a schema), any, words joined by |, or one job or
+node.
 """
 
 # fmt: off

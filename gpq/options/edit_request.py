@@ -53,6 +53,7 @@ def _limit(text: str) -> int | None:
         return 0
     if not text.isdecimal() or not 1 <= int(text) <= 10_000:
         raise UsageError(
-            f"--array-limit {text[:20]} is no number of jobs", "write for example --array-limit 4"
+            f"invalid --array-limit {text[:20]!r}: expected a number of jobs",
+            "for example --array-limit 4",
         )
     return int(text)

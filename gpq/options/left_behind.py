@@ -58,14 +58,14 @@ def notes(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
         phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"
     )
     stay = (
-        "stays behind: the job seems to use it"
+        "is not passed on, but the job seems to use it"
         if len(names) == 1
-        else "stay behind: the job seems to use them"
+        else "are not passed on, but the job seems to use them"
     )
     send = " ".join(f"--env {name}" for name in names[:SHOWN])
     return [
-        f"{enumeration} {stay}; {send} sends {'it' if len(names) == 1 else 'them'}"
-        " (note_env = false in config.toml: no such note)"
+        f"{enumeration} {stay}. Pass {'it' if len(names) == 1 else 'them'} on with {send},"
+        " or set note_env = false in config.toml to turn this note off"
     ]
 
 

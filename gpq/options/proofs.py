@@ -36,8 +36,8 @@ def of(
     if verdict is None:
         if may_be_resized and LIBRARY in text:
             remarks += [
-                f"no verdict on this script yet: `gpq check {line}` tries if it trains the same on"
-                " any GPUs"
+                "gpq has not checked this script yet:"
+                f" `gpq check {line}` tests whether it trains the same on any number of GPUs"
             ]
         return None, remarks
     changed = keeping.changed(verdict)
@@ -46,8 +46,8 @@ def of(
         return None, [
             *remarks,
             (
-                f"{name} has changed since gpq check found something of this script: `gpq check"
-                f" {line}`"
+                f"{name} has changed since the last check of this script: run `gpq check {line}`"
+                " again"
             ),
         ]
     from gpq.check.proofs import proof
@@ -55,11 +55,8 @@ def of(
     result = proof(verdict)
     if result is None or not result.lost:
         return result, remarks
-    words = (
-        f"under gpq this script may train something else ({result.message}), so the job does"
-        " without"
-    )
-    return result, [*remarks, f"{words} {', '.join(result.lost)}: gpq check --last {line}"]
+    words = f"gpq might change what this script trains ({result.message}), so it does not use"
+    return result, [*remarks, f"{words} {', '.join(result.lost)}: see `gpq check --last {line}`"]
 
 
 def hints(text: str) -> list[str]:

@@ -24,7 +24,7 @@ MOST_BYTES = 200_000_000
 MOST_FILES = 20_000
 # of a directory without git
 LEFT_OUT = frozenset({".git", "__pycache__", ".venv", "venv", "node_modules"})
-HINT = "leave data out: list it in .gitignore, or submit without --snapshot"
+HINT = "list data in .gitignore, or submit without --snapshot"
 
 
 class Frozen(NamedTuple):
@@ -45,17 +45,17 @@ def freeze(cwd: str) -> Frozen:
     names = sorted(set(_tracked(root) if top else _all(root)))
     if not names:
         raise UsageError(
-            f"there is nothing to freeze in {root}",
-            "is it the right directory? --cwd names another",
+            f"there are no files for a snapshot in {root}",
+            "choose another directory with --cwd",
         )
     if len(names) > MOST_FILES:
-        raise UsageError(f"{root} holds {len(names)} files, more than {MOST_FILES}", HINT)
+        raise UsageError(f"{root} has {len(names)} files, more than {MOST_FILES}", HINT)
     size = sum(os.lstat(os.path.join(root, name)).st_size for name in names)
     if size > MOST_BYTES:
         largest = max(names, key=lambda name: os.lstat(os.path.join(root, name)).st_size)
         problem = (
-            f"the code in {root} has {size // 1_000_000} MB, more than {MOST_BYTES // 1_000_000};"
-            f" the largest is {largest}"
+            f"the code in {root} has {size // 1_000_000} MB, more than {MOST_BYTES // 1_000_000}:"
+            f" the largest file is {largest}"
         )
         raise UsageError(problem, HINT)
     inside = os.path.relpath(os.path.realpath(cwd), root)
@@ -71,7 +71,7 @@ def within(frozen: Frozen, script: str, cwd: str) -> str:
     path = os.path.realpath(script)
     if not path.startswith(frozen.root + os.sep):
         raise UsageError(
-            f"the script {script} is not in {frozen.root}, which is frozen",
+            f"the script {script} is outside the snapshot of {frozen.root}",
             "submit it from its own directory",
         )
     return os.path.relpath(path, os.path.realpath(cwd))
@@ -150,8 +150,8 @@ def _all(root: str) -> Iterator[str]:
             if count > MOST_FILES or size > MOST_BYTES:
                 limit = f"{MOST_FILES} files or {MOST_BYTES // 1_000_000} MB"
                 raise UsageError(
-                    f"{root} is no git repository and holds more than {limit}",
-                    f"`git init` there; {HINT}",
+                    f"{root} is not a git repository and has more than {limit}",
+                    f"run `git init` there and {HINT}",
                 )
             yield os.path.relpath(full, root)
 
@@ -187,7 +187,8 @@ def _write(root: str, names: list[str], folder_too: str) -> str:
             os.close(descriptor)
     except OSError as error:
         raise GpqError(
-            f"the code cannot be frozen: {error}", f"check {folder}, and that all files may be read"
+            f"cannot make a snapshot of the code: {error}",
+            f"check {folder}, and that all files are readable",
         ) from None
     finally:
         if temporary and os.path.exists(temporary):
@@ -205,7 +206,7 @@ def _add(archive: tarfile.TarFile, root: str, name: str) -> None:
         end = os.path.normpath(os.path.join(os.path.dirname(name), member.linkname))
         if os.path.isabs(member.linkname) or end == ".." or end.startswith("../"):
             raise UsageError(
-                f"the link {name} leads out of {root}",
+                f"the link {name} points outside {root}",
                 "remove it, list it in .gitignore, or copy its target",
             )
         archive.addfile(member)

@@ -90,7 +90,7 @@ def _wrapped(parsed: Parsed) -> Parsed:
     if line is None:
         return parsed
     if parsed.words:
-        raise UsageError("--wrap and a script or a command", "one of them")
+        raise UsageError("--wrap cannot be combined with a script or command", "use one of them")
     default_name = {} if "job-name" in dict(parsed.pairs) else {"name": "wrap"}
     return Parsed({**default_name, **parsed.fields}, ["/bin/sh", "-c", line], True, parsed.pairs)
 
@@ -131,7 +131,7 @@ def _with_lines(
     slurm = [pair for place, words in script.slurm for pair in sbatch.pairs(words, place)]
     where = f"#SBATCH in {script.name}"
     if any(name == "wrap" for name, _ in [*pairs, *slurm]):
-        raise UsageError(f"{where}: --wrap is for the command line", "take the line out")
+        raise UsageError(f"{where}: --wrap works only on the command line", "remove the line")
     otherwise = {name for name, _ in [*pairs, *parsed.pairs]}
     below = [pair for pair in slurm if pair[0] not in otherwise]
     translated = sbatch.translate(below, where, explicit_fields=fields, shell=shell, lines=True)
@@ -147,8 +147,8 @@ def _with_lines(
         notes += remarks
     if script.calls_srun and shutil.which("srun") is None:
         notes.append(
-            f"{script.name} calls srun, which is Slurm's and not there: such lines fail, `srun`"
-            " taken out they run"
+            f"{script.name} calls srun, which is not installed here, so those lines will fail:"
+            " remove `srun` from them"
         )
     return fields, notes
 
@@ -159,7 +159,7 @@ def _own_lines(script: script_directives.Script) -> tuple[dict[str, Any], list[s
         line = parse(words)
         if line is None or line.words or line.black_box or {"json", "dry_run"} & set(line.fields):
             raise UsageError(
-                f"{where}: {' '.join(words)[:80]}: no options of a job",
+                f"{where}: {' '.join(words)[:80]}: not an option of a job",
                 "`gpq submit --help` lists them",
             )
         parsed.fields = _joined(parsed.fields, line.fields)
@@ -177,7 +177,7 @@ def _joined(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def _notes(translated: sbatch.Translated, where: str) -> list[str]:
     unused = (
-        [f"{where}: without a meaning here: {', '.join(dict.fromkeys(translated.unused))}"]
+        [f"{where}: gpq ignores {', '.join(dict.fromkeys(translated.unused))}"]
         if translated.unused
         else []
     )

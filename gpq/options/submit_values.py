@@ -39,7 +39,7 @@ def begin(text: str, option: str) -> float:
     start = moment(text, option, now)
     if start < now.timestamp():
         raise UsageError(
-            f"{option} {text} is over", "leave it out to start as soon as there is room"
+            f"{option} {text} is in the past", "leave it out to start as soon as possible"
         )
     return start
 
@@ -47,7 +47,9 @@ def begin(text: str, option: str) -> float:
 def targets(names: list[str], option: str) -> list[str]:
     """Whether a name is one of config.toml, the daemon says."""
     if outward.NOBODY in names and len(names) > 1:
-        raise UsageError(f"{option} none with another target", "leave one of them out")
+        raise UsageError(
+            f"{option} none cannot be combined with other targets", "remove none, or the others"
+        )
     if names == [outward.NOBODY]:
         return []
     plain_names = {name: "" for name in names if re.fullmatch(outward.TARGET, name)}
@@ -62,8 +64,8 @@ def lease(text: str, option: str) -> float:
     seconds = values.seconds(text, option)
     if not LEAST_LEASE <= seconds <= MOST_LEASE:
         raise UsageError(
-            f"{option} {text} must lie between 1m and 30d",
-            "a shorter silence is often a slow network alone; `off` turns it off",
+            f"invalid {option} {text!r}: expected 1m to 30d, or off",
+            "a shorter time often means only a slow network",
         )
     return seconds
 
@@ -72,7 +74,7 @@ def resume(text: str, option: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"{option} {text}: {error}", "quote it as a shell would read it") from None
+        raise UsageError(f"{option} {text}: {error}", "quote it as in a shell") from None
 
 
 def gpu_bounds(text: str, option: str) -> tuple[int, int]:

@@ -1,12 +1,14 @@
-"""The options of `gpq submit`, one row each: the only place where an option is declared.
+"""The options of `gpq submit`, one row each. This is the only place that declares an option.
 
-From the table come the command's signature (`gpq.cli.shared.submit_options`) and with it the help,
-the man page and the completion; the words that are read without typer
-(`gpq.options.submit_words`); the record of what was typed (`gpq.options.submit_texts`, generated)
-and its values (`gpq.options.submit_values`); the keywords of `gpq.submit`
-(`gpq.api.option_types`, generated); and what a live job may be changed to
-(`gpq.control.requests.edit`). A new option is a row here, a field of SpecMessage and of JobSpec,
-and `make completions`.
+The table feeds
+- the signature of the command (`gpq.cli.shared.submit_options`), and so help, man page, completion,
+- the fast reader without typer (`gpq.options.submit_words`),
+- the options as typed (`gpq.options.submit_texts`, generated),
+- their values (`gpq.options.submit_values`),
+- the keywords of `gpq.submit` (`gpq.api.option_types`, generated),
+- and the fields that `gpq edit` may change (`gpq.control.requests.edit`).
+
+To add an option, add a row here and a field to SpecMessage and JobSpec, and run `make completions`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import msgspec
 Part = Literal["job", "array", "call"]
 Editing = Literal["never", "always", "resizable", "waiting"]
 
-# kind: (type of what is typed, type that `gpq.submit` takes)
+# kind: (type on the command line, type that `gpq.submit` takes)
 KINDS = {
     "codes": ("list[str]", "str | Sequence[str]"),
     "count": ("int", "int"),
@@ -45,22 +47,22 @@ KINDS = {
     "variables": ("list[str]", "Mapping[str, object] | Sequence[str]"),
     "words": ("str", "str | Sequence[Word]"),
 }
-SECONDS = ("duration", "lease", "limit")  # kinds whose value is a number of seconds
+SECONDS = ("duration", "lease", "limit")  # kinds whose value is in seconds
 
 
 class Option(msgspec.Struct, frozen=True):
-    name: str  # as a keyword: min_gpu_memory
-    kind: str  # of KINDS
+    name: str  # as a keyword, such as min_gpu_memory
+    kind: str  # a key of KINDS
     help: str
     metavar: str | None = None
     short: str = ""
-    # of SpecMessage, that its value fills; an option without any is looked at by name
+    # fields of SpecMessage that the value fills. gpq reads an option without fields by its name
     fields: tuple[str, ...] = ()
-    # when `gpq edit` may change them: "resizable" is while it waits or can be resized
+    # when `gpq edit` may change them. "resizable": while the job waits or can be resized
     edit: Editing = "never"
-    # of what it speaks: of each job, of the array that the jobs make, or of this one call
+    # what it describes: each job, the array of the jobs, or only this call
     part: Part = "job"
-    scripts_only: bool = False  # a mistake for a command
+    scripts_only: bool = False  # an error for a command
 
     @property
     def flag(self) -> str:
@@ -68,11 +70,11 @@ class Option(msgspec.Struct, frozen=True):
 
     @property
     def typed(self) -> str:
-        """The type of what is typed."""
+        """The type on the command line."""
         return KINDS[self.kind][0]
 
 
-# In the order of the help, each in a few lines.
+# In the order of the help.
 # fmt: off
 OPTIONS = (
     Option("gpus", "gpus",

@@ -58,8 +58,8 @@ class Wanted:
         )
         if not NODE_NAME.fullmatch(name):
             raise UsageError(
-                f"invalid server name `{name}`",
-                "use letters, digits, dots, dashes and underscores: --name NAME",
+                f"invalid server name {name!r}",
+                "use --name with letters, digits, dots, dashes and underscores",
             )
         return name
 
@@ -71,7 +71,7 @@ def add(
     and `asks` are about its host key, as in `host_keys.settle`."""
     if not HOST.fullmatch(request.host):
         raise UsageError(
-            f"invalid ssh host `{request.host}`", "give user@host, or a name of ~/.ssh/config"
+            f"invalid host {request.host!r}", "use user@host, or a name from ~/.ssh/config"
         )
     if request.ssh_config:
         configuration(request.ssh_config)
@@ -86,8 +86,8 @@ def add(
     findings, place = first_contact.meet(name, node, talk)
     if other_name := first_contact.other_name(name, place, config.load().nodes, talk):
         raise Refused(
-            f"{request.host} is server {other_name} already",
-            f"`gpq nodes remove {other_name}` first",
+            f"{request.host} is already the server {other_name}",
+            f"run `gpq nodes remove {other_name}` first",
         )
     if not quiet:
         talk.say(*first_contact.lines(name, findings))
@@ -103,14 +103,14 @@ def check(request: Wanted, findings: first_contact.Findings) -> None:
     gpu_names = {*indices, *(str(device["id"]) for device in findings.gpus)}
     missing_gpus = ", ".join(gpu for gpu in request.gpus if gpu not in gpu_names)
     if missing_gpus:
-        hint = findings.problem or "it has none. --slots N makes CPU slots of its cores"
+        hint = findings.problem or "it has no GPU. --slots N makes CPU slots of its cores"
         if indices:
-            hint = f"it has {', '.join(indices)}"
-        raise Refused(f"there is no GPU {missing_gpus} on {request.host}: not added", hint)
+            hint = f"it has GPU {', '.join(indices)}"
+        raise Refused(f"{request.host} has no GPU {missing_gpus}, so it was not added", hint)
     if request.slots == 0 and not findings.devices:
         raise Refused(
-            f"{request.host} has no GPU, and --slots 0 leaves nothing to run jobs on: not added",
-            findings.problem or "leave --slots out for one CPU slot per core",
+            f"{request.host} has no GPU, and --slots 0 makes no CPU slots, so it was not added",
+            findings.problem or "leave out --slots for one CPU slot per core",
         )
 
 
@@ -120,7 +120,7 @@ def configuration(file: str) -> str:
     values.readable(
         path,
         f"-F {file}",
-        "give the path of an ssh configuration, or leave out -F for ~/.ssh/config",
+        "give a configuration of ssh, or leave out -F for ~/.ssh/config",
         special=True,
     )
     return path
@@ -132,14 +132,14 @@ def offered(ssh_config: str, *, every: bool) -> list[str]:
     path = configuration(ssh_config) if ssh_config else ssh_hosts.default()
     if not os.path.exists(path):
         raise NotFound(
-            f"there is no {path}", "gpq nodes add user@host, or -F FILE if yours is another file"
+            f"there is no {path}", "use gpq nodes add user@host, or -F FILE for another file"
         )
     node_hosts = {node.host for node in config.load().nodes.values()}
     hosts = [host for host in ssh_hosts.hosts(path) if host not in node_hosts]
     if not hosts:
         raise NotFound(
-            f"{path} names no host that is not a server already",
-            "gpq nodes add user@host, or -F FILE for another file",
+            f"{path} names no new host",
+            "use gpq nodes add user@host, or -F FILE for another file",
         )
     if every:
         return hosts
@@ -147,7 +147,7 @@ def offered(ssh_config: str, *, every: bool) -> list[str]:
     sys.stderr.write(
         "".join(f"{number:{width}}  {plain.safe(host)}\n" for number, host in enumerate(hosts, 1))
     )
-    sys.stderr.write("Which of them? Numbers (1,3-4), or all: ")
+    sys.stderr.write("Which hosts? Numbers (1,3-4), or all: ")
     sys.stderr.flush()
     return choice(sys.stdin.readline().strip(), hosts)
 
@@ -155,7 +155,7 @@ def offered(ssh_config: str, *, every: bool) -> list[str]:
 def choice(answer: str, hosts: list[str]) -> list[str]:
     """The hosts that the answer names, in their order. Raises Refused and UsageError."""
     if not answer:
-        raise Refused("you picked none", "give numbers such as 1,3-4, or all")
+        raise Refused("no host was chosen", "type numbers such as 1,3-4, or all")
     if answer == "all":
         return hosts
     numbers: set[int] = set()
@@ -163,7 +163,7 @@ def choice(answer: str, hosts: list[str]) -> list[str]:
         numbers |= _numbers(word)
     if not numbers or not numbers <= set(range(1, len(hosts) + 1)):
         raise UsageError(
-            f"the numbers go from 1 to {len(hosts)}", "give numbers such as 1,3-4, or all"
+            f"the numbers go from 1 to {len(hosts)}", "type numbers such as 1,3-4, or all"
         )
     return [hosts[number - 1] for number in sorted(numbers)]
 
@@ -172,5 +172,5 @@ def _numbers(word: str) -> set[int]:
     """The numbers in `3` or `3-4`. Raises UsageError."""
     match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", word)
     if match is None:
-        raise UsageError(f"`{word}` is not in the list", "give numbers such as 1,3-4, or all")
+        raise UsageError(f"invalid number {word!r}", "type numbers such as 1,3-4, or all")
     return set(range(int(match[1]), int(match[2] or match[1]) + 1))

@@ -12,7 +12,7 @@ from gpq.errors import DaemonUnreachable, GpqError, UsageError
 from gpq.options.parsing import datetimes, values
 from gpq.rpc import daemon_answers, node_answers, requests
 
-Note = Callable[[str, str], None]  # gets a remark and a hint
+Note = Callable[[str, str], None]  # a remark, and what to do
 ONE_END = "gpq nodes reserve needs either --until or --for-duration"
 PATIENCE = 30.0  # seconds for a server's answer
 
@@ -42,7 +42,7 @@ def taken_in(names: Sequence[str], note: Note) -> bool:
         return _reload(note, force=False)
     except GpqError as error:
         note(
-            f"the daemon does not use {', '.join(names)} yet: {error.message}",
+            f"the daemon could not add {', '.join(names)}: {error.message}",
             daemon_control.RESTART,
         )
         return False
@@ -56,7 +56,7 @@ def _reload(note: Note, *, force: bool) -> bool:
     except DaemonUnreachable:
         return False
     if answer.restart_needed:
-        note(f"{daemon_control.CHANGED}, in other places too", daemon_control.RESTART)
+        note(f"{daemon_control.CHANGED}, not only by this command", daemon_control.RESTART)
     return True
 
 
@@ -65,7 +65,7 @@ def reserve(target: str, user: str, start: str, until: str, duration: str) -> re
     UsageError."""
     node, colon, gpus = target.partition(":")
     if bool(until) == bool(duration):
-        raise UsageError(ONE_END, "e.g. --for-duration 2d")
+        raise UsageError(ONE_END, "for example --for-duration 2d")
     now = datetime.now().astimezone()
     begin = datetimes.moment(start, "--from", now)
     end = (
@@ -75,7 +75,7 @@ def reserve(target: str, user: str, start: str, until: str, duration: str) -> re
     )
     if end <= now.timestamp():
         raise UsageError(
-            f"gpq nodes reserve: --until {until} is in the past", "give a time in the future"
+            f"gpq nodes reserve: --until {until} is in the past", "use a time in the future"
         )
     if end <= begin:
         raise UsageError(
@@ -90,9 +90,7 @@ def yielded(node: str, seconds: float) -> node_answers.Yielded:
     request = requests.Errand(node, "yield", {"seconds": seconds}, PATIENCE)
     answer = call(request, node_answers.ErrandResult).answer
     if "error" in answer:
-        raise GpqError(
-            f"could not ask {node}: {answer['error']}", f"`gpq doctor {node}` checks the server"
-        )
+        raise GpqError(f"cannot ask {node}: {answer['error']}", f"run `gpq doctor {node}`")
     return node_answers.Yielded(
         node, str(answer.get("user", "")), seconds or None, bool(answer.get("wanted", True))
     )

@@ -23,7 +23,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-BY_HAND = "edit the file by hand, then `gpq config check`"
+BY_HAND = "edit the file by hand, then run `gpq config check`"
 HEADER = re.compile(r"\s*\[")
 
 
@@ -52,7 +52,7 @@ def with_node(text: str, name: str, fields: Mapping[str, object]) -> str:
     if name in nodes or (not nodes and name == "local"):
         raise Refused(
             f"there is already a server {name}",
-            f"`gpq nodes remove {name}` first, or give another --name",
+            f"run `gpq nodes remove {name}` first, or choose another --name",
         )
     tables: dict[str, dict[str, object]] = {name: dict(fields)}
     if not nodes:
@@ -73,13 +73,11 @@ def without_node(text: str, name: str) -> str:
     before = _tree(text)
     nodes = before.get("nodes", {})
     if name not in nodes:
-        hint = f"there is {', '.join(nodes)}"
-        if not nodes:
-            hint = "the file names none, so this machine is the server `local`"
-        raise NotFound(f"there is no server {name} in {paths.config()}", hint)
+        node_names = ", ".join(nodes) or "none, so this machine is the server `local`"
+        raise NotFound(f"no server {name} in {paths.config()}", f"servers there: {node_names}")
     other_nodes = {node: values for node, values in nodes.items() if node != name}
     if not other_nodes:
-        raise Refused(f"{name} is the only server", "`gpq nodes add` another one first")
+        raise Refused(f"{name} is the only server", "add another one first with `gpq nodes add`")
     lines = text.splitlines(keepends=True)
     first, end = _table(lines, name)
     return _checked("".join(_cut(lines, first, end)), {**before, "nodes": other_nodes})
@@ -142,9 +140,7 @@ def _checked(text: str, expected: Mapping[str, Any]) -> str:
     except tomllib.TOMLDecodeError:
         tree = {}
     if tree != expected:
-        raise Refused(
-            f"{paths.config()} is written in a way that gpq cannot change safely", BY_HAND
-        )
+        raise Refused(f"gpq cannot change {paths.config()} safely", BY_HAND)
     config.parse(text, paths.config())
     return text
 
@@ -169,7 +165,7 @@ def write(text: str, before: str) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         if read() != before:
-            raise Refused(f"somebody else changed {path} at the same time", "try again")
+            raise Refused(f"{path} has changed in the meantime", "try again")
         os.replace(temporary, path)
     except OSError as error:
         raise GpqError(

@@ -100,7 +100,7 @@ def _patiently(host: str, talk: Talk) -> Callable[[], None]:
     def waiting() -> None:
         if time.monotonic() > says_at[0]:
             says_at[0] = float("inf")
-            talk.note(f"logged in to {host}, waiting for its login scripts or its Python")
+            talk.note(f"the login on {host} worked, but its login scripts or its Python are slow")
 
     return waiting
 
@@ -129,13 +129,13 @@ def _answer(channel: Channel, host: str, number: int) -> dict[str, Any]:
         piece = os.read(descriptor, 1 << 16)
         if not piece:
             raise GpqError(
-                f"{host}: the agent ended: {channel.last_words() or 'it gave no reason'}", ""
+                f"{host}: the agent ended: {channel.last_words() or 'it printed nothing'}", ""
             )
         line += piece
     message = wire.decode(line)
     if not message.get("ok") or message.get("id") != number:
         raise GpqError(
-            f"{host}: the agent refuses: {message.get('error', 'it sent an unexpected answer')}",
+            f"{host}: the agent refused: {message.get('error', 'unexpected answer')}",
             "",
         )
     return message
@@ -165,7 +165,7 @@ def lines(name: str, findings: Findings) -> list[str]:
 def _offer(devices: Sequence[Mapping[str, Any]]) -> str:
     """``2 x A100 (80 GiB)``."""
     if not devices:
-        return "no GPU, and you asked for no CPU slots"
+        return "no GPU, and no CPU slots requested"
     kinds = Counter(_kind(device) for device in devices)
     return ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
 

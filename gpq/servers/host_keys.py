@@ -64,8 +64,8 @@ def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) ->
         if look.key != first_key:
             raise GpqError(
                 f"{target.host} showed another host key the second time: {look.key}",
-                f"somebody may be between you and it. `ssh-keygen -R {target.host}` forgets the key"
-                " again",
+                "somebody may be intercepting the connection. `ssh-keygen -R"
+                f" {target.host}` removes the key again",
             )
     if not look.ok:
         problem = look.problem or ssh_errors.ended(target.host, 255, target.shown)
@@ -76,7 +76,7 @@ def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) ->
 def _show(key: tuple[str, str], talk: Talk, *, unknown: bool, quiet: bool) -> None:
     line = f"host key  {key[0]} {key[1]}"
     if unknown:
-        line += " (not known yet)"
+        line += " (new)"
     if not quiet:
         talk.say(line)
     elif unknown:
@@ -85,16 +85,17 @@ def _show(key: tuple[str, str], talk: Talk, *, unknown: bool, quiet: bool) -> No
 
 def _agree(target: Target, talk: Talk, *, yes: bool, asks: bool) -> None:
     if yes:
-        talk.note(f"the host key of {target.host} is accepted and now known")
+        talk.note(f"saved the host key of {target.host} as known")
         return
     if not (asks and sys.stdin.isatty()):
         raise Refused(
-            f"the host key of {target.host} is unknown",
-            f"compare the fingerprint and repeat with --yes, or `{target.shown} {target.host}`",
+            f"the host key of {target.host} is not known",
+            "compare the fingerprint, then repeat with --yes or run"
+            f" `{target.shown} {target.host}`",
         )
     talk.note(
-        "on the server, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` (or _rsa_, _ecdsa_)"
-        " shows the right one"
+        "run `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` (or _rsa_, _ecdsa_) on the server"
+        " to see its real key"
     )
     if input("Is this the server's key? [y/N] ").strip().lower() not in ("y", "yes"):
         raise Refused(f"{target.host} was not added", "")
@@ -158,7 +159,7 @@ def _until_logged_in(
     try:
         while not LOGGED_IN.search(output):
             if not select.select([ssh.stderr], [], [], max(until - time.monotonic(), 0.0))[0]:
-                hint = f"`{target.shown} {target.host} true` may say why"
+                hint = f"run `{target.shown} {target.host} true` to see why"
                 raise GpqError(f"{target.host} took longer than {PATIENCE:.0f} s", hint)
             piece = os.read(ssh.stderr.fileno(), 1 << 16)
             if not piece:

@@ -1,5 +1,4 @@
-"""The text of `gpq check`: a row for each shape, what stands against it below, the judgement at the
-end."""
+"""The text of `gpq check`: a row per shape, then the habits, and the verdict at the end."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def _summary(answer: Verdict) -> str:
 
 
 def _habits(answer: Verdict, limit: int) -> list[str]:
-    """Each once, with the shapes that it stands against."""
+    """Each habit once, with the shapes that it rules out."""
     habits = {row.habit.message: row.habit for row in answer.shapes if row.habit}
     text = []
     for habit in habits.values():
@@ -73,7 +72,7 @@ def _largest(difference: float | None) -> str:
 
 
 def _habit(habit: FoundHabit, shapes: str, is_told: bool, limit: int) -> list[str]:
-    """What stands against which shapes. Told, or guessed."""
+    """A habit with its shapes: told by the library, or guessed."""
     source = "gpq says:" if is_told else "probably"
     text = wrapped(safe(f"{shapes}: {source} {habit.message}"), limit, "", "  ")
     text += wrapped(safe(f"cure: {habit.cure}"), limit, "  ", "        ")

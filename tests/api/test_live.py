@@ -117,7 +117,7 @@ def test_history_and_report_answer_for_a_window(daemon: Daemon) -> None:
     assert (row.id, row.state) == (job.id, "completed")
     assert api.history(until=datetime.now() - timedelta(days=1)).jobs == []
     assert str(job.id) in [row.key for row in api.report(since="7d", by="job").rows]
-    with pytest.raises(api.errors.UsageError, match="no such moment"):
+    with pytest.raises(api.errors.UsageError, match="expected a time"):
         api.report(since="someday")
     with pytest.raises(api.errors.UsageError, match="below 0"):
         api.history(number=-1)

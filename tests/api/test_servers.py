@@ -95,7 +95,7 @@ def test_top_and_daemon_status_answer(asked: Daemon) -> None:
 def test_a_daemon_is_started_and_stopped(gpq: Gpq, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GPQ_HOME", "GPQ_CONFIG", "PYTHONPATH"):
         monkeypatch.setenv(name, gpq.environment[name])
-    with pytest.raises(api.errors.DaemonUnreachable, match="no daemon runs"):
+    with pytest.raises(api.errors.DaemonUnreachable, match="the daemon is not running"):
         api.daemon_status()
     assert not api.stop_daemon()
     try:
@@ -144,7 +144,7 @@ def test_a_server_is_added_and_removed(
         added = api.add_node(server.name, name="far", ssh_config=server.config, slots=1, yes=True)
         assert [(one.name, len(one.devices)) for one in added.added] == [("far", 1)]
         assert not added.live
-        assert "is accepted and now known" in caplog.text
+        assert "saved the host key of" in caplog.text
         assert "[nodes.far]" in (gpq.home / "config.toml").read_text()
         with pytest.raises(api.errors.Refused, match="already"):
             api.add_node(server.name, name="far", ssh_config=server.config)

@@ -241,7 +241,7 @@ def test_an_invalid_array_is_named() -> None:
         api.submit_array(command=["true"], sweep={"text": ['it\'s "a,b"']})
     with pytest.raises(UsageError, match=r"invalid --sweep lr: '0\.1,0\.2': expected a list of values"):
         api.submit_array(command=["true"], sweep={"lr": "0.1,0.2"})
-    with pytest.raises(UsageError, match="is more than 10000 jobs"):
+    with pytest.raises(UsageError, match="has more than 10000 jobs"):
         api.submit_array(command=["true"], array="0-20000")
     with pytest.raises(TypeError, match="there is no option 'gpu'"):
         api.submit_array(command=["true"], array="0-1", gpu=2)  # type: ignore[call-arg]

@@ -1,11 +1,11 @@
-"""The completion scripts, one a shell. They know nothing: `gpq __complete` answers, so that an
-upgrade reaches the next TAB.
+"""The completion scripts, one per shell. They know nothing themselves and ask `gpq __complete`, so
+an upgrade works at the next TAB.
 
-Exit status 9 of `gpq __complete` means: file names, please. 10: what follows `--` is to be
-completed as a line of its own.
+Exit status 9 of `gpq __complete` means file names. 10 means that the part after `--` is completed
+as a line of its own.
 """
 
-# that turn completion on for good; README.md, `gpq completion --help` and the scripts say the same
+# turn completion on for good. `gpq completion --help` and the scripts show the same lines
 LINES = {
     "bash": "echo 'source <(gpq completion bash 2>/dev/null)' >> ~/.bashrc",
     "zsh": "echo 'source <(gpq completion zsh 2>/dev/null)' >> ~/.zshrc",

@@ -1,8 +1,8 @@
-"""Manual pages, made from the commands' own help: `gpq.1`, and one for each command (`man
-gpq-submit`), in gpq/man/.
+"""Makes the manual pages in gpq/man/ from the help of the commands: `gpq.1`, and one per command
+(`man gpq-submit`).
 
-`python -m gpq.cli.generated.reference --write` writes them; `share/man/man1` of the environment is
-where they are installed.
+`python -m gpq.cli.generated.reference --write` writes them. They are installed in `share/man/man1`
+of the environment.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def overview() -> str:
 
 
 def page(name: str) -> str:
-    """Of one command, with those in it."""
+    """The page of one command, or of a group with its commands."""
     typer_command = command(name)
     inner = getattr(typer_command, "commands", None)
     lines = _head(f"gpq-{name}", COMMANDS[name][1])
@@ -87,7 +87,7 @@ def page(name: str) -> str:
 
 
 def _synopsis(parts: dict[str, Any]) -> Iterator[str]:
-    """One line of usage for each."""
+    """One line of usage per command."""
     yield ".SH SYNOPSIS"
     for number, (path, typer_command) in enumerate(parts.items()):
         if number:
@@ -97,7 +97,7 @@ def _synopsis(parts: dict[str, Any]) -> Iterator[str]:
 
 
 def _description(typer_command: Any) -> list[str]:
-    """Of a command that stands alone."""
+    """The sections of a command that is not in a group."""
     return [
         ".SH DESCRIPTION",
         *_body(typer_command),
@@ -109,7 +109,7 @@ def _description(typer_command: Any) -> list[str]:
 
 
 def _section(path: str, typer_command: Any) -> list[str]:
-    """Of a command in a group."""
+    """The section of a command in a group."""
     return [
         f".SS {_text(path)}",
         *_body(typer_command),
@@ -173,7 +173,7 @@ def _options(typer_command: Any) -> Iterator[str]:
 
 def _with_default(parameter: Any) -> str:
     help = " ".join((parameter.help or "").split())
-    default = getattr(parameter.default, "value", parameter.default)  # of a choice
+    default = getattr(parameter.default, "value", parameter.default)  # the value of a choice
     shows_default = (
         parameter.show_default is not False
         and not parameter.is_flag
@@ -193,8 +193,8 @@ def _verbatim(lines: list[str]) -> list[str]:
 
 
 def _text(text: str, *, emphasised: bool = False) -> str:
-    """As man(7) wants it: no line begins with a control character, and what is to be typed can be
-    copied."""
+    """Escaped for man(7): no line begins with a control character, and readers can copy
+    commands."""
     escaped = text.translate(ESCAPES)
     if escaped.startswith((".", "'")):
         escaped = f"\\&{escaped}"

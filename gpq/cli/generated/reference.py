@@ -51,7 +51,7 @@ CHOICES = {
 
 
 def leaves() -> Iterator[tuple[str, Any]]:
-    """(path, typer command) of every command, those of groups included: `daemon start`."""
+    """(path, typer command) of every command, including those in groups, such as `daemon start`."""
     for name in COMMANDS:
         typer_command = command(name)
         inner = getattr(typer_command, "commands", None)
@@ -65,15 +65,16 @@ def grammar() -> str:
     """The module gpq/options/completion_data.py."""
     lines = [
         (
-            '"""What completion offers, made from the commands by `make completions`: edit those'
+            '"""What completion offers. Made from the commands by `make completions`, so edit those'
             " instead."
         ),
         "",
         (
-            'GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a'
-            " flag)}). A kind is jobs, nodes,"
+            'GRAMMAR: path -> (kind of arguments, {option: (help, kind of value, "" for a'
+            " flag)}). A kind is jobs,"
         ),
-        "users, files, commands (those with a schema), any, or words joined by |; job, node: one.",
+        "nodes, users, files, commands (with a schema), any, words joined by |, or one job or",
+        "node.",
         '"""',
         "",
         "# fmt: off",
@@ -100,7 +101,7 @@ def grammar() -> str:
 
 
 def _option_lines(parameter: Any) -> list[str]:
-    """The long name with its help; the short one, which is understood but not offered, with the
+    """The long name with its help. The short name is understood but not offered, and points to the
     long one."""
     help_text = " ".join((parameter.help or "").split("[default")[0].split())
     kind = _quoted("" if parameter.is_flag else _kind(parameter))
@@ -139,7 +140,7 @@ def _quoted(text: str) -> str:
 
 
 def documents() -> dict[str, str]:
-    """Path in the repository -> what it is to hold, for all that is made from the commands."""
+    """Path in the repository -> its contents, for everything that is made from the commands."""
     texts = {f"completions/gpq.{shell}": script for shell, script in SCRIPTS.items()}
     texts |= {f"gpq/man/{name}": text for name, text in pages().items()}
     return {

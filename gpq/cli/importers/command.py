@@ -1,5 +1,5 @@
-"""`gpq import`: what waits elsewhere, as jobs of gpq; shown, and queued with --submit. Changes
-nothing where it comes from."""
+"""`gpq import`: shows jobs from elsewhere as jobs of gpq, and queues them with --submit. Changes
+nothing at the source."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ UNCLEAR = set("\"'`$&|;<>()*?[]{}\\\n#~!")
 
 @dataclass
 class ImportedJob:
-    """A job that could be queued: `submission` as gpq understands it, or `refusal` why not.
-    `after`: sources before it."""
+    """A job that can be queued: `submission` as gpq understands it, or `refusal` with the reason.
+    `after`: sources that it waits for."""
 
     source: str
     submission: submit_request.ResolvedOptions | None = None
@@ -41,7 +41,7 @@ class ImportedJob:
     hint: str = ""
     after: str = ""
     id: int | None = None
-    confirmation: str = ""  # once it is queued
+    confirmation: str = ""  # after it was queued
 
     def refuse(self, reason: str, hint: str) -> None:
         self.refusal, self.hint = reason, hint
@@ -136,7 +136,7 @@ def _of_script(file: str, *, hold: bool) -> ImportedJob:
 
 
 def _settle(candidate: ImportedJob, parsed: submit_words.Parsed, *, hold: bool) -> None:
-    """The job that is queued and the line that is shown are both made of `candidate.submission`."""
+    """Make `candidate.submission`, from which both the job and the shown line are made."""
     try:
         submission = submit_request.settle(parsed)
         submission = msgspec.structs.replace(
@@ -175,7 +175,7 @@ def _of_spooler(
 
 
 def _losses(job: task_spooler.Waiting) -> Iterator[str]:
-    """What is otherwise than in task-spooler."""
+    """What changes compared with task-spooler."""
     if job.argv is None:
         yield "its directory is unknown, so the current one is used"
     if job.slots < 1:
@@ -185,7 +185,7 @@ def _losses(job: task_spooler.Waiting) -> Iterator[str]:
 
 
 def _fields(job: task_spooler.Waiting) -> dict[str, Any]:
-    """What `gpq submit` would be told of it."""
+    """The options of `gpq submit` for it."""
     fields: dict[str, Any] = {}
     if job.label and (name := values.as_name(job.label)):
         fields["name"] = name
@@ -200,7 +200,8 @@ def _fields(job: task_spooler.Waiting) -> dict[str, Any]:
 
 
 def _finish(candidates: list[ImportedJob], *, submit: bool, json: bool) -> int:
-    """Queue what can be, if asked to; print all of it. 5 when something cannot be queued."""
+    """Queue what can be queued if asked to, and print everything. Returns 5 if something cannot be
+    queued."""
     if submit:
         _queue_each(candidates)
     if json:
@@ -267,6 +268,7 @@ def _say(candidate: ImportedJob) -> None:
     if candidate.after and candidate.id is None:
         line += f"   # after {candidate.after} of this list"
     output.say(line)
-    clear = ("#", f"{os.path.basename(candidate.source)} ")  # these name the script themselves
+    # these notes name the script themselves
+    clear = ("#", f"{os.path.basename(candidate.source)} ")
     for note in view.notes:
         output.note(note if note.startswith(clear) else f"{candidate.source}: {note}")

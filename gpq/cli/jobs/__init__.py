@@ -1,1 +1,1 @@
-"""Commands about jobs: one small file, one command."""
+"""Commands about jobs, one file per command."""

@@ -1,4 +1,4 @@
-"""`gpq cancel`: returns when it is proven that no process of the jobs is left."""
+"""`gpq cancel`: stops jobs, and returns when every process is gone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpq.errors import Refused
 from gpq.options.parsing import values
 from gpq.rpc import job_answers
 
-MOST_EXAMPLES = 6  # jobs of one name that a question lists
+MOST_EXAMPLES = 6  # jobs that a question lists
 QUIET_SECONDS = 2.0
 
 app = frame()
@@ -35,7 +35,7 @@ def cancel(
     ] = False,
     json: Json = False,
 ) -> int:
-    """Stop jobs for good. Returns when every process is gone.
+    """Stop jobs permanently. Returns when every process is gone.
 
     The processes get TERM, and KILL after 10 s. To let a job save a checkpoint, use `gpq hold`
     instead. A name means all live jobs with that name. On a terminal, gpq asks first if there are
@@ -87,8 +87,7 @@ def _print(answer: job_answers.CancelResult, timeout: str) -> None:
 
 
 def _ask(words: list[str], rows: list[job_answers.JobView]) -> None:
-    """Raises Refused where the person says no. Scripts, which nobody watches, mean what they
-    say."""
+    """Ask on a terminal, and raise Refused if the user says no. Scripts are never asked."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     for word in dict.fromkeys(words):
@@ -111,7 +110,7 @@ def _confirmed(name: str, jobs: list[job_answers.JobView]) -> bool:
 
 @contextlib.contextmanager
 def _slow() -> Iterator[None]:
-    """After some seconds it is said, once, what the waiting is for, where somebody watches."""
+    """On a terminal, say after some seconds what gpq waits for."""
     timer = threading.Timer(
         QUIET_SECONDS,
         output.note,

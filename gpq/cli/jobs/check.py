@@ -1,4 +1,4 @@
-"""`gpq check`: runs the script in every shape that gpq might, and prints how it compares."""
+"""`gpq check`: runs the script in every shape that gpq might use, and prints the comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpq.options import environment
 from gpq.options.parsing import values
 
 MOST_STEPS = 1000
-# A job has these from the server that it runs on.
+# A job gets these from its server.
 ENVIRONMENT_NAMES = (
     "HOME",
     "USER",
@@ -76,10 +76,10 @@ def check(
 ) -> int:
     """Prove on your own script that gpq does not change what it trains.
 
-    gpq runs a few steps in every shape and compares them with one replica. All shapes use the same
-    batch size: one replica with accumulation, some steps split into two micro-batches, two
-    replicas, two replicas with accumulation, and a stop with a resume on another number of
-    replicas. gpq compares weights, optimizer, schedule, the examples of each step and the logged
+    gpq runs a few steps in every shape and compares them with one replica. The shapes are one
+    replica with accumulation, some steps split into two micro-batches, two replicas, two replicas
+    with accumulation, and a stop and resume on another number of replicas. All use the same batch
+    size. gpq compares weights, optimizer, schedule, the examples of each step and the logged
     values. A shape is `same`, `differs` or `told`. `differs` names the first step and tensor, and
     the likely habit of the loop. `told` means that the library itself rules the shape out, so gpq
     never runs the job in it.
@@ -146,7 +146,7 @@ def _kept(script: str, arguments: list[str]) -> Verdict:
 
 @contextlib.contextmanager
 def _progress(*, quiet: bool):  # type: ignore[no-untyped-def]
-    """On a terminal: a line on stderr that says which shapes are done; gone at the end."""
+    """On a terminal, show on stderr which shapes are done, and remove that line at the end."""
     is_visible = not quiet and sys.stderr.isatty()
     shape_names: list[str] = []
 

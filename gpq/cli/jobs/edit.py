@@ -1,4 +1,4 @@
-"""`gpq edit`: changes what was asked of jobs that have not ended."""
+"""`gpq edit`: changes jobs that have not ended."""
 
 from __future__ import annotations
 

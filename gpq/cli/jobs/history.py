@@ -1,4 +1,4 @@
-"""`gpq history`: the jobs that ended, and what each had and came to."""
+"""`gpq history`: the jobs that ended, with their figures."""
 
 from __future__ import annotations
 

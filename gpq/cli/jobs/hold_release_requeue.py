@@ -1,4 +1,4 @@
-"""`gpq hold`, `release` and `requeue`: they change what the queue does with a job, and return at
+"""`gpq hold`, `release` and `requeue`. They change what the queue does with a job, and return at
 once."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _requeue(jobs: Jobs, json: Json = False) -> int:
 
 
 def tell(answer: job_answers.Changed, outcome: str, *, as_json: bool) -> int:
-    """0, or 5 when nothing at all was done."""
+    """Print the answer. Returns 0, or 5 if nothing changed."""
     if as_json:
         output.emit(answer)
     else:

@@ -1,4 +1,4 @@
-"""`gpq logs`: what a job printed, piece by piece from the daemon, all attempts joined."""
+"""`gpq logs`: prints what a job printed over all attempts, piece by piece from the daemon."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def logs(
 
 
 class Transcript:
-    """On stdout: the pieces of a log, with a line where an attempt begins or something is left
-    out."""
+    """Writes the pieces of a log to stdout, with a line where an attempt begins or something is
+    missing."""
 
     def __init__(self, *, filtered: bool) -> None:
         self._sink = sys.stdout.buffer
         self._filter = Filter() if filtered else None
-        self._attempt = 0  # the last that was told of
+        self._attempt = 0  # the last attempt that was announced
         self._line_open = False
 
     def write(self, piece: job_answers.LogChunk) -> None:
@@ -102,13 +102,13 @@ class Transcript:
             self._line_open = not data.endswith(b"\n")
 
     def _fit(self, data: bytes) -> bytes:
-        """As stdout takes it."""
+        """The bytes to write to stdout."""
         if self._filter is None:
             return data
         return self._filter.feed(data).encode(sys.stdout.encoding, "backslashreplace")
 
     def _write_rule(self, text: str) -> None:
-        """In a line of its own."""
+        """Write a separating line."""
         if self._line_open:
             self._sink.write(b"\n")
         self._sink.write(f"--- {text} ---\n".encode())

@@ -1,4 +1,4 @@
-"""`gpq report`: who had how many GPU hours, what they were worth, and how fair it was."""
+"""`gpq report`: GPU hours, what they were worth, and how fair the shares were."""
 
 from __future__ import annotations
 

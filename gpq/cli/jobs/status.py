@@ -1,4 +1,4 @@
-"""`gpq status` with all its options. Plain calls never come here: the door answers them."""
+"""`gpq status` with all its options. `fast_path` answers plain calls without this module."""
 
 from __future__ import annotations
 

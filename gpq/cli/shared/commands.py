@@ -1,5 +1,5 @@
-"""The commands: module (with the name of its app, if not `app`) and one line for each. Imports
-nothing: completion reads it."""
+"""The commands: their module (and the name of the app, if it is not `app`) and one line each.
+Imports nothing, because completion reads it."""
 
 COMMANDS = {
     "submit": ("gpq.cli.submit.submit", "queue a job"),
@@ -12,7 +12,7 @@ COMMANDS = {
     "logs": ("gpq.cli.jobs.logs", "show what a job printed"),
     "cancel": (
         "gpq.cli.jobs.cancel",
-        "stop jobs for good, and return when every process is gone",
+        "stop jobs permanently, and return when every process is gone",
     ),
     "hold": (
         "gpq.cli.jobs.hold_release_requeue:hold",

@@ -1,5 +1,5 @@
-"""From the words of `gpq simulate` to the runs that they mean, or to a UsageError that says what to
-write instead."""
+"""Turns the options of `gpq simulate` into runs, or raises a UsageError that says what to type
+instead."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from gpq.sim.replay.rules import Rules
 from gpq.store.reader import read_jobs, read_told
 
 DEFAULT_NODES = "16x4"
-MOST_NAMED = 5  # jobs in a remark
-OWN_OPTION = {  # fields of Config that have an option of their own
+MOST_NAMED = 5  # jobs that a note lists
+OWN_OPTION = {  # fields of Config with their own option
     "interval": "--interval",
     "policy": "--policy",
     "seed": "--seed",
@@ -42,7 +42,8 @@ NOT_SIMULATED = {
     "max_quick_failures",
     "settle_seconds",
 }
-RANGES = {"fairness_power": (-10.0, 1.0), "batch_growth": (1.0, 1e6)}  # of settings; else from 0
+# ranges of settings. All others begin at 0
+RANGES = {"fairness_power": (-10.0, 1.0), "batch_growth": (1.0, 1e6)}
 WORDS = {
     "on": True,
     "true": True,
@@ -57,7 +58,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class RulesFor:
-    """The rules of all runs but for the machines and the seed."""
+    """The rules of all runs, except for servers and seed."""
 
     rules: Rules
 
@@ -69,7 +70,7 @@ def policies(text: str) -> list[str]:
     """`goodput,pollux`, each once."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise UsageError("--policy names no policy", "for example: --policy goodput,fifo")
+        raise UsageError("--policy names no policy", "for example --policy goodput,fifo")
     for name in names:
         entry(name)
     return names
@@ -80,7 +81,7 @@ def seeds(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         raise UsageError(
-            f"invalid --seed {text!r}: expected whole numbers", "for example: --seed 0,1,2"
+            f"invalid --seed {text!r}: expected whole numbers", "for example --seed 0,1,2"
         )
     return list(dict.fromkeys(map(int, parts)))
 
@@ -101,7 +102,7 @@ def within(
 
 
 def settings(words: Sequence[str]) -> Config:
-    """`fairness_power=0.25`, `use_length=off`: switches of the policy."""
+    """`fairness_power=0.25`, `use_length=off`: settings of the policy."""
     kinds = {field.name: type(field.default) for field in fields(Config)}
     names = sorted(kinds.keys() - OWN_OPTION.keys() - NOT_SIMULATED)
     values: dict[str, float | int | bool] = {}
@@ -138,7 +139,7 @@ def _wrong(word: str, hint: str = "use a number") -> bool:
 
 
 def published(paths: Sequence[str], traces: str, sia: bool, restart: float | None) -> list[Source]:
-    """The workload files, named by the shortest ends of their paths that tell them apart."""
+    """The workload files, with the shortest names that tell them apart."""
     if not paths:
         raise UsageError(
             "there is no workload to simulate",
@@ -157,7 +158,7 @@ def published(paths: Sequence[str], traces: str, sia: bool, restart: float | Non
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """`workload-1`, and where two are called so `philly/workload-1`."""
+    """`workload-1`, or `philly/workload-1` if two have the same name."""
     parts = [os.path.splitext(os.path.abspath(path))[0].split(os.sep) for path in paths]
     depths = [1] * len(parts)
     while True:
@@ -173,7 +174,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def own_jobs(since: float | None, restart: float | None) -> History:
-    """The jobs in the store, read while the daemon writes or while none runs."""
+    """The jobs in the database, which can be read with or without a daemon."""
     path = paths.database()
     jobs, facts = read_jobs(path), read_told(path)
     own_history = history(
@@ -194,7 +195,7 @@ def own_jobs(since: float | None, restart: float | None) -> History:
 
 
 def left_out(own_history: History) -> str:
-    """One line about the jobs that cannot be replayed, "" when there are none."""
+    """One line about the jobs that cannot be replayed, or ""."""
     if not own_history.left_out:
         return ""
     jobs_by_reason: dict[str, list[str]] = {}
@@ -207,7 +208,7 @@ def left_out(own_history: History) -> str:
 
 
 def unended(own_history: History) -> str:
-    """One line about the jobs whose end is not known, "" when there are none."""
+    """One line about the jobs that have not ended, or ""."""
     count = len(own_history.unended)
     if not count:
         return ""
@@ -236,7 +237,7 @@ def named_clusters(texts: Sequence[str]) -> list[Cluster]:
 
 
 def measured_on(own_history: History, texts: Sequence[str]) -> list[Cluster]:
-    """The clusters that were named, else one's own, with types of GPUs that the jobs were on."""
+    """The given clusters, or else your own, with the types of GPUs that the jobs used."""
     if texts:
         return [
             replace(cluster, nodes=clusters.typed(cluster.nodes, own_history.gpu_types))
@@ -251,21 +252,21 @@ def measured_on(own_history: History, texts: Sequence[str]) -> list[Cluster]:
 
 
 def own_cluster() -> Cluster:
-    """As the daemon last saw it; without a daemon, what the configuration itself says."""
+    """Your servers as the daemon last saw them, or as in the configuration if it is not running."""
     try:
         nodes = nodes_of(call(requests.Nodes([]), node_answers.NodeList, start=False).nodes)
     except DaemonUnreachable:
         nodes = configured()
     if not nodes:
         raise UsageError(
-            "no daemon runs, and the configuration does not give the number of GPUs",
+            "the daemon is not running, and the configuration does not give the number of GPUs",
             "give it: --nodes 2x4",
         )
     return Cluster("own", nodes)
 
 
 def configured() -> tuple[Node, ...]:
-    """The nodes whose GPUs or slots are counted in config.toml."""
+    """The servers whose GPUs or slots are counted in config.toml."""
     nodes = []
     for name, node in sorted(configuration.load().nodes.items()):
         count, kind = (len(node.gpus), "cuda") if node.gpus else (node.slots or 0, "cpu")

@@ -1,5 +1,5 @@
-"""`gpq simulate`: policies compared on published workloads or on the lab's own jobs, in simulated
-time."""
+"""`gpq simulate`: compares policies in simulated time, on published workloads or on your own
+jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpq.sim.replay.rules import Rules
 from gpq.views import plain
 
 app = frame()
-WHOLE = 100_000  # columns of a pipe: what is read by a program is never cut
+WHOLE = 100_000  # columns in a pipe, so that programs get whole lines
 
 
 class Ruleset(str, Enum):
@@ -143,7 +143,7 @@ def simulate(
         nodes=(),
         interval=plan_runs.within(_given(interval, 60.0), "--interval", 1.0, 86_400.0),
         interference=plan_runs.within(interference, "--interference", 0.0, 0.99),
-        # One's own jobs are replayed as the daemon would run them, public ones by the rules of
+        # Your own jobs are replayed as the daemon would run them, and public ones by the rules of
         # their artifact.
         known_length=_given(known_length, history),
         priors=_given(priors, history),
@@ -187,14 +187,14 @@ T = TypeVar("T")
 
 
 def _given(value: T | None, default: T) -> T:
-    """What an option says, else the default."""
+    """The value of an option, or its default."""
     return default if value is None else value
 
 
 def _own_jobs(
     since: str, restart: float | None, nodes: Sequence[str]
 ) -> tuple[list[Source], list[compare.Cluster]]:
-    """The jobs of the store and the clusters that they are replayed on."""
+    """Your own jobs, and the clusters for their replay."""
     span = values.seconds(since, "--since") if since else None
     own_history = plan_runs.own_jobs(span, restart)
     clusters = plan_runs.measured_on(own_history, nodes)
@@ -261,7 +261,7 @@ def _draw(blocks: list[compare.Block], path: str) -> None:
 
 @contextmanager
 def _bar(runs: Sequence[compare.Run]) -> Iterator[process_pool.Progress | None]:
-    """On a terminal: how many of the jobs of all runs have ended, and when the rest will have."""
+    """On a terminal, show how many runs have ended, and when the rest will end."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,5 +1,4 @@
-"""`gpq submit` with its help. Plain calls never come here: `gpq.cli.submit.submit_fast` reads their
-options without typer."""
+"""`gpq submit` with its help. `gpq.cli.submit.submit_fast` answers plain calls without typer."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ app = frame()
 
 
 class Submission(Command):
-    """Takes flags of sbatch out, and remembers whether the words stood after `--`: typer itself
-    drops it."""
+    """Takes out flags of sbatch, and remembers whether the words came after `--`, which typer
+    drops."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         pairs: list[sbatch.Pair] = []

@@ -1,4 +1,4 @@
-"""`gpq submit`, quick: options read without typer where they are plain; both ways end in `run`."""
+"""`gpq submit`, the fast way: reads plain options without typer. Both ways end in `run`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpq.rpc.submit_table import BY_WORD
 
 
 def quick(argv: list[str]) -> int | None:
-    """Exit status, or None when typer has to look at the options (help, mistakes)."""
+    """Exit status, or None if typer must read the options (help, mistakes)."""
     parsed = submit_words.parse(argv)
     return None if parsed is None else run(parsed)
 
 
 def run(parsed: submit_words.Parsed) -> int:
-    """Submit, and print what came of it."""
+    """Submit, and print the result."""
     misplaced = late(parsed)
     settled = submit_request.settle(parsed)
     hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
@@ -50,9 +50,8 @@ def run(parsed: submit_words.Parsed) -> int:
 
 
 def late(parsed: submit_words.Parsed) -> list[str]:
-    """A remark on options that look like gpq's own and stand where they are the script's or the
-    command's. What gpq would refuse for a command is the command's own. Raises UsageError where a
-    command begins with one."""
+    """A note about options of gpq that are placed after the script or command. Raises UsageError if
+    a command begins with one. Options that gpq would refuse for a command belong to the command."""
     words = [word.partition("=")[0] for word in parsed.words]
     if parsed.black_box:
         if words and words[0] in BY_WORD:

@@ -1,4 +1,4 @@
-"""`gpq wait`: blocks until jobs have ended and exits with their code."""
+"""`gpq wait`: waits until jobs have ended, and exits with their code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpq.rpc import job_answers
 from gpq.views.queue import remark
 
 app = frame()
-SUSPENSE = 5.0  # seconds after which a job that has not started is worth a remark
+SUSPENSE = 5.0  # seconds after which gpq says why a job has not started
 
 
 @app.command()
@@ -55,9 +55,9 @@ def until_ended(
     quiet: bool = False,
     say_why: bool = False,
 ) -> int:
-    """The first exit status that is not 0, by id. Raises TimedOut after so many `seconds`.
+    """The first exit status that is not 0, by id. Raises TimedOut after `seconds`.
 
-    `say_why`: of what has not started soon it is said once, on stderr, why not.
+    `say_why`: if jobs do not start soon, say why once on stderr.
     """
     bar, suspense, explained = Bar(), time.monotonic() + SUSPENSE, not say_why
 
@@ -79,7 +79,7 @@ def until_ended(
 
 
 def waiting(answer: job_answers.JobList) -> list[str]:
-    """Why those wait that do, and which servers are to blame."""
+    """Why jobs are pending, and which servers have problems."""
     pending = [job for job in answer.jobs if job.state == "pending" and job.reason]
     lines = [f"job {job.id} is pending: {job.reason} (see `gpq why {job.id}`)" for job in pending]
     return [*lines, *answer.warnings] if lines else []

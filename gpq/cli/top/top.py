@@ -1,5 +1,5 @@
-"""`gpq top`: the live view, until q or Ctrl-C; one frame with --once, and wherever stdout is no
-terminal."""
+"""`gpq top`: the live view, until q or Ctrl-C. Prints one picture with --once, or if stdout is not
+a terminal."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def top(
 ) -> None:
     """Watch the GPUs, the goodput of each job, the fairness, and the latest changes.
 
-    Enter opens a job with its curves, the reasons for its GPUs, and its growing log. / filters, s
-    and r sort, c cancels after a y, h holds or releases, + and - change the priority, n shows every
-    process on the servers, and ? shows all keys. Esc goes back. q or Ctrl-C quits.
+    Enter opens a job with its curves, the reasons for its GPUs, and its growing log. Press / to
+    filter, s or r to sort, c to cancel, h to hold or release, + or - to change the priority. Press
+    n for every process on the servers and ? for all keys. Esc goes back. q or Ctrl-C quits.
 
     The first line counts all jobs, also those that a filter hides. gpq leaves out columns that are
     empty for every job. If there is room, the last column says why a job is pending or how it
@@ -77,7 +77,7 @@ def _live(view: TopView, words: str, interval: float, color: str) -> None:
     try:
         from gpq.cli.top.app import Browser
         from gpq.cli.top.screen import Screen
-    except ImportError as error:  # a Python that was built where there was no curses
+    except ImportError as error:  # a Python that was built without curses
         raise GpqError(
             f"this Python cannot draw on a terminal: {error}", "use `gpq top --once`"
         ) from None

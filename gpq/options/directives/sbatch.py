@@ -58,21 +58,21 @@ REFUSED = {
     "signal": (
         "gpq sends no signal before the time limit",
         (
-            "--preemptible --signal USR1 --grace 2m has it checkpoint whenever it is stopped; or"
-            " take the line out"
+            "remove the line, or use --preemptible --signal USR1 --grace 2m: the job then saves a"
+            " checkpoint whenever gpq stops it"
         ),
     ),
-    "export-file": ("gpq reads no file of variables", "--env NAME=VALUE"),
-    "uid": ("a job runs as who submits it", "take it out"),
-    "gid": ("a job runs as who submits it", "take it out"),
+    "export-file": ("gpq reads no file of variables", "use --env NAME=VALUE"),
+    "uid": ("a job runs as the user who submits it", "remove it"),
+    "gid": ("a job runs as the user who submits it", "remove it"),
     "container": ("gpq starts no containers", "start it in the script: `apptainer exec ...`"),
-    "nodefile": ("gpq chooses the server", "--gpu-type and --min-gpu-memory say what it must have"),
-    "gpus-per-socket": ("gpq knows no sockets", "--gpus N"),
-    "tres-per-task": ("gpq reads GPUs from --gpus and --gres alone", "--gpus N"),
-    "reboot": ("gpq reboots no server", "take it out"),
+    "nodefile": ("gpq chooses the server", "use --gpu-type and --min-gpu-memory for requirements"),
+    "gpus-per-socket": ("gpq does not know sockets", "use --gpus N"),
+    "tres-per-task": ("gpq reads GPUs only from --gpus and --gres", "use --gpus N"),
+    "reboot": ("gpq does not reboot servers", "remove it"),
 }
 KNOWN = USED | UNUSED | frozenset(REFUSED)
-EXAMPLES = "minutes, MM:SS, HH:MM:SS, D-HH or D-HH:MM:SS"
+EXAMPLES = "use minutes, MM:SS, HH:MM:SS, D-HH or D-HH:MM:SS"
 
 
 def name_of(word: str) -> str:
@@ -99,8 +99,8 @@ def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
         word = remaining_words.pop(0)
         if word == "hetjob" or not word.startswith("-") or word in ("-", "--"):
             raise UsageError(
-                f"{where}: {word} is no option",
-                "a value with blanks goes in quotes; there is one job for each script",
+                f"{where}: {word} is not an option",
+                "put a value with spaces in quotes, and use one job per script",
             )
         name, (_, assigned, value) = name_of(word), word.partition("=")
         if not name:
@@ -118,7 +118,7 @@ def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
             elif not assigned:
                 value = remaining_words.pop(0) if remaining_words else ""
             if not value:
-                raise UsageError(f"{where}: {word} needs a value", f"--{name}=...")
+                raise UsageError(f"{where}: {word} needs a value", f"use --{name}=...")
             yield name, value
 
 
@@ -147,7 +147,7 @@ def translate(
     for name, value in last.items():
         flag = f"--{name}={value}" if value else f"--{name}"
         if name.startswith("-"):
-            translated.unused.append(f"{name} (no option of sbatch that gpq knows)")
+            translated.unused.append(f"{name} (gpq does not know this sbatch option)")
         elif name in REFUSED:
             if name not in explicit_fields:
                 raise UsageError(f"{where}: {flag}: {REFUSED[name][0]}", REFUSED[name][1])
@@ -161,9 +161,7 @@ def translate(
         last, where, explicit_fields, translated.unused, shell=shell
     )
     if lines and pairs and "gpus" not in translated.fields and "gpus" not in explicit_fields:
-        translated.notes.append(
-            "it asks for no GPU and gets one: every job of gpq has one at least"
-        )
+        translated.notes.append("it asks for no GPU, but every gpq job gets at least one")
     return translated
 
 
@@ -178,7 +176,7 @@ def seconds(text: str, context: str) -> float | None:
         or len(parts) > 3
         or (dash and not days.isdigit())
     ):
-        raise UsageError(f"{context} is no time that Slurm knows", EXAMPLES)
+        raise UsageError(f"{context}: invalid time", EXAMPLES)
     numbers = [int(part) for part in parts]
     if dash:  # D-HH, D-HH:MM, D-HH:MM:SS
         hours, minutes, second = [*numbers, 0, 0][:3]
@@ -188,7 +186,7 @@ def seconds(text: str, context: str) -> float | None:
     else:  # MM, MM:SS
         total = numbers[0] * 60 + (numbers[1] if len(numbers) == 2 else 0)
     if total == 0:
-        raise UsageError(f"{context} is no time at all", EXAMPLES)
+        raise UsageError(f"{context}: the time is zero", EXAMPLES)
     return float(total)
 
 
@@ -204,7 +202,8 @@ def _name(translated: Translated, value: str, context: str) -> None:
 
 def _output(translated: Translated, value: str, context: str) -> None:
     note = (
-        "gpq keeps what the job prints, both streams in one: `gpq logs JOB`, `gpq logs JOB > FILE`"
+        "gpq keeps the output and the errors of a job in one log: `gpq logs JOB`, or"
+        " `gpq logs JOB > FILE`"
     )
     translated.unused.append(context.rpartition(": ")[2])
     if note not in translated.notes:
@@ -224,7 +223,7 @@ def _dependency(translated: Translated, value: str, context: str) -> None:
         ):
             raise UsageError(
                 f"{context}: gpq cannot wait for {part}",
-                "afterok, afterany or afternotok, with numbers of gpq's jobs",
+                "use afterok, afterany or afternotok, with ids of gpq jobs",
             )
         conditions += [f"{job}:{kinds[kind]}" for job in jobs]
     translated.fields["after"] = conditions
@@ -257,8 +256,8 @@ def _export(translated: Translated, value: str, context: str) -> None:
         if part in ("ALL", "NONE", "NIL"):
             translated.unused.append(f"--export={part}")
             translated.notes.append(
-                "of your environment gpq passes on what jobs commonly need: --env NAME for anything"
-                " else"
+                "gpq passes on only the variables that jobs commonly need. Use --env NAME for any"
+                " other"
             )
         elif "=" in part or part in os.environ:
             translated.fields.setdefault("env", []).append(part)

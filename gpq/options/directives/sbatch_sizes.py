@@ -9,8 +9,8 @@ from typing import Any
 from gpq.errors import UsageError
 
 ONE_PROCESS = (
-    "start them in the script (`torchrun --nproc-per-node 4 train.py`) and ask for one task,"
-    " or submit the training script itself: gpq submit --gpus 4 train.py"
+    "ask for one task and start the processes in the script (`torchrun --nproc-per-node 4"
+    " train.py`), or submit the training script itself: gpq submit --gpus 4 train.py"
 )
 GPUS = ("gpus", "gpus-per-node", "gres", "gpus-per-task")  # the first that names any counts
 TASKS = ("ntasks", "ntasks-per-node", "ntasks-per-gpu")
@@ -37,8 +37,8 @@ def fields(
     if shell and count > 1:
         raise UsageError(
             f"{where}: --nodes={count}: gpq runs a command on one server",
-            f"a training script on gpq's library may run over several: gpq submit --gpus {count}"
-            " train.py",
+            "a script that uses gpq's training library can run on several:"
+            f" gpq submit --gpus {count} train.py",
         )
     sizes: dict[str, str] = {}
     if "gpus" not in explicit_fields:
@@ -48,7 +48,7 @@ def fields(
     task_count = tasks(options, where, sizes.get("gpus") or str(explicit_fields.get("gpus", "1")))
     if shell and task_count > 1:
         raise UsageError(
-            f"{where}: {task_count} tasks: gpq starts a command once, and there is no srun",
+            f"{where}: {task_count} tasks: gpq starts a command only once, and has no srun",
             ONE_PROCESS,
         )
     return sizes
@@ -74,7 +74,10 @@ def tasks(options: Mapping[str, str], where: str, gpus: str) -> int:
 
 def number(text: str, where: str, name: str) -> int:
     if not re.fullmatch(r"\d{1,6}", text) or int(text) == 0:
-        raise UsageError(f"{where}: --{name}={text} is no number above 0", f"--{name}=1")
+        raise UsageError(
+            f"{where}: invalid --{name}={text}: expected a number above 0",
+            f"for example --{name}=1",
+        )
     return int(text)
 
 
@@ -121,10 +124,11 @@ def _gpus(text: str, context: str, unused: list[str], kinds: set[str]) -> int:
         count = words.pop() if words and words[-1].isdigit() else "1"
         if len(words) > 1 or (words and not re.fullmatch(r"[A-Za-z0-9._-]+", words[0])):
             raise UsageError(
-                f"{context} is no number of GPUs", "--gres=gpu:2, --gres=gpu:a100:2 or --gpus=2"
+                f"{context}: invalid number of GPUs",
+                "for example --gres=gpu:2, --gres=gpu:a100:2 or --gpus=2",
             )
         kinds.update(words)
         total += int(count)
     if len(kinds) > 1:
-        raise UsageError(f"{context}: a job of gpq has GPUs of one type", "--gpu-type names it")
+        raise UsageError(f"{context}: a gpq job uses GPUs of one type", "choose it with --gpu-type")
     return total

@@ -49,7 +49,7 @@ def read(path: str) -> Script | None:
         return None
     if not python and first.endswith("\r"):
         raise UsageError(
-            f"{path} has line ends of DOS: no shell runs it",
+            f"{path} has DOS line endings, so a shell cannot run it",
             f"sed -i 's/\\r$//' {shlex.quote(path)}",
         )
     interpreter = first[2:].strip().split(None, 1) if first.startswith("#!") else []
@@ -94,5 +94,5 @@ def words(text: str, where: str) -> list[str]:
                 break
             split_words.append(word)
     except ValueError as error:
-        raise UsageError(f"{where}: {error}", "quote it as a shell would read it") from None
+        raise UsageError(f"{where}: {error}", "quote it as in a shell") from None
     return split_words

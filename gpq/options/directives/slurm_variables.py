@@ -90,14 +90,14 @@ def environment(
     if tasks:
         variables |= dict.fromkeys(tasks, "1")
         remarks.append(
-            f"{script.name} reads {', '.join(tasks)}, which sbatch sets for --ntasks alone: here it"
-            " is 1"
+            f"{script.name} reads {', '.join(tasks)}, which sbatch sets only with --ntasks:"
+            " gpq sets it to 1"
         )
     missing = _missing(script.text, {*variables, *assigned_names})
     if missing:
         remarks.append(
-            f"{script.name} reads {', '.join(missing)}, which gpq leaves unset: --env"
-            f" {missing[0]}=VALUE sets it"
+            f"{script.name} reads {', '.join(missing)}, which gpq does not set: set it with --env"
+            f" {missing[0]}=VALUE"
         )
     return [f"{name}={value}" for name, value in variables.items()], remarks
 

@@ -155,5 +155,5 @@ def _attempt(run: Run, watch: Callable[[float], None]) -> Outcome | Failure:
 
 def _fallback(run: Run) -> Failure:
     message = "a process of the simulation was killed"
-    hint = "give it more memory, or fewer processes"
+    hint = "give it more memory, or use fewer processes"
     return Failure(run.cluster, run.policy, run.source.name, run.rules.seed, message, hint)

@@ -23,7 +23,7 @@ from gpq.sim.measurements.timings import Counts, NotMeasured
 
 _Key = tuple[int, str, Counts]  # the truth, the type of GPUs, how many on each node
 
-HINT = "name with --nodes a cluster on which every job can run"
+HINT = "choose a cluster with --nodes on which every job can run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _misfit(task: Task, sizes: dict[str, list[int]], policies: Sequence[str]) ->
     if least <= most:
         return None
     of_type = " of one type" if len(gpus_by_type) > 1 else ""
-    return _Problem(f"it asks for {least} GPUs, and there are {most}{of_type}")
+    return _Problem(f"it asks for {least} GPUs, but there are {most}{of_type}")
 
 
 def _least_gpus(task: Task, policies: Sequence[str]) -> int:

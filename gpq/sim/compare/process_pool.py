@@ -87,7 +87,7 @@ def _interrupted(number: int, completed_runs: int, count: int) -> Interrupted:
     if number == signal.SIGINT:
         name = "Ctrl-C"
     return Interrupted(
-        number, f"ended by {name} after {completed_runs} of {count} runs; none is shown"
+        number, f"ended by {name} after {completed_runs} of {count} runs. It shows none of them"
     )
 
 

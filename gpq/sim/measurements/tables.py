@@ -95,7 +95,7 @@ def _records(path: Path) -> tuple[list[str], list[Line]]:
     """The header and what follows it."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UsageError(
-            f"{path} is no regular file", "it is read more than once: write it to a file first"
+            f"{path} is not a regular file", "gpq reads it more than once: write it to a file first"
         )
     lines = _lines(path)
     if len(lines) < 2:
@@ -106,10 +106,10 @@ def _records(path: Path) -> tuple[list[str], list[Line]]:
     header = lines[0][1]
     duplicates = sorted({name for name in header if header.count(name) > 1})
     if duplicates:
-        raise at(path, lines[0][0], f"column {duplicates[0]} is there twice")
+        raise at(path, lines[0][0], f"column {duplicates[0]} appears twice")
     for row, cells in lines[1:]:
         if len(cells) != len(header):
-            raise at(path, row, f"the number of cells is {len(cells)}, must be {len(header)}")
+            raise at(path, row, f"expected {len(header)} cells, found {len(cells)}")
     return header, lines[1:]
 
 
@@ -120,11 +120,11 @@ def _lines(path: Path) -> list[Line]:
             reader = csv.reader(stream, strict=True)
             lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
     except FileNotFoundError:
-        raise UsageError(f"there is no file {path}", "check the path") from None
+        raise UsageError(f"no file {path}", "check the path") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path.name} is no UTF-8 text", f"{path} must be a CSV file") from None
+        raise UsageError(f"{path.name} is not UTF-8 text", f"{path} must be a CSV file") from None
     except csv.Error as error:
-        raise UsageError(f"{path.name} is no CSV file: {error}", f"correct {path}") from None
+        raise UsageError(f"{path.name} is not a CSV file: {error}", f"correct {path}") from None
     except OSError as error:
         raise UsageError(
             f"cannot read {path}: {error.strerror}", "name a readable CSV file"

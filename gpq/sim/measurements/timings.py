@@ -110,7 +110,7 @@ class StepTimes:
         if not sizes[0] <= atomic <= sizes[-1]:
             problem = (
                 f"was measured on {_prose(placement)} at {sizes[0]:g} to {sizes[-1]:g} examples"
-                " a GPU"
+                " per GPU"
             )
             raise self._refusal(placement, f"{problem}, not at {atomic:g}")
         right = bisect_left(sizes, atomic)
@@ -124,7 +124,7 @@ class StepTimes:
         step, sync = self._at(placement, atomic)
         if np.isnan(step):
             raise self._refusal(
-                placement, f"was not measured on {_prose(placement)} at {atomic:g} examples a GPU"
+                placement, f"was not measured on {_prose(placement)} at {atomic:g} examples per GPU"
             )
         return step, sync
 
@@ -152,7 +152,7 @@ class StepTimes:
             f"{self._path} and {self._path.name.replace('placements', 'scalability')} have {reach}"
         )
         return NotMeasured(
-            f"{self.name} {problem}", f"{hint}; name with --nodes a cluster within that"
+            f"{self.name} {problem}", f"{hint}. Choose a cluster within that with --nodes"
         )
 
 
@@ -165,7 +165,7 @@ def _curves(table: Table) -> dict[Counts, Curve]:
             )
         placement, size = normalised(tuple(map(int, digits))), float(table.numbers["local_bsz"][i])
         if size in rows[placement]:
-            raise table.wrong(i, f"placement {digits} with local_bsz {size:g} is there twice")
+            raise table.wrong(i, f"placement {digits} with local_bsz {size:g} appears twice")
         rows[placement][size] = _pair(table, i)
     return {
         placement: (sorted(pairs), [pairs[m] for m in sorted(pairs)])

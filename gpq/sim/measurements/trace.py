@@ -110,10 +110,10 @@ class Application:
     def _check_fixed_batch(self) -> None:
         if self.fixed_batch and not self.base_batch <= self.fixed_batch <= self.max_batch:
             problem = (
-                f"{self.name} runs at a batch of {self.fixed_batch}, it was measured up to"
+                f"{self.name} runs at a batch size of {self.fixed_batch}, but was measured up to"
                 f" {self.max_batch}"
             )
-            hint = f"another application in {self.folder.parent} needs another name"
+            hint = f"give another application in {self.folder.parent} another name"
             raise UsageError(problem, hint)
 
     def _times(self, gpu_type: str) -> StepTimes:
@@ -155,8 +155,8 @@ class Traces:
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise UsageError(
-                f"there is no folder {folder}",
-                "name a folder with one folder of measurements an application",
+                f"no folder {folder}",
+                "give a folder that has one folder of measurements for each application",
             )
         self.names = tuple(
             sorted(

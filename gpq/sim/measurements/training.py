@@ -126,21 +126,19 @@ class Training:
     def _within(self, epoch: int, first: int, last: int) -> None:
         if not first <= epoch <= last:
             raise NotMeasured(
-                f"{self.name} has {self.epochs} epochs, {epoch} is none of {first} to {last}"
+                f"{self.name} has {self.epochs} epochs, but {epoch} is outside {first} to {last}"
             )
 
     def _check(self, table: Table) -> None:
         if len(table) < self.epochs:
             problem = (
-                f"{table.path.name} of {self.name} has {len(table)} epochs, must have {self.epochs}"
+                f"{table.path.name} of {self.name} has {len(table)} epochs, expected {self.epochs}"
             )
-            raise UsageError(
-                problem, "the file is cut short, or another application needs another name"
-            )
+            raise UsageError(problem, "complete the file, or give another application another name")
         for name in ("progress", "iteration"):
             setbacks = np.flatnonzero(np.diff(table.numbers[name]) <= 0)
             if setbacks.size:
-                raise table.wrong(int(setbacks[0]) + 1, f"{name} does not grow")
+                raise table.wrong(int(setbacks[0]) + 1, f"{name} must grow")
 
 
 def _validation_files(folder: Path) -> list[tuple[int, Path]]:
@@ -150,7 +148,7 @@ def _validation_files(folder: Path) -> list[tuple[int, Path]]:
     )
     if not files:
         raise UsageError(
-            f"{folder} has no validation-BATCH.csv", "there must be one for each measured batch"
+            f"{folder} has no validation-BATCH.csv", "add one for each measured batch size"
         )
     return files
 
@@ -159,7 +157,8 @@ def _validation(path: Path) -> re.Match[str] | None:
     match = VALIDATION_FILE.fullmatch(path.name)
     if match is None and path.name.startswith("validation"):
         raise UsageError(
-            f"{path.name} names no batch", f"call {path} validation-BATCH.csv or take it away"
+            f"{path.name} does not name a batch size",
+            f"call {path} validation-BATCH.csv or remove it",
         )
     return match
 

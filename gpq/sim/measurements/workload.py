@@ -50,7 +50,7 @@ def read(path: str | Path) -> tuple[Arrival, ...]:
     for i, row in enumerate(table.rows):
         name, category = table.texts["name"][i], table.texts["category"][i]
         if name in rows_by_name:
-            raise table.wrong(i, f"the name {name} is taken, by row {rows_by_name[name]}")
+            raise table.wrong(i, f"the name {name} is already used in row {rows_by_name[name]}")
         if table.numbers["time"][i] > LATEST:
             raise table.wrong(
                 i, f"time is {table.numbers['time'][i]:g}, must be at most {LATEST:g} s"

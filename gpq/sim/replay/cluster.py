@@ -76,9 +76,9 @@ def _measured_type(type_name: str, types: Sequence[str]) -> str:
         return matches[0]
     if matches:
         raise UsageError(
-            f"GPUs of type {type_name} may be of several types", f"say which: {', '.join(matches)}"
+            f"GPUs of type {type_name} match several types", f"say which: {', '.join(matches)}"
         )
-    hint = "the types are not known: say none, as in 2x4"
+    hint = "the types are unknown: leave them out, as in 2x4"
     if types:
         hint = f"there are measurements on {', '.join(types)}"
     raise UsageError(f"no job was measured on GPUs of type {type_name}", hint)

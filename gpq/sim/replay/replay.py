@@ -219,7 +219,7 @@ class Replay:
         if self._idle > IDLE_ROUNDS or (self._idle > IDLE_AT_THE_END and not self.to_come):
             names = ", ".join(guest.running.task.name for guest in list(self.guests.values())[:3])
             raise Refused(
-                f"{self.policy.name} gives no GPU to {names}: no node of this cluster fits what is"
+                f"{self.policy.name} gives no GPUs to {names}: no node of this cluster fits what is"
                 " asked for",
                 "give larger nodes, or a workload that asks for fewer GPUs",
             )

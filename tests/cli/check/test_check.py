@@ -180,7 +180,7 @@ def test_a_submission_says_what_a_kept_verdict_has_against_the_script(live: Gpq,
         live("show", str(job)).stdout.split()
     )
     assert (
-        f"no verdict on this script yet: `gpq check {path} --more`"
+        f"gpq has not checked this script yet: `gpq check {path} --more`"
         in live("submit", "--hold", str(path), "--more").stderr
     )
     assert "gpq check" not in live("submit", "--hold", "--", "true").stderr

@@ -195,13 +195,13 @@ def test_the_log_of_a_job_that_never_started_is_one_line_that_says_why(queue: Gp
     for words in ((), ("-n", "3")):
         done = queue("logs", job, *words)
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr == held + f"hint: `gpq why {job}` says more\n"
+        assert done.stderr == held + f"hint: see `gpq why {job}`\n"
     following = begin(queue, "logs", job, "-f")
     assert following.stderr is not None
-    note = f"note: job {job} has not started (held by its user), `gpq why {job}` says more\n"
+    note = f"note: job {job} has not started (held by its user): see `gpq why {job}`\n"
     assert following.stderr.readline() == note
     ok(queue, "cancel", job)
-    never = f"gpq: there is no log: job {job} never started (cancelled)\nhint: `gpq why {job}` says more\n"
+    never = f"gpq: there is no log: job {job} never started (cancelled)\nhint: see `gpq why {job}`\n"
     assert (following.communicate(timeout=60)[1], following.returncode) == (never, 1)
     assert (queue("logs", job).stderr, queue("logs", job, "-f").returncode) == (never, 1)
 
@@ -290,7 +290,9 @@ def test_a_file_that_was_broken_since_the_start_is_noticed_and_in_nobodys_way(gp
         ok(gpq, "submit", "--wait", "--", "true")
         assert "completed" in ok(gpq, "status")
         assert json.loads(ok(gpq, "show", "1", "--json"))["spec"]["grace"] == 33.0
-        assert "config.toml changed since the daemon started: `gpq daemon stop`" in gpq("daemon", "status").stderr
+        assert (
+            "config.toml has changed since the daemon started: run `gpq daemon stop`" in gpq("daemon", "status").stderr
+        )
         [said] = [
             check
             for check in json.loads(gpq("doctor", "--json", "--python", BARE).stdout)["checks"]
@@ -307,7 +309,7 @@ def test_a_file_that_was_broken_since_the_start_is_noticed_and_in_nobodys_way(gp
 def test_a_server_whose_agent_cannot_start_is_said_why_wherever_one_asks(gpq: Gpq, home: Path) -> None:
     (home / "config.toml").write_text("[nodes.local]\nslots = 1\ncores = [99999]\n")
     ok(gpq, "daemon", "start")
-    said = "the node agent ended: core 99999 is not available here"
+    said = "the agent ended: core 99999 is not available here"
     try:
         waiting = begin(gpq, "submit", "--wait", "--", "true")
         assert waiting.stderr is not None
@@ -375,7 +377,7 @@ def test_a_sweep_fills_arguments_and_environment(queue: Gpq) -> None:
 def test_the_shells_variables_stay_the_shells_and_values_with_commas_one(queue: Gpq) -> None:
     run = "lr=5; for index in 7; do echo ${lr} ${index} $GPQ_SWEEP_lr '{hidden}'; done"
     done = queue("submit", "--sweep", "lr=1e-3, 1e-2", "--sweep", "hidden=[64,64],[8,8]", "--", "bash", "-c", run)
-    assert "note: ${lr} is the shell's and stays as it is" in done.stderr
+    assert "note: gpq leaves ${lr} to the shell" in done.stderr
     assert "note: ${index} is the shell's" in done.stderr
     array = done.stdout.split()[1]
     assert queue("wait", array).returncode == 0
@@ -383,7 +385,7 @@ def test_the_shells_variables_stay_the_shells_and_values_with_commas_one(queue: 
     assert logs == [f"5 7 {lr} {hidden}\n" for lr in ("1e-3", "1e-2") for hidden in ("[64,64]", "[8,8]")]
     refusal = queue("submit", "--sweep", "lr=0.1..0.5", "--", "true")
     assert refusal.returncode == 2
-    assert "0.1..0.5 is no range of whole numbers" in refusal.stderr
+    assert "0.1..0.5 is not a range of whole numbers" in refusal.stderr
 
 
 def test_edits_of_jobs_that_wait_and_run(queue: Gpq) -> None:
@@ -438,4 +440,4 @@ def test_a_job_of_the_background_makes_room_and_comes_back(queue: Gpq) -> None:
     assert "leaves as soon as somebody else" in ok(queue, "why", "back")
     assert ok(queue, "edit", "back", "--no-background") == f"job {back}: background yes -> no\n"
     ok(queue, "submit", "--name", "next", "--", "true")
-    assert f"held by job {back}" in ok(queue, "why", "next")
+    assert f"in use by job {back}" in ok(queue, "why", "next")

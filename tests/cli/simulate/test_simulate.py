@@ -151,8 +151,8 @@ def test_a_pipe_gets_all_columns_and_a_terminal_is_told_what_is_missing(
     _, out, _ = say(*argv)
     assert max(map(len, out.splitlines())) <= 60
     assert " TOOK" not in out.splitlines()[0]
-    assert "columns left out at 60 columns: " in out
-    assert out.rstrip().replace("\n", " ").endswith("TOOK; --csv or --json has all")
+    assert "columns left out at width 60: " in out
+    assert out.rstrip().replace("\n", " ").endswith("TOOK (see --csv or --json)")
 
 
 IDLE = [
@@ -254,10 +254,10 @@ MISTAKES: list[tuple[str, str]] = [
     ("unknown.csv --traces traces", "unknown.csv row 3: there are no measurements of application giant"),
     ("negative.csv --traces traces", "negative.csv row 2: time is -3"),
     ("nan.csv --traces traces", "nan.csv row 3: time is 'nan', must be a number"),
-    ("twice.csv --traces traces", "twice.csv row 3: the name a is taken, by row 2"),
+    ("twice.csv --traces traces", "twice.csv row 3: the name a is already used in row 2"),
     ("none.csv --traces traces", "none.csv"),
     ("late.csv --traces traces", "late.csv row 2: time is 1e+300, must be at most"),
-    ("pipe.csv --traces traces", "pipe.csv is no regular file"),
+    ("pipe.csv --traces traces", "pipe.csv is not a regular file"),
     ("w.csv --traces traces --interval 0.001", "--interval 0.001 is out of range"),
     ("w.csv --traces traces --set fairness_power=2", "--set fairness_power 2 is out of range"),
     ("w.csv --traces traces --set hysteresis_seconds=-5", "--set hysteresis_seconds -5 is out of range"),
@@ -294,7 +294,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("w.csv --traces traces --since 3d", "--since needs --history"),
     ("w.csv --history", "cannot be combined with --history"),
     ("--history --traces traces", "--traces cannot be combined with --history"),
-    ("--history --since 30", "30 what?"),
+    ("--history --since 30", "the unit is missing"),
 ]
 
 
@@ -435,7 +435,7 @@ def test_ctrl_c_ends_every_process_and_is_one_line(busy: tuple[subprocess.Popen[
     time.sleep(0.05)
     process.send_signal(signal.SIGINT)  # who is impatient gets no traceback either
     _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (130, "gpq: ended by Ctrl-C after 0 of 2 runs; none is shown\n")
+    assert (process.returncode, err) == (130, "gpq: ended by Ctrl-C after 0 of 2 runs. It shows none of them\n")
     assert not any(map(alive, workers))
 
 
@@ -443,7 +443,7 @@ def test_a_signal_to_all_of_its_processes_is_one_line_too(busy: tuple[subprocess
     process, workers = busy
     os.killpg(process.pid, signal.SIGTERM)  # as a terminal or `timeout` does
     _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (143, "gpq: ended by SIGTERM after 0 of 2 runs; none is shown\n")
+    assert (process.returncode, err) == (143, "gpq: ended by SIGTERM after 0 of 2 runs. It shows none of them\n")
     assert not any(map(alive, workers))
 
 
@@ -466,14 +466,14 @@ def test_without_other_processes_a_signal_is_one_line_too(tmp_path: Path) -> Non
     done = subprocess.run([sys.executable, "-c", code, "simulate", *TRACES, "--policy", "fifo"], cwd=tmp_path, env=environ,
                           capture_output=True, text=True, check=False, timeout=60)  # fmt: skip
     assert (done.returncode, done.stdout) == (143, "")
-    assert done.stderr == "gpq: ended by SIGTERM after 0 of 1 runs; none is shown\n"
+    assert done.stderr == "gpq: ended by SIGTERM after 0 of 1 runs. It shows none of them\n"
 
 
 def test_a_killed_process_takes_no_finished_run_along(busy: tuple[subprocess.Popen[str], list[int]]) -> None:
     process, workers = busy
     os.kill(workers[0], signal.SIGKILL)
     _, err = process.communicate(timeout=30)
-    said = "a process of the simulation was killed\nhint: give it more memory, or fewer processes\n"
+    said = "a process of the simulation was killed\nhint: give it more memory, or use fewer processes\n"
     assert (process.returncode, err) == (
         1, f"gpq: fifo on w (2x4, seed 0): {said}gpq: backfill on w (2x4, seed 0): {said}",
     )  # fmt: skip
