@@ -81,8 +81,7 @@ class SimJob:
         job, running = self.seen(), self.running
         state = job.state
         if job.placement is not None:
-            # Between events a restart is not disturbed; the timer alone comes as it comes (as in
-            # the artifact).
+            # Events do not disturb a restart. The timer runs anyway (as in the artifact).
             state = JobState.RUNNING
             if self.rules.events and running.waiting > 0:
                 state = JobState.STARTING
