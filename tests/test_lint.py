@@ -18,7 +18,7 @@ TRICKY = {"leaves-by-facts"}  # counts what an option turns off
 @pytest.mark.parametrize("name", ENDING)
 def test_what_ends_a_loop_and_begins_anew_after_a_restart_is_hinted_at(name: str) -> None:
     lines = hints(textwrap.dedent(inspect.getsource(load()[name].loop)))
-    assert any(f"`{ENDING[name]}`" in line and "begins anew when gpq restarts the job: " in line for line in lines)
+    assert any(f"`{ENDING[name]}`" in line and "which a restart of the job resets: " in line for line in lines)
 
 
 def test_nothing_is_hinted_at_of_other_loops() -> None:

@@ -1,4 +1,4 @@
-"""The other end of the daemon's socket: connect, start it if need be, follow logs. Prints nothing.
+"""The client's end of the socket: connects, starts the daemon, follows logs. Prints nothing.
 
 `quick.py` serves `gpq status`, which must stay light.
 

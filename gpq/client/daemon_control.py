@@ -1,4 +1,4 @@
-"""`gpq daemon start|stop|status|logs`: what the command line does with the daemon itself."""
+"""`gpq daemon start|stop|status|logs`: starts and stops the daemon, reads its status and log."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ RESTART = (
 
 
 def start(metrics: str = "") -> bool:
-    """True when it was started now, False when one ran already. `metrics`: [ADDR:]PORT where it is
-    to serve them.
+    """True if this call started it, False if one ran already. `metrics` is [ADDR:]PORT, where the
+    daemon serves them.
 
-    Raises the daemon's own error; Refused where one runs that serves metrics elsewhere, or none.
+    Raises the daemon's own error, and Refused if one runs that serves metrics elsewhere or not at
+    all.
     """
     if not metrics:
         return ensure_daemon()
@@ -41,7 +42,7 @@ def start(metrics: str = "") -> bool:
 
 
 def _expect_metrics(url: str) -> None:
-    """Raises Refused where the daemon that runs does not serve them there."""
+    """Raises Refused if the running daemon does not serve them there."""
     current_url = status().metrics
     if current_url == url:
         return
@@ -53,16 +54,16 @@ def _expect_metrics(url: str) -> None:
 
 
 def status() -> DaemonInfo:
-    """Raises DaemonUnreachable when none runs; starts none."""
+    """Raises DaemonUnreachable if none runs. Starts none."""
     with connect(start=False) as connection:
         return connection.call(Info(), DaemonInfo)
 
 
 def stop(*, jobs: bool = False) -> bool:
-    """End the daemon, of whatever version; jobs run on, unless `jobs`: then they are cancelled
-    first, all of them.
+    """End the daemon, whatever its version. Jobs run on, but with `jobs` all of them are cancelled
+    first.
 
-    False when none ran. Raises GpqError when it will not end.
+    False if none ran. Raises GpqError if it does not end.
     """
     owner = running()
     if owner is None:
@@ -73,7 +74,7 @@ def stop(*, jobs: bool = False) -> bool:
     try:
         with connect(start=False) as connection:
             connection.call(Shutdown(), DaemonInfo)
-    except DaemonUnreachable:  # another version, or one that hangs: the signal says the same
+    except DaemonUnreachable:  # another version, or it hangs, so a signal has to do
         with contextlib.suppress(ProcessLookupError):
             if start_time(owner[0]) == owner[1]:
                 os.kill(owner[0], signal.SIGTERM)
@@ -89,7 +90,7 @@ def stop(*, jobs: bool = False) -> bool:
 
 
 def running() -> tuple[int, int] | None:
-    """(pid, start time) of the daemon of this state directory, None when there is none."""
+    """(pid, start time) of the daemon of this state directory, None if there is none."""
     try:
         with open(paths.daemon_lock(), "rb") as stream:
             owner = owner_of(stream.read(4096))
@@ -99,7 +100,7 @@ def running() -> tuple[int, int] | None:
 
 
 def logs(lines: int = 100) -> list[str]:
-    """The last lines of the daemon's log. Raises NotFound when there is none."""
+    """The last lines of the daemon's log. Raises NotFound if there is none."""
     try:
         with open(paths.daemon_log(), encoding="utf-8", errors="replace") as stream:
             return [line.rstrip("\n") for line in deque(stream, maxlen=lines)]
@@ -110,8 +111,7 @@ def logs(lines: int = 100) -> list[str]:
 
 
 def follow() -> Iterator[str]:
-    """Lines of the log as they are written, for ever; a log that was rotated is followed into the
-    new file."""
+    """New lines of the log, without end. After a rotation it goes on with the new file."""
     stream = None
     try:
         while True:

@@ -1,4 +1,4 @@
-"""Events, ends and stamps as lines for a person."""
+"""Events, ends and times as lines for a person."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def maybe_stamp(seconds: Seconds | None) -> str | None:
 
 
 def command_line(argv: Sequence[str], most: int) -> str:
-    """As a shell reads it, in at most so many characters."""
+    """As a shell reads it, in at most `most` characters."""
     line = shlex.join(argv)
     return line if len(line) <= most else line[: most - 3] + "..."
 
@@ -48,7 +48,7 @@ def batch(order: BatchOrder) -> str:
 
 
 def exit_line(end: Exit | None) -> str:
-    """`exit 1`, `killed by SIGKILL`, with the node's note."""
+    """`exit 1`, `killed by SIGKILL`, with the server's note."""
     if end is None:
         return ""
     cause = _cause(end)
@@ -62,7 +62,7 @@ def exit_line(end: Exit | None) -> str:
 
 
 def _cause(end: Exit) -> str:
-    """ "" where the note alone says it."""
+    """ "" if the note says it alone."""
     if end.fenced:
         return ""
     if end.lost:
@@ -82,7 +82,7 @@ def _signal_name(number: int) -> str:
 
 
 def ended_line(job: Job) -> str:
-    """How a job ended, for a table cell; "" when there is nothing to say."""
+    """How a job ended, for a table cell, or ""."""
     match job.state:
         case JobState.FAILED:
             return exit_line(job.exit)

@@ -1,7 +1,8 @@
 """What completion offers. Made from the commands by `make completions`, so edit those instead.
 
 GRAMMAR: path -> (kind of arguments, {option: (help, kind of value, "" for a flag)}). A kind is jobs,
-nodes, users, files, commands (with a schema), any, words joined by |, or one job or node.
+nodes, users, files, commands (with a schema), any, words joined by |, or one job or
+node.
 """
 
 # fmt: off

@@ -1,6 +1,6 @@
 """The protocol between the command line and the daemon: one JSON object per line on a Unix socket.
 
-A request is ``{"v": VERSION, "op": ..., fields}``, an answer ``{"v": VERSION, "program": "0.1.0",
+A request is ``{"v": VERSION, "op": ..., fields}``, an answer ``{"v": VERSION, "program": "0.2.0",
 "ok": true, "result": {...}}`` or ``{"v", "program", "ok": false, "code": 4, "error": ..., "hint":
 ...}`` with the exit code of `gpq.errors`. A connection may carry many requests, one after the
 other. `--json` prints `result` as it is, so the answers are a public format. Increase `SCHEMA` when

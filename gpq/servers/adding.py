@@ -137,7 +137,7 @@ def offered(ssh_config: str, *, every: bool) -> list[str]:
     hosts = [host for host in ssh_hosts.hosts(path) if host not in node_hosts]
     if not hosts:
         raise NotFound(
-            f"every host in {path} is already a server of gpq",
+            f"{path} names no new host",
             "use gpq nodes add user@host, or -F FILE for another file",
         )
     if every:

@@ -200,7 +200,7 @@ def test_where_it_cannot_be_as_a_fresh_one_it_refuses(both: Both, tmp_path: Path
         (both.serving(tmp_path / "optional" / "a.py"), "torch imports opt_einsum from the folder of the script"),
         (both.serving(tmp_path / "broken" / "b.py"), "it ended with exit code 1 (ImportError: planted)"),
         (both.serving(tmp_path / "c.py", PYTHONPATH=str(tmp_path / "ended")), "it ended with exit code 9"),
-        (both.serving(tmp_path / "d.py", "/no/python"), "/no/python cannot be started: No such file or directory"),
+        (both.serving(tmp_path / "d.py", "/no/python"), "cannot start /no/python: No such file or directory"),
     ):
         try:
             wait_until(lambda server=server: heard(server).lost, "its end", 120)

@@ -1,4 +1,4 @@
-"""The lines between command and daemon: what goes in comes out, and nothing foreign is believed."""
+"""The lines between command and daemon: they arrive unchanged, and foreign ones are not trusted."""
 
 from __future__ import annotations
 

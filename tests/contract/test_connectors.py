@@ -89,7 +89,7 @@ def test_the_process_is_out_of_reach_of_the_terminal_and_of_the_current_folder(c
 
 
 def test_an_agent_starts_without_installation_and_nothing_of_its_environment_is_the_jobs(tmp_path: Path) -> None:
-    """Also from within a job: what gpq sets for that one is left out, its mark above all."""
+    """Also from within a job: what gpq sets for that job is left out, above all its mark."""
     before = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": "/of/the/user",

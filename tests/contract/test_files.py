@@ -1,4 +1,4 @@
-"""Files follow a job between two real node agents that share no storage, through the daemon's own connections."""
+"""Files follow a job between two real agents that share no storage, through the daemon's own connections."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SAVE = f'head -c {SIZE} /dev/urandom > "$GPQ_CHECKPOINT_DIR/state"; exit 75'
 
 
 class Two(Loop):
-    """Nodes `a` and `b`."""
+    """Servers `a` and `b`."""
 
     def up(self) -> None:
         self.until(lambda: [node.state for node in self.snapshot.nodes.values()] == [NodeState.UP] * 2, "both are up")
 
     def first(self, spec: JobSpec) -> JobId:
-        """A job's first attempt, on `a`, to its end."""
+        """A job's first attempt, on `a`, from start to end."""
         job = JobId(self.snapshot.next_id)
         self.take([Submitted(self.world.now(), job, spec)])
         self.attempt(job, A)
@@ -59,7 +59,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def config(tmp_path: Path, node: NodeId) -> NodeConfig:
-    """With storage of its own."""
+    """With its own storage."""
     return NodeConfig(slots=1, checkpoints=str(tmp_path / f"disk-{node}"))
 
 
@@ -158,7 +158,7 @@ def test_a_cancel_ends_what_is_on_its_way(
     loop: Two, live: LiveWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "MOST_PIECE", 1 << 12)
-    monkeypatch.setattr(wire, "START_EXPIRY", 1.0)  # an earlier daemon's order may be under way for so long
+    monkeypatch.setattr(wire, "START_EXPIRY", 1.0)  # an earlier daemon's order may be on its way for this long
     job = loop.first(signalled("true", tmp_path))
     loop.attempt(job, B)
     loop.until(lambda: live.stager.progress(job), "it is on its way")

@@ -1,4 +1,4 @@
-"""A database that was restored from a copy: no epoch, no id and no attempt number is given out a second time."""
+"""A database that was restored from a copy: no epoch, no id and no attempt number is used a second time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def beside(path: str) -> str:
 
 
 def launch(store: SqliteStore, job: Job) -> Job:
-    """Its next attempt, which is over at once."""
+    """Its next attempt, which ends at once."""
     state = store.load()
     after = replace(state.jobs[job.id], attempt=state.jobs[job.id].next_attempt, state=JobState.PENDING)
     store.commit([], replace(state, jobs={**state.jobs, job.id: after}))
@@ -69,7 +69,7 @@ def test_after_a_backup_is_put_in_its_place_nothing_is_given_out_twice(path: str
         with closing(opened(path)) as store:
             epoch = store.epoch
     restore(path, path + ".backup")
-    for _ in range(2):  # also where it is started once more
+    for _ in range(2):  # even if it is started once more
         with closing(opened(path)) as store:
             assert store.epoch > epoch
             state = store.load()
@@ -176,7 +176,7 @@ def test_where_they_cannot_be_written_nothing_is_acknowledged(path: str, monkeyp
     with closing(opened(path)) as store:
         before = store.load()
         monkeypatch.setattr(high_water_marks, "write", broken)
-        with pytest.raises(Refused, match="cannot be written: Input/output error; nothing was changed"):
+        with pytest.raises(Refused, match=r"cannot write .*: Input/output error\. gpq changed nothing"):
             submit(store, *[spec() for _ in range(high_water_marks.IDS + 2)])
         assert store.load() is before
 

@@ -1,4 +1,4 @@
-"""Reading the jobs of a database beside its writer: all of them, and nothing changes."""
+"""Reading the jobs of a database while another process writes it: the reader gets all of them and changes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_all_jobs_are_read_while_the_writer_goes_on(path: str) -> None:
             ("second", "pending"),
         ]
         assert read_jobs(path)[1] == second
-        submit(store, spec("third"))  # the writer's epoch still holds
+        submit(store, spec("third"))  # the writer's epoch is still valid
         assert len(read_jobs(path)) == 3
     assert [job.name for job in read_jobs(path)] == ["first", "second", "third"]
 

@@ -1,4 +1,4 @@
-"""What only the store on disk promises: nothing acknowledged is lost, one writer, and no damage taken for truth."""
+"""What only the store on disk promises: nothing acknowledged is lost, there is one writer, and damage is detected."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_an_earlier_writer_can_write_no_more(path: str) -> None:
 def test_ids_of_a_lost_database_are_not_given_out_again(path: str) -> None:
     with closing(SqliteStore(path, first_id=43)) as store:
         assert submit(store, spec())[0].id == 43
-    with closing(SqliteStore(path, first_id=50)) as store:  # a backup was put in its place, say
+    with closing(SqliteStore(path, first_id=50)) as store:  # such as a backup in its place
         assert submit(store, spec())[0].id == 50
     with closing(SqliteStore(path, first_id=50)) as store:
         assert submit(store, spec())[0].id == 51
@@ -373,7 +373,7 @@ def submit_for_ever(store: SqliteStore) -> None:
 
 
 def fill(folder: Path) -> None:
-    """Until not one page is left."""
+    """Until no page is left."""
     with (folder / "filler").open("wb", buffering=0) as stream:
         try:
             while True:
@@ -442,7 +442,7 @@ def test_a_failed_sync_is_never_acknowledged_and_ends_the_writer(path: str) -> N
 @pytest.mark.skipif(not os.path.exists(STRACE), reason="kills at a sync are injected by strace, which is not installed")
 @pytest.mark.parametrize("sync", range(1, 13))
 def test_a_kill_at_any_sync_leaves_all_that_was_acknowledged_and_no_more(path: str, sync: int) -> None:
-    """The first syncs are those of the creation, the later ones of commits."""
+    """The first syncs belong to the creation, the later ones to commits."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}"}
     inject = f"inject=fdatasync,fsync:signal=KILL:when={sync}"
     argv = [STRACE, "-f", "-o", os.devnull, "-e", "trace=fdatasync,fsync", "-e", inject]
@@ -453,7 +453,7 @@ def test_a_kill_at_any_sync_leaves_all_that_was_acknowledged_and_no_more(path: s
     with closing(SqliteStore(path)) as store:
         found = set(store.load().jobs)
         assert acknowledged <= found
-        assert len(found - acknowledged) <= 1  # the one under way may have become durable
+        assert len(found - acknowledged) <= 1  # the current one may be durable
         assert submit(store, spec())[0].id == max(found, default=0) + 1
 
 

@@ -1,4 +1,4 @@
-"""The ssh connector against a real sshd: what login shells and servers do to it, and what is shipped."""
+"""The ssh connector against a real sshd: what login shells and servers do to it, and what it sends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def to(server: Sshd, folder: Path, **more: str) -> SshConnector:
 
 
 def forced(folder: Path, script: str) -> Sshd:
-    """A server whose login shell, so to speak, is `script`; it finds the command that was asked for in $1."""
+    """A server with `script` as its login shell. The script finds the requested command in $1."""
     login = folder / "login"
     folder.mkdir(exist_ok=True)
     login.write_text(f"#!/bin/sh\n{script}\n")
@@ -43,7 +43,7 @@ def forced(folder: Path, script: str) -> Sshd:
 
 
 def greet(connector: SshConnector, spool: Path) -> wire.Dict[str, object]:
-    """What an agent says first; it is let go again."""
+    """The agent's first words. The agent is then released."""
     channel = connector.agent(["--spool", str(spool), "--slots", "1"])
     try:
         return wire.decode(channel.reader.readline())
@@ -119,7 +119,7 @@ def test_a_folder_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_remote_command_is_for_every_shell() -> None:
-    """One line, one pair of single quotes, nothing that a shell treats as special within them."""
+    """One line, one pair of single quotes, and nothing inside that is special to a shell."""
     assert REMOTE.count("'") == 2
     assert not set("\\!\n") & set(REMOTE)
 
@@ -159,7 +159,7 @@ def test_a_python_that_is_asked_for_is_used_or_refused(server: Sshd, tmp_path: P
     old.write_text("#!/bin/sh\ntest $1 = -V && echo Python 3.6.8 >&2\nexit 1\n")
     old.chmod(0o755)
     assert refusal(to(server, tmp_path, python=str(old))).endswith(
-        f"{old} is Python 3.6.8, and Python 3.8 or newer is needed"
+        f"{old} is Python 3.6.8, but gpq needs Python 3.8 or newer"
     )
     assert "there is no /no/python" in refusal(to(server, tmp_path, python="/no/python"))
     mine = server.home / "python"
@@ -203,12 +203,12 @@ def test_what_ssh_refuses_is_one_sentence_each(tmp_path: Path) -> None:
         to(server, tmp_path).spawn(["true"]).close()
         known = server.known_hosts.read_text()
         server.known_hosts.write_text("")
-        assert refusal(to(server, tmp_path)) == "the host key of server is not known: not connected"
+        assert refusal(to(server, tmp_path)) == "the host key of server is not known, so gpq did not connect"
         server.known_hosts.write_text(known)
         server.stop()
         server.change_host_key()
         server.start()
-        assert "shows another host key than the one that is known" in refusal(to(server, tmp_path))
+        assert "the host key of server has changed" in refusal(to(server, tmp_path))
         assert server.known_hosts.read_text() == known
         server.stop()
         assert refusal(to(server, tmp_path)) == "server refuses connections"

@@ -1,4 +1,4 @@
-"""One suite, two stores: what the loop and the readers may rely on, whichever it is."""
+"""One suite for two stores: what the loop and the readers may rely on."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def submit(store: AnyStore, *specs: JobSpec) -> list[Job]:
 
 
 def end(store: AnyStore, job: Job, at: float, state: JobState = JobState.COMPLETED) -> Job:
-    """The job, over, committed."""
+    """The ended job, committed."""
     before = store.load()
     over = replace(job, state=state, ended_at=at, exit=Exit(0))
     left = {name: each for name, each in before.jobs.items() if name != job.id}

@@ -1,4 +1,4 @@
-"""Every World answers orders with the same facts. The live one does so through a real node agent on pipes."""
+"""Every World answers orders with the same facts. The live one does so through a real agent on pipes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NODE = NodeId("a")
 
 
 class Loop:
-    """The least that a loop does: fold what comes, publish, order."""
+    """The least that a loop does: fold news, publish, order."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -122,7 +122,7 @@ def live(home: Path) -> Iterator[LiveWorld]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The world that is made after this calls a node silent five times as soon."""
+    """The next world that is created calls a server silent five times as soon."""
     for name in ("SILENCE", "POLL", "WATCH"):
         monkeypatch.setattr(pace, name, getattr(pace, name) * QUICK)
 
@@ -135,7 +135,7 @@ def loop(live: LiveWorld) -> Loop:
 
 
 def agent_of(home: Path) -> psutil.Process:
-    """The node agent that is our child."""
+    """The agent that is our child."""
     return wait_until(lambda: running_children(os.getpid(), str(home / "nodes")), "an agent runs")[0]
 
 
@@ -144,7 +144,7 @@ def agent_of(home: Path) -> psutil.Process:
 
 @pytest.fixture(params=["live", "simulated"])
 def any_loop(request: pytest.FixtureRequest, tmp_path: Path) -> Loop:
-    """A loop with one node, and a job to come or to be submitted."""
+    """A loop with one server and a job."""
     if request.param == "live":
         found: Loop = request.getfixturevalue("loop")
         found.launch(shell("sleep 0.3", tmp_path))
@@ -264,7 +264,7 @@ def test_a_frozen_agent_is_silence_and_silence_ends_no_job(
     loop.until(lambda: loop.has(NodeSilent), "silence is noticed")
     assert loop.snapshot.nodes[NODE].state is NodeState.UNREACHABLE
     assert order.job in loop.snapshot.jobs
-    loop.nodes_up()  # the frozen agent was let go and another took its place
+    loop.nodes_up()  # the frozen agent was released and another took its place
     (tmp_path / "go").touch()
     assert getattr(loop.exit_of(order.job), "code", None) == 3
 
@@ -306,7 +306,7 @@ def test_what_the_daemon_does_not_know_is_left_alone_and_its_device_is_foreign(
         states = {device.id: device.state for device in other.snapshot.nodes[NODE].devices}
         assert states == {"slot-0": DeviceState.FOREIGN, "slot-1": DeviceState.OK}
         assert psutil.pid_exists(pid_in(tmp_path / "pid"))
-        other.take(loop.events)  # and now it knows: the job is its own again
+        other.take(loop.events)  # now it knows: the job is its own again
         other.stop(order.job, "kill")
         other.exit_of(order.job)
     finally:
@@ -340,7 +340,7 @@ def test_an_attempt_that_ran_and_is_nowhere_to_be_found_is_lost(loop: Loop, home
 
 
 def _is_of(process: psutil.Process, home: Path, order: Launch) -> bool:
-    """Is this process the attempt's: the job by its mark, the shim as its parent?"""
+    """Does this process belong to the attempt? A job does by its mark, the shim by its parent."""
     try:
         family = [process, *process.children()]
         marks = [one.environ().get(wire.ENV_RUN_DIR, "") for one in family]

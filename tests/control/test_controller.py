@@ -1,4 +1,5 @@
-"""The loop: asks are answered after the commit, many in one; what the store refuses is neither acknowledged nor lost."""
+"""The loop: it answers requests after the commit, many in one. What the store refuses is neither acknowledged nor
+lost."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ from tests.support.waiting import PATIENCE, wait_until
 
 
 class Desk:
-    """A world of nothing but what the test puts on it."""
+    """A world with nothing except what the test puts into it."""
 
     def __init__(self) -> None:
         self.queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
@@ -71,7 +72,7 @@ class Desk:
 
 
 class Ledger(MemoryStore):
-    """A store that can be made to refuse, to fail, or to take its time."""
+    """A store that can refuse, fail, or take its time."""
 
     def __init__(self) -> None:
         super().__init__()

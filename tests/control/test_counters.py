@@ -1,4 +1,4 @@
-"""Counts grow by what happened, and a histogram says how many values lay below each bound."""
+"""Counters grow by what happened, and a histogram says how many values are below each bound."""
 
 from __future__ import annotations
 

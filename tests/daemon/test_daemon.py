@@ -448,7 +448,7 @@ def test_a_stopped_daemon_that_was_replaced_cannot_write_when_it_wakes(tmp_path:
 
 
 def acknowledged(connection: socket.socket) -> bool:
-    """Did it say ok? It may also hang up before it read us."""
+    """Did it say ok? It may also hang up before it has read our line."""
     try:
         line = connection.makefile("rb").readline()
     except ConnectionResetError:
@@ -483,7 +483,7 @@ def test_racing_commands_start_one_daemon(tmp_path: Path) -> None:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """A home that this process's own client uses; no daemon yet."""
+    """A home that this process's own client uses, without a daemon yet."""
     made = Daemon(tmp_path / "home")
     for name in ("GPQ_HOME", "GPQ_CONFIG", "PYTHONPATH"):
         monkeypatch.setenv(name, made.environment[name])

@@ -30,8 +30,8 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Every document that says what gpq does today."""
-    return [path for path in documents() if path.name != "CHANGELOG.md"]
+    """Every document that says what gpq does today. messages.md shows what it refuses."""
+    return [path for path in documents() if path.name not in ("CHANGELOG.md", "messages.md")]
 
 
 def blocks(path: Path) -> Iterator[Block]:

@@ -54,9 +54,13 @@ def test_what_a_page_types_in_order_works(page: str, tmp_path: Path) -> None:
             "HOME": str(tmp_path),
             "PATH": f"{_tools(tmp_path)}:{os.environ['PATH']}",
         }
-        for block in ALL:
-            if block.page == page and block.language == "sh":
-                _run(block, folder, environment)
+        try:
+            for block in ALL:
+                if block.page == page and block.language == "sh":
+                    _run(block, folder, environment)
+        finally:
+            if daemon.process is None or daemon.process.poll() is not None:  # the page ended it, and another began
+                _shell("gpq daemon stop", folder, environment)
 
 
 def _tools(folder: Path) -> Path:
@@ -72,11 +76,15 @@ def _tools(folder: Path) -> Path:
 def _run(block: Block, folder: Path, environment: dict[str, str]) -> None:
     for line in block.text.splitlines():
         expected = int(line.rpartition("# exits ")[2]) if "# exits " in line else 0
-        done = subprocess.run(
-            ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS,
-            stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
+        done = _shell(line, folder, environment)
         assert done.returncode == expected, f"{block.page}: {line}\n{done.stdout}{done.stderr}"
+
+
+def _shell(line: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS,
+        stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("page", "line", "text"), SHOWN)
@@ -95,7 +103,7 @@ def test_a_command_that_is_shown_is_one_that_gpq_takes(page: str, line: int, tex
     if not arguments or "--help" in arguments or inner is not None:
         return  # `gpq why` in a sentence names the command
     if all(word.startswith("-") for word in arguments):  # and `gpq logs --json` an option of it
-        assert set(arguments) <= {name for parameter in found.params for name in parameter.opts}, text
+        assert {*arguments} - {"--"} <= {name for parameter in found.params for name in parameter.opts}, text
         return
     with found.make_context(f"gpq {name}", list(arguments)):
         pass

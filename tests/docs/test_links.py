@@ -47,7 +47,7 @@ ALL = [(str(path.relative_to(ROOT)), line, target) for path in documents() for l
 @pytest.mark.parametrize(("document", "line", "target"), ALL)
 def test_a_link_leads_somewhere(document: str, line: int, target: str) -> None:
     file, _, anchor = target.partition("#")
-    path = (ROOT / document).parent / file if file else ROOT / document
+    path = ((ROOT / document).parent / file).resolve() if file else ROOT / document
     assert path.exists(), f"{document}:{line}"
     if anchor:
         included = INCLUDED.get(path.name) if path.parent.name == "docs" else None

@@ -13,7 +13,7 @@ from tests.e2e.harness import Daemon
 from tests.support.waiting import wait_until
 
 LONG = 150.0  # seconds; an attempt imports torch, and the machine may be busy
-DOUBT = "nothing says that it had finished"
+DOUBT = "without proof that it had finished"
 
 # Saves at SIGTERM, at the end of its step, and ends with 0, as transformers does with `enable_jit_checkpoint`. It waits in
 # step 5 for a file `go`, and in the last one for `end`. Its argument: what it does once it has come to its end.

@@ -1,4 +1,4 @@
-"""Memory: what a sampled step takes beyond another, and an allocation that fails."""
+"""Memory: what a sampled step needs in addition to other steps, and an allocation that fails."""
 
 import contextlib
 import io
@@ -18,15 +18,15 @@ from .trainings import Pass, Plan, Training, enter
 
 MIB = 1 << 20
 WIDTH = 4096  # of the model: 17 million weights
-COPIES = 2.5  # of all gradients that a sampled step may take beyond another
+COPIES = 2.5  # extra memory allowed for a sampled step, in copies of all gradients
 WORKSPACE = 64 * MIB  # of libraries
 WARM_UP, STEPS = 10, 40
 FAIL_IN = 5  # the step that runs out of memory
-FRACTION = 0.05  # of the GPU's memory that the process may have then
+FRACTION = 0.05  # share of the GPU's memory that the process may then use
 
 
 def sampled_steps(tell: Any, devices: List[str]) -> str:
-    """The peak of memory in steps that are sampled, against the others."""
+    """Compare the peak memory of sampled steps with that of other steps."""
     enter(devices[0])
     if not torch.cuda.is_available():
         raise CheckSkipped("needs CUDA to measure the memory of a step")
@@ -46,8 +46,8 @@ def sampled_steps(tell: Any, devices: List[str]) -> str:
 
 
 def judged(peaks: Dict[bool, int], gradients: int) -> str:
-    """`peaks`: bytes, of steps that were sampled and of others. `gradients`: bytes of all of them.
-    Raises CheckFailed."""
+    """`peaks`: bytes in sampled steps and in others. `gradients`: bytes of all gradients. Raises
+    CheckFailed."""
     if len(peaks) < 2:
         raise CheckFailed("no step was sampled, or every step was")
     extra = peaks[True] - peaks[False]
@@ -88,8 +88,8 @@ def _starved(_: Any, device: str, folder: str) -> str:
 
 
 def out_of_memory(tell: Any, devices: List[str]) -> str:
-    """A step that asks for more than there is: gpq must see it, say so, and remember a smaller
-    bound for the next attempt."""
+    """Let a step ask for more memory than there is. gpq must notice it, report it, and remember a
+    smaller bound for the next attempt."""
     with tempfile.TemporaryDirectory() as folder:
         output = Child(_starved, devices[0], folder).next(60.0)
         notice = next(

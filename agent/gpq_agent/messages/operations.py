@@ -6,8 +6,8 @@ node/spool/trees.py: [[path, size, mark, mode, time of change, bytes on the disk
 "files", "digest", "stage" and "seal" when their work is finished.
 
 Attempt states in replies: "starting" (recorded, not yet running), "running", "exited" (has an exit
-record), "orphan" (the shim is gone, but processes of the tree live), "lost" (no shim, no processes,
-no exit record).
+record). "orphan": the shim is gone, but processes of the tree live. "lost": no shim, no processes
+and no exit record.
 """
 
 OPS = (

@@ -45,7 +45,7 @@ class StartOrder(NamedTuple):
     # SHA-256 of a snapshot's archive that was staged here. `cwd` is then a folder in it, "." for
     # all
     code: str = ""
-    node_count: int = 0  # servers of this attempt. 0: unknown (daemons before 0.3)
+    node_count: int = 0  # servers of this attempt. 0: unknown (daemons before 0.2)
     servers: List[str] = []  # their names, by node rank, for messages
     # addresses of rank 0's server, the most likely first. Empty: they do not have to meet
     masters: List[str] = []

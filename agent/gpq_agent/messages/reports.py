@@ -10,7 +10,8 @@ class Control(NamedTuple):
     attempt: int
     seq: int
     stop: bool = False  # checkpoint at the next step boundary and exit
-    atomic_batch: int = 0  # examples per replica per forward/backward; 0 = the library's own choice
+    # examples per replica in each forward and backward pass. 0: the library chooses
+    atomic_batch: int = 0
     accum_steps: int = 0  # extra micro-batches before the one that synchronises
 
 

@@ -1,7 +1,7 @@
-"""The node agent: requests in on stdin, replies out on stdout, one thread. It owns no job: it may
-end at any moment.
+"""The agent: requests come in on stdin, replies go out on stdout, in one thread. It owns no job and
+may end at any moment.
 
-`watch` is a long poll: it stays pending while other requests are answered.
+`watch` is a long poll: it stays pending while the agent answers other requests.
 """
 
 import argparse
@@ -25,7 +25,7 @@ _FOLDERS = "the first shared one of {}".format(", ".join(FOLDERS))
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Serve until stdin ends or `quit`. Returns 2 for arguments that make no sense."""
+    """Serve until stdin ends or `quit`. Returns 2 for invalid arguments."""
     options = parse(arguments)
     if wire.ENV_MARK in os.environ:
         _leave_the_job()
@@ -54,7 +54,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     output = os.dup(1)
     os.set_inheritable(output, False)
     os.dup2(2, 1)  # a stray print must not get between two messages
-    with contextlib.suppress(BrokenPipeError):  # the daemon is gone; the shims live on
+    with contextlib.suppress(BrokenPipeError):  # the daemon is gone, but the shims live on
         Server(agent, 0, output).run()
     return 0
 
@@ -111,8 +111,8 @@ def _slots(text: str) -> int:
 
 
 def _leave_the_job() -> None:
-    """Started from within a job: begin anew without its mark, or the end of that job would be taken
-    for ours."""
+    """The agent was started from within a job. Start again without the job's mark, otherwise the
+    end of that job would end the agent."""
     with open("/proc/self/cmdline", "rb") as stream:
         argv = stream.read().split(b"\0")[:-1]
     env = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
@@ -120,7 +120,7 @@ def _leave_the_job() -> None:
 
 
 class Server:
-    """Lines between two descriptors and the agent."""
+    """Carries lines between two descriptors and the agent."""
 
     def __init__(self, agent: Agent, source: int, sink: int) -> None:
         self.agent = agent
@@ -130,7 +130,7 @@ class Server:
         self.skipping = False
 
     def run(self) -> None:
-        """Until end of file or `quit`. Raises BrokenPipeError when nobody reads the replies any
+        """Run until end of file or `quit`. Raises BrokenPipeError when nobody reads the replies any
         more."""
         self._send(self.agent.greeting())
         while not self.agent.quitting:
@@ -143,7 +143,7 @@ class Server:
                 self._send(reply)
 
     def _receive(self) -> bool:
-        """Handle the lines that have come; False at end of file."""
+        """Handle the lines that have come. False at end of file."""
         chunk = os.read(self.source, 1 << 16)
         if not chunk:
             return False

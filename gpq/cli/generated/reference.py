@@ -1,9 +1,8 @@
-"""Reads the commands from the typer apps: the page of commands, and the grammar that completion
-works from.
+"""Reads the commands from the typer apps: the page of commands, and the grammar for completion.
 
 `python -m gpq.cli.generated.reference` prints the table of commands. With `--write`, in the root of
-the repository, it writes everything that is made from the commands: docs/commands.md, completions/,
-gpq/man/, gpq/options/completion_data.py, gpq/schemas/, and the modules of the options of `gpq
+the repository, it writes all files that are made from the commands: docs/commands.md, completions/,
+gpq/man/, gpq/options/completion_data.py, gpq/schemas/ and the modules of the options of `gpq
 submit`.
 """
 
@@ -70,10 +69,11 @@ def grammar() -> str:
         ),
         "",
         (
-            'GRAMMAR: path -> (kind of arguments, {option: (help, kind of value, "" for a flag)}). A'
-            " kind is jobs,"
+            'GRAMMAR: path -> (kind of arguments, {option: (help, kind of value, "" for a'
+            " flag)}). A kind is jobs,"
         ),
-        "nodes, users, files, commands (with a schema), any, words joined by |, or one job or node.",
+        "nodes, users, files, commands (with a schema), any, words joined by |, or one job or",
+        "node.",
         '"""',
         "",
         "# fmt: off",

@@ -36,8 +36,8 @@ def top(
     """Watch the GPUs, the goodput of each job, the fairness, and the latest changes.
 
     Enter opens a job with its curves, the reasons for its GPUs, and its growing log. Press / to
-    filter, s or r to sort, c to cancel, h to hold or release, + or - to change the priority. Press n
-    for every process on the servers and ? for all keys. Esc goes back. q or Ctrl-C quits.
+    filter, s or r to sort, c to cancel, h to hold or release, + or - to change the priority. Press
+    n for every process on the servers and ? for all keys. Esc goes back. q or Ctrl-C quits.
 
     The first line counts all jobs, also those that a filter hides. gpq leaves out columns that are
     empty for every job. If there is room, the last column says why a job is pending or how it

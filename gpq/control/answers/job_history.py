@@ -1,4 +1,4 @@
-"""Records of jobs that ended -> the answer of `gpq history`. Reads, and changes nothing."""
+"""Records of ended jobs -> the answer of `gpq history`. Reads only."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def history(
 def _named(
     selectors: Sequence[str], snapshot: Snapshot, past: History
 ) -> tuple[list[JobId], list[str], list[str]]:
-    """(ids, names, a line for each that has not ended)."""
+    """(ids, names, and a line for each job that has not ended)."""
     if not selectors:
         return [], [], []
     job_ids = resolve(selectors, snapshot, past)

@@ -1,5 +1,5 @@
-"""`gpq status 'user=ana state=running tag~cifar age>2h sort=-goodput'`: terms that all have to
-hold, and an order."""
+"""`gpq status 'user=ana state=running tag~cifar age>2h sort=-goodput'`: terms that must all hold,
+and an order."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SPANS: Mapping[str, Callable[[JobView], float | None]] = {
     "age": lambda row: row.age_seconds,
     "run": lambda row: row.run_seconds,
 }
-MOMENTS: Mapping[str, Callable[[JobView], float | None]] = {  # to sort by
+MOMENTS: Mapping[str, Callable[[JobView], float | None]] = {  # fields to sort by
     "submitted": lambda row: _stamp(row.submitted_at),
     "started": lambda row: _stamp(row.started_at),
     "ended": lambda row: _stamp(row.ended_at),
@@ -77,7 +77,7 @@ class Term:
     values: tuple[str, ...]
 
     def holds(self, row: JobView) -> bool:
-        """Of a row of which that is not known only `!=` and `!~` hold."""
+        """If the row's value is unknown, only `!=` and `!~` hold."""
         if self.field in TEXTS:
             return self._of_text([text.casefold() for text in TEXTS[self.field](row)])
         number = (NUMBERS.get(self.field) or SPANS[self.field])(row)
@@ -100,14 +100,15 @@ class Query:
     limit: int | None = None
 
     def exactly(self, field: str) -> list[str]:
-        """What `field=` asks for, so that not all have to be looked at; empty: anything."""
+        """The values that `field=` asks for, so that the caller does not look at all jobs. Empty
+        means any value."""
         return next(
             (list(term.values) for term in self.terms if (term.field, term.sign) == (field, "=")),
             [],
         )
 
     def answer(self, rows: Iterable[JobView]) -> list[JobView]:
-        """Those for which all terms hold, in order; rows of which the first field is not known come
+        """The rows for which all terms hold, in order. Rows whose first field is unknown come
         last."""
         matches = [row for row in rows if all(term.holds(row) for term in self.terms)]
         for field, descending in reversed(self.order):
@@ -127,7 +128,7 @@ def _sorted(rows: list[JobView], field: str, *, descending: bool) -> list[JobVie
 
 
 def parse(words: Sequence[str]) -> Query:
-    """Raises UsageError for what is no query, naming near fields."""
+    """Raises UsageError if the words are not a query. The error names similar fields."""
     terms: list[Term] = []
     order: list[tuple[str, bool]] = []
     limit: int | None = None
@@ -209,7 +210,7 @@ def _known(field: str, fields: Sequence[str]) -> str:
 
 
 def _number(field: str, text: str) -> float:
-    """`2h` where a span is meant, `42%` for shares, else a number."""
+    """`2h` for a span, `42%` for a share, otherwise a number."""
     match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([smhd%]?)", text)
     if not match or (match[2] in UNITS) is not (field in SPANS):
         example = f"{field}>2h" if field in SPANS else f"{field}>1"

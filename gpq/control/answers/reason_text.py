@@ -1,4 +1,4 @@
-"""Reasons in words: the sentence of a code with its facts. The sentences are in `sentences.py`."""
+"""Turns reasons into sentences: each code with its facts. The sentences are in `sentences.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpq.core.feasibility.device_status import gpus
 from gpq.core.feasibility.leases import span
 from gpq.core.model.jobs import Job
 
-MOST_JOBS = 6  # that a sentence names
+MOST_JOBS = 6  # jobs that a sentence names
 MOST_AHEAD = 3
 
 
@@ -65,7 +65,7 @@ def _jobs(names: Sequence[int]) -> str:
 
 
 def _jobs_ahead(names: Sequence[int]) -> str:
-    """`job 3`; `jobs 3, 4 and 5`; `jobs 3, 4, 5 and 9 others`."""
+    """`job 3`, or `jobs 3, 4 and 5`, or `jobs 3, 4, 5 and 9 others`."""
     if len(names) == 1:
         return f"job {names[0]}"
     if len(names) <= MOST_AHEAD + 1:

@@ -164,8 +164,8 @@ SENTENCES = {
     "gpus-on-the-way": "the last round gave it {gpus:gpus}. It starts when they are free",
     "too-few-free": "it needs {gpus:gpus}, and {free} of {total} are free",
     "free-scattered": (
-        "it needs {gpus:gpus} on one server, but the {free} of {total} that are free are on"
-        " several: {by_server:list}"
+        "it needs {gpus:gpus} on one server. {free} of {total} are free, but on different servers:"
+        " {by_server:list}"
     ),
     "server-unfit": "gpq cannot use {line}",
     "held-by": "GPUs are in use by {jobs:holders}",
@@ -255,5 +255,5 @@ SENTENCES = {
     "has-fewest": "it has the fewest GPUs that it may have ({count})",
     "shared-gpus": "it shares {gpus:gpus} with {jobs} other running {jobs:job|jobs}",
     "started-just-now": "it was started a moment ago, so gpq does not move it yet",
-    "goodput-unknown": "its goodput is not known yet, because its first step times are missing",
+    "goodput-unknown": "its goodput is not known yet: gpq waits for its first step times",
 }

@@ -1,5 +1,5 @@
-"""One submission -> the jobs of an array: `{index}` and the names of a sweep are put into what each
-of them runs."""
+"""One submission -> the jobs of an array. `{index}` and the names of a sweep are replaced in what
+each job runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ID, INDEX, SIZE, SWEEP = "GPQ_ARRAY_ID", "GPQ_ARRAY_INDEX", "GPQ_ARRAY_SIZE", "G
 
 
 def elements(spec: JobSpec, array: ArrayMessage, name: JobId) -> Iterator[JobSpec]:
-    """The specifications of its jobs, whose ids follow `name`, that of the array. Raises
+    """The specifications of the jobs. Their ids follow `name`, the id of the array. Raises
     UsageError."""
     check(array)
     for place, index in enumerate(array.indices):

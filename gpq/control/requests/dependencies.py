@@ -19,11 +19,11 @@ Past = Callable[[Sequence[JobId]], Iterable[Job]]
 
 
 class StillEnding(Exception):
-    """A job has left the snapshot and is not in the history yet: a moment later it is."""
+    """A job has left the snapshot but is not in the history yet. It will be a moment later."""
 
 
 def dependencies(words: Sequence[str], snapshot: Snapshot, past: History) -> tuple[Dependency, ...]:
-    """By id, each once. Raises UsageError and NotFound."""
+    """Sorted by id, each one once. Raises UsageError and NotFound."""
     conditions: dict[Dependency, None] = {}
     for word in (part.strip() for text in words for part in text.split(",")):
         conditions.update(dict.fromkeys(_conditions(word, snapshot, past)))
@@ -43,7 +43,7 @@ def dependencies(words: Sequence[str], snapshot: Snapshot, past: History) -> tup
 
 
 def _conditions(word: str, snapshot: Snapshot, past: History) -> list[Dependency]:
-    """Those of one word: `12`, `13:notok`, `3-7:any`. Raises UsageError and NotFound."""
+    """The dependencies of one word: `12`, `13:notok`, `3-7:any`. Raises UsageError and NotFound."""
     selector, separator, outcome = word.partition(":")
     if not selector or (separator and outcome not in set(On)):
         raise UsageError(f"--after {word}: no such condition", f"use ok, notok or any, {EXAMPLE}")
@@ -55,8 +55,8 @@ def _conditions(word: str, snapshot: Snapshot, past: History) -> list[Dependency
 def awaited(
     conditions: Sequence[Dependency], snapshot: Snapshot, past: Past
 ) -> tuple[Dependency, ...]:
-    """Those that have not ended. Raises Refused for one that ended otherwise than it was to,
-    StillEnding."""
+    """The dependencies that have not ended yet. Raises StillEnding, and Refused if one ended
+    otherwise than required."""
     absent = [dependency for dependency in conditions if dependency.job not in snapshot.jobs]
     if absent:
         _refuse_unmet(absent, past)
@@ -77,7 +77,7 @@ def _refuse_unmet(conditions: Sequence[Dependency], past: Past) -> None:
 
 
 def refuse_circle(job: Job, awaits: Sequence[Dependency], snapshot: Snapshot) -> None:
-    """Raises Refused when `job` would wait for itself."""
+    """Raises Refused if `job` would wait for itself."""
     queue, visited_ids = [dependency.job for dependency in awaits], set[JobId]()
     while queue:
         name = queue.pop()

@@ -1,5 +1,4 @@
-"""`gpq edit`: what a live job is to be from now on -> an event, or a refusal that changed
-nothing."""
+"""`gpq edit`: new settings of a live job -> an event, or a refusal that changed nothing."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ def _fields(edit: Editing) -> frozenset[str]:
 
 
 ALWAYS = _fields("always")
-SIZE = _fields("resizable")  # also of a job that runs and can be resized
-WAITING = _fields("waiting") - {"after"}  # which names jobs, and is looked at apart
+SIZE = _fields("resizable")  # also for a running job that gpq can resize
+WAITING = _fields("waiting") - {"after"}  # which names jobs, and is checked separately
 Judge = Callable[[Job, Seconds, str], job_requests.Verdict]
 
 
@@ -65,8 +64,8 @@ def judge(
     configured: Collection[str],
     notify: Notify = NO_TARGETS,
 ) -> Judge:
-    """For `requests.changes`. `new_after`: what `after` of the request names, None where it is not
-    changed. `notify`: whom jobs may tell."""
+    """A judge for `requests.changes`. `new_after` is what the request's `after` names, or None if
+    it does not change. `notify` says whom jobs may notify."""
 
     def edit(job: Job, now: Seconds, by: str) -> job_requests.Verdict:
         if job.wish is DesiredState.CANCEL:
@@ -95,13 +94,13 @@ def judge(
 def edited(
     job: Job, request: Edit, new_after: Sequence[Dependency] | None, notify: Notify = NO_TARGETS
 ) -> JobSpec:
-    """The checked specification that `job` is to have. Raises UsageError."""
+    """The checked specification that `job` will have. Raises UsageError."""
     before = job.spec
     changes = {name: value for name, value in request.changes.items() if name != "after"}
-    if not before.notify:  # once it tells somebody, of what others tell them
+    if not before.notify:  # if it now notifies somebody, use the default events
         changes.setdefault("notify_on", None)
     if "notify" not in changes:
-        # a target that is gone from config.toml meanwhile hinders no other change
+        # a target that has left config.toml since then must not block other changes
         notify = notify._replace(targets={**notify.targets, **dict.fromkeys(before.notify, "")})
     message = _changed_message(before, changes)
     tags = [tag for tag in message.tags if tag not in request.untags]
@@ -127,7 +126,7 @@ def _changed_message(before: JobSpec, changes: Mapping[str, object]) -> SpecMess
 
 
 def _limited_seat(job: Job, limit: int | None) -> Seat | None:
-    """The job's place in its array, which may run `limit` jobs at once; None: as it is."""
+    """The job's place in its array, which may run `limit` jobs at once. None keeps the limit."""
     seat = job.spec.seat
     if limit is None:
         return seat
@@ -137,7 +136,7 @@ def _limited_seat(job: Job, limit: int | None) -> Seat | None:
 
 
 def refuse_while_running(job: Job, spec: JobSpec) -> None:
-    """Raises Refused for what a job that has GPUs cannot take on."""
+    """Raises Refused for a change that a job with GPUs cannot make."""
     if job.state not in HOLDS_DEVICES:
         return
     fields = [*sorted(WAITING), "after"]
@@ -183,8 +182,7 @@ def _way_through_the_queue(job: Job) -> str:
 
 
 def _once_declared(job: Job, *, size: bool) -> str:
-    """Waiting is the cure: a script is resized, and may be held, once it has made its first batches
-    under gpq."""
+    """The user has to wait: gpq can resize or hold a script after its first batches under gpq."""
     then = "edit it again" if size else f"`gpq hold {job.id}`, edit and release it"
     return (
         f"wait for its first steps, then {then}. `gpq why {job.id}` shows whether it has declared"
@@ -193,7 +191,7 @@ def _once_declared(job: Job, *, size: bool) -> str:
 
 
 def differences(before: JobSpec, now: JobSpec) -> list[str]:
-    """`priority 0 -> 5`: what differs, a phrase each."""
+    """`priority 0 -> 5`: one phrase for each difference."""
     phrases = []
     if (before.min_gpus, before.max_gpus) != (now.min_gpus, now.max_gpus):
         phrases.append(f"gpus {_range(before)} -> {_range(now)}")

@@ -1,5 +1,5 @@
-"""What is asked about jobs that there are: cancel, hold, release, requeue. Each becomes events,
-or a line about why nothing is done."""
+"""Requests about existing jobs: cancel, hold, release, requeue. Each becomes events, or a line that
+says why nothing happens."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from gpq.rpc import job_answers
 
 # -- queue control ---------------------------------------------------------------------------------
 
-Verdict = Event | str  # what to do about one job, or one line about why nothing is done
+Verdict = Event | str  # what to do about one job, or a line that says why nothing happens
 
 
 def cancel(snapshot: Snapshot, jobs: Iterable[JobId], now: Seconds, by: str) -> list[Event]:
-    """Repeating it is harmless: a job that is being cancelled already gets no second event."""
+    """Repeating it does no harm: a job that is already being cancelled gets no second event."""
     live = (snapshot.jobs.get(name) for name in jobs)
     return [
         CancelAsked(now, job.id, by)
@@ -91,12 +91,12 @@ def requeue(job: Job, now: Seconds, by: str) -> Verdict:
 
 
 def _alone(spec: JobSpec) -> JobSpec:
-    """As it is submitted once more: for itself, and now."""
+    """The specification to submit it again: on its own, and to start now."""
     return replace(spec, seat=None, after=(), begin=0.0)
 
 
 def undeclared(job: Job) -> bool:
-    """Is it a script that may yet tell gpq that it can be resized? Then waiting is the cure, for a
+    """Is it a script that may still tell gpq that it can be resized? Then waiting helps, for a
     while."""
     return job.spec.level is Level.SCRIPT and job.profile.declared is None
 
@@ -124,10 +124,10 @@ def changes(
     now: Seconds,
     by: str,
 ) -> tuple[list[Event], job_answers.Changed]:
-    """The events for all `jobs` (those in `ended` are over) and the answer.
+    """The events for all `jobs`, and the answer. The jobs in `ended` have ended.
 
-    A job that is alone is refused with an error; among others it gets a line in `unchanged`, and
-    the others change.
+    A single job is refused with an error. One among several gets a line in `unchanged`, and the
+    others change.
     """
     events: list[Event] = []
     changed: list[int] = []
@@ -164,7 +164,7 @@ def changes(
 
 
 def _stop_warnings(verdict: Event, job: Job | None) -> list[str]:
-    """What the stop costs a job that has GPUs and does not go on exactly, and the cure."""
+    """What the stop costs a job that has GPUs and does not resume exactly, and how to fix that."""
     if not isinstance(verdict, HoldAsked | RequeueAsked):
         return []
     if job is None or job.state not in HOLDS_DEVICES or not job.resumable:

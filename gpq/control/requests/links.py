@@ -1,4 +1,4 @@
-"""What was measured between servers -> an event, or a refusal that changed nothing. Pure."""
+"""Measurements between servers -> an event, or a refusal that changed nothing. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BACKENDS = ("gloo", "nccl")
 
 
 def measured(snapshot: Snapshot, request: Measured, now: Seconds) -> tuple[list[Event], Kept]:
-    """The newest measurement of a pair replaces the one before. Raises NotFound, UsageError."""
+    """The newest measurement of a pair replaces the previous one. Raises NotFound, UsageError."""
     ends = sorted({known(snapshot, name) for name in request.nodes})
     if len(ends) != 2 or len(request.nodes) != 2:
         raise UsageError("a link has two ends", "name two different servers")

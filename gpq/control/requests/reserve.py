@@ -1,4 +1,4 @@
-"""Requests to reserve GPUs of a node and to undo it -> events and an answer, or a refusal that
+"""Requests to reserve GPUs of a server, or to undo that -> events and an answer, or a refusal that
 changed nothing. Pure."""
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def reserve(
     now: Seconds,
     by: str,
 ) -> tuple[list[Event], Reserved]:
-    """`gpus`: indices or UUIDs, none: all of the node. Raises NotFound, Refused, UsageError."""
+    """`gpus` are indices or UUIDs. None of them means the whole server. Raises NotFound, Refused,
+    UsageError."""
     node = snapshot.nodes[known(snapshot, name)]
     _check_user(user)
     start = max(start, now)
@@ -68,7 +69,7 @@ def _check_user(user: str) -> None:
 
 
 def _refuse_overlap(snapshot: Snapshot, node: Node, reservation: Reservation, now: Seconds) -> None:
-    """Raises Refused where some of these GPUs are reserved at that time already."""
+    """Raises Refused if some of these GPUs are already reserved at that time."""
     device_ids = set(devices_of(reservation, node))
     for rival in current(snapshot, now):
         if is_owners(rival) or rival.node != node.id:
@@ -83,7 +84,7 @@ def _refuse_overlap(snapshot: Snapshot, node: Node, reservation: Reservation, no
 
 
 def _displaced(snapshot: Snapshot, node: Node, reservation: Reservation) -> list[Job]:
-    """The jobs of others that have these GPUs, by id."""
+    """Other users' jobs that have these GPUs, by id."""
     places = {(node.id, device) for device in devices_of(reservation, node)}
     return [
         job
@@ -97,7 +98,7 @@ def _displaced(snapshot: Snapshot, node: Node, reservation: Reservation) -> list
 def unreserve(
     snapshot: Snapshot, number: int, now: Seconds, by: str
 ) -> tuple[list[Event], Reserved]:
-    """Raises NotFound for a reservation that there is not, or that is over."""
+    """Raises NotFound for a reservation that does not exist or is over."""
     reservation = next(
         (candidate for candidate in current(snapshot, now) if candidate.id == number), None
     )

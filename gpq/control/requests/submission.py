@@ -1,7 +1,7 @@
-"""What a submission may ask, made into a job, or refused with a line and a hint. Pure: decides by
-the snapshot that it is given.
+"""Turns a submission into a job, or refuses it with a line and a hint. Pure: it decides by the
+snapshot that it gets.
 
-What the command line checks is checked here again: other programs may speak to the socket.
+It repeats the checks of the command line, because other programs may use the socket.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from gpq.rpc.requests import SpecMessage
 UNLIMITED, MOST_LIMIT = -1, (1 << 63) - 1
 RESOURCE = re.compile(r"[a-z]{1,16}")
 LISTS = ("argv", "resume_argv", "tags", "modules", "notify", "notify_on", "accept")
-# of the message, that become something else
+# fields of the message that become something else
 LATER = ("level", "env", "after", "attributes", "proof")
-# variables by which an interpreter finds them
+# variables by which an interpreter finds modules
 LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")
-MAX_PROOF = 500  # characters of a text in one
-HOME = "~"  # where the setup of frozen code runs: the code itself comes with the first start
+MAX_PROOF = 500  # characters of one text
+HOME = "~"  # where the setup of frozen code runs. The code itself arrives with the first start
 
 
 def spec_of(
@@ -55,8 +55,8 @@ def spec_of(
     lease: Seconds = 0.0,
     notify: Notify = NO_TARGETS,
 ) -> JobSpec:
-    """The checked spec, but for what `after` names; `grace`, `lease` and `notify` are those of a
-    job which asks for none. Raises UsageError."""
+    """The checked specification, without the jobs that `after` names. `grace`, `lease` and `notify`
+    are the defaults. Raises UsageError."""
     level = _level_of(message)
     check_texts(message)
     check_numbers(message)
@@ -102,8 +102,8 @@ def _level_of(message: SpecMessage) -> Level:
 
 
 def accepting(spec: JobSpec, programs: Mapping[str, Sequence[str]]) -> JobSpec:
-    """With the suspicions that config.toml accepts of this script, which it names by its path or
-    its file's name."""
+    """With the suspicions that config.toml accepts for this script. config.toml names the script by
+    its path or its file name."""
     if spec.level is not Level.SCRIPT:
         return spec
     path = normpath(join(spec.cwd, spec.argv[0]))
@@ -150,7 +150,7 @@ def _attributes_of(message: SpecMessage) -> Attributes | None:
 
 
 def environment_of(message: SpecMessage) -> str:
-    """What has to be on a server, as a digest: jobs that need the same share one look, and one
+    """A digest of what a server must have. Jobs that need the same things share one check and one
     setup."""
     env = sorted(
         (name, value) for name, value in message.env.items() if not name.startswith("GPQ_")
@@ -206,8 +206,8 @@ def submitted(
     *,
     on_hold: bool,
 ) -> list[Event]:
-    """The jobs get the next ids; those of an array follow its own. Raises nothing: `fits` was asked
-    before."""
+    """The jobs get the next ids. Those of an array follow the array's own id. Raises nothing,
+    because `fits` has checked it."""
     events: list[Event] = []
     for place, spec in enumerate(specs):
         job = JobId((spec.seat.array + 1 if spec.seat is not None else snapshot.next_id) + place)
@@ -218,14 +218,14 @@ def submitted(
 
 
 def nodes_known(snapshot: Snapshot, configured: Collection[str]) -> bool:
-    """Has every configured node said at least once what it has?"""
+    """Has every configured server reported its devices at least once?"""
     nodes = (snapshot.nodes.get(NodeId(name)) for name in configured)
     return all(node is not None and (node.state is NodeState.UP or node.devices) for node in nodes)
 
 
 def fits(snapshot: Snapshot, spec: JobSpec, configured: Collection[str]) -> None:
-    """Raises Refused when no waiting would ever give the job its GPUs; silent while a node is still
-    unknown."""
+    """Raises Refused if the job would never get its GPUs, however long it waits. Raises nothing
+    while a server is still unknown."""
     if not nodes_known(snapshot, configured):
         return
     everything = {node.id: node.devices for node in snapshot.nodes.values()}

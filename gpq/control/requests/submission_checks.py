@@ -1,5 +1,4 @@
-"""Whether the texts and numbers of a submission are what they may be. Each check refuses with a
-line and a hint."""
+"""Checks the texts and numbers of a submission. Each check refuses with a line and a hint."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from gpq.rpc.submit_table import OPTIONS
 
 MAX_GPUS = 100_000
 MAX_BATCH = 1 << 40
-# over the socket, for tests; the command line and config.toml ask for a minute
+# for tests, over the socket. The command line and config.toml require at least a minute
 LEAST_LEASE: Seconds = 1.0
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_SETUP = 10_000  # characters

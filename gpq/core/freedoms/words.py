@@ -1,5 +1,4 @@
-"""What is said to a job's user of freedoms that its loop took from gpq: sentences for `gpq why`.
-Decides nothing."""
+"""Sentences for `gpq why` about the freedoms that a job's loop took away. Decides nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from gpq.core.model.snapshot import Snapshot
 
 
 def of_size(snapshot: Snapshot, job: Job) -> list[str]:
-    """Why it has, or needs, just so many GPUs."""
+    """Why it has or needs exactly this number of GPUs."""
     declared = job.profile.declared
     if not job.profile.habits or declared is None:
         return []
@@ -24,7 +23,7 @@ def of_size(snapshot: Snapshot, job: Job) -> list[str]:
 
 
 def _of_least_size(snapshot: Snapshot, job: Job, needed: int) -> str:
-    """Of a job that may not accumulate."""
+    """For a job that may not accumulate."""
     why = blamed(job, ACCUMULATE)
     is_narrowed = bound(job, snapshot) is not job
     if is_cramped(job) and not is_narrowed:
@@ -46,7 +45,7 @@ def _of_least_size(snapshot: Snapshot, job: Job, needed: int) -> str:
 
 
 def _of_kept_size(snapshot: Snapshot, job: Job) -> str:
-    """Of a job that may not be resized."""
+    """For a job that may not be resized."""
     why = blamed(job, RESIZE)
     if job.placement is not None:
         return (
@@ -61,7 +60,7 @@ def _of_kept_size(snapshot: Snapshot, job: Job) -> str:
 
 
 def of_batch(job: Job) -> list[str]:
-    """Why it has this batch, and no other."""
+    """Why it has this batch and no other."""
     lost_freedoms = job.profile.lost
     reasons = []
     if RETUNE in lost_freedoms:
@@ -78,8 +77,8 @@ def of_batch(job: Job) -> list[str]:
 
 
 def remedies(job: Job) -> list[str]:
-    """A line for each habit that can be mended; and what a job that waits for the GPUs that it had
-    can be told."""
+    """A line for each habit that can be fixed, and the remedy for a job that waits for its former
+    number of GPUs."""
     lines = cures(job, *sorted(job.profile.lost))
     if RESIZE in job.profile.lost and job.resumable and job.placement is None:
         lines.append(

@@ -197,7 +197,7 @@ SEQUENCE = SequentialSampler(range(4))
         ({"batch_sampler": [[1, 2]]}, "needs batch_size, because the batch sampler has no batch_size"),
         (
             {"batch_size": 3, "batch_sampler": BatchSampler(SEQUENCE, 2, False)},
-            "batch_size 3 is not the 2 of the batch sampler",
+            "batch_size 3 differs from the 2 of the batch sampler",
         ),
         (
             {"batch_size": 2, "batch_sampler": [[1, 2]], "sampler": SEQUENCE, "shuffle": True, "drop_last": True},

@@ -1,8 +1,8 @@
-"""What `gpq nodes add` and `gpq doctor` say of a server's GPUs, in each condition.
+"""What `gpq nodes add` and `gpq doctor` print about the GPUs of a server, in each condition.
 
 `python -m tests.cli.doctor.gpu_lines` prints it.
 
-The GPUs are those of a stub of NVML. README.md holds what is printed, and a test that it still is.
+The GPUs are those of a stub of NVML. docs/gpus.md quotes the output, and a test compares them.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def test_a_script_finds_the_variables_that_its_lines_bring_also_by_the_line_that
         assert [each.stdout for each in logs] == [f"{each}\n".format(home=tmp_path) for each in printed]
     notes = {
         "seg.sh": "SLURM_NTASKS, which sbatch sets only with --ntasks",
-        "bare.sh": "SLURM_TMPDIR, which gpq leaves unset",
+        "bare.sh": "SLURM_TMPDIR, which gpq does not set",
     }
     assert notes.get(name, "") in shown.stderr
 

@@ -212,7 +212,7 @@ def test_a_server_has_one_name(gpq: Gpq, home: Path, server: Sshd, tmp_path: Pat
     before = (home / "config.toml").read_text()
     said = add(server, "twin")
     assert (said.returncode, (home / "config.toml").read_text()) == (5, before)
-    assert f"gpq: {server.name} is server far already" in said.stderr
+    assert f"gpq: {server.name} is already the server far" in said.stderr
     with Sshd(tmp_path / "other") as other:  # another home, such as that of a container on the same machine
         assert add(other, "twin").returncode == 0
     (home / "config.toml").write_text(first)
@@ -239,7 +239,7 @@ def test_a_server_with_a_job_stays_in_the_file(live: Gpq, home: Path) -> None:
         (["x", "--from-ssh-config"], 2, "one of USER@HOST and --from-ssh-config"),
         (["x", "--name", "-x"], 2, "invalid server name"),
         (["x", "--name", "local"], 5, "there is already a server local"),
-        (["--from-ssh-config", "-F", "/dev/null"], 4, "names no host"),
+        (["--from-ssh-config", "-F", "/dev/null"], 4, "names no new host"),
         (["--from-ssh-config", "-F", "/nonexistent"], 2, "-F /nonexistent: no such file"),
         (["x", "-F", "/nonexistent"], 2, "-F /nonexistent: no such file"),
     ],
@@ -259,7 +259,7 @@ def test_hints_start_ssh_as_gpq_does_and_can_be_followed(gpq: Gpq, server: Sshd)
     add = ("nodes", "add", server.name, "-F", str(server.config))
     known = server.known_hosts.read_text()
     server.known_hosts.write_text("")
-    assert f"or `ssh -F {server.config} {server.name}`" in gpq(*add).stderr
+    assert f"or run `ssh -F {server.config} {server.name}`" in gpq(*add).stderr
     kind, _ = Path(f"{server.key}.pub").read_text().split()[:2]
     other = Path(f"{server.key}.pub").read_text().split()[1]  # some other key
     server.known_hosts.write_text(f"{known.split()[0]} {kind} {other}\n")

@@ -151,7 +151,7 @@ def test_a_pipe_gets_all_columns_and_a_terminal_is_told_what_is_missing(
     _, out, _ = say(*argv)
     assert max(map(len, out.splitlines())) <= 60
     assert " TOOK" not in out.splitlines()[0]
-    assert "columns left out at 60 columns: " in out
+    assert "columns left out at width 60: " in out
     assert out.rstrip().replace("\n", " ").endswith("TOOK (see --csv or --json)")
 
 
@@ -294,7 +294,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("w.csv --traces traces --since 3d", "--since needs --history"),
     ("w.csv --history", "cannot be combined with --history"),
     ("--history --traces traces", "--traces cannot be combined with --history"),
-    ("--history --since 30", "30 what?"),
+    ("--history --since 30", "the unit is missing"),
 ]
 
 

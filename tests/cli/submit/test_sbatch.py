@@ -228,7 +228,7 @@ def test_what_asks_for_no_gpu_is_told_that_it_gets_one(tmp_path: Path) -> None:
     [
         ("--nodes=2", "gpq runs a command on one server"),
         ("-N 2-4", "gpq runs a command on one server"),
-        ("-n 4", "4 tasks: gpq starts a command once"),
+        ("-n 4", "4 tasks: gpq starts a command only once"),
         ("--ntasks-per-node=8", "8 tasks"),
         ("--ntasks-per-gpu=1 --gres=gpu:2", "2 tasks"),
         ("--cpus-per-task=many", "expected a number above 0"),
@@ -280,7 +280,13 @@ def test_options_that_sbatch_does_not_know_are_named_and_short_forms_and_prefixe
     assert found.texts.name == "x"
     assert found.how["hold"]
     [unused, *_] = found.notes
-    for option in ("--frobnicate (no option", "--bogus (no option", "-Z (no option", "--cpus-per-task=4", "--quiet"):
+    for option in (
+        "--frobnicate (gpq does not know",
+        "--bogus (gpq does not know",
+        "-Z (gpq does not know",
+        "--cpus-per-task=4",
+        "--quiet",
+    ):
         assert option in unused
 
 
@@ -363,7 +369,7 @@ def test_how_a_script_is_run(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("just words\n")
     assert script_directives.read(str(tmp_path / "notes")) is None
     (tmp_path / "dos.sh").write_text("#!/bin/sh\r\necho\r\n")
-    with pytest.raises(UsageError, match="line ends of DOS"):
+    with pytest.raises(UsageError, match="DOS line endings"):
         script_directives.read(str(tmp_path / "dos.sh"))
 
 

@@ -233,7 +233,7 @@ def test_an_attempt_whose_server_is_down_is_named_and_the_others_are_shown(gpq: 
         assert said.stdout.startswith(f"{told}--- attempt 2 on a ---\nsecond ")
     alone = gpq("logs", "1", "--attempt", "1")
     assert (alone.returncode, alone.stdout) == (1, "")
-    assert alone.stderr == "gpq: node a does not answer\nhint: `gpq nodes` tells since when and why\n"
+    assert alone.stderr == "gpq: server a does not answer\nhint: `gpq nodes` shows since when and why\n"
     del made.silent[1]
     made.silent[2] = "node a does not answer"
     last = gpq("logs", "1")
@@ -248,7 +248,7 @@ def test_who_follows_a_server_that_is_down_is_told_once_and_then_shown_all(gpq: 
     made.mute = 4
     said = gpq("logs", "1", "-f", "--attempt", "1")
     assert (said.returncode, said.stdout) == (0, "--- attempt 1 on a ---\nfirst\n")
-    assert said.stderr == "note: node a does not answer; waiting for it\n"
+    assert said.stderr == "note: node a does not answer, waiting for it\n"
     made.mute = 4
     pieces = gpq("logs", "1", "-f", "--attempt", "1", "--json").stdout.splitlines()
     assert [json.loads(piece)["silent"] for piece in pieces] == ["", ""]
@@ -313,7 +313,7 @@ def test_a_command_cannot_begin_with_an_option_of_gpq(gpq: Gpq, made: Made, word
 def stays(gpq: Gpq, *argv: str, **environ: str) -> list[str]:
     """The names that the note of a submission has."""
     said = gpq("submit", "--dry-run", *argv, timeout=120, cwd=None, **environ)
-    lines = [line for line in said.stderr.splitlines() if "behind" in line]
+    lines = [line for line in said.stderr.splitlines() if "not passed on" in line]
     assert len(lines) <= 1, said.stderr
     assert "canary" not in said.stdout + said.stderr
     return sorted(re.findall(r"--env (\w+)", lines[0])) if lines else []
@@ -393,10 +393,10 @@ def test_the_note_on_variables_is_not_mixed_with_json_and_can_be_silenced_for_go
 ) -> None:
     (home / "train.py").write_text("import wandb\n")
     said = gpq("submit", "train.py", "--json", WANDB_API_KEY="canary")
-    assert said.stderr.count("WANDB_API_KEY stays behind") == 1
+    assert said.stderr.count("WANDB_API_KEY is not passed on") == 1
     typed = gpq("submit", "--json", "train.py", WANDB_API_KEY="canary")
     assert json.loads(typed.stdout)["id"] == 5
-    assert "WANDB_API_KEY stays behind" in typed.stderr
+    assert "WANDB_API_KEY is not passed on" in typed.stderr
     config = home / "config.toml"
     config.write_text("note_env = false\n" + config.read_text())
-    assert "behind" not in gpq("submit", "train.py", WANDB_API_KEY="canary").stderr
+    assert "not passed on" not in gpq("submit", "train.py", WANDB_API_KEY="canary").stderr

@@ -76,7 +76,7 @@ def test_why_of_an_ended_job_says_it_once_and_what_to_do_only_where_something_we
 
 
 def test_while_the_first_contact_is_under_way_no_sentence_calls_the_server_silent() -> None:
-    """Of a job that waits, one that runs there, one whose checkpoint is there, and in the lists; and it ends."""
+    """For a waiting job, a running one, one with its checkpoint there, and in the lists. And it ends."""
     starting = replace(node("a", state=NodeState.UNREACHABLE), reason=NOT_YET, silent_since=100.0, devices=())
     lone = job(3, attempt=1, files=FilesAt(NodeId("a"), proved=True))
     here = snapshot(starting, job(1), running(2, on("a", 0)), lone)

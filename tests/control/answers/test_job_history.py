@@ -1,4 +1,5 @@
-"""The daemon's answers about the past: on simulated jobs that train, over restarts, from older databases, cut at local days."""
+"""The daemon's answers about the past: simulated training jobs, over restarts, from older databases, cut at local
+days."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def ran() -> tuple[MemoryStore, Snapshot, float]:
-    """Two users train on four GPUs until all have ended; a third runs something else."""
+    """Two users train on four GPUs until all jobs have ended. A third user runs something else."""
     programs = [
         program(1.0, spec=spec(user="ana", name="first")),
         program(60.0, spec=spec(user="bo", name="second")),
@@ -197,7 +198,7 @@ def test_the_database_of_the_first_release_has_times_and_no_costs(tmp_path: Path
     ("since", "until", "count", "first"),
     [
         ("2026-03-01 10:30", "2026-03-01 13:00", 3, "2026-03-01 11:00"),
-        ("2026-03-28 10:30", "2026-04-02 10:00", 6, "2026-03-29 00:00"),  # the clock is put forward
+        ("2026-03-28 10:30", "2026-04-02 10:00", 6, "2026-03-29 00:00"),  # the clock goes forward
         ("2026-10-24 10:30", "2026-10-25 10:00", 25, "2026-10-24 11:00"),  # and back: an hour comes twice
         ("2026-01-01 10:00", "2026-06-01 10:00", 23, "2026-01-05 00:00"),
         ("2020-01-15 10:00", "2026-06-01 10:00", 78, "2020-02-01 00:00"),

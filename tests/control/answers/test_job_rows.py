@@ -1,4 +1,5 @@
-"""The rows of a screen: all jobs with GPUs, elements that wait for the same as one, and no more of the others than asked."""
+"""The rows of a screen: all jobs with GPUs, elements that wait for the same thing as one row, and no more others than
+asked."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def waiting(number: int, array: int = 0, index: int = 0) -> Job:
 
 
 def rows(state: Snapshot, most: int) -> tuple[list[tuple[int, int]], int]:
-    """(first id, how many jobs it stands for) of each row, and how many have none."""
+    """(first id, number of jobs) of each row, and how many jobs have no row."""
     shown, hidden = screen(Reader(state, None, 1.0), [state.jobs[name] for name in sorted(state.jobs)], most)
     assert sum(row.alike for row in shown) + hidden == len(state.jobs)
     return [(row.id, row.alike) for row in shown], hidden

@@ -70,7 +70,7 @@ def test_all_conditions_have_to_hold(query: str, found: list[int]) -> None:
     ("query", "told", "hint"),
     [
         ("usr=ana", "jobs have no `usr`", "did you mean user"),
-        ("zzz=1", "jobs have no `zzz`", "there are name"),
+        ("zzz=1", "jobs have no `zzz`", "jobs have name"),
         ("sort=-godput", "jobs have no `godput`", "did you mean goodput"),
         ("state=runing", "unknown state `runing`", "use one of pending"),
         ("user>a", "user is text", "user~a"),
@@ -78,7 +78,7 @@ def test_all_conditions_have_to_hold(query: str, found: list[int]) -> None:
         ("goodput>much", "cannot be compared with", "goodput>1"),
         ("age>2", "cannot be compared", "age>2h"),
         ("gpus>2h", "cannot be compared", "gpus>1"),
-        ("limit=0", "no number of jobs", "limit=10"),
+        ("limit=0", "not a number of jobs", "limit=10"),
         ("limit>3", "jobs have no `limit`", ""),
         ("user=", "has no value", "e.g."),
         ("=ana", "is not a condition", "e.g."),

@@ -1,4 +1,4 @@
-"""One submission becomes an array: what each of its jobs runs, and how they are named together."""
+"""One submission becomes an array: what each of its jobs runs, and how they are named."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.builders import black_box
 
 
 def queue(*specs: JobSpec | ArrayMessage) -> Snapshot:
-    """Submitted one after the other; arrays of `echo {index} {lr}`."""
+    """Submitted one after the other: arrays of `echo {index} {lr}`."""
     state = Snapshot()
     for one in specs:
         made = [one] if isinstance(one, JobSpec) else list(elements(ECHO, one, JobId(state.next_id)))
@@ -76,7 +76,7 @@ def test_variables_of_the_shell_stay_as_they_are() -> None:
     [
         (ArrayMessage([]), "invalid array of 0 jobs"),
         (ArrayMessage(list(range(10_001))), "invalid array of 10001 jobs"),
-        (ArrayMessage([1, 1]), "each once"),
+        (ArrayMessage([1, 1]), "must be different"),
         (ArrayMessage([-1]), "from 0"),
         (ArrayMessage([1], limit=-1), "%-1"),
         (ArrayMessage([0, 1], [{"a": "1"}]), "2 indices with 1 sets"),
@@ -113,7 +113,7 @@ def test_jobs_of_an_array_that_ended_are_still_of_it() -> None:
     past.commit([], live, [ended])
     assert resolve(["1"], live, past) == [2, 3, 4]
     assert resolve(["1_0"], live, past) == [2]
-    # Submitted again it is a job of its own.
+    # A job that is submitted again stands alone.
     [again], _ = changes(live, [JobId(2)], [ended], requeue, 9.0, "ana")
     assert again.spec.seat is None  # type: ignore[union-attr]
 

@@ -1,4 +1,4 @@
-"""`--after`: which jobs are meant, what is to be waited for, and what is refused."""
+"""`--after`: which jobs are meant, what to wait for, and what is refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_words_name_jobs_and_how_they_are_to_end() -> None:
         (["1:"], UsageError, "no such condition"),
         ([":ok"], UsageError, "no such condition"),
         ([""], UsageError, "no such condition"),
-        (["all"], UsageError, "which ones"),
+        (["all"], UsageError, "cannot be `all`"),
         (["1:ok", "1:any"], UsageError, "twice"),
         (["9"], NotFound, "no job 9"),
         (["nobody:any"], NotFound, "no job is named"),

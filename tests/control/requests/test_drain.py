@@ -1,4 +1,4 @@
-"""What drain and undrain ask of the loop: idempotent, and nothing for a node that there is not."""
+"""What drain and undrain ask of the loop: idempotent, and nothing for a server that does not exist."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ def test_the_row_of_a_node_tells_state_and_reason() -> None:
     rows = Reader(here, None, 0.0).nodes()
     assert [(row.state, row.reason, row.drained) for row in rows] == [
         ("drained", "repair", True),
-        ("unreachable", "cut; drained: moving", True),
+        ("unreachable", "cut, drained: moving", True),
     ]

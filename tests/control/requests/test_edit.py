@@ -1,4 +1,4 @@
-"""`gpq edit`: what may change of a job in which state, and what is said of it."""
+"""`gpq edit`: what may change in which state, and what gpq says about it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def asked(job: Job, after: Sequence[Dependency] | None = None, **request: Any) -
 def test_name_priority_and_limits_change_in_every_state(job: Job) -> None:
     event = asked(job, changes={"name": "new", "priority": 5, "time_limit": 60.0, "retries": 2}, tags=["x"])
     assert isinstance(event, Edited)
-    assert event.said == "tags none -> x; name none -> new; priority 0 -> 5; retries 0 -> 2; time limit none -> 60 s"
+    assert event.said == "tags none -> x, name none -> new, priority 0 -> 5, retries 0 -> 2, time limit none -> 60 s"
     assert event.spec == replace(job.spec, name="new", priority=5, time_limit=60.0, retries=2, tags=("x",))
 
 
@@ -53,8 +53,8 @@ def test_name_priority_and_limits_change_in_every_state(job: Job) -> None:
         (RIGID, {"min_gpus": 2, "max_gpus": 2}, "cannot be resized"),
         (YOUNG, {"max_gpus": 2}, "has not declared itself"),
         (ELASTIC, {"begin": 100.0}, "--begin only takes effect when a job starts"),
-        (ELASTIC, {"gpu_type": "A100"}, "--gpu-type counts"),
-        (RIGID, {"min_gpu_memory_mib": 10}, "--min-gpu-memory counts"),
+        (ELASTIC, {"gpu_type": "A100"}, "--gpu-type only takes effect"),
+        (RIGID, {"min_gpu_memory_mib": 10}, "--min-gpu-memory only takes effect"),
         (replace(PENDING, wish=DesiredState.CANCEL), {"priority": 1}, "is being cancelled"),
         (PENDING, {"min_gpus": 9, "max_gpus": 9}, "there are fewer than 9 GPUs|no server has 9"),
     ],
@@ -92,7 +92,7 @@ def test_a_held_job_may_change_in_everything() -> None:
         ({"changes": {"notify_on": ["end"]}}, "job 1 notifies nobody"),
         ({"changes": {"notify_on": ["never"], "notify": ["slack"]}}, "`never` is nothing to be notified of"),
         ({"changes": {"notify": ["nobody-here"]}}, "no target `nobody-here`"),
-        ({"changes": {"notify": ["json://x/secret"]}}, "a URL or the like is no name"),
+        ({"changes": {"notify": ["json://x/secret"]}}, "a URL is not the name of a target"),
         ({"changes": {"notify": "slack"}}, "Expected `array | null`"),
         ({"array_limit": -1}, "--array-limit -1"),
     ],
@@ -159,7 +159,7 @@ def test_whom_it_tells_changes_in_every_state(job: Job) -> None:
     event = asked(job, changes={"notify": ["slack", "mailto:ana@lab.example"]})
     assert isinstance(event, Edited)
     assert (event.spec.notify, event.spec.notify_on) == (("slack", "mailto:ana@lab.example"), ("fail",))
-    assert event.said == "notify none -> slack,mailto:ana@lab.example; notify on none -> fail"
+    assert event.said == "notify none -> slack,mailto:ana@lab.example, notify on none -> fail"
     told = replace(job, spec=event.spec)
     less = asked(told, changes={"notify_on": ["start", "end"]})
     assert isinstance(less, Edited)
@@ -188,7 +188,7 @@ NOT_RESIZED = [
         "`gpq hold 1`, then edit and release it",
         ("cancel", "wait"),
     ),
-    (RIGID, "`gpq cancel 1` and submit it so", ("wait",)),
+    (RIGID, "`gpq cancel 1` and submit it again", ("wait",)),
     (
         builders.running(1, on("a", 0), spec_=spec(level=Level.SIGNAL, up_to=1), declared=False),
         "`gpq hold 1`, then edit and release it",
@@ -202,12 +202,12 @@ NOT_RESIZED = [
 def test_a_refusal_names_the_way_that_works_for_this_kind_of_job(
     job: Job, way: str, never: tuple[str, ...], state: JobState
 ) -> None:
-    """Of the number of GPUs, and of what counts at a start only."""
+    """For the number of GPUs, and for options that only take effect when a job starts."""
     for changes in ({"min_gpus": 2, "max_gpus": 2}, {"begin": 100.0}, {"gpu_type": "A100"}):
         with pytest.raises(Refused) as caught:
             asked(replace(job, state=state), changes=changes)
         hint = caught.value.hint
-        assert (way in hint) or (job is YOUNG and "wait until" in hint and "`gpq hold 1`" in hint)
+        assert (way in hint) or (job is YOUNG and "wait for its first steps" in hint and "`gpq hold 1`" in hint)
         assert not any(word in hint for word in never), hint
 
 

@@ -1,4 +1,4 @@
-"""Requests -> events or refusals, on snapshots: what may be asked of a job in which state."""
+"""Requests -> events or refusals, on snapshots: which request a job accepts in which state."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HELD = queued(1, SIGNAL, state=JobState.HELD, wish=DesiredState.HOLD)
         (hold, running(1, SIGNAL), HoldAsked),
         (hold, running(1, spec(), profile=DECLARING), HoldAsked),
         (hold, running(1, spec()), "has not declared itself"),
-        (hold, running(1, black_box()), "cannot be stopped"),
+        (hold, running(1, black_box()), "cannot stop and restart"),
         (hold, HELD, str),
         (hold, running(1, SIGNAL, wish=DesiredState.HOLD), str),
         (hold, queued(1, SIGNAL, wish=DesiredState.CANCEL), "being cancelled"),
@@ -62,7 +62,7 @@ HELD = queued(1, SIGNAL, state=JobState.HELD, wish=DesiredState.HOLD)
         (requeue, HELD, RequeueAsked),
         (requeue, queued(1, SIGNAL), str),
         (requeue, running(1, SIGNAL, wish=DesiredState.REQUEUE), str),
-        (requeue, running(1, black_box()), "cannot be stopped"),
+        (requeue, running(1, black_box()), "cannot stop and restart"),
         (requeue, running(1, SIGNAL, wish=DesiredState.CANCEL), "being cancelled"),
     ],
 )
@@ -123,7 +123,7 @@ def test_a_rigid_script_that_keeps_checkpoints_may_be_stopped_and_started_again(
         (black_box(5), True),  # no single server has them
         (spec(gpus=6, up_to=6), False),  # a script may span servers
         (spec(gpus=7, up_to=9), True),
-        (spec(gpus=1, up_to=900), False),  # the upper end is a wish
+        (spec(gpus=1, up_to=900), False),  # the upper end is only a wish
         (black_box(1, gpu_type="a100"), False),
         (black_box(3, gpu_type="v100"), True),
         (black_box(1, min_gpu_memory_mib=50_000), True),
@@ -136,7 +136,7 @@ def test_a_job_that_no_waiting_would_place_is_refused_naming_what_there_is(of: J
         return
     with pytest.raises(Refused) as refusal:
         fits(state, of, ["a", "b"])
-    assert refusal.value.hint == "there is: a: 4 x A100 (40000 MiB); b: 2 x V100 (40000 MiB)"
+    assert refusal.value.hint == "a has 4 x A100 (40000 MiB), b has 2 x V100 (40000 MiB)"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_spec_survives_the_way_there_and_back() -> None:
     ],
 )  # fmt: skip
 def test_attributes_that_no_process_can_have_are_refused(wrong: AttributesMessage) -> None:
-    with pytest.raises(UsageError, match="cannot be"):
+    with pytest.raises(UsageError, match="invalid"):
         submission.spec_of(SpecMessage(["true"], "/tmp", "black-box", attributes=wrong), "ana", 1000, 60.0)
 
 
@@ -185,7 +185,7 @@ def test_jobs_that_need_the_same_have_one_environment_and_others_another() -> No
     script = SpecMessage(["a.py"], "/tmp", "script", python="/py", modules=["torch"], env={"PATH": "/bin", "LR": "1"})
     same = [
         structs.replace(script, argv=["b.py", "--x"], name="b", min_gpus=4),
-        structs.replace(script, env={"PATH": "/bin", "LR": "2"}),  # by which no module is found
+        structs.replace(script, env={"PATH": "/bin", "LR": "2"}),  # which find no module
     ]
     others = [
         structs.replace(script, **changed)
@@ -257,7 +257,7 @@ def test_a_single_one_of_several_is_the_newest() -> None:
         ("10", NotFound, "there is no job 10"),
         ("@~20", NotFound, "no such job"),
         ("0", NotFound, "there is no job 0"),
-        ("8-7", UsageError, "upwards"),
+        ("8-7", UsageError, "range end is below its start"),
         ("1-999999999", UsageError, "at most"),
         ("", UsageError, "names no job"),
         ("a b", UsageError, "names no job"),
@@ -303,9 +303,9 @@ def test_what_gpq_check_found_goes_along_both_ways() -> None:
     ],
 )
 def test_what_it_cannot_have_found_is_refused(proof: ProofMessage) -> None:
-    with pytest.raises(UsageError, match="what gpq check found"):
+    with pytest.raises(UsageError, match="invalid result of gpq check"):
         submission.spec_of(structs.replace(SCRIPT, proof=proof), "ana", 1000, 60.0)
-    with pytest.raises(UsageError, match="what gpq check found"):
+    with pytest.raises(UsageError, match="invalid result of gpq check"):
         submission.spec_of(structs.replace(SCRIPT, level="black-box"), "ana", 1000, 60.0)
 
 

@@ -44,7 +44,7 @@ def test_one_gpu_is_reserved_once_at_a_time() -> None:
     [first], _ = reserve(HERE, "a", ["0"], "bo", 50.0, 100.0, 7.0, "ada")
     here = fold(HERE, [first]).snapshot
     for gpus in (["0"], ["1", "0"], []):
-        with pytest.raises(Refused, match="reserved then already: for bo, reservation 1"):
+        with pytest.raises(Refused, match=r"is already reserved at that time for bo \(reservation 1\)"):
             reserve(here, "a", gpus, "ana", 99.0, 200.0, 8.0, "ada")
     assert reserve(here, "a", ["1"], "ana", 99.0, 200.0, 8.0, "ada")[0]
     [second], _ = reserve(here, "a", ["0"], "ana", 100.0, 200.0, 8.0, "ada")

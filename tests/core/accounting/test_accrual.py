@@ -1,4 +1,4 @@
-"""Accounts against hand-computed lives of jobs: waits, worth, what restarts cost, what failed, fairness at the end."""
+"""Accounts against hand-computed lives of jobs: waits, worth, cost of restarts, failures, and fairness at the end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def exited(at: float, attempt: int = 1, **how: object) -> facts.Exited:
 
 
 def knows(state: Snapshot, base_steps: float, **more: object) -> Snapshot:
-    """With what its reports have told so far."""
+    """With what its reports have said until now."""
     job = state.jobs[ONE]
     profile = replace(KNOWN, progress=Progress(0, 10, 0, 0, base_steps, 0.5), **more)  # type: ignore[arg-type]
     return replace(state, jobs={ONE: replace(job, profile=profile)})
@@ -123,7 +123,7 @@ def test_worth_is_useful_work_over_the_best_goodput_per_gpu_and_work_done_twice_
     assert folded.journal[-1].tally == AttemptAccount(None, pytest.approx(worth))  # type: ignore[union-attr]
     account = folded.snapshot.jobs[ONE].account
     assert (account.worth, account.peak) == (pytest.approx(worth), 100.0)
-    # It goes on from a checkpoint of step 80 and gets to 90: nothing new. Then to 150: 50 new ones.
+    # It resumes from a checkpoint of step 80 and gets to 90: nothing new. Then to 150: 50 new steps.
     state = knows(fold(folded.snapshot, [launch(1001.0, 2)]).snapshot, 90.0)
     state = fold(state, [exited(1100.0, 2, stopped=True)]).snapshot
     assert state.jobs[ONE].account.worth == pytest.approx(worth)
@@ -169,7 +169,7 @@ def test_spans_of_a_restart_lie_in_the_attempt_and_apart(
 
 
 def test_fairness_at_the_end_is_the_time_taken_over_the_time_alone_on_the_mean_share() -> None:
-    """Two users share four GPUs: each is entitled to two. The job has two all its life, so rho is about 1."""
+    """Two users share four GPUs, so each has a fair share of two. The job has two all its life, so rho is about 1."""
     choice = fairness.estimates.best_batch(Job(ONE, spec(), 0.0, profile=KNOWN), fairness.Shape(2))
     assert choice is not None
     seconds = DECLARED.dataset_size * 10 / choice.throughput

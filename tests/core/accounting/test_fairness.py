@@ -1,4 +1,4 @@
-"""Shares go to users first, are measured on shapes that exist, and an unknown length stays unknown."""
+"""Shares go to users first and are measured on existing shapes. An unknown length stays unknown."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_job_at_its_fair_share_has_speedup_one_and_is_finished_as_if_alone() -
 
 
 def test_a_share_that_spans_nodes_is_measured_on_as_many_nodes() -> None:
-    slow = replace(PARAMS, alpha_n=0.06)  # crossing nodes is dear
+    slow = replace(PARAMS, alpha_n=0.06)  # crossing servers is expensive
     known = profile()
     across = tuple(
         ProfileRow(2, 8, m, float(gp.grad_time(slow, m)), float(gp.step_time(slow, 2, 8, m)), 100.0) for m in (16, 64)
@@ -132,7 +132,7 @@ def test_a_waiting_job_has_speedup_zero_and_one_without_an_end_no_rho() -> None:
 
 @st.composite
 def crowds(draw: st.DrawFn) -> Snapshot:
-    """A job that runs and was measured on some sizes, and others that wait or run, of one user or several."""
+    """A job that runs and was measured on some sizes, and other waiting or running jobs, of one user or several."""
     gpus = draw(st.integers(1, 8))
     fewest = draw(st.integers(1, gpus))
     has = draw(st.integers(fewest, gpus))

@@ -1,4 +1,4 @@
-"""Reports against hand-computed windows; sums by user, job, server and day are the same, and are what the jobs themselves say."""
+"""Reports against hand-computed windows. Sums by user, job, server and day agree, and match what the jobs say."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_only_what_lies_in_the_window_counts() -> None:
 
 
 def test_fair_shares_are_equal_parts_of_what_is_held_for_whom_is_there() -> None:
-    """ana: 4 GPUs from 0 to 100; bo waits from 50 and has 4 from 100 to 200; ana has left at 100."""
+    """ana: 4 GPUs from 0 to 100. bo waits from 50 and has 4 from 100 to 200. ana has left at 100."""
     jobs = [record(1, "ana", 0.0, 100.0), record(2, "bo", 50.0, 200.0)]
     spells = [spell(1, 0.0, 100.0, 4), spell(2, 100.0, 200.0, 4)]
     first, second = over_time(
@@ -113,7 +113,8 @@ def test_a_held_job_is_entitled_to_nothing_and_twenty_jobs_are_one_user() -> Non
 
 
 def test_who_waits_for_something_else_than_gpus_is_entitled_to_none_until_then() -> None:
-    """bo's job was submitted at 0, to begin at 60; it waited 10 for GPUs. carl's has waited 25 so far, and has none yet."""
+    """bo's job was submitted at 0, to begin at 60, and waited 10 for GPUs. carl's has waited 25 until now and has none
+    yet."""
     jobs = [
         record(1, "ana", 0.0, 100.0, waited=0.0),
         record(2, "bo", 0.0, 100.0, waited=10.0),
@@ -153,7 +154,7 @@ def test_quantiles() -> None:
 
 
 def life(state: Snapshot, draw: random.Random, number: int, user: str) -> tuple[Snapshot, list[facts.Event]]:
-    """One job from its submission to wherever it gets by NOW, through the rules of the fold."""
+    """One job from its submission to its state at NOW, by the rules of the fold."""
     job, at = JobId(number), draw.uniform(0, 500)
     journal: list[facts.Event] = []
     asked = black_box(user=user, retries=3) if draw.random() < 0.5 else spec(user=user, retries=3)
@@ -236,7 +237,7 @@ def everybody(journal: list[facts.Event]) -> list[tuple[JobId, Record]]:
 
 
 def concluded(event: facts.Event) -> bool:
-    """Is it one that the fold adds by itself?"""
+    """Does the fold add it on its own?"""
     return isinstance(event, (facts.Stopped, facts.Succeeded, facts.Failed, facts.TimeLimitReached)) or (
         isinstance(event, facts.Cancelled) and event.tally is not None
     )
@@ -247,7 +248,7 @@ def assert_adds_up(rows: object, total: Figures, by: str) -> None:
     for name in ("held", "known", "restarting", "failed"):
         assert sum(getattr(each, name) for each in figures) == pytest.approx(getattr(total, name)), (by, name)
     assert sum(each.worth or 0.0 for each in figures) == pytest.approx(total.worth or 0.0)
-    if by != "server":  # whose restarts may span several, and which no job ends on
+    if by != "server":  # whose restarts may span several days, and on which no job ends
         for name in ("waits", "restarts", "rhos"):
             assert sum(getattr(each, name) for each in figures) == getattr(total, name), (by, name)
         assert sum(sum(each.ended.values()) for each in figures) == sum(total.ended.values())

@@ -1,4 +1,4 @@
-"""Each reason that a job can wait for, and what would change it."""
+"""Each reason for which a job can wait, and what would change it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def said(answer: Texts) -> str:
         (job(1, wish=DesiredState.CANCEL), "cancelled"),
         (job(1, state=JobState.HELD), "gpq release 1"),
         (job(1, spec_=black_box(9)), "the largest server has 4"),
-        (job(1, spec_=spec(gpu_type="H100")), "there is: A100 40000 MiB"),
+        (job(1, spec_=spec(gpu_type="H100")), "the servers have: A100 40000 MiB"),
         (job(1, spec_=spec(min_gpu_memory_mib=80_000)), "80000 MiB"),
         (job(1, not_before=30.0, exit=Exit(1, note="exit code 1")), "tries again in 30 s"),
-        (job(1, spec_=black_box(2)), "held by job 2 (ana, 3 GPUs)"),
+        (job(1, spec_=black_box(2)), "in use by job 2 (ana, 3 GPUs)"),
     ],
 )
 def test_a_waiting_job_says_what_it_waits_for(waiting: Job, words: str) -> None:
@@ -54,9 +54,9 @@ def test_a_gpu_out_of_use_is_named_with_its_reason() -> None:
 
 def test_without_servers_it_says_so_and_where_to_look() -> None:
     assert "gpq nodes" in said(why(snapshot(job(1))))
-    silent = replace(node("a", state=NodeState.UNREACHABLE), reason="the node agent ended: no core 99 may be used here")
+    silent = replace(node("a", state=NodeState.UNREACHABLE), reason="the agent ended: no core 99 may be used here")
     assert "no server answers" in said(why(snapshot(silent, job(1))))
-    assert "server a does not answer: the node agent ended: no core 99" in said(why(snapshot(silent, job(1))))
+    assert "server a does not answer: the agent ended: no core 99" in said(why(snapshot(silent, job(1))))
     assert "no core 99" in said(why(snapshot(silent, node("b", 1), job(1, spec_=black_box(2)))))
 
 
@@ -64,7 +64,7 @@ def test_what_may_not_be_moved_is_named_as_the_remedy() -> None:
     answer = why(snapshot(node("a", 1), running(2, on("a", 0), spec_=black_box()), job(1)))
     assert any("job 2 ends" in remedy for remedy in answer.remedies)
     two = [running(number, on("a", number - 2), spec_=black_box()) for number in (2, 3)]
-    assert any("jobs 2, 3 end:" in remedy for remedy in why(snapshot(node("a", 2), *two, job(1))).remedies)
+    assert any("jobs 2, 3 end," in remedy for remedy in why(snapshot(node("a", 2), *two, job(1))).remedies)
 
 
 def profiled(number: int) -> Job:
@@ -117,7 +117,9 @@ def test_what_a_job_is_stopped_for_and_what_it_goes_on_with_tell_the_same_ratio(
 def test_free_gpus_on_different_servers_are_told_apart_for_what_needs_one_server() -> None:
     held = [running(2, on("a", 0), spec_=black_box()), running(3, on("b", 0), spec_=black_box())]
     here = snapshot(node("a", 2), node("b", 2), job(1, spec_=black_box(2)), *held)
-    assert "it needs 2 GPUs on one server; 2 of 4 are free: 1 on a, 1 on b" in why(here).reasons
+    assert (
+        "it needs 2 GPUs on one server. 2 of 4 are free, but on different servers: 1 on a, 1 on b" in why(here).reasons
+    )
 
 
 def test_gpus_of_a_drained_server_are_not_said_to_be_shared() -> None:
@@ -147,12 +149,12 @@ def test_who_needs_several_gpus_hears_that_smaller_jobs_do_not_wait_for_it() -> 
 
 
 def test_none_is_worth_more_is_said_of_a_batch_only_where_it_is_so() -> None:
-    """Of the noise scale: with little noise the declared batch is the best there is, with much a larger one would be."""
+    """With little noise the base batch size is the best there is, with much noise a larger one would be."""
     rows = tuple(ProfileRow(1, 1, size, 0.02 + 0.0001 * size, 0.03 + 0.0001 * size, 100.0) for size in (64, 128))
     for scale, best in ((1.0, True), (1e6, False)):
         profile = Profile(declared=DECLARED, rows=rows, noise=Noise(1.0, scale, 100), atomic_batch=64)
         one = running(1, on("a", 0), profile=profile)
-        [line] = [line for line in why(snapshot(node("a", 1), one)).reasons if "total batch" in line]
+        [line] = [line for line in why(snapshot(node("a", 1), one)).reasons if "batch size" in line]
         assert line.startswith("its batch size of 64 is its base batch size, and ")
         assert line.endswith("no other gives more goodput on these GPUs") is best, line
         if not best:
@@ -209,7 +211,9 @@ def test_a_stopping_job_says_how_long_it_has_and_for_what() -> None:
     trains = running(2, on("a", 1), spec_=spec(grace=300.0), **stopping)  # type: ignore[arg-type]
     here = snapshot(node("a"), command, trains, now=100.0)
     assert why(here).reasons == ("gpq asked it to stop 10 s ago (time). It has 10 s from then to end",)
-    assert why(here, 2).reasons == ("gpq asked it to stop 10 s ago (time). It has 300 s from then to save a checkpoint",)
+    assert why(here, 2).reasons == (
+        "gpq asked it to stop 10 s ago (time). It has 300 s from then to save a checkpoint",
+    )
 
 
 def test_jobs_elsewhere_are_not_said_to_hold_what_it_waits_for() -> None:

@@ -1,4 +1,4 @@
-"""When a waiting job may start: bounds that hold in simulated time, and words for what is open."""
+"""When a waiting job may start: limits that hold in simulated time, and words for what is open."""
 
 from __future__ import annotations
 
@@ -66,9 +66,12 @@ def test_what_nobody_knows_stays_open() -> None:
     found = of(snapshot(A, limited(1, 0, 1, limit=None)))
     assert found is not None
     assert found.latest == NEVER
-    assert words(found) == "gpq cannot tell when it may start: job 1 has no time limit (--time) and has not reported its length"
+    assert (
+        words(found)
+        == "gpq cannot tell when it may start: job 1 has no time limit (--time) and has not reported its length"
+    )
     both = of(snapshot(A, limited(1, 0, limit=None), limited(2, 1, limit=None)), 2)
-    assert "jobs 1 and 2 have told neither their length nor" in words(both)
+    assert "jobs 1 and 2 have no time limit (--time) and have not reported" in words(both)
 
 
 def test_a_beginning_that_is_known_is_told_though_the_end_is_not() -> None:
@@ -96,7 +99,7 @@ def test_those_ahead_take_theirs_first() -> None:
     assert both is not None
     assert too_many is not None
     assert (one.latest, both.latest, too_many.latest) == (110.0, 510.0, NEVER)
-    assert "job 50 comes before it" in words(both)
+    assert "job 50 is ahead of it" in words(both)
 
 
 def test_who_can_be_moved_may_give_its_gpus_at_any_moment() -> None:
@@ -112,7 +115,7 @@ def test_why_tells_it() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_bounds_hold_where_nobody_else_comes(seed: int) -> None:
-    """Commands with time limits, first come first served, in simulated time: each starts within what it was told."""
+    """Commands with time limits, first come first served, in simulated time: each starts within its window."""
     random = Random(seed)
     made = []
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""What one GPU more is worth, and to whom: by the same models as the round's."""
+"""What one more GPU is worth, and to whom, by the models of the round."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NODE = node("a", 4)
 
 
 def profile(scale: float) -> Profile:
-    """Measured with 1, 2 and 3 GPUs; `scale`: how much of a GPU more is gained (1 = all)."""
+    """Measured with 1, 2 and 3 GPUs. `scale` is how much of one more GPU is gained (1 = all)."""
     rows = tuple(ProfileRow(1, k, 64, 0.08, 0.1 * k ** (1 - scale), 100.0) for k in (1, 2, 3))
     noise = Noise(1.0, 4000.0, 100)
     return Profile(declared=DECLARED, rows=rows, noise=noise, atomic_batch=64, samples_per_second=640.0)
@@ -82,7 +82,7 @@ def test_who_cannot_be_resized_has_no_bargains() -> None:
 def test_the_batch_is_told_against_the_one_that_was_declared() -> None:
     state = two()
     plain = explain(state, {}, of(state, 1)).reasons
-    assert any("total batch of 128" in line for line in plain)
+    assert any("batch size of 128" in line for line in plain)
     fixed = replace(of(state, 1), profile=replace(profile(0.9), declared=replace(DECLARED, adaptive=False)))
     told = explain(replace(state, jobs={fixed.id: fixed}), {}, fixed).reasons
     assert "its batch size is 128. It lets gpq change its GPUs, but not its batch size" in told

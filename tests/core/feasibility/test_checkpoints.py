@@ -1,4 +1,4 @@
-"""Where a job's newest checkpoint lies, and what follows from that."""
+"""Where a job's newest checkpoint is, and what follows from that."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 
 
 def cluster(job: Job, **storage: str) -> Snapshot:
-    """Three servers of two devices; those named have that storage."""
+    """Three servers with two devices each. The named ones have that storage."""
     nodes = [replace(builders.node(name, 2), storage=storage.get(name, f"own-{name}")) for name in "abc"]
     return builders.snapshot(job, *nodes, now=100.0)
 
@@ -112,13 +112,13 @@ def test_no_policy_starts_from_the_beginning_what_has_a_checkpoint_that_nobody_c
 def test_a_server_that_was_taken_out_is_named() -> None:
     snapshot = cluster(stopped())
     gone = replace(snapshot, nodes={name: node for name, node in snapshot.nodes.items() if name != A})
-    assert "not in the configuration any more" in out_of_reach(gone, gone.jobs[JobId(1)])
+    assert "no longer in the configuration" in out_of_reach(gone, gone.jobs[JobId(1)])
 
 
 def test_progress_is_said_in_one_line() -> None:
-    assert str(Staging("its checkpoint from a", 0, 0, 0.0)) == "looks for its checkpoint from a"
+    assert str(Staging("its checkpoint from a", 0, 0, 0.0)) == "about to copy its checkpoint from a"
     said = Staging("its checkpoint from a", 1_234_000_000, 3_400_000_000, 85e6, "interrupted: b")
-    assert str(said) == "brings its checkpoint from a: 1.23 GB of 3.4 GB, 85 MB/s; interrupted: b"
+    assert str(said) == "copying its checkpoint from a: 1.23 GB of 3.4 GB, 85 MB/s (interrupted: b)"
     assert [size(999), size(999_600), size(2_000_000_000_000)] == ["999 B", "1 MB", "2 TB"]
 
 
@@ -171,7 +171,7 @@ def test_what_was_brought_is_no_part_of_the_measured_restart() -> None:
 
 
 def test_a_large_checkpoint_keeps_a_job_where_it_is_and_a_small_one_does_not() -> None:
-    """It runs on all of `a`, and would gain by going to the larger server."""
+    """It runs on all of `a`, and would gain from moving to the larger server."""
 
     def grows(size: int) -> bool:
         job = builders.running(1, builders.on("a", 0, 1), since=0.0)

@@ -1,4 +1,4 @@
-"""What is said of devices that somebody else uses or that are out of use."""
+"""What gpq says about devices that somebody else uses or that are out of use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that lack what a job needs are not used for it; they are asked, and asked again; nobody is driven out by it."""
+"""gpq does not use servers that lack what a job needs. It asks them, and asks again. Nobody is driven away by that."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from tests.support.explanations import explain
 A, B = NodeId("a"), NodeId("b")
 NEEDS = black_box(environment="e1")
 ELASTIC = spec(environment="e1")
-on_every_policy = pytest.mark.parametrize("name", sorted(set(POLICIES) - {"pollux"}))  # which names nodes by their GPUs
+# which names servers by their GPUs
+on_every_policy = pytest.mark.parametrize("name", sorted(set(POLICIES) - {"pollux"}))
 
 
 def seen(name: NodeId, fit: bool = True, environment: str = "e1", at: float = 0.0) -> facts.EnvironmentSeen:
@@ -106,7 +107,7 @@ def test_an_elastic_job_does_not_grow_onto_a_server_without_it_and_keeps_what_it
     one = here.jobs[JobId(1)]
     assert {shape.nodes for shape in feasible(one, here)} == {1}
     assert Shape(4, 2) in feasible(one, after(here, seen(B)))
-    here = after(here, seen(A, fit=False), seen(B, fit=False))  # a part of it is on a: that proves more
+    here = after(here, seen(A, fit=False), seen(B, fit=False))  # a part of it is on a, which proves more
     decision = next_round(here)
     assert {shape.replicas for shape in feasible(one, here)} == {1, 2}
     assert not any(isinstance(action, Stop) and action.target is None for action in decision.actions)
@@ -161,5 +162,6 @@ def test_why_of_a_job_that_waits_for_gpus_tells_which_servers_are_not_used() -> 
     assert said.headline == "waits for GPUs"
     assert "gpq cannot use server b: no folder /x (seen 0 s ago)" in said.reasons
     assert (
-        explain(replace(here, checks={}), {}, job(1, spec_=replace(NEEDS, setup="make"))).headline == "gpq is running its setup"
+        explain(replace(here, checks={}), {}, job(1, spec_=replace(NEEDS, setup="make"))).headline
+        == "gpq is running its setup"
     )

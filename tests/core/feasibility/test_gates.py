@@ -1,4 +1,4 @@
-"""What a gate does: no policy sees who is behind it, it opens by itself, and `why` says what would open it."""
+"""A gate hides jobs from policies and opens on its own. `why` says what would open it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_it_waits_for_all_of_them() -> None:
 
 
 def test_one_end_opens_the_gate_for_the_next_in_the_same_round() -> None:
-    """A chain goes on from job to job; a job that is held for an unmet end holds those behind it only by waiting."""
+    """A chain continues from job to job. A job that is held for an unmet end holds those behind it only by waiting."""
     state = snapshot(A, running(1, on("a", 0)), behind(2, "1:ok"), behind(3, "2:any"), now=1.0)
     after = decide(state, [ends(1, Failed)], Fifo(), allocate=True).snapshot
     assert [after.jobs[JobId(n)].state for n in (2, 3)] == [JobState.HELD, JobState.PENDING]
@@ -129,7 +129,7 @@ def test_why_names_what_it_waits_for() -> None:
     said = explain(state, {}, state.jobs[JobId(2)])
     assert said.headline == "after job 1:notok"
     assert said.reasons == ("job 1 (train, running) must end without success first",)
-    assert said.remedies == ("`gpq edit 2 --after none` lets it go without them",)
+    assert said.remedies == ("`gpq edit 2 --after none` lets it start without them",)
 
 
 @pytest.mark.parametrize("name", POLICIES)

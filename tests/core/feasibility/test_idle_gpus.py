@@ -1,4 +1,4 @@
-"""GPUs that a job holds and does not use: named, then taken from who can be resized, given back once they are used."""
+"""GPUs that a job holds but does not use: reported, then taken from resizable jobs, and returned when they are used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.explanations import explain
 
 
 def used(*percent: int | None, name: str = "a") -> Node:
-    """A node whose GPUs are in use for so much of the time."""
+    """A server whose GPUs are used for this part of the time."""
     plain = node(name, len(percent))
     return replace(
         plain, devices=tuple(replace(one, utilisation=each) for one, each in zip(plain.devices, percent, strict=True))

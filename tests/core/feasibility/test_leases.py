@@ -1,4 +1,5 @@
-"""Silence ends no job without a lease; with one, the ends that follow are certain, and a poisonous job is held."""
+"""Silence ends no job without a lease. With a lease, the ends that follow are certain, and a job that crashes servers
+is held."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def leased(placement: Placement = HERE, lease: float = 600.0, **more: Any) -> Jo
 
 
 def silent(*jobs: Job, since: float = 100.0, now: float = 140.0) -> Snapshot:
-    """Node a does not answer, node b does."""
+    """Server a does not answer, server b does."""
     state = snapshot(node("a"), node("b"), *jobs, now=now)
     return fold(state, [facts.NodeSilent(now, A, "no answer", since)]).snapshot
 
@@ -102,8 +103,8 @@ def test_whatever_a_fenced_job_says_as_it_leaves_it_has_neither_succeeded_nor_fa
     ("what", "goes_on"),
     [
         (spec(level=Level.SIGNAL), True),  # it checkpoints on a signal
-        (spec(), True),  # it declared itself: it checkpoints
-        (black_box(), False),  # it would begin anew, and nobody said that it may
+        (spec(), True),  # it declared itself, so it checkpoints
+        (black_box(), False),  # it would start from the beginning, and nobody allowed that
         (black_box(requeue_on_lost=600.0), True),
         (black_box(retries=1), True),
         (spec(rigid=True), True),
@@ -133,7 +134,7 @@ def test_a_job_that_takes_its_server_down_each_time_is_held_and_release_forgets_
     assert "3 times in a row" in held[0].why  # type: ignore[union-attr]
     freed = fold(snapshot(job), [facts.ReleaseAsked(0.0, ONE)]).snapshot.jobs[ONE]
     assert (freed.crashes, freed.wish) == (0, DesiredState.RUN)
-    assert lose(replace(job, crashes=2), 7200.0).crashes == 0  # two hours of work are no crash
+    assert lose(replace(job, crashes=2), 7200.0).crashes == 0  # two hours of work are not a crash
 
 
 def test_a_silent_server_makes_its_jobs_unknown_with_an_age_and_they_keep_their_gpus() -> None:
@@ -144,7 +145,7 @@ def test_a_silent_server_makes_its_jobs_unknown_with_an_age_and_they_keep_their_
     assert (str(found), found.requeue_in) == ("unknown for 40 s: server a does not answer", None)
     told = explain(state, None, job)
     assert told.headline == str(found)
-    assert any("not started a second time" in reason for reason in told.reasons)
+    assert any("gpq does not start it again" in reason for reason in told.reasons)
     later = decide(replace(state, now=9e5), [], policy("fifo"), allocate=True)
     assert later.actions == ()
     assert later.snapshot.jobs[ONE].placement == on("a", 0)

@@ -1,4 +1,5 @@
-"""What runs on servers and is not in the database: waited for by its own job, told to the user, in nobody else's way."""
+"""Attempts on servers that the database does not know: their own job waits for them, the user sees them, nobody else is
+affected."""
 
 from __future__ import annotations
 
@@ -44,15 +45,13 @@ def test_why_tells_where_it_runs_and_how_it_is_ended() -> None:
     here = restored(HERE)
     told = explain(here, None, here.jobs[JobId(1)])
     assert told.headline == "server a runs its attempt 1.2, which this daemon's database does not know"
-    assert "`kill 77` on a ends it" in told.remedies[0]
+    assert "`kill 77` on a ends that attempt" in told.remedies[0]
 
 
 def test_the_user_is_told_in_status_in_nodes_and_in_doctor() -> None:
     reader = Reader(restored(HERE), None, 100.0)
     [line] = reader.warnings()
-    assert line.startswith(
-        "server a runs attempt 1.2 (since 60 s, pid 77), which this daemon's database does not know; "
-    )
+    assert line.startswith("server a runs attempt 1.2 (for 60 s, pid 77), which this daemon's database does not know. ")
     views = reader.nodes()
     assert [view.strangers for view in views] == [[line], []]
     assert line in lines(NodeList(views), 0)[1]

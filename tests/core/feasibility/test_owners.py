@@ -1,4 +1,4 @@
-"""Somebody's server: gpq leaves it while its owner is there, and what could not leave never starts there."""
+"""A server with an owner: gpq leaves it while the owner is there, and jobs that could not leave never start there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIGNAL = spec(level=Level.SIGNAL, up_to=1, user="ben")
 
 
 def used_by(user: str, *, beside: bool = False, at: Node = DESK) -> Node:
-    """Somebody has a process on its first GPU; `beside` a job of ours."""
+    """Somebody has a process on its first GPU, `beside` a job of ours or not."""
     state = DeviceState.OK if beside else DeviceState.FOREIGN
     theirs = replace(
         at.devices[0], state=state, reason=f"used by {user}", processes=(DeviceProcess(7, user, "python"),)
@@ -57,7 +57,7 @@ def starts(decision: Decision) -> dict[int, str]:
         (replace(used_by("ana"), owner=""), ""),
         (replace(DESK, yields=("ana",)), "asked for it with `gpq yield`"),
         (replace(DESK, yields=("ben",)), ""),
-        # A look that saw her once, and may have been a blip.
+        # A report that saw her once, which may have been a short blip.
         (replace(DESK, devices=(replace(used_by("ana").devices[0], state=DeviceState.OK, reason=""),)), ""),
         # Our own job under her name.
         (
@@ -120,7 +120,7 @@ def test_a_script_that_has_not_declared_itself_begins_anew_elsewhere_once_its_gr
     assert stops(decided(state)) == []
     assert next_round(state) == 130.0
     assert stops(decided(replace(state, now=130.0))) == [1]
-    # What runs there from before it had an owner, and can never leave, runs to its end.
+    # A job from before the server had an owner, which can never leave, runs to its end.
     old = running(1, on("desk", 0), spec_=black_box(user="ben", grace=30.0))
     kept = fold(snapshot(DESK, LAB, old, now=100.0), [NodeSeen(100.0, used_by("ana"))]).snapshot
     assert stops(decided(replace(kept, now=1000.0))) == []
@@ -144,9 +144,9 @@ def test_silence_and_a_new_daemon_undo_nothing() -> None:
 def test_it_is_said_whose_server_it_is() -> None:
     state = replace(fold(snapshot(DESK), [NodeSeen(0.0, used_by("ana"))]).snapshot, now=90.0)
     [held] = state.reservations.values()
-    assert reservation_line(state, held) == "server desk is ana's, who uses GPU 0, for 90 s now"
+    assert reservation_line(state, held) == "server desk belongs to ana, who uses GPU 0 (for 90 s)"
 
 
 def test_policies_see_no_owner() -> None:
-    """The rule is in what a job may use, so none of them has to know it."""
+    """The rule is part of what a job may use, so no policy has to know it."""
     assert Fifo().allocate(snapshot(DESK, job(1, spec_=black_box(user="ben")))) == {}

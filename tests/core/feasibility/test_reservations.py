@@ -1,4 +1,5 @@
-"""Reserved GPUs: nobody else is there when the time comes, under every policy, and nobody is kept out longer than that."""
+"""Reserved GPUs: nobody else is there when the time comes, under every policy, and they are not kept free for
+longer."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def test_it_is_kept_until_it_is_undone_over_or_its_node_removed() -> None:
     assert dict(here.reservations) == {1: HELD}
     assert here.next_reservation == 2
     gone = fold(here, [facts.NodeUnreserved(1.0, 1)]).snapshot
-    assert (dict(gone.reservations), gone.next_reservation) == ({}, 2)  # numbers are not used again
+    assert (dict(gone.reservations), gone.next_reservation) == ({}, 2)  # numbers are not reused
     assert not fold(here, [facts.NodeRemoved(1.0, A)]).snapshot.reservations
     assert not current(replace(here, now=END), END)
     later = fold(replace(here, now=END), [facts.NodeReserved(END, replace(HELD, id=2, end=END + 9))]).snapshot
@@ -143,7 +144,7 @@ def test_why_names_it_and_the_way_back() -> None:
     busy: list[Job] = [running(2, on("a", 1), spec_=black_box())]
     beside = explain(at(START, node("a", 2), waits, *busy), None, waits)
     assert beside.headline == "waits for GPUs"
-    assert "it needs 1 GPU; 0 of 2 are free" in beside.reasons
+    assert "it needs 1 GPU, and 0 of 2 are free" in beside.reasons
     assert any("reserved for bo" in line for line in beside.reasons)
     soon = explain(at(START - 1800.0, node("a", 1), waits), None, waits)
     assert "GPU 0 of a is reserved for bo in 30 m, for 2 h (reservation 1)" in soon.reasons

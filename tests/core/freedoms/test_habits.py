@@ -1,4 +1,5 @@
-"""What a loop does is kept, one of a code, takes what it takes for good, and is lent to the next job of the program."""
+"""What a loop does is kept once for each code, takes its freedoms permanently, and is lent to the next job of the
+program."""
 
 from __future__ import annotations
 
@@ -159,7 +160,7 @@ def test_a_stop_that_its_user_asked_for_says_what_is_lost_by_it() -> None:
 
 
 def with_two_jobs() -> Snapshot:
-    """The first has shown a habit; the second has just declared itself."""
+    """The first has shown a habit. The second has just declared itself."""
     here = snapshot(running(1, on("a", 0), declared=False), running(2, on("a", 1), declared=False), node("a"))
     here = report(here, 1, 1, declared=DECLARES, habits=(SAM,))
     return report(here, 2, 1, declared=DECLARES)
@@ -227,7 +228,8 @@ def strict(habit: Habit, **more: object) -> Profile:
 def test_why_says_of_a_running_job_that_it_is_not_moved_and_what_would_give_that_back() -> None:
     reasons, remedies = told(snapshot(node("a"), running(1, on("a", 0), profile=strict(OWN_EPOCHS))))
     assert (
-        "gpq neither resizes nor moves it. It would not resume exactly after a restart, because its own epochs" in reasons
+        "gpq neither resizes nor moves it. It would not resume exactly after a restart, because its own epochs"
+        in reasons
     )
     assert "rigid" not in reasons
     assert "fix for own-epochs (which takes away resize): for epoch in job.epochs(count):" in remedies
@@ -236,9 +238,9 @@ def test_why_says_of_a_running_job_that_it_is_not_moved_and_what_would_give_that
 def test_why_says_for_what_a_job_waits_that_may_not_go_on_with_another_number() -> None:
     waits = job(1, profile=strict(OWN_EPOCHS), attempt=1, last_replicas=3)
     reasons, remedies = told(snapshot(node("a"), running(2, on("a", 0, 1), spec_=spec(rigid=True)), waits))
-    assert "it needs 3 GPUs; 2 of 4 are free" in reasons
+    assert "it needs 3 GPUs, and 2 of 4 are free" in reasons
     assert "it resumes with 3 GPUs or not at all" in reasons
-    assert "`gpq edit 1 --gpus N` lets it go on with another number all the same, though not exactly" in remedies
+    assert "`gpq edit 1 --gpus N` lets it resume with another number anyway, but not exactly" in remedies
     reasons, remedies = told(snapshot(node("a", 2), waits))
     assert "it asks for 3 GPUs" in reasons
     assert "`gpq edit 1 --gpus N`" in remedies
@@ -248,16 +250,16 @@ def test_why_says_why_a_job_gets_no_fewer_gpus_or_no_more_than_it_has() -> None:
     small = replace(DECLARED, max_atomic_batch=32)
     cramped = running(1, on("a", 0), profile=strict(SAM, declared=small, atomic_batch=32))
     reasons, _ = told(snapshot(node("a"), cramped))
-    assert "it moves to 2 GPUs or more once they are free" in reasons
+    assert "it moves to 2 GPUs or more when they are free" in reasons
     assert "gpq splits no step into several micro-batches, because two passes (two-passes)" in reasons
     assert "as many as it may have" not in reasons
     reasons, _ = told(snapshot(node("a", 1), cramped))
-    assert "no number of GPUs that it may have holds its base batch at once: each runs its whole share" in reasons
+    assert "no number of GPUs that it may have can hold its base batch at once. Each GPU runs its" in reasons
     reasons, _ = told(snapshot(node("a"), running(1, on("a", 0, 1), profile=strict(SAM, declared=small))))
-    assert "it gets 2 GPUs at least, which hold its base batch at once" in reasons
+    assert "it gets at least 2 GPUs, which hold its base batch at once" in reasons
     assert "it has the fewest GPUs that it may have (2)" in reasons
     waits = job(1, profile=strict(SAM, declared=small))
-    assert "it needs 2 GPUs; 1 of 2 are free" in told(snapshot(node("a", 2), running(2, on("a", 0)), waits))[0]
+    assert "it needs 2 GPUs, and 1 of 2 are free" in told(snapshot(node("a", 2), running(2, on("a", 0)), waits))[0]
 
 
 def test_why_says_why_the_batch_stays() -> None:
@@ -265,13 +267,13 @@ def test_why_says_why_the_batch_stays() -> None:
     reasons, remedies = told(snapshot(node("a"), running(1, on("a", 0), profile=strict(closure, atomic_batch=64))))
     assert "gpq keeps its base batch size, because a closure (closure)" in reasons
     assert "It lets gpq change its GPUs, but not its batch size" not in reasons
-    assert "no step is split to measure its noise scale" in reasons
+    assert "gpq splits no step to measure its noise scale" in reasons
     assert "fix for closure (which takes away accumulate, split, retune): another optimizer" in remedies
 
 
 def test_a_job_without_habits_is_told_nothing_of_them() -> None:
     reasons, remedies = told(snapshot(node("a"), running(1, on("a", 0))))
-    assert "since" not in reasons
+    assert "because" not in reasons
     assert remedies == ""
 
 

@@ -1,4 +1,4 @@
-"""The best batch: no candidate is better, the limits hold, and what is asked beside changes nothing."""
+"""The best batch: no candidate is better, the limits hold, and other questions change nothing."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_table_equals_single_answers_and_the_formulas(
     table = goodput_table(params, stats, limits, nodes, replicas)
     for i in range(len(replicas)):
         one = best_batch(params, stats, limits, int(nodes[i]), int(replicas[i]))
-        # Not to the last digit: numpy raises to a power otherwise in a long array than in a short one.
+        # Not to the last digit: numpy computes powers in a long array differently from a short one.
         assert astuple(table.choice(i)) == pytest.approx(astuple(one), rel=1e-12)
         if one.goodput:
             direct = gp.goodput(params, stats, limits.base, nodes[i], replicas[i], one.atomic_batch, one.accum_steps)
@@ -95,7 +95,7 @@ def test_the_table_equals_single_answers_and_the_formulas(
 
 def test_one_replica_accumulates_only_what_does_not_fit_at_once() -> None:
     params = gp.ThroughputParams(1.0, 1e-6, 0.0, 0.0, 0.0, 0.0, 1.0)  # a micro-batch takes a second, whatever its size
-    noisy = gp.GradientStats(1e-6, 1e6)  # every batch is efficient: the fastest is best
+    noisy = gp.GradientStats(1e-6, 1e6)  # every batch is efficient, so the fastest is best
     choice = best_batch(params, noisy, BatchLimits(64, 512, 1, 512, True), 1, 1)
     assert (choice.atomic_batch, choice.accum_steps) == (512, 0)
     choice = best_batch(params, noisy, BatchLimits(64, 100, 1, 64, True), 1, 1)

@@ -1,4 +1,4 @@
-"""A memo computes a question once, several together, and forgets the oldest."""
+"""A cache computes a question once, several together, and forgets the oldest."""
 
 from __future__ import annotations
 

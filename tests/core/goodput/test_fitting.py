@@ -1,4 +1,4 @@
-"""The fit: it finds what it is shown, stays sane on little or bad data, and is optimistic about the unseen."""
+"""The fit finds what it is shown, stays sane with little or bad data, and is optimistic about the unseen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows_of(
     seed: int = 0,
     weight: float = 100.0,
 ) -> list[ProfileRow]:
-    """Rows as the model makes them, each time off by a log-normal factor."""
+    """Rows as the model makes them, each time changed by a log-normal factor."""
     rng = np.random.default_rng(seed)
     return [
         ProfileRow(

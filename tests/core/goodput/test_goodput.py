@@ -1,4 +1,4 @@
-"""The goodput model: its identities, its limits, and that the table, the single answer and the formulas agree."""
+"""The goodput model: its identities, its limits, and the agreement of table, single answer and formulas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a noise scale grows is recorded thinly, averaged over jobs, and looked up ahead."""
+"""The growth of a noise scale is recorded thinly, averaged over jobs, and predicted ahead."""
 
 from __future__ import annotations
 

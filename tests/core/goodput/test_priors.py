@@ -1,4 +1,4 @@
-"""What a job measured helps the next one of the same program, and never contradicts what that one measures itself."""
+"""What a job measured helps the next one of the same program, and never contradicts that one's own measurements."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_job_that_ends_leaves_what_it_measured_and_the_next_one_starts_with_it
     assert key == program_of(over.ended[0])
     assert over.snapshot.priors[key] == Prior((row(1, 0.2),), Noise(1.0, 8.0, 640), 1)
     assert before.priors == {}
-    # A job of which nothing was learnt changes nothing.
+    # A job without new knowledge changes nothing.
     assert fold(over.snapshot, [facts.Exited(21.0, JobId(2), 1, NodeId("a"), Exit(1))]).snapshot.priors is (
         over.snapshot.priors
     )

@@ -1,4 +1,4 @@
-"""What a model foresaw is no reason to make it anew; what surprises it is."""
+"""What a model predicted needs no new fit. A surprise does."""
 
 from __future__ import annotations
 

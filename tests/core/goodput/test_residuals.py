@@ -1,4 +1,4 @@
-"""The correction: right where it was measured, silent where nothing is known, smooth between."""
+"""The correction: right at measured shapes, silent where nothing is known, smooth in between."""
 
 from __future__ import annotations
 

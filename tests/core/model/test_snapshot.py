@@ -1,4 +1,4 @@
-"""What the snapshot's nouns say of themselves."""
+"""What the snapshot's types say about themselves."""
 
 from __future__ import annotations
 

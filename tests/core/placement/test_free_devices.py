@@ -1,4 +1,4 @@
-"""The board: own devices first, then idle ones, then the fullest node that still fits."""
+"""The board: own devices first, then idle ones, then the fullest server that still fits."""
 
 from __future__ import annotations
 

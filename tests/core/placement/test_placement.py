@@ -1,4 +1,4 @@
-"""Exactly which GPUs: nothing moves that need not, and nothing is given twice."""
+"""Exactly which GPUs: nothing moves needlessly, and nothing is given twice."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_small_jobs_fill_the_fullest_node_that_fits() -> None:
 
 
 def test_an_odd_number_goes_where_its_pieces_are_free_though_it_must_wait_for_another_to_leave() -> None:
-    """On the empty node it would break the block of four that the larger one needs."""
+    """On the empty server it would break the block of four that the larger one needs."""
     others = running(1, on("a", 0), spec_=black_box()), running(2, on("a", 1, 2))
     before = snapshot(node("a"), node("b"), *others, job(3), job(4))
     placed = place(before, shapes(j1=Shape(1), j3=Shape(3), j4=Shape(2), j2=Shape(1)))
@@ -158,7 +158,7 @@ A = NodeId("a")
 def test_a_placement_that_no_attempt_could_end_on_is_refused_where_it_enters(
     parts: tuple[tuple[NodeId, tuple[DeviceId, ...]], ...],
 ) -> None:
-    """A job on a server that is named twice would wait for a second end of its part there, for good."""
+    """A job on a server that is named twice would wait for ever for a second end of its part there."""
     with pytest.raises(ValueError, match="placement names"):
         Placement(parts)
     with pytest.raises(msgspec.ValidationError, match="placement names"):  # of a damaged database

@@ -1,4 +1,5 @@
-"""--background: whoever is not in the background is decided on as if it were empty; it gets what is left, and leaves at once."""
+"""--background: gpq decides on all other jobs as if there were no background jobs. These get what is left, and leave at
+once."""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ def test_why_says_so() -> None:
     state = snapshot(A, running(1, on("a", 0, 1, 2, 3), spec_=black_box(4)), waits)
     said = explain(state, {}, waits)
     assert said.headline == "waits for GPUs that nobody else wants"
-    assert "`gpq edit 2 --no-background` makes it a job as any other" in said.remedies
+    assert "`gpq edit 2 --no-background` makes it an ordinary job" in said.remedies
     runs = running(2, on("a", 0), spec_=waits.spec)
     assert any("leaves as soon as" in reason for reason in explain(snapshot(A, runs), {}, runs).reasons)
 

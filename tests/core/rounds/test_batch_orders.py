@@ -15,7 +15,7 @@ from gpq.core.state.job_events import apply
 from tests.support.builders import DECLARED, on, running
 
 CONFIG = Config()
-# Half of a step at 64 does not depend on the batch, and the noise is large: larger batches pay.
+# Half of a step at 64 does not depend on the batch, and the noise is large, so larger batches help.
 ROWS = tuple(ProfileRow(1, 1, m, 0.064 + 0.001 * m, 0.064 + 0.001 * m, 100.0) for m in (64, 96))
 
 

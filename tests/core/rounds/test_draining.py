@@ -1,4 +1,4 @@
-"""Drained nodes: nothing new is placed there, what can go on elsewhere leaves, and only `undrain` ends it."""
+"""Drained servers: nothing new starts there, jobs that can resume elsewhere leave, and only `undrain` ends it."""
 
 from __future__ import annotations
 

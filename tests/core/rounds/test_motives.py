@@ -1,4 +1,4 @@
-"""What for a job gets other GPUs: the line names the true cause, whatever it is, and its numbers are those of the placements."""
+"""Why a job gets other GPUs: the line names the true cause, and its numbers are those of the placements."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_an_edit_of_its_own_is_named_whatever_else_goes_on(
     had: int, low: int, up_to: int, gets: int, said: str
 ) -> None:
     mine = train(1, on("a", *range(had)), low=low, up_to=up_to)
-    here = snapshot(node("a", 8), mine, job(2))  # another waits, and gets what is free
+    here = snapshot(node("a", 8), mine, job(2))  # another job waits and gets what is free
     wanted = {2: on("a", 7), **({1: on("a", *range(gets))} if gets else {})}
     assert motive(here, wanted) == said
 
 
 def test_what_it_goes_on_with_after_an_edit_was_asked_for_as_well() -> None:
     here = snapshot(node("a", 4), stopped(1, 1, spec_=spec(gpus=2, up_to=2), stop=StopReason.RESIZE))
-    assert motive(here, {1: on("a", 0, 1)}) == "goes on with 2 GPUs instead of 1: its user asked for 2 GPUs"
+    assert motive(here, {1: on("a", 0, 1)}) == "resumes with 2 GPUs instead of 1: its user asked for 2 GPUs"
 
 
 def test_a_job_that_gives_way_to_an_edit_of_another_says_so() -> None:
@@ -83,12 +83,12 @@ def test_a_job_that_gives_way_to_an_edit_of_another_says_so() -> None:
 @pytest.mark.parametrize(
     ("before", "said"),
     [
-        ({"stop": StopReason.HOLD, "exit": Exit(0, stopped=True)}, "goes on with 2 GPUs after its user held it"),
-        ({"stop": StopReason.REQUEUE, "exit": Exit(0, stopped=True)}, "goes on with 2 GPUs after `gpq requeue`"),
-        ({"stop": StopReason.PREEMPT, "exit": Exit(0, stopped=True)}, "goes on with 2 GPUs"),
-        ({"exit": Exit(1)}, "goes on with 2 GPUs after a failure"),
-        ({"exit": Exit(None, lost=True)}, "goes on with 2 GPUs after it was lost with its server"),
-        ({"exit": Exit(126, unlaunched="port")}, "goes on with 2 GPUs"),
+        ({"stop": StopReason.HOLD, "exit": Exit(0, stopped=True)}, "resumes with 2 GPUs after its user held it"),
+        ({"stop": StopReason.REQUEUE, "exit": Exit(0, stopped=True)}, "resumes with 2 GPUs after `gpq requeue`"),
+        ({"stop": StopReason.PREEMPT, "exit": Exit(0, stopped=True)}, "resumes with 2 GPUs"),
+        ({"exit": Exit(1)}, "resumes with 2 GPUs after a failure"),
+        ({"exit": Exit(None, lost=True)}, "resumes with 2 GPUs after it was lost with its server"),
+        ({"exit": Exit(126, unlaunched="port")}, "resumes with 2 GPUs"),
         ({"exit": Exit(1), "spec_": black_box(2), "profile": Profile()}, "restarts with 2 GPUs after a failure"),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_drained_server_a_reservation_an_owner_and_a_broken_gpu_are_the_cause_
     there_now = replace(node("a", 2), owner="eva", yields=("eva",))
     owners = Reservation(-1, NodeId("a"), 0.0, 1e11, (), "eva", "its owner")
     yielded = replace(here, nodes={**here.nodes, NodeId("a"): there_now}, reservations={-1: owners})
-    assert "server a is eva's, who asked for it with `gpq yield`" in motive(yielded, {2: on("b", 1)})
+    assert "server a belongs to eva, who asked for it with `gpq yield`" in motive(yielded, {2: on("b", 1)})
     assert motive(yielded, {2: on("b", 1)}).startswith("stops and waits for 1 GPU elsewhere: ")
     lost = replace(here.nodes[NodeId("a")].devices[0], state=DeviceState.LOST, reason="it fell off the bus")
     broken = replace(here.nodes[NodeId("a")], devices=(lost, *here.nodes[NodeId("a")].devices[1:]))
@@ -125,9 +125,9 @@ def test_gpus_that_it_did_not_use_are_the_cause_where_they_are() -> None:
 def test_who_gets_them_is_named_not_who_comes_first() -> None:
     grows, waits = train(2, on("a", 3)), job(3)
     here = snapshot(node("a", 4), node("b", 1), train(1, on("a", 0, 1, 2)), grows, waits)
-    wanted = {1: on("a", 0), 2: on("a", 1, 2, 3), 3: on("b", 0)}  # the one that waits gets another server's
+    wanted = {1: on("a", 0), 2: on("a", 1, 2, 3), 3: on("b", 0)}  # the waiting job gets another server's GPUs
     assert motive(here, wanted) == "3 -> 1 GPU: job 2 gains more from them"
-    pushed = {1: on("a", 0), 2: on("a", 1), 3: on("a", 3)}  # the two change places, and it is for the third
+    pushed = {1: on("a", 0), 2: on("a", 1), 3: on("a", 3)}  # the two swap places, for the third one
     assert motive(here, pushed) == "3 -> 1 GPU: job 3 needs room"
     assert motive(here, {1: on("a", 0)}) == "3 -> 1 GPU: the policy goodput keeps them free"
 
@@ -145,7 +145,7 @@ def test_what_a_stop_and_its_launch_changed_begins_at_what_it_had() -> None:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Snapshot:
-    """Jobs on a server or two, some of them edited since, some waiting, some idle, in the background, drained, not declared."""
+    """Jobs on one or two servers: some edited since, waiting, idle, in the background, drained, or undeclared."""
     nodes: list[Node] = [node("a", draw(st.integers(1, 6))), node("b", draw(st.integers(0, 3)))]
     free = [(each, index) for each in nodes for index in range(len(each.devices))]
     jobs: list[Job] = []
@@ -183,7 +183,7 @@ def test_of_any_round_each_motive_agrees_with_what_was_decided(here: Snapshot) -
         gets = wanted.replicas if wanted is not None else 0
         if found := re.match(r"(\d+) -> (\d+) GPU", said):
             assert (int(found[1]), int(found[2])) == (one.replicas, gets), said
-        if found := re.match(r"(?:starts|goes on|starts again) with (\d+) GPU", said):
+        if found := re.match(r"(?:starts|resumes|restarts) with (\d+) GPU", said):
             assert int(found[1]) == gets, said
         if found := re.search(r"stops to free its (\d+) GPU", said):
             assert (int(found[1]), gets) == (one.replicas, 0), said
@@ -203,13 +203,12 @@ def test_of_any_round_each_motive_agrees_with_what_was_decided(here: Snapshot) -
 
 NUMBERS: dict[str, Callable[[Snapshot, Job], int]] = {
     r"runs on (\d+) GPU": lambda here, one: one.replicas,
-    r"it has (\d+) GPUs?, and": lambda here, one: one.replicas,
-    r"exactly what it may have \((\d+)\)": lambda here, one: one.replicas,
-    r"as many as it may have \((\d+)\)": lambda here, one: one.replicas,
+    r"it has (\d+) GPUs?, but": lambda here, one: one.replicas,
+    r"as many GPUs as it may have \((\d+)\)": lambda here, one: one.replicas,
     r"all the GPUs that there are \((\d+)\)": lambda here, one: one.replicas,
-    r"the fewest that it may have \((\d+)\)": lambda here, one: one.replicas,
-    r"and keeps (\d+) GPU": lambda here, one: one.replicas,
-    r"and is to have (\d+) GPU": lambda here, one: one.spec.min_gpus,
+    r"the fewest GPUs that it may have \((\d+)\)": lambda here, one: one.replicas,
+    r"so it keeps only (\d+) GPU": lambda here, one: one.replicas,
+    r"so gpq reduces it to (\d+) GPU": lambda here, one: one.spec.min_gpus,
     r"^it needs (\d+) GPU": lambda here, one: one.spec.min_gpus,
 }
 
@@ -229,9 +228,9 @@ def test_each_number_in_an_explanation_is_that_of_the_placement(here: Snapshot) 
                     assert int(found[1]) == expected(here, one), line
             if found := re.search(r"(\d+) (?:of \d+ )?(?:is|are) free", line):
                 assert int(found[1]) == len(usable - held), line
-            if found := re.search(r"its user asked for (\d+) GPUs?$", line):
+            if found := re.search(r"its user asked for (\d+) GPUs?(?:\.|$)", line):
                 assert int(found[1]) == one.spec.min_gpus == one.spec.max_gpus
-            if "the fewest that it may have" in line:
+            if "the fewest GPUs that it may have" in line:
                 assert one.spec.min_gpus == one.replicas, line
             if "was not worth a restart" in line:
                 assert not is_fixed(one, here), line
@@ -242,7 +241,7 @@ def test_a_job_that_has_fewer_than_it_may_have_by_now_says_both() -> None:
     mine = train(1, on("a", 0), low=2, up_to=2)
     reasons = explain(snapshot(node("a", 4), mine), None, mine).reasons
     assert not any("fewest" in line for line in reasons)
-    assert any(line.startswith("it has 1 GPU, and its user asked for 2 GPUs") for line in reasons)
+    assert any(line.startswith("it has 1 GPU, but its user asked for 2 GPUs") for line in reasons)
 
 
 def test_a_gpu_that_others_use_is_not_free_for_it() -> None:

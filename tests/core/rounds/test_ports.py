@@ -1,4 +1,4 @@
-"""Master ports: outside the ephemeral range of the server, one attempt each, another one for the next."""
+"""Master ports: outside the ephemeral range of the server, one per attempt, and another one for the next attempt."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_two_daemons_on_one_machine_give_the_same_job_other_ports() -> None:
         ((32_768, 60_999), 20_000, 32_767),
         ((15_000, 64_000), 64_001, 65_535),
         ((20_000, 65_535), 10_000, 19_999),
-        ((1_024, 65_535), 20_000, 32_767),  # none is left: the server has to say which is free
+        ((1_024, 65_535), 20_000, 32_767),  # none is left: the server has to find out which is free
     ],
 )
 def test_ports_lie_outside_what_the_server_gives_to_connections(

@@ -1,4 +1,4 @@
-"""Whose attempt is it that a node has, and what does it mean when one is missing."""
+"""Whose attempt a server has, and what a missing one means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole rounds, in the simulator's world: the house rules hold after every one, and everything ends."""
+"""Whole rounds in the simulator's world: the invariants hold after every round, and everything ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.support.examples import examples
 def simulate(
     world: SimWorld, rule: Policy, until: float = 1e6, interval: float = 60.0
 ) -> tuple[dict[JobId, Job], list[Event]]:
-    """Run to the end; check the house rules after every round. (final jobs, journal)."""
+    """Run to the end and check the invariants after every round. (final jobs, journal)."""
     state, ended, journal = snapshot(interval=interval), {}, []
     while (events := world.wait(next_round(state))) is not None:
         assert world.clock < until, "it does not end"

@@ -1,4 +1,4 @@
-"""Facts become state; stale facts change nothing."""
+"""Facts become state, and stale facts change nothing."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_end_that_is_told_late_ends_the_job_when_it_ended() -> None:
         (5.0, 10.0),
         (99.0, 60.0),
         (0.0, 60.0),
-    ):  # not before its start, nor after now
+    ):  # not before its start, and not after now
         folded = fold(before, [facts.Exited(60.0, JobId(1), 1, A, Exit(7, ended_at=ended_at))])
         [over] = folded.ended
         assert (over.ended_at, over.run_seconds, over.service) == (ended, ended - 10.0, 2 * (ended - 10.0))

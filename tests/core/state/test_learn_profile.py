@@ -1,4 +1,4 @@
-"""Reports become a profile of bounded size in which nothing is lost but detail."""
+"""Reports become a profile of bounded size, which loses only detail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.builders import on, running
 
 
 def grown(count: int, together: int = 1) -> tuple[LossPoint, ...]:
-    """A curve after `count` reports, `together` at a time: the loss is 1 / step."""
+    """A curve after `count` reports, `together` at a time. The loss is 1 / step."""
     points = [LossPoint(10.0 * step, 1.0 / step) for step in range(1, count + 1)]
     curve: tuple[LossPoint, ...] = ()
     for begin in range(0, count, together):
@@ -33,7 +33,7 @@ def test_a_week_of_reports_stays_small_and_keeps_its_form_and_its_mean() -> None
     assert max(point.weight for point in curve) <= 4 * count / MAX_LOSSES, "no part of it is squeezed into one point"
     mean = sum(point.loss * point.weight for point in curve) / count
     assert mean == pytest.approx(sum(1.0 / step for step in range(1, count + 1)) / count, rel=1e-3)
-    for point in curve[1:]:  # half way between where the curve was
+    for point in curve[1:]:  # half way to the previous curve
         assert point.loss == pytest.approx(10.0 / point.base_steps, rel=0.2)
 
 

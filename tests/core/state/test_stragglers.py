@@ -1,4 +1,4 @@
-"""Who makes the others wait, and where everybody is when nobody goes on."""
+"""Which replica makes the others wait, and where everybody is when nobody makes progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOTH = Placement((*on("a", 0, 1, 2).parts, *on("b", 0).parts))
 
 
 def window(*compute: float, steps: int = 20, fetch: float = 0.0) -> tuple[RankTime, ...]:
-    """`fetch`: of the slowest rank."""
+    """`fetch` is that of the slowest rank."""
     slowest = max(compute)
     return tuple(
         RankTime(rank, steps, one, one, slowest, slowest - one, fetch if one == slowest else 0.0)
@@ -82,7 +82,7 @@ ARRIVED = tuple(pulse(rank, "arrived") for rank in range(3))
     ("pulses", "line"),
     [
         ((*ARRIVED, pulse(3, "computing")), "rank 3 on b has not reached the point where the others wait"),
-        ((*ARRIVED[:2], pulse(2, "arrived", 56), pulse(3, "computing")), "ranks 2 on a, 3 on b have not arrived"),
+        ((*ARRIVED[:2], pulse(2, "arrived", 56), pulse(3, "computing")), "ranks 2 on a, 3 on b have not reached"),
         (ARRIVED, "rank 3 on b reported nothing, and the others wait"),
         ((*ARRIVED, pulse(3, "arrived")), "all ranks wait for their network"),
         (tuple(pulse(rank, "computing") for rank in range(4)), "every rank is busy on its own"),
@@ -105,7 +105,9 @@ def test_a_long_step_may_be_long() -> None:
     long = Profile(rows=(ProfileRow(2, 4, 8, grad_time=20.0, step_time=30.0, weight=9.0),))
     mine = running(1, BOTH, profile=long, pulses=(*ARRIVED, pulse(3, "computing")))
     assert hang(mine, 650.0) is None
-    assert hang(mine, 701.0) == Hang(601.0, "no step for 601 s: rank 3 on b has not reached the point where the others wait")
+    assert hang(mine, 701.0) == Hang(
+        601.0, "no step for 601 s: rank 3 on b has not reached the point where the others wait"
+    )
     assert hang(job(1), 701.0) is None
 
 

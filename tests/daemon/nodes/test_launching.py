@@ -43,7 +43,7 @@ def test_another_machine_keeps_limits_that_are_made_from_its_memory_or_for_its_n
     assert there is not None
     assert here is not None
     assert (there["umask"], there["nice"], there["limits"]["nofile"]) == (0o27, 3, [256, 512])
-    assert there["limits"]["as"] == [-1, -1]  # it had none, and that is said
+    assert there["limits"]["as"] == [-1, -1]  # it had none, and the order says so
     assert here["limits"].keys() - there["limits"].keys() == {"memlock", "msgqueue", "nproc", "sigpending"}
     assert here["limits"]["memlock"] == [8, 8]
     assert order(spec(), place(a=1)).attributes is None
@@ -103,7 +103,7 @@ def test_a_single_replica_skips_the_launcher_and_finds_the_same_environment() ->
 def test_the_library_goes_before_the_users_own_path() -> None:
     assert order(spec(env=(("PYTHONPATH", "/mine"),)), place(a=1)).env["PYTHONPATH"] == "/lib/gpq:/mine"
     assert order(spec(), place(a=1)).env["PYTHONPATH"] == "/lib/gpq"
-    noted = spec(env=(("PATH", "/bin"), ("PYTHONPATH", "/lib/gpq:/mine")))  # by such a script: it does not grow
+    noted = spec(env=(("PATH", "/bin"), ("PYTHONPATH", "/lib/gpq:/mine")))  # from such a script: it does not grow
     assert order(noted, place(a=1)).env["PYTHONPATH"] == "/lib/gpq:/mine"
 
 

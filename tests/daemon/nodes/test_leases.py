@@ -1,4 +1,4 @@
-"""When the daemon gives an attempt up: by a clock that nobody sets, and not at once after it was itself away."""
+"""When the daemon gives an attempt up: by a clock that nobody sets, and not right after it was away itself."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Given:
         self.on_forgo()
 
     def pass_(self, seconds: float, step: float = 1.0) -> list[Any]:
-        """Look each `step` seconds: what was told, until something was."""
+        """Look each `step` seconds and return the first reports."""
         until = self.counted + seconds
         while self.counted < until:
             self.counted = min(self.counted + step, until)
@@ -119,7 +119,7 @@ def test_a_node_that_nobody_connects_to_any_more_is_silent_since_the_start() -> 
 
 
 def test_what_is_given_up_may_not_be_started_any_more() -> None:
-    """Its end may wait for the disk while the node is back, and a start that still stands would be said again."""
+    """Its end may wait for the disk while the server is back. A start that still stands would then be repeated."""
     given = Given(leased())
     assert given.pass_(patience(leased()) + 1.0)
     assert given.forgone == {(JobId(1), 1)}
@@ -157,7 +157,7 @@ def test_the_end_of_an_attempt_that_was_given_up_is_told_once_and_kept_before_it
     busy = {"id": "a-0", "index": 0, "kind": "cuda", "type": "A100"}
     alive = info(
         "running", 600.0, devices=["a-0"]
-    )  # its shim was killed, say: it is being ended, and its GPU is not free
+    )  # e.g. its shim was killed: it is being ended, and its GPU is not free
     told, _ = observer.news({(JobId(1), 1): alive}, [busy], state, offsets={}, start_possible=lambda _: False)
     [seen] = [event for event in told if isinstance(event, NodeSeen)]
     assert seen.node.devices[0].state is DeviceState.FOREIGN
@@ -227,7 +227,7 @@ def test_a_daemon_is_refused_by_the_node_of_a_newer_one_and_says_why(tmp_path: P
         worlds[0].start()
         new.nodes_up()
         worlds[1].start()
-        told = "the node agent refuses: a newer daemon has taken over: epoch 2, this one has 1; if its database"
+        told = "the agent refuses: a newer daemon has taken over: epoch 2, this one has 1 (if its database"
         old.until(lambda: told in old.snapshot.nodes[A].reason if A in old.snapshot.nodes else False, "it is refused")
     finally:
         for world in worlds:

@@ -1,4 +1,5 @@
-"""What a node says of its network and of replicas that stand still becomes news once, and not again with every answer."""
+"""A server's report of its network, or of replicas that stand still, becomes news once, and not again with every
+answer."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def seen(hello: Mapping[str, Any], address: str = "", interface: str = "") -> No
     ("ssh", "address", "interface", "found"),
     [
         ("", "", "", ("10.0.0.1", "10.1.0.1", "fd00::1")),
-        ("10.1.0.1", "", "", ("10.1.0.1", "10.0.0.1", "fd00::1")),  # where ssh came, first
+        ("10.1.0.1", "", "", ("10.1.0.1", "10.0.0.1", "fd00::1")),  # the address that ssh reached, first
         ("192.168.9.9", "", "", ("192.168.9.9", "10.0.0.1", "10.1.0.1", "fd00::1")),  # translated on its way
         ("10.0.0.1", "", "ib0", ("10.1.0.1",)),
         ("10.0.0.1", "node-a.lab", "", ("node-a.lab",)),
@@ -76,7 +77,7 @@ def test_replicas_that_stand_still_are_told_once_and_once_that_they_go_on() -> N
     assert event.at - event.ranks[1].since == pytest.approx(STILL + 2)
     assert pulses(observer, job, *(one._replace(age=99.0) for one in still)) == []
     stuck = apply(job, event)
-    # The daemon after this one knows what that one was told.
+    # The next daemon knows what this one reported.
     for watcher in (observer, Observer(NodeSettings(A), Clock())):
         [event] = pulses(watcher, stuck, wire.Pulse(0, 8, "arrived", 0.1), wire.Pulse(1, 8, "computing", 0.1))
         assert isinstance(event, Pulsed)
@@ -103,4 +104,4 @@ def test_an_end_that_is_told_late_is_put_where_it_was_by_its_age_on_the_server()
     assert started.at - started.since == pytest.approx(50.0)
     ahead = told(7051.0, Exited)
     assert ahead.exit.ended_at == ahead.at
-    assert told(None, Exited).exit.ended_at == 0.0  # an agent that does not tell
+    assert told(None, Exited).exit.ended_at == 0.0  # an agent that does not say

@@ -1,4 +1,4 @@
-"""What training processes wrote becomes one event; nothing that they write can hurt the daemon."""
+"""What training processes wrote becomes one event, and nothing in it can hurt the daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon whose node is behind ssh: jobs there outlive the connection, the daemon, and a server that hangs."""
+"""A daemon with a server behind ssh: jobs there outlive the connection, the daemon, and a server that hangs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.sshd import Sshd, clients
 from tests.support.waiting import pid_in, wait_until
 
 UNKNOWN_WITHIN = 15.0  # seconds after a server hangs
-BACK_WITHIN = 5.0  # seconds after it goes on
+BACK_WITHIN = 5.0  # seconds after it continues
 
 COUNT = "echo $$ > pid; i=0; while [ ! -e go ]; do echo line $i; i=$((i+1)); sleep 0.05; done; echo $i > count"
 
@@ -75,13 +75,13 @@ def log(served: Daemon, job: int) -> str:
 
 
 def client(server: Sshd, but: Collection[int] = ()) -> int:
-    """The ssh of the daemon, another one than these. While it is being replaced there may be two, or none."""
+    """The daemon's ssh, if it is another one than these. While it is being replaced there may be two, or none."""
     [ssh] = wait_until(lambda: len(found := set(clients(server.config)) - set(but)) == 1 and found, "one ssh runs")
     return ssh
 
 
 def kill(ssh: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it ended by itself
+    with contextlib.suppress(ProcessLookupError):  # it ended on its own
         os.kill(ssh, signal.SIGKILL)
 
 

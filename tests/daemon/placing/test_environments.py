@@ -1,4 +1,4 @@
-"""A job whose environment is nowhere waits and says why; it starts once a server has it; its setup is run before."""
+"""A job whose environment is nowhere waits and says why. It starts when a server has it. Its setup runs first."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def script(tmp_path: Path) -> str:
 
 
 def test_a_script_runs_where_the_servers_own_interpreter_is(served: Daemon, folder: Path, script: str) -> None:
-    for _ in range(2):  # the first of them would otherwise be given
+    for _ in range(2):  # otherwise the first of them would be given
         job = submit(served, [script], "/tmp", python="/also/not/there")
         assert ended(served, job).state == "completed"
         assert log(served, job).split()[1] == str(folder / "python")
@@ -96,7 +96,7 @@ def test_a_job_whose_folder_is_nowhere_waits_with_the_reason_and_starts_once_it_
     assert row(served, job).state == "pending"
     assert row(served, job).attempt == 0
     missing.mkdir()
-    submit(served, ["true"], missing, "black-box")  # so that the test need not wait for the next look
+    submit(served, ["true"], missing, "black-box")  # so that the test need not wait for the next check
     assert ended(served, job).state == "completed"
     assert log(served, job) == f"{missing}\n"
 

@@ -35,7 +35,7 @@ SIZE = 30_000_000
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Daemon]:
-    """`far` is behind ssh, `near` is not; neither shares anything."""
+    """`far` is behind ssh, `near` is not. They share nothing."""
     with Sshd(tmp_path / "sshd") as server:
         near = f'[nodes.near]\nslots = 1\ncheckpoints = "{tmp_path}/near"\n'
         text = f'policy = "fifo"\ninterval = 2.0\n{near}[nodes.far]\n{server.toml()}'
@@ -80,7 +80,7 @@ def test_a_job_moves_to_a_server_behind_ssh_and_back_and_its_progress_is_shown(s
 
 
 class Servers:
-    """What lies on servers, asked as a node agent is."""
+    """What is on servers, requested in the way the daemon does."""
 
     def __init__(self, **kept: dict[str, list[Any]]) -> None:
         self.kept = kept
@@ -126,7 +126,7 @@ def test_a_bar_is_drawn_where_somebody_watches_and_nowhere_else(monkeypatch: pyt
     job = changed(fixtures.job(4, "starting"), staging=brought)
     monkeypatch.setenv("COLUMNS", "100")
     assert transfer_bar.line(job, 100, "#") == (
-        "job 4 [############            ] brings its checkpoint from a: 500 MB of 1 GB, 80 MB/s"
+        "job 4 [############            ] copying its checkpoint from a: 500 MB of 1 GB, 80 MB/s"
     )
     for screen, drawn in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr("sys.stderr", screen)

@@ -1,4 +1,4 @@
-"""A loop's habit, from the line that a training process writes to what its user reads, through a real daemon and its agent."""
+"""A loop's habit, from the line of a training process to what its user reads, through a real daemon and its agent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.daemon.daemons import Daemon, daemon
 from tests.daemon.placing.test_draining import gpq
 from tests.support.waiting import wait_until
 
-# A library's reports, among them what no library would send. Asked to stop it proves a checkpoint; it never resizes by itself.
+# A library's reports, including some that no library would send. When asked to stop, it proves a checkpoint. It never
+# resizes on its own.
 TRAINING = """\
 import json, os, sys, time
 folder = os.environ["GPQ_RUN_DIR"]

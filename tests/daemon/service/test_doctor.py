@@ -1,4 +1,4 @@
-"""`gpq doctor NODE...` against a real daemon with two nodes: every line is there, what was measured is kept."""
+"""`gpq doctor NODE...` against a real daemon with two servers: every line is there, and the measurements are kept."""
 
 from __future__ import annotations
 

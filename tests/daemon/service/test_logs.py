@@ -1,4 +1,4 @@
-"""What `gpq logs` is told in the moments around the start of an attempt."""
+"""What `gpq logs` gets in the moments around the start of an attempt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ ONE = JobId(1)
 
 
 def look(now: Job, tail: Mapping[str, Any] | None) -> LogChunk:
-    """The answer while the snapshot knows `now` and the journal its first launch; the node has no such attempt: None."""
+    """The answer while the snapshot knows `now` and the journal its first launch. The server has no such attempt:
+    None."""
     store = MemoryStore()
     store.commit([Launched(0.0, ONE, 1, on("a", 0), BatchOrder())], snapshot(now))
 
@@ -56,7 +57,7 @@ def test_a_node_that_has_not_started_the_attempt_yet_has_an_empty_log_and_one_th
 
 
 def test_an_attempt_that_is_over_and_of_which_its_node_knows_nothing_is_its_own_last_piece() -> None:
-    chunk = look(job(1, spec_=black_box(), attempt=1), None)  # queued again: its node refused it
+    chunk = look(job(1, spec_=black_box(), attempt=1), None)  # queued again: its server refused it
     assert (chunk.silent, chunk.ended, chunk.attempts) == ("node a: no attempt 1.1 on this node", True, [1])
 
 
@@ -69,7 +70,7 @@ def test_who_does_not_follow_is_told_of_a_silent_node_as_well() -> None:
 
 
 def reader(tail: Callable[[int, int], Mapping[str, Any]]) -> LogReader:
-    """Of a job that runs; `tail` gets offset and limit."""
+    """Of a running job. `tail` gets offset and limit."""
     store = MemoryStore()
     running = job(1, state=JobState.RUNNING, spec_=black_box(), attempt=1, placement=on("a", 0), launched_at=0.0)
     store.commit([Launched(0.0, ONE, 1, on("a", 0), BatchOrder())], snapshot(running))
@@ -152,4 +153,4 @@ def test_the_command_says_how_much_was_left_out_on_a_line_of_its_own(capfdbinary
     transcript.write(piece(b"head", 4))
     transcript.write(piece(b"end\n", 8 + (3 << 20), 3 << 20))
     said = capfdbinary.readouterr().out
-    assert said == b"head\n--- 3 MiB left out: the log is over its limit (log_limit) ---\nend\n"
+    assert said == b"head\n--- 3 MiB left out: the log exceeded its limit (log_limit) ---\nend\n"

@@ -1,4 +1,4 @@
-"""Every request against a real daemon with a real node: what is answered, and that bad input changes nothing."""
+"""Every request against a real daemon with a real server: the answers, and that bad input changes nothing."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_bad_submission_is_refused_in_one_line_and_changes_nothing(
 def test_a_refusal_for_want_of_gpus_names_what_there_is(served: Daemon) -> None:
     with pytest.raises(Refused) as refusal:
         served.submit("true", min_gpus=100)
-    assert refusal.value.hint == "there is: here: 2 x cpu slot"
+    assert refusal.value.hint == "here has 2 x cpu slot"
 
 
 @pytest.mark.parametrize("request_", [Show("99999"), Why("99999"), Logs("99999")])

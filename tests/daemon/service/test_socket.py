@@ -23,7 +23,7 @@ from tests.daemon.daemons import Daemon, daemon
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """One for all that it has to survive."""
+    """One daemon for everything that it has to survive."""
     with daemon(tmp_path_factory.mktemp("socket") / "home") as running:
         yield running
 
@@ -113,7 +113,7 @@ def test_a_line_without_end_is_cut_off(served: Daemon) -> None:
             for _ in range(MAX_LINE // len(piece) + 64):
                 connection.sendall(piece)
         except OSError:
-            pass  # it hung up while we were still talking
+            pass  # it hung up while we were still writing
     assert served.info().pid
 
 

@@ -1,5 +1,5 @@
-"""What looks at the GPUs cost a program that works there. Standard library only, but for the
-program."""
+"""How much looks at the GPUs slow down a program that works there. Standard library only, except
+for the program."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from gpq_agent.wire import GpuLine
 
 PHASE = 5.0  # seconds with looks, and without
 PHASES = 6
-LOSS = 0.01  # of its products that a process may make less beside looks
+LOSS = 0.01  # share of its products that a program may lose through looks
 
 WORKER = """
 import sys, time
@@ -39,9 +39,9 @@ while True:
 def beside(
     command: List[str], env: Dict[str, str], look_by: Callable[[str], GpuReading] = look
 ) -> GpuLine:
-    """How much less a process gets done while looks are made once a second. `command` prints a line
-    when it works, and then when each of its turns began and ended, and how much it did in a second
-    of it."""
+    """How much less a process does while gpq looks once a second. `command` prints a line when it
+    works. Then it prints for each of its turns when it started and ended, and how much it did per
+    second."""
     parent = os.getpid()
     begin = time.monotonic()
     with tempfile.TemporaryFile() as output:

@@ -7,12 +7,12 @@ from gpq_agent.wire import GpuLine
 
 Facts = Dict[str, Any]
 Judgement = Tuple[bool, str]
-IDLE_MIB = 256  # that an idle GPU may have in use beyond what the driver keeps
+IDLE_MIB = 256  # memory that an idle GPU may use in addition to the driver's own
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 
 def of_facts(facts: Facts, torch: Facts, mps: List[int]) -> List[GpuLine]:
-    """All that looks do not tell. `mps`: pids of servers of MPS on this machine."""
+    """All lines that need no looks. `mps`: pids of MPS servers on this machine."""
     names: Dict[str, Callable[[Facts], Judgement]] = {
         "persistence": _persistence, "idle memory": _idle, "MIG": _slices, "compute mode": _mode,
         "recovery action": _recovery, "ECC": _errors, "remapped rows": _rows,
@@ -28,7 +28,7 @@ def of_facts(facts: Facts, torch: Facts, mps: List[int]) -> List[GpuLine]:
 
 
 def unasked(facts: Facts) -> Optional[GpuLine]:
-    """The line where nothing could be asked, None where something was."""
+    """The line to use if nothing could be asked, None if something was."""
     if "absent" in facts:
         return GpuLine("", "SKIP", facts["absent"])
     if "error" in facts:
@@ -37,7 +37,7 @@ def unasked(facts: Facts) -> Optional[GpuLine]:
 
 
 class Unsupported(Exception):
-    """This GPU or driver has no answer to that."""
+    """This GPU or driver has no answer to this question."""
 
 
 class Faulty(Exception):
@@ -55,7 +55,7 @@ def value(gpu: Facts, name: str) -> Any:
 
 
 def over_gpus(name: str, gpus: List[Facts], judge: Callable[[Facts], Judgement]) -> GpuLine:
-    """One line of all GPUs: FAIL where one fails, SKIP where none has an answer."""
+    """One line for all GPUs: FAIL if one fails, SKIP if none has an answer."""
     texts: Dict[str, List[str]] = {}
     verdicts = set()
     for number, gpu in enumerate(gpus):
@@ -130,7 +130,7 @@ def _errors(gpu: Facts) -> Judgement:
 def _rows(gpu: Facts) -> Judgement:
     corrected, uncorrected, pending, failed = value(gpu, "remapped rows")
     text = "{} remapped{}".format(corrected + uncorrected, ", a reset is needed" if pending else "")
-    return not pending and not failed, text + (", one failed" if failed else "")
+    return not pending and not failed, text + (", one remap failed" if failed else "")
 
 
 def _mps(gpu: Facts, servers: List[int]) -> Judgement:
@@ -152,7 +152,7 @@ def _graphics(gpu: Facts) -> Judgement:
 
 
 def versions(facts: Facts, torch: Facts) -> GpuLine:
-    """The driver must know the CUDA that torch was built for: the same major version, or a later
+    """The driver must know the CUDA that torch was built for: the same major version or a later
     one."""
     driver, cuda = facts["driver"], facts["cuda"]
     if "value" not in driver:
@@ -183,7 +183,7 @@ def versions(facts: Facts, torch: Facts) -> GpuLine:
 
 
 def architectures(facts: Facts, torch: Facts) -> GpuLine:
-    """torch must have kernels of the GPU's generation, or such that the driver can compile for
+    """torch must have kernels of the GPU's generation, or kernels that the driver can compile for
     it."""
     if "error" in torch or not torch.get("architectures"):
         return GpuLine("architectures", "SKIP", str(torch.get("error", "torch reports none")))
@@ -199,8 +199,8 @@ def architectures(facts: Facts, torch: Facts) -> GpuLine:
 
 
 def runs_on(architectures: List[str], major: int, minor: int) -> bool:
-    """sm_86 runs on 8.6 and 8.9, compute_80 on all from 8.0 on. A letter at the end binds to one
-    generation."""
+    """sm_86 runs on 8.6 and 8.9, compute_80 on everything from 8.0. A letter at the end restricts
+    it to one generation."""
     for architecture in architectures:
         kind, _, text = architecture.partition("_")
         digits = "".join(sign for sign in text if sign.isdigit())

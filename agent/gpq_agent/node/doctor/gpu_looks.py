@@ -1,5 +1,5 @@
-"""Ten looks at the GPUs as the agent looks, by NVML and by nvidia-smi, and a process that holds
-memory, which they must name.
+"""Ten looks at the GPUs like those of the agent, by NVML and by nvidia-smi, and a process that
+holds memory, which the looks must show.
 
 `python -m gpq_agent.node.doctor.gpu_looks nvml` (or `smi`) prints one look.
 """
@@ -19,8 +19,8 @@ from gpq_agent.node.host import procs
 from gpq_agent.wire import GpuLine
 
 LOOKS = 10
-SLOW = 3.0  # seconds, of which the slowest look of ten may not take more
-ENOUGH = 20.0  # seconds, after which no further look is begun
+SLOW = 3.0  # seconds that the slowest of ten looks may take
+ENOUGH = 20.0  # seconds after which no further look starts
 LOOK_LIMIT = 12.0
 HELD_MIB = 2048
 SEEN_WITHIN = 2  # looks
@@ -39,7 +39,7 @@ time.sleep(120)
 
 
 class GpuReading(NamedTuple):
-    """One: `error` where it came to nothing, and all else is empty then."""
+    """One look. With an `error` everything else is empty."""
 
     seconds: float
     devices: List[RawGpu] = []
@@ -47,7 +47,7 @@ class GpuReading(NamedTuple):
 
 
 def look(way: str) -> GpuReading:
-    """In a process of its own. `way`: nvml, smi, or any, as the agent would choose."""
+    """Look in a separate process. `way`: nvml, smi, or any, which chooses like the agent."""
     parent = os.getpid()
     begin = time.monotonic()
     try:
@@ -72,7 +72,7 @@ def look(way: str) -> GpuReading:
 
 
 def environment() -> Dict[str, str]:
-    """So that a process of this interpreter finds what this one has found."""
+    """Variables with which a process of this interpreter finds the same modules as this one."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path),
@@ -110,7 +110,7 @@ def ten(name: str, way: str) -> Tuple[GpuLine, GpuReading]:
 
 
 def both() -> List[GpuLine]:
-    """Looks by either way, and whether they see the same. What cannot be asked is skipped."""
+    """Looks in both ways, and whether they agree. A way that is not available is skipped."""
     lines: List[GpuLine] = []
     final_looks: List[GpuReading] = []
     for name, way, missing in (
@@ -133,7 +133,7 @@ def both() -> List[GpuLine]:
 
 
 def same(looks: List[GpuReading]) -> GpuLine:
-    """Of one way each."""
+    """Compare one look of each way."""
     if len(looks) < 2 or not all(observation.devices for observation in looks):
         return GpuLine("same answers", "SKIP", "NVML and nvidia-smi do not both answer here")
     nvml_gpus, smi_gpus = ({gpu.uuid: gpu for gpu in observation.devices} for observation in looks)
@@ -173,8 +173,8 @@ def same(looks: List[GpuReading]) -> GpuLine:
 def holder(
     command: List[str], env: Dict[str, str], uuid: str, look_by: Callable[[str], GpuReading] = look
 ) -> List[GpuLine]:
-    """Two lines: a process that holds 2 GiB is named by the second look, and gone within ten
-    seconds of its kill."""
+    """Two lines: the second look shows a process that holds 2 GiB, and the process is gone within
+    ten seconds of its kill."""
     parent = os.getpid()
     begin = time.monotonic()
     process = subprocess.Popen(
@@ -202,7 +202,7 @@ def holder(
 
 
 def _first_line(process: "subprocess.Popen[bytes]") -> bytes:
-    """b"" where there is none within HOLDER_LIMIT."""
+    """b"" if there is none within HOLDER_LIMIT."""
     assert process.stdout is not None
     return (
         process.stdout.readline()
@@ -218,7 +218,7 @@ def last_words(process: "subprocess.Popen[bytes]") -> str:
 
 
 def _memory(pid: int, uuid: str, observation: GpuReading) -> int:
-    """MiB that this look gives the process on this GPU, -1 where it does not name it."""
+    """MiB of the process on this GPU in this look, -1 if the look does not show it."""
     return max(
         (dict(gpu.processes).get(pid, -1) for gpu in observation.devices if gpu.uuid == uuid),
         default=-1,

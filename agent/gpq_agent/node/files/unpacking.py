@@ -1,4 +1,4 @@
-"""The code of a snapshot, out of its archive."""
+"""Unpacks the code of a snapshot."""
 
 import os
 import shutil
@@ -11,8 +11,8 @@ from gpq_agent.node.spool.trees import BLOCK
 
 
 def unpack(path: str, target: str) -> Generator[None, None, None]:
-    """A tar archive of plain files, folders and links that stay inside, as nobody but us; whole or
-    absent."""
+    """Unpack a tar archive of regular files, folders and links that stay inside, all owned by this
+    user. The result is complete or absent."""
     if os.path.isdir(target):
         return
     temporary = "{}.{}.tmp".format(target, os.getpid())
@@ -38,7 +38,8 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> 
     path = inside(folder, member.name)
     if member.isdir():
         os.makedirs(path, exist_ok=True)
-        os.chmod(path, 0o755)  # whatever the umask: the files are the job's, not the agent's
+        # whatever the umask, because the files are the job's, not the agent's
+        os.chmod(path, 0o755)
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if member.issym():

@@ -1,4 +1,4 @@
-"""Replies to requests: whatever goes wrong with one is told in its own."""
+"""Replies to requests. If a request fails, its own reply says so."""
 
 import sys
 import traceback
@@ -12,7 +12,7 @@ from gpq_agent.node.spool.spool import Spool
 
 Message = Dict[str, Any]
 Handler = Callable[[Message], Message]
-# Not from a daemon that a newer one has followed:
+# Refused if a newer daemon has taken over:
 REIGNING = (
     "watch",
     "prepare",
@@ -28,7 +28,7 @@ REIGNING = (
 
 
 def refusal(number: Any, error: str, hint: str = "", kind: str = "wrong") -> Message:
-    """The reply that says no. `kind`: one of wire.REFUSALS, or TAKEN."""
+    """The reply that refuses. `kind`: one of wire.REFUSALS, or TAKEN."""
     reply = {
         "v": wire.VERSION,
         "id": number,
@@ -41,14 +41,14 @@ def refusal(number: Any, error: str, hint: str = "", kind: str = "wrong") -> Mes
 
 
 class Replies:
-    """Of one agent. `reign`: who may ask for what changes something."""
+    """The replies of one agent. `reign`: which daemon may change something."""
 
     def __init__(self, place: Spool, reign: DaemonEpoch) -> None:
         self.spool = place
         self.reign = reign
 
     def reply(self, message: Message, handler: Handler) -> Message:
-        """Whatever goes wrong with one request is told in its reply; the agent lives on."""
+        """If a request fails, its reply says so, and the agent lives on."""
         number = message.get("id")
         try:
             if message.get("op") in REIGNING:

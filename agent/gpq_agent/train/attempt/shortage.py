@@ -1,4 +1,4 @@
-"""Out of memory: whose choice it was that did not fit, and what the next attempt does instead."""
+"""Out of memory: who chose the size that did not fit, and what the next attempt does instead."""
 
 from typing import NamedTuple
 
@@ -7,16 +7,18 @@ from gpq_agent.train.data.batches import Limits, Step, ceil_div
 
 
 class Shortage(NamedTuple):
-    """`line`: what is so, for the user. `is_ours`: the script alone would not have tried that."""
+    """`line`: the message for the user. `is_ours`: the script alone would not have tried this
+    size."""
 
     line: str
     is_ours: bool
 
 
 def lessen(record: MemoryRecord, step: Step, limits: Limits, *, may_cut: bool) -> Shortage:
-    """Take away from later attempts what did not fit.
+    """Reduce what later attempts may try.
 
-    So each that fails asks for less than the one before. `may_cut`: steps may be made in pieces.
+    Each failing attempt then asks for less than the one before. `may_cut`: steps may be split into
+    micro-batches.
     """
     if step.sampled:
         record.stop_sampling()

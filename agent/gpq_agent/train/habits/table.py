@@ -48,8 +48,7 @@ HABITS: Dict[str, Entry] = {
     ),
     "part-error": Entry(
         IN_PIECES,
-        "the loop fails on a micro-batch ({}), which has few examples, and zero gradients unless "
-        "it is the last one",
+        "the loop fails on a micro-batch ({}), which has few examples and usually zero gradients",
         "make the loop work with few examples and with zero gradients",
     ),
     "closure": Entry(
@@ -109,7 +108,7 @@ HABITS: Dict[str, Entry] = {
         (ACCUMULATE, SPLIT, RESIZE),
         "the loop takes batches with next(), so it counts micro-batches as steps, and counts a "
         "whole epoch after a restart",
-        "loop over the loader: for batch in loader",
+        "use a loop: for batch in loader",
         SUSPECTED,
     ),
     "comm-hook": Entry(
@@ -193,7 +192,7 @@ HABITS: Dict[str, Entry] = {
         (RESIZE,),
         "the loop over the loader is outside job.epochs(), so it starts again at epoch 0 after a "
         "restart",
-        "loop with: for epoch in job.epochs(count)",
+        "use for epoch in job.epochs(count)",
     ),
     "own-loader": Entry(
         ALL,
@@ -221,7 +220,7 @@ def described(habit: Habit) -> wire.Habit:
 
 def table() -> str:
     """The habits in Markdown, for docs/loops.md."""
-    rows = ["| habit | takes away | what gives it back |", "|---|---|---|"]
+    rows = ["| habit | takes away | cure |", "|---|---|---|"]
     for entry in HABITS.values():
         message = entry.message.replace(" ({})", "").replace("{}", "...")
         rows.append("| {} | {} | {} |".format(message, ", ".join(entry.freedoms), entry.cure))

@@ -1,4 +1,4 @@
-"""The arguments of job.loader(): what they say together, and which contradict each other."""
+"""The arguments of job.loader(): what they mean together, and which ones contradict each other."""
 
 import operator
 from typing import Any, Dict, List, NamedTuple, Optional
@@ -16,12 +16,12 @@ class Source(NamedTuple):
     """Where examples come from."""
 
     dataset: Any
-    options: Dict[str, Any]  # of torch's DataLoader
-    may_change: bool  # between attempts, or from one replica to another
+    options: Dict[str, Any]  # options of torch's DataLoader
+    may_change: bool  # between attempts or replicas
 
 
 class Ordering(NamedTuple):
-    """In which order an epoch visits the examples, under the names of job.loader()."""
+    """The order in which an epoch visits examples, under the names of job.loader()."""
 
     shuffle: Optional[bool]
     sampler: Any
@@ -31,11 +31,11 @@ class Ordering(NamedTuple):
 
     @property
     def has_sampler(self) -> bool:
-        """Does the script bring a sampler, or a batch sampler?"""
+        """Does the script have its own sampler or batch sampler?"""
         return self.sampler is not None or self.batch_sampler is not None
 
     def own_order(self, size: int) -> Optional[OwnOrder]:
-        """The script's own order of an epoch over `size` examples, None without one.
+        """The script's own order of an epoch over `size` examples, or None.
 
         Raises GpqTrainError.
         """
@@ -59,7 +59,7 @@ class Ordering(NamedTuple):
 
 
 class BatchSizes(NamedTuple):
-    """How large batches are and may become, in examples, under the names of job.loader()."""
+    """The current and largest batch sizes in examples, under the names of job.loader()."""
 
     batch_size: Optional[int]
     max_batch_size: Optional[int]
@@ -95,14 +95,14 @@ class BatchSizes(NamedTuple):
                 "leave it out, or use sampler= and let gpq make the batches",
             )
         if own_order is not None and batched:
-            # Alone, each of its batches would go through the device at once.
+            # One replica alone would process each of its batches at once.
             local = self.max_local_batch or max(batch, own_order.draw(seed, 0).longest())
             return Limits(batch, batch, local, replicas, True)
         max_total = batch if self.fixed_batch else max_batch or batch
         return Limits(batch, max_total, self.max_local_batch or batch, replicas, self.fixed_batch)
 
     def _batch_of_sampler(self, own_size: Optional[int]) -> int:
-        """With a batch sampler. `own`: the batch size that it says it has."""
+        """With a batch sampler. `own`: the batch size that it states."""
         if self.batch_size is None and own_size is None:
             words = (
                 "job.loader() needs batch_size, because the batch sampler has no "
