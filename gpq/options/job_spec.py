@@ -1,5 +1,5 @@
-"""From the options of `gpq submit` to the SpecMessage that the daemon keeps. Checks all that can be
-checked here."""
+"""From the options of `gpq submit` to the SpecMessage that the daemon keeps. Checks everything that
+can be checked here."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ AS_COMMAND = "to run it as a command, on a fixed number of GPUs: gpq submit -- {
 
 
 def missing(built: SpecMessage) -> list[str]:
-    """A remark about a command that is not to be found on this machine: servers may have it. About
-    gpq's own Python where a script is to run with it and needs what it has not."""
+    """A remark about a command that this machine does not have, although servers may have it. Also
+    one about gpq's own Python, if it would run a script and lacks a module."""
     if built.level == "script":
         return _missing_modules(built)
     word = built.argv[0]
@@ -133,7 +133,7 @@ def _level(texts: SubmitTexts) -> str:
 
 
 def _given(texts: SubmitTexts) -> dict[str, Any]:
-    """The options that fill fields by themselves, by name."""
+    """The options that fill fields directly, by name."""
     return {
         option.name: text
         for option in OPTIONS
@@ -142,7 +142,7 @@ def _given(texts: SubmitTexts) -> dict[str, Any]:
 
 
 def refuse_mismatches(texts: SubmitTexts, level: str) -> None:
-    """Options that mean nothing at this level are mistakes, not wishes."""
+    """Options without a meaning at this level are mistakes."""
     if level == "signal" and not texts.black_box:
         raise UsageError(
             "--preemptible is only for commands that save a checkpoint on a signal",
@@ -179,7 +179,7 @@ def _refuse_options_of_scripts(texts: SubmitTexts) -> None:
 
 
 def gpu_range(texts: SubmitTexts, level: str) -> tuple[int, int, bool]:
-    """(least, most, rigid); most 0 = as many as pay off."""
+    """(least, most, rigid). most 0 = as many as help."""
     low, high = values.gpus(texts.gpus) if texts.gpus else (1, None)
     if level != "script":
         if high is not None:
@@ -215,8 +215,8 @@ def directory(name: str) -> str:
 
 
 def _here() -> str:
-    """The current directory by the name that the shell has for it: what an automounter or a link
-    calls a home is the same on all servers, and what lies behind it may not be."""
+    """The current directory by the shell's name for it. A home has the same name on all servers if
+    an automounter or a link provides it, but its real path may differ."""
     here, name = os.getcwd(), os.environ.get("PWD", "")
     with contextlib.suppress(OSError):
         if os.path.isabs(name) and ".." not in name.split("/") and os.path.samefile(name, here):
@@ -251,6 +251,6 @@ def script(words: list[str], cwd: str) -> str:
 
 
 def default_name(argv: list[str], level: str) -> str:
-    """From the program's file name, with what a name may not have left out."""
+    """From the program's file name, without characters that a name may not have."""
     base = os.path.basename(argv[0])
     return values.as_name(base.removesuffix(".py") if level == "script" else base)

@@ -1,4 +1,4 @@
-"""What was typed after an option of `gpq submit` or `gpq edit` -> the fields of SpecMessage that it
+"""From the text after an option of `gpq submit` or `gpq edit` to the fields of SpecMessage that it
 fills: a reader for each kind of option. Each raises UsageError."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def fields_of(texts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def begin(text: str, option: str) -> float:
-    """Seconds since the epoch; 0 for `now`."""
+    """Seconds since the epoch. 0 for `now`."""
     from datetime import datetime
 
     from gpq.options.parsing.datetimes import moment
@@ -45,7 +45,7 @@ def begin(text: str, option: str) -> float:
 
 
 def targets(names: list[str], option: str) -> list[str]:
-    """Whether a name is one of config.toml, the daemon says."""
+    """The daemon checks whether a name is in config.toml."""
     if outward.NOBODY in names and len(names) > 1:
         raise UsageError(
             f"{option} none cannot be combined with other targets", "remove none, or the others"
@@ -58,7 +58,7 @@ def targets(names: list[str], option: str) -> list[str]:
 
 
 def lease(text: str, option: str) -> float:
-    """Seconds; 0 for `off`."""
+    """Seconds. 0 for `off`."""
     if text == "off":
         return 0.0
     seconds = values.seconds(text, option)
@@ -78,7 +78,7 @@ def resume(text: str, option: str) -> list[str]:
 
 
 def gpu_bounds(text: str, option: str) -> tuple[int, int]:
-    """(least, most); most 0 = as many as pay off."""
+    """(least, most). most 0 = as many as help."""
     low, high = values.gpus(text)
     return low, low if high is None else high
 

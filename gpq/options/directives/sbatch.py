@@ -1,6 +1,6 @@
-"""sbatch's options as gpq's: what means the same is translated, what means nothing here is named,
-and what gpq would do otherwise than Slurm is refused. Knows the options of sbatch 22 to 24; submits
-nothing."""
+"""sbatch's options as gpq's. Options with the same meaning are translated, options without a
+meaning here are named, and options that gpq would treat differently are refused. Knows the options
+of sbatch 22 to 24. Submits nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpq.options.directives import sbatch_sizes
 from gpq.options.parsing import values
 
 NOTHING: Mapping[str, Any] = {}
-Pair = tuple[str, str]  # (name without dashes, value; "" for a flag)
+Pair = tuple[str, str]  # (name without dashes, value or "" for a flag)
 
 SHORT = {
     "A": "account", "a": "array", "b": "begin", "D": "chdir", "M": "clusters", "C": "constraint",
@@ -31,7 +31,7 @@ FLAGS = frozenset({
     "quiet", "reboot", "requeue", "spread-job", "stepmgr", "test-only", "use-min-nodes", "verbose",
     "wait",
 })  # fmt: skip
-# a value only after =
+# a value is only after =
 OPTIONAL = frozenset({"exclusive", "get-user-env", "nice", "no-kill", "propagate"})
 # Without a meaning here: gpq gives a job whole GPUs and the cores and the memory of its server with
 # them.
@@ -76,8 +76,8 @@ EXAMPLES = "use minutes, MM:SS, HH:MM:SS, D-HH or D-HH:MM:SS"
 
 
 def name_of(word: str) -> str:
-    """The long name that a word such as `-J` or `--job-n` means; "" for none, or for what may mean
-    several."""
+    """The long name that a word such as `-J` or `--job-n` means. "" if there is none, or several
+    match."""
     if not word.startswith("--"):
         return SHORT.get(word[1:2], "")
     name = word[2:].partition("=")[0]
@@ -92,8 +92,8 @@ def takes_value(name: str) -> bool:
 
 
 def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
-    """The options in words of sbatch. One that sbatch does not know is handed on as it is written,
-    beginning with a dash. Raises UsageError for a word that is no option, or lacks its value."""
+    """The options in words of sbatch. An option that sbatch does not know is passed on as it is,
+    starting with a dash. Raises UsageError for a word that is not an option, or lacks its value."""
     remaining_words = list(words)
     while remaining_words:
         word = remaining_words.pop(0)
@@ -109,7 +109,7 @@ def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
             yield word.partition("=")[0], value
         elif not takes_value(name):
             yield name, value if word.startswith("--") else ""
-            if not word.startswith("--") and len(word) > 2:  # flags together: -HW
+            if not word.startswith("--") and len(word) > 2:  # combined flags: -HW
                 remaining_words.insert(0, f"-{word[2:]}")
         else:
             short = not word.startswith("--") and len(word) > 2  # -c4
@@ -123,7 +123,7 @@ def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
 
 
 class Translated(msgspec.Struct):
-    """`fields`: of SubmitTexts and of how it is queued, as typed. `unused`: options without a
+    """`fields`: of SubmitTexts and of the way it is queued, as typed. `unused`: options without a
     meaning here. `notes`: lines."""
 
     fields: dict[str, Any] = {}
@@ -139,11 +139,11 @@ def translate(
     shell: bool = True,
     lines: bool = False,
 ) -> Translated:
-    """Of a job of whose SubmitTexts `explicit_fields` have been said otherwise, and count.
-    `shell`: it is run as a command, on a fixed number of GPUs of one server; `lines`: of a script
-    written for Slurm. Raises UsageError."""
+    """The translation for a job. `explicit_fields` of its SubmitTexts were given otherwise, and
+    win. `shell`: it runs as a command, on a fixed number of GPUs of one server. `lines`: of a
+    script written for Slurm. Raises UsageError."""
     translated = Translated()
-    last = dict(pairs)  # of an option that is repeated the last one counts, as for sbatch
+    last = dict(pairs)  # the last one of a repeated option counts, as for sbatch
     for name, value in last.items():
         flag = f"--{name}={value}" if value else f"--{name}"
         if name.startswith("-"):
@@ -166,7 +166,7 @@ def translate(
 
 
 def seconds(text: str, context: str) -> float | None:
-    """Slurm's ways to write a time limit; None for no limit. Raises UsageError."""
+    """Slurm's ways to write a time limit. None for no limit. Raises UsageError."""
     if text.upper() in ("UNLIMITED", "INFINITE", "-1", "0"):
         return None
     days, dash, clock = text.rpartition("-")
@@ -230,7 +230,7 @@ def _dependency(translated: Translated, value: str, context: str) -> None:
 
 
 def _begin(translated: Translated, value: str, context: str) -> None:
-    """`now+1hour` as +1h; what else there is, gpq reads as well, or says that it does not."""
+    """`now+1hour` as +1h. gpq reads other forms itself, or refuses them."""
     later = re.fullmatch(r"now\+(\d{1,9})(second|minute|hour|day|week)?s?", value)
     if later:
         unit = {None: 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}[
@@ -250,8 +250,8 @@ def _begin(translated: Translated, value: str, context: str) -> None:
 
 
 def _export(translated: Translated, value: str, context: str) -> None:
-    """`ALL,A=1,B`: A as it is given, B as it is set here. ALL and NONE change nothing: gpq has a
-    list of its own."""
+    """`ALL,A=1,B`: A as given, B as set here. ALL and NONE change nothing, because gpq has its own
+    list."""
     for part in filter(None, value.split(",")):
         if part in ("ALL", "NONE", "NIL"):
             translated.unused.append(f"--export={part}")

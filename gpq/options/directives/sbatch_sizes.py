@@ -1,4 +1,4 @@
-"""How many GPUs, nodes and tasks options of sbatch come to, and how much memory."""
+"""The number of GPUs, nodes and tasks, and the memory, that options of sbatch ask for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ONE_PROCESS = (
     "ask for one task and start the processes in the script (`torchrun --nproc-per-node 4"
     " train.py`), or submit the training script itself: gpq submit --gpus 4 train.py"
 )
-GPUS = ("gpus", "gpus-per-node", "gres", "gpus-per-task")  # the first that names any counts
+GPUS = ("gpus", "gpus-per-node", "gres", "gpus-per-task")  # the first one that names GPUs counts
 TASKS = ("ntasks", "ntasks-per-node", "ntasks-per-gpu")
 NUMBERS = ("cpus-per-task", "cpus-per-gpu")
 MEMORY = re.compile(r"(\d{1,12})([KMGT]?)B?", re.IGNORECASE)
@@ -27,8 +27,8 @@ def fields(
     *,
     shell: bool,
 ) -> dict[str, str]:
-    """`gpus` and `gpu_type`, unless they are among `explicit_fields`: --gpus, else those of a node
-    times nodes, else those of a task times tasks. What is no GPU goes to `unused`. Raises
+    """`gpus` and `gpu_type`, unless they are among `explicit_fields`: --gpus, otherwise those per
+    node times nodes, otherwise those per task times tasks. Other resources go to `unused`. Raises
     UsageError, also for what a command (`shell`) cannot have."""
     count = nodes(options, where)
     for name in NUMBERS:
@@ -59,7 +59,7 @@ def nodes(options: Mapping[str, str], where: str) -> int:
 
 
 def tasks(options: Mapping[str, str], where: str, gpus: str) -> int:
-    """As sbatch counts them; 1 where nothing is said. `gpus`: how many there are in all."""
+    """As sbatch counts them, 1 by default. `gpus`: how many there are in all."""
     for name in TASKS:
         if name in options:
             number(options[name], where, name)
@@ -82,7 +82,7 @@ def number(text: str, where: str, name: str) -> int:
 
 
 def mebibytes(text: str) -> int:
-    """Of `32G`, `4000M`, `2000`; 0 for all that there is, and for what sbatch would not take."""
+    """MiB of `32G`, `4000M`, `2000`. 0 for all memory, and for values that sbatch would refuse."""
     match = MEMORY.fullmatch(text)
     return -(-int(match[1]) * KIB[match[2].upper()] // 1024) if match else 0
 
@@ -108,8 +108,8 @@ def _gpus_in_all(
 
 
 def _gpus(text: str, context: str, unused: list[str], kinds: set[str]) -> int:
-    """`2`, `a100:2`, `gpu`, `gpu:a100:2(S:0)`: how many; their type is added to `kinds`. 0 where no
-    GPU is in it."""
+    """The number in `2`, `a100:2`, `gpu`, `gpu:a100:2(S:0)`. Adds the type to `kinds`. 0 if it asks
+    for no GPU."""
     total = 0
     gres = "--gres=" in context
     for part in text.split(","):

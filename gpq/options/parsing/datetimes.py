@@ -1,5 +1,5 @@
-"""Moments as people write them: `18:00`, `noon`, `fri 6pm`, `tomorrow 8am`, `2026-11-27 18:00`, `27
-nov`, `+2h`, `now`; in local time."""
+"""Moments as people write them, in local time: `18:00`, `noon`, `fri 6pm`, `tomorrow 8am`,
+`2026-11-27 18:00`, `27 nov`, `+2h`, `now`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ EXAMPLES = "for example 18:00, 'fri 6pm', 'tomorrow 8am', '2026-11-27 18:00' or 
 
 
 def moment(text: str, option: str, now: datetime) -> float:
-    """Seconds since the epoch. Days of the week and bare times are the next such ones after `now`,
-    which is local and knows its zone. Raises UsageError."""
+    """Seconds since the epoch. Days of the week and bare times are the next ones after `now`, which
+    is local and knows its zone. Raises UsageError."""
     word = text.strip().lower()
     if word == "now":
         return now.timestamp()
@@ -44,8 +44,8 @@ def moment(text: str, option: str, now: datetime) -> float:
 
 
 def earlier(text: str, option: str, now: datetime) -> float:
-    """As `moment`, but looking back: days of the week and bare times are the latest such ones that
-    are over, `7d` is so long ago. Raises UsageError."""
+    """Like `moment`, but in the past: days of the week and bare times are the latest past ones, and
+    `7d` is that long ago. Raises UsageError."""
     word = text.strip().lower()
     try:
         if re.fullmatch(r"(\d+(\.\d+)?[smhd])+", word):
@@ -128,7 +128,7 @@ def _clock(hours: str, minutes: str | None, half: str | None, typed: str) -> tup
 def _of_the_year(
     day: str, hour: int, minute: int, now: datetime, option: str, text: str, *, past: bool = False
 ) -> float:
-    """`27 nov` or `nov 27`, the next one, or the latest that is over."""
+    """`27 nov` or `nov 27`, the next one, or the latest past one."""
     number, month = re.findall(r"\d+", day)[0], re.findall("|".join(MONTHS), day)[0]
     for year in (now.year, now.year - 1 if past else now.year + 1):
         try:
@@ -145,7 +145,7 @@ def _at(day: date, hour: int, minute: int) -> float:
 
 
 def _exact(text: str, option: str) -> float:
-    """ISO 8601; of this machine's zone unless it names one."""
+    """ISO 8601, in this machine's zone unless it names one."""
     try:
         return datetime.fromisoformat(
             text.replace("Z", "+00:00").replace("z", "+00:00")

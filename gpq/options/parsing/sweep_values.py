@@ -1,6 +1,5 @@
-"""The values of `--sweep NAME=VALUES`: texts between commas, and ranges of whole numbers. What
-stands in brackets or in quotes holds together. What may have been meant as something else is
-refused."""
+"""The values of `--sweep NAME=VALUES`: texts between commas, and ranges of whole numbers. Brackets
+and quotes keep a text together. Ambiguous values are refused."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ BETWEEN = re.compile(r"[,:=;/()\[\]{}]")  # the parts of a value, such as the fo
 
 
 def read(text: str, option: str) -> list[str]:
-    """Each value, in the order in which they stand. Raises UsageError, which names `option`."""
+    """Each value, in order. Raises UsageError, which names `option`."""
     return [value for piece in _pieces(text, option) for value in _values(piece, option)]
 
 
 def _pieces(text: str, option: str) -> Iterator[str]:
-    """What stands between commas outside of brackets and quotes, without blanks around it."""
+    """The texts between commas outside of brackets and quotes, without surrounding blanks."""
     quote, closing, begin = "", [], 0
     for place, letter in enumerate(text):
         if quote:
@@ -81,7 +80,7 @@ def _unquoted(piece: str, option: str) -> str:
 
 
 def _numbers(bounds: re.Match[str], option: str) -> list[str]:
-    """Both ends and all between; as wide as they are where one begins with a zero."""
+    """Both ends and everything between, padded to their width if one starts with a zero."""
     first, last = bounds[2], bounds[4]
     low, high = int(bounds[1] + first), int(bounds[3] + last)
     if high < low:

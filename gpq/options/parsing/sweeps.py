@@ -21,8 +21,8 @@ Params = dict[str, str]
 
 
 def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
-    """None where none of the three options was given. `--array %4` beside a sweep is its limit
-    alone."""
+    """None if none of the three options was given. `--array %4` together with a sweep is only its
+    limit."""
     if not array and not sweeps and not file:
         return None
     text, percent, at_once = array.partition("%")
@@ -39,8 +39,9 @@ def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
 
 
 def unused(array: ArrayMessage, spec: SpecMessage) -> list[str]:
-    """A line on each `${NAME}` that is left to the shell where `{NAME}` may have been meant, and
-    one where something swept is in no argument: the job then has it in its environment alone."""
+    """A line about each `${NAME}` that is left to the shell although `{NAME}` may have been meant.
+    Also one if something swept is in no argument, because the job then has it only in its
+    environment."""
     texts = [*spec.argv, *spec.resume_argv, spec.done_file, *spec.env.values()]
     written = {name for text in texts for name in placeholders.names(text)}
     swept = list((array.params or [{}])[0])
@@ -72,7 +73,7 @@ def _is_the_shells(name: str, texts: Sequence[str]) -> bool:
 
 
 def plain_indices(text: str, spec: SpecMessage) -> list[str]:
-    """A line where zeros before an index are lost in what is filled in."""
+    """A line if the substituted values lose leading zeros of an index."""
     texts = [*spec.argv, *spec.resume_argv, spec.done_file, *spec.env.values()]
     zeros = re.search(r"(?<!\d)0\d+", text.partition("%")[0])
     if not zeros or not any("index" in placeholders.names(word) for word in texts):
@@ -161,7 +162,7 @@ def _from_file(path: str) -> list[Params]:
 
 
 def _combined(files: list[list[Params]], grids: list[list[Params]]) -> list[Params]:
-    """Every line with every point of the grid; the last option varies fastest."""
+    """Every line with every point of the grid. The last option varies fastest."""
     parts = [*files, *grids]
     names = [name for part in parts for name in part[0]]
     twice = next((name for name in names if names.count(name) > 1), None)

@@ -1,4 +1,4 @@
-"""Turns what was typed after an option into a value, or into a UsageError that says what to type
+"""Turns the text after an option into a value, or into a UsageError that says what to type
 instead."""
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def seconds(text: str, option: str) -> float:
-    """`90s`, `90m`, `1h30m`, `2d` in seconds. A bare number is refused: nobody knows its unit."""
+    """`90s`, `90m`, `1h30m`, `2d` in seconds. Refuses a bare number, because its unit is
+    unknown."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)", text)
     if match:
         raise UsageError(
@@ -32,8 +33,8 @@ def seconds(text: str, option: str) -> float:
 
 
 def limit(text: str, option: str) -> float:
-    """As `seconds`; also `HH:MM:SS`, `D-HH`, `D-HH:MM` and `D-HH:MM:SS`, as Slurm writes them.
-    `1:30` is refused: of what?"""
+    """Like `seconds`, and also `HH:MM:SS`, `D-HH`, `D-HH:MM` and `D-HH:MM:SS`, as Slurm writes
+    them. Refuses `1:30`, because its units are ambiguous."""
     clock = re.fullmatch(r"(?:(\d{1,5})-)?(\d{1,5})(?::(\d{1,2}))?(?::(\d{1,2}))?", text)
     if clock and clock[1] is None and clock[3] and not clock[4]:
         raise UsageError(
@@ -46,8 +47,8 @@ def limit(text: str, option: str) -> float:
 
 
 def readable(path: str, name: str, hint: str, *, special: bool = False) -> None:
-    """Raises UsageError where no file can be read at `path`, which `name` names. `special`: a
-    device or a pipe will do."""
+    """Raises UsageError if no file is readable at `path`, which `name` names. `special`: a device
+    or a pipe is fine too."""
     problem = ""
     if os.path.isdir(path):
         problem = "it is a directory"
@@ -66,7 +67,7 @@ def readable(path: str, name: str, hint: str, *, special: bool = False) -> None:
 
 
 def gpus(text: str) -> tuple[int, int | None]:
-    """`4` as (4, None), `2-8` as (2, 8), `2-` as (2, 0): from 2 to whatever pays."""
+    """`4` as (4, None), `2-8` as (2, 8), `2-` as (2, 0): from 2 to as many as help."""
     match = re.fullmatch(r"(\d{1,6})(?:(-)(\d{1,6})?)?", text)
     if not match:
         raise UsageError(
@@ -92,7 +93,7 @@ def gpus(text: str) -> tuple[int, int | None]:
 
 
 def gpu_list(text: str, target: str) -> list[str]:
-    """`0,2-3` as ["0", "2", "3"]; what is no number is taken for a UUID."""
+    """`0,2-3` as ["0", "2", "3"]. Anything but a number counts as a UUID."""
     gpus: list[str] = []
     for part in text.split(","):
         bounds = re.fullmatch(r"(\d{1,4})-(\d{1,4})", part.strip())
@@ -125,7 +126,7 @@ def span(text: str, option: str) -> tuple[int, int]:
 
 
 def memory_mib(text: str, option: str) -> int:
-    """`40G`, `16GiB`, `500M` in MiB. A bare number is refused."""
+    """`40G`, `16GiB`, `500M` in MiB. Refuses a bare number."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:([MGT])(?:i?B)?)?", text)
     if not match:
         raise UsageError(
@@ -148,7 +149,7 @@ def name(text: str, option: str) -> str:
 
 
 def assignment(text: str) -> tuple[str, str]:
-    """`K=V`; `K` alone takes the value of now."""
+    """`K=V`. `K` alone takes its present value."""
     key, equals, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
         raise UsageError(
@@ -179,8 +180,7 @@ def signal_name(text: str) -> str:
 
 
 def written(total: float) -> str:
-    """Seconds as a duration that `seconds` reads: `1d12h`, `90s`. Parts of a second are left
-    out."""
+    """Seconds as a duration that `seconds` reads: `1d12h`, `90s`. Drops fractions of a second."""
     seconds_left, text = round(total), ""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         if seconds_left >= size:
@@ -190,5 +190,5 @@ def written(total: float) -> str:
 
 
 def as_name(text: str) -> str:
-    """With what a name may not have left out."""
+    """The text without characters that a name may not have."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:64].strip("-") or "job"
