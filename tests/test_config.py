@@ -78,7 +78,7 @@ cores = {}
         (SSH + 'host = "a"\nscript_python = "py"\n', "script_python must start with / (at line 4, column 1)"),
         ("metrics = 9464\n", "metrics must be a text in quotes (at line 1, column 1)"),
         ('seed = 1\nmetrics = "gpu1:9464"\n', "metrics: `gpu1` is no IP address (at line 2, column 1)"),
-        ('[notify]\nslack = "slack"\n', "notify.slack is no URL of apprise's (at line 2, column 1)"),
+        ('[notify]\nslack = "slack"\n', "notify.slack is not an apprise URL (at line 2, column 1)"),
         ('[notify]\nnone = "json://h"\n', "`none` cannot be the name of a target (at line 2, column 1)"),
         (
             '[notify]\ndefault = ["a"]\n',
@@ -86,7 +86,7 @@ cores = {}
         ),
         ("[notify]\nlines = 1000\n", "notify.lines must lie between 0 and 100 (at line 2, column 1)"),
         ('[notify]\non = ["end", "soon"]\n', "notify.on: `soon` is nothing to be notified of (at line 2, column 1)"),
-        ("[notify]\na = 1.5\n", "notify.a is no URL of apprise's (at line 2, column 1)"),
+        ("[notify]\na = 1.5\n", "notify.a is not an apprise URL (at line 2, column 1)"),
         ('metrics = "0"\n', "metrics: `0` is no port or address with a port (at line 1, column 1)"),
         ("setup_limit = 0\n", "setup_limit must be above 0 (at line 1, column 1)"),
         (SSH + 'host = "a"\naddress = "a b"\n', "`a b` is not an address (at line 4, column 1)"),

@@ -143,8 +143,8 @@ class Lasting:
         self._connection: Connection | None = None
 
     def call(self, request: Request, kind: type[R]) -> R:
-        """As `Connection.call`. Raises the error that keeps a daemon from starting, and HungUp after
-        `TRIES` tries."""
+        """Like `Connection.call`. Raises the error that keeps a daemon from starting, and HungUp
+        after `TRIES` tries."""
         wait = float(getattr(request, "wait", 0.0))
         until = time.monotonic() + wait
         tries = 0

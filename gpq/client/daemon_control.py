@@ -1,4 +1,4 @@
-"""`gpq daemon start|stop|status|logs`: starts and stops the daemon, and reads its status and log."""
+"""`gpq daemon start|stop|status|logs`: starts and stops the daemon, reads its status and log."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def until_ended(
     longest: Callable[[], float] = lambda: SLICE,
     listener: Callable[[job_answers.JobList], None] | None = None,
 ) -> job_answers.JobList:
-    """The rows of the jobs once all have ended. Raises TimedOut after `seconds`, and NotFound for an
-    unknown job.
+    """The rows of the jobs once all have ended. Raises TimedOut after `seconds`, and NotFound for
+    an unknown job.
 
     `longest` gives the seconds that the next request may wait. `listener` gets every answer.
     """

@@ -1,9 +1,8 @@
-"""Reads the commands from the typer apps: the page of commands, and the grammar that completion
-works from.
+"""Reads the commands from the typer apps: the page of commands, and the grammar for completion.
 
 `python -m gpq.cli.generated.reference` prints the table of commands. With `--write`, in the root of
-the repository, it writes everything that is made from the commands: docs/commands.md, completions/,
-gpq/man/, gpq/options/completion_data.py, gpq/schemas/, and the modules of the options of `gpq
+the repository, it writes all files that are made from the commands: docs/commands.md, completions/,
+gpq/man/, gpq/options/completion_data.py, gpq/schemas/ and the modules of the options of `gpq
 submit`.
 """
 

@@ -150,8 +150,8 @@ def narrowed(row: Mapping[str, str | Text], reason: int) -> dict[str, str | Text
 
 
 def state_of(job: JobView) -> Text:
-    """`unknown 40s` if the server is silent, `hung 90s` if no replica makes progress, `running nan`
-    if a metric is not finite, and `running !3` if the others wait for replica 3."""
+    """The state. `unknown 40s`: the server is silent. `hung 90s`: no replica makes progress.
+    `running nan`: a metric is not finite. `running !3`: the others wait for replica 3."""
     if job.unknown_seconds is not None:
         return Text(f"unknown {duration(job.unknown_seconds)}", style="red")
     if job.hung_seconds is not None:

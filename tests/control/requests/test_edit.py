@@ -92,7 +92,7 @@ def test_a_held_job_may_change_in_everything() -> None:
         ({"changes": {"notify_on": ["end"]}}, "job 1 notifies nobody"),
         ({"changes": {"notify_on": ["never"], "notify": ["slack"]}}, "`never` is nothing to be notified of"),
         ({"changes": {"notify": ["nobody-here"]}}, "no target `nobody-here`"),
-        ({"changes": {"notify": ["json://x/secret"]}}, "a URL or the like is no name"),
+        ({"changes": {"notify": ["json://x/secret"]}}, "a URL is not the name of a target"),
         ({"changes": {"notify": "slack"}}, "Expected `array | null`"),
         ({"array_limit": -1}, "--array-limit -1"),
     ],

@@ -168,7 +168,7 @@ def test_a_name_that_there_is_not_and_urls_are_refused_without_being_repeated(tm
     with webhook() as slack, daemon(tmp_path / "home", config(slack=slack)) as served:
         with pytest.raises(UsageError, match=r"has no target `slak` in \[notify\]") as refusal:
             served.submit("true", notify=["slak"])
-        assert refusal.value.hint.startswith("there is slack; desktop and mailto:ADDRESS")
+        assert refusal.value.hint.startswith("known targets: slack. desktop and mailto:ADDRESS")
         for url in (slack.url(SECRET), f"mailto://ana:{SECRET}@h", f"slack:{SECRET}/x"):
             said = gpq(served, "submit", "--notify", url, "--", "true")
             assert (said.returncode, SECRET in said.stderr, "[notify]" in said.stderr) == (2, False, True)
