@@ -143,7 +143,7 @@ def test_a_corrupt_database_is_refused_and_kept(tmp_path: Path) -> None:
         for by_hand in (False, True):
             process, verdict = running.spawn()
             process.wait(60)
-            assert ("names a file on each to remove" in verdict["hint"]) == by_hand
+            assert ("shows which file to remove on each" in verdict["hint"]) == by_hand
             (running.home / "marks.json").unlink(missing_ok=True)
         assert "damaged" in line
         assert database.read_bytes() == content

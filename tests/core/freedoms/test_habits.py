@@ -252,7 +252,7 @@ def test_why_says_why_a_job_gets_no_fewer_gpus_or_no_more_than_it_has() -> None:
     reasons, _ = told(snapshot(node("a"), cramped))
     assert "it moves to 2 GPUs or more when they are free" in reasons
     assert "gpq splits no step into several micro-batches, because two passes (two-passes)" in reasons
-    assert "as many as it may have" not in reasons
+    assert "as many GPUs as it may have" not in reasons
     reasons, _ = told(snapshot(node("a", 1), cramped))
     assert "no number of GPUs that it may have can hold its base batch at once. Each GPU runs its" in reasons
     reasons, _ = told(snapshot(node("a"), running(1, on("a", 0, 1), profile=strict(SAM, declared=small))))
