@@ -147,6 +147,6 @@ def test_why_names_it_and_how_to_undo_it() -> None:
     assert "it needs 1 GPU, and 0 of 2 are free" in beside.reasons
     assert any("reserved for bo" in line for line in beside.reasons)
     soon = explain(at(START - 1800.0, node("a", 1), waits), None, waits)
-    assert "GPU 0 of a is reserved for bo in 30 m, for 2 h (reservation 1)" in soon.reasons
+    assert "GPU 0 of a is reserved for bo starting in 30 m, for 2 h (reservation 1)" in soon.reasons
     leaving = running(3, on("a", 0), spec_=SIGNAL)
     assert explain(at(START, node("a", 1), leaving), None, leaving).reasons[0].startswith("it must leave: GPU 0 of a")
