@@ -94,7 +94,7 @@ class Hang:
 
 def hang(job: Job, now: Seconds) -> Hang | None:
     """For a running job whose training library reports where its replicas are. gpq reports the hang
-    and does not touch the job, because only the user knows how long a step may take."""
+    but does not touch the job. Only the user knows how long a step may take."""
     pulses = job.pulses
     if (
         job.state is not JobState.RUNNING
