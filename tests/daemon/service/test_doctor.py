@@ -112,13 +112,8 @@ def test_an_impossible_measurement_is_refused(served: Daemon, request_: Measured
         served.call(request_, Kept)
 
 
-<<<<<<< HEAD
-def test_errands_are_for_servers_that_there_are_and_what_fails_there_is_told(served: Daemon) -> None:
-    assert "unknown errand" in str(served.call(Errand("one", "rm"), ErrandResult).answer["error"])
-=======
 def test_errands_need_an_existing_server_and_report_failures(served: Daemon) -> None:
-    assert "no errand" in str(served.call(Errand("one", "rm"), ErrandResult).answer["error"])
->>>>>>> words-m2
+    assert "unknown errand" in str(served.call(Errand("one", "rm"), ErrandResult).answer["error"])
     with pytest.raises(NotFound):
         served.call(Errand("three", "examine"), ErrandResult)
     with pytest.raises(UsageError):
