@@ -60,7 +60,7 @@ def test_two_servers_are_checked_and_what_lies_between_them(served: Daemon) -> N
         assert found["reach"]["verdict"] == "ok"
     between = [check for check in checks if not check["node"]]
     assert [check["message"] for check in between if check["name"] == "files"] == [
-        "folders of checkpoints: one, two share one"
+        "checkpoint folders: one and two share one"
     ]
     assert sorted(check["message"] for check in between if check["name"] == "tcp") == [
         "one -> two at 127.0.0.1", "two -> one at 127.0.0.1",
