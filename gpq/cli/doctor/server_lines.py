@@ -26,8 +26,8 @@ def reachability(node: NodeView) -> Check:
     """Does the server answer the daemon?"""
     if not node.answers:
         fix = (
-            f"see `gpq daemon logs`, try `ssh` by hand, or `gpq nodes remove {node.name}` if it will"
-            " not come back"
+            f"see `gpq daemon logs`, try `ssh` by hand, or `gpq nodes remove {node.name}` if it is"
+            " gone"
         )
         return Check(
             "reach",
