@@ -194,7 +194,7 @@ def test_a_broken_configuration_is_named_with_line_and_column(gpq: Gpq, home: Pa
     (home / "config.toml").write_text("interval = 5.0\npolicy = goodput\n")
     listed = gpq("config", "policies")
     assert (listed.returncode, len(listed.stdout.splitlines()) >= len(POLICIES)) == (0, True)
-    assert listed.stderr.startswith("note: none is marked: ")
+    assert listed.stderr.startswith("note: no policy is marked: ")
     assert "line 2, column 10" in listed.stderr
     answer = gpq("config", "check")
     assert (answer.returncode, answer.stdout) == (2, "")

@@ -286,7 +286,7 @@ def test_start_serves_them_and_warns_where_others_reach_them(tmp_path: Path) -> 
         assert "can read the names of users, servers and jobs" in said.stderr
         assert samples(f"http://127.0.0.1:{port}/metrics")
         again = gpq(served, "daemon", "start", "--metrics", f"0.0.0.0:{port}")
-        assert (again.returncode, "runs already" in again.stdout) == (0, True)
+        assert (again.returncode, "is already running" in again.stdout) == (0, True)
     finally:
         assert gpq(served, "daemon", "stop").returncode == 0
     for wrong in ("lab", "host:9464", "1.2.3.4:99999", "0"):

@@ -1,4 +1,4 @@
-"""`gpq doctor`: checks of this machine, of servers and of their GPUs, each line with its fix.
+"""`gpq doctor`: checks this machine, servers and their GPUs. Each line has its fix.
 
 Open `doctor.py` first.
 """

@@ -1,4 +1,4 @@
-"""What `gpq doctor` looks at on this machine. Looks only: starts no daemon and changes nothing."""
+"""What `gpq doctor` checks on this machine. It starts no daemon and changes nothing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gpq.policies.registry import POLICIES
 from gpq.rpc.daemon_answers import DaemonInfo
 
 LEAST_SHM_MIB = 1024
-OLDEST_CLOCK = 1_700_000_000  # seconds since 1970: before that, no clock was set
+OLDEST_CLOCK = 1_700_000_000  # seconds since 1970. An earlier clock was never set
 
 
 def everything(python: str = "") -> list[Check]:
-    """All checks, in the order in which a mistake in one explains those after it."""
+    """All checks. They are in this order because one fault may explain the next."""
     checks: list[Callable[[], Check]] = [
         interpreter, configuration, state_checks.directory, state_checks.filesystem,
         state_checks.free_space, state_checks.socket, daemon, gpu_looks.gpus, processors,
@@ -55,8 +55,8 @@ def configuration() -> Check:
     except GpqError as error:
         return Check("config", "fail", error.message, error.hint)
     if os.path.exists(path):
-        return Check("config", "ok", f"{path} is right")
-    return Check("config", "ok", f"no {path}: the defaults hold")
+        return Check("config", "ok", f"{path} is valid")
+    return Check("config", "ok", f"no {path}, so the defaults apply")
 
 
 def daemon() -> Check:
@@ -66,7 +66,7 @@ def daemon() -> Check:
         info = daemon_control.status()
     except DaemonUnreachable as error:
         if daemon_control.running() is None:
-            return Check("daemon", "ok", "none runs: the next command starts it")
+            return Check("daemon", "ok", "not running. The next command starts it")
         return Check("daemon", "fail", error.message, error.hint)
     except GpqError as error:
         return Check("daemon", "fail", error.message, error.hint)
@@ -80,16 +80,16 @@ def running_daemon(info: DaemonInfo) -> Check:
         return Check(
             "daemon",
             "warn",
-            f"version {info.version} runs, this is {gpq.__version__}",
-            "`gpq daemon stop`: the next command starts the new one, jobs run on",
+            f"version {info.version} is running, but this is {gpq.__version__}",
+            "`gpq daemon stop`. The next command starts the new one, and jobs keep running",
         )
-    finding, fix = f"pid {info.pid} runs", ""
+    finding, fix = f"running (pid {info.pid})", ""
     unreachable = sorted(name for name, state in info.nodes.items() if state == "unreachable")
     if unreachable:
-        finding += f", and cannot reach {', '.join(unreachable)}"
+        finding += f", cannot reach {', '.join(unreachable)}"
         fix = "`gpq nodes` says why"
     if info.config_changed:
-        finding += f"; {daemon_control.CHANGED}"
+        finding += f", {daemon_control.CHANGED}"
         fix = daemon_control.RESTART
     if fix:
         return Check("daemon", "warn", finding, fix)
@@ -97,13 +97,13 @@ def running_daemon(info: DaemonInfo) -> Check:
 
 
 def has_servers() -> bool:
-    """Does a daemon run that has more than this machine's one node?"""
+    """Does a daemon run that has more than this machine?"""
     from gpq.client import daemon_control
 
     try:
         nodes = daemon_control.status().nodes
         local = all(node.connector == "local" for node in config.load().nodes.values())
-    except GpqError:  # `daemon` and `config` have said so
+    except GpqError:  # `daemon` and `config` have reported it
         return False
     return len(nodes) > 1 or not local
 
@@ -116,19 +116,19 @@ def processors() -> Check:
     except GpqError:
         nodes = {}
     slots = sum(node.slots or 0 for node in nodes.values() if node.connector == "local")
-    finding = f"{usable} of {os.cpu_count()} cores may be used"
+    finding = f"{usable} of {os.cpu_count()} cores usable"
     if slots:
-        finding += f", {slots} CPU slots are configured"
+        finding += f", {slots} CPU slots configured"
     if slots > usable:
         return Check(
-            "cores", "warn", finding, "lower `slots` in config.toml: replicas would share cores"
+            "cores", "warn", finding, "lower `slots` in config.toml, otherwise replicas share cores"
         )
     if load > 2 * usable:
         return Check(
             "cores",
             "warn",
-            f"{finding}; the load is {load:.1f}",
-            "other programs slow your jobs down: see `top`",
+            f"{finding}, load {load:.1f}",
+            "other programs slow down your jobs. See `top`",
         )
     return Check("cores", "ok", finding)
 
@@ -138,21 +138,20 @@ def shared_memory() -> Check:
         size = shutil.disk_usage("/dev/shm").total >> 20
     except OSError:
         return Check(
-            "shm", "warn", "no /dev/shm", "data loaders with workers need it: mount a tmpfs there"
+            "shm", "warn", "no /dev/shm", "DataLoader workers need it. Mount a tmpfs there"
         )
     if size < LEAST_SHM_MIB:
         return Check(
             "shm",
             "warn",
             f"/dev/shm has {size} MiB",
-            "data loaders with workers may die: --shm-size, or mount -o remount,size=8G",
+            "DataLoader workers may crash. Use --shm-size, or mount -o remount,size=8G",
         )
     return Check("shm", "ok", f"/dev/shm has {size / 1024:.1f} GiB")
 
 
 def clock() -> Check:
-    """The wall clock against the newest file that this machine keeps writing, and against
-    reason."""
+    """Is the clock set, and does it agree with the newest write of the daemon?"""
     now = time.time()
     if now < OLDEST_CLOCK:
         return Check(
@@ -169,7 +168,7 @@ def clock() -> Check:
         return Check(
             "clock",
             "warn",
-            f"it is {newest - now:.0f} s behind the last write of the daemon",
+            f"{newest - now:.0f} s behind the last write of the daemon",
             "timedatectl set-ntp true",
         )
     return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now)))
@@ -196,7 +195,7 @@ def torch(requested_python: str) -> Check:
             "torch",
             "warn",
             f"{python} did not import torch: {error}",
-            "training scripts need it; commands do not",
+            "training scripts need it, commands do not",
         )
     if answer.returncode != 0:
         finding = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
@@ -204,7 +203,7 @@ def torch(requested_python: str) -> Check:
             "torch",
             "warn",
             f"{python}: {finding}",
-            f"{python} -m pip install torch; only training scripts need it",
+            f"{python} -m pip install torch (only training scripts need it)",
         )
     version, count = answer.stdout.split()[-2:]
     return Check("torch", "ok", f"{version} in {python} sees {count} CUDA GPUs")

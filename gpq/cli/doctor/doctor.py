@@ -1,4 +1,4 @@
-"""`gpq doctor`: runs the checks of `gpq.cli.doctor.checks` and prints a line for each."""
+"""`gpq doctor`: runs the checks and prints a line for each."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 app = frame()
 NODES = typer.Argument(
-    metavar="[NODE]...", help="Servers to check. [default: this machine, and all of them]"
+    metavar="[NODE]...", help="Servers to check. [default: this machine and all servers]"
 )
 PYTHON = typer.Option(
     "--python",
     metavar="PATH",
-    help="Interpreter of your scripts. [default: of the active environment, else gpq's own]",
+    help="Python that runs your scripts. [default: the active environment's, else gpq's own]",
 )
 
 GPU = typer.Option(
-    "--gpu", help="Try its GPUs instead: driver, CUDA, small trainings. 2 to 10 minutes."
+    "--gpu", help="Test the GPUs instead: driver, CUDA, small trainings. Takes 2 to 10 minutes."
 )
 
 
@@ -38,17 +38,17 @@ def doctor(
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> int:
-    """Check this machine and the servers: each line is ok, warn or fail, with its fix. Exit code 1
-    when something fails.
+    """Check this machine and the servers. Each line is ok, warn or fail, with its fix.
 
-    Without NODE: this machine, and the servers where a daemon runs already. Servers are looked at
-    side by side, then each connection between two of them is tried, and an all-reduce over it is
-    timed; what it took is kept, and tells the model of jobs what several servers would cost them.
+    Without NODE, gpq checks this machine, and all servers if a daemon is running. It checks all
+    servers at the same time. Then it tries each connection between two servers and times an
+    all-reduce over it. gpq keeps the time, so that it knows what a job on several servers costs.
 
-    --gpu reports on GPUs instead, each line PASS, FAIL or SKIP with a figure, of this machine or of
-    the servers that are named: what the driver says and how fast, and whether trainings under gpq
-    come out as in plain PyTorch, at which cost. It takes GPUs that nobody uses. Exit code 1 when
-    something fails.
+    --gpu tests the GPUs of this machine, or of the servers that you name. Each line is PASS, FAIL
+    or SKIP, with a figure. gpq checks the driver, compares trainings with plain PyTorch, and
+    measures what gpq costs. It uses only free GPUs.
+
+    The exit code is 1 if something fails.
 
     \b
     Example:

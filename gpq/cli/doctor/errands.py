@@ -1,5 +1,5 @@
-"""What `gpq doctor` has servers do, by the daemon: each errand with its time limit, and side by
-side."""
+"""What `gpq doctor` asks servers to do, through the daemon. Each errand has a time limit, and all
+run at the same time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def errand(node: str, name: str, limit: float, **fields: Any) -> Told:
-    """What the server told; {"error"} where it came to nothing."""
+    """What the server answered, or {"error"} if that failed."""
     request = requests.Errand(node, name, fields, limit)
     try:
         return call(request, node_answers.ErrandResult, start=False).answer
@@ -35,5 +35,5 @@ def side_by_side(work: Callable[[K], T], keys: Sequence[K]) -> dict[K, T]:
 
 
 def job_environment() -> dict[str, str]:
-    """The variables that a job submitted here would have."""
+    """The variables of a job that is submitted here."""
     return environment.kept(dict(os.environ), {})

@@ -1,5 +1,4 @@
-"""`gpq doctor --gpu`: the report of GPUs, part by part, of this machine or of servers side by
-side."""
+"""`gpq doctor --gpu`: tests GPUs part by part, on this machine or on several servers at once."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ from gpq.client.connection import call
 from gpq.options import environment
 from gpq.rpc import node_answers, requests
 
-LONGEST = 600.0  # seconds, of all parts together
-MARGIN = 3.0  # seconds that a part may take beyond its limit until it has told what it has
+LONGEST = 600.0  # seconds for all parts together
+MARGIN = 3.0  # seconds beyond its limit in which a part may still report what it has
 REPORT = "gpq_agent.node.doctor.gpu_report"
 
 
@@ -42,8 +41,8 @@ Part = Callable[[str, float], list[wire.GpuLine]]
 
 
 def report(names: Sequence[str], python: str, show: Callable[[str], None]) -> list[GpuCheck]:
-    """Of this machine where no server is named. Raises GpqError where the daemon is not reached, or
-    knows none of one."""
+    """Tests this machine if no server is named. Raises GpqError if the daemon cannot be reached or
+    does not know a server."""
     try:
         if not names:
             interpreter = environment.interpreter(python, dict(os.environ))
@@ -65,7 +64,7 @@ def report(names: Sequence[str], python: str, show: Callable[[str], None]) -> li
 
 
 def _parts(node: str, run: Part, show: Callable[[str], None]) -> list[GpuCheck]:
-    """All parts in order. What would be beyond LONGEST is skipped."""
+    """All parts in order. Skips a part that could end after LONGEST."""
     begin = time.monotonic()
     checks: list[GpuCheck] = []
     for name, part in wire.GPU_PARTS.items():
@@ -75,7 +74,7 @@ def _parts(node: str, run: Part, show: Callable[[str], None]) -> list[GpuCheck]:
             lines = alike(
                 part.names,
                 "SKIP",
-                f"the report takes at most {LONGEST:.0f} s, and {seconds_left:.0f} were left",
+                f"the report takes at most {LONGEST:.0f} s, only {seconds_left:.0f} s were left",
             )
         else:
             lines = run(name, part.limit)
@@ -88,7 +87,7 @@ def alike(names: Iterable[str], verdict: str, figure: str) -> list[wire.GpuLine]
 
 
 def _here(part: str, python: str, limit: float) -> list[wire.GpuLine]:
-    """In a process of its own: a sick driver may never answer."""
+    """Runs in its own process, because a broken driver may never answer."""
     order = {"part": part, "python": python, "env": absolute(dict(os.environ))}
     search = os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path)
     process = subprocess.Popen(
@@ -98,7 +97,7 @@ def _here(part: str, python: str, limit: float) -> list[wire.GpuLine]:
     )  # fmt: skip
     try:
         output, errors = process.communicate(json.dumps(order), timeout=limit + MARGIN)
-        ending = (errors.strip().splitlines() or ["it said nothing"])[-1]
+        ending = (errors.strip().splitlines() or ["no output"])[-1]
         ending = f"exit {process.returncode}: {ending}"
     except subprocess.TimeoutExpired:
         _kill(process)
@@ -113,13 +112,13 @@ def _here(part: str, python: str, limit: float) -> list[wire.GpuLine]:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """With what it has started."""
+    """Ends it with everything that it has started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def absolute(env: dict[str, str]) -> dict[str, str]:
-    """Scripts are run in another folder than this one."""
+    """Makes PYTHONPATH absolute, because scripts run in another folder."""
     if env.get("PYTHONPATH"):
         env["PYTHONPATH"] = os.pathsep.join(
             os.path.abspath(entry or ".") for entry in env["PYTHONPATH"].split(":")
@@ -128,14 +127,14 @@ def absolute(env: dict[str, str]) -> dict[str, str]:
 
 
 def _there(node: str, part: str, python: str, limit: float) -> list[wire.GpuLine]:
-    """Through the daemon and the node's agent."""
+    """Runs through the daemon and the server's agent."""
     answer = errand(node, "gpu", limit + MARGIN, part=part, python=python, env=job_environment())
     rows: Any = answer.get("lines", [])
-    return complete(part, rows, str(answer.get("error", "nothing was told of it")))
+    return complete(part, rows, str(answer.get("error", "the server reported nothing")))
 
 
 def complete(part: str, rows: Sequence[Mapping[str, Any]], ending: str) -> list[wire.GpuLine]:
-    """A line for each check of the part: FAIL with `ending` where none was told."""
+    """A line for each check of the part. A check that reported nothing is FAIL with `ending`."""
     by_name = {row["name"]: wire.GpuLine(**row) for row in rows}
     names = wire.GPU_PARTS[part].names
     return [by_name.get(line.name, line) for line in alike(names, "FAIL", ending)]

@@ -1,4 +1,4 @@
-"""What `gpq doctor` says of this machine's GPUs, and of who is on them."""
+"""What `gpq doctor` says about this machine's GPUs and who uses them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from gpq.cli.doctor.verdicts import Check
 
-LIMIT = 60.0  # seconds of a look: a driver without persistence mode takes its time
+LIMIT = 60.0  # seconds. A driver without persistence mode is slow
 
 
 def gpus() -> Check:
-    """Asks in a child process: a sick driver may never answer."""
+    """Asks in a child process, because a broken driver may never answer."""
     environ = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path),
@@ -27,31 +27,33 @@ def gpus() -> Check:
         )
     except subprocess.TimeoutExpired:
         finding = f"the NVIDIA driver did not answer within {LIMIT:.0f} s"
-        return Check("gpus", "fail", finding, "nvidia-smi; dmesg; at last a reboot")
+        return Check(
+            "gpus", "fail", finding, "try nvidia-smi and dmesg, and reboot if nothing else helps"
+        )
     try:
         look: dict[str, Any] = json.loads(answer.stdout)
     except ValueError:
-        finding = f"the look ended: {answer.stderr.strip()[-200:]}"
+        finding = f"the check of the GPUs crashed: {answer.stderr.strip()[-200:]}"
         return Check("gpus", "fail", finding, "nvidia-smi shows what the driver says")
     return verdict_of(look)
 
 
 def verdict_of(look: Mapping[str, Any]) -> Check:
-    """A look as the agent prints it."""
+    """`look`: as the agent prints it."""
     if look["error"]:
         return Check("gpus", "fail", look["error"], "sudo dmesg | grep -i nvrm says more")
     gpus = look["gpus"]
     faults = [f"{gpu['name'] or gpu['uuid']}: {gpu['problem']}" for gpu in gpus if gpu["problem"]]
     if faults:
-        fix = "sudo dmesg | grep -i xid says more; a lost GPU needs a reboot"
-        return Check("gpus", "fail", "; ".join(faults), fix)
+        fix = "sudo dmesg | grep -i xid says more. A lost GPU needs a reboot"
+        return Check("gpus", "fail", ", ".join(faults), fix)
     finding = _equipment(look)
     if look["notice"]:
         return _notice(look, finding)
     foreign_pids = _foreign_pids(gpus)
     if foreign_pids:
         processes = ", ".join(f"{pid} ({_program(pid)})" for pid in foreign_pids[:5])
-        finding += f"; others use them: pid {processes}"
+        finding += f", in use by others: pid {processes}"
         return Check("gpus", "warn", finding, "gpq leaves those GPUs alone")
     return Check("gpus", "ok", finding)
 
@@ -59,14 +61,14 @@ def verdict_of(look: Mapping[str, Any]) -> Check:
 def _equipment(look: Mapping[str, Any]) -> str:
     kinds = [gpu["name"] for gpu in look["gpus"]]
     if not kinds:
-        return "no NVIDIA GPU: jobs run on CPU slots"
+        return "no NVIDIA GPU, so jobs run on CPU slots"
     counts = [f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)]
     return f"{', '.join(counts)}, driver {look['driver']}"
 
 
 def _notice(look: Mapping[str, Any], finding: str) -> Check:
-    """Of a driver that answers, and says that something is the matter."""
-    finding += f"; {look['notice']}"
+    """For a driver that answers but reports a problem."""
+    finding += f", but {look['notice']}"
     if look["lost"]:
         return Check("gpus", "fail", finding, "nvidia-smi says more")
     return Check("gpus", "warn", finding, "" if look["gpus"] else "nvidia-smi says more")
@@ -77,8 +79,7 @@ def _foreign_pids(gpus: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def _is_ours(pid: int) -> bool:
-    """Is the process part of a job of gpq's, or the server of MPS, whose clients are seen by
-    themselves?"""
+    """Is it part of a gpq job, or the MPS server? The clients of MPS show up separately."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as stream:
             if b"GPQ_JOB" in stream.read():

@@ -1,5 +1,5 @@
-"""`gpq doctor` of what is between servers: shared folders, connections, and an all-reduce over
-each. Verdicts are in `link_lines`."""
+"""What `gpq doctor` checks between servers: shared folders, connections, and an all-reduce over
+each connection. The verdicts are in `link_lines`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gpq.rpc import node_answers, requests
 from gpq.rpc.node_answers import NodeView
 
 TCP, REDUCE = 15.0, 75.0  # seconds
-LISTENS = 40.0  # seconds, for all tries of the others
+LISTENS = 40.0  # seconds in which all others may try
 LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class Server:
-    """One that was examined. `python`: the interpreter of scripts there."""
+    """A server that gpq has examined. `python`: the interpreter of scripts there."""
 
     node: NodeView
     python: str
@@ -37,7 +37,7 @@ class Server:
 
     @property
     def boot(self) -> str:
-        """The same for two nodes of one machine."""
+        """The same for two servers that are one machine."""
         return str(self.facts["boot"])
 
     @property
@@ -47,7 +47,7 @@ class Server:
 
 
 def between(servers: Sequence[Server], show: Callable[[str], None]) -> list[Check]:
-    """Lines of several servers together."""
+    """The lines about several servers together."""
     return _Links(servers, show).lines()
 
 
@@ -70,8 +70,8 @@ class _Links:
     # -- files -------------------------------------------------------------------------------------
 
     def _shared_folders(self) -> list[list[str]]:
-        """Groups of servers that see each other's mark in the folder of the checkpoints."""
-        self.show("which servers share their files")
+        """Groups of servers that see each other's mark in the checkpoint folder."""
+        self.show("checking which servers share their files")
         tokens = self._tokens()
         side_by_side(lambda name: errand(name, "mark", TCP, token=tokens[name]), self.names)
         sightings = side_by_side(
@@ -90,7 +90,7 @@ class _Links:
     # -- connections -------------------------------------------------------------------------------
 
     def _connections(self) -> list[Check]:
-        """From each to each other, on a port of both ranges that jobs use."""
+        """From each server to each other, on a port of both ranges that jobs use."""
         self.show(f"trying connections between {len(self.names)} servers")
         tokens = self._tokens()
         listeners = side_by_side(
@@ -107,7 +107,7 @@ class _Links:
     def _reach(
         self, source: str, listeners: Mapping[str, Told], tokens: Mapping[str, str]
     ) -> dict[str, dict[tuple[str, int], str]]:
-        """Target -> address and port -> what was in the way, "" for nothing."""
+        """Target -> address and port -> the problem, "" if it works."""
         peers = [name for name in self.names if name != source]
         ends = [
             (target, address, port)
@@ -136,8 +136,8 @@ class _Links:
         return check
 
     def _ways(self, source: str, target: str) -> list[str]:
-        """Addresses that a job over both would try, in its order: two nodes of one machine need no
-        network, unless they are in containers of their own."""
+        """Addresses that a job on both would try, in its order. Two servers that are one machine
+        need no network, unless they are in separate containers."""
         boot, addresses = self.servers[source].boot, self.servers[target].addresses
         if boot and boot == self.servers[target].boot:
             addresses = [LOOPBACK, *addresses]
@@ -146,12 +146,11 @@ class _Links:
     # -- all-reduce --------------------------------------------------------------------------------
 
     def _all_reduces(self) -> list[Check]:
-        """Between the two of each pair; no server takes part in two at once, so none disturbs
-        another."""
+        """One for each pair. No server takes part in two at once, so none disturbs another."""
         pairs = self._connected_pairs()
         if not pairs:
-            finding = "not measured: no two servers with torch reach each other"
-            return [Check("all-reduce", "warn", finding, "mend what stands above")]
+            finding = "not measured, because no two servers with torch reach each other"
+            return [Check("all-reduce", "warn", finding, "fix the lines above")]
         checks: list[Check] = []
         for batch in disjoint(pairs):
             answers = side_by_side(lambda pair: self._all_reduce(*pair), batch)
@@ -163,7 +162,7 @@ class _Links:
         return checks
 
     def _connected_pairs(self) -> list[tuple[str, str]]:
-        """Of servers with torch, connected both ways."""
+        """Servers with torch that are connected both ways."""
         names = [name for name in self.names if "torch" in self.servers[name].torch]
         return [
             pair
@@ -172,7 +171,7 @@ class _Links:
         ]
 
     def _all_reduce(self, first: str, second: str) -> tuple[Told, str]:
-        """What the two ranks told of it, and the backend."""
+        """What the two ranks reported, and the backend."""
         devices = {name: _free_gpu(self.servers[name].node) for name in (first, second)}
         backend = self._backend(devices)
         listener = errand(first, "listen", TCP, token="x", seconds=0.01)
@@ -199,13 +198,13 @@ class _Links:
         return outcome, backend
 
     def _backend(self, devices: Mapping[str, str]) -> str:
-        """NCCL where each server has a free GPU, and a torch that sees GPUs."""
+        """NCCL if each server has a free GPU and a torch that sees GPUs."""
         has_gpus = all(self.servers[name].torch.get("gpus") for name in devices)
         return "nccl" if has_gpus and all(devices.values()) else "gloo"
 
 
 def _free_gpu(node: NodeView) -> str:
-    """A GPU on which nobody is, "" where there is none."""
+    """A GPU that nobody uses, "" if there is none."""
     free = (
         device.id
         for device in node.devices
@@ -215,7 +214,7 @@ def _free_gpu(node: NodeView) -> str:
 
 
 def disjoint(pairs: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    """Rounds in which no name comes twice, together all pairs."""
+    """All pairs, in rounds in which no name occurs twice."""
     open_pairs = list(pairs)
     while open_pairs:
         batch: list[tuple[str, str]] = []

@@ -1,5 +1,5 @@
-"""`gpq doctor` of servers: what is asked of which, side by side and each with a time limit.
-Verdicts are in `server_lines` and `server_gpu_lines`."""
+"""`gpq doctor` for servers: asks all of them at the same time, with a time limit for each.
+The verdicts are in `server_lines` and `server_gpu_lines`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXAMINE, DRIVER, TORCH = 20.0, 40.0, 75.0  # seconds
 
 
 class Progress:
-    """One line on stderr that is written over, where somebody watches."""
+    """One line on stderr that changes in place, on a terminal only."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
@@ -37,8 +37,8 @@ class Progress:
 
 
 def of_servers(names: Sequence[str], python: str, show: Callable[[str], None]) -> list[Check]:
-    """Lines of these servers, all if none is named. Raises GpqError where the daemon is not
-    reached, or knows none of one."""
+    """Lines about these servers, or about all. Raises GpqError if the daemon cannot be reached or
+    does not know a server."""
     nodes = call(requests.Nodes(list(names)), node_answers.NodeList).nodes
     checkup = _Checkup(nodes, python, show)
     try:
@@ -49,8 +49,8 @@ def of_servers(names: Sequence[str], python: str, show: Callable[[str], None]) -
 
 @dataclass(frozen=True, slots=True)
 class _Examination:
-    """What one server told. `offset`: of its clock against ours, known to within `uncertainty`,
-    both in seconds."""
+    """What one server reported. `offset`: of its clock from ours in seconds, give or take
+    `uncertainty`."""
 
     facts: Told
     driver: Told
@@ -65,7 +65,7 @@ class _Checkup:
         self.configs = config.load().nodes
         self.show = show
         self.python = python
-        self.open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # of this shell
+        self.open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # limit of this shell
 
     def lines(self) -> list[Check]:
         examinations = self._examine([name for name, node in self.nodes.items() if node.answers])
@@ -86,7 +86,7 @@ class _Checkup:
         return environment.on_server(self.python, self._config(name))
 
     def _examine(self, names: Sequence[str]) -> dict[str, _Examination]:
-        self.show(f"looking at {len(names)} servers")
+        self.show(f"checking {len(names)} servers")
         finished_names: list[str] = []
 
         def look(name: str) -> _Examination:
@@ -97,7 +97,7 @@ class _Checkup:
             driver = errand(name, "driver", DRIVER)
             whole = errand(name, "examine", TORCH, python=self._python(name), env=job_environment())
             finished_names.append(name)
-            self.show(f"looked at {len(finished_names)} of {len(names)} servers")
+            self.show(f"checked {len(finished_names)} of {len(names)} servers")
             return _Examination(
                 facts, driver, whole.get("torch", whole), offset, uncertainty=(end - begin) / 2
             )
@@ -105,7 +105,7 @@ class _Checkup:
         return side_by_side(look, names)
 
     def _before_examination(self, name: str) -> Iterator[Check]:
-        """What needs no answer of the server."""
+        """Lines that need no answer from the server."""
         node, settings = self.nodes[name], self._config(name)
         yield server_lines.reachability(node)
         yield from server_lines.unknown_attempts(node)
@@ -121,7 +121,7 @@ class _Checkup:
         yield server_gpu_lines.torch(name, self._python(name), examination.torch)
 
     def _linked(self, examinations: Mapping[str, _Examination]) -> Iterator[link_checks.Server]:
-        """Those of which enough is known to try what is between them."""
+        """Servers that answered, so gpq can test the connections between them."""
         for name, examination in examinations.items():
             if "error" not in examination.facts:
                 yield link_checks.Server(

@@ -1,4 +1,4 @@
-"""Verdicts of `gpq doctor` on a server's GPUs, and on torch there."""
+"""Verdicts of `gpq doctor` about a server's GPUs and torch."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from gpq.rpc.node_answers import DeviceView, NodeView
 
 
 def gpus(node: NodeView, answer: Told) -> Check:
-    """Driver, GPUs, and who is on them."""
+    """Driver, GPUs, and who uses them."""
     name = node.name
     if answer.get("error"):
         return Check(
             "gpus",
             "fail",
             str(answer["error"]),
-            "nvidia-smi there; sudo dmesg | grep -i nvrm; at last a reboot",
+            "there, try nvidia-smi and sudo dmesg | grep -i nvrm, and reboot if nothing else helps",
             name,
         )
     cards = [device for device in node.devices if device.kind == "cuda"]
     notice = str(answer.get("notice") or "")
     if not cards:
         return _without_gpus(node, notice)
-    finding = f"{len(cards)} x {cards[0].type}, driver {answer.get('driver') or 'not known'}"
+    finding = f"{len(cards)} x {cards[0].type}, driver {answer.get('driver') or 'unknown'}"
     faults = [
         f"GPU {card.index} {card.state}: {card.reason}"
         for card in cards
         if card.state not in ("ok", "foreign")
     ]
     if faults:
-        fix = "sudo dmesg | grep -i xid there says more; a lost GPU needs a reboot"
-        return Check("gpus", "fail", "; ".join([finding, *faults]), fix, name)
+        fix = "sudo dmesg | grep -i xid there says more. A lost GPU needs a reboot"
+        return Check("gpus", "fail", ", ".join([finding, *faults]), fix, name)
     foreign_processes = _foreign_processes(cards)
     if foreign_processes:
-        finding = "; ".join([finding, *foreign_processes[:6]])
-        fix = "gpq leaves those GPUs alone, and takes them when free"
+        finding = ", ".join([finding, *foreign_processes[:6]])
+        fix = "gpq leaves those GPUs alone until they are free"
         return Check("gpus", "warn", finding, fix, name)
     if notice:
-        fix = "jobs run on the others all the same"
-        return Check("gpus", "warn", f"{finding}; {notice}", fix, name)
+        fix = "jobs run on the other GPUs"
+        return Check("gpus", "warn", f"{finding}, but {notice}", fix, name)
     return Check("gpus", "ok", finding, "", name)
 
 
@@ -49,13 +49,13 @@ def _without_gpus(node: NodeView, notice: str) -> Check:
     if node.devices:
         finding += f", {len(node.devices)} CPU slots"
     if notice:
-        finding += f"; {notice}"
+        finding += f", but {notice}"
         return Check("gpus", "warn", finding, "nvidia-smi there says more", node.name)
     return Check("gpus", "ok", finding, "", node.name)
 
 
 def _foreign_processes(cards: Sequence[DeviceView]) -> list[str]:
-    """Of no job of gpq's."""
+    """Processes that gpq did not start."""
     return [
         f"GPU {card.index}: {process.user} (pid {process.pid}, {process.name})"
         for card in cards
@@ -72,12 +72,12 @@ def torch(name: str, python: str, answer: Told) -> Check:
         )
         return Check("torch", "ok", finding, "", name)
     fix = (
-        f"make the environment there too, or set script_python of [nodes.{name}]; commands need"
-        " none"
+        f"create the environment there, or set script_python in [nodes.{name}] (only training"
+        " scripts need it)"
     )
     return Check("torch", "warn", f"{python}: {answer.get('error', 'no answer')}", fix, name)
 
 
 def nccl(answer: Told) -> str:
-    """`, NCCL 2.27`, "" where torch has none."""
+    """`, NCCL 2.27`, "" if torch has none."""
     return f", NCCL {answer['nccl']}" if answer.get("nccl") else ""

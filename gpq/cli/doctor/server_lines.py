@@ -1,4 +1,4 @@
-"""What servers told -> lines of `gpq doctor`: a verdict and a fix for each. Pure: asks nobody."""
+"""Turns answers of servers into lines of `gpq doctor`, each with a verdict and a fix."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ LEAST_FILES = 4096
 LEAST_LOCKED = 64 << 20  # bytes
 LEAST_SHM_MIB = 1024
 MOST_OFFSET = 2.0  # seconds
-FIRST_PORT, LAST_PORT = 20_000, 32_700  # of gpq's master ports
-UNLIMITED = -1  # also of what a server tells
+FIRST_PORT, LAST_PORT = 20_000, 32_700  # gpq's master ports
+UNLIMITED = -1  # servers report it like this too
 CONF = "`{}` in /etc/security/limits.conf, then log in again"
 
 
 def reachability(node: NodeView) -> Check:
-    """Does the daemon hear of it?"""
+    """Does the server answer the daemon?"""
     if not node.answers:
         fix = (
-            f"`gpq daemon logs` says more; `ssh` there by hand; `gpq nodes remove {node.name}`"
-            " where it is gone for good"
+            f"see `gpq daemon logs`, try `ssh` by hand, or `gpq nodes remove {node.name}` if it is"
+            " gone"
         )
         return Check(
             "reach",
             "fail",
-            f"does not answer: {node.reason or 'no reason is known'}",
+            f"does not answer: {node.reason or 'unknown reason'}",
             fix,
             node.name,
         )
@@ -45,8 +45,10 @@ def reachability(node: NodeView) -> Check:
 
 
 def unknown_attempts(node: NodeView) -> list[Check]:
-    """Of a database that was restored from a copy."""
-    fix = "nothing where it shall go on; else end its process there: no gpq command knows it"
+    """Attempts that a restored database does not know."""
+    fix = (
+        "nothing if it should continue. Otherwise end its process there, because no gpq command can"
+    )
     return [
         Check("attempts", "warn", description, fix, node.name) for description in node.strangers
     ]
@@ -54,8 +56,8 @@ def unknown_attempts(node: NodeView) -> list[Check]:
 
 def damaged_files(node: NodeView) -> list[Check]:
     fix = (
-        "gpq goes on without them: a full disk, a crash of the server, or a program that writes"
-        " there may be why"
+        "gpq continues without them. The cause may be a full disk, a crash of the server, or"
+        " another program that writes there"
     )
     return [Check("records", "warn", line, fix, node.name) for line in node.damage]
 
@@ -63,15 +65,15 @@ def damaged_files(node: NodeView) -> list[Check]:
 def of_itself(
     name: str, answer: Told, offset: float, uncertainty: float, files: int = UNLIMITED
 ) -> list[Check]:
-    """From what `examine` told. `offset`: of its clock against ours, seconds, known to within
-    `uncertainty`; `files`: that may be open in this shell, and so in its jobs."""
+    """From the answer to `examine`. `offset`: of its clock from ours in seconds, give or take
+    `uncertainty`. `files`: how many this shell, and so its jobs, may open."""
     if "error" in answer:
         return [
             Check(
                 "agent",
                 "fail",
                 str(answer["error"]),
-                "`gpq daemon logs`; is a disk of that server hung?",
+                "see `gpq daemon logs`, and check that server for a hung disk",
                 name,
             )
         ]
@@ -90,16 +92,16 @@ def of_itself(
         _interfaces(name, answer),
         _ports(name, answer["ephemeral"]),
     ]
-    conda = answer["conda"] or "no conda in PATH of a login without a shell"
+    conda = answer["conda"] or "no conda in the PATH of a login without a shell"
     return [
         *checks,
-        Check("path", "ok", f"{conda}; scripts run with an absolute interpreter", "", name),
+        Check("path", "ok", f"{conda} (scripts run with an absolute interpreter)", "", name),
     ]
 
 
 def _clock(name: str, offset: float, uncertainty: float) -> Check:
     finding = (
-        f"{abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} this machine's (within"
+        f"{abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} this machine (within"
         f" {uncertainty:.1f} s)"
     )
     if abs(offset) - uncertainty > MOST_OFFSET:
@@ -107,7 +109,7 @@ def _clock(name: str, offset: float, uncertainty: float) -> Check:
             "clock",
             "warn",
             finding,
-            "timedatectl set-ntp true, on both; leases do not mind, file dates do",
+            "timedatectl set-ntp true, on both. File dates are wrong otherwise. Leases do not mind",
             name,
         )
     return Check("clock", "ok", finding, "", name)
@@ -116,20 +118,22 @@ def _clock(name: str, offset: float, uncertainty: float) -> Check:
 def _disk(name: str, disk: Told) -> Check:
     what, path = f"{disk['what']} disk", disk["path"]
     if "error" in disk:
-        return Check(what, "fail", f"{path}: {disk['error']}", "is its file system mounted?", name)
+        return Check(
+            what, "fail", f"{path}: {disk['error']}", "check that its file system is mounted", name
+        )
     free = f"{disk['free_mib'] / 1024:.1f} GiB"
-    inodes = disk["inodes"]  # None where the file system does not count them
+    inodes = disk["inodes"]  # None if the file system does not count them
     if inodes is not None:
         free += f", {inodes} inodes"
     finding = f"{free} free at {path} ({disk['filesystem']})"
-    room = f"make room there, or set `spool` of [nodes.{name}] to another disk"
+    room = f"make room there, or set `spool` in [nodes.{name}] to another disk"
     is_full = disk["free_mib"] < LEAST_DISK_MIB
     if is_full or (inodes is not None and inodes < LEAST_INODES):
         return Check(what, "fail", finding, room, name)
     if disk["filesystem"] in NETWORK and disk["what"] == "spool":
         fix = (
-            f"set `spool` of [nodes.{name}] to a local disk: when the network file system hangs, so"
-            " does the agent"
+            f"set `spool` in [nodes.{name}] to a local disk, because the agent hangs when the"
+            " network file system does"
         )
         return Check(what, "warn", finding, fix, name)
     if disk["free_mib"] < LOW_DISK_MIB:
@@ -138,7 +142,7 @@ def _disk(name: str, disk: Told) -> Check:
 
 
 def _files(name: str, shell_limit: int, hard_limit: int) -> Check:
-    """A job has the limit of the shell that submits it, as far as its server allows that."""
+    """A job has the limit of the shell that submits it, up to what its server allows."""
     limits = [limit for limit in (shell_limit, hard_limit) if limit != UNLIMITED]
     usual = min(limits, default="unlimited")
     line = f"open files: {usual} from this shell, at most {_amount(hard_limit)}"
@@ -156,7 +160,7 @@ def _files(name: str, shell_limit: int, hard_limit: int) -> Check:
 
 
 def _locked(name: str, answer: Told) -> Check:
-    """InfiniBand locks what it sends."""
+    """InfiniBand locks the memory that it sends from."""
     soft, hard = answer["limits"]["memlock"]
     line = f"locked memory: {_size(soft)}, at most {_size(hard)}"
     if answer["infiniband"] and 0 <= soft < LEAST_LOCKED:
@@ -182,13 +186,13 @@ def _shm(name: str, mib: int | None) -> Check:
             "shm",
             "warn",
             "no /dev/shm",
-            "data loaders with workers and NCCL need it: mount a tmpfs there",
+            "DataLoader workers and NCCL need it. Mount a tmpfs there",
             name,
         )
     finding = f"/dev/shm has {mib / 1024:.1f} GiB"
     if mib < LEAST_SHM_MIB:
         fix = (
-            "data loaders with workers may die: --shm-size of the container, or mount -o"
+            "DataLoader workers may crash. Use --shm-size for a container, or mount -o"
             " remount,size=8G /dev/shm"
         )
         return Check("shm", "warn", finding, fix, name)
@@ -200,9 +204,9 @@ def _interfaces(name: str, answer: Told) -> Check:
         interface["address"]: interface["name"] for interface in answer["interfaces"]
     }
     if not answer["addresses"]:
-        fix = f"give it an address that others reach, and set `address` of [nodes.{name}]"
+        fix = f"give it an address that others reach, and set `address` in [nodes.{name}]"
         return Check(
-            "network", "warn", "only the loopback: no other server can reach it", fix, name
+            "network", "warn", "only the loopback, so no other server can reach it", fix, name
         )
     return Check(
         "network",
@@ -216,14 +220,14 @@ def _interfaces(name: str, answer: Told) -> Check:
 def _ports(name: str, ephemeral: Sequence[int]) -> Check:
     first, last = ephemeral
     finding = (
-        f"outgoing connections take {first} to {last}, jobs meet on {FIRST_PORT} to {LAST_PORT}"
+        f"outgoing connections use {first} to {last}, jobs meet on {FIRST_PORT} to {LAST_PORT}"
     )
     if first <= LAST_PORT and last >= FIRST_PORT:
         return Check(
             "ports",
             "warn",
             finding,
-            "sysctl -w net.ipv4.ip_local_port_range='32768 60999': else ports clash",
+            "sysctl -w net.ipv4.ip_local_port_range='32768 60999', otherwise ports clash",
             name,
         )
     return Check("ports", "ok", finding, "", name)

@@ -1,4 +1,4 @@
-"""What `gpq doctor` says of how a server is reached by ssh."""
+"""What `gpq doctor` says about the ssh settings of a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIMIT = 5.0  # seconds
 
 
 def ssh(name: str, node: NodeConfig) -> Check:
-    """What ssh makes of the settings, ~/.ssh/config included. Connects to nothing."""
+    """How ssh reads the settings, including ~/.ssh/config. Connects to nothing."""
     target = Target(
         node.host, node.port, os.path.expanduser(node.identity), tuple(node.ssh or ["ssh"])
     )
@@ -24,16 +24,16 @@ def ssh(name: str, node: NodeConfig) -> Check:
             check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        fix = "install OpenSSH's client, or correct `ssh` in config.toml"
+        fix = "install the OpenSSH client, or correct `ssh` in config.toml"
         return Check("ssh", "fail", f"{argv[0]}: {error}", fix, name)
     settings = dict(line.partition(" ")[::2] for line in result.stdout.splitlines())
     if result.returncode != 0 or "hostname" not in settings:
         messages = result.stderr.strip().splitlines() or [f"exit {result.returncode}"]
-        fix = "correct ~/.ssh/config; `ssh -G HOST` shows what it makes of it"
+        fix = "correct ~/.ssh/config. `ssh -G HOST` shows how ssh reads it"
         return Check("ssh", "fail", messages[-1], fix, name)
     finding = (
         f"{settings.get('user', '')}@{settings['hostname']}, port {settings.get('port', '22')}"
     )
     if settings.get("proxyjump", "none") != "none":
-        finding += f", by {settings['proxyjump']}"
+        finding += f", through {settings['proxyjump']}"
     return Check("ssh", "ok", finding, "", name)

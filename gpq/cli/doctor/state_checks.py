@@ -1,4 +1,4 @@
-"""What `gpq doctor` looks at where gpq keeps its state on this machine."""
+"""What `gpq doctor` checks in the folder where gpq keeps its state."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def directory() -> Check:
             f"make it writable, or set GPQ_HOME (now {home})",
         )
     if folder != home:
-        return Check("state", "ok", f"{home} will be made")
+        return Check("state", "ok", f"gpq will create {home}")
     mode = os.stat(home).st_mode & 0o777
     if mode & 0o022:
         return Check(
             "state",
             "warn",
-            f"{home} may be written by others (mode {mode:03o})",
+            f"others may write to {home} (mode {mode:03o})",
             f"chmod 700 {home}",
         )
     return Check("state", "ok", f"{home} is writable")
 
 
 def existing(path: str) -> str:
-    """The path, or the nearest folder above it that is there."""
+    """The path, or the nearest folder above it that exists."""
     while not os.path.exists(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)
     return path
@@ -68,15 +68,15 @@ def filesystem() -> Check:
         return Check(
             "filesystem",
             "fail",
-            f"the state is on {kind} ({mount}), where locks and SQLite cannot be trusted",
+            f"the state is on {kind} ({mount}), where locks and SQLite are not reliable",
             "set GPQ_HOME to a folder on a local disk",
         )
     return Check("filesystem", "ok", f"the state is on {kind} ({mount})")
 
 
 def mount_of(folder: str, mounts: Iterable[str]) -> tuple[str, str]:
-    """Where the file system of a folder is mounted, and of which kind it is: the last one of the
-    longest path, as the kernel lists them."""
+    """Mount point and type of a folder's file system. The longest path wins, and the kernel lists
+    the newest mount of a path last."""
     longest, kind = "", "unknown"
     for line in mounts:
         _, mount, filesystem, *_ = line.split(" ")
@@ -94,10 +94,10 @@ def free_space() -> Check:
         return Check(
             "disk",
             "fail",
-            f"{free} MiB are free at {folder}",
+            f"{free} MiB free at {folder}",
             "make room, or set GPQ_HOME to another disk",
         )
-    return Check("disk", "ok", f"{free / 1024:.1f} GiB are free at {folder}")
+    return Check("disk", "ok", f"{free / 1024:.1f} GiB free at {folder}")
 
 
 def socket() -> Check:
@@ -107,7 +107,7 @@ def socket() -> Check:
         return Check(
             "socket",
             "fail",
-            f"{path} has {size} bytes, at most {LONGEST_SOCKET} may be",
+            f"{path} has {size} bytes, but at most {LONGEST_SOCKET} are possible",
             "set GPQ_HOME to a shorter path",
         )
     return Check("socket", "ok", path)

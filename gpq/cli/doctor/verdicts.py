@@ -11,7 +11,7 @@ class Check:
     verdict: str  # "ok" | "warn" | "fail"
     message: str
     fix: str = ""
-    node: str = ""  # the server that it is about, "" for this machine, or for several
+    node: str = ""  # the server, "" for this machine or for several servers
 
     def row(self) -> dict[str, str]:
         return asdict(self)

@@ -1,1 +1,1 @@
-"""Commands about servers, the daemon, the configuration and who is notified."""
+"""Commands about servers, the daemon, the configuration and notifications."""

@@ -1,5 +1,4 @@
-"""`gpq config`: what holds, whether the file is right, where it and the training library are, and
-which policies there are."""
+"""`gpq config`: shows and checks the settings, and lists the policies."""
 
 from __future__ import annotations
 
@@ -20,13 +19,13 @@ from gpq.policies.registry import POLICIES
 from gpq.views import plain
 
 app = frame(default_to("show", alone=True))
-FILE = typer.Argument(metavar="[FILE]", help="Another file than the one in use.")
+FILE = typer.Argument(metavar="[FILE]", help="Check this file instead of the one in use.")
 
 
 @app.callback(
     help=(
-        "Show and check the configuration (TOML). Without a command: `show`. Only `gpq nodes add`"
-        " and `remove` write it."
+        "Show and check the configuration (TOML). Without a command: `show`. Of all commands, only"
+        " `gpq nodes add` and `remove` write it."
     )
 )
 def config() -> None:
@@ -35,7 +34,7 @@ def config() -> None:
 
 @app.command()
 def show(json: Json = False) -> None:
-    """All settings that hold, defaults included, as a valid file.
+    """Show all settings, including defaults, as a valid file.
 
     \b
     Example:
@@ -48,7 +47,7 @@ def show(json: Json = False) -> None:
         output.emit(json_answers.Settings(**tree))
         return
     hidden_keys = {name for name in targets if name not in outward.SETTINGS}
-    default_keys = {"default"} if hidden_keys else set()  # it may name one of them
+    default_keys = {"default"} if hidden_keys else set()  # it may name a hidden one
     lines = toml(
         {
             **tree,
@@ -60,14 +59,14 @@ def show(json: Json = False) -> None:
         }
     )
     output.say(*lines)
-    if hidden_keys:  # in no table of their own: what is printed is a valid file
+    if hidden_keys:  # not in the output, which stays a valid file
         names = ", ".join(f"notify.{key}" for key in sorted(hidden_keys))
-        output.note(f"left out, for their URLs may hold secrets: {names}")
+        output.note(f"left out because their URLs may hold secrets: {names}")
 
 
 @app.command()
 def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
-    """Is the file right? Mistakes are named with line and column.
+    """Check the file. Errors come with line and column.
 
     \b
     Example:
@@ -77,12 +76,12 @@ def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
     path = os.path.abspath(file) if file else paths.config()
     exists = os.path.exists(path)
     if file and not exists:
-        raise UsageError(f"no file {file}", "`gpq config path` tells which one is in use")
+        raise UsageError(f"no file {file}", "`gpq config path` shows the one in use")
     try:
         settings = configuration.load(path, policies=POLICIES, cores=os.sched_getaffinity(0))
-    except UsageError as error:  # the hint need not name the command that gives it
+    except UsageError as error:  # a hint to run this command would not help
         hint = (
-            "correct it; without a file the defaults hold"
+            "correct it, or remove it to use the defaults"
             if error.hint == configuration.CHECK
             else error.hint
         )
@@ -91,17 +90,17 @@ def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
     if json:
         output.emit(json_answers.ConfigChecked(path, exists))
     else:
-        output.say(f"{path} is right" if exists else f"there is no {path}: the defaults hold")
+        output.say(f"{path} is valid" if exists else f"no {path}, so the defaults apply")
     if settings.metrics and not (address := outward.address(settings.metrics)).private:
-        output.note(f"metrics: {address.host} is no address of this machine alone: {outward.OPEN}")
+        output.note(f"metrics: {address.host} is reachable from other machines: {outward.OPEN}")
 
 
 def _check_targets(table: outward.Table, path: str) -> None:
-    """Raises UsageError for a URL that apprise can make nothing of."""
+    """Raises UsageError for a URL that apprise cannot use."""
     targets = outward.notify(table).targets
     if not targets:
         return
-    from gpq.notify.worker import judge  # it imports apprise
+    from gpq.notify.worker import judge  # imports apprise, which is slow
 
     for name, url in targets.items():
         if problem := judge(name, url):
@@ -110,12 +109,12 @@ def _check_targets(table: outward.Table, path: str) -> None:
                 "https://appriseit.com lists what each service needs",
             )
     if os.stat(path).st_mode & 0o077:
-        output.note(f"others can read {path}, and so the URLs in [notify]: chmod 600 {path}")
+        output.note(f"others can read {path} and the URLs in [notify]: chmod 600 {path}")
 
 
 @app.command()
 def path(json: Json = False) -> None:
-    """Where the file is, or would be.
+    """Show where the file is, or would be.
 
     \b
     Example:
@@ -129,10 +128,9 @@ def path(json: Json = False) -> None:
 
 @app.command()
 def library(json: Json = False) -> None:
-    """The folder with the training library alone: for the PYTHONPATH of a script that runs without
-    gpq.
+    """Show the folder that holds only the training library, for a script that runs without gpq.
 
-    Under gpq no script needs it: gpq puts that folder there itself.
+    Add it to PYTHONPATH. Scripts that run under gpq do not need it.
 
     \b
     Example:
@@ -150,8 +148,7 @@ def library(json: Json = False) -> None:
 
 @app.command()
 def policies(json: Json = False) -> None:
-    """The policies that `policy` in the file may name, one sentence each; `*` marks the one it
-    names.
+    """List the policies, one sentence each. `*` marks the one that the file names.
 
     \b
     Example:
@@ -174,18 +171,18 @@ def policies(json: Json = False) -> None:
 
 
 def _configured_policy() -> str:
-    """The policy that the file names; "" and a remark where the file cannot be read: the list needs
-    none."""
+    """The policy that the file names, or "" and a note if the file is invalid. The list works
+    without it."""
     try:
         return configuration.load().policy
     except UsageError as error:
-        output.note(f"none is marked: {error.message}")
+        output.note(f"no policy is marked: {error.message}")
         return ""
 
 
 def toml(tree: dict[str, Any], prefix: str = "") -> list[str]:
-    """The lines of a TOML file: plain values first, then a table for each dictionary. None is left
-    out."""
+    """The lines of a TOML file: plain values first, then a table for each dictionary. Leaves out
+    None."""
     lines = [
         f"{key} = {_value(value)}"
         for key, value in tree.items()
@@ -204,5 +201,5 @@ def toml(tree: dict[str, Any], prefix: str = "") -> list[str]:
 
 
 def _value(value: Any) -> str:
-    """Texts as JSON writes them are texts of TOML; so are its numbers, truth values and lists."""
+    """JSON and TOML write strings, numbers, booleans and lists alike."""
     return encoder.dumps(value)

@@ -1,4 +1,4 @@
-"""`gpq daemon`: start, stop and look at the daemon."""
+"""`gpq daemon`: starts, stops and shows the daemon."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from gpq.rpc.daemon_answers import DaemonInfo
 from gpq.views.plain import duration
 
 app = frame()
-LINES = typer.Option("--lines", "-n", metavar="N", min=1, help="How many of the last lines.")
+LINES = typer.Option("--lines", "-n", metavar="N", min=1, help="Show this many of the last lines.")
 METRICS = typer.Option(
     "--metrics",
     metavar="[ADDR:]PORT",
     help=(
-        "Serve Prometheus metrics there, for as long as this daemon runs; config.toml has the same"
-        " for good."
+        "Serve Prometheus metrics there until this daemon stops. To serve them always, set"
+        " `metrics` in config.toml."
     ),
     show_default=False,
 )
 METRICS_AGAIN = "tried again every 10 s"
-FOLLOW = typer.Option("--follow", "-f", help="Go on, until Ctrl-C.")
+FOLLOW = typer.Option("--follow", "-f", help="Keep printing new lines until Ctrl-C.")
 
 
 @app.callback(
     help=(
-        "Start, stop and look at the daemon. Any command starts it where none runs; jobs do not"
-        " need it to run on."
+        "Start, stop and show the daemon. Any command starts it if it is not running. Jobs keep"
+        " running without it."
     )
 )
 def daemon() -> None:
@@ -40,7 +40,7 @@ def daemon() -> None:
 
 @app.command()
 def start(metrics: Annotated[str, METRICS] = "") -> int:
-    """Start the daemon where none runs.
+    """Start the daemon if it is not running.
 
     \b
     Example:
@@ -49,11 +49,11 @@ def start(metrics: Annotated[str, METRICS] = "") -> int:
     """
     is_new = daemon_control.start(metrics)
     info = daemon_control.status()
-    output.say(f"daemon {'started' if is_new else 'runs already'} (pid {info.pid})")
+    output.say(f"daemon {'started' if is_new else 'is already running'} (pid {info.pid})")
     if not info.metrics:
         return 0
     if info.metrics_problem:
-        output.failure(f"metrics are not served: {info.metrics_problem}", METRICS_AGAIN)
+        output.failure(f"cannot serve metrics: {info.metrics_problem}", METRICS_AGAIN)
         return 1 if metrics else 0
     output.say(f"metrics are at {info.metrics}")
     _warn_if_open(info.metrics)
@@ -62,24 +62,26 @@ def start(metrics: Annotated[str, METRICS] = "") -> int:
 
 def _warn_if_open(url: str) -> None:
     if not outward.address(url.removeprefix("http://").removesuffix("/metrics")).private:
-        output.note(f"{url} is no address of this machine alone: {outward.OPEN}")
+        output.note(f"{url} is reachable from other machines: {outward.OPEN}")
 
 
 @app.command()
 def stop() -> None:
-    """Stop the daemon. Jobs run on; the next daemon finds them again.
+    """Stop the daemon. Jobs keep running, and the next daemon finds them again.
 
     \b
     Example:
       gpq daemon stop
     """
-    output.say("daemon stopped; jobs run on" if daemon_control.stop() else "no daemon runs")
+    output.say(
+        "daemon stopped, jobs keep running" if daemon_control.stop() else "no daemon is running"
+    )
 
 
 @app.command()
 def status(json: Json = False) -> None:
-    """Is the daemon there, which version, for how long, and how its rounds go? Starts none; exit
-    code 3 when none runs.
+    """Show if the daemon is running, its version, its uptime and its rounds. Never starts it.
+    Exit code 3 if no daemon is running.
 
     \b
     Example:
@@ -91,12 +93,12 @@ def status(json: Json = False) -> None:
         return
     rounds = f", {info.round_ms_median:.1f} ms each" if info.round_ms_median is not None else ""
     output.say(
-        f"daemon {info.version} runs (pid {info.pid}) for {duration(info.uptime_seconds)}",
+        f"daemon {info.version} running (pid {info.pid}) for {duration(info.uptime_seconds)}",
         f"  state     {info.home}",
         f"  socket    {info.socket}",
         f"  policy    {info.policy}, a round at least every {info.interval:g} s",
         f"  rounds    {info.rounds}{rounds}",
-        f"  jobs      {info.jobs_live} live, {info.jobs_total} in all",
+        f"  jobs      {info.jobs_live} live, {info.jobs_total} in total",
         "  servers  "
         f" {', '.join(f'{name} {state}' for name, state in sorted(info.nodes.items())) or 'none'}",
         f"  memory    {info.memory_mib:.0f} MiB",
@@ -112,13 +114,13 @@ def _metrics(info: DaemonInfo) -> str:
     if not info.metrics:
         return "not served"
     if info.metrics_problem:
-        return f"not served: {info.metrics_problem}; {METRICS_AGAIN}"
+        return f"not served: {info.metrics_problem}, {METRICS_AGAIN}"
     return info.metrics
 
 
 @app.command()
 def logs(lines: Annotated[int, LINES] = 100, follow: Annotated[bool, FOLLOW] = False) -> None:
-    """What the daemon wrote.
+    """Show the log of the daemon.
 
     \b
     Example:

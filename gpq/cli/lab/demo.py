@@ -1,5 +1,4 @@
-"""`gpq demo`: three real training jobs on two embedded CPU servers, to the end, with the live
-table."""
+"""`gpq demo`: trains three real jobs on two embedded CPU servers and shows the live table."""
 
 from __future__ import annotations
 
@@ -21,12 +20,12 @@ from gpq.views.plain import moment, safe
 
 app = frame()
 POLICY = typer.Option(
-    "--policy", metavar="POLICY", help="Of the daemon; `gpq config policies` lists them."
+    "--policy", metavar="POLICY", help="Policy of the daemon. `gpq config policies` lists them."
 )
 HOME = typer.Option(
     "--home",
     metavar="DIR",
-    help="Keep state and logs there; else they stay only if the demo fails.",
+    help="Keep state and logs there. By default they stay only if the demo fails.",
 )
 TIMEOUT = typer.Option(
     "--timeout", metavar="DURATION", help="Give up after this long, with exit code 124."
@@ -43,13 +42,12 @@ def demo(
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> int:
-    """Train three jobs to the end on two embedded CPU servers, with a daemon of its own, and judge
-    the outcome.
+    """Train three jobs on two embedded CPU servers, with a separate daemon, and check the result.
 
-    It passes when all three complete and reach their targets, every epoch visited each sample
-    exactly once, one was resized while it ran (if the policy resizes jobs), and one changed its
-    batch size without a restart (if the policy knows what that is worth). Your own queue is not
-    touched.
+    The demo passes if all three jobs complete and reach their targets, and every epoch visits each
+    sample exactly once. One job must also be resized while it runs, if the policy resizes jobs.
+    One must change its batch size without a restart, if the policy changes batch sizes. Your own
+    queue stays as it is.
 
     \b
     Example:
@@ -89,7 +87,7 @@ def _picture(color: str) -> Iterator[Draw]:
 
 @contextmanager
 def _lines() -> Iterator[Draw]:
-    """Off a terminal: a line on stderr for each thing that happens."""
+    """Without a terminal: a line on stderr for each event."""
     printed_lines: set[tuple[str, str]] = set()
 
     def draw(view: TopView, act: str) -> None:
@@ -108,7 +106,7 @@ def _lines() -> Iterator[Draw]:
 
 
 def _summary(result: DemoResult) -> list[str]:
-    """The last lines: one per job, then one per promise."""
+    """The last lines: one per job, then one per requirement."""
     count = len(result.jobs)
     samples = "samples were lost or repeated"
     if result.samples_exact:
@@ -116,12 +114,12 @@ def _summary(result: DemoResult) -> list[str]:
     verdict = "passed" if result.passed else "FAILED"
     ending = f"{verdict} under {result.policy} in {result.seconds:.0f} s"
     if result.home:
-        ending += f"; logs in {result.home}"
+        ending += f", logs in {result.home}"
     return [
         *map(_job_line, result.jobs),
         f"{result.completed} of {count} jobs completed",
         f"{result.targets_reached} of {count} targets reached",
-        f"{result.resized} of {count} jobs resized while running, continued from their checkpoints",
+        f"{result.resized} of {count} jobs resized while running, resumed from their checkpoints",
         f"{result.batch_changed} of {count} jobs changed their batch size without a restart",
         samples,
         ending,

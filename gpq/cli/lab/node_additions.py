@@ -11,7 +11,7 @@ from gpq.servers import adding
 
 
 def add_each(servers: Sequence[adding.Wanted], *, yes: bool, quiet: bool) -> list[dict[str, Any]]:
-    """What --json shows of those that could be added; of several, a mistake in one stops none."""
+    """What --json shows of the servers that gpq added. One bad server does not stop the others."""
     if len(servers) == 1:
         return [adding.add(servers[0], output, yes=yes, quiet=quiet)]
     rows = [_add_or_note(server, yes=yes, quiet=quiet) for server in servers]

@@ -1,4 +1,4 @@
-"""`gpq nodes`: the servers and their GPUs as the daemon knows them, and which servers there are."""
+"""`gpq nodes`: shows servers and their GPUs as the daemon knows them, and changes them."""
 
 from __future__ import annotations
 
@@ -17,65 +17,69 @@ from gpq.views import nodes as view
 from gpq.views import plain
 
 app = frame(default_to("list"))
-NAMES = typer.Argument(metavar="[NODE]...", help="Names of servers; none: all.")
+NAMES = typer.Argument(metavar="[NODE]...", help="Servers to show. [default: all]")
 HOST = typer.Argument(
-    metavar="[USER@HOST]", help="As for ssh: user@host, or a name of ~/.ssh/config."
+    metavar="[USER@HOST]", help="As for ssh: user@host, or a host from ~/.ssh/config."
 )
-FROM = typer.Option("--from-ssh-config", help="Offer the hosts of ~/.ssh/config.")
-NAME = typer.Option("--name", metavar="NAME", help="What gpq calls it; its host name by default.")
+FROM = typer.Option("--from-ssh-config", help="Choose from the hosts in ~/.ssh/config.")
+NAME = typer.Option(
+    "--name", metavar="NAME", help="Name of the server in gpq. [default: its host name]"
+)
 GPUS = typer.Option(
-    "--gpus", metavar="LIST", help="GPUs to use, by index or UUID: 0,1. All by default."
+    "--gpus", metavar="LIST", help="GPUs to use, by index or UUID: 0,1. [default: all]"
 )
-SLOTS = typer.Option("--slots", metavar="N", min=0, max=1024, help="CPU slots instead of GPUs.")
+SLOTS = typer.Option("--slots", metavar="N", min=0, max=1024, help="Use CPU slots instead of GPUs.")
 PYTHON = typer.Option(
-    "--python", metavar="PATH", help="Python 3.8 or newer there; found by default."
+    "--python", metavar="PATH", help="Python 3.8 or newer there. [default: gpq finds it]"
 )
 PORT = typer.Option(
     "--port",
     metavar="N",
     min=1,
     max=65535,
-    help="Of its sshd, where ~/.ssh/config does not say it.",
+    help="Port of its sshd. [default: as in ~/.ssh/config]",
 )
 ADDRESS = typer.Option(
-    "--address", metavar="ADDRESS", help="Where other servers reach it; found by default."
+    "--address", metavar="ADDRESS", help="Where other servers reach it. [default: gpq finds it]"
 )
 SSH_CONFIG = typer.Option(
-    "--ssh-config", "-F", metavar="FILE", help="Another file than ~/.ssh/config."
+    "--ssh-config", "-F", metavar="FILE", help="Read this file instead of ~/.ssh/config."
 )
 YES = typer.Option(
     "--yes",
     "-y",
-    help="Ask nothing: accept a new host key as it is shown, add all that is offered.",
+    help="Ask nothing: accept a new host key as shown, and add all hosts found.",
 )
 FORCE = typer.Option(
-    "--force", help="Also while jobs are on it: they run on, and gpq hears no more of them."
+    "--force", help="Even while jobs are on it. They keep running, but gpq loses track of them."
 )
 REASON = typer.Option(
     "--reason",
     metavar="TEXT",
-    help="Shown in `gpq nodes`, and in `gpq why` of jobs that wait for it.",
+    help="`gpq nodes` shows it, and `gpq why` of jobs that wait for the server.",
 )
-NODE = typer.Argument(metavar="NODE", help="Name of a server.")
+NODE = typer.Argument(metavar="NODE", help="Name of the server.")
 
 TARGET = typer.Argument(
     metavar="NODE[:GPUS]",
     help="A server, or some of its GPUs, by index or UUID: gpu1:0,1 or gpu1:0-3.",
 )
 FOR = typer.Option(
-    "--for", metavar="USER", help="Whose jobs may use them; without it gpq leaves them alone."
+    "--for", metavar="USER", help="User whose jobs may use them. Without it, gpq leaves them alone."
 )
 START = typer.Option(
     "--from",
     metavar="WHEN",
     help="now, 18:00, 'fri 18:00', 'tomorrow 9:00', '2026-11-27 18:00', +2h.",
 )
-UNTIL = typer.Option("--until", metavar="WHEN", help="The end, written likewise.")
-DURATION = typer.Option("--for-duration", metavar="DURATION", help="Or how long: 90m, 2d.")
-RESERVATION = typer.Argument(metavar="RESERVATION", min=1, help="Its number.")
+UNTIL = typer.Option("--until", metavar="WHEN", help="The end, in the same format.")
+DURATION = typer.Option(
+    "--for-duration", metavar="DURATION", help="How long, instead of --until: 90m, 2d."
+)
+RESERVATION = typer.Argument(metavar="RESERVATION", min=1, help="Number of the reservation.")
 
 
-@app.callback(help="The servers and their GPUs. Without a command: `list`.")
+@app.callback(help="Show, add, remove, drain and reserve servers. Without a command: `list`.")
 def nodes() -> None:
     """Make it a group of commands."""
 
@@ -86,8 +90,8 @@ def show(
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> None:
-    """The servers and their GPUs: state, memory, utilisation, and who is on them. Shows the
-    daemon's last knowledge.
+    """Show the servers and their GPUs: state, memory, utilisation, and who uses them. This is what
+    the daemon last heard.
 
     \b
     Example:
@@ -115,11 +119,11 @@ def add(
     yes: Annotated[bool, YES] = False,
     json: Json = False,
 ) -> int:
-    """Add a server that you reach by ssh: look at its host key, at its Python and GPUs, and write
-    it to config.toml.
+    """Add a server that you reach by ssh. Shows its host key, checks its Python and GPUs, and
+    writes it to config.toml.
 
-    It needs sshd and Python 3.8, and a key that ssh can use without a question. gpq puts its agent
-    below ~/.gpq there.
+    The server needs sshd, Python 3.8 or newer, and a key that ssh can use without asking you. gpq
+    copies its agent to ~/.gpq there.
 
     \b
     Example:
@@ -127,17 +131,17 @@ def add(
       gpq nodes add gpu2 --gpus 0,1 --name small
       gpq nodes add --from-ssh-config
     """
-    from gpq.cli.lab import node_additions  # what they import, nobody needs who only looks
+    from gpq.cli.lab import node_additions  # slow imports, which only this command needs
     from gpq.servers import adding
 
     if bool(host) == from_ssh_config:
         raise UsageError(
-            "gpq nodes add: one of USER@HOST and --from-ssh-config", "gpq nodes add alice@gpu1"
+            "gpq nodes add: give either USER@HOST or --from-ssh-config", "gpq nodes add alice@gpu1"
         )
     if from_ssh_config and (name or address or port):
         raise UsageError(
-            "--name, --address and --port are of one server",
-            "leave them out with --from-ssh-config",
+            "--name, --address and --port cannot be combined with --from-ssh-config",
+            "add that server on its own: gpq nodes add HOST",
         )
     hosts = adding.offered(ssh_config, every=yes) if from_ssh_config else [host]
     indices = [word.strip() for word in gpus.split(",") if word.strip()]
@@ -163,7 +167,7 @@ def add(
 def remove(
     node: Annotated[str, NODE], force: Annotated[bool, FORCE] = False, json: Json = False
 ) -> None:
-    """Take a server out of config.toml. Refused while jobs are on it. Nothing is deleted there.
+    """Remove a server from config.toml. Refused while jobs are on it. Deletes nothing there.
 
     \b
     Example:
@@ -180,11 +184,11 @@ def remove(
 def drain(
     node: Annotated[str, NODE], reason: Annotated[str, REASON] = "", json: Json = False
 ) -> None:
-    """Place nothing new on a server: before a reboot, a repair. Holds until `gpq nodes undrain`,
-    over restarts too.
+    """Start nothing new on a server, for example before a reboot. Lasts until `gpq nodes undrain`,
+    even if the daemon restarts.
 
-    Jobs that can be stopped and go on are moved away with their checkpoint, or wait; all others run
-    to their end there.
+    Jobs that can resume move to other servers with their checkpoints, or wait. All other jobs run
+    to their end.
 
     \b
     Example:
@@ -194,13 +198,13 @@ def drain(
     if json:
         output.emit(answer)
         return
-    output.say(f"drained   {node}{'' if answer.changed else ' (it was already)'}")
+    output.say(f"drained   {node}{'' if answer.changed else ' (it already was)'}")
     _say_who_leaves(answer.leaving, answer.staying)
 
 
 @app.command()
 def undrain(node: Annotated[str, NODE], json: Json = False) -> None:
-    """Place jobs on a drained server again.
+    """Use a drained server again.
 
     \b
     Example:
@@ -222,12 +226,12 @@ def reserve(
     duration: Annotated[str, DURATION] = "",
     json: Json = False,
 ) -> None:
-    """Keep GPUs of a server for one user's jobs, or out of gpq's hands, for a time. Holds over
-    restarts of the daemon.
+    """Keep GPUs of a server for one user's jobs, or free of gpq, for a time. Lasts even if the
+    daemon restarts.
 
-    Jobs of others that can be stopped and go on leave with their checkpoint by the beginning; those
-    that cannot do not start there if their --time reaches into it (or, without --time, in the last
-    hour before it); what runs there runs to its end.
+    Jobs of others that can resume leave with their checkpoints before the reservation begins. Jobs
+    that cannot resume do not start there if their --time reaches into it. Without --time, they do
+    not start in the last hour before it. A job that cannot resume and already runs may finish.
 
     \b
     Example:
@@ -240,7 +244,7 @@ def reserve(
         return
     reservation = answer.reservation
     output.say(
-        f"reserved  {_place(reservation)} for {reservation.user or 'nobody: gpq leaves it alone'}",
+        f"reserved  {_place(reservation)} for {reservation.user or 'nobody (gpq leaves it alone)'}",
         f"from      {plain.moment(reservation.start)} until {plain.moment(reservation.end)}",
         f"undo      gpq nodes unreserve {reservation.id}",
     )
@@ -249,7 +253,7 @@ def reserve(
 
 @app.command()
 def unreserve(reservation: Annotated[int, RESERVATION], json: Json = False) -> None:
-    """Undo a reservation; `gpq nodes` lists them.
+    """Cancel a reservation. `gpq nodes` lists them.
 
     \b
     Example:
@@ -259,7 +263,9 @@ def unreserve(reservation: Annotated[int, RESERVATION], json: Json = False) -> N
     if json:
         output.emit(answer)
     else:
-        output.say(f"free      {_place(answer.reservation)}: reservation {reservation} is undone")
+        output.say(
+            f"free      {_place(answer.reservation)}: reservation {reservation} is cancelled"
+        )
 
 
 def _place(reservation: node_answers.ReservationView) -> str:
@@ -274,7 +280,7 @@ def _say_who_leaves(leaving: list[int], staying: list[int]) -> None:
     if leaving:
         output.say(f"leave it  {_jobs(leaving)}")
     if staying:
-        output.say(f"stay      {_jobs(staying)}: to their end")
+        output.say(f"stay      {_jobs(staying)}, until they end")
 
 
 def _jobs(jobs: list[int]) -> str:

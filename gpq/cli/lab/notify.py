@@ -1,4 +1,4 @@
-"""`gpq notify`: whom gpq can tell about jobs, and does it work? URLs are never shown."""
+"""`gpq notify`: lists and tests the targets of notifications. Never shows a URL."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ NAMES = typer.Argument(
 
 
 @app.callback(
-    help=(
-        "Whom gpq can tell about jobs (`gpq submit --notify`), and does it work? Without a command:"
-        " `list`."
-    )
+    help=("List and test the targets of `gpq submit --notify`. Without a command: `list`.")
 )
 def notify() -> None:
     """Make it a group of commands."""
@@ -29,8 +26,7 @@ def notify() -> None:
 
 @app.command(name="list")
 def list_targets(json: Json = False) -> None:
-    """The targets in [notify] of config.toml, with the kind of service, and what holds for jobs
-    that name none.
+    """List the targets in [notify] of config.toml, and the defaults for jobs without --notify.
 
     \b
     Example:
@@ -43,17 +39,17 @@ def list_targets(json: Json = False) -> None:
     room = max(map(len, listing.targets), default=0)
     output.say(*(f"{name:{room}}  {kind}://..." for name, kind in listing.targets.items()))
     if not listing.targets:
-        output.say(f'no targets: write [notify] NAME = "URL" in config.toml; {outward.WITHOUT}')
+        output.say(f'no targets. Write [notify] NAME = "URL" in config.toml. {outward.WITHOUT}')
     default_names = ", ".join(listing.default) or "nobody"
     output.say(
-        f"jobs without --notify tell {default_names}, of {','.join(listing.on)}, with"
+        f"jobs without --notify notify {default_names} (on {','.join(listing.on)}), with"
         f" {listing.lines} lines of their log"
     )
 
 
 @app.command(name="test")
 def try_targets(names: Annotated[list[str], NAMES], json: Json = False) -> int:
-    """Send a message now. Exit code 1 where a service does not take it.
+    """Send a message now. Exit code 1 if a service does not accept it.
 
     \b
     Example:
@@ -66,7 +62,7 @@ def try_targets(names: Annotated[list[str], NAMES], json: Json = False) -> int:
         views.append(view)
         if not json and not view.sent:
             fix = (
-                "correct [notify] in config.toml; `gpq config check` looks at it"
+                "correct [notify] in config.toml. `gpq config check` checks it"
                 if view.name in table
                 else ""
             )

@@ -1,4 +1,4 @@
-"""`gpq schema`: the JSON Schema of what a command prints with `--json`, as the package ships it."""
+"""`gpq schema`: prints the JSON Schemas that the package ships."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gpq.errors import NotFound
 
 app = frame()
 COMMAND = typer.Argument(
-    metavar="[COMMAND]...", help="Such as: status, nodes list. Without it, all are listed."
+    metavar="[COMMAND]...", help="For example: status, nodes list. [default: list all]"
 )
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(gpq.__file__)), "schemas")
 
 
 @app.command()
 def schema(command: Annotated[list[str] | None, COMMAND] = None) -> None:
-    """The JSON Schema (2020-12) of what a command prints with --json, its errors included.
+    """Print the JSON Schema (2020-12) of a command's --json output, including errors.
 
-    Fields may be added at any time: ignore those that you do not know. `gpq logs --json` prints
-    JSON Lines: its schema is that of a line.
+    New versions may add fields, so ignore those that you do not know. `gpq logs --json` prints JSON
+    Lines, and its schema describes one line.
 
     \b
     Example:
@@ -49,12 +49,12 @@ def schema(command: Annotated[list[str] | None, COMMAND] = None) -> None:
             sys.stdout.write(stream.read())
     except KeyError:
         raise NotFound(
-            f"gpq {path} has no --json, and so no schema", "`gpq schema` lists those that have"
+            f"gpq {path} has no --json, so it has no schema", "`gpq schema` lists all schemas"
         ) from None
 
 
 def name_of(path: str) -> str:
-    """The file of a command: `nodes-list` of `nodes list`."""
+    """The file of a command: `nodes-list` for `nodes list`."""
     return path.replace(" ", "-")
 
 
@@ -65,8 +65,7 @@ def _files() -> list[str]:
 
 
 def _known() -> dict[str, str]:
-    """What a command may be called here -> its file; `nodes` is `nodes list`, as on the command
-    line."""
+    """Name of a command -> its file. `nodes` means `nodes list`, as on the command line."""
     names = _files()
     default = {
         name.partition("-")[0]: name for name in names if name in ("nodes-list", "config-show")

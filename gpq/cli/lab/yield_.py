@@ -1,5 +1,5 @@
-"""`gpq yield`: an owner wants a server back, from everybody's gpq. Named so because `yield` is a
-word of the language."""
+"""`gpq yield`: an owner gets a server back from all gpq daemons. The file has a trailing `_`
+because `yield` is a Python keyword."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ def yield_(
     length: Annotated[
         str,
         typer.Option(
-            "--for", metavar="DURATION", help="For so long, or until --end.", show_default=True
+            "--for", metavar="DURATION", help="For this long, or until --end.", show_default=True
         ),
     ] = "8h",
-    end: Annotated[bool, typer.Option("--end", help="Give it back to gpq.")] = False,
+    end: Annotated[bool, typer.Option("--end", help="Give the server back to gpq.")] = False,
     json: Json = False,
 ) -> int:
-    """Get your own server back: gpq's jobs leave it with their checkpoints, within their grace
-    time.
+    """Get your own server back. Jobs leave it with their checkpoints, within their grace time.
 
-    Heeded by everybody's gpq in whose config.toml `owner` of that server is you. Who merely uses
-    its GPUs need not say anything: that is noticed.
+    Every gpq daemon that uses the server honours this if its config.toml names you as the `owner`.
+    You do not need it when you just use the GPUs: gpq notices that.
 
     \b
     Example:
@@ -47,10 +46,10 @@ def yield_(
     user = safe(answer.user)
     if not end:
         output.say(
-            f"{safe(node)} goes back to {user} for {duration(answer.seconds or 0.0)}: `gpq yield"
-            f" {safe(node)} --end` ends that"
+            f"{safe(node)} goes back to {user} for {duration(answer.seconds or 0.0)}. `gpq yield"
+            f" {safe(node)} --end` ends this"
         )
     else:
-        outcome = "is gpq's again" if answer.changed else "had not been asked for"
+        outcome = "is back with gpq" if answer.changed else "was not yielded"
         output.say(f"{safe(node)} {outcome}")
     return 0

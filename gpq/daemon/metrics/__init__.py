@@ -1,4 +1,4 @@
-"""From a snapshot to Prometheus text, served over HTTP where the config asks for it.
+"""Turns a snapshot into Prometheus text and serves it over HTTP, if the config asks for it.
 
 Open `metrics.py` first.
 """

@@ -1,9 +1,8 @@
-"""Serves metrics over HTTP, in threads of its own: a scraper that is slow, or many, costs a bounded
-share of the daemon.
+"""Serves metrics over HTTP in separate threads. Slow scrapers, or many, cost the daemon little.
 
-At most `MOST_OPEN` connections, each for at most `LONGEST` seconds, and a new one at most every
-`REST` seconds; the text is made anew at most once a second and never takes more than a twentieth of
-the time. An address that cannot be had is told, and tried again.
+There are at most `MOST_OPEN` connections, each for at most `LONGEST` seconds, and a new one at most
+every `REST` seconds. The text is renewed at most once a second, and takes at most a twentieth of
+the time. If the address is in use, gpq reports it and tries again.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ MOST_OPEN = 16
 LONGEST = 10.0  # seconds from the first byte to the last
 REST = 0.05  # seconds between two connections
 PATIENCE = 5.0  # seconds without a byte
-FRESH = 1.0  # seconds for which a text is given out again, at least
-SHARE = 20.0  # times as long as it took to make, at least
-AGAIN = 10.0  # seconds to the next try to listen
+FRESH = 1.0  # seconds for which a text is served again, at least
+SHARE = 20.0  # and at least this many times as long as it took to make
+AGAIN = 10.0  # seconds until the next try to listen
 HOME = b"gpq: metrics for Prometheus are at /metrics\n"
 
 log = logging.getLogger(__name__)
 
 
 class Page:
-    """The text of a registry by what a scraper accepts, made by one thread at a time."""
+    """The text of a registry in the format that a scraper accepts. One thread at a time makes it."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._lock = threading.Lock()
-        # by content type: until when it is given out, the text
+        # content type -> (served until, text)
         self._made: dict[str, tuple[float, bytes]] = {}
 
     def text(self, accept_header: str) -> tuple[str, bytes]:
@@ -61,7 +60,7 @@ class Page:
 
 
 class Exporter:
-    """`start`, then `close`. `state` may be asked from any thread."""
+    """Call `start`, then `close`. Any thread may call `state`."""
 
     def __init__(self, address: Address, registry: CollectorRegistry) -> None:
         self._address = address
@@ -72,11 +71,11 @@ class Exporter:
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def state(self) -> tuple[str, str]:
-        """(where it listens or would, why it does not)."""
+        """(the URL, why it is not served)."""
         return self._address.url, self._problem
 
     def start(self) -> None:
-        """Listen at once if that can be, so that who asks the daemon next is told the truth."""
+        """Tries to listen at once, so that `state` is right for the next request."""
         self._open()
         self._thread.start()
 
@@ -98,15 +97,15 @@ class Exporter:
             self._server = _Server(self._address, self._page.text)
         except OSError as error:
             problem = (
-                f"{self._address.host}:{self._address.port} cannot be had:"
+                f"cannot listen on {self._address.host}:{self._address.port}:"
                 f" {(error.strerror or str(error)).lower()}"
             )
             if problem != self._problem:
-                log.warning("no metrics are served: %s; tried again every %.0f s", problem, AGAIN)
+                log.warning("cannot serve metrics: %s. Trying again every %.0f s", problem, AGAIN)
             self._problem = problem
             return
         self._problem = ""
-        log.info("metrics are served at %s", self._address.url)
+        log.info("serving metrics at %s", self._address.url)
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -118,17 +117,16 @@ class _Server(http.server.ThreadingHTTPServer):
         self.text = text
         self._next = 0.0
         self._lock = threading.Lock()
-        self._open: dict[Any, float] = {}  # connections, and when each is over
+        self._open: dict[Any, float] = {}  # connection -> when it ends
         super().__init__((address.host, address.port), _Scrape)
 
     def server_bind(self) -> None:
-        """As the library does it, but without asking for the name of the machine, for which a
-        resolver may take minutes."""
+        """As in the library, but without looking up the host name, which may take minutes."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Those who come sooner wait, or a crowd would take the daemon's interpreter from its
+        """Makes early connections wait. Otherwise a crowd would take the interpreter away from the
         rounds."""
         time.sleep(max(self._next - time.monotonic(), 0.0))
         self._next = time.monotonic() + REST
@@ -141,7 +139,7 @@ class _Server(http.server.ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # no thread to be had
+        except RuntimeError:  # no thread available
             self.shutdown_request(request)
 
     def close_request(self, request: Any) -> None:
@@ -150,7 +148,7 @@ class _Server(http.server.ThreadingHTTPServer):
         super().close_request(request)
 
     def service_actions(self) -> None:
-        """Now and then: whoever is not done by now never will be."""
+        """Ends connections that took too long. The server calls this regularly."""
         with self._lock:
             late_requests = [request for request, until in self._open.items() if left(until) <= 0]
         for request in late_requests:
@@ -173,7 +171,7 @@ class _Scrape(http.server.BaseHTTPRequestHandler):
                 try:
                     kind, text = self.server.text(self.headers.get("Accept", ""))
                 except Exception:
-                    log.exception("the metrics could not be made")
+                    log.exception("cannot create the metrics")
                     self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "see `gpq daemon logs`")
                     return
             case "/":
@@ -188,4 +186,4 @@ class _Scrape(http.server.BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Each scrape is no news."""
+        """Does not log scrapes."""

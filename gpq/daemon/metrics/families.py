@@ -1,4 +1,4 @@
-"""Rows of figures as families of Prometheus metrics, with labels that a scraper may hold."""
+"""Turns rows of figures into families of Prometheus metrics with safe labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpq.control import counters as counting
 
 LONGEST_LABEL = 128  # characters
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
-# values of the labels, and the figure; None: not known, and left out
+# values of the labels, and the figure. Leaves out None, which means unknown
 Row = tuple[tuple[str, ...], float | None]
 
 
@@ -26,7 +26,7 @@ def gauge(name: str, documentation: str, labels: list[str], rows: Iterable[Row])
 
 
 def counter(name: str, documentation: str, labels: list[str], rows: Iterable[Row]) -> Metric:
-    """`name` without the `_total` that it gets."""
+    """`name`: without `_total`, which is added."""
     return _filled(CounterMetricFamily(name, documentation, labels=labels), rows)
 
 
@@ -43,8 +43,7 @@ def histogram(name: str, documentation: str, figures: counting.Histogram) -> Met
 
 
 def label(text: str) -> str:
-    """What comes from jobs and servers, as a label may hold it: no control characters, and not
-    long."""
+    """A text from jobs or servers as a label: without control characters, and not too long."""
     return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)[:LONGEST_LABEL]
 
 

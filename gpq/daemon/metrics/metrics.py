@@ -1,8 +1,7 @@
-"""The newest committed snapshot as Prometheus metrics. Reads answers that there are; imported only
-where metrics are served.
+"""The newest committed snapshot as Prometheus metrics. Imported only if metrics are served.
 
-Series are bounded: by state, user, node and device, and of jobs by those that hold GPUs now. A
-job's label is `job_id`, because Prometheus gives each series a `job` of its own.
+The number of series is bounded: by state, user, server and device. Jobs have series only while
+they hold GPUs. A job's label is `job_id`, because Prometheus adds its own label `job`.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ LIVE = [state for state in JobState if state not in TERMINAL]
 
 
 class Scrape(NamedTuple):
-    """What one scrape is made of: the snapshot, and what was counted up to it."""
+    """The data of one scrape: the snapshot, and the counters up to it."""
 
     reader: Reader
     tally: Counters
 
 
 def registry(look: Callable[[], Scrape], policy: str) -> CollectorRegistry:
-    """Everything that the daemon tells, its own process included."""
+    """All metrics of the daemon, including those of its own process."""
     collectors = CollectorRegistry(auto_describe=False)
     collectors.register(Cluster(look, policy))
     ProcessCollector(namespace="gpq", registry=collectors)
@@ -48,7 +47,7 @@ class Cluster(Collector):
     def __init__(self, look: Callable[[], Scrape], policy: str) -> None:
         self._look = look
         self._policy = policy
-        # as told last: a counter never falls, though an end may be told late
+        # as last served: a counter must never fall, even if the end of a job arrives late
         self._gpu_seconds: dict[str, float] = {}
 
     def collect(self) -> Iterable[Metric]:
@@ -62,26 +61,24 @@ class Cluster(Collector):
         yield from self._counted(look)
         yield gauge(
             "gpq_build_info",
-            "1, with the version of gpq and its policy.",
+            "Always 1. The labels give the version and the policy.",
             ["version", "policy", "python"],
             [((gpq.__version__, self._policy, ".".join(map(str, sys.version_info[:3]))), 1.0)],
         )
 
     def _counted(self, look: Scrape) -> Iterator[Metric]:
         tally, reader, users = look.tally, look.reader, _known_users(look)
+        yield histogram("gpq_round_duration_seconds", "Time to decide a round.", tally.rounds)
         yield histogram(
-            "gpq_round_duration_seconds", "Time that rounds took to decide.", tally.rounds
+            "gpq_commit_duration_seconds", "Time to write to the database.", tally.commits
         )
         yield histogram(
-            "gpq_commit_duration_seconds", "Time that writes to the database took.", tally.commits
-        )
-        yield histogram(
-            "gpq_job_wait_seconds", "Time from the submission to the first launch.", tally.waits
+            "gpq_job_wait_seconds", "Time from submission to the first launch.", tally.waits
         )
         if reader.round is not None:
             yield gauge(
                 "gpq_last_round_timestamp_seconds",
-                "When the latest round was.",
+                "Time of the last round.",
                 [],
                 [((), reader.round.at)],
             )
@@ -92,20 +89,20 @@ class Cluster(Collector):
         ]
         yield counter(
             "gpq_jobs_ended",
-            "Jobs that ended since the daemon's start.",
+            "Jobs that have ended since the daemon started.",
             ["user", "state"],
             ended_rows,
         )
         for name, documentation, counts in (
-            ("gpq_restarts", "Launches of jobs after their first.", tally.restarts),
+            ("gpq_restarts", "Launches of jobs after the first.", tally.restarts),
             (
                 "gpq_restart_seconds",
-                "From orders to stop to the next first step.",
+                "Time from the order to stop to the first step after it.",
                 tally.restart_seconds,
             ),
             (
                 "gpq_gpu_seconds",
-                "GPU time, of live jobs and of those that ended.",
+                "GPU time of live and ended jobs.",
                 self._attained(look),
             ),
         ):
@@ -122,14 +119,13 @@ class Cluster(Collector):
 
 
 def _known_users(look: Scrape) -> list[str]:
-    """Whoever has a live job, or had one since the daemon's start: their series begin at 0, and
-    stay."""
+    """Users who have had a live job since the daemon started. Their series begin at 0 and stay."""
     live = {job.spec.user for job in look.reader.snapshot.jobs.values()}
     return sorted(live | {user for user, _ in look.tally.ended})
 
 
 def _jobs(look: Scrape) -> Iterator[Metric]:
-    """The queue by state and user, zeros too."""
+    """The queue by state and user, including zeros."""
     jobs = look.reader.snapshot.jobs.values()
     counts = Counter((str(job.state), job.spec.user) for job in jobs)
     users = _known_users(look)
@@ -142,7 +138,7 @@ def _jobs(look: Scrape) -> Iterator[Metric]:
             oldest[job.spec.user] = job.submitted_at
     yield gauge(
         "gpq_oldest_pending_job_age_seconds",
-        "Age of the oldest pending job; 0 without one.",
+        "Age of the oldest pending job, or 0 if there is none.",
         ["user"],
         [((user,), max(look.reader.now - since, 0.0)) for user, since in oldest.items()],
     )
@@ -157,10 +153,10 @@ class _Figure(NamedTuple):
 FIGURES = (
     _Figure(
         "goodput_examples_per_second",
-        "Useful examples a second, of the base batch's worth.",
+        "Throughput times statistical efficiency.",
         lambda job: job.goodput,
     ),
-    _Figure("throughput_examples_per_second", "Examples a second.", lambda job: job.throughput),
+    _Figure("throughput_examples_per_second", "Examples per second.", lambda job: job.throughput),
     _Figure(
         "efficiency_ratio",
         "Statistical efficiency: goodput over throughput.",
@@ -168,33 +164,33 @@ FIGURES = (
     ),
     _Figure(
         "speedup_ratio",
-        "Goodput over that of a fair share, at least its fewest GPUs.",
+        "Goodput relative to the goodput on the fair share, or on its fewest GPUs if these are more.",
         lambda job: job.speedup,
     ),
-    _Figure("finish_time_fairness_ratio", "rho: at most 1 is fair.", lambda job: job.rho),
-    _Figure("progress_ratio", "Of its declared length.", lambda job: job.progress),
+    _Figure("finish_time_fairness_ratio", "Finish-time fairness (rho). At most 1 is fair.", lambda job: job.rho),
+    _Figure("progress_ratio", "Progress as a part of its declared length.", lambda job: job.progress),
     _Figure("remaining_seconds", "Expected time to its end.", lambda job: job.eta_seconds),
-    _Figure("batch_examples", "Total batch in use.", lambda job: job.total_batch or None),
+    _Figure("batch_examples", "Batch size in use.", lambda job: job.total_batch or None),
     _Figure(
         "silent_seconds",
-        "For how long its servers have not answered.",
+        "Time since its servers last answered.",
         lambda job: job.unknown_seconds or 0.0,
     ),
     _Figure(
         "hung_seconds",
-        "For how long it has made no step.",
+        "Time without a step.",
         lambda job: job.hung_seconds or 0.0,
     ),
 )  # fmt: skip
 
 
 def _running(reader: Reader) -> Iterator[Metric]:
-    """Of jobs that hold GPUs: never more than there are GPUs."""
+    """Metrics of jobs that hold GPUs, so there are never more than GPUs."""
     jobs = [job for _, job in sorted(reader.snapshot.jobs.items()) if job.state in HOLDS_DEVICES]
     rows = reader.jobs(jobs)
     yield gauge(
         "gpq_job_info",
-        "1, with what a job is, of jobs that hold GPUs.",
+        "Always 1. The labels describe a job that holds GPUs.",
         ["job_id", "name", "user", "level"],
         [((str(job.id), job.name, job.user, job.level), 1.0) for job in rows],
     )
@@ -211,18 +207,22 @@ def _users(reader: Reader) -> Iterator[Metric]:
     users = reader.users()
     for name, documentation, values in (
         ("gpus", "GPUs that the user's jobs hold.", [float(row.gpus) for row in users]),
-        ("share_ratio", "Of the GPUs in use.", [row.share for row in users]),
+        ("share_ratio", "The user's part of the GPUs in use.", [row.share for row in users]),
         (
             "fair_share_ratio",
-            "Of the GPUs, what a fair share is.",
+            "The user's fair share, as a part of all GPUs.",
             [row.fair_share for row in users],
         ),
         (
             "speedup_ratio",
-            "Mean goodput of the jobs over that of their fair share.",
+            "Mean speedup of the user's jobs.",
             [row.speedup for row in users],
         ),
-        ("finish_time_fairness_ratio", "Worst rho of the user's jobs.", [row.rho for row in users]),
+        (
+            "finish_time_fairness_ratio",
+            "Worst finish-time fairness (rho) of the user's jobs.",
+            [row.rho for row in users],
+        ),
     ):
         yield gauge(f"gpq_user_{name}", documentation, ["user"], [
             ((row.user,), value) for row, value in zip(users, values, strict=True)

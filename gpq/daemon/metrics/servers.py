@@ -1,4 +1,4 @@
-"""Metrics of servers and their GPUs: what state each is in, and how busy."""
+"""Metrics of servers and their GPUs: their state and their load."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ STANDINGS = ("held", "free", *ILL, "drained", "reserved", "unknown")
 def gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
     devices = [(node, device) for node in nodes for device in node.devices]
     yield _states(reader, nodes)
-    yield gauge("gpq_gpu_info", "1, with what a GPU is.", ["node", "gpu", "uuid", "type"], [
+    yield gauge("gpq_gpu_info", "Always 1. The labels describe the GPU.", ["node", "gpu", "uuid", "type"], [
         ((node.name, str(device.index), device.id, device.type), 1.0) for node, device in devices
     ])  # fmt: skip
     answering_devices = [(node, device) for node, device in devices if node.answers]
     for name, documentation, value_of in (
-        ("utilisation_ratio", "Share of the time in which something ran on it.", _utilisation),
-        ("memory_bytes", "Its memory.", _memory),
-        ("memory_used_bytes", "Of its memory, in use by anybody.", _used),
+        ("utilisation_ratio", "Part of the time in which the GPU was busy.", _utilisation),
+        ("memory_bytes", "Memory of the GPU.", _memory),
+        ("memory_used_bytes", "Memory in use by any process.", _used),
     ):
         yield gauge(f"gpq_gpu_{name}", documentation, ["node", "gpu"], [
             ((node.name, str(device.index)), value_of(device)) for node, device in answering_devices
@@ -44,14 +44,14 @@ def _states(reader: Reader, nodes: list[NodeView]) -> Metric:
     )
     return gauge(
         "gpq_gpus",
-        "GPUs (or CPU slots) of a server, each in one state.",
+        "GPUs or CPU slots of a server by state.",
         ["node", "state"],
         [((node.name, state), counts[node.name, state]) for node in nodes for state in STANDINGS],
     )
 
 
 def _reserved(reader: Reader) -> set[tuple[str, str]]:
-    """(node, device) of all that is reserved now."""
+    """(node, device) of everything that is reserved now."""
     return {
         (str(reservation.node), str(device))
         for reservation in current(reader.snapshot, reader.now)
@@ -77,7 +77,7 @@ def _used(device: DeviceView) -> float | None:
 
 
 def standing(node: NodeView, device: DeviceView, reserved_gpus: set[tuple[str, str]]) -> str:
-    """One word for a GPU: what keeps a job off it, the nearest first."""
+    """One word for the state of a GPU. The strongest obstacle wins."""
     if device.job is not None:
         return "held"
     if not node.answers:
@@ -92,10 +92,10 @@ def standing(node: NodeView, device: DeviceView, reserved_gpus: set[tuple[str, s
 def availability(nodes: list[NodeView]) -> Iterator[Metric]:
     for name, documentation, value_of in (
         ("up", "1 while the server answers.", lambda node: float(node.answers)),
-        ("drained", "1 while nothing new is placed there.", lambda node: float(node.drained)),
+        ("drained", "1 while gpq starts nothing new there.", lambda node: float(node.drained)),
         (
             "knowledge_age_seconds",
-            "Since the server was last heard of.",
+            "Time since the daemon last heard from the server.",
             lambda node: node.seen_seconds,
         ),
     ):

@@ -1,8 +1,8 @@
-"""What `gpq nodes add` and `gpq doctor` print about the GPUs of a server, in each condition.
+"""What `gpq nodes add` and `gpq doctor` say about a server's GPUs, in each condition.
 
-`python -m tests.cli.doctor.gpu_lines` prints it.
+`python -m tests.cli.doctor.gpu_lines` prints it, and with `--write` puts it into docs/gpus.md.
 
-The GPUs are those of a stub of NVML. docs/gpus.md quotes the output, and a test compares them.
+The GPUs come from a stub of NVML. A test compares docs/gpus.md with what is printed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from gpq.servers import first_contact
 from tests.agent.node.harness import NodeAgent
 
 STUB = Path(__file__).resolve().parents[2] / "fakes" / "libnvml" / "nvml.c"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "gpus.md"
 NAME = "NVIDIA A100-SXM4-80GB"
 CONDITIONS: dict[str, dict[str, object]] = {
     "eight GPUs": {"X_COUNT": 8},
@@ -107,5 +108,12 @@ def checked(environment: Mapping[str, str]) -> str:
     return f"{check.verdict:<10}{check.message}" + (f" ({check.fix})" if check.fix else "")
 
 
+def write() -> None:
+    """Renew the transcript in the page."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(f"```\n{next(iter(CONDITIONS))}\n")
+    _, _, after = rest.partition("\n```\n")
+    PAGE.write_text(f"{before}```\n{printed()}```\n{after}", encoding="utf-8")
+
+
 if __name__ == "__main__":
-    sys.stdout.write(printed())
+    write() if "--write" in sys.argv else sys.stdout.write(printed())

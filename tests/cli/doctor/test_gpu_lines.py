@@ -1,4 +1,4 @@
-"""The transcripts on the page about GPUs are what gpq prints today."""
+"""The transcripts in docs/gpus.md are what gpq says today."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.cli.doctor import gpu_lines
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "gpus.md"
 
 
-def test_the_page_shows_what_gpq_prints_about_gpus_in_each_condition() -> None:
+def test_the_page_shows_what_gpq_says_about_gpus_in_each_condition() -> None:
     printed = gpu_lines.printed()
     assert f"```\n{printed}```\n" in PAGE.read_text(encoding="utf-8"), (
-        f"python -m tests.cli.doctor.gpu_lines prints\n{printed}"
+        f"python -m tests.cli.doctor.gpu_lines --write\n{printed}"
     )

@@ -129,7 +129,7 @@ def test_two_machines_of_one_name_are_told_and_two_nodes_of_one_machine_are_not(
     one = {"host": "vm", "boot": "x"}
     assert link_lines.host_names({"a": one, "b": one}).verdict == "ok"
     check = link_lines.host_names({"a": one, "b": {**one, "boot": "y"}})
-    assert (check.verdict, check.message) == ("warn", "a, b are all called vm")
+    assert (check.verdict, check.message) == ("warn", "a, b all have the host name vm")
 
 
 def test_a_connection_is_good_where_one_address_takes_every_port() -> None:
@@ -138,7 +138,7 @@ def test_a_connection_is_good_where_one_address_takes_every_port() -> None:
         "tcp", "ok", "a -> b at 10.0.0.2"
     )
     some = link_lines.reached("a", "b", ["10.0.0.2"], {("10.0.0.2", 21000): "", ("10.0.0.2", 40000): "no answer"})
-    assert (some.verdict, "only 10.0.0.2:21000" in some.message, "allow all TCP from a" in some.fix) == (
+    assert (some.verdict, "of 2 ports only 10.0.0.2:21000" in some.message, "allow all TCP from a" in some.fix) == (
         "fail",
         True,
         True,
@@ -150,7 +150,7 @@ def test_a_connection_is_good_where_one_address_takes_every_port() -> None:
 def test_an_all_reduce_tells_its_figures_and_what_is_slow() -> None:
     told = {"bandwidth": 1.1e9, "latency": 0.0002, "interface": "eth0"}
     good = link_lines.all_reduce("a", "b", told, "nccl")
-    assert good == Check("all-reduce", "ok", "a - b: 1100 MB/s, 0.20 ms (nccl by eth0)")
+    assert good == Check("all-reduce", "ok", "a - b: 1100 MB/s, 0.20 ms (nccl over eth0)")
     assert link_lines.all_reduce("a", "b", {**told, "bandwidth": 11e6}, "gloo").verdict == "warn"
     failed = link_lines.all_reduce("a", "b", {"error": "timed out"}, "gloo")
     assert replace(failed, fix="") == Check("all-reduce", "fail", "a - b: timed out")
@@ -166,7 +166,7 @@ def test_what_ssh_makes_of_the_settings_is_shown_and_nothing_is_connected_to(tmp
     settings = tmp_path / "config"
     settings.write_text("Host far\n  HostName 192.0.2.7\n  User ada\n  Port 2222\n  ProxyJump gate\n")
     node = NodeConfig(connector="ssh", host="far", ssh=["ssh", "-F", str(settings)])
-    assert ssh("a", node) == Check("ssh", "ok", "ada@192.0.2.7, port 2222, by gate", "", "a")
+    assert ssh("a", node) == Check("ssh", "ok", "ada@192.0.2.7, port 2222, through gate", "", "a")
     assert ssh("a", NodeConfig(connector="ssh", host="far", port=99, ssh=node.ssh)).message.startswith(
         "ada@192.0.2.7, port 99"
     )

@@ -273,8 +273,8 @@ def test_any_command_starts_the_daemon_and_jobs_outlive_it(gpq: Gpq) -> None:
         assert ok(gpq, "status") == "no jobs\n"
         ok(gpq, "submit", "--", "sleep", "1000")
         wait_for_state(gpq, "1", "running")
-        assert ok(gpq, "daemon", "stop") == "daemon stopped; jobs run on\n"
-        assert ok(gpq, "daemon", "stop") == "no daemon runs\n"
+        assert ok(gpq, "daemon", "stop") == "daemon stopped, jobs keep running\n"
+        assert ok(gpq, "daemon", "stop") == "no daemon is running\n"
         assert wait_for_state(gpq, "1", "running")["attempt"] == 1
     finally:
         gpq("cancel", "all")

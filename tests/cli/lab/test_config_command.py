@@ -49,6 +49,6 @@ def test_what_config_show_prints_is_a_configuration(gpq: Gpq, home: Path) -> Non
     assert ok(gpq, "config") == shown
     assert gpq("config", "shwo").returncode == 2
     (home / "again.toml").write_text(shown)
-    assert "is right" in ok(gpq, "config", "check", str(home / "again.toml"))
+    assert "is valid" in ok(gpq, "config", "check", str(home / "again.toml"))
     assert ok(gpq, "config", "show", GPQ_CONFIG=str(home / "again.toml")) == shown
     assert ok(gpq, "config", "path") == f"{home}/config.toml\n"

@@ -40,7 +40,7 @@ def test_targets_are_listed_and_tried(config: Path) -> None:
         assert gpq(config, "notify").stdout.splitlines() == [
             "slack   json://...",
             "broken  json://...",
-            "jobs without --notify tell slack, of fail, with 20 lines of their log",
+            "jobs without --notify notify slack (on fail), with 20 lines of their log",
         ]
         tried = gpq(config, "notify", "test", "slack", "broken")
         assert (tried.returncode, tried.stdout) == (1, "slack: sent\n")
@@ -56,7 +56,7 @@ def test_targets_are_listed_and_tried(config: Path) -> None:
         checked = gpq(config, "config", "check")
         assert (checked.returncode, checked.stderr) == (0, "")
     shown = gpq(config, "config", "show")
-    assert "left out, for their URLs may hold secrets: notify.broken, notify.slack" in shown.stderr
+    assert "left out because their URLs may hold secrets: notify.broken, notify.slack" in shown.stderr
     copy = config.with_name("copy.toml")
     copy.write_text(shown.stdout)
     assert gpq(config, "config", "check", str(copy)).returncode == 0
@@ -79,5 +79,5 @@ def test_check_names_a_url_that_apprise_cannot_use_and_a_file_that_others_read(c
 def test_without_targets_it_says_what_to_write(config: Path) -> None:
     config.write_text("")
     said = gpq(config, "notify").stdout.splitlines()
-    assert said[0].startswith('no targets: write [notify] NAME = "URL" in config.toml')
-    assert said[1] == "jobs without --notify tell nobody, of end, with 20 lines of their log"
+    assert said[0].startswith('no targets. Write [notify] NAME = "URL" in config.toml')
+    assert said[1] == "jobs without --notify notify nobody (on end), with 20 lines of their log"

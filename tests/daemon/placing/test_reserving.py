@@ -39,13 +39,13 @@ def test_reserved_gpus_are_emptied_and_kept_through_a_kill_of_the_daemon(tmp_pat
         if here == "a":
             assert any(f"server {here} is reserved for bo for another" in line for line in said)
         undone = gpq(served, "nodes", "unreserve", "1")
-        assert (undone.returncode, "reservation 1 is undone" in undone.stdout) == (0, True)
+        assert (undone.returncode, "reservation 1 is cancelled" in undone.stdout) == (0, True)
         wait_until(lambda: served.call(Status([str(waits)]), JobList).jobs[0].state == "running", "its turn")
         again = gpq(served, "nodes", "reserve", f"{there}:0", "--for-duration", "400d", "--for", "bo")
         assert again.returncode == 2  # more than a year
         short = gpq(served, "nodes", "reserve", f"{there}:0", "--from", "+1h", "--for-duration", "2d")
         assert short.returncode == 0
-        assert f"reserved  {there}:0 for nobody: gpq leaves it alone" in short.stdout
+        assert f"reserved  {there}:0 for nobody (gpq leaves it alone)" in short.stdout
         assert f"leave it  job {moves}" in short.stdout
         for words, code in (
             ((there,), 2),

@@ -60,7 +60,7 @@ def test_two_servers_and_the_link_between_them_are_checked(served: Daemon) -> No
         assert found["reach"]["verdict"] == "ok"
     between = [check for check in checks if not check["node"]]
     assert [check["message"] for check in between if check["name"] == "files"] == [
-        "folders of checkpoints: one, two share one"
+        "checkpoint folders: one and two share one"
     ]
     assert sorted(check["message"] for check in between if check["name"] == "tcp") == [
         "one -> two at 127.0.0.1", "two -> one at 127.0.0.1",
