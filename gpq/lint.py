@@ -107,7 +107,7 @@ def _hints(loop: Loop, source: Source) -> Iterator[tuple[str, str]]:
 def _exit_hints(
     line: int, carried: set[str], numbers: set[str], instances: set[str]
 ) -> Iterator[tuple[str, str]]:
-    end = f"line {line}: the loop may end by `{{}}`, which a restart of the job resets: "
+    end = f"line {line}: a restart of the job resets `{{}}`, by which the loop may end: "
     for name in sorted(carried):
         yield name, end.format(name) + _cure(name)
     for name in sorted(numbers):
@@ -125,8 +125,7 @@ def _best_hints(loop: Loop, carried: set[str]) -> Iterator[tuple[str, str]]:
         changes = {name for part in parts for name, _ in _moves(part)}
         for name in sorted(_names(node.test) & changes & carried):
             best = (
-                f"line {node.lineno}: `{name}`, the best value so far, is reset by a restart of the"
-                " job: "
+                f"line {node.lineno}: a restart of the job resets `{name}`, the best value so far: "
             )
             yield name, best + _cure(name)
 

@@ -143,7 +143,7 @@ def wait(*jobs: Selector, timeout: Duration | None = None) -> int:
 
 
 def cancel(*jobs: Selector, timeout: Duration = "3m") -> CancelResult:
-    """Stop several jobs for good, as `Job.cancel` does."""
+    """Stop several jobs permanently, as `Job.cancel` does."""
     if not jobs:
         raise UsageError(
             "no job to cancel", 'gpq.cancel(42), or gpq.cancel("all") for every live job'

@@ -177,8 +177,8 @@ class Job:
             yield unfinished_line
 
     def cancel(self, timeout: options.Duration = "3m") -> job_answers.CancelResult:
-        """Stop the job for good. Returns when every process is gone. Its id is then in `cancelled`
-        of the answer.
+        """Stop the job permanently. Returns when every process is gone. Its id is then in
+        `cancelled` of the answer.
 
         If processes are left after `timeout`, its id is in `remaining`. If its server does not
         answer, its id is also in `waiting`, with the reason.
@@ -289,7 +289,7 @@ class Array:
         return waited([str(self.id)], timeout)
 
     def cancel(self, timeout: options.Duration = "3m") -> job_answers.CancelResult:
-        """Stop all of its jobs for good, as `Job.cancel` does."""
+        """Stop all of its jobs permanently, as `Job.cancel` does."""
         return cancelled([str(self.id)], timeout)
 
 

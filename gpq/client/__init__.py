@@ -1,4 +1,6 @@
-"""The client's end of the socket: connects, starts the daemon, follows logs. Prints nothing.
+"""The client's end of the daemon's socket: connects, starts the daemon and follows logs.
+
+Prints nothing.
 
 `quick.py` serves `gpq status`, which must stay light.
 

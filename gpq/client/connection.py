@@ -143,7 +143,7 @@ class Lasting:
         self._connection: Connection | None = None
 
     def call(self, request: Request, kind: type[R]) -> R:
-        """Like `Connection.call`. Raises the error that keeps a daemon from starting, and HungUp
+        """As `Connection.call`. Raises the error that keeps a daemon from starting, and HungUp
         after `TRIES` tries."""
         wait = float(getattr(request, "wait", 0.0))
         until = time.monotonic() + wait

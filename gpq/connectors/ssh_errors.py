@@ -23,9 +23,9 @@ class Problem:
 
 
 NO_KEYS = r"Permission denied \("
-# In this order: the first match says more than what ssh adds to it. {host} is as configured, {ssh}
-# starts ssh as gpq does, {options} are its options, {forget} is the command that forgets a host
-# key.
+# In this order: the first match says more than what ssh adds to it. {host} is as configured and
+# {ssh} starts ssh as gpq does. {options} are its options, and {forget} is the command that forgets
+# a host key.
 KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",

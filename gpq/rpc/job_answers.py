@@ -59,7 +59,7 @@ class JobView(msgspec.Struct, frozen=True):
     command: str = ""
     unknown: str = ""  # "unknown for 40 s: server b does not answer", "" while its servers answer
     unknown_seconds: float | None = None  # how long its server has not answered
-    # "no step for 90 s: rank 3 on b has not reached the point where the others wait", "" while it
+    # "no step for 90 s: the others wait for rank 3 on b", "" while it
     # makes steps
     hung: str = ""
     hung_seconds: float | None = None

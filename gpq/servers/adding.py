@@ -1,5 +1,5 @@
-"""The steps of `gpq nodes add`: what is asked for, who is offered, the host key, the first look,
-the file."""
+"""The steps of `gpq nodes add`: read the options, offer hosts, check the host key, look at the
+server, write config.toml."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpq.views import plain
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """As typed."""
+    """The server as the user asked for it."""
 
     host: str
     name: str
@@ -45,13 +45,13 @@ class Wanted:
         )
 
     def _command(self) -> list[str]:
-        """That starts ssh, where it is not the usual one."""
+        """The command that starts ssh, empty for the usual one."""
         if not self.ssh_config:
             return []
         return ["ssh", "-F", os.path.abspath(os.path.expanduser(self.ssh_config))]
 
     def called(self) -> str:
-        """Raises UsageError."""
+        """The name of the server. Raises UsageError for an invalid one."""
         name = (
             self.name
             or re.sub(r"[^A-Za-z0-9._-]", "-", self.host.rpartition("@")[2]).lstrip("._-")[:64]
@@ -67,8 +67,8 @@ class Wanted:
 def add(
     request: Wanted, talk: host_keys.Talk, *, yes: bool, quiet: bool, asks: bool = True
 ) -> dict[str, Any]:
-    """What --json shows of the server. Raises GpqError; then nothing was written. `yes`, `asks`: as
-    of its host key."""
+    """Returns what --json shows of the server. If it raises GpqError, nothing was written. `yes`
+    and `asks` are about its host key, as in `host_keys.settle`."""
     if not HOST.fullmatch(request.host):
         raise UsageError(
             f"invalid host {request.host!r}", "use user@host, or a name from ~/.ssh/config"
@@ -97,7 +97,8 @@ def add(
 
 
 def check(request: Wanted, findings: first_contact.Findings) -> None:
-    """Is there what was asked for, and anything at all? Raises Refused."""
+    """Raises Refused if the server lacks a GPU that the user named, or has nothing to run jobs
+    on."""
     indices = [str(device["index"]) for device in findings.gpus]
     gpu_names = {*indices, *(str(device["id"]) for device in findings.gpus)}
     missing_gpus = ", ".join(gpu for gpu in request.gpus if gpu not in gpu_names)
@@ -114,7 +115,7 @@ def check(request: Wanted, findings: first_contact.Findings) -> None:
 
 
 def configuration(file: str) -> str:
-    """The path that -F names. Raises UsageError where nothing can be read there."""
+    """The path that -F names. Raises UsageError if it cannot be read."""
     path = os.path.abspath(os.path.expanduser(file))
     values.readable(
         path,
@@ -126,8 +127,8 @@ def configuration(file: str) -> str:
 
 
 def offered(ssh_config: str, *, every: bool) -> list[str]:
-    """The hosts of ~/.ssh/config that are no nodes yet, as far as they were picked. Raises
-    NotFound, Refused."""
+    """The hosts of ~/.ssh/config that the user picks from those that are not servers yet. Raises
+    NotFound and Refused."""
     path = configuration(ssh_config) if ssh_config else ssh_hosts.default()
     if not os.path.exists(path):
         raise NotFound(
@@ -152,7 +153,7 @@ def offered(ssh_config: str, *, every: bool) -> list[str]:
 
 
 def choice(answer: str, hosts: list[str]) -> list[str]:
-    """Those that were named, in their order. Raises Refused, UsageError."""
+    """The hosts that the answer names, in their order. Raises Refused and UsageError."""
     if not answer:
         raise Refused("no host was chosen", "type numbers such as 1,3-4, or all")
     if answer == "all":
@@ -168,7 +169,7 @@ def choice(answer: str, hosts: list[str]) -> list[str]:
 
 
 def _numbers(word: str) -> set[int]:
-    """Of `3` or `3-4`. Raises UsageError."""
+    """The numbers in `3` or `3-4`. Raises UsageError."""
     match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", word)
     if match is None:
         raise UsageError(f"invalid number {word!r}", "type numbers such as 1,3-4, or all")

@@ -1,5 +1,5 @@
-"""What `gpq nodes` and `gpq yield` do to servers, for the command line and gpq's Python interface
-alike. Prints nothing."""
+"""What `gpq nodes` and `gpq yield` do to servers, for both the command line and gpq's Python
+interface. Prints nothing."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ PATIENCE = 30.0  # seconds for a server's answer
 
 
 def removed(node: str, note: Note, *, force: bool) -> bool:
-    """Take it out of config.toml; did a daemon hear of it? Raises GpqError; then the file is as it
-    was."""
+    """Take the server out of config.toml. True if a daemon took notice. If it raises GpqError, the
+    file is unchanged."""
     from gpq.servers import config_file
 
     before = config_file.read()
     after = config_file.without_node(before, node)
     if not force:
-        call(
-            requests.Info(), daemon_answers.DaemonInfo
-        )  # started before the file changes, it knows what is on the node
+        # A daemon that starts before the file changes knows which jobs are on the server.
+        call(requests.Info(), daemon_answers.DaemonInfo)
     config_file.write(after, before)
     try:
         return _reload(note, force=force)
@@ -37,7 +36,7 @@ def removed(node: str, note: Note, *, force: bool) -> bool:
 
 
 def taken_in(names: Sequence[str], note: Note) -> bool:
-    """Have the daemon take in new servers. They are in the file already: what it refuses is a
+    """Make the daemon use new servers. They are in the file already, so a refusal is only a
     remark."""
     try:
         return _reload(note, force=False)
@@ -50,7 +49,7 @@ def taken_in(names: Sequence[str], note: Note) -> bool:
 
 
 def _reload(note: Note, *, force: bool) -> bool:
-    """False when no daemon runs: the next one reads the file as it is then."""
+    """False if no daemon runs. The next one reads the new file."""
     try:
         with connect(start=False) as connection:
             answer = connection.call(requests.Reload(force), node_answers.Reloaded)
@@ -62,7 +61,8 @@ def _reload(note: Note, *, force: bool) -> bool:
 
 
 def reserve(target: str, user: str, start: str, until: str, duration: str) -> requests.Reserve:
-    """`gpu1:0-1` from a moment to another, or for so long, all as typed. Raises UsageError."""
+    """Reserve `gpu1:0-1` from `start` to `until` or for `duration`, all as typed. Raises
+    UsageError."""
     node, colon, gpus = target.partition(":")
     if bool(until) == bool(duration):
         raise UsageError(ONE_END, "for example --for-duration 2d")
@@ -85,8 +85,8 @@ def reserve(target: str, user: str, start: str, until: str, duration: str) -> re
 
 
 def yielded(node: str, seconds: float) -> node_answers.Yielded:
-    """Have `node` go back to its owner for so long, 0: no more. Raises GpqError where it cannot be
-    asked."""
+    """Give `node` back to its owner for `seconds`, or with 0 to gpq. Raises GpqError if the server
+    cannot be asked."""
     request = requests.Errand(node, "yield", {"seconds": seconds}, PATIENCE)
     answer = call(request, node_answers.ErrandResult).answer
     if "error" in answer:

@@ -1,8 +1,7 @@
-"""Adds and removes `[nodes.NAME]` tables in config.toml; every other byte stays. What comes out is
-read before it is kept.
+"""Adds and removes `[nodes.NAME]` tables in config.toml and leaves every other byte alone.
 
-As text, not through a library that writes TOML anew: a file that somebody wrote by hand looks the
-same afterwards.
+It edits the text instead of writing TOML with a library, so that a hand-written file keeps its
+look. It parses the result before it keeps it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ HEADER = re.compile(r"\s*\[")
 
 
 def read() -> str:
-    """The text of the file in use, "" where there is none."""
+    """The text of the file in use, "" if there is none."""
     try:
         with open(paths.config(), encoding="utf-8", newline="") as stream:
             return stream.read()
@@ -46,8 +45,8 @@ def _unreadable(why: object) -> UsageError:
 
 
 def with_node(text: str, name: str, fields: Mapping[str, object]) -> str:
-    """`text` with one table more at its end. Where it had none, the default node gets its own: it
-    would be gone else."""
+    """`text` with one more table at its end. If it had none, this machine gets a table too, because
+    it would no longer be used otherwise."""
     before = _tree(text)
     nodes = before.get("nodes", {})
     if name in nodes or (not nodes and name == "local"):
@@ -70,7 +69,7 @@ def with_node(text: str, name: str, fields: Mapping[str, object]) -> str:
 
 
 def without_node(text: str, name: str) -> str:
-    """`text` without the table of one node; lines that are comments stay."""
+    """`text` without the table of one server. Comments stay."""
     before = _tree(text)
     nodes = before.get("nodes", {})
     if name not in nodes:
@@ -85,8 +84,8 @@ def without_node(text: str, name: str) -> str:
 
 
 def _cut(lines: Sequence[str], first: int, end: int) -> list[str]:
-    """Without a table, but with its comments. Where it has none, the empty line before the next
-    table is not doubled."""
+    """The lines without a table, but with its comments. Leaves no double empty line if it has
+    none."""
     remnant = [line for line in lines[first + 1 : end] if _is_remark(line)]
     if any(line.strip() for line in remnant):
         return [*lines[:first], *remnant, *lines[end:]]
@@ -98,7 +97,7 @@ def _cut(lines: Sequence[str], first: int, end: int) -> list[str]:
 
 
 def _table(lines: Sequence[str], name: str) -> tuple[int, int]:
-    """(line of the header of a node's table, first line of the next table). Raises Refused where it
+    """(line of the header of a server's table, first line of the next table). Raises Refused if it
     has no table of its own."""
     header = re.compile(
         rf"\s*\[\s*nodes\s*\.\s*"
@@ -114,7 +113,7 @@ def _table(lines: Sequence[str], name: str) -> tuple[int, int]:
 
 
 def _last_text(lines: Sequence[str]) -> int:
-    """How many lines there are without the empty ones at the end."""
+    """The number of lines without the empty ones at the end."""
     count = len(lines)
     while count and not lines[count - 1].strip():
         count -= 1
@@ -128,13 +127,14 @@ def _is_remark(line: str) -> bool:
 
 
 def _tree(text: str) -> dict[str, Any]:
-    config.parse(text, paths.config())  # a file that is wrong is not touched
+    config.parse(text, paths.config())  # raises for an invalid file, which stays untouched
     tree: dict[str, Any] = tomllib.loads(text)
     return tree
 
 
 def _checked(text: str, expected: Mapping[str, Any]) -> str:
-    """`text`, if it says exactly that. Raises UsageError for a node that is not right."""
+    """`text`, if it parses to `expected`. Raises Refused otherwise, and UsageError for an invalid
+    server."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -150,8 +150,8 @@ def _key(name: str) -> str:
 
 
 def write(text: str, before: str) -> None:
-    """Replace the file, whole or not at all, if it still is `before`. Where it is a link, the file
-    that it leads to."""
+    """Replace the file at once, if it still is `before`. If it is a link, replace the file that it
+    leads to."""
     path = os.path.realpath(paths.config())
     folder = os.path.dirname(path)
     temporary = ""

@@ -1,7 +1,7 @@
-"""The host key of a new server: shown, compared with what ssh knows, and accepted only when its
-user says so.
+"""The host key of a new server: shows it, compares it with the keys that ssh knows, and accepts a
+new one only if the user says so.
 
-ssh itself does it all, so that it is the right key through jump hosts as well; `-v` makes it tell.
+ssh itself does the work, so this is right through jump hosts as well. `-v` makes it print the key.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gpq.connectors import ssh_errors
 from gpq.connectors.ssh import Target
 from gpq.errors import GpqError, Refused
 
-PATIENCE = 120.0  # seconds; somebody may have to touch a hardware key
-# not said by the ssh of a jump host
+PATIENCE = 120.0  # seconds, because the user may have to touch a hardware key
+# the ssh of a jump host does not print this
 LOGGED_IN = re.compile(rb"^debug1: Sending command: ", re.MULTILINE)
 KEY = re.compile(r"debug1: Server host key: (\S+) (SHA256:\S+)")
 CHATTER = re.compile(
@@ -32,7 +32,7 @@ CHATTER = re.compile(
 
 
 class Talk(Protocol):
-    """Where what is found out goes: `say` what a person is shown, `note` remarks."""
+    """Where findings go: `say` shows lines to a person, `note` shows remarks."""
 
     def say(self, *lines: str) -> None: ...
 
@@ -41,7 +41,7 @@ class Talk(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyProbe:
-    """What one connection came to. `key`: kind and fingerprint, of the last host that showed
+    """The result of one connection. `key` is the type and fingerprint of the last host that showed
     one."""
 
     ok: bool
@@ -51,8 +51,10 @@ class KeyProbe:
 
 
 def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) -> str:
-    """The fingerprint, once ssh reaches the server with a known key and without a question. Raises
-    GpqError. `yes`: accept a new one; `asks`: else ask whoever sits there."""
+    """The fingerprint, once ssh reaches the server with a known key and without a question.
+
+    `yes` accepts a new key. Otherwise `asks` asks the user on a terminal. Raises GpqError.
+    """
     look = _look(target, "yes")
     if look.key is not None:
         _show(look.key, talk, unknown=look.unknown, quiet=quiet)
@@ -136,8 +138,8 @@ def _look(target: Target, strict: str) -> KeyProbe:
 def _until_logged_in(
     argv: list[str], environment: dict[str, str], target: Target
 ) -> tuple[int, list[str]]:
-    """ssh's exit code, or 0 once it is let in (what login scripts do then is not waited for), and
-    what it has told."""
+    """ssh's exit code, and what it has printed. 0 as soon as it has logged in, without waiting for
+    login scripts."""
     output = b""
     try:
         ssh = subprocess.Popen(
@@ -150,7 +152,7 @@ def _until_logged_in(
         )
     except OSError as error:
         raise GpqError(
-            f"cannot start {argv[0]}: {error.strerror}", "install OpenSSH's client"
+            f"cannot start {argv[0]}: {error.strerror}", "install the OpenSSH client"
         ) from None
     assert ssh.stderr is not None
     until = time.monotonic() + PATIENCE

@@ -66,7 +66,7 @@ def power_cuts(times: int, seed: int) -> Sequence[Measured]:
 def syncs_that_fail(times: int, seed: int) -> Sequence[Measured]:
     """The daemon says so, ends with a code other than 0, and acknowledges nothing that is missing afterwards."""
     found = [failing_syncs(seed + number) for number in range(times)]
-    silent = [one for one in found if "can no longer be written" not in one.said]
+    silent = [one for one in found if "can no longer write the state" not in one.said]
     return [
         Measured("acknowledged", sum(len(one.acknowledged) for one in found)),
         Measured("acknowledged falsely", sum(len(one.false) for one in found), at_most=0),

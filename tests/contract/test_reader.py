@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "state" / "gpq.db")
 
 
-def test_all_jobs_are_read_while_the_writer_goes_on(path: str) -> None:
+def test_all_jobs_are_read_while_the_writer_continues(path: str) -> None:
     with closing(SqliteStore(path)) as store:
         first, second = submit(store, spec("first"), spec("second"))
         end(store, first, 9.0)
@@ -33,7 +33,7 @@ def test_all_jobs_are_read_while_the_writer_goes_on(path: str) -> None:
     assert [job.name for job in read_jobs(path)] == ["first", "second", "third"]
 
 
-def test_what_is_missing_damaged_or_newer_is_said_so(path: str, tmp_path: Path) -> None:
+def test_a_missing_damaged_or_newer_database_is_named(path: str, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no history"):
         read_jobs(path)
     with closing(SqliteStore(path)) as store:

@@ -60,7 +60,9 @@ def test_the_newest_that_has_keys_is_used(folder: Path, key: Path) -> None:
         assert not agents.is_gone
 
 
-def test_one_that_hangs_or_is_none_holds_nobody_up(folder: Path, key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_hangs_or_does_not_exist_blocks_nobody(
+    folder: Path, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gpq.connectors.ssh_agents.PATIENCE", 0.2)
     agents = SshAgents()
     with contextlib.ExitStack() as stack:
@@ -77,7 +79,7 @@ def test_one_that_hangs_or_is_none_holds_nobody_up(folder: Path, key: Path, monk
         assert agents.answering() == good.path
 
 
-def test_it_is_read_from_the_process_that_asks() -> None:
+def test_the_agent_is_read_from_the_requesting_process() -> None:
     for given, found in (({"SSH_AUTH_SOCK": "/tmp/a b"}, "/tmp/a b"), ({}, "")):
         command = [sys.executable, "-c", "print(flush=True); input()"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -119,7 +119,7 @@ def test_a_tree_is_the_same_on_both_sides_or_refused_by_name(
         ({"new\nline": ("link", "/etc/passwd")}, r"new\nline is a link to /etc/passwd"),
     ],
 )
-def test_what_cannot_be_made_again_is_named(
+def test_a_file_that_cannot_be_recreated_is_named(
     pair: tuple[NodeAgent, NodeAgent, Path], tree: dict[str, Any], why: str
 ) -> None:
     source, target, home = pair
@@ -130,7 +130,7 @@ def test_what_cannot_be_made_again_is_named(
     assert why in caught.value.message
 
 
-def test_a_terabyte_of_holes_travels_as_what_it_holds(pair: tuple[NodeAgent, NodeAgent, Path]) -> None:
+def test_a_terabyte_of_holes_costs_only_its_content(pair: tuple[NodeAgent, NodeAgent, Path]) -> None:
     source, target, home = pair
     here, there = begin(home)
     here.mkdir()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 from gpq.control.answers import query_language
+from gpq.core.feasibility.leases import Silence
 from gpq.core.model.jobs import JobState
+from gpq.core.model.units import NodeId
 from gpq.errors import BY_CODE
 from gpq.options import environment
 from gpq.options.completion_data import GRAMMAR
@@ -61,3 +63,10 @@ def test_every_variable_that_goes_along_is_named() -> None:
     named = words(ENVIRONMENT)
     assert {name for name in environment.NAMES if name not in environment.PROXIES or name.islower()} <= named
     assert set(environment.PREFIXES) <= named
+
+
+def test_the_page_quotes_the_reasons_of_today() -> None:
+    assert f"`{Silence((NodeId('b'),), 40.0, None)}".partition(":")[0] in JOBS
+    quoted = "stopped without proof of a checkpoint"
+    assert quoted in JOBS
+    assert quoted in (ROOT / "gpq" / "core" / "state" / "attempt_end.py").read_text()

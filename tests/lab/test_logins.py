@@ -30,7 +30,7 @@ REFUSE = {
     "exits": (kinds.EXITING, "the login shell ended before it ran anything"),
     "talks": (kinds.TALKATIVE, "the login scripts print more than"),
     "no-session": (kinds.NO_SESSION, "allows no more sessions|could not connect"),
-    "another-key": (kinds.PLAIN, "shows another host key than the one that is known"),
+    "another-key": (kinds.PLAIN, "has changed, so gpq did not connect"),
 }
 
 

@@ -252,7 +252,7 @@ def test_a_follower_gets_every_byte_over_many_cuts(lab: Lab, figures: Figures) -
             (server.home / "go").touch()
             said, complaints = follower.communicate(timeout=90)
         assert daemon.ended(job) == {job: ("completed", 0)}, complaints
-        lost = (daemon.home / "daemon.log").read_text().count("next try")
+        lost = (daemon.home / "daemon.log").read_text().count("Next try")
         figures.note("connections that were lost or not made meanwhile", str(lost))
         assert lost >= 10
         luck = random.Random(7)

@@ -256,7 +256,7 @@ def test_a_job_nobody_hears_of_is_unknown_in_every_view(monkeypatch: pytest.Monk
 
 def test_a_job_that_hangs_or_waits_for_one_replica_says_so_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
-    line = "no step for 90 s: rank 3 on b has not reached the point where the others wait"
+    line = "no step for 90 s: the others wait for rank 3 on b"
     hung = served.job(1, hung=line, hung_seconds=90.0, reason=line)
     slow = served.job(2, stragglers=[3])
     assert line in "\n".join(queue.lines(msgspec.to_builtins(job_answers.JobList([hung], 1)), 160))

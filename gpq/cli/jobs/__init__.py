@@ -1,1 +1,1 @@
-"""Commands about jobs, one file per command."""
+"""Commands about jobs, with one small file for each command."""

@@ -217,9 +217,9 @@ def speedup_of(job: Job, goodputs: Sequence[Point], share: float) -> float | Non
 
 
 def concluded(job: Job, snapshot: Snapshot, mean_share: float) -> float | None:
-    """Finish-time fairness of a completed job: the time from submission to end, without holds by
-    its user, over the time alone on `mean_share` GPUs for the part of its declared length that it
-    did."""
+    """Finish-time fairness of a completed job: its time over its time alone. Its time is from
+    submission to end, without holds by its user. Its time alone is on `mean_share` GPUs, for the
+    part of its declared length that it did."""
     work, progress = _examples(job), job.profile.progress
     if work is None or progress is None or job.ended_at is None or model_of(job.profile) is None:
         return None

@@ -1,9 +1,10 @@
 """Where a job's environment exists: what servers reported, which ones to ask, and which ones a job
 may use. Pure.
 
-`JobSpec.environment` identifies an environment: a digest of interpreter, working directory, setup,
-modules and variables. "" asks for nothing. gpq does not use a server that it has not asked yet, or
-that lacks the environment. A server where a part of a job with the same environment runs has it.
+`JobSpec.environment` identifies an environment. It is a digest of interpreter, working directory,
+setup, modules and variables, and "" asks for nothing. gpq does not use a server that it has not
+asked yet, or that lacks the environment. A server where a part of a job with the same environment
+runs has it.
 """
 
 from __future__ import annotations

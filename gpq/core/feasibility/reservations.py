@@ -26,8 +26,8 @@ NOTHING: Barred = frozenset()
 
 
 def barred(snapshot: Snapshot, job: Job) -> Barred:
-    """Devices that this job may not use now: those that are reserved for others, those of owners
-    for whom it could not leave, and those where gpq cannot copy its checkpoint."""
+    """Devices that this job may not use now. They are reserved for others, or they belong to owners
+    for whom it could not leave, or gpq cannot copy its checkpoint there."""
     closed_nodes = _closed_nodes(snapshot, job)
     if not snapshot.reservations and not closed_nodes:
         return NOTHING

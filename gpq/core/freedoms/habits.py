@@ -34,7 +34,7 @@ MEANING = {
     ACCUMULATE: "a step in several micro-batches",
     SPLIT: "a step in two, to measure the noise scale",
     RESIZE: "a restart with another number of GPUs",
-    RETUNE: "another total batch",
+    RETUNE: "another batch size",
 }
 
 

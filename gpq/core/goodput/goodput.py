@@ -1,9 +1,9 @@
 """Throughput model x statistical efficiency = goodput. Fits nothing, searches nothing, knows no
 job.
 
-Symbols (Pollux, OSDI'21, section 3): K replicas on N servers, m micro-batch, s accumulation steps,
-M = K m (s + 1) batch size, M0 the user's batch size, phi = var / sqr the gradient noise scale.
-Times in seconds, batches in examples. Every function takes scalars or arrays that broadcast.
+Symbols (Pollux, OSDI'21, section 3): K replicas on N servers, m micro-batch, s accumulation steps.
+M = K m (s + 1) is the batch size, M0 the user's batch size. phi = var / sqr is the gradient noise
+scale. Times in seconds, batches in examples. Every function takes scalars or arrays that broadcast.
 """
 
 from __future__ import annotations

@@ -56,9 +56,9 @@ def scale_at(curve: Curve, base_steps: float) -> float:
 
 
 def ahead(curve: Curve, own: Noise | None, now: float, then: float) -> Noise | None:
-    """The predicted noise scale at `then` for a job that is at `now` base steps: its own scale
-    times the growth of the curve in between, and never less than its own. The same object for
-    nearly the same answer."""
+    """The predicted noise scale at `then` for a job that is at `now` base steps. It is the job's
+    own scale times the growth of the curve in between, and never less than its own. The same object
+    for nearly the same answer."""
     if not curve or then <= now:
         return own
     scale = scale_at(curve, then)

@@ -61,9 +61,9 @@ Span = tuple[Seconds, Seconds]
 def restart_spans(
     again: bool, began: Seconds, tally: AttemptAccount, stopping_at: Seconds | None, ended: Seconds
 ) -> tuple[Span, ...]:
-    """When an attempt held its GPUs for a restart: from the launch to the first step if it is not
-    the job's first (`again`), and from the order to stop to its end if the job resumed later
-    (`stopping_at`). They do not overlap."""
+    """When an attempt held its GPUs for a restart. One span is from the launch to the first step if
+    it is not the job's first (`again`). The other is from the order to stop to its end if the job
+    resumed later (`stopping_at`). They do not overlap."""
     spans = []
     since = began
     if again:

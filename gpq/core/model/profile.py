@@ -13,8 +13,9 @@ from gpq.core.model.units import NodeId, Seconds
 
 _replicas_of = attrgetter("replicas")
 
-# What a training loop leaves open to gpq (wire.FREEDOMS): a step in several micro-batches, a step
-# in two to measure the noise scale, a restart with another number of GPUs, and another batch size.
+# What a training loop leaves open to gpq (wire.FREEDOMS): a step in several micro-batches, and a
+# step in two to measure the noise scale. Also a restart with another number of GPUs, and another
+# batch size.
 ACCUMULATE, SPLIT, RESIZE, RETUNE = FREEDOMS = ("accumulate", "split", "resize", "retune")
 NONE_LOST: frozenset[str] = frozenset()
 

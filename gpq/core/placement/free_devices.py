@@ -27,8 +27,8 @@ _MUST_WAIT = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What makes two jobs equal when they ask for devices: the type, the least memory, the type of
-    the shape, whether it needs more than one, what is reserved for others, and what the server must
-    have."""
+    the shape, and whether it needs more than one. Also what is reserved for others, and what the
+    server must have."""
 
     requested_type: str
     memory_mib: int

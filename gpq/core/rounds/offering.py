@@ -1,6 +1,6 @@
-"""The snapshot as a policy may see it if habits of loops took freedoms: `freedoms.bound` for all
-jobs, and what happens to jobs that now hold too few GPUs for their base batch. Decides nothing
-else."""
+"""The snapshot as a policy may see it if habits of loops took freedoms. It has `freedoms.bound` for
+all jobs, and says what happens to jobs that now hold too few GPUs for their base batch. Decides
+nothing else."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Hang:
 
 def hang(job: Job, now: Seconds) -> Hang | None:
     """For a running job whose training library reports where its replicas are. gpq reports the hang
-    and does not touch the job, because only the user knows how long a step may take."""
+    but does not touch the job. Only the user knows how long a step may take."""
     pulses = job.pulses
     if (
         job.state is not JobState.RUNNING
@@ -114,8 +114,7 @@ def _who(job: Job, pulses: Sequence[RankPulse]) -> str:
     late_ranks = [pulse.rank for pulse in pulses if pulse.step < newest or pulse.phase != "arrived"]
     silent_ranks = sorted(set(seats(job)) - {pulse.rank for pulse in pulses})
     if late_ranks and len(late_ranks) + len(silent_ranks) < job.replicas:
-        verb = "have" if late_ranks[1:] else "has"
-        return f"{_ranks(job, late_ranks)} {verb} not reached the point where the others wait"
+        return f"the others wait for {_ranks(job, late_ranks)}"
     if silent_ranks:
         return f"{_ranks(job, silent_ranks)} reported nothing, and the others wait"
     if late_ranks:

@@ -264,7 +264,7 @@ def test_hints_start_ssh_as_gpq_does_and_can_be_followed(gpq: Gpq, server: Sshd)
     other = Path(f"{server.key}.pub").read_text().split()[1]  # some other key
     server.known_hosts.write_text(f"{known.split()[0]} {kind} {other}\n")
     changed = gpq(*add)
-    assert (changed.returncode, "shows another host key" in changed.stderr) == (5, True)
+    assert (changed.returncode, "has changed, so gpq did not connect" in changed.stderr) == (5, True)
     [command] = re.findall("`(ssh-keygen .*)` forgets", changed.stderr)
     subprocess.run(command, shell=True, check=True, capture_output=True)
     assert server.known_hosts.read_text() == ""

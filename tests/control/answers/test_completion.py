@@ -108,13 +108,13 @@ def test_a_name_that_means_something_else_is_not_offered() -> None:
     assert [word for word, _ in said] == ["3", "2", "1"]
 
 
-def test_of_many_jobs_with_a_name_a_few_are_named() -> None:
+def test_of_many_jobs_with_one_name_a_few_are_listed() -> None:
     here = snapshot(node("a"), *(named(job(number), "train") for number in range(1, 21)))
     said = words(Reader(here, None, 50.0), MemoryStore(), Complete("jobs", "train", "cancel")).words
     assert said == [("train", "20 jobs: 1, 2, 3, 4, 5 to 20")]
 
 
-def test_of_thousands_of_words_those_are_told_that_have_the_same_beginning_as_all() -> None:
+def test_of_thousands_of_words_some_with_the_common_prefix_are_returned() -> None:
     words = [f"train-{number}" for number in range(3000)] + ["test"]
     told = some(words)
     assert len(told) <= MOST_WORDS + 2

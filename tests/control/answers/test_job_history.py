@@ -59,7 +59,7 @@ def life() -> tuple[MemoryStore, Snapshot, float]:
     return ran()
 
 
-def test_what_training_jobs_did_is_what_their_gpus_were_worth(life: tuple[MemoryStore, Snapshot, float]) -> None:
+def test_the_worth_of_gpus_matches_the_work_of_training_jobs(life: tuple[MemoryStore, Snapshot, float]) -> None:
     store, _, now = life
     first, second, third = sorted(store.history(), key=lambda job: job.id)
     for job in (first, second):
@@ -85,7 +85,7 @@ def test_what_training_jobs_did_is_what_their_gpus_were_worth(life: tuple[Memory
     assert now > 0
 
 
-def test_the_report_is_what_the_jobs_say(life: tuple[MemoryStore, Snapshot, float]) -> None:
+def test_the_report_matches_the_jobs(life: tuple[MemoryStore, Snapshot, float]) -> None:
     store, state, now = life
     jobs = {job.spec.user: job for job in store.history()}
     answer = usage_report.report(requests.Report(), state, store, now)
@@ -128,7 +128,7 @@ def test_a_report_in_the_middle_of_a_life_counts_what_runs_and_the_rest_follows(
     assert whole.total.gpu_hours > sum(row.gpu_hours for row in cut.values())
 
 
-def test_names_are_all_jobs_of_that_name_and_what_is_wrong_is_said(life: tuple[MemoryStore, Snapshot, float]) -> None:
+def test_a_name_selects_all_its_jobs_and_errors_are_named(life: tuple[MemoryStore, Snapshot, float]) -> None:
     store, state, now = life
 
     def told(**asked: object) -> list[int]:
@@ -150,7 +150,7 @@ def test_names_are_all_jobs_of_that_name_and_what_is_wrong_is_said(life: tuple[M
 
 
 @pytest.mark.parametrize("moment", [float("nan"), float("inf"), -1.0, 1e300])
-def test_moments_that_are_none_are_refused(moment: float) -> None:
+def test_invalid_times_are_refused(moment: float) -> None:
     for asked in (requests.Report(since=moment), requests.Report(until=moment)):
         with pytest.raises(UsageError):
             usage_report.report(asked, Snapshot(), MemoryStore(), 1000.0)

@@ -60,7 +60,7 @@ def ids(*words: str, rows: list[JobView] = ROWS) -> list[int]:
         ("state=running sort=-submitted limit=1", [1]),
     ],
 )
-def test_all_conditions_have_to_hold(query: str, found: list[int]) -> None:
+def test_all_conditions_must_hold(query: str, found: list[int]) -> None:
     assert ids(query) == found
     if "'" not in query:
         assert ids(*query.split(" ")) == found
@@ -85,7 +85,7 @@ def test_all_conditions_have_to_hold(query: str, found: list[int]) -> None:
         ("user='ana", "a quote has no end", "e.g."),
     ],
 )
-def test_what_is_no_query_is_refused_with_a_way_out(query: str, told: str, hint: str) -> None:
+def test_an_invalid_query_is_refused_with_a_hint(query: str, told: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse([query])
     assert told in caught.value.message

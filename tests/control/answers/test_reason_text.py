@@ -46,6 +46,6 @@ def test_a_sentence_names_only_facts_that_its_reason_has() -> None:
         assert not missing, (code, missing)
 
 
-def test_each_way_to_say_a_fact_is_used() -> None:
+def test_each_format_of_a_fact_is_used() -> None:
     specs = {spec for text in SENTENCES.values() for _, _, spec, _ in string.Formatter().parse(text)}
     assert set(FORMATS) <= specs

@@ -85,7 +85,7 @@ def test_variables_of_the_shell_stay_as_they_are() -> None:
         (ArrayMessage([0], [{"a": "\0"}]), "NUL"),
     ],
 )
-def test_what_is_no_array_is_refused(array: ArrayMessage, told: str) -> None:
+def test_an_invalid_array_is_refused(array: ArrayMessage, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         list(elements(ECHO, array, JobId(1)))
 
@@ -105,7 +105,7 @@ def test_the_id_of_an_array_is_its_own_and_names_all_its_jobs() -> None:
     assert resolve(["@~1"], state, past) == [5]
 
 
-def test_jobs_of_an_array_that_ended_are_still_of_it() -> None:
+def test_ended_jobs_still_belong_to_their_array() -> None:
     state = queue(ArrayMessage([0, 1, 2]))
     past = MemoryStore()
     ended = builders.job(2, spec_=state.jobs[JobId(2)].spec, state=JobState.COMPLETED, ended_at=5.0)
@@ -118,7 +118,7 @@ def test_jobs_of_an_array_that_ended_are_still_of_it() -> None:
     assert again.spec.seat is None  # type: ignore[union-attr]
 
 
-def test_one_job_of_an_array_has_to_be_named() -> None:
+def test_a_single_job_of_an_array_must_be_named() -> None:
     state, past = queue(ArrayMessage([0, 1])), MemoryStore()
     assert single("1_1", state, past) == 3
     assert single("echo", state, past) == 3
@@ -128,7 +128,7 @@ def test_one_job_of_an_array_has_to_be_named() -> None:
 
 
 @pytest.mark.parametrize("word", ["1_7", "5_0", "2_0"])
-def test_an_index_that_there_is_not_is_not_found(word: str) -> None:
+def test_a_missing_index_is_not_found(word: str) -> None:
     with pytest.raises(NotFound):
         resolve([word], queue(ArrayMessage([0, 1])), MemoryStore())
 

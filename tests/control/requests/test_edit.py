@@ -59,7 +59,7 @@ def test_name_priority_and_limits_change_in_every_state(job: Job) -> None:
         (PENDING, {"min_gpus": 9, "max_gpus": 9}, "there are fewer than 9 GPUs|no server has 9"),
     ],
 )
-def test_what_a_job_cannot_take_on_is_refused(job: Job, changes: dict[str, object], told: str) -> None:
+def test_a_change_that_a_job_cannot_make_is_refused(job: Job, changes: dict[str, object], told: str) -> None:
     with pytest.raises(Refused, match=told):
         asked(job, changes=changes)
 
@@ -97,12 +97,12 @@ def test_a_held_job_may_change_in_everything() -> None:
         ({"array_limit": -1}, "--array-limit -1"),
     ],
 )
-def test_nonsense_is_refused(request_: dict[str, Any], told: str) -> None:
+def test_an_invalid_edit_is_refused(request_: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         asked(PENDING, **request_)
 
 
-def test_what_is_so_already_is_said_and_changes_nothing() -> None:
+def test_an_edit_to_the_present_value_says_so_and_changes_nothing() -> None:
     assert asked(PENDING, changes={"priority": 0}, untags=["x"]) == "job 1 already has these values"
 
 
@@ -144,7 +144,7 @@ def test_an_edit_keeps_what_the_user_did_not_name() -> None:
 
 
 @pytest.mark.parametrize("job", [ELASTIC, YOUNG])
-def test_suspicions_are_accepted_in_every_state_of_a_script_alone(job: Job) -> None:
+def test_only_scripts_accept_suspicions_and_in_every_state(job: Job) -> None:
     event = asked(job, changes={"accept": ["own-next"]})
     assert isinstance(event, Edited)
     assert (event.spec.accept, event.said) == (("own-next",), "accept none -> own-next")
@@ -155,7 +155,7 @@ def test_suspicions_are_accepted_in_every_state_of_a_script_alone(job: Job) -> N
 
 
 @pytest.mark.parametrize("job", [PENDING, RIGID, ELASTIC, YOUNG])
-def test_whom_it_tells_changes_in_every_state(job: Job) -> None:
+def test_whom_it_notifies_changes_in_every_state(job: Job) -> None:
     event = asked(job, changes={"notify": ["slack", "mailto:ana@lab.example"]})
     assert isinstance(event, Edited)
     assert (event.spec.notify, event.spec.notify_on) == (("slack", "mailto:ana@lab.example"), ("fail",))
@@ -172,7 +172,7 @@ def test_whom_it_tells_changes_in_every_state(job: Job) -> None:
     assert default.spec == replace(job.spec, notify=("desktop",), notify_on=("fail",))
 
 
-def test_a_target_that_is_gone_from_the_file_hinders_no_other_change() -> None:
+def test_a_target_removed_from_the_file_blocks_no_other_change() -> None:
     job = replace(PENDING, spec=replace(PENDING.spec, notify=("gone",), notify_on=("end",)))
     event = asked(job, changes={"priority": 1})
     assert isinstance(event, Edited)
@@ -199,7 +199,7 @@ NOT_RESIZED = [
 
 @pytest.mark.parametrize(("job", "way", "never"), NOT_RESIZED)
 @pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING, JobState.STOPPING])
-def test_a_refusal_names_the_way_that_works_for_this_kind_of_job(
+def test_a_refusal_names_what_works_for_this_kind_of_job(
     job: Job, way: str, never: tuple[str, ...], state: JobState
 ) -> None:
     """For the number of GPUs, and for options that only take effect when a job starts."""
@@ -211,7 +211,7 @@ def test_a_refusal_names_the_way_that_works_for_this_kind_of_job(
         assert not any(word in hint for word in never), hint
 
 
-def test_who_waits_as_told_can_edit_it() -> None:
+def test_a_user_who_follows_the_hint_can_edit_the_job() -> None:
     with pytest.raises(Refused, match="has not declared itself"):
         asked(YOUNG, changes={"min_gpus": 2, "max_gpus": 2})
     declared = replace(YOUNG, profile=replace(YOUNG.profile, declared=DECLARED))
@@ -233,7 +233,7 @@ STRICT = replace(
 )
 
 
-def test_another_number_of_gpus_is_refused_while_a_job_runs_whose_loop_does_not_stand_it() -> None:
+def test_a_resize_that_the_loop_does_not_survive_is_refused_while_it_runs() -> None:
     with pytest.raises(Refused, match=r"would not resume exactly: its own epochs \(own-epochs\)") as refusal:
         asked(STRICT, changes={"min_gpus": 2, "max_gpus": 4})
     assert "use job.epochs()" in str(refusal.value.hint)
@@ -242,7 +242,7 @@ def test_another_number_of_gpus_is_refused_while_a_job_runs_whose_loop_does_not_
     assert isinstance(asked(waits, changes={"min_gpus": 2, "max_gpus": 4}), Edited), "its user may, where it waits"
 
 
-def test_a_hold_or_requeue_of_such_a_job_is_carried_out_and_says_what_is_lost() -> None:
+def test_a_hold_or_requeue_of_such_a_job_works_and_says_what_is_lost() -> None:
     state = Snapshot(now=5.0, jobs={STRICT.id: STRICT, JobId(2): replace(ELASTIC, id=JobId(2))}, next_id=3)
     for verb, kind in ((job_requests.hold, HoldAsked), (job_requests.requeue, RequeueAsked)):
         events, answer = job_requests.changes(state, [JobId(1), JobId(2)], [], verb, 5.0, "ana")

@@ -66,7 +66,7 @@ HELD = queued(1, SIGNAL, state=JobState.HELD, wish=DesiredState.HOLD)
         (requeue, running(1, SIGNAL, wish=DesiredState.CANCEL), "being cancelled"),
     ],
 )
-def test_what_may_be_asked_of_a_job(judge: object, job: Job, expected: type | str) -> None:
+def test_which_requests_a_job_accepts(judge: object, job: Job, expected: type | str) -> None:
     if isinstance(expected, str):
         with pytest.raises(Refused, match=expected) as refusal:
             judge(job, NOW, "ada")  # type: ignore[operator]
@@ -75,12 +75,12 @@ def test_what_may_be_asked_of_a_job(judge: object, job: Job, expected: type | st
         assert isinstance(judge(job, NOW, "ada"), expected)  # type: ignore[operator]
 
 
-def test_a_hold_after_a_release_in_the_same_breath_is_no_repetition() -> None:
+def test_a_hold_right_after_a_release_is_not_a_repetition() -> None:
     assert isinstance(hold(queued(1, SIGNAL, state=JobState.HELD), NOW, "ada"), HoldAsked)
     assert hold(queued(1, SIGNAL, state=JobState.HELD, wish=DesiredState.HOLD), NOW, "ada") == "job 1 is already held"
 
 
-def test_a_cancel_is_asked_once() -> None:
+def test_a_cancel_is_requested_once() -> None:
     state = snapshot(queued(1, black_box()), queued(2, black_box(), wish=DesiredState.CANCEL))
     wanted = [JobId(number) for number in (1, 2, 3)]
     assert job_requests.cancel(state, wanted, NOW, "ada") == [CancelAsked(NOW, JobId(1), "ada")]
@@ -96,7 +96,7 @@ def test_among_others_a_job_that_cannot_change_gets_a_line_and_the_others_change
         changes(state, [JobId(2)], [], hold, NOW, "ada")
 
 
-def test_ended_jobs_are_requeued_as_copies_with_ids_of_their_own() -> None:
+def test_ended_jobs_are_requeued_as_copies_with_new_ids() -> None:
     over = [queued(number, black_box(name=f"j{number}"), state=JobState.FAILED) for number in (1, 2)]
     events, answer = changes(snapshot(), [JobId(1), JobId(2)], over, requeue, NOW, "ada")
     assert [(event.job, event.spec.name) for event in events if isinstance(event, Submitted)] == [
@@ -109,7 +109,7 @@ def test_ended_jobs_are_requeued_as_copies_with_ids_of_their_own() -> None:
         changes(snapshot(), [JobId(1)], over, hold, NOW, "ada")
 
 
-def test_a_rigid_script_that_keeps_checkpoints_may_be_stopped_and_started_again() -> None:
+def test_a_rigid_script_with_checkpoints_may_be_restarted() -> None:
     rigid = builders.running(1, on("a", 0), spec_=spec(rigid=True))
     assert isinstance(requeue(rigid, NOW, "ada"), RequeueAsked)
     with pytest.raises(Refused, match="has not declared itself"):
@@ -129,7 +129,7 @@ def test_a_rigid_script_that_keeps_checkpoints_may_be_stopped_and_started_again(
         (black_box(1, min_gpu_memory_mib=50_000), True),
     ],
 )
-def test_a_job_that_no_waiting_would_place_is_refused_naming_what_there_is(of: JobSpec, refused: bool) -> None:
+def test_a_job_that_would_never_start_is_refused_with_what_there_is(of: JobSpec, refused: bool) -> None:
     state = snapshot(nodes={"a": node("a", 4), "b": node("b", 2, type="V100")})
     if not refused:
         fits(state, of, ["a", "b"])
@@ -148,19 +148,19 @@ def test_a_job_that_no_waiting_would_place_is_refused_naming_what_there_is(of: J
         (black_box(5, min_gpu_memory_mib=30000), "no server has 5 GPUs with 30000 MiB"),
     ],
 )
-def test_what_there_is_too_little_of_is_said_in_a_sentence(of: JobSpec, said: str) -> None:
+def test_a_sentence_says_what_is_missing(of: JobSpec, said: str) -> None:
     with pytest.raises(Refused) as refusal:
         fits(snapshot(nodes={"a": node("a", 4), "b": node("b", 2, type="V100")}), of, ["a", "b"])
     assert refusal.value.message == said
 
 
-def test_while_a_server_is_unknown_nothing_is_refused_for_want_of_gpus() -> None:
+def test_nothing_is_refused_for_lack_of_gpus_while_a_server_is_unknown() -> None:
     fits(snapshot(nodes={"a": node("a", 4)}), black_box(100), ["a", "b"])
     silent = node("b", 0, state=NodeState.UNREACHABLE)
     fits(snapshot(nodes={"a": node("a", 4), "b": silent}), black_box(100), ["a", "b"])
 
 
-def test_a_spec_survives_the_way_there_and_back() -> None:
+def test_a_spec_survives_the_round_trip() -> None:
     message = submission.message_of(black_box(2, name="x", env=(("A", "b"),), tags=("t",)))
     assert submission.message_of(submission.spec_of(message, "ana", 1000, 60.0)) == message
     noted = AttributesMessage(0o27, 3, {"nofile": (256, -1), "core": (0, 0)})
@@ -176,7 +176,7 @@ def test_a_spec_survives_the_way_there_and_back() -> None:
         AttributesMessage(0, 0, {"nofile": (-2, 1)}), AttributesMessage(0, 0, {"no file": (1, 1)}),
     ],
 )  # fmt: skip
-def test_attributes_that_no_process_can_have_are_refused(wrong: AttributesMessage) -> None:
+def test_impossible_attributes_are_refused(wrong: AttributesMessage) -> None:
     with pytest.raises(UsageError, match="invalid"):
         submission.spec_of(SpecMessage(["true"], "/tmp", "black-box", attributes=wrong), "ana", 1000, 60.0)
 
@@ -201,13 +201,13 @@ def test_jobs_that_need_the_same_have_one_environment_and_others_another() -> No
 
 
 @pytest.mark.parametrize("wrong", [{"modules": ["a b"]}, {"modules": ["-c"]}, {"setup": "x" * 10_001}, {"setup": "\0"}])
-def test_a_setup_and_modules_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+def test_an_invalid_setup_or_module_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError) as refusal:
         submission.spec_of(SpecMessage(["a.py"], "/tmp", "script", **wrong), "ana", 1000, 1.0)  # type: ignore[arg-type]
     assert refusal.value.hint
 
 
-def test_the_daemons_grace_is_that_of_who_asks_for_none() -> None:
+def test_jobs_without_a_grace_get_the_daemons() -> None:
     asked = SpecMessage(["true"], "/tmp", "black-box")
     assert submission.spec_of(asked, "ana", 1000, 33.0).grace == 33.0
     assert submission.spec_of(structs.replace(asked, grace=5.0), "ana", 1000, 33.0).grace == 5.0
@@ -246,7 +246,7 @@ def test_selectors_name_jobs(selectors: list[str], expected: list[int]) -> None:
     assert resolve(selectors, LIVE, PAST) == expected
 
 
-def test_a_single_one_of_several_is_the_newest() -> None:
+def test_of_several_jobs_the_newest_is_meant() -> None:
     assert single("twin", LIVE, PAST) == 9
 
 
@@ -265,14 +265,14 @@ def test_a_single_one_of_several_is_the_newest() -> None:
         ("resnet50", NotFound, "no job is named"),
     ],
 )
-def test_what_names_no_job_is_an_error_with_a_hint(selector: str, error: type[GpqError], said: str) -> None:
+def test_a_word_that_names_no_job_is_an_error_with_a_hint(selector: str, error: type[GpqError], said: str) -> None:
     with pytest.raises(error, match=said) as raised:
         resolve([selector], LIVE, PAST)
     assert raised.value.hint
     assert "\x1b" not in raised.value.message
 
 
-def test_a_misspelt_name_lists_the_near_ones() -> None:
+def test_a_misspelt_name_lists_similar_ones() -> None:
     with pytest.raises(NotFound) as raised:
         resolve(["resnet50"], LIVE, PAST)
     assert "resnet-50" in raised.value.hint
@@ -287,7 +287,7 @@ PROOF = ProofMessage("abc", ["split"], ["resize"], "two replicas: differs", "202
 SCRIPT = SpecMessage(["/x/train.py"], "/x", "script", proof=PROOF)
 
 
-def test_what_gpq_check_found_goes_along_both_ways() -> None:
+def test_the_result_of_gpq_check_survives_the_round_trip() -> None:
     made = submission.spec_of(SCRIPT, "ana", 1000, 60.0)
     assert made.proof == Proof("abc", ("split",), ("resize",), "two replicas: differs", "2026-11-27T10:00:00Z")
     assert submission.message_of(made).proof == PROOF
@@ -302,7 +302,7 @@ def test_what_gpq_check_found_goes_along_both_ways() -> None:
         structs.replace(PROOF, program="a\x1b"),
     ],
 )
-def test_what_it_cannot_have_found_is_refused(proof: ProofMessage) -> None:
+def test_an_invalid_result_of_gpq_check_is_refused(proof: ProofMessage) -> None:
     with pytest.raises(UsageError, match="invalid result of gpq check"):
         submission.spec_of(structs.replace(SCRIPT, proof=proof), "ana", 1000, 60.0)
     with pytest.raises(UsageError, match="invalid result of gpq check"):

@@ -52,7 +52,7 @@ def test_a_gpu_out_of_use_is_named_with_its_reason() -> None:
     assert "bob" in said(answer)
 
 
-def test_without_servers_it_says_so_and_where_to_look() -> None:
+def test_without_servers_it_says_so_with_a_hint() -> None:
     assert "gpq nodes" in said(why(snapshot(job(1))))
     silent = replace(node("a", state=NodeState.UNREACHABLE), reason="the agent ended: no core 99 may be used here")
     assert "no server answers" in said(why(snapshot(silent, job(1))))
@@ -60,7 +60,7 @@ def test_without_servers_it_says_so_and_where_to_look() -> None:
     assert "no core 99" in said(why(snapshot(silent, node("b", 1), job(1, spec_=black_box(2)))))
 
 
-def test_what_may_not_be_moved_is_named_as_the_remedy() -> None:
+def test_unmovable_jobs_are_named_in_the_remedy() -> None:
     answer = why(snapshot(node("a", 1), running(2, on("a", 0), spec_=black_box()), job(1)))
     assert any("job 2 ends" in remedy for remedy in answer.remedies)
     two = [running(number, on("a", number - 2), spec_=black_box()) for number in (2, 3)]
@@ -72,7 +72,7 @@ def profiled(number: int) -> Job:
     return running(number, on("a", 0), profile=Profile(declared=DECLARED, rows=rows, atomic_batch=64))
 
 
-def test_a_running_job_says_what_one_gpu_more_would_bring() -> None:
+def test_a_running_job_says_what_one_more_gpu_would_bring() -> None:
     answer = why(snapshot(node("a"), profiled(1)))
     assert "2 GPUs would change its goodput by +" in said(answer)
 
@@ -95,7 +95,7 @@ def test_each_change_of_a_round_has_its_motive() -> None:
     assert lines[JobId(2)] == "starts with 1 GPU"
 
 
-def test_what_a_job_is_stopped_for_and_what_it_goes_on_with_tell_the_same_ratio() -> None:
+def test_stop_and_relaunch_show_the_same_ratio() -> None:
     times = ((1, 1, 0.09), (2, 2, 0.90))  # over two servers it is slower than alone
     rows = tuple(ProfileRow(over, count, 64, 0.08, step, 100.0) for over, count, step in times)
     profile = Profile(declared=DECLARED, rows=rows, atomic_batch=64)
@@ -114,7 +114,7 @@ def test_what_a_job_is_stopped_for_and_what_it_goes_on_with_tell_the_same_ratio(
     assert motive(unknown) == "resumes with 1 GPU instead of 3"
 
 
-def test_free_gpus_on_different_servers_are_told_apart_for_what_needs_one_server() -> None:
+def test_free_gpus_are_listed_by_server_for_a_job_that_needs_one() -> None:
     held = [running(2, on("a", 0), spec_=black_box()), running(3, on("b", 0), spec_=black_box())]
     here = snapshot(node("a", 2), node("b", 2), job(1, spec_=black_box(2)), *held)
     assert (
@@ -129,14 +129,14 @@ def test_gpus_of_a_drained_server_are_not_said_to_be_shared() -> None:
     assert "it shares 2 GPUs with 1 other running job" in why(drained).reasons
 
 
-def test_a_job_on_a_server_that_is_not_configured_any_more_is_explained() -> None:
+def test_a_job_on_a_removed_server_is_explained() -> None:
     lone = running(1, on("gone", 0))
     told = explain(snapshot(node("a"), lone), None, lone)
     assert told.headline == "unknown: server gone does not answer"
     assert "gpq cancel 1" in told.remedies[0]
 
 
-def test_who_needs_several_gpus_hears_that_smaller_jobs_do_not_wait_for_it() -> None:
+def test_a_job_that_needs_several_gpus_learns_that_smaller_jobs_may_pass() -> None:
     state = snapshot(node("a", 2), running(2, on("a", 0), spec_=black_box()), job(1, spec_=black_box(2)))
     answer = why(state)
     assert "jobs that need fewer GPUs may start before it" in said(answer)
@@ -148,7 +148,7 @@ def test_who_needs_several_gpus_hears_that_smaller_jobs_do_not_wait_for_it() -> 
     assert "fewer" not in said(one)
 
 
-def test_none_is_worth_more_is_said_of_a_batch_only_where_it_is_so() -> None:
+def test_a_batch_is_called_best_only_if_it_is() -> None:
     """With little noise the base batch size is the best there is, with much noise a larger one would be."""
     rows = tuple(ProfileRow(1, 1, size, 0.02 + 0.0001 * size, 0.03 + 0.0001 * size, 100.0) for size in (64, 128))
     for scale, best in ((1.0, True), (1e6, False)):
@@ -169,7 +169,7 @@ def test_none_is_worth_more_is_said_of_a_batch_only_where_it_is_so() -> None:
         (black_box(3, gpu_type="T4"), "the largest server has 2 that suit it", "gpq edit 1 --gpus 2"),
     ],
 )
-def test_what_there_is_too_little_of_is_counted_and_the_remedy_fits(asked: JobSpec, words: str, remedy: str) -> None:
+def test_missing_gpus_are_counted_and_the_remedy_fits(asked: JobSpec, words: str, remedy: str) -> None:
     mixed = node("b", 4)
     devices = tuple(replace(each, type="T4") if each.index < 2 else each for each in mixed.devices)
     here = snapshot(node("a", 4), replace(mixed, devices=devices), job(1, spec_=asked))
@@ -192,13 +192,13 @@ def test_gpus_out_of_use_are_blamed_only_where_they_are_enough() -> None:
     assert why(here, 2).headline == "asks for more GPUs than there are"
 
 
-def test_several_parts_of_gpus_are_never_waited_for() -> None:
+def test_no_job_waits_for_several_parts_of_gpus() -> None:
     answer = why(snapshot(node("a", 4, type="A100 MIG 3g.40gb"), job(1, spec_=spec(gpus=2))))
     assert "a job gets at most one MIG device, because CUDA shows a process only one of them" in answer.reasons
     assert answer.remedies == ("`gpq edit 1 --gpus 1` lets it run on the GPUs that there are",)
 
 
-def test_who_was_held_by_its_user_is_not_told_of_an_earlier_hold_by_gpq() -> None:
+def test_a_hold_by_the_user_hides_an_earlier_hold_by_gpq() -> None:
     told = "held: failed 3 times in a row, each within 30 s. `gpq release 1` tries again"
     by_gpq = job(1, state=JobState.HELD, notices=(told,), quick_failures=3)
     assert why(snapshot(node("a"), by_gpq)).headline == told

@@ -48,7 +48,7 @@ def test_the_daemon_waits_longer_than_term_kill_and_drift_need() -> None:
         assert margin(lease) - kill - drift > 3.0
 
 
-def test_a_part_is_given_up_when_lease_and_margin_are_over_and_not_before() -> None:
+def test_a_part_is_given_up_after_lease_and_margin_and_not_before() -> None:
     job = leased(BOTH)
     state = silent(job)
     assert patience(job) == 633.0
@@ -78,7 +78,7 @@ def test_a_given_up_attempt_is_queued_again_and_news_of_it_change_nothing_but_th
     assert after.journal == (late,)
 
 
-def test_a_job_of_two_nodes_goes_on_once_both_parts_are_over() -> None:
+def test_a_job_on_two_servers_continues_when_both_parts_are_over() -> None:
     state = silent(leased(BOTH))
     one = fold(state, given_up(state, A, 1e3, 700.0)).snapshot
     assert one.jobs[ONE].state is JobState.RUNNING
@@ -89,7 +89,7 @@ def test_a_job_of_two_nodes_goes_on_once_both_parts_are_over() -> None:
 
 
 @pytest.mark.parametrize("end", [Exit(0, fenced=True), Exit(None, signal=15, fenced=True), Exit(1, fenced=True)])
-def test_whatever_a_fenced_job_says_as_it_leaves_it_has_neither_succeeded_nor_failed(end: Exit) -> None:
+def test_a_fenced_job_has_neither_succeeded_nor_failed(end: Exit) -> None:
     job = leased(exits=((A, end),))
     event = conclude(job, 100.0, Config())
     assert isinstance(event, facts.Stopped)
@@ -110,9 +110,7 @@ def test_whatever_a_fenced_job_says_as_it_leaves_it_has_neither_succeeded_nor_fa
         (spec(rigid=True), True),
     ],
 )
-def test_after_a_reboot_what_keeps_checkpoints_goes_on_and_a_black_box_where_its_user_allowed(
-    what: Any, goes_on: bool
-) -> None:
+def test_after_a_reboot_a_job_with_checkpoints_resumes_and_a_black_box_if_allowed(what: Any, goes_on: bool) -> None:
     job = running(1, on("a", 0), spec_=what, since=0.0, exits=((A, Exit(None, lost=True, note="rebooted")),))
     event = conclude(job, 100.0, Config())
     assert type(event) is (facts.Stopped if goes_on else facts.Failed)
@@ -152,7 +150,7 @@ def test_a_silent_server_makes_its_jobs_unknown_with_an_age_and_they_keep_their_
     assert shape_of(later.snapshot.jobs[ONE].placement.shape).replicas == 1  # type: ignore[union-attr]
 
 
-def test_silence_is_told_of_the_nodes_whose_end_is_not_known_and_names_the_lease_and_the_order_that_waits() -> None:
+def test_silence_names_the_servers_the_lease_and_the_waiting_order() -> None:
     state = silent(leased(BOTH, wish=DesiredState.CANCEL, stop=StopReason.CANCEL))
     told = explain(state, None, state.jobs[ONE])
     assert any("the order to cancel it waits until a answers" in reason for reason in told.reasons)

@@ -84,7 +84,7 @@ def test_a_job_leaves_when_the_owner_comes_and_returns_when_she_has_gone(policy:
     assert starts(decided(waits, NodeSeen(101.0, DESK), policy=policy)) == {1: "desk"}
 
 
-def test_that_she_is_there_calls_for_a_round_also_where_all_gpus_are_ours() -> None:
+def test_her_presence_triggers_a_round_even_if_all_gpus_are_ours() -> None:
     state = snapshot(DESK, running(1, on("desk", 0, 1), spec_=SIGNAL), now=100.0, interval=3600.0)
     state = replace(state, round_at=100.0)
     assert due(state, [NodeSeen(101.0, used_by("ana", beside=True))])
@@ -108,12 +108,12 @@ def test_her_own_jobs_stay() -> None:
         (job(1, spec_=SIGNAL), True),
     ],
 )
-def test_what_could_not_leave_does_not_start_there(policy: str, one: Job, may: bool) -> None:
+def test_a_job_that_could_not_leave_does_not_start_there(policy: str, one: Job, may: bool) -> None:
     assert starts(decided(snapshot(DESK, one), policy=policy)) == ({1: "desk"} if may else {})
     assert starts(decided(snapshot(LAB, one), policy=policy)) == {1: "lab"}
 
 
-def test_a_script_that_has_not_declared_itself_begins_anew_elsewhere_once_its_grace_is_over() -> None:
+def test_an_undeclared_script_restarts_elsewhere_after_its_grace() -> None:
     young = running(1, on("desk", 0), spec_=spec(user="ben", up_to=1, grace=30.0), declared=False)
     state = fold(snapshot(DESK, LAB, young, now=100.0, interval=3600.0), [NodeSeen(100.0, used_by("ana"))]).snapshot
     state = replace(state, round_at=100.0)
@@ -130,7 +130,7 @@ def reserved(state: Snapshot, events: Sequence[Event]) -> list[tuple[int, str]]:
     return [(each.id, each.user) for each in fold(state, events).snapshot.reservations.values()]
 
 
-def test_silence_and_a_new_daemon_undo_nothing() -> None:
+def test_silence_and_a_new_daemon_change_nothing() -> None:
     there = NodeSeen(100.0, used_by("ana"))
     unheard = NodeSeen(110.0, Node(NodeId("desk"), owner="ana"))
     state = snapshot(DESK, now=100.0)
@@ -141,7 +141,7 @@ def test_silence_and_a_new_daemon_undo_nothing() -> None:
     assert reserved(state, [there, other]) == [(-1, "ana"), (-2, "eva")]
 
 
-def test_it_is_said_whose_server_it_is() -> None:
+def test_the_owner_of_the_server_is_named() -> None:
     state = replace(fold(snapshot(DESK), [NodeSeen(0.0, used_by("ana"))]).snapshot, now=90.0)
     [held] = state.reservations.values()
     assert reservation_line(state, held) == "server desk belongs to ana, who uses GPU 0 (for 90 s)"

@@ -38,7 +38,7 @@ def questions_of(draw: st.DrawFn) -> Question:
 
 @given(st.lists(questions_of(), max_size=40))
 @settings(max_examples=examples(50), deadline=None)
-def test_a_question_among_many_has_the_answer_that_it_has_alone(questions: list[Question]) -> None:
+def test_a_question_among_many_has_the_same_answer_as_alone(questions: list[Question]) -> None:
     together = goodput_tables(questions)
     assert len(together) == len(questions)
     for question, table in zip(questions, together, strict=True):
@@ -115,7 +115,7 @@ def test_rounding_up_never_exceeds_the_maximum_batch() -> None:
         assert choice.goodput > 0
 
 
-def test_a_fixed_batch_is_cut_exactly_or_not_at_all() -> None:
+def test_a_fixed_batch_is_split_exactly_or_not_at_all() -> None:
     limits = BatchLimits(64, 64, 1, 24)
     assert best_batch(PARAMS, None, limits, 1, 1).total_batch == 64
     assert best_batch(PARAMS, None, limits, 1, 1).atomic_batch == 16
@@ -126,7 +126,7 @@ def test_a_shape_whose_replicas_outnumber_the_largest_batch_is_infeasible() -> N
     assert best_batch(PARAMS, None, BatchLimits(4, 8, 1, 8), 2, 16).goodput == 0
 
 
-def test_limits_follow_the_declaration_and_a_fixed_batch_has_no_room() -> None:
+def test_limits_follow_the_declaration_and_a_fixed_batch_has_one_size() -> None:
     declared = Declared(adaptive=True, batch_size=32, max_batch_size=256, min_atomic_batch=4, max_atomic_batch=64)
     assert limits_of(declared) == BatchLimits(32, 256, 4, 64, True)
     fixed = Declared(adaptive=False, batch_size=32, max_batch_size=256)

@@ -60,16 +60,14 @@ def motive(here: Snapshot, wanted: dict[int, Placement], number: int = 1) -> str
         (2, 4, 4, 0, "stops and waits for 4 GPUs: its user asked for 4 GPUs"),
     ],
 )
-def test_an_edit_of_its_own_is_named_whatever_else_goes_on(
-    had: int, low: int, up_to: int, gets: int, said: str
-) -> None:
+def test_its_own_edit_is_named_whatever_else_happens(had: int, low: int, up_to: int, gets: int, said: str) -> None:
     mine = train(1, on("a", *range(had)), low=low, up_to=up_to)
     here = snapshot(node("a", 8), mine, job(2))  # another job waits and gets what is free
     wanted = {2: on("a", 7), **({1: on("a", *range(gets))} if gets else {})}
     assert motive(here, wanted) == said
 
 
-def test_what_it_goes_on_with_after_an_edit_was_asked_for_as_well() -> None:
+def test_the_resume_after_an_edit_names_the_edit() -> None:
     here = snapshot(node("a", 4), stopped(1, 1, spec_=spec(gpus=2, up_to=2), stop=StopReason.RESIZE))
     assert motive(here, {1: on("a", 0, 1)}) == "resumes with 2 GPUs instead of 1: its user asked for 2 GPUs"
 
@@ -99,7 +97,7 @@ def test_a_launch_names_what_came_before_it(before: dict[str, object], said: str
 # -- what drives it away -----------------------------------------------------------------------------------------------
 
 
-def test_a_drained_server_a_reservation_an_owner_and_a_broken_gpu_are_the_cause_where_they_are() -> None:
+def test_a_drain_a_reservation_an_owner_or_a_broken_gpu_is_named_as_the_cause() -> None:
     here = snapshot(node("a", 2), node("b", 2), train(1, on("a", 0)), job(2), now=100.0)
     there = {1: on("b", 0), 2: on("b", 1)}
     drained = replace(here, drained={NodeId("a"): "new driver"})
@@ -117,12 +115,12 @@ def test_a_drained_server_a_reservation_an_owner_and_a_broken_gpu_are_the_cause_
     assert said == "moves to b:b-0: GPU 0 of a is lost: it fell off the bus"
 
 
-def test_gpus_that_it_did_not_use_are_the_cause_where_they_are() -> None:
+def test_unused_gpus_are_named_as_the_cause() -> None:
     here = snapshot(node("a", 4), train(1, on("a", 0, 1), idle=True), job(2))
     assert motive(here, {1: on("a", 0), 2: on("a", 2)}) == "2 -> 1 GPU: it left GPUs unused"
 
 
-def test_who_gets_them_is_named_not_who_comes_first() -> None:
+def test_the_job_that_gets_them_is_named_and_not_the_first_one() -> None:
     grows, waits = train(2, on("a", 3)), job(3)
     here = snapshot(node("a", 4), node("b", 1), train(1, on("a", 0, 1, 2)), grows, waits)
     wanted = {1: on("a", 0), 2: on("a", 1, 2, 3), 3: on("b", 0)}  # the waiting job gets another server's GPUs
@@ -132,7 +130,7 @@ def test_who_gets_them_is_named_not_who_comes_first() -> None:
     assert motive(here, {1: on("a", 0)}) == "3 -> 1 GPU: the policy goodput keeps them free"
 
 
-def test_what_a_stop_and_its_launch_changed_begins_at_what_it_had() -> None:
+def test_a_stop_and_its_launch_count_from_the_former_gpus() -> None:
     asked = {"spec_": spec(gpus=2, up_to=2), "stop": StopReason.RESIZE, "target": on("a", 0, 1).shape}
     here = snapshot(node("a", 4), stopped(1, 1, **asked))
     wanted = {JobId(1): on("a", 0, 1)}
@@ -175,7 +173,7 @@ def clusters(draw: st.DrawFn) -> Snapshot:
 
 @given(clusters())
 @settings(max_examples=examples(300), deadline=None)
-def test_of_any_round_each_motive_agrees_with_what_was_decided(here: Snapshot) -> None:
+def test_each_motive_of_any_round_agrees_with_the_decision(here: Snapshot) -> None:
     made = decide(here, [], policy(here.config.policy), allocate=True).round
     assert made is not None
     for name, said in made.motives.items():
@@ -237,7 +235,7 @@ def test_each_number_in_an_explanation_is_that_of_the_placement(here: Snapshot) 
                 assert here.config.policy != "fifo", line
 
 
-def test_a_job_that_has_fewer_than_it_may_have_by_now_says_both() -> None:
+def test_a_job_with_fewer_gpus_than_its_new_minimum_says_both() -> None:
     mine = train(1, on("a", 0), low=2, up_to=2)
     reasons = explain(snapshot(node("a", 4), mine), None, mine).reasons
     assert not any("fewest" in line for line in reasons)

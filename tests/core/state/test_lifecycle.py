@@ -146,7 +146,7 @@ def test_a_job_with_a_done_file_is_told_that_it_was_not_written_and_not_to_name_
     assert "--done-file" not in event.exit.note
 
 
-def test_an_older_agents_record_of_an_end_after_a_stop_says_nothing_and_is_queued_again() -> None:
+def test_an_older_agents_record_of_a_stop_proves_nothing_and_is_queued_again() -> None:
     record = {"job": 1, "attempt": 1, "code": 0, "signal": None, "stopped": False, "asked": "signal"}
     assert type(ended(exit_of(record, is_lost=False), stop=StopReason.PREEMPT, level=Level.SIGNAL)) is facts.Stopped
     assert type(ended(exit_of({**record, "asked": None}, is_lost=False), level=Level.SIGNAL)) is facts.Succeeded
@@ -161,7 +161,7 @@ def test_of_several_servers_that_of_rank_0_says_whether_it_had_finished(said: in
     assert type(event) is (facts.Stopped, facts.Succeeded)[said]
 
 
-def test_who_ends_with_0_when_it_is_asked_to_save_is_taken_to_have_saved() -> None:
+def test_a_job_that_ends_with_0_when_asked_to_save_counts_as_saved() -> None:
     for asked, proved in (("signal", True), ("checkpoint", True), ("kill", False)):
         end = Exit(0, asked=asked)
         job = running(1, on("a", 0), stop=StopReason.REQUEUE, exits=((NodeId("a"), end),), files=FilesAt(NodeId("a")))
@@ -176,7 +176,7 @@ def test_a_lost_black_box_is_not_run_a_second_time() -> None:
     assert type(ended(Exit(None, lost=True), level=Level.BLACK_BOX)) is facts.Failed
 
 
-def test_an_attempt_that_was_refused_for_a_passing_reason_is_tried_again() -> None:
+def test_an_attempt_refused_for_a_temporary_reason_is_tried_again() -> None:
     exits = ((NodeId("a"), Exit(code=None, lost=True, note="port 20000 is busy on this server")),)
     refused = running(1, on("a", 0), spec_=black_box(), started_nodes=(), exits=exits)
     event = conclude(refused, 10.0, Config())
@@ -185,14 +185,14 @@ def test_an_attempt_that_was_refused_for_a_passing_reason_is_tried_again() -> No
 
 
 @pytest.mark.parametrize(("kind", "counts"), [("port", False), ("network", True)])
-def test_a_launch_before_which_nothing_ran_is_tried_again_and_is_no_failure(kind: str, counts: bool) -> None:
+def test_a_launch_that_ran_nothing_is_retried_and_not_a_failure(kind: str, counts: bool) -> None:
     event = ended(Exit(1, unlaunched=kind, note="why"), level=Level.BLACK_BOX)
     assert isinstance(event, facts.Stopped)
     assert (event.failed, event.quick, event.exit.note) == (False, counts, "why")
     assert type(ended(Exit(1, unlaunched=kind), stop=StopReason.CANCEL)) is facts.Cancelled
 
 
-def test_an_end_that_gpq_is_to_blame_for_is_no_failure_and_costs_no_wait() -> None:
+def test_an_end_caused_by_gpq_is_not_a_failure_and_costs_no_wait() -> None:
     event = ended(Exit(1, excused="out of memory with 48 examples", cause="rank 0: OutOfMemoryError"))
     assert isinstance(event, facts.Stopped)
     assert (event.failed, event.quick, event.not_before) == (False, False, 0.0)
@@ -200,7 +200,7 @@ def test_an_end_that_gpq_is_to_blame_for_is_no_failure_and_costs_no_wait() -> No
     assert type(ended(Exit(1, excused="why"), stop=StopReason.CANCEL)) is facts.Cancelled
 
 
-def test_what_failed_first_is_the_reason_not_what_its_peers_say_of_it() -> None:
+def test_the_first_failure_is_the_reason_and_not_what_peers_say() -> None:
     both = Placement((*on("a", 0).parts, *on("b", 0).parts))
     lost = Exit(1, cause="rank 0 ended with exit code 1", victim=True)
     for first in (
@@ -252,7 +252,7 @@ def test_a_retry_waits_longer_each_time_and_only_failures_count() -> None:
     assert not stopped.failed
 
 
-def test_of_several_nodes_the_failure_speaks_and_a_lost_part_before_it() -> None:
+def test_on_several_servers_a_failure_counts_and_a_lost_part_before_it() -> None:
     assert joint_exit([Exit(0), Exit(3), Exit(None, signal=15)]).code == 3
     assert joint_exit([Exit(0, stopped=True), Exit(0)]).stopped
     assert joint_exit([Exit(1), Exit(None, lost=True)]).lost

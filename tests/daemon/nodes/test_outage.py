@@ -50,7 +50,7 @@ def answers(reply: Reply, talk: NodeSession) -> None:
     talk.cut()
 
 
-def test_an_outage_is_told_at_doubling_distances_and_each_new_reason_at_once(
+def test_an_outage_is_logged_at_doubling_distances_and_new_reasons_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -78,7 +78,7 @@ def test_an_outage_is_told_at_doubling_distances_and_each_new_reason_at_once(
     ]
 
 
-def test_an_agent_that_ended_while_this_machine_slept_is_no_news_until_none_takes_its_place() -> None:
+def test_an_agent_that_ended_during_our_sleep_is_news_only_if_none_replaces_it() -> None:
     clock, told = SleepyClock(), list[Event]()
     talk = NodeSession(SETTINGS, NodePorts(clock, told.extend, snapshot))
 
@@ -116,7 +116,7 @@ class Refusing:
         raise NotImplementedError
 
 
-def test_who_has_something_new_to_reach_a_server_with_need_not_wait_for_the_next_try(
+def test_a_new_way_to_reach_a_server_is_tried_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pace, "FIRST_BACKOFF", 10_000.0)

@@ -139,21 +139,19 @@ def test_a_server_that_hangs_is_silent_soon_and_back_at_once_with_its_job_untouc
     assert log(impatient, job) == counted(tmp_path)
 
 
-def test_why_a_server_is_not_there_is_said_and_it_comes_back_by_itself(impatient: Daemon, server: Sshd) -> None:
+def test_an_unreachable_server_shows_its_reason_and_comes_back_on_its_own(impatient: Daemon, server: Sshd) -> None:
     known = server.known_hosts.read_text()
     server.stop()
     server.change_host_key()
     server.start()
     kill(client(server))
-    wait_until(
-        lambda: "another host key than the one that is known" in node(impatient).reason, "the host key is refused"
-    )
+    wait_until(lambda: "the host key of" in node(impatient).reason, "the host key is refused")
     assert server.known_hosts.read_text() == known
     server.know()
     wait_until(lambda: node(impatient).state == "up", "the node is up")
 
 
-def test_nodes_come_and_go_while_the_daemon_runs_and_none_goes_with_its_job(
+def test_servers_come_and_go_while_the_daemon_runs_but_not_with_jobs(
     served: Daemon, server: Sshd, tmp_path: Path
 ) -> None:
     before = served.config.read_text()
@@ -178,7 +176,7 @@ def test_nodes_come_and_go_while_the_daemon_runs_and_none_goes_with_its_job(
     assert served.call(Cancel([str(job)]), CancelResult).cancelled == [job]
 
 
-def test_servers_that_share_a_home_share_its_checkpoints_and_nothing_else() -> None:
+def test_servers_that_share_a_home_share_only_its_checkpoints() -> None:
     def asked(node: str) -> dict[str, str]:
         said = ssh_arguments(node, NodeConfig(connector="ssh", host=node), "/state")
         return dict(zip(said[::2], said[1::2], strict=True))

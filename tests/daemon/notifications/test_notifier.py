@@ -95,7 +95,7 @@ def test_whom_a_job_tells_changes_while_it_waits_and_while_it_runs(tmp_path: Pat
         with served.config.open("a") as stream:  # known as well, though it came after the daemon's start
             stream.write(f'late = "{late.url(SECRET)}"\n')
         said = gpq(served, "edit", "runs", "--notify", "late", "--notify", "slack", "--notify-on", "fail,end")
-        assert said.stdout == f"job {runs}: notify none -> late,slack; notify on none -> fail,end\n", said.stderr
+        assert said.stdout == f"job {runs}: notify none -> late,slack, notify on none -> fail,end\n", said.stderr
         assert gpq(served, "edit", "waits", "--priority", "1").returncode == 0
         assert "-> none" in gpq(served, "edit", "waits", "--notify", "none").stdout
         refused = gpq(served, "edit", "waits", "--notify-on", "end")

@@ -82,9 +82,7 @@ def test_a_script_runs_where_the_servers_own_interpreter_is(served: Daemon, fold
     assert ended(served, asked).state == "completed"
 
 
-def test_a_job_whose_folder_is_nowhere_waits_with_the_reason_and_starts_once_it_is_there(
-    served: Daemon, tmp_path: Path
-) -> None:
+def test_a_job_without_its_folder_waits_with_the_reason_until_it_exists(served: Daemon, tmp_path: Path) -> None:
     missing = tmp_path / "later"
     job = submit(served, ["pwd"], missing, "black-box")
     wait_until(lambda: row(served, job).reason == f"no server fits: no folder {missing}", "the reason is told")
@@ -131,7 +129,7 @@ def test_a_setup_that_fails_keeps_the_job_waiting_with_its_last_line(served: Dae
     assert any("/environments/" in line for line in served.call(Why(str(job)), Explanation).remedies)
 
 
-def test_a_dry_run_of_what_was_not_asked_for_yet_supposes_that_it_is_there(served: Daemon, tmp_path: Path) -> None:
+def test_a_dry_run_assumes_that_an_unchecked_environment_exists(served: Daemon, tmp_path: Path) -> None:
     spec = SpecMessage(["true"], str(tmp_path / "never"), "black-box")
     assert served.call(Submit(spec, dry_run=True), DryRun).state == "starting"
     job = served.call(Submit(spec), Submitted).id

@@ -94,7 +94,7 @@ class Servers:
         return self.kept[node]
 
 
-def test_copies_of_jobs_that_ended_go_but_the_last_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_ended_jobs_are_removed_except_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, other = "a" * 64, "b" * 64
     live = builders.job(3, spec_=builders.spec(code=code))
     ended = replace(builders.job(2), files=FilesAt(builders.node("b").id, "s-b"))  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_bar_is_drawn_where_somebody_watches_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_is_drawn_only_if_somebody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     brought = StagingView("its checkpoint from a", 500_000_000, 1_000_000_000, 80e6)
     job = changed(fixtures.job(4, "starting"), staging=brought)
     monkeypatch.setenv("COLUMNS", "100")
@@ -139,7 +139,7 @@ def test_a_bar_is_drawn_where_somebody_watches_and_nowhere_else(monkeypatch: pyt
         assert screen.getvalue().endswith("\r\x1b[K") is drawn
 
 
-def test_what_was_frozen_runs_wherever_it_is_sent_and_whatever_is_edited_later(
+def test_frozen_code_runs_everywhere_whatever_is_edited_later(
     served: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = tmp_path / "work"

@@ -57,7 +57,7 @@ def shown(served: Daemon, job: int) -> JobDetail:
     return served.call(Show(str(job)), JobDetail)
 
 
-def test_a_habit_is_told_obeyed_kept_and_lent_to_the_next_job_of_the_program(tmp_path: Path) -> None:
+def test_a_habit_is_reported_obeyed_kept_and_lent_to_the_next_job(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
     with daemon(tmp_path / "home", CONFIG) as served:

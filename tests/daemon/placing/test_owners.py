@@ -164,7 +164,7 @@ def test_an_owner_asks_for_the_server_and_gives_it_back(desk: Desk, tmp_path: Pa
     assert not list(desk.locks.glob("gpq-yield.*"))
 
 
-def test_a_gpu_that_its_job_does_not_use_is_named(desk: Desk, tmp_path: Path) -> None:
+def test_an_unused_gpu_of_a_job_is_named(desk: Desk, tmp_path: Path) -> None:
     with daemon(tmp_path / "home", f"idle_after = 10\n{config(desk, '')}") as served:
         served.wait_for_nodes()
         wait_until(lambda: set(gpus(served)) == set(desk.names), "its GPUs are known")

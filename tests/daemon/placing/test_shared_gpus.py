@@ -54,7 +54,7 @@ def states(served: Daemon) -> dict[str, tuple[str, str]]:
     return {device.id: (device.state, device.reason) for device in node.devices}
 
 
-def test_what_one_has_the_other_does_not_get_and_is_told_whose_it_is(gpus: list[str], tmp_path: Path) -> None:
+def test_a_gpu_of_one_daemon_is_refused_to_the_other_with_its_owner(gpus: list[str], tmp_path: Path) -> None:
     with daemon(tmp_path / "one", config(tmp_path)) as one, daemon(tmp_path / "two", config(tmp_path)) as two:
         for served in (one, two):
             served.wait_for_nodes()

@@ -25,7 +25,7 @@ def info(job: int, note: str, state: str = "running") -> dict[str, Any]:
     return {"job": job, "attempt": 1, "state": state, "pid": 7, "devices": ["slot-0"], "exit": {"note": note}}
 
 
-def test_a_note_of_a_living_attempt_is_its_jobs_reason_and_its_device_stays_its_own() -> None:
+def test_a_note_of_a_living_attempt_is_its_jobs_reason_and_it_keeps_its_device() -> None:
     job = running(1, on("a", 0), spec_=black_box(), declared=False)
     observer = Observer(NodeSettings(A), Clock())
     before = snapshot(job)

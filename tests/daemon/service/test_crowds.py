@@ -58,7 +58,7 @@ def path(desk: Desk) -> Iterator[str]:
             server.close()
 
 
-def test_a_look_waits_for_no_turn_and_all_others_have_theirs(desk: Desk, path: str) -> None:
+def test_a_look_waits_for_no_turn_but_all_others_do(desk: Desk, path: str) -> None:
     more = 20
     with ExitStack() as opened:
         crowd = [opened.enter_context(closing(Connection(path))) for _ in range(MAX_PER_USER + more)]
@@ -86,7 +86,7 @@ def test_a_look_waits_for_no_turn_and_all_others_have_theirs(desk: Desk, path: s
     assert desk.waiting == MAX_PER_USER + more
 
 
-def test_a_request_that_lies_in_the_socket_is_served_however_late_and_one_without_end_is_not(
+def test_a_complete_request_is_served_however_late_but_an_endless_one_is_not(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "LINE_SECONDS", 0.0)  # after its first piece each request is late

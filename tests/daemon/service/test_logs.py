@@ -56,12 +56,12 @@ def test_a_node_that_has_not_started_the_attempt_yet_has_an_empty_log_and_one_th
         look(job(1, state=JobState.RUNNING, started_nodes=(NodeId("a"),), **fields), None)
 
 
-def test_an_attempt_that_is_over_and_of_which_its_node_knows_nothing_is_its_own_last_piece() -> None:
+def test_a_finished_attempt_unknown_to_its_server_gives_the_last_piece() -> None:
     chunk = look(job(1, spec_=black_box(), attempt=1), None)  # queued again: its server refused it
     assert (chunk.silent, chunk.ended, chunk.attempts) == ("node a: no attempt 1.1 on this node", True, [1])
 
 
-def test_who_does_not_follow_is_told_of_a_silent_node_as_well() -> None:
+def test_a_reader_that_does_not_follow_hears_of_a_silent_server_too() -> None:
     def silent(offset: int, limit: int) -> Mapping[str, Any]:
         raise NodeSilent("node a does not answer")
 
@@ -78,7 +78,7 @@ def reader(tail: Callable[[int, int], Mapping[str, Any]]) -> LogReader:
     return LogReader(controller, store, lambda node, name, attempt, offset, limit: tail(offset, limit))
 
 
-def test_who_follows_waits_for_a_silent_node_and_is_told(figures: Figures) -> None:
+def test_a_follower_waits_for_a_silent_server_and_hears_of_it(figures: Figures) -> None:
     def silent(offset: int, limit: int) -> Mapping[str, Any]:
         raise NodeSilent("node a does not answer")
 
@@ -88,7 +88,7 @@ def test_who_follows_waits_for_a_silent_node_and_is_told(figures: Figures) -> No
     assert (chunk.silent, chunk.data, chunk.offset, chunk.ended) == ("node a does not answer", "", 7, False)
 
 
-def test_no_more_is_asked_at_once_than_the_way_carries_soon() -> None:
+def test_requests_are_no_larger_than_the_connection_carries_soon() -> None:
     def way(bytes_a_second: float) -> tuple[LogReader, list[int]]:
         asked: list[int] = []
 
@@ -108,7 +108,7 @@ def test_no_more_is_asked_at_once_than_the_way_carries_soon() -> None:
     assert of_fast[-1] == 1 << 20
 
 
-def test_what_the_limit_cut_out_of_a_log_is_passed_over_and_told() -> None:
+def test_the_part_that_the_limit_removed_is_skipped_and_reported() -> None:
     def cut(offset: int, limit: int) -> Mapping[str, Any]:
         data = base64.b64encode(b"end").decode()
         return {"data": data, "offset": offset + 5_000_000 + 3, "size": 9_000_000, "skipped": 5_000_000}
@@ -118,7 +118,7 @@ def test_what_the_limit_cut_out_of_a_log_is_passed_over_and_told() -> None:
 
 
 @pytest.mark.parametrize(("tail", "found"), [(4, b"6789"), (100, b"0123456789")])
-def test_a_tail_begins_so_much_before_the_end(tail: int, found: bytes) -> None:
+def test_a_tail_begins_that_much_before_the_end(tail: int, found: bytes) -> None:
     log, asked = b"0123456789", []
 
     def told(offset: int, limit: int) -> Mapping[str, Any]:
@@ -136,7 +136,7 @@ def test_a_tail_begins_so_much_before_the_end(tail: int, found: bytes) -> None:
 
 
 @pytest.mark.parametrize("skipped", [-3, 4, "many", None])
-def test_a_hole_that_makes_no_sense_is_not_believed(skipped: object) -> None:
+def test_an_invalid_hole_is_not_trusted(skipped: object) -> None:
     def lying(offset: int, limit: int) -> Mapping[str, Any]:
         return {"data": "", "offset": offset + 3, "size": 3, "skipped": skipped}
 

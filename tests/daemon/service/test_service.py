@@ -52,7 +52,7 @@ def row(served: Daemon, job: int) -> JobView:
     return found
 
 
-def test_a_job_runs_and_its_end_log_and_history_are_told(served: Daemon) -> None:
+def test_a_job_runs_and_shows_its_end_log_and_history(served: Daemon) -> None:
     job = served.submit("sh", "-c", "echo out; echo err >&2; exit 3", name="fails")
     [ended] = served.call(Wait([str(job)]), JobList).jobs
     assert (ended.state, ended.exit_status, ended.name, ended.gpus) == ("failed", 3, "fails", 0)
@@ -69,7 +69,7 @@ def test_a_job_runs_and_its_end_log_and_history_are_told(served: Daemon) -> None
 
 
 @pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/etc/passwd", 126)])
-def test_what_cannot_be_run_ends_as_a_shell_would_say_it(served: Daemon, command: str, code: int) -> None:
+def test_a_command_that_cannot_run_ends_with_the_code_of_a_shell(served: Daemon, command: str, code: int) -> None:
     job = served.submit(command)
     [ended] = served.call(Wait([str(job)]), JobList).jobs
     assert (ended.state, ended.exit_status) == ("failed", code)
@@ -99,7 +99,7 @@ def test_cancel_answers_when_no_process_is_left(served: Daemon, tmp_path: Path) 
         assert not os.path.exists(f"/proc/{pid}") or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]
 
 
-def test_cancel_of_a_job_that_ended_is_reported_and_no_error(served: Daemon) -> None:
+def test_cancel_of_an_ended_job_is_reported_without_an_error(served: Daemon) -> None:
     job = served.submit("true")
     served.call(Wait([str(job)]), JobList)
     assert served.call(Cancel([str(job)]), CancelResult) == CancelResult([], [job], [])
@@ -160,10 +160,10 @@ def test_a_job_that_checkpoints_on_a_signal_can_be_requeued_while_it_runs(served
         ({"cwd": "relative"}, UsageError, "not absolute"),
         ({"level": "magic"}, UsageError, "unknown level `magic`"),
         ({"name": "\x1b[31mred"}, UsageError, "invalid job name"),
-        ({"name": "all"}, UsageError, "read as an id"),
-        ({"name": "3-7"}, UsageError, "read as an id"),
+        ({"name": "all"}, UsageError, "gpq would read the name"),
+        ({"name": "3-7"}, UsageError, "gpq would read the name"),
         ({"min_gpus": 0}, UsageError, "at least 1 GPU"),
-        ({"level": "script", "min_gpus": 4, "max_gpus": 2}, UsageError, "upwards"),
+        ({"level": "script", "min_gpus": 4, "max_gpus": 2}, UsageError, "range end is below its start"),
         ({"min_gpus": 1, "max_gpus": 2}, UsageError, "fixed number of GPUs"),
         ({"min_gpus": 3}, Refused, "there are fewer than 3 GPUs"),
         ({"level": "script", "min_gpus": 3, "max_gpus": 9}, Refused, "there are fewer than 3 GPUs"),
@@ -192,7 +192,7 @@ def test_a_bad_submission_is_refused_in_one_line_and_changes_nothing(
     assert served.info().jobs_total == before
 
 
-def test_a_refusal_for_want_of_gpus_names_what_there_is(served: Daemon) -> None:
+def test_a_refusal_for_lack_of_gpus_names_what_there_is(served: Daemon) -> None:
     with pytest.raises(Refused) as refusal:
         served.submit("true", min_gpus=100)
     assert refusal.value.hint == "here has 2 x cpu slot"
@@ -205,7 +205,7 @@ def test_an_unknown_id_is_not_found(served: Daemon, request_: requests.Request) 
     assert refusal.value.hint
 
 
-def test_a_misspelt_name_is_not_found_and_near_ones_are_named(served: Daemon) -> None:
+def test_a_misspelt_name_is_not_found_and_similar_ones_are_named(served: Daemon) -> None:
     served.call(Wait([str(served.submit("true", name="cifar-resnet"))]), JobList)
     with pytest.raises(NotFound, match="`cifar-resnt`") as refusal:
         served.call(Show("cifar-resnt"), JobDetail)
@@ -242,7 +242,7 @@ def test_a_dry_run_says_what_would_be_and_keeps_nothing(served: Daemon) -> None:
     assert served.info().jobs_total == before + 1
 
 
-def test_status_lists_live_jobs_and_the_latest_that_ended(served: Daemon) -> None:
+def test_status_lists_live_jobs_and_the_latest_ended_ones(served: Daemon) -> None:
     done = [served.submit("true") for _ in range(3)]
     served.call(Wait([f"{done[0]}-{done[-1]}"]), JobList)
     blocker = served.submit("sleep", "600", min_gpus=2)
