@@ -12,7 +12,7 @@ from tests.words.texts import ROOT
 PAGES = [*sorted((ROOT / "docs" / "internals").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md"]
 # A path that has a folder.
 PATH = re.compile(r"`((?:[\w.*-]+/)+[\w.*-]+\.(?:py|md|toml|json))`")
-BELOW = ("", "gpq", "agent/gpq_agent", "tests", "tests/agent")
+BELOW = ("", "gpq", "agent", "agent/gpq_agent", "tests", "tests/agent")
 
 
 def named() -> list[tuple[str, str]]:
