@@ -107,7 +107,7 @@ rooms: $(VENV)/.dev  ## print which room imports which, lowest first
 SITE ?= .reports/site
 
 docs: $(VENV)/.dev  ## build the documents as a site whose search works offline, in .reports/site
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs $(SITE)
+	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs $(SITE)
 	@echo "open $(SITE)/index.html"
 
 # YARDSTICKS="--beside pueue=README.md" measures another document next to ours.

@@ -2,8 +2,8 @@
 msgspec.
 
 Starts no daemon, which `gpq.client.autostart` does. The modules `json` and `socket` together cost
-as much as Python's own start, because they import `re` and `selectors`. The C modules beneath them do
-the same work.
+as much as Python's own start, because they import `re` and `selectors`. The C modules beneath them
+do the same work.
 """
 
 from _json import encode_basestring_ascii, make_scanner

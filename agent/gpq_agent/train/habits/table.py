@@ -220,7 +220,7 @@ def described(habit: Habit) -> wire.Habit:
 
 def table() -> str:
     """The habits in Markdown, for docs/loops.md."""
-    rows = ["| habit | takes away | what gives it back |", "|---|---|---|"]
+    rows = ["| habit | takes away | cure |", "|---|---|---|"]
     for entry in HABITS.values():
         message = entry.message.replace(" ({})", "").replace("{}", "...")
         rows.append("| {} | {} | {} |".format(message, ", ".join(entry.freedoms), entry.cure))
