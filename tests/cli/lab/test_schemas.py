@@ -50,14 +50,14 @@ def test_what_the_source_says_of_a_field_is_said_in_the_schema() -> None:
     assert row["properties"]["goodput"]["description"].startswith("useful examples per second")
     assert row["description"] == "One row of `gpq status`."
     assert schemas.comments(job_answers.CancelResult)["waiting"].startswith("the jobs among them")
-    assert schemas.comments(json_answers.Settings)["grace"] == "default of `gpq submit --grace`"
+    assert schemas.comments(json_answers.Settings)["grace"].endswith("unless `gpq submit --grace` says otherwise")
 
 
 def test_two_kinds_of_habit_are_each_described_by_their_own_words() -> None:
     kept = schemas.schema("show")["$defs"]["HabitView"]["properties"]
     found = schemas.schema("check")["$defs"]["FoundHabit"]["properties"]
     assert kept["freedoms"]["description"] == "some of accumulate, split, resize, retune"
-    assert found["freedoms"]["description"].endswith("empty for a guess")
+    assert found["freedoms"]["description"].endswith("Empty for a guess")
     assert kept["lent"]["description"].startswith("an earlier job of the program had this habit")
 
 
