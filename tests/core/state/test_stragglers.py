@@ -105,9 +105,7 @@ def test_a_long_step_may_be_long() -> None:
     long = Profile(rows=(ProfileRow(2, 4, 8, grad_time=20.0, step_time=30.0, weight=9.0),))
     mine = running(1, BOTH, profile=long, pulses=(*ARRIVED, pulse(3, "computing")))
     assert hang(mine, 650.0) is None
-    assert hang(mine, 701.0) == Hang(
-        601.0, "no step for 601 s: the others wait for rank 3 on b"
-    )
+    assert hang(mine, 701.0) == Hang(601.0, "no step for 601 s: the others wait for rank 3 on b")
     assert hang(job(1), 701.0) is None
 
 
