@@ -232,7 +232,7 @@ class Made:
                 number = request.attempt or 1
                 if self.mute:
                     self.mute -= 1
-                    said = "node a does not answer"
+                    said = "server a does not answer"
                     return job_answers.LogChunk(1, "a", "", request.offset, False, [1], ["a"], "running", said)
                 if number in self.silent:
                     said = self.silent[number]

@@ -225,8 +225,8 @@ def test_logs_join_the_attempts_with_a_line_between(gpq: Gpq, made: Made) -> Non
 
 
 def test_an_attempt_whose_server_is_down_is_named_and_the_others_are_shown(gpq: Gpq, made: Made) -> None:
-    made.silent[1] = "node a does not answer"
-    told = "--- attempt 1 on a: its log is not available now: node a does not answer ---\n"
+    made.silent[1] = "server a does not answer"
+    told = "--- attempt 1 on a: its log is not available now: server a does not answer ---\n"
     for options in ((), ("-f",)):
         said = gpq("logs", "1", *options)
         assert said.returncode == 0, said
@@ -235,7 +235,7 @@ def test_an_attempt_whose_server_is_down_is_named_and_the_others_are_shown(gpq: 
     assert (alone.returncode, alone.stdout) == (1, "")
     assert alone.stderr == "gpq: server a does not answer\nhint: `gpq nodes` shows since when and why\n"
     del made.silent[1]
-    made.silent[2] = "node a does not answer"
+    made.silent[2] = "server a does not answer"
     last = gpq("logs", "1")
     assert (last.returncode, last.stdout, last.stderr.count("does not answer")) == (
         1,
@@ -248,7 +248,7 @@ def test_who_follows_a_server_that_is_down_is_told_once_and_then_shown_all(gpq: 
     made.mute = 4
     said = gpq("logs", "1", "-f", "--attempt", "1")
     assert (said.returncode, said.stdout) == (0, "--- attempt 1 on a ---\nfirst\n")
-    assert said.stderr == "note: node a does not answer, waiting for it\n"
+    assert said.stderr == "note: server a does not answer, waiting for it\n"
     made.mute = 4
     pieces = gpq("logs", "1", "-f", "--attempt", "1", "--json").stdout.splitlines()
     assert [json.loads(piece)["silent"] for piece in pieces] == ["", ""]
