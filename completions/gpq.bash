@@ -1,6 +1,6 @@
-# bash completion of gpq, in every new shell (the package bash-completion is not needed):
+# bash completion of gpq. To turn it on in every new shell (bash-completion is not needed):
 #   echo 'source <(gpq completion bash 2>/dev/null)' >> ~/.bashrc
-# In this shell only: source <(gpq completion bash)
+# Only in this shell: source <(gpq completion bash)
 _gpq() {
     local how=bash gpq=gpq status row
     COMPREPLY=()

@@ -1,8 +1,8 @@
 #compdef gpq
-# zsh completion of gpq, in every new shell (it must stay behind any other line with compinit,
-# which forgets it):
+# zsh completion of gpq. To turn it on in every new shell (after any line with compinit, which would
+# turn it off again):
 #   echo 'source <(gpq completion zsh 2>/dev/null)' >> ~/.zshrc
-# In this shell only: source <(gpq completion zsh). As a file: gpq completion zsh > _gpq, in a
+# Only in this shell: source <(gpq completion zsh). As a file: gpq completion zsh > _gpq, in a
 # folder of $fpath.
 _gpq() {
     local answer gpq=gpq

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Any program: gpq runs it as it is, on a fixed number of GPUs, and never moves it.
+# Any program will do. gpq runs it as it is, on a fixed number of GPUs, and never moves it.
 #   gpq submit --gpus 1 -- sh blackbox.sh 20
-# It adds up the Leibniz series, a million terms a step.
+# This one sums the Leibniz series, a million terms per step.
 set -eu
 steps=${1:-10}
 echo "devices: ${CUDA_VISIBLE_DEVICES:-${GPQ_DEVICES:-none}}"

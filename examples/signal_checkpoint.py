@@ -1,9 +1,9 @@
-"""A plain loop without the training library that gpq may stop and start again: it counts primes.
+"""Counts primes in a plain loop, without the training library, that gpq may stop and restart.
 
     gpq submit --preemptible --signal USR1 --grace 120 -- python signal_checkpoint.py
 
-On SIGUSR1 it writes its state into $GPQ_CHECKPOINT_DIR and exits with 75, "preempted"; started
-again, it goes on there.
+On SIGUSR1 it saves its state in $GPQ_CHECKPOINT_DIR and exits with 75, "preempted". When gpq starts
+it again, it resumes from there.
 """
 
 import argparse
@@ -21,7 +21,7 @@ asked_to_stop = False
 
 def on_signal(number: int, frame: object) -> None:
     global asked_to_stop
-    asked_to_stop = True  # the loop looks at it between two steps, where its state is whole
+    asked_to_stop = True  # the loop checks this between two steps, when its state is consistent
 
 
 def is_prime(number: int) -> bool:
@@ -34,7 +34,7 @@ def is_prime(number: int) -> bool:
 
 
 def save(path: Path, state: dict) -> None:
-    """Replace the checkpoint whole or not at all: a stop may be followed by a kill."""
+    """Replace the checkpoint in one go, because a kill may follow the stop."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("w") as stream:
         json.dump(state, stream)
@@ -66,7 +66,7 @@ def main() -> int:
             print(f"stopped at {state['next']}", flush=True)
             return PREEMPTED
 
-    # who is asked to stop now is started once more, and then has nothing left to do
+    # a stop that arrives now only means one more start, with nothing left to do
     save(path, state)
     print(f"{state['primes']} primes below {options.below}", flush=True)
     return 0

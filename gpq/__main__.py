@@ -1,8 +1,8 @@
-"""The door of the command line: `gpq status` and shell completion are answered here, all else goes
-to `gpq.cli.app`.
+"""The entry point of the command line. It answers shell completion itself and passes everything
+else to `gpq.cli.fast_path`.
 
-Imports neither typer nor rich nor msgspec nor re: those two commands are asked for more often than
-all others together.
+It imports neither typer nor rich nor msgspec nor re, because `gpq status` and completion run more
+often than all other commands together.
 """
 
 import os
@@ -14,15 +14,15 @@ def main() -> int:
     try:
         own_packages_first()
         return _through_the_door(sys.argv[1:])
-    except KeyboardInterrupt:  # the door answers this itself, once it is imported
+    except KeyboardInterrupt:  # `fast_path` handles this once it is imported
         return 130
     except (ImportError, SyntaxError) as error:
         return _not_importable(error)
 
 
 def own_packages_first() -> None:
-    """PYTHONPATH is for scripts: a module's, of another Python perhaps, must not hide what gpq was
-    installed with."""
+    """Put gpq's own packages first. PYTHONPATH is for scripts, and its modules, perhaps of another
+    Python, must not hide what gpq was installed with."""
     path = os.environ.get("PYTHONPATH")
     if not path:
         return
@@ -37,7 +37,7 @@ def own_packages_first() -> None:
 
 
 def _not_importable(error: "ImportError | SyntaxError") -> int:
-    """One line instead of a traceback: gpq itself is fine, and what it stands on is not."""
+    """Print one line instead of a traceback, because not gpq but one of its packages is broken."""
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
@@ -45,9 +45,9 @@ def _not_importable(error: "ImportError | SyntaxError") -> int:
         at.tb_frame.f_code.co_filename if at is not None else ""
     )
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    sys.stderr.write(f"gpq: what gpq stands on cannot be imported: {text} ({place})\n")
+    sys.stderr.write(f"gpq: cannot import a package that gpq needs: {text} ({place})\n")
     sys.stderr.write(
-        "hint: install gpq again, in an environment of its own; or unset PYTHONPATH, where it leads"
+        "hint: reinstall gpq in its own environment, or unset PYTHONPATH if the package comes from"
         " there\n"
     )
     return 1
@@ -59,7 +59,7 @@ def _through_the_door(argv: list[str]) -> int:
 
         try:
             code = answer(argv[1:])
-        except OSError:  # the output takes no more: a shell that completes shows no complaint
+        except OSError:  # the output failed, and a shell that completes shows no error
             code = 1
         return leave(code)
     from gpq.cli import fast_path
@@ -69,7 +69,7 @@ def _through_the_door(argv: list[str]) -> int:
 
 
 def leave(code: int) -> int:
-    """End at once, without taking apart what was built: for a thousand jobs that is a tenth of the
+    """Exit at once without cleaning up objects. With a thousand jobs that saves a tenth of the
     time."""
     try:
         sys.stdout.flush()

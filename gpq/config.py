@@ -1,7 +1,8 @@
-"""config.toml, checked: what may be in it, its defaults, and errors with line and column. Reads;
-never writes.
+"""Reads and checks config.toml: its keys, their defaults, and errors with line and column. Never
+writes it.
 
-Flag > environment > file > default. The daemon reads the file at its start.
+A flag beats the environment, the environment the file, the file the default. The daemon reads the
+file when it starts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-CHECK = "correct it; `gpq config check` tries again"
+CHECK = "correct it, then run `gpq config check`"
 KINDS = {
     "float": "a number",
     "int": "a whole number",
@@ -36,74 +37,100 @@ KINDS = {
 }
 
 
+# The comment of a field is its line in docs/configuration.md and in the JSON schema.
+
+
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """`[nodes.NAME]`. A local node without `slots` offers its GPUs, or, where it has none, one CPU
-    slot per core."""
+    """`[nodes.NAME]`, one server. A local server without `slots` offers its GPUs. If it has none,
+    it offers one CPU slot per core."""
 
+    # `local` for this machine, `ssh` for a server that you reach by ssh
     connector: str = "local"
-    slots: int | None = None  # CPU slots; 0 = none, even without GPUs
-    cores: list[int] = field(default_factory=list)  # empty = all
-    gpus: list[str] = field(default_factory=list)  # UUIDs or indices to use; empty = all
-    python: str = ""  # that runs gpq's agent there
-    script_python: str = ""  # that runs scripts there, unless they were submitted with --python
-    address: str = ""  # where other servers reach it; found by trying when empty
-    # of the network to train over; the one on which the servers reach each other when empty
+    # Offer this many CPU slots instead of GPUs. 0 means GPUs only, even if there are none
+    slots: int | None = None
+    cores: list[int] = field(default_factory=list)  # Cores that the CPU slots share. Empty: all
+    # Use only these GPUs, by UUID or index. Empty: all
+    gpus: list[str] = field(default_factory=list)
+    python: str = ""  # Python 3.8 or newer on the server, which runs gpq's agent
+    # Python on the server that runs scripts, unless the job was submitted with `--python`
+    script_python: str = ""
+    # Where other servers reach this one. Empty: they try all its addresses
+    address: str = ""
+    # Network interface to train over, such as `ib0`. Empty: the one on which the servers reach each
+    # other
     interface: str = ""
-    # this and what follows: of connector = "ssh". user@host, or a name of ~/.ssh/config
+    # For ssh: `USER@HOST`, or a name of ~/.ssh/config, whose jump hosts, ports and keys apply
     host: str = ""
-    port: int = 0  # 0 = as ~/.ssh/config says
-    identity: str = ""  # key file; as ~/.ssh/config says when empty
-    spool: str = ""  # folder there; ~/.gpq/nodes/... when empty
-    ssh: list[str] = field(default_factory=list)  # how ssh is started, e.g. ["ssh", "-F", "file"]
-    checkpoints: str = ""  # folder there for checkpoints and code; beside the spools when empty
-    visible: str = "uuid"  # how CUDA_VISIBLE_DEVICES names the GPUs of a job, or "index"
-    owner: str = ""  # user there to whom it belongs, and gets it back when they use it
+    port: int = 0  # For ssh: the port. 0: as ~/.ssh/config says
+    identity: str = ""  # For ssh: the key file. Empty: as ~/.ssh/config says
+    spool: str = ""  # For ssh: gpq's folder on the server. Empty: a folder in `~/.gpq/nodes`
+    # For ssh: the command that starts ssh, such as `["ssh", "-F", "FILE"]`. Empty: `ssh`
+    ssh: list[str] = field(default_factory=list)
+    # Folder on the server for checkpoints and code. Name a disk with room, or one that servers
+    # share. Empty: next to the spools
+    checkpoints: str = ""
+    # `uuid` or `index`: how CUDA_VISIBLE_DEVICES names the GPUs of a job
+    visible: str = "uuid"
+    # User of the server who owns it. gpq leaves when the owner uses a GPU or says `gpq yield`
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FileConfig:
     """The whole file."""
 
+    # Seconds between two rounds. A round also runs when a job or a GPU comes or goes
     interval: float = 60.0
-    policy: str = "goodput"
+    policy: str = "goodput"  # How gpq shares GPUs. `gpq config policies` lists the names
+    # For `goodput`: 1 maximises the sum of speedups, 0 is proportional fairness, -1 the harmonic
+    # mean
     fairness_power: float = 0.25
-    restart_seconds: float = 30.0
-    grace: float = 120.0  # default of `gpq submit --grace`
-    requeue_on_lost: float = 0.0  # default of `gpq submit --requeue-on-lost`, seconds; 0 = off
-    idle_after: float = (
-        # seconds that a job may not use a GPU of its until it is named, twice that to lose it; 0 =
-        # off
-        1800.0
-    )
-    setup_limit: float = 600.0  # seconds that a `gpq submit --setup` may take on a server
-    settle_seconds: float = 15.0
-    log_limit: float = 1024.0  # MiB of each attempt's log that are kept: head and end; 0 = all
-    # `gpq submit` names variables that stay behind though the job seems to use them
+    restart_seconds: float = 30.0  # Cost of a restart in seconds, until a job has measured its own
+    # Seconds from the order to checkpoint to the kill, unless `gpq submit --grace` says otherwise
+    grace: float = 120.0
+    # Seconds without contact after which a job ends itself, unless `gpq submit --requeue-on-lost`
+    # says otherwise. 0: never. Otherwise at least 60
+    requeue_on_lost: float = 0.0
+    # Seconds that a job may leave a GPU unused before gpq reports it. After twice as long a job
+    # that can be resized loses the GPU. 0: never
+    idle_after: float = 1800.0
+    setup_limit: float = 600.0  # Seconds that `gpq submit --setup` may take on a server
+    settle_seconds: float = 15.0  # Seconds that gpq leaves a job alone after it has moved it
+    # MiB to keep of the log of each attempt, from its head and its end. 0: everything
+    log_limit: float = 1024.0
+    # `gpq submit` names the variables that a job seems to use but does not get
     note_env: bool = True
-    seed: int = 0  # of policies that search at random
-    metrics: str = ""  # [ADDR:]PORT to serve Prometheus metrics on; "" = none are served
-    events: bool = True  # a round also when something happens; off: by the timer alone
-    # this and what follows: what `goodput` uses beyond Pollux (gpq.core.model.snapshot.Config)
+    seed: int = 0  # Random seed of the policies that search at random
+    metrics: str = ""  # Serve Prometheus metrics on this `[ADDRESS:]PORT`. Empty: serve none
+    # Run a round also when something happens. `false`: only every `interval` seconds
+    events: bool = True
+    # Share GPUs between users first, then between their jobs. `false`: between all jobs
     by_user: bool = True
+    # For `goodput`: if jobs declare how long they are, the shorter ones count for more
     use_length: bool = True
+    # For `goodput`: a job that got far less than its fair share counts for more
     fairness_floor: bool = True
+    # Use what earlier jobs of the same script measured
     use_priors: bool = True
+    # Use the restart time that a job has measured. `false`: `restart_seconds` for all jobs
     measured_restart: bool = True
+    # The servers, one table each
     nodes: dict[str, NodeConfig] = field(default_factory=lambda: {"local": NodeConfig()})
-    notify: dict[str, object] = field(default_factory=dict, repr=False)  # URLs may hold secrets
-    # suspicions by script, as `gpq submit --accept`
+    # Targets of notifications and their URLs, which may hold secrets
+    notify: dict[str, object] = field(default_factory=dict, repr=False)
+    # By script: habits that you know to be harmless, as for `gpq submit --accept`
     accept: dict[str, list[str]] = field(default_factory=dict)
 
 
 def load(
     path: str | None = None, *, policies: Collection[str] = (), cores: Collection[int] = ()
 ) -> FileConfig:
-    """The checked configuration; the defaults when there is no file. Raises UsageError naming line
+    """The checked configuration, or the defaults if there is no file. Raises UsageError with line
     and column.
 
-    `policies` are those that there are, `cores` those of this machine; without them neither is
-    checked (this floor knows no policy, and what is submitted from inside a job may use few cores).
+    `policies` are the known ones, `cores` those of this machine. Without them neither is checked.
+    This floor knows no policy, and a submission from inside a job may have few cores.
     """
     path = path or paths.config()
     try:
@@ -112,7 +139,8 @@ def load(
     except FileNotFoundError:
         if os.environ.get("GPQ_CONFIG"):
             raise UsageError(
-                f"no configuration file at {path}", "GPQ_CONFIG names it: correct or unset it"
+                f"no configuration file at {path}",
+                "GPQ_CONFIG names it: correct or unset that variable",
             ) from None
         return FileConfig()
     except (OSError, UnicodeDecodeError) as error:
@@ -122,8 +150,7 @@ def load(
 
 
 def fingerprint() -> str:
-    """Of the file in use: another one once its content is another; "" where there is none that can
-    be read."""
+    """A digest of the file in use, which changes with its content. "" if it cannot be read."""
     try:
         with open(paths.config(), "rb") as stream:
             return hashlib.sha256(stream.read()).hexdigest()
@@ -138,7 +165,7 @@ def parse(
     policies: Collection[str] = (),
     cores: Collection[int] = (),
 ) -> FileConfig:
-    """As `load`, from the text. Raises UsageError."""
+    """Like `load`, but from the text. Raises UsageError."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -151,7 +178,7 @@ def parse(
     for problem in problems(config):
         raise _error(problem.message, problem.keys, text, path, problem.hint)
     if policies and config.policy not in policies:
-        hint = f"known are {', '.join(policies)}; `gpq config policies` says what they do"
+        hint = f"choose {', '.join(policies)}. `gpq config policies` explains them"
         raise _error(f"unknown policy `{config.policy}`", ["policy"], text, path, hint)
     if cores:
         for problem in core_problems(config, cores):
@@ -160,8 +187,8 @@ def parse(
 
 
 def _located(problem: str, tree: dict[str, Any], text: str, path: str) -> UsageError:
-    """A validation message with the line of the key it is about."""
-    if "`$.nodes[...]" in problem:  # which of them is left out there
+    """A validation message with the line of its key."""
+    if "`$.nodes[...]" in problem:  # msgspec leaves out which one
         node_name = next(name for name, node in tree["nodes"].items() if _is_wrong(node))
         problem = problem.replace("[...]", f".{node_name}", 1)
     keys: list[str] = []
@@ -184,12 +211,12 @@ def _is_wrong(node: object) -> bool:
 
 
 def _error(problem: str, keys: list[str], text: str, path: str, hint: str = "") -> UsageError:
-    """`keys` lead to the value: the place is that of the last one, looked for behind those before
+    """`keys` lead to the value. The place is that of the last key, searched after the keys before
     it."""
     lines = text.splitlines()
     number, column, place = 0, 0, ""
     for key in keys:
-        # a key, not a value that says the same
+        # a key, not a value with the same text
         key_pattern = re.compile(rf"(?<![\w-]){re.escape(key)}(?=[\"']?\s*[=.\]])")
         for index in range(number, len(lines)):
             match = key_pattern.search(lines[index], column if index == number else 0)
@@ -201,12 +228,12 @@ def _error(problem: str, keys: list[str], text: str, path: str, hint: str = "") 
 
 
 def _plain(message: str) -> str:
-    """What the reader of TOML says, without the Python in it."""
+    """The message of the TOML reader without its Python notation."""
     duplicate = re.match(r"Cannot declare \((.*?),?\) twice", message)
     if duplicate is None:
         return message
     name = ".".join(re.findall("'([^']*)'", duplicate[1]))
-    return f"[{name}] is there twice{message[duplicate.end() :]}"
+    return f"[{name}] appears twice{message[duplicate.end() :]}"
 
 
 def _check_keys(tree: dict[str, Any], text: str, path: str) -> None:
@@ -228,10 +255,10 @@ def _check_keys(tree: dict[str, Any], text: str, path: str) -> None:
 
 
 def _near(key: str, names: Collection[str]) -> str:
-    """The keys that look like it, or else all."""
-    import difflib  # only mistakes pay for it
+    """The most similar keys, or all of them."""
+    import difflib  # imported only for mistakes
 
     neighbours = difflib.get_close_matches(key, sorted(names), n=2, cutoff=0.6)
     if neighbours:
         return f"did you mean {' or '.join(neighbours)}?"
-    return f"known are {', '.join(sorted(names))}"
+    return f"known keys: {', '.join(sorted(names))}"

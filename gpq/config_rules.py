@@ -1,6 +1,6 @@
-"""What the values of config.toml may be: each rule that is broken is a problem, with what to do.
+"""Rules for the values of config.toml. Each broken rule is a problem with a hint.
 
-Knows no file. `config` finds where in it a problem stands.
+Knows no file. `config` finds the place of a problem in it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 USER_NAME = re.compile(r"[^\s/:]{1,64}")
 ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")  # a name, an IPv4 or an IPv6 address
 INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
-# never begins with a dash
+# never starts with a dash
 HOST = re.compile(rf"(?:[A-Za-z0-9_][A-Za-z0-9._-]{{0,63}}@)?(?:{ADDRESS.pattern})")
 CODE_OF_HABIT = re.compile(r"[a-z]+(-[a-z]+)*")
 POSITIVE = ("interval", "restart_seconds", "grace", "setup_limit")
-# Key -> what it may be beside 0, which switches it off, and what to do.
+# Key -> its range, its unit and a hint. 0 turns it off.
 OFF_OR_BETWEEN = {
-    "requeue_on_lost": (60, 30 * 86400, "s", "a shorter silence is often a slow network alone"),
+    "requeue_on_lost": (60, 30 * 86400, "s", "a shorter silence is often only a slow network"),
     "log_limit": (1, 1 << 20, "MiB", ""),
     "idle_after": (10, 30 * 86400, "s", ""),
 }
 
 
 class Problem(NamedTuple):
-    """`keys`: where it stands, from the outermost table on."""
+    """`keys`: the way to its value, from the outermost table."""
 
     keys: list[str]
     message: str
@@ -40,22 +40,22 @@ class Problem(NamedTuple):
 
 
 def problems(config: FileConfig) -> Iterator[Problem]:
-    """In the order in which they are worth mending."""
+    """In the order in which to fix them."""
     for key in POSITIVE:
         if not getattr(config, key) > 0:
             yield Problem([key], f"{key} must be above 0")
     for key, (least, most, unit, hint) in OFF_OR_BETWEEN.items():
         value = getattr(config, key)
         if value and not least <= value <= most:
-            message = f"{key} must be 0 (off) or lie between {least} and {most} {unit}"
+            message = f"{key} must be 0 (off) or between {least} and {most} {unit}"
             yield Problem([key], message, hint)
     if not -10 <= config.fairness_power <= 1:
-        yield Problem(["fairness_power"], "fairness_power must lie between -10 and 1")
+        yield Problem(["fairness_power"], "fairness_power must be between -10 and 1")
     if config.seed < 0:
         yield Problem(["seed"], "seed must be 0 or above")
     yield from _outward_problems(config)
     if not config.nodes:
-        yield Problem(["nodes"], "no node is configured", "add a table such as [nodes.local]")
+        yield Problem(["nodes"], "no server is configured", "add a table such as [nodes.local]")
     for name, node in config.nodes.items():
         yield from _node_problems(name, node)
 
@@ -68,32 +68,34 @@ def _outward_problems(config: FileConfig) -> Iterator[Problem]:
             yield Problem(["metrics"], f"metrics: {error.message}", error.hint)
     for program, codes in config.accept.items():
         if not all(CODE_OF_HABIT.fullmatch(code) for code in codes):
-            hint = "`gpq show` has the codes, such as own-next"
-            yield Problem(["accept", program], f"accept.{program} names no habit's code", hint)
+            hint = "`gpq show` prints the codes, such as own-next"
+            yield Problem(
+                ["accept", program], f"invalid accept.{program}: expected codes of habits", hint
+            )
     for key, message, hint in outward.notify_problems(config.notify):
         yield Problem(["notify", key], message, hint)
 
 
 def core_problems(config: FileConfig, cores: Collection[int]) -> Iterator[Problem]:
-    """`cores`: those of this machine that may be used."""
+    """`cores`: those of this machine that gpq may use."""
     for name, node in config.nodes.items():
         keys = ["nodes", name, "cores"]
         if len(set(node.cores)) < len(node.cores):
             yield Problem(keys, f"nodes.{name}.cores names a core twice")
         missing = [str(core) for core in node.cores if core not in cores]
-        if missing and node.connector == "local":  # the cores of others are not ours
-            message = f"nodes.{name}.cores: no core {', '.join(missing)} may be used here"
+        if missing and node.connector == "local":  # other machines have cores of their own
+            message = f"nodes.{name}.cores: gpq may not use core {', '.join(missing)} here"
             usable = ", ".join(map(str, sorted(cores)))
-            yield Problem(keys, message, f"those that may be used are {usable}")
+            yield Problem(keys, message, f"it may use {usable}")
 
 
 def _node_problems(name: str, node: NodeConfig) -> Iterator[Problem]:
     if not NODE_NAME.fullmatch(name):
-        hint = "letters, digits, dot, dash and underscore"
-        yield Problem([name], f"`{name}` is no node name", hint)
+        hint = "use letters, digits, dot, dash and underscore"
+        yield Problem([name], f"invalid server name `{name}`", hint)
     if node.connector not in ("local", "ssh"):
         message = f"unknown connector `{node.connector}`"
-        yield Problem(["nodes", name, "connector"], message, "known are local, ssh")
+        yield Problem(["nodes", name, "connector"], message, "choose local or ssh")
     for key, message, hint in (
         *_interpreter_problems(node),
         *_network_problems(node),
@@ -104,61 +106,61 @@ def _node_problems(name: str, node: NodeConfig) -> Iterator[Problem]:
 
 
 def _interpreter_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
-    """(key, what is wrong with it, what to do), as those below."""
+    """(key, problem, hint), like those below."""
     path = node.script_python
     if path and not (path.startswith("/") and path.isprintable()):
-        hint = "the whole path of a Python interpreter on that server"
-        yield "script_python", "must begin with /", hint
+        hint = "give the full path of a Python interpreter on that server"
+        yield "script_python", "must start with /", hint
 
 
 def _network_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     if node.address and not ADDRESS.fullmatch(node.address):
-        hint = "a name or a number that other servers reach it by"
-        yield "address", f"`{node.address}` is no address", hint
+        hint = "give a host name or an IP address that other servers can reach"
+        yield "address", f"`{node.address}` is not an address", hint
     if node.interface and not INTERFACE.fullmatch(node.interface):
-        hint = "a name as `ip link` shows it, such as eth0"
-        yield "interface", f"`{node.interface}` is no interface", hint
+        hint = "give a name that `ip link` shows, such as eth0"
+        yield "interface", f"`{node.interface}` is not a network interface", hint
 
 
 def _ssh_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     folder = node.checkpoints
     if folder and not (folder.startswith(("/", "~/")) and folder.isprintable()):
-        yield "checkpoints", "must begin with / or ~/", "it is a folder on the server"
+        yield "checkpoints", "must start with / or ~/", "it is a folder on the server"
     if node.connector == "ssh":
         yield from _login_problems(node)
         yield from _path_problems(node)
         return
     for key in ("host", "port", "identity", "spool", "ssh"):
         if getattr(node, key):
-            yield key, 'is only for connector = "ssh"', 'add connector = "ssh", or remove it'
+            yield key, 'is only for connector = "ssh"', 'add connector = "ssh", or remove this key'
 
 
 def _login_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     if not node.host:
         hint = 'add host = "user@server", or a name of ~/.ssh/config'
-        yield "connector", 'is "ssh", and there is no host', hint
+        yield "connector", 'is "ssh", but there is no host', hint
     elif not HOST.fullmatch(node.host):
-        yield "host", f"`{node.host}` is no host", "user@server, or a name of ~/.ssh/config"
+        yield "host", f"`{node.host}` is not a host", "give USER@HOST, or a name of ~/.ssh/config"
     if not 0 <= node.port <= 65535:
-        yield "port", "must lie between 1 and 65535", ""
+        yield "port", "must be between 1 and 65535", ""
 
 
 def _path_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     for key in ("identity", "spool", "python"):
         value = getattr(node, key)
         if value.startswith("-") or not value.isprintable():
-            yield key, "is no path", "no dash in front, no control characters"
+            yield key, "is not a path", "a path has no dash in front and no control characters"
     if node.spool and not node.spool.startswith(("/", "~/")):
-        yield "spool", "must begin with / or ~/", "it is a folder on the server"
+        yield "spool", "must start with / or ~/", "it is a folder on the server"
     if not all(word and word.isprintable() for word in node.ssh):
-        hint = 'e.g. ssh = ["ssh", "-F", "/path/to/a/config"]'
+        hint = 'for example ssh = ["ssh", "-F", "/path/to/a/config"]'
         yield "ssh", "must be a command and its options", hint
 
 
 def _use_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     if node.owner and not (USER_NAME.fullmatch(node.owner) and node.owner.isprintable()):
-        yield "owner", "is no user name", "as `id -un` says there"
+        yield "owner", "is not a user name", "`id -un` prints it on the server"
     if node.visible not in ("uuid", "index"):
-        yield "visible", "is `uuid` or `index`", ""
+        yield "visible", "must be `uuid` or `index`", ""
     if node.slots is not None and not 0 <= node.slots <= 1024:
-        yield "slots", "must lie between 0 and 1024", ""
+        yield "slots", "must be between 0 and 1024", ""

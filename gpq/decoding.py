@@ -1,8 +1,8 @@
-"""JSON and trees of plain values as the types that gpq knows. Safe from many threads at once.
+"""Decodes JSON and plain values into gpq's types. Safe in many threads at once.
 
-msgspec works out a type at its first use, running Python as it goes, and another thread that uses
-the type meanwhile meets it half worked out: the process ends by a segmentation fault. So one thread
-at a time works types out.
+msgspec prepares a type at its first use and runs Python code as it does. If another thread uses the
+type before it is ready, the process crashes with a segmentation fault. So only one thread at a time
+prepares types.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def decode(text: str | bytes | msgspec.Raw, kind: type[T]) -> T:
-    """JSON as `kind`. Raises msgspec.DecodeError (a ValueError), of which a ValidationError is
-    one."""
+    """JSON as `kind`. Raises msgspec.DecodeError (a ValueError), which includes ValidationError."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
         with _WORKING_OUT:

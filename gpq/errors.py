@@ -1,17 +1,17 @@
-"""Every error that a user can meet. What is so goes in `message` (one line), what to do about it in
-`hint`, and lines of another program's that explain it in `quoted`.
+"""All errors that a user can meet. `message` (one line) says what is wrong, `hint` says what to do,
+and `quoted` has lines of another program that explain it.
 
     GpqError              1   something failed
-    |-- NodeSilent        1   a server cannot be asked now; asked later it may answer
-    |-- StoreFailed       1   the state can no longer be kept: the daemon ends
+    |-- NodeSilent        1   a server does not answer now, but may later
+    |-- StoreFailed       1   the daemon cannot store its state, so it stops
     |-- UsageError        2   the command line or the configuration is wrong
-    |-- DaemonUnreachable 3   no daemon answers, or one of another version
-    |-- NotFound          4   no such job, node or user
-    |-- Refused           5   understood, possible in principle, and not done
+    |-- DaemonUnreachable 3   no daemon answers, or it has another version
+    |-- NotFound          4   no such job, server or user
+    |-- Refused           5   understood and possible, but not done
     |-- TimedOut        124   `--timeout` of `gpq wait` or `gpq demo` ran out
-    `-- Interrupted     130   Ctrl-C; 143 SIGTERM
+    `-- Interrupted     130   Ctrl-C, or 143 for SIGTERM
 
-Anything else that escapes is a bug and shows its traceback. Whatever is raised here changed
+Any other exception is a bug and shows its traceback. Whoever raises one of these has changed
 nothing.
 """
 
@@ -21,8 +21,8 @@ from collections.abc import Sequence
 
 
 class GpqError(Exception):
-    """`message` says what is so, `hint` what to do; `code` is the exit status of the command.
-    `quoted`: what another program printed, a line each, to be shown as lines."""
+    """`message` says what is wrong, and `hint` what to do. `code` is the exit status of the
+    command. `quoted`: output of another program, line by line."""
 
     code = 1
 
@@ -58,13 +58,13 @@ class Refused(GpqError):
 
 
 class TimedOut(GpqError, TimeoutError):
-    """Python's own TimeoutError as well."""
+    """Also a TimeoutError of Python."""
 
     code = 124
 
 
 class Interrupted(GpqError):
-    """By a signal, in a command that had something to say or to end first."""
+    """A signal interrupted a command that had to say or end something first."""
 
     code = 130
 

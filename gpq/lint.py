@@ -1,9 +1,8 @@
-"""Hints from the source of a script: what a loop over job.epochs() may end by, or keeps as its
-best, and forgets when gpq restarts it. Pure: text in, lines out. A hint takes nothing away from a
-job.
+"""Hints from the source of a script: values by which a loop over job.epochs() may end, or that it
+keeps as its best, and that a restart resets.
 
-Reads the one file, and follows no calls: what a function counts in a variable of its own is not
-seen.
+Pure: text in, lines out. A hint takes no freedom from a job. It reads only one file and follows no
+calls, so it does not see what a function counts in its own variable.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from dataclasses import dataclass, field
 MOST = 5  # hints
 MOST_READ = 1 << 20  # characters
 EPOCHS = "epochs"  # of a job
-NUMBERS = ("float", "int", "list", "dict", "set", "deque")  # what makes a plain value
-# of a job: these outlive a restart
+NUMBERS = ("float", "int", "list", "dict", "set", "deque")  # these make a plain value
+# Attributes of a job that survive a restart.
 ASKS = ("step", "progress", "should_stop", "done", "epoch", "samples")
 LIBRARIES = ("torch", "nn", "optim", "np", "numpy")
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -26,9 +25,11 @@ Loop = ast.For | ast.AsyncFor
 
 @dataclass
 class Source:
-    """What the whole file says. `plain`: lines in which a name is made a number or a collection;
-    `objects`: names of instances of classes; `state_names`: names that job.state() or job.prepare()
-    was given."""
+    """What the whole file says, by name.
+
+    plain: the line that makes it a number or a collection. objects: the line that makes it an
+    instance of a class. state_names: names passed to job.state() or job.prepare().
+    """
 
     plain: dict[str, int] = field(default_factory=dict)
     objects: dict[str, int] = field(default_factory=dict)
@@ -37,7 +38,7 @@ class Source:
 
 
 def hints(text: str) -> list[str]:
-    """A line each. Of what cannot be parsed: none."""
+    """One line per hint. None if the text cannot be parsed."""
     try:
         tree = ast.parse(text[:MOST_READ])
     except (SyntaxError, ValueError, RecursionError):
@@ -64,13 +65,13 @@ def _read(tree: ast.Module) -> Source:
 
 
 def _own_changes(method: ast.FunctionDef) -> set[str]:
-    """Attributes of its object that it changes."""
+    """Attributes of its own object that a method changes."""
     changes = {name for part in ast.walk(method) for name, _ in _moves(part)}
     return {name for name in changes if name.startswith("self.")}
 
 
 def _argument_names(call: ast.Call) -> set[str]:
-    """All names in its arguments, and its arguments that are texts."""
+    """All names in the arguments of a call, and its string arguments."""
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     constants = [argument for argument in arguments if isinstance(argument, ast.Constant)]
     texts = {constant.value for constant in constants if isinstance(constant.value, str)}
@@ -78,7 +79,7 @@ def _argument_names(call: ast.Call) -> set[str]:
 
 
 def _note(source: Source, name: str, value: ast.expr, line: int) -> None:
-    """What an assignment tells of a name."""
+    """Note what an assignment says about a name."""
     if not name:
         return
     if _is_kept(value):
@@ -90,7 +91,7 @@ def _note(source: Source, name: str, value: ast.expr, line: int) -> None:
 
 
 def _hints(loop: Loop, source: Source) -> Iterator[tuple[str, str]]:
-    """(name, hint) of all by which this loop may end, and of its best values."""
+    """(name, hint) for each value by which this loop may end, and for its best values."""
     carried, numbers = _carried(loop, source), _numbered(loop)
     exit_names: set[str] = set()
     for line, tests in _leaves(loop.body, []):
@@ -106,17 +107,17 @@ def _hints(loop: Loop, source: Source) -> Iterator[tuple[str, str]]:
 def _exit_hints(
     line: int, carried: set[str], numbers: set[str], instances: set[str]
 ) -> Iterator[tuple[str, str]]:
-    end = f"line {line}: the loop may end by `{{}}`, which begins anew when gpq restarts the job: "
+    end = f"line {line}: a restart of the job resets `{{}}`, by which the loop may end: "
     for name in sorted(carried):
         yield name, end.format(name) + _cure(name)
     for name in sorted(numbers):
-        yield name, end.format(name) + "job.epochs() itself gives the number of the epoch"
+        yield name, end.format(name) + "use the epoch that job.epochs() yields"
     for name in sorted(instances):
-        yield name, end.format(name) + f"{name} = job.state({name}) before the loop"
+        yield name, end.format(name) + f"add {name} = job.state({name}) before the loop"
 
 
 def _best_hints(loop: Loop, carried: set[str]) -> Iterator[tuple[str, str]]:
-    """Of values that change under a test of their own."""
+    """For values that change under a test of themselves."""
     for node in _inside(loop.body):
         if not isinstance(node, ast.If):
             continue
@@ -124,8 +125,7 @@ def _best_hints(loop: Loop, carried: set[str]) -> Iterator[tuple[str, str]]:
         changes = {name for part in parts for name, _ in _moves(part)}
         for name in sorted(_names(node.test) & changes & carried):
             best = (
-                f"line {node.lineno}: `{name}`, the best so far, begins anew when gpq restarts"
-                " the job: "
+                f"line {node.lineno}: a restart of the job resets `{name}`, the best value so far: "
             )
             yield name, best + _cure(name)
 
@@ -133,13 +133,13 @@ def _best_hints(loop: Loop, carried: set[str]) -> Iterator[tuple[str, str]]:
 def _cure(name: str) -> str:
     short = name.split(".")[-1]
     return (
-        f"{name} = job.state({short!r}, {name}) before the loop, and job.state({short!r}, {name})"
-        " where it changes"
+        f"add {name} = job.state({short!r}, {name}) before the loop, and job.state({short!r},"
+        f" {name}) where it changes"
     )
 
 
 def _carried(loop: Loop, source: Source) -> set[str]:
-    """Plain values from before the loop that it changes, and what it computes of these."""
+    """Plain values from before the loop that it changes, and everything computed from them."""
     changes = [(name, value) for node in _inside(loop.body) for name, value in _moves(node)]
     names = {name for name, _ in changes if source.plain.get(name, loop.lineno) < loop.lineno}
     names |= source.changed_by_methods & source.plain.keys()
@@ -152,7 +152,7 @@ def _carried(loop: Loop, source: Source) -> set[str]:
 
 
 def _with_results(names: set[str], formulas: list[tuple[str, set[str]]]) -> set[str]:
-    """And the names of all that is computed of these names (name, what it is computed of)."""
+    """These names, and the names of everything computed from them. formulas: (name, its terms)."""
     has_grown = True
     while has_grown:
         results = {name for name, terms in formulas if terms & names}
@@ -162,13 +162,13 @@ def _with_results(names: set[str], formulas: list[tuple[str, set[str]]]) -> set[
 
 
 def _instances(tests: list[ast.expr], source: Source, loop: Loop) -> set[str]:
-    """Of classes of the script's, that a test calls or asks for an attribute."""
+    """Instances of the script's own classes that a test calls or reads an attribute of."""
     bases = {_base(node) for test in tests for node in ast.walk(test)} - source.state_names
     return {name for name in bases if source.objects.get(name, loop.lineno) < loop.lineno}
 
 
 def _base(node: ast.AST) -> str:
-    """`a` of a call of it or of an attribute of its; "" for anything else."""
+    """`a` for `a()` and `a.b`, "" for anything else."""
     if not isinstance(node, ast.Call | ast.Attribute):
         return ""
     base: ast.AST = node
@@ -180,7 +180,7 @@ def _base(node: ast.AST) -> str:
 
 
 def _numbered(loop: Loop) -> set[str]:
-    """What enumerate() numbers epochs by."""
+    """The name that enumerate() numbers epochs with."""
     call = loop.iter
     is_numbered = isinstance(call, ast.Call) and _name(call.func) == "enumerate"
     if is_numbered and isinstance(loop.target, ast.Tuple) and loop.target.elts:
@@ -189,8 +189,10 @@ def _numbered(loop: Loop) -> set[str]:
 
 
 def _leaves(body: list[ast.stmt], tests: list[ast.expr]) -> Iterator[tuple[int, list[ast.expr]]]:
-    """(line, the tests that lead there) of each way out of the loop; a break counts in loops within
-    it too, since those are of one epoch."""
+    """(line, the tests that lead there) for each exit from the loop.
+
+    A break counts in inner loops too, because they run within one epoch.
+    """
     for statement in body:
         if isinstance(statement, ast.Break | ast.Return) and tests:
             yield statement.lineno, tests
@@ -203,7 +205,7 @@ def _leaves(body: list[ast.stmt], tests: list[ast.expr]) -> Iterator[tuple[int, 
 
 
 def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """All nodes but those of functions and classes that are defined there."""
+    """All nodes except those in functions and classes defined there."""
     stack: list[ast.AST] = list(body)
     while stack:
         node = stack.pop()
@@ -224,7 +226,7 @@ def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _moves(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
-    """(name, what it becomes) of each that a node changes; None where a method of it is called."""
+    """(name, its new value) for each name that a node changes. None for a call of its method."""
     for target, value in _assignments(node):
         yield _name(target), value
     if isinstance(node, ast.AugAssign):
@@ -234,7 +236,7 @@ def _moves(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
 
 
 def _attribute(node: ast.AST) -> str:
-    """`b` of a call of a.b(); "" for anything else."""
+    """`b` for a call of a.b(), "" for anything else."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr
     return ""
@@ -259,7 +261,7 @@ def _is_plain(value: ast.expr) -> bool:
 
 
 def _is_instance(value: ast.expr) -> bool:
-    """Of a class that is called so, and is not torch's."""
+    """Is it a call of a class by its capital letter, and not one of torch's?"""
     if not isinstance(value, ast.Call):
         return False
     parts = _name(value.func).split(".")
@@ -267,7 +269,7 @@ def _is_instance(value: ast.expr) -> bool:
 
 
 def _name(node: ast.AST) -> str:
-    """`a`, `self.a`; "" for anything else."""
+    """`a` or `self.a`, "" for anything else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -277,5 +279,5 @@ def _name(node: ast.AST) -> str:
 
 
 def _names(node: ast.AST) -> set[str]:
-    """All that it reads, with the names that they are attributes of."""
+    """All names that it reads, including the owners of attributes."""
     return {name for part in ast.walk(node) if (name := _name(part))}

@@ -135,10 +135,10 @@ def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:
 def _target_problems(name: str, url: object) -> Iterator[tuple[str, str, str]]:
     if not re.fullmatch(TARGET, name) or name in (NOBODY, DESKTOP):
         problem = f"`{name}` cannot be the name of a target"
-        yield name, problem, f"{NAME_HINT}; not {NOBODY}, not {DESKTOP}"
+        yield name, problem, f"{NAME_HINT}, except {NOBODY} and {DESKTOP}"
     elif not isinstance(url, str) or not re.fullmatch(URL, url):
-        problem = f"notify.{name} is no URL of apprise's"
-        yield name, problem, 'a text such as "slack://..."; `gpq notify --help`'
+        problem = f"notify.{name} is not an apprise URL"
+        yield name, problem, 'write for example "slack://...". `gpq notify --help` says more'
 
 
 def check_targets(names: Sequence[str], settings: Notify) -> None:
@@ -149,13 +149,13 @@ def check_targets(names: Sequence[str], settings: Notify) -> None:
             continue
         if not re.fullmatch(TARGET, name):
             raise UsageError(
-                "a URL or the like is no name of a target: others could read it on the command line"
+                "a URL is not the name of a target: others could read it on the command line"
                 " and in the queue",
-                f'write [notify] NAME = "URL" in config.toml, then --notify NAME; {WITHOUT}',
+                f'write [notify] NAME = "URL" in config.toml, then --notify NAME. {WITHOUT}',
             )
         hint = WITHOUT
         if settings.targets:
-            hint = f"there is {', '.join(sorted(settings.targets))}; {WITHOUT}"
+            hint = f"known targets: {', '.join(sorted(settings.targets))}. {WITHOUT}"
         raise UsageError(f"config.toml has no target `{name}` in [notify]", hint)
 
 

@@ -1,16 +1,16 @@
-"""Where things are: state, socket, configuration. The door imports this, so it imports nothing but
-os.
+"""The paths of state, socket and configuration. `gpq.__main__` imports this module, so it imports
+only os.
 
-`GPQ_HOME` moves everything (state and socket) into one folder; else the XDG base directories hold.
+`GPQ_HOME` puts state and socket into one folder. Otherwise the XDG base directories are used.
 """
 
 import os
 
-MARKS = "marks.json"  # what must not go back with the database; see store/high_water_marks.py
+MARKS = "marks.json"  # data that must not go back with the database, see store/high_water_marks.py
 
 
 def home() -> str:
-    """The state directory: $GPQ_HOME, else $XDG_STATE_HOME/gpq, else ~/.local/state/gpq."""
+    """The state directory: $GPQ_HOME, or $XDG_STATE_HOME/gpq, or ~/.local/state/gpq."""
     own = os.environ.get("GPQ_HOME")
     if own:
         return os.path.abspath(own)
@@ -21,11 +21,10 @@ def home() -> str:
 
 
 def socket() -> str:
-    """The daemon's socket: $GPQ_HOME/gpq.sock, else $XDG_RUNTIME_DIR/gpq/gpq.sock, else beside the
-    state.
+    """The daemon's socket: $GPQ_HOME/gpq.sock, or $XDG_RUNTIME_DIR/gpq/gpq.sock, or in the state
+    directory.
 
-    A socket's path may have at most 107 bytes; a longer one is a mistake that the daemon names at
-    its start.
+    The path of a socket may have at most 107 bytes. The daemon reports a longer one when it starts.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and not os.environ.get("GPQ_HOME"):
@@ -34,13 +33,13 @@ def socket() -> str:
 
 
 def signpost() -> str:
-    """In the state directory: the socket itself, or a link to it. Who knows the state directory
-    alone finds it by this."""
+    """The socket in the state directory, or a link to it. Programs that know only the state
+    directory find the socket here."""
     return os.path.join(home(), "gpq.sock")
 
 
 def config() -> str:
-    """The user's file: $GPQ_CONFIG, else $XDG_CONFIG_HOME/gpq/config.toml, else
+    """The user's file: $GPQ_CONFIG, or $XDG_CONFIG_HOME/gpq/config.toml, or
     ~/.config/gpq/config.toml."""
     own = os.environ.get("GPQ_CONFIG")
     if own:
@@ -50,8 +49,8 @@ def config() -> str:
 
 
 def of_jobs(home: str) -> dict[str, str]:
-    """What leads gpq inside a job of this machine to the queue of the state directory `home`, and
-    to the file in use."""
+    """The variables with which gpq inside a job of this machine finds the queue of the state
+    directory `home` and the configuration in use."""
     is_other = os.environ.get("GPQ_CONFIG") or (
         os.environ.get("XDG_CONFIG_HOME") and os.path.exists(config())
     )
@@ -63,24 +62,23 @@ def database() -> str:
 
 
 def marks() -> str:
-    """Beside the database; named otherwise, since a damaged one is moved away with all that is
-    named after it."""
+    """Next to the database, with another name: when a damaged database is moved away, files named
+    after it move too."""
     return os.path.join(home(), MARKS)
 
 
 def notifications() -> str:
-    """What is still to be told to people about their jobs."""
+    """Notifications that gpq still has to send."""
     return os.path.join(home(), "notifications.json")
 
 
 def snapshots(state: str = "") -> str:
-    """Code that was frozen at a submission, by its SHA-256; of another state directory than the
-    user's where one is given."""
+    """Snapshots of code by their SHA-256, in the user's state directory or in `state`."""
     return os.path.join(state or home(), "snapshots")
 
 
 def verdicts() -> str:
-    """What `gpq check` found."""
+    """The verdicts of `gpq check`."""
     return os.path.join(home(), "checks")
 
 
@@ -93,5 +91,5 @@ def daemon_lock() -> str:
 
 
 def node_spool(node: str) -> str:
-    """Where a local node keeps its attempts."""
+    """Where gpq keeps the attempts on this machine."""
     return os.path.join(home(), "nodes", node)

@@ -18,7 +18,7 @@ TRICKY = {"leaves-by-facts"}  # counts what an option turns off
 @pytest.mark.parametrize("name", ENDING)
 def test_what_ends_a_loop_and_begins_anew_after_a_restart_is_hinted_at(name: str) -> None:
     lines = hints(textwrap.dedent(inspect.getsource(load()[name].loop)))
-    assert any(f"`{ENDING[name]}`" in line and "begins anew when gpq restarts the job: " in line for line in lines)
+    assert any(f"a restart of the job resets `{ENDING[name]}`, " in line for line in lines)
 
 
 def test_nothing_is_hinted_at_of_other_loops() -> None:
@@ -44,8 +44,8 @@ for epoch in tqdm(job.epochs(100)):
     [first, second] = hints(loop.format("float('-inf'), 0").replace('    job.state("bad", bad)\n', "").replace(
         '        job.state("best", best)\n', ""
     ))  # fmt: skip
-    assert first.startswith("line 10: the loop may end by `bad`")
-    assert second.startswith("line 5: `best`, the best so far")
+    assert first.startswith("line 10: a restart of the job resets `bad`, by which the loop may end: ")
+    assert second.startswith("line 5: a restart of the job resets `best`, the best value so far: ")
     assert hints(loop.format('job.state("best", 0.0), job.state("bad", 0)')) == []
 
 

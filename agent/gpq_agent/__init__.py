@@ -1,3 +1,3 @@
-"""What gpq ships to servers: the node agent (standard library only) and the training library."""
+"""What gpq ships to servers: the agent (standard library only) and the training library."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,8 +1,9 @@
-"""One reader for what others write: jobs, other users, servers, disks, other versions of gpq.
+"""One reader for everything that others write: jobs, other users, servers, disks and other versions
+of gpq.
 
-Bounded in bytes and depth, and never waiting: no FIFO or device is opened, no link at the end of a
-path is followed. What cannot be taken is `Damaged`, which names the file and says why. A shortage
-of this process stays an OSError: it passes.
+It limits size and depth, and never waits: it opens no FIFO or device, and follows no link at the
+end of a path. `Damaged` names a file that cannot be accepted and says why. If this process lacks a
+resource, that stays an OSError, because it passes.
 """
 
 import errno
@@ -11,12 +12,13 @@ import os
 import stat
 from typing import Any, Dict, List, Optional, Tuple, Type, Union, get_type_hints
 
-MOST_BYTES = 1 << 24  # more than a line on the wire may have
+MOST_BYTES = 1 << 24  # more than the longest line on the wire
 MOST_DEPTH = 64
-MOST_KEPT = 9  # damaged files of one name
-MOST_DIGITS = 400  # of a number: longer ones take Python long to read
+MOST_KEPT = 9  # damaged files with one name
+MOST_DIGITS = 400  # of a number, because Python takes long to read longer ones
 FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
-# What lacks is ours, or passes by itself: descriptors, memory, a server of files that was away.
+# This process lacks something, or the problem passes: descriptors, memory, a file server that was
+# away.
 SHORTAGES = (
     errno.EMFILE,
     errno.ENFILE,
@@ -37,7 +39,7 @@ KINDS = (
 
 
 class Damaged(ValueError):
-    """A file that is there and cannot be taken for what it should be."""
+    """A file that exists but does not have the expected content."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__("{}: {}".format(path, reason))
@@ -46,10 +48,10 @@ class Damaged(ValueError):
 
 
 def open_plain(path: str, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a plain file. Raises FileNotFoundError, Damaged, or OSError for a
+    """Return a descriptor of a regular file. Raises FileNotFoundError, Damaged, or OSError for a
     shortage."""
     try:
-        mode = os.lstat(path).st_mode  # a device may act upon being opened
+        mode = os.lstat(path).st_mode  # opening a device may make it act
         if not stat.S_ISREG(mode):
             raise Damaged(path, _kind(mode))
         descriptor = os.open(path, flags | FLAGS)
@@ -60,18 +62,19 @@ def open_plain(path: str, flags: int = os.O_RDONLY) -> int:
             raise
         raise Damaged(path, os.strerror(error.errno or 0)) from error
     mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):  # another one since
+    if not stat.S_ISREG(mode):  # another file took its place
         os.close(descriptor)
         raise Damaged(path, _kind(mode))
     return descriptor
 
 
 def _kind(mode: int) -> str:
-    return next((words for is_one, words in KINDS if is_one(mode)), "it is no plain file")
+    return next((words for is_one, words in KINDS if is_one(mode)), "it is not a regular file")
 
 
 def read_bytes(path: str, limit: int = MOST_BYTES) -> Optional[bytes]:
-    """All of a plain file, None where there is none. Raises Damaged, or OSError for a shortage."""
+    """Return the content of a regular file, None if there is none. Raises Damaged, or OSError for a
+    shortage."""
     try:
         descriptor = open_plain(path)
     except FileNotFoundError:
@@ -86,13 +89,13 @@ def read_bytes(path: str, limit: int = MOST_BYTES) -> Optional[bytes]:
             raise Damaged(path, os.strerror(error.errno or 0)) from error
     if size > limit or len(content) > limit:
         raise Damaged(
-            path, "it has {} bytes, and {} are taken at most".format(max(size, len(content)), limit)
+            path, "it has {} bytes, and the limit is {}".format(max(size, len(content)), limit)
         )
     return content
 
 
 def read_object(path: str, limit: int = MOST_BYTES) -> Optional[Dict[str, Any]]:
-    """The JSON object in a file, None where there is no file. Raises Damaged, or OSError for a
+    """Return the JSON object in a file, None if there is no file. Raises Damaged, or OSError for a
     shortage."""
     content = read_bytes(path, limit)
     if content is None:
@@ -106,23 +109,24 @@ def read_object(path: str, limit: int = MOST_BYTES) -> Optional[Dict[str, Any]]:
 
 
 def read_shape(kind: Type[Any], path: str) -> Optional[Dict[str, Any]]:
-    """As `read_object`, and all that the NamedTuple `kind` asks is in it."""
+    """Like `read_object`, but check that the object has everything that the NamedTuple `kind` asks
+    for."""
     content = read_object(path)
     return None if content is None else check(kind, content, path)
 
 
 def parse(content: bytes) -> Dict[str, Any]:
-    """The JSON object in these bytes. Raises ValueError, in words."""
+    """Return the JSON object in these bytes. Raises ValueError with a readable reason."""
     try:
         value = json.loads(content.decode("utf-8"), parse_int=_integer, parse_constant=_no_number)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except UnicodeDecodeError as error:
-        raise ValueError("it is no UTF-8") from error
+        raise ValueError("it is not UTF-8") from error
     except json.JSONDecodeError as error:
-        raise ValueError("it is no JSON: {}".format(error.msg)) from error
+        raise ValueError("it is not JSON: {}".format(error.msg)) from error
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     if _is_deep(value):
         raise ValueError("it is nested too deeply")
     return value
@@ -135,7 +139,7 @@ def _integer(text: str) -> int:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError("{} is no number".format(name))
+    raise ValueError("{} is not a number".format(name))
 
 
 def _is_deep(value: Any) -> bool:
@@ -155,8 +159,8 @@ def _below(item: Any) -> Any:
 
 
 def set_aside(path: str) -> str:
-    """Give a damaged file another name, so that nobody meets it again. Returns that, or "" where it
-    must stay."""
+    """Rename a damaged file so that nobody reads it again. Return the new name, or "" if it must
+    stay."""
     for number in range(1, MOST_KEPT + 1):
         name = "{}.damaged{}".format(path, number if number > 1 else "")
         if not os.path.lexists(name):
@@ -169,15 +173,15 @@ def set_aside(path: str) -> str:
 
 
 def put_away(damage: Damaged) -> str:
-    """Set the damaged file aside. What has become of it, in words."""
+    """Set the damaged file aside. Return a sentence about what happened to it."""
     copy = set_aside(damage.path)
-    place = ", and is kept as {}".format(os.path.basename(copy)) if copy else ""
+    place = ", and gpq kept it as {}".format(os.path.basename(copy)) if copy else ""
     return "{} was damaged ({}){}".format(os.path.basename(damage.path), damage.why, place)
 
 
 def check(kind: Type[Any], content: Dict[str, Any], path: str) -> Dict[str, Any]:
-    """`content` as it is, where all fields of the NamedTuple `kind` are in it, or have defaults,
-    and are of their types. Others are a newer version's. Raises Damaged."""
+    """Return `content` unchanged if it has every field of the NamedTuple `kind` without a default,
+    each of the right type. Other fields may come from a newer version. Raises Damaged."""
     for name, hint in get_type_hints(kind).items():
         if name not in content:
             if name in kind._field_defaults:

@@ -1,87 +1,86 @@
-"""The messages between daemon, node agent, shim and training process: one JSON object a line, with
-a version.
+"""The messages between the daemon, the agent, the shim and the training process. Each is one line
+with one JSON object, and the format has a version.
 
-This module is the only thing that gpq, `gpq_agent.node` and `gpq_agent.train` share. What it offers
-is written in `gpq_agent/messages`, by topic. Standard library only, Python >= 3.8.
+gpq, `gpq_agent.node` and `gpq_agent.train` share this module and nothing else. The definitions are
+in `gpq_agent/messages`, by topic. Standard library only, Python >= 3.8.
 
-Three conversations are defined here:
+This module defines three conversations:
 
-1. daemon <-> node agent, over one byte pipe (stdin/stdout of `python -m gpq_agent.node`): every
-   line from the daemon is a request ``{"v", "id", "op", ...}``, every line back is its reply
+1. daemon <-> agent, over one byte pipe (stdin/stdout of `python -m gpq_agent.node`). Every line
+   from the daemon is a request ``{"v", "id", "op", ...}``. Every line back is its reply:
    ``{"v", "id", "ok": true, ...}`` or ``{"v", "id", "ok": false, "error", "hint", "kind"}``
    (`REFUSALS`). The agent never speaks first, except for one ``hello`` line.
-2. node agent <-> shim, through files in the attempt's directory (`ATTEMPT_FILES`). Each is written
-   whole or not at all (`write_json`: temporary file, fsync, rename), except the two logs, which are
+2. agent <-> shim, through files in the attempt's directory (`ATTEMPT_FILES`). Each file is written
+   completely or not at all (`write_json`: temporary file, fsync, rename). Only the two logs are
    append-only.
-3. daemon <-> training process, through two files in that same directory: `control.json` comes down
-   (an order, replaced atomically, numbered), `report.jsonl` goes up (append-only, so that a lost
-   connection loses nothing).
+3. daemon <-> training process, through two files in the same directory. `control.json` carries
+   orders down: it is numbered and replaced atomically. `report.jsonl` carries reports up: it is
+   append-only, so a lost connection loses nothing.
 
-Time on the wire. Every reply to `hello` and `watch` is a report; its `stamp` is the node's
-CLOCK_BOOTTIME at that moment (seconds since boot, sleep included; nobody can set it). A stamp means
-something on the node that made it and in that boot alone; the daemon carries it back, and takes the
-ages of what the report tells from it. No rule below reads a wall clock.
+Time on the wire. Every reply to `hello` and `watch` is a report. Its `stamp` is the server's
+CLOCK_BOOTTIME at that moment: seconds since boot, including sleep, which nobody can set. A stamp
+has a meaning only on the server that made it, and only in that boot. The daemon sends it back, and
+derives the ages of reported facts from it. No rule below reads a wall clock.
 
-Start orders expire. `order.stamp` is that of the last report the daemon took in before it sent the
-order, `order.boot_id` the boot it was made in. The agent refuses ("expired") another boot's order,
-and one that arrives START_EXPIRY seconds or more after its stamp: it may have been replaced
-meanwhile.
+Start orders expire. `order.stamp` is the stamp of the last report that the daemon took in before it
+sent the order, and `order.boot_id` is that report's boot. The agent refuses ("expired") an order of
+another boot. It also refuses an order that arrives START_EXPIRY seconds or more after its stamp,
+because the daemon may have replaced it by then.
 
-Leases (`order.lease` > 0 seconds; 0: the job runs on without the daemon for as long as it likes).
+Leases (`order.lease` > 0 seconds. With 0 the job runs without the daemon for as long as it likes).
 
-a. A report is acknowledged by the next `watch` of the same connection: its `heard` is the report's
-stamp. The daemon sends
-   `heard` only after it has (1) noted the moment `taken in` on its own CLOCK_BOOTTIME and (2)
-   found, after the report came, that the database still has this daemon's epoch. The start order
-   itself acknowledges its `stamp`.
-b. The agent keeps the highest acknowledged stamp of each store in `<spool>/lease.<store>.json`; not
-when its daemon's
-   epoch is stale. The shim's lease ends at max(order.stamp, that stamp) + order.lease by
-   CLOCK_BOOTTIME. Then it sends TERM to the whole tree, KILL order.lease_margin / 3 seconds after
-   that end (at once where it slept through both), and records the end with `fenced`. A lease that
-   was renewed too late is over all the same: TERM is not taken back. Where the shim is gone or
-   stands still a second process does that within the rest of the margin (node/shim/guard.py).
-c. The daemon gives a part of an attempt up lease + lease_margin seconds after it took in the node's
-last report, by its
-   CLOCK_BOOTTIME. A new daemon counts from its own start (the one before it can acknowledge nothing
-   made later, by a2). Once every part is over, given up or told, the job is pending again under the
-   next attempt number. Node's end = acknowledged stamp + lease + margin / 3 <= last report taken in
-   + lease + margin = daemon's patience: the clocks are never compared, only their rates need agree,
-   and messages may be late by any time.
-d. News of a part that was given up changes nothing but the journal: its end is recorded there when
-the node tells it;
-   what still lives of it (its shim was killed, say) is killed.
+a. The next `watch` of the same connection acknowledges a report: its `heard` is the report's stamp.
+   The daemon sends `heard` only after two things. (1) It noted the moment `taken in` on its own
+   CLOCK_BOOTTIME. (2) After the report came, it found that the database still has this daemon's
+   epoch. The start order itself acknowledges its `stamp`.
+b. The agent keeps the highest acknowledged stamp of each store in `<spool>/lease.<store>.json`,
+   unless its daemon's epoch is stale. The shim's lease ends at max(order.stamp, that stamp) +
+   order.lease by CLOCK_BOOTTIME. Then the shim sends TERM to the whole tree, and KILL
+   order.lease_margin / 3 seconds after that end (at once if it slept through both). It records the
+   end with `fenced`. A lease that is renewed too late stays over: the shim does not take TERM back.
+   If the shim is gone or hangs, a second process does the same within the rest of the margin
+   (node/shim/guard.py).
+c. The daemon gives up a part of an attempt lease + lease_margin seconds after it took in the
+   server's last report, by its own CLOCK_BOOTTIME. A new daemon counts from its own start, because
+   by a2 the one before it can acknowledge nothing that was made later. Once every part is over,
+   given up or reported, the job is pending again under the next attempt number. The server's end =
+   acknowledged stamp + lease + margin / 3 <= last report taken in + lease + margin = the daemon's
+   patience. Nothing compares the clocks. Only their rates must agree, and messages may be late by
+   any time.
+d. News about a part that was given up changes only the journal, which records its end when the
+   server reports it. If the part still lives, for example because its shim was killed, the daemon
+   has it killed.
 
-Environments. `prepare` asks whether what a job needs is on the node, and runs its setup there once:
-once more only when it failed, when what it made is gone, or under another name (`environment`, a
-digest that the daemon makes; the agent only compares it). Nothing of a job is started by it, and no
-device is given. What the setup exported is kept in the spool, and a start order that names the
-environment in `setup` is started with it. An agent that does not know `prepare` refuses it as any
-unknown operation; the daemon then takes every environment for fit there. A start order without
-`setup` and `environment` is started as ever.
+Environments. `prepare` asks whether the server has what a job needs, and runs the job's setup there
+once. It runs the setup again only if it failed, if its result is gone, or under another name.
+(`environment` is a digest that the daemon makes and the agent only compares.) `prepare` starts no
+part of a job and assigns no device. The spool keeps what the setup exported. A start order that
+names the environment in `setup` starts with those exports. An agent that does not know `prepare`
+refuses it like any unknown operation, and the daemon then assumes that every environment fits
+there. A start order without `setup` and `environment` starts as always.
 
-Epochs. `hello` names the daemon's `store` (id of its database) and `epoch` (which grows with each
-start). The agent keeps the highest epoch of each store in `<spool>/epoch.<store>.json`, durably,
-and refuses ("stale") what an older one asks that changes or renews anything; a start looks again
-under the spool's lock.
+Epochs. `hello` names the daemon's `store` (the id of its database) and `epoch` (which grows with
+each start). The agent keeps the highest epoch of each store durably in
+`<spool>/epoch.<store>.json`. It refuses ("stale") every request of an older daemon that changes or
+renews anything. A start checks again under the spool's lock.
 
-Meetings. Where `order.masters` is not empty, the processes that the shims start meet before they
-become the user's program (node/shim/rendezvous.py): rank 0's listens on `order.port`, each other
-tries the addresses, all take the first that all reach, and each exports the interface that leads
-there. Where they do not meet, UNLAUNCHED says why, and nothing of the user's has run. They talk in
-this encoding: {"token"} and back, then {"node", "reached", "port"} from each, {"address"} or
-{"error"} to each.
+Meetings. If `order.masters` is not empty, the processes that the shims start meet before they
+become the user's program (node/shim/rendezvous.py). The process of rank 0 listens on `order.port`,
+and each other process tries the addresses. All take the first address that everyone reaches, and
+each exports the interface that leads there. If they do not meet, UNLAUNCHED says why, and nothing
+of the user's program has run. They talk in this encoding: {"token"} and back, then {"node",
+"reached", "port"} from each, and {"address"} or {"error"} to each.
 
-Ends. An exit code 0 after a stop order says nothing: programs that save on a signal often end with
-0, and so does one that came to its end at that very moment. The shim tells them apart (`finished`,
-`evidence`; node/shim/completion_evidence.py) by what was made during this attempt: FINISHED, the
-done file of the order, a checkpoint that was written at the last step. A record without these
-fields (an older agent's) says nothing: such an attempt is run again, which costs its tail and loses
-nothing.
+Ends. Exit code 0 after a stop order proves nothing. Programs that save on a signal often end with
+0, and so does a program that finishes at that very moment. The shim tells them apart (`finished`,
+`evidence`, see node/shim/completion_evidence.py) by what appeared during this attempt: FINISHED,
+the done file of the order, or a checkpoint that was written at the last step. A record of an older
+agent lacks these fields and proves nothing. Such an attempt runs again, which repeats its tail and
+loses nothing.
 
-Pulses. Each training process writes its step and phase into a mapped file (RANK, PULSE); the agent
-tells them in `watch` (`AttemptInfo.ranks`). They are no reports: none is kept, and a daemon that
-knows nothing of them misses nothing.
+Pulses. Each training process writes its step and phase into a mapped file (RANK, PULSE), and the
+agent reports them in `watch` (`AttemptInfo.ranks`). They are not reports: nobody keeps them, and a
+daemon that does not know them misses nothing.
 """
 
 from gpq_agent.messages.attempt_files import *  # noqa: F403
@@ -95,4 +94,4 @@ from gpq_agent.messages.reports import *  # noqa: F403
 from gpq_agent.messages.states import *  # noqa: F403
 
 VERSION = 1
-START_EXPIRY = 20.0  # seconds from the stamp of a start order to its refusal
+START_EXPIRY = 20.0  # seconds from the stamp of a start order until the agent refuses it

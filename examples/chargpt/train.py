@@ -1,5 +1,7 @@
-"""A character-level transformer on the source of Python's own standard library: the target loss, or
-exit code 1."""
+"""Trains a character-level transformer on the source code of Python's standard library.
+
+Exits with 1 if the loss on held-out text misses the target.
+"""
 
 import argparse
 import math
@@ -12,8 +14,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-TARGET = 2.0  # nats per character on held-out text; even odds over 128 characters would be 4.85
-CHARACTERS = 128  # ASCII; what is beyond counts as "?"
+TARGET = 2.0  # nats per character on held-out text. Guessing evenly would give 4.85
+CHARACTERS = 128  # ASCII. Anything else counts as "?"
 MODULES = (
     "argparse ast bdb calendar codecs configparser csv datetime difflib doctest enum fractions"
     " ftplib inspect locale"
@@ -26,7 +28,7 @@ MODULES += " traceback turtle typing uuid zipfile"
 
 
 class Windows(Dataset):
-    """Windows of `length` + 1 characters, one after another."""
+    """Consecutive windows of `length` + 1 characters."""
 
     def __init__(self, text: torch.Tensor, length: int) -> None:
         self.length = length
@@ -41,8 +43,10 @@ class Windows(Dataset):
 
 
 def load(length: int, limit: int) -> tuple[Windows, Windows]:
-    """(training, held-out) windows: the first `limit` characters of the modules, every tenth block
-    of them held out."""
+    """Windows for (training, held-out text) from the first `limit` characters of the modules.
+
+    Every tenth block is held out.
+    """
     folder = Path(sysconfig.get_path("stdlib"))
     text = "\n".join(
         (folder / f"{name}.py").read_text("utf-8") for name in MODULES.split() if has(folder, name)
@@ -55,12 +59,12 @@ def load(length: int, limit: int) -> tuple[Windows, Windows]:
 
 
 def has(folder: Path, name: str) -> bool:
-    # a few modules have become folders in newer versions of Python
+    # newer versions of Python have turned a few modules into folders
     return (folder / f"{name}.py").is_file()
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward layer, each after a norm and around a shortcut."""
+    """Attention and a feed-forward layer, each with a norm before it and a shortcut around it."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -85,7 +89,7 @@ class Block(nn.Module):
 
 
 class CharGPT(nn.Module):
-    """Characters in, scores of the next character out."""
+    """Takes characters and returns scores for the next one."""
 
     def __init__(self, layers: int, width: int, heads: int, length: int) -> None:
         super().__init__()
@@ -106,7 +110,7 @@ def loss_of(model: nn.Module, text: torch.Tensor, following: torch.Tensor) -> to
 
 @torch.no_grad()
 def evaluate(model: nn.Module, held_out: Windows, device: torch.device, most: int = 512) -> float:
-    """Mean loss over held-out windows, evenly spread, at most `most` of them."""
+    """Mean loss over at most `most` held-out windows, evenly spread."""
     stride = max(1, len(held_out) // most)
     pairs = [held_out[index] for index in range(0, len(held_out), stride)]
     text, following = (torch.stack(part).to(device) for part in zip(*pairs, strict=True))
@@ -118,22 +122,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument(
-        "--batch-size", type=int, default=16, help="total batch the learning rate is for"
+        "--batch-size", type=int, default=16, help="batch size that the learning rate is for"
     )
-    parser.add_argument("--max-batch-size", type=int, default=64, help="how far gpq may raise it")
     parser.add_argument(
-        "--max-local-batch", type=int, default=32, help="most windows at once on one device"
+        "--max-batch-size", type=int, default=64, help="largest batch size that gpq may choose"
+    )
+    parser.add_argument(
+        "--max-local-batch", type=int, default=32, help="most windows that fit on one GPU at once"
     )
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--length", type=int, default=64, help="characters of context")
+    parser.add_argument("--text", type=int, default=400_000, help="characters of text in total")
     parser.add_argument(
-        "--length", type=int, default=64, help="characters that the model looks back"
-    )
-    parser.add_argument("--text", type=int, default=400_000, help="characters of text in all")
-    parser.add_argument(
-        "--target", type=float, default=TARGET, help="held-out loss to reach, nats per character"
+        "--target", type=float, default=TARGET, help="held-out loss to reach, in nats per character"
     )
     options = parser.parse_args()
 
@@ -148,7 +152,7 @@ def main() -> int:
     model = job.wrap(CharGPT(options.layers, options.width, options.heads, options.length))
     plain = getattr(model, "module", model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.01)
-    steps = options.epochs * len(loader)  # at the base batch, whatever gpq makes of it
+    steps = options.epochs * len(loader)  # at the base batch size, whatever gpq chooses
     warmup = min(50, steps)
 
     def rate(step: int) -> float:

@@ -1,5 +1,7 @@
-"""A small convolutional network on scikit-learn's handwritten digits: 97 of 100 unseen digits
-right, or exit code 1."""
+"""Trains a small convolutional network on the handwritten digits of scikit-learn.
+
+Exits with 1 if it reads fewer than 97% of the held-out digits correctly.
+"""
 
 import argparse
 import sys
@@ -15,8 +17,10 @@ HELD_OUT = 360
 
 
 class Net(nn.Module):
-    """Three convolutions and a linear layer; no batch norm, so that the batch size changes nothing
-    but noise."""
+    """Three convolutions and a linear layer.
+
+    It has no batch norm, so the batch size changes nothing but gradient noise.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -37,7 +41,7 @@ class Net(nn.Module):
 
 
 def load() -> tuple[TensorDataset, TensorDataset]:
-    """(training, held-out) images of 8 x 8 in [0, 1], split the same way every time."""
+    """Images of 8 x 8 in [0, 1] for (training, held-out test), split the same way every time."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(digits.target)
@@ -56,11 +60,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument(
-        "--batch-size", type=int, default=32, help="total batch the learning rate is for"
+        "--batch-size", type=int, default=32, help="batch size that the learning rate is for"
     )
-    parser.add_argument("--max-batch-size", type=int, default=256, help="how far gpq may raise it")
     parser.add_argument(
-        "--max-local-batch", type=int, default=64, help="most examples at once on one device"
+        "--max-batch-size", type=int, default=256, help="largest batch size that gpq may choose"
+    )
+    parser.add_argument(
+        "--max-local-batch", type=int, default=64, help="most examples that fit on one GPU at once"
     )
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--width", type=int, default=48, help="channels of the first layer")
@@ -77,7 +83,7 @@ def main() -> int:
     model = job.wrap(Net(options.width))
     plain = getattr(model, "module", model)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
-    steps = options.epochs * len(loader)  # at the base batch, whatever gpq makes of it
+    steps = options.epochs * len(loader)  # at the base batch size, whatever gpq chooses
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(
         optimizer, T_max=steps, eta_min=options.lr / 20
     )

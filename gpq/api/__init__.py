@@ -1,5 +1,6 @@
-"""What `import gpq` offers: the queue from Python, the command line's equal. Builds what it asks by
-the same code."""
+"""What `import gpq` offers: the queue from Python, on a par with the command line.
+
+Both build their requests with the same code."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ __all__ = [
     "yield_node",
 ]  # fmt: skip
 
-EVERY = 1 << 40  # more than there can be
+EVERY = 1 << 40  # more jobs than a queue can hold
 
 
 def status(
@@ -50,15 +51,15 @@ def status(
     recent: int = 20,
     all: bool = False,
 ) -> JobList:
-    """The queue, as `gpq status --json`: live jobs and the `recent` latest that ended, or those
-    that are named.
+    """The queue, as `gpq status --json` prints it.
 
-    Conditions as on the command line: gpq.status("user=ana tag~cifar sort=-goodput"). `user` and
-    `state` leave only that user's jobs and those in a state (or several); `all`: whatever there
-    ever was.
+    Without `jobs`, the answer holds all live jobs and the `recent` latest that ended. Queries work
+    as on the command line: ``gpq.status("user=ana tag~cifar sort=-goodput")``. `user` and `state`
+    keep only the jobs of that user and in that state, or in one of several. `all` includes every
+    job that ever ended.
     """
     if recent < 0:
-        raise UsageError(f"--recent {recent} is below 0", "write a whole number, 0 or above")
+        raise UsageError(f"invalid --recent {recent}: below 0", "give a whole number of 0 or more")
     states = [state] if isinstance(state, str) and state else list(state)
     selectors = _named(jobs)
     query = [word for word in selectors if is_query(word)]
@@ -73,20 +74,25 @@ def jobs(
     recent: int = 20,
     all: bool = False,
 ) -> list[Job]:
-    """The jobs that `status` lists, as objects."""
+    """The jobs that `status` lists, as `Job` objects."""
     return [
         Job(row.id) for row in status(*jobs, user=user, state=state, recent=recent, all=all).jobs
     ]
 
 
 def job(selector: Selector = "@") -> Job:
-    """The newest job that is meant: "@" is the last of yours. Raises gpq.errors.NotFound."""
+    """The newest job that the selector names. "@" is the job submitted last.
+
+    Raises gpq.errors.NotFound if there is none.
+    """
     return Job(ask(requests.Show(_named([selector])[0]), JobDetail).job.id)
 
 
 def nodes(*names: str) -> NodeList:
-    """The servers and their GPUs, as `gpq nodes --json`: the daemon's last knowledge and its
-    age."""
+    """The servers and their GPUs, as `gpq nodes --json` prints them.
+
+    The answer is what the daemon last heard from each server, and how old that is.
+    """
     return ask(requests.Nodes(list(names)), NodeList)
 
 
@@ -98,14 +104,14 @@ def history(
     until: Moment = "",
     number: int = 0,
 ) -> HistoryList:
-    """The jobs that ended, the latest last, as `gpq history --json`: waits, GPU hours, what they
-    were worth (hours, seconds).
+    """The jobs that ended, the latest last, as `gpq history --json` prints them.
 
-    `since`, `until`: when they ended, as "7d", "yesterday", a datetime, or a timedelta ago.
-    `number`: the latest so many; 0 is all. Raises gpq.errors.UsageError for a moment that is none.
+    Each row has the job's waits, its GPU hours and what they were worth. `since` and `until` limit
+    when the jobs ended: "7d", "yesterday", a datetime, or a timedelta for so long ago. `number`
+    keeps the latest N, and 0 keeps all. Raises gpq.errors.UsageError for an invalid moment.
     """
     if number < 0:
-        raise UsageError(f"--number {number} is below 0", "write a whole number, 0 for all")
+        raise UsageError(f"invalid --number {number}: below 0", "give a whole number, or 0 for all")
     states = [state] if isinstance(state, str) and state else list(state)
     begin, end = datetimes.window(past(since, "--since"), past(until, "--until"))
     return ask(requests.History(_named(jobs), user, states, begin, end, number), HistoryList)
@@ -114,27 +120,33 @@ def history(
 def report(
     *, since: Moment = "", until: Moment = "", by: Literal["user", "job", "server", "day"] = "user"
 ) -> ReportView:
-    """GPU hours, what they were worth, waits, restarts and fairness of a window, as `gpq report
-    --json`. Raises as `history`."""
+    """GPU hours and what they were worth, waits, restarts and fairness, as `gpq report --json`
+    prints them.
+
+    `since` and `until` limit the time. Raises the same errors as `history`.
+    """
     begin, end = datetimes.window(past(since, "--since"), past(until, "--until"))
     return ask(requests.Report(begin, end, by), ReportView)
 
 
 def wait(*jobs: Selector, timeout: Duration | None = None) -> int:
-    """Block until all have ended; the first exit status that is not 0, by number. Raises as
-    `Job.wait`."""
+    """Block until all jobs have ended. Returns the first exit code that is not 0, in the order of
+    the ids, else 0.
+
+    Raises the same errors as `Job.wait`.
+    """
     if not jobs:
         raise UsageError(
-            "no job to wait for is named", 'gpq.wait(42), or gpq.wait("all") for every live one'
+            "no job to wait for", 'gpq.wait(42), or gpq.wait("all") for every live job'
         )
     return waited(_named(jobs), timeout)
 
 
 def cancel(*jobs: Selector, timeout: Duration = "3m") -> CancelResult:
-    """Stop jobs for good, as `Job.cancel`, several at once."""
+    """Stop several jobs permanently, as `Job.cancel` does."""
     if not jobs:
         raise UsageError(
-            "no job to cancel is named", 'gpq.cancel(42), or gpq.cancel("all") for every one'
+            "no job to cancel", 'gpq.cancel(42), or gpq.cancel("all") for every live job'
         )
     return cancelled(_named(jobs), timeout)
 

@@ -1,5 +1,4 @@
-"""A job of the queue as an object: what it is now, its end, its log, and what may be done with
-it."""
+"""A job of the queue as an object: its state, its end, its log, and what you can do to it."""
 
 from __future__ import annotations
 
@@ -23,11 +22,12 @@ from gpq.rpc import job_answers, requests
 
 R = TypeVar("R", bound=msgspec.Struct)
 
-LOG = logging.getLogger("gpq")  # remarks: what a command writes on stderr after `note:`
+# Gets the remarks that a command writes to stderr after `note:`.
+LOG = logging.getLogger("gpq")
 
 
 class Onlooker:
-    """Draws nothing, and has remarks logged."""
+    """Draws nothing and logs the remarks."""
 
     watched = False
 
@@ -44,62 +44,71 @@ class Onlooker:
 
 
 def ask(request: requests.Request, kind: type[R]) -> R:
-    """The answer to what may be asked twice; a daemon that goes away over it is started again."""
+    """Ask something that may be asked twice. If the daemon goes away, start the next one and ask
+    again."""
     with Lasting(Onlooker().note) as daemon:
         return daemon.call(request, kind)
 
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """What one attempt printed, from where the piece before ended."""
+    """A piece of what one attempt printed. It continues where the piece before it ended."""
 
+    #: The attempt, counted from 1.
     attempt: int
+    #: The server that the attempt ran on.
     node: str
+    #: What it printed.
     data: bytes
-    skipped: int = 0  # bytes before `data` that the log's limit left out
-    # why the rest of this attempt's log is not to be had now; then the next attempt follows
+    #: How many bytes before `data` are missing because of the limit for logs.
+    skipped: int = 0
+    #: Why the rest of this attempt's log is unavailable now. The next attempt follows.
     silent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job by its number. Holds no connection: it may be kept, sent to other threads, and made
-    anew by `Job(42)`.
+    """A job of the queue, by its id. ``Job(42)`` makes one.
 
-    Every method raises gpq.errors.NotFound where there is no such job, and DaemonUnreachable where
-    no daemon can be started. Methods other than hold, release, requeue and edit go on with the next
-    daemon when one goes away meanwhile.
+    A Job holds no connection, so you can keep it and use it in any thread. Every method raises
+    gpq.errors.NotFound if there is no such job, and gpq.errors.DaemonUnreachable if no daemon can
+    be started. If the daemon goes away while a method waits, the method starts the next daemon and
+    carries on. `hold`, `release`, `requeue` and `edit` do not.
     """
 
+    #: The number of the job.
     id: int
-    warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)  # of its submission
+    #: What gpq remarked when it was submitted.
+    warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __int__(self) -> int:
         return self.id
 
     def status(self) -> job_answers.JobView:
-        """Its row of `gpq status` now: state, GPUs, goodput, ... (seconds, and stamps in UTC as ISO
-        8601)."""
+        """Its row of `gpq status`: state, GPUs, goodput and so on.
+
+        Durations are in seconds. Moments are ISO 8601 in UTC.
+        """
         with Lasting(Onlooker().note) as daemon:
             row = job_logs.newest(daemon, str(self.id))
         if row is None:
-            raise NotFound(f"there is no job {self.id}", "`gpq status --all` lists what there is")
+            raise NotFound(f"there is no job {self.id}", "`gpq status --all` lists all jobs")
         return row
 
     def show(self) -> job_answers.JobDetail:
-        """Everything about it, as `gpq show --json`."""
+        """Everything about the job, as `gpq show --json` prints it."""
         return ask(requests.Show(str(self.id)), job_answers.JobDetail)
 
     def why(self) -> job_answers.Explanation:
-        """Why it waits, or why it has these GPUs and not more or fewer."""
+        """Why the job waits, or why it has these GPUs and not more or fewer."""
         return ask(requests.Why(str(self.id)), job_answers.Explanation)
 
     def wait(self, timeout: options.Duration | None = None) -> int:
-        """Block until it has ended; its exit status, 128 + n for signal n, 1 for one that was
-        cancelled before it ran.
+        """Block until the job has ended. Returns its exit code: 128 + n for signal n, and 1 if it
+        was cancelled before it ran.
 
-        Raises gpq.errors.TimedOut, a TimeoutError, after `timeout` ("2h", a timedelta, or seconds);
-        the job runs on.
+        Raises gpq.errors.TimedOut, which is a TimeoutError, after `timeout` ("2h", a timedelta or
+        seconds). The job runs on.
         """
         return waited([str(self.id)], timeout)
 
@@ -111,15 +120,17 @@ class Job:
         attempt: int | None = None,
         node: str = "",
     ) -> Iterator[LogPiece]:
-        """What it printed, as bytes, as they come; with `follow` until it ends. `lines`: the last
-        so many; `node`: a name, or a rank in the job.
+        """What the job printed, as bytes. With `follow`, yields new output until the job ends.
 
-        Raises GpqError for a job that has no log (yet), and where no server of its last attempt
-        answers.
+        `lines` keeps only the last N lines. `attempt` keeps one attempt. `node` picks a server of
+        the job, by name or by its rank in the job. Raises gpq.errors.GpqError if the job has no log
+        (yet), or if no server of its last attempt answers.
         """
         onlooker = Onlooker()
         if lines is not None and lines < 0:
-            raise UsageError(f"--lines {lines} is below 0", "write a whole number, 0 or above")
+            raise UsageError(
+                f"invalid --lines {lines}: below 0", "give a whole number of 0 or more"
+            )
         with Lasting(onlooker.note) as daemon:
             pieces = job_logs.log(
                 daemon, onlooker, str(self.id), attempt or 0, node, follow=follow, lines=lines
@@ -141,10 +152,11 @@ class Job:
         attempt: int | None = None,
         node: str = "",
     ) -> Iterator[str]:
-        """The lines that it printed, without their ends, all attempts joined, or the last `lines`
-        of them; with `follow` as they come, until it ends.
+        """The lines that the job printed in all attempts, without newlines. With `follow`, yields
+        new lines until the job ends.
 
-        Bytes that are no UTF-8 become U+FFFD; escape codes are passed on. Raises as `log_pieces`.
+        The options are those of `log_pieces`, which raises the same errors. Bytes that are not
+        UTF-8 become U+FFFD. Escape codes stay as they are.
         """
         decoder, unfinished_line, last = codecs.getincrementaldecoder("utf-8")("replace"), "", 0
         for piece in self.log_pieces(follow=follow, lines=lines, attempt=attempt, node=node):
@@ -165,29 +177,31 @@ class Job:
             yield unfinished_line
 
     def cancel(self, timeout: options.Duration = "3m") -> job_answers.CancelResult:
-        """Stop it for good. Returns when it is proven that no process of it is left: its number is
-        in `cancelled` then.
+        """Stop the job permanently. Returns when every process is gone. Its id is then in
+        `cancelled` of the answer.
 
-        After `timeout` its number is in `remaining`, and in `waiting` with the reason where its
-        server does not answer.
+        If processes are left after `timeout`, its id is in `remaining`. If its server does not
+        answer, its id is also in `waiting`, with the reason.
         """
         return cancelled([str(self.id)], timeout)
 
     def hold(self) -> None:
-        """Keep it from running until `release`; one that can checkpoint is stopped first. Raises
-        Refused."""
+        """Keep the job from starting until `release`. If it runs and can checkpoint, gpq stops it
+        first.
+
+        Raises gpq.errors.Refused if the job would lose its work, is held already or has ended.
+        """
         self._change(requests.Hold([str(self.id)]))
 
     def release(self) -> None:
-        """Let it run again. Raises Refused where it is not held."""
+        """Let a held job start. Raises gpq.errors.Refused if it is not held."""
         self._change(requests.Release([str(self.id)]))
 
     def requeue(self) -> Job:
-        """Stop it and queue it again; it goes on from its checkpoint where it makes any. Raises
-        Refused.
+        """Stop the job and queue it again. It resumes from its checkpoint.
 
-        Answers with the job that is queued now: this one, or, where it had ended, a new one like
-        it.
+        Returns the queued job: this one, or a new one like it if this one had ended. Raises
+        gpq.errors.Refused if the job would lose its work.
         """
         return Job(self._change(requests.Requeue([str(self.id)])))
 
@@ -212,12 +226,12 @@ class Job:
         notify_on: str | Sequence[str] = (),
         accept: str | Sequence[str] = (),
     ) -> list[str]:
-        """Change what was asked of it, as `gpq edit`: what is left out stays. One line for each
-        change that was made.
+        """Change the options of the job, as `gpq edit` does. Returns one line for each change.
 
-        "none" lifts a limit or a condition (time, after, gpu_type, min_gpu_memory, array_limit),
-        begin="now" a moment; notify="none" tells nobody any more. Raises gpq.errors.UsageError, and
-        Refused for what cannot change any more.
+        Options that you leave out stay as they are. "none" lifts a limit or a condition (time,
+        after, gpu_type, min_gpu_memory, array_limit). ``begin="now"`` lifts a begin, and
+        ``notify="none"`` stops the messages. Raises gpq.errors.UsageError for invalid values, and
+        gpq.errors.Refused for what can no longer change.
         """
         values_by_option: dict[str, Any] = dict(  # noqa: C408
             name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag,
@@ -230,14 +244,14 @@ class Job:
             job_answers.Changed,
         )
         if answer.unchanged and not answer.jobs:
-            raise Refused("; ".join(answer.unchanged), f"`gpq show {self.id}` tells how it is")
+            raise Refused(". ".join(answer.unchanged), f"see `gpq show {self.id}`")
         return list(answer.messages)
 
     def _change(self, request: requests.Request) -> int:
-        """The number of the job that changed."""
+        """The id of the job that changed."""
         answer = call(request, job_answers.Changed)
         if not answer.jobs:
-            raise Refused("; ".join(answer.unchanged), f"`gpq show {self.id}` tells how it is")
+            raise Refused(". ".join(answer.unchanged), f"see `gpq show {self.id}`")
         for warning in answer.warnings:
             LOG.warning("%s", warning)
         return answer.jobs[0]
@@ -245,12 +259,17 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """The jobs of one submission, alike but for an index or the values of a sweep. `id` stands for
-    all of them."""
+    """The jobs of one submission, which differ only in their index or in the values of a sweep.
 
+    You can iterate over it and take its length.
+    """
+
+    #: The id that stands for all of its jobs.
     id: int
+    #: The jobs, by index.
     jobs: tuple[Job, ...]
-    warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)  # of its submission
+    #: What gpq remarked when it was submitted.
+    warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self.jobs)
@@ -259,20 +278,24 @@ class Array:
         return len(self.jobs)
 
     def status(self) -> list[job_answers.JobView]:
-        """The rows of its jobs now."""
+        """The rows of its jobs in `gpq status`."""
         return ask(requests.Status([str(self.id)]), job_answers.JobList).jobs
 
     def wait(self, timeout: options.Duration | None = None) -> int:
-        """Block until all have ended; the first exit status that is not 0. Raises as `Job.wait`."""
+        """Block until all jobs have ended. Returns the first exit code that is not 0, else 0.
+
+        Raises the same errors as `Job.wait`.
+        """
         return waited([str(self.id)], timeout)
 
     def cancel(self, timeout: options.Duration = "3m") -> job_answers.CancelResult:
-        """Stop all of them for good, as `Job.cancel`."""
+        """Stop all of its jobs permanently, as `Job.cancel` does."""
         return cancelled([str(self.id)], timeout)
 
 
 def waited(jobs: list[str], timeout: options.Duration | None) -> int:
-    """The first exit status that is not 0, once all have ended. Raises TimedOut, NotFound."""
+    """Wait for the end of all, then return the first exit code that is not 0. Raises TimedOut and
+    NotFound."""
     rows = following.until_ended(jobs, None if timeout is None else limit(timeout), Onlooker()).jobs
     return next((code for row in rows if (code := following.exit_status(row))), 0)
 
@@ -283,7 +306,7 @@ def cancelled(jobs: list[str], timeout: options.Duration) -> job_answers.CancelR
 
 
 def limit(timeout: options.Duration) -> float:
-    """Seconds, as `--timeout` is read; a number that is not above 0 is no time at all."""
+    """Seconds, read like `--timeout`. A number of 0 or less means no time at all."""
     if isinstance(timeout, timedelta):
         timeout = timeout.total_seconds()
     if isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout <= 0:

@@ -1,5 +1,5 @@
-"""The options of `gpq.submit` and their types, made from gpq/rpc/submit_table.py by `make
-completions`: edit that instead."""
+"""The options of `gpq.submit` and their types. Made from gpq/rpc/submit_table.py by `make
+completions`, so edit that instead."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpq.api.options import Duration, Gpus, Moment, Selector, Word
 
 
 class Options(TypedDict, total=False):
-    """The options of `gpq.submit`, by the names that they have on the command line; what they mean
-    is in its help."""
+    """The options of `gpq.submit`, with the names of the command line. `gpq submit --help` explains
+    them."""
 
     gpus: Gpus
     gpu_type: str

@@ -1,5 +1,5 @@
-"""Python values as the texts that the options of `gpq submit` are, so that one code checks both.
-Refuses other types only."""
+"""Turns Python values into the texts that `gpq submit` takes as options, so that the same code
+checks both. Refuses only values of a wrong type."""
 
 from __future__ import annotations
 
@@ -19,35 +19,34 @@ from gpq.rpc.submit_table import BY_NAME, OPTIONS
 if TYPE_CHECKING:
     from gpq.api.handles import Array, Job
 
-Word = str | os.PathLike[str] | int | float  # of a command: numbers are written out
-Duration = str | timedelta | float  # "90m", "1h30m"; a timedelta; or a number, which is of seconds
-# "4", "1-8", "2-"; 4; (1, 8); (2, None): from 2 to whatever pays
+# A word of a command. Numbers are written out.
+Word = str | os.PathLike[str] | int | float
+# "90m" or "1h30m", a timedelta, or a number of seconds.
+Duration = str | timedelta | float
+# "4", "1-8" or "2-", or 4, (1, 8) or (2, None). The last of each means 2 to as many as help.
 Gpus = str | int | tuple[int, int | None]
-
-
-Moment = (
-    str | datetime | timedelta
-)  # "tomorrow 8am", "+2h"; a datetime, of this machine's zone unless it names one; from now
-# or as on the command line: "3-7,9", a name, "@", "all"
+# "tomorrow 8am" or "+2h", a datetime (local time if it has no zone), or a timedelta from now.
+Moment = str | datetime | timedelta
+# A Job or an Array, an id, or text as on the command line: "3-7,9", a name, "@", "all".
 Selector: TypeAlias = "Job | Array | int | str"
 
 
 def asked(
     script: Sequence[Word], command: Sequence[Word] | None, values_by_option: Mapping[str, Any]
 ) -> submit_request.ResolvedOptions:
-    """What the command line would have read, with what the lines of a script add. Raises
+    """What the command line would have read, with the options in the lines of a script. Raises
     UsageError."""
     if command is not None and script:
         raise UsageError(
-            "both a script and a command",
+            "a script and a command exclude each other",
             "gpq.submit('train.py', ...) or gpq.submit(command=[...])",
         )
     if isinstance(command, (str, os.PathLike)):
         raise UsageError(
-            f"command={str(command)[:80]!r} is one text, not a list of words",
-            "command=['./run.sh', 'data'], or for a line of shell command=['sh', '-c', '...']",
+            f"command={str(command)[:80]!r} is one string, not a list of words",
+            "give command=['./run.sh', 'data'], or command=['sh', '-c', '...'] for a shell line",
         )
-    # What has its default is not given: a script's lines may say otherwise.
+    # A value that equals the default counts as not given: a script's lines may say otherwise.
     texts = {
         name: value
         for name, value in read(values_by_option).items()
@@ -58,7 +57,7 @@ def asked(
 
 
 def read(values_by_option: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as options are typed. Raises UsageError, and TypeError for a name that is none."""
+    """The values as one would type them. Raises UsageError, and TypeError for an unknown name."""
     unknown = next((name for name in values_by_option if name not in READERS), None)
     if unknown is not None:
         raise TypeError(f"there is no option {unknown!r}")
@@ -70,14 +69,16 @@ def read(values_by_option: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def word(value: Word) -> str:
-    """One word of a command. Raises UsageError for what is neither text, path nor number."""
+    """One word of a command. Raises UsageError if it is neither a string, a path nor a number."""
     if isinstance(value, bool) or not isinstance(value, (str, os.PathLike, int, float)):
-        raise UsageError(f"{_shown(value)} is no word of a command", "texts, paths and numbers are")
+        raise UsageError(
+            f"invalid word {_shown(value)} in a command", "use strings, paths and numbers"
+        )
     return os.fspath(value) if isinstance(value, (str, os.PathLike)) else str(value)
 
 
 def seconds(value: Duration, option: str) -> str:
-    """`7200s`; a text as it is, for the code that reads options."""
+    """`7200s`. A string stays as it is, because the code that reads options checks it."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, str):
@@ -93,7 +94,7 @@ def _duration(name: str, value: Any) -> str:
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise _not(_option(name), value, "a text", '"..."')
+        raise _not(_option(name), value, "a string", '"..."')
     return value
 
 
@@ -105,7 +106,7 @@ def _path(name: str, value: Any) -> str:
 
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _not(_option(name), value, "a truth value", "True or False")
+        raise _not(_option(name), value, "a bool", "True or False")
     return value
 
 
@@ -153,7 +154,7 @@ def _resume(name: str, value: Any) -> str:
 
 
 def _environment(name: str, value: Any) -> list[str]:
-    """`["A=1", "B"]` of {"A": 1, "B": None}: without a value B goes along as it is set here."""
+    """`["A=1", "B"]` of {"A": 1, "B": None}. None means the value that B has here."""
     if isinstance(value, Mapping):
         return [
             f"{key}" if setting is None else f"{key}={setting}" for key, setting in value.items()
@@ -164,12 +165,12 @@ def _environment(name: str, value: Any) -> list[str]:
 
 
 def selector(value: Selector) -> str:
-    """A job as it is named on the command line. Raises UsageError for what is neither."""
+    """A job as one names it on the command line. Raises UsageError for any other value."""
     number = getattr(value, "id", value)
     if isinstance(number, bool) or not isinstance(number, (str, int)):
         raise UsageError(
-            f"{_shown(value)} is no job",
-            'give 42, a Job, or as on the command line "3-7", "train", "@"',
+            f"invalid job {_shown(value)}",
+            'give 42, a Job, or text as on the command line: "3-7", "train", "@"',
         )
     return str(number)
 
@@ -180,8 +181,8 @@ def _jobs(name: str, value: Any) -> list[str]:
 
 
 def moment(value: Moment, option: str) -> str:
-    """As it is typed: a timedelta is so long from now. Raises UsageError for what is none of the
-    three types."""
+    """The moment as one would type it. A timedelta counts from now. Raises UsageError for any other
+    type."""
     if isinstance(value, datetime):
         return value.isoformat()
     return f"+{seconds(value, option)}" if isinstance(value, timedelta) else _text(option, value)
@@ -192,7 +193,7 @@ def _moment(name: str, value: Any) -> str:
 
 
 def past(value: Moment, option: str) -> str:
-    """A moment that is over, as it is typed: a timedelta is so long ago."""
+    """A moment in the past, as one would type it. A timedelta counts back from now."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, timedelta):
@@ -210,8 +211,8 @@ def _indices(name: str, value: Any) -> str:
 
 
 def _sweeps(name: str, value: Any) -> list[str]:
-    """`["lr=\"0.1\",\"0.01\""]` of {"lr": [0.1, 0.01]}: in quotes each value is one, whatever it
-    holds."""
+    """`["lr=\"0.1\",\"0.01\""]` of {"lr": [0.1, 0.01]}. Quotes keep each value together, whatever
+    it holds."""
     if not isinstance(value, Mapping):
         return _tags(name, value)
     for key, points in value.items():
@@ -232,8 +233,8 @@ def _point(key: str, value: object) -> str:
     quote = next((mark for mark in sweep_values.QUOTES if mark not in text), None)
     if quote is None:
         raise UsageError(
-            f"--sweep {key}: {_shown(value)} has quotes of both kinds",
-            "put it into a CSV: sweep_file=...",
+            f"--sweep {key}: {_shown(value)} contains both kinds of quotes",
+            "put the values into a CSV file and pass sweep_file=...",
         )
     return f"{quote}{text}{quote}"
 
@@ -261,7 +262,7 @@ KINDS: dict[str, Any] = {
     "words": _resume,
 }
 READERS = {option.name: KINDS[option.kind] for option in OPTIONS if option.part != "call"}
-READERS |= {"untag": _tags, "array_limit": _range}  # of `Job.edit` alone
+READERS |= {"untag": _tags, "array_limit": _range}  # only for `Job.edit`
 
 
 def _option(name: str) -> str:
@@ -269,7 +270,7 @@ def _option(name: str) -> str:
 
 
 def _not(option: str, value: object, what: str, example: str) -> UsageError:
-    return UsageError(f"{option} {_shown(value)} is not {what}", f"give {example}")
+    return UsageError(f"invalid {option} {_shown(value)}: expected {what}", f"give {example}")
 
 
 def _shown(value: object) -> str:

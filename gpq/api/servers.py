@@ -1,5 +1,5 @@
-"""Servers from Python, by the code of `gpq nodes` and `gpq yield`: added, removed, drained,
-reserved, handed back to an owner."""
+"""Servers from Python, with the code of `gpq nodes` and `gpq yield`: add, remove, drain and reserve
+them, or give them back to their owner."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ def add_node(
     ssh_config: str | os.PathLike[str] = "",
     yes: bool = False,
 ) -> NodesAdded:
-    """Add a server that ssh reaches without a question, as `gpq nodes add`: it is looked at and
-    written to config.toml.
+    """Add a server, as `gpq nodes add` does: gpq looks at it and writes it to config.toml.
 
-    `host`: "user@host", or a name of ~/.ssh/config. `gpus`: those to use, by index or UUID;
-    `slots`: CPU slots instead. `yes`: accept a new host key, of which a remark is logged. Raises
-    gpq.errors.Refused for a host key that is not known, and GpqError for a server that cannot be
-    reached or has nothing to run jobs on; then nothing was written.
+    ssh must reach `host` without asking anything. `host` is "user@host" or a name of ~/.ssh/config.
+    `gpus` are the GPUs to use, by index or UUID. `slots` sets CPU slots instead. `yes` accepts a
+    new host key and logs a remark. Raises gpq.errors.Refused for an unknown host key, and
+    gpq.errors.GpqError if the server cannot be reached or has nothing to run jobs on. Then gpq
+    writes nothing.
     """
     from gpq.options import json_answers
     from gpq.servers import adding, changes
 
     if slots is not None and not 0 <= slots <= 1024:
-        raise UsageError(f"--slots {slots} is out of range", "from 0 to 1024")
+        raise UsageError(f"--slots {slots} is out of range", "give 0 to 1024")
     if not 0 <= port <= 65535:
-        raise UsageError(f"--port {port} is out of range", "from 1 to 65535; 0 is ssh's own")
+        raise UsageError(
+            f"--port {port} is out of range", "give 1 to 65535, or 0 for the port that ssh uses"
+        )
     gpu_names = [str(gpu) for gpu in ([gpus] if isinstance(gpus, str) else gpus)]
     request = adding.Wanted(
         host, name, gpu_names, slots, python, port, address, os.fspath(ssh_config)
@@ -56,9 +58,11 @@ def add_node(
 
 
 def remove_node(node: str, *, force: bool = False) -> NodeRemoved:
-    """Take a server out of config.toml, as `gpq nodes remove`. Raises Refused while jobs are on it,
-    unless `force`: they run on, and gpq hears no more of them. NotFound where config.toml has no
-    such server."""
+    """Take a server out of config.toml, as `gpq nodes remove` does.
+
+    Raises gpq.errors.Refused while jobs are on it. With `force` gpq removes it anyway: its jobs run
+    on, and gpq hears no more of them. Raises gpq.errors.NotFound if config.toml has no such server.
+    """
     from gpq.options import json_answers
     from gpq.servers import changes
 
@@ -66,27 +70,32 @@ def remove_node(node: str, *, force: bool = False) -> NodeRemoved:
 
 
 def drain(node: str, reason: str = "") -> Drained:
-    """Place nothing new on a server until `undrain`: which jobs leave it, and which stay to their
-    end. Raises NotFound."""
+    """Start nothing new on a server until `undrain`. The answer says which jobs leave it and which
+    stay until they end.
+
+    Raises gpq.errors.NotFound if there is no such server.
+    """
     return call(requests.Drain(node, reason), Drained)
 
 
 def undrain(node: str) -> Drained:
-    """Place jobs on a drained server again. Raises NotFound."""
+    """Start jobs on a drained server again. Raises gpq.errors.NotFound if there is no such
+    server."""
     return call(requests.Undrain(node), Drained)
 
 
 def reserve(
     node: str, *, user: str = "", start: Moment = "now", until: Moment = "", duration: Duration = ""
 ) -> Reserved:
-    """Keep a server, or some of its GPUs ("gpu1:0,1"), for one user's jobs, or out of gpq's hands,
-    as `gpq nodes reserve`.
+    """Reserve a server or some of its GPUs ("gpu1:0,1") for one user, or keep gpq off them, as
+    `gpq nodes reserve` does::
 
-    gpq.reserve("gpu1:0-1", user="ana", start="fri 18:00", duration="2d")
+        gpq.reserve("gpu1:0-1", user="ana", start="fri 18:00", duration="2d")
 
-    It ends at `until` or after `duration`; a timedelta as `start` or `until` is from now. Raises
-    gpq.errors.UsageError, NotFound for a server or GPU that is none, Refused where somebody has it
-    reserved then.
+    Without `user`, gpq starts nothing on them. The reservation ends at `until` or after `duration`.
+    A timedelta as `start` or `until` counts from now. Raises gpq.errors.UsageError for invalid
+    values, gpq.errors.NotFound for an unknown server or GPU, and gpq.errors.Refused if somebody
+    else has reserved them for that time.
     """
     from gpq.servers import changes
 
@@ -96,14 +105,19 @@ def reserve(
 
 
 def unreserve(reservation: int | Reserved) -> Reserved:
-    """Undo a reservation, by its number or by what `reserve` answered. Raises NotFound."""
+    """Undo a reservation, by its number or by the answer of `reserve`. Raises gpq.errors.NotFound
+    if there is none."""
     number = reservation.reservation.id if isinstance(reservation, Reserved) else reservation
     return call(requests.Unreserve(number), Reserved)
 
 
 def yield_node(node: str = "local", duration: Duration = "8h", *, end: bool = False) -> Yielded:
-    """Get your own server back from everybody's gpq for so long, or with `end` give it back, as
-    `gpq yield`. Raises GpqError where it cannot be asked, NotFound for no such server."""
+    """Get your own server back from every user's gpq for `duration`, as `gpq yield` does. With
+    `end`, let gpq use it again.
+
+    Raises gpq.errors.GpqError if the server cannot be asked, and gpq.errors.NotFound if there is no
+    such server.
+    """
     from gpq.options.parsing import values
     from gpq.servers import changes
 

@@ -1,5 +1,5 @@
-"""`gpq.submit` and `gpq.submit_array`: Python values -> the request that `gpq submit` would make of
-them."""
+"""`gpq.submit` and `gpq.submit_array`: from Python values to the request that `gpq submit` would
+send."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., object])
 
-# type of what is typed: what stands for an option that is not given
+# By the type of an option on the command line: its value when it is not given.
 DEFAULTS = {"str": "", "bool": False, "int": 0, "int | None": None, "list[str]": ()}
 
 
 def spelled_out(function: F) -> F:
-    """The function with a signature, as `help` shows it, that names each option instead of
-    `**options`."""
+    """Give the function a signature that names each option instead of `**options`, for `help`."""
     plain_signature = signature(function)
     script, command, *switches, _ = plain_signature.parameters.values()
     options = [
@@ -73,18 +72,19 @@ def submit(
     dry_run: bool = False,
     **options: Unpack[Options],
 ) -> Job | DryRun:
-    """Queue a script with its arguments, or with `command` a command as it is; durable when this
-    returns.
+    """Queue a script with its arguments, or a command as it is. The job is on disk when this
+    returns::
 
-    gpq.submit("train.py", "--epochs", 10, gpus=(1, 8), time="2h")
-    gpq.submit(command=["./run.sh", "big"], gpus=2, env={"SEED": 1})
+        gpq.submit("train.py", "--epochs", 10, gpus=(1, 8), time="2h")
+        gpq.submit(command=["./run.sh", "big"], gpus=2, env={"SEED": 1})
 
-    Options as `gpq submit --help` explains them. Durations: "90m", a timedelta, or a number of
-    seconds. `gpus`: 4, (1, 8), (2, None) for 2 to whatever pays, or "1-8". `min_gpu_memory`: "40G".
-    `env`: {"A": "1", "B": None}; B goes along as it is here. `dry_run=True` queues nothing and
-    answers what would happen. Working directory, environment and interpreter are this process's,
-    chosen as for the command line. Raises gpq.errors.UsageError for what cannot be, Refused for
-    what the daemon will not do, DaemonUnreachable where none can be started.
+    `options` are those of `gpq submit`, by the same names (see `Options`). The directory, the
+    variables and the interpreter are those of this process, chosen as on the command line.
+    ``hold=True`` queues the job held. ``dry_run=True`` queues nothing and returns what would
+    happen.
+
+    Raises gpq.errors.UsageError for invalid options, gpq.errors.Refused if the daemon refuses the
+    job, and gpq.errors.DaemonUnreachable if no daemon can be started.
     """
     unknown = next((name for name in options if name not in Options.__annotations__), None)
     if unknown is not None:
@@ -92,7 +92,7 @@ def submit(
     settled = asked(script, command, options)
     if _several(settled):
         raise UsageError(
-            f"{script[0]} asks for an array by a line at its head", "gpq.submit_array queues it"
+            f"a line at the head of {script[0]} asks for an array", "use gpq.submit_array"
         )
     if dry_run:
         return call(_request(settled, hold, dry_run=True), DryRun)
@@ -109,18 +109,20 @@ def submit_array(
     hold: bool = False,
     **options: Unpack[Options],
 ) -> Array:
-    """Queue a job for each index or each point of a sweep; `{index}` and `{name}`s in words and
-    environment are filled in.
+    """Queue a job for each index, or for each combination of a sweep. gpq fills in ``{index}`` and
+    each ``{name}`` in the words and the environment::
 
-    gpq.submit_array(command=["./run.sh", "{index}"], array=range(100)) gpq.submit_array("train.py",
-    "--lr", "{lr}", sweep={"lr": [1e-3, 1e-2], "seed": range(5)}, array="%4", gpus=1)
+        gpq.submit_array(command=["./run.sh", "{index}"], array=range(100))
+        sweep = {"lr": [1e-3, 1e-2], "seed": range(5)}
+        gpq.submit_array("train.py", "--lr", "{lr}", sweep=sweep, array="%4", gpus=1)
 
-    `array`: range(100), [1, 5], or "0-99%4" for at most 4 with GPUs at once; beside a sweep "%4".
-    `sweep_file`: a CSV. All else as `submit`, which raises the same.
+    `array` takes ``range(100)``, ``[1, 5]``, or "0-99%4" for at most 4 jobs with GPUs at once. With
+    a sweep it takes only the limit: "%4". `sweep_file` names a CSV file. Everything else works as
+    in `submit`, which raises the same errors.
     """
     if not (array or sweep or sweep_file):
         raise UsageError(
-            "which jobs? One of array, sweep and sweep_file", "gpq.submit queues a single one"
+            "submit_array needs array, sweep or sweep_file", "use gpq.submit for a single job"
         )
     answer = _submit(
         asked(
@@ -140,8 +142,8 @@ def _request(
 ) -> requests.Submit:
     if settled.how["dry_run"] and not dry_run:
         raise UsageError(
-            "a line at the head of the script says --test-only, and sbatch would queue nothing",
-            "take it out",
+            "a line at the head of the script says --test-only, so sbatch would queue nothing",
+            "remove that line",
         )
     request, notes = submit_request.requested(settled, hold=hold, dry_run=dry_run)
     for note in [*settled.notes, *notes, *left_behind.notes(request.spec, os.environ)]:

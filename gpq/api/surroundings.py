@@ -1,5 +1,5 @@
-"""What is around the queue, from Python: the daemon itself, what config.toml says, whom jobs can
-tell, the live view's frame."""
+"""What surrounds the queue, from Python: the daemon, the settings, the notification targets and the
+live view."""
 
 from __future__ import annotations
 
@@ -16,26 +16,32 @@ if TYPE_CHECKING:
 
 
 def top(*jobs: Selector) -> TopView:
-    """Servers, jobs, users and the last re-allocations in one answer, as `gpq top --json`.
-    Selectors and conditions as `gpq.status` takes them."""
+    """Servers, jobs, users and the last re-allocations in one answer, as `gpq top --json` prints
+    them.
+
+    Takes the same selectors and queries as `gpq.status`.
+    """
     words = [selector(job) for job in jobs]
     query = [word for word in words if is_query(word)]
     return ask(requests.Top([word for word in words if word not in query], query), TopView)
 
 
 def daemon_status() -> DaemonInfo:
-    """The daemon's version, policy, rounds and memory, as `gpq daemon status --json`. Starts none:
-    raises DaemonUnreachable."""
+    """The daemon's version, policy, rounds and memory, as `gpq daemon status --json` prints them.
+
+    Starts no daemon: raises gpq.errors.DaemonUnreachable if none runs.
+    """
     from gpq.client import daemon_control
 
     return daemon_control.status()
 
 
 def start_daemon(metrics: str = "") -> bool:
-    """Start the daemon; whatever asks it does that by itself. False when one runs already.
+    """Start the daemon. Returns False if one runs already.
 
-    `metrics`: "[ADDR:]PORT" where it is to serve Prometheus metrics. Raises Refused where one runs
-    that serves others.
+    You rarely need this, because every call that needs the daemon starts it. `metrics` is
+    "[ADDR:]PORT", where the daemon serves Prometheus metrics. Raises gpq.errors.Refused if a daemon
+    runs that serves them elsewhere or not at all.
     """
     from gpq.client import daemon_control
 
@@ -43,22 +49,25 @@ def start_daemon(metrics: str = "") -> bool:
 
 
 def stop_daemon() -> bool:
-    """Stop the daemon; jobs run on, and the next daemon finds them again. False when none ran."""
+    """Stop the daemon. Jobs run on, and the next daemon finds them. Returns False if none ran."""
     from gpq.client import daemon_control
 
     return daemon_control.stop()
 
 
 def daemon_log(lines: int = 100) -> list[str]:
-    """The last lines that the daemon wrote. Raises NotFound where it wrote none."""
+    """The last lines of the daemon's log. Raises gpq.errors.NotFound if there is no log."""
     from gpq.client import daemon_control
 
     return daemon_control.logs(lines)
 
 
 def settings() -> Settings:
-    """All settings that hold, defaults included, by their names in config.toml; no URL is in it.
-    Raises UsageError for a file with a mistake."""
+    """All settings in effect, defaults included, by their names in config.toml. URLs of
+    notification targets are left out.
+
+    Raises gpq.errors.UsageError if the file is invalid.
+    """
     from dataclasses import asdict
 
     from gpq import config, outward
@@ -72,15 +81,18 @@ def settings() -> Settings:
 
 
 def notify_targets() -> Targets:
-    """Whom jobs can tell, as `gpq notify list --json`: names and kinds of services, no URLs."""
+    """The notification targets, as `gpq notify list --json` prints them: names and kinds of
+    services, without URLs."""
     from gpq.options import targets
 
     return targets.listed()
 
 
 def notify_test(*names: str) -> Sent:
-    """Send a message to each of them now, and say which services took it. Raises UsageError for a
-    name that is none."""
+    """Send a test message to each target now. The answer says which services accepted it.
+
+    Raises gpq.errors.UsageError for an unknown name.
+    """
     from gpq.options import json_answers, targets
 
     return json_answers.Sent(list(targets.tried(names)))

@@ -1,8 +1,8 @@
-"""`gpq check`: runs a script in every shape and compares what it trains with one replica alone.
+"""`gpq check`: runs a script in every shape and compares what it trains with one replica.
 
-`pipeline` is the whole of a check, `replicas` runs the shapes, `judgement` compares them. Here is
-what all of them speak of, and `keeping.py`, which keeps the verdict for the program. Whatever a
-script writes goes to a scratch folder.
+`pipeline` does a whole check, `replicas` runs the shapes and `judgement` compares them. This folder
+holds the records that all of them share, and `keeping.py`, which saves the verdict. Everything that
+a script writes goes to a scratch folder.
 
 Open `verdict.py` first.
 """

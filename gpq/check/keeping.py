@@ -1,9 +1,8 @@
-"""Verdicts that are kept: a file each in the state directory, by script and arguments. Needs no
-daemon.
+"""Saved verdicts: one file per script and arguments, in the state directory. Needs no daemon.
 
-A verdict is of the script and its own modules as they were. Numbers among the arguments make no
-other program: `--lr 0.1` is `--lr 0.3`, and 0 and 1 alone are themselves, since they turn things
-off and on.
+A verdict holds for the script and its modules as they were. Numbers among the arguments do not make
+another program: `--lr 0.1` counts as `--lr 0.3`. Only 0 and 1 count as themselves, because they
+turn things off and on.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from gpq_agent import wire
 
 from gpq import paths
 
-MOST = 200  # verdicts; older ones go
+MOST = 200  # verdicts. Older ones are removed
 MOST_READ = 1 << 26  # bytes of a file
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])")
-SIZE = "#"  # any number but 0 and 1
+SIZE = "#"  # any number except 0 and 1
 
 
 def place(script: str, arguments: list[str]) -> str:
-    """Where the verdict of this script with such arguments would be."""
+    """The path of the verdict for this script and such arguments."""
     key = json.dumps([os.path.realpath(script), [NUMBER.sub(_size, word) for word in arguments]])
     return os.path.join(paths.verdicts(), hashlib.sha256(key.encode()).hexdigest()[:32] + ".json")
 
 
 def keep(path: str, verdict: dict[str, object]) -> None:
-    """Durably, in the place of an older one. Raises OSError."""
+    """Save it durably, in place of an older one. Raises OSError."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     wire.write_json(path, verdict)
     folder = os.path.dirname(path)
@@ -42,8 +41,8 @@ def keep(path: str, verdict: dict[str, object]) -> None:
 
 
 def kept(script: str, arguments: list[str]) -> dict[str, object] | None:
-    """The verdict on this script with such arguments, which may have changed since. None where
-    there is none, or it cannot be read."""
+    """The saved verdict for this script and such arguments. The script may have changed since. None
+    if there is none, or if it cannot be read."""
     try:
         verdict = wire.read_json(place(script, arguments))
     except (OSError, ValueError):
@@ -54,14 +53,14 @@ def kept(script: str, arguments: list[str]) -> dict[str, object] | None:
 
 
 def changed(verdict: dict[str, object]) -> str:
-    """The path of a file that is not as it was when the verdict was found, "" where all are."""
+    """The path of a file that has changed since the verdict, or ""."""
     return next(
         (path for path, content in files_of(verdict).items() if _digest(path) != content), ""
     )
 
 
 def files_of(verdict: dict[str, object]) -> dict[str, str]:
-    """SHA-256 by path of what a verdict is of."""
+    """SHA-256 by path of the files that a verdict covers."""
     files = verdict.get("files")
     if not isinstance(files, dict) or not all(
         isinstance(item, str) for pair in files.items() for item in pair

@@ -1,5 +1,5 @@
-"""From a kept verdict of `gpq check` to the proof that travels with a job: which freedoms it opens,
-and which it takes."""
+"""Turns a saved verdict of `gpq check` into the proof that travels with a job: which freedoms it
+confirms, and which it takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_CHARACTERS = 300
 
 
 def proof(verdict: dict[str, object]) -> ProofMessage | None:
-    """None where it has no row that can be read."""
+    """The proof, or None if the verdict has no readable row."""
     rows = _rows(verdict)
     if not rows:
         return None
@@ -29,7 +29,7 @@ def proof(verdict: dict[str, object]) -> ProofMessage | None:
         program=str(verdict.get("program"))[:64],
         same=_in_order(same_freedoms),
         lost=_in_order(lost_freedoms),
-        message="; ".join(f"{row['shape']}: {_explanation(row)}" for row in bad_rows)[
+        message=" / ".join(f"{row['shape']}: {_explanation(row)}" for row in bad_rows)[
             :MOST_CHARACTERS
         ],
         at=str(verdict.get("at"))[:25],
@@ -37,8 +37,8 @@ def proof(verdict: dict[str, object]) -> ProofMessage | None:
 
 
 def _lost_freedoms(bad_rows: list[dict[str, object]]) -> set[str]:
-    """A shape of several freedoms takes them only where none of them is lost already: two replicas
-    that accumulate differ where accumulating does."""
+    """A shape that needs several freedoms takes them only if none of them is lost already. If
+    accumulating differs, two replicas that accumulate differ too."""
     lost_freedoms: set[str] = set()
     for row in sorted(bad_rows, key=lambda row: len(_freedoms(row))):
         freedoms = _freedoms(row)
@@ -48,7 +48,7 @@ def _lost_freedoms(bad_rows: list[dict[str, object]]) -> set[str]:
 
 
 def _is_same(freedom: str, rows: list[dict[str, object]]) -> bool:
-    """Is there a shape that needs it, and are all of these the same?"""
+    """Is there a shape that needs this freedom, and are all such shapes the same?"""
     verdicts = [row["verdict"] for row in rows if freedom in _freedoms(row)]
     return bool(verdicts) and all(verdict == SAME for verdict in verdicts)
 
@@ -69,7 +69,8 @@ def _rows(verdict: dict[str, object]) -> list[dict[str, object]]:
 
 
 def _freedoms(row: dict[str, object]) -> tuple[str, ...]:
-    """The freedoms of its shape, and where a habit was told, all that this takes."""
+    """The freedoms of its shape. If the library reported a habit, all freedoms that the habit
+    takes."""
     habit = row.get("habit")
     if (
         row["verdict"] == TOLD

@@ -1,8 +1,7 @@
-"""Reads what the processes of one shape wrote: steps of all ranks and attempts joined, facts, what
-the library told.
+"""Reads what the processes of one shape wrote: steps of all ranks and attempts, facts, and what the
+library reported.
 
-A line that is cut short or not as it should be is left out: its process was ended there, and its
-exit says so.
+It skips damaged and incomplete lines: their process was ended there, and its exit code says so.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ from typing import TypeVar
 import msgspec
 from gpq_agent import wire
 
-GRADIENT = "gradient of "  # begins the name of one, as the optimizer found it
-MOST_BYTES = 1 << 28  # of one file
+GRADIENT = "gradient of "  # the name of a gradient, as the optimizer found it, starts with this
+MOST_BYTES = 1 << 28  # per file
 Sketch = list[float | None]
 Kind = TypeVar("Kind")
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What the script is, as it said itself."""
+    """What the script says about itself."""
 
     loader: bool
-    size: int = 0  # examples of its data set
+    size: int = 0  # examples in its data set
     batch: int = 0  # total
     batch_norms: list[str] = []
-    half: bool = False  # weights are in half precision
-    recurrent: bool = False  # dropout between layers of recurrent modules was taken out
+    half: bool = False  # are weights in half precision?
+    recurrent: bool = False  # was dropout between layers of recurrent modules turned off?
     compiled: bool = False
-    digest: str = ""  # this and what follows: of the program (gpq_agent.train.proof.Program)
+    digest: str = ""  # from here on: of the program (gpq_agent.train.proof.Program)
     torch: str = ""
     library: str = ""
     files: dict[str, str] = {}  # path: SHA-256
@@ -46,7 +45,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A wire.CheckStep, or one of the four other lines."""
+    """A wire.CheckStep, or one of the four other kinds of line."""
 
     facts: Facts | None = None
     suspected: Told | None = None
@@ -67,7 +66,7 @@ class Line(msgspec.Struct, frozen=True):
 
 @dataclass
 class Step:
-    """One optimizer step, of all replicas."""
+    """One optimizer step on all replicas."""
 
     attempt: int = 1
     epoch: int = 0
@@ -83,16 +82,16 @@ class Step:
 
 @dataclass
 class Run:
-    """All of one shape. `steps[k]`: what the k-th step came to; of a step before a restart, what
-    was restored of it."""
+    """One shape. `steps[k]`: the result of step k. For a step before a restart, what was restored
+    of it."""
 
     steps: dict[int, Step] = field(default_factory=dict)
     facts: Facts | None = None
-    outside: int = 0  # optimizer steps outside the loop, where that was all there was
-    ended: bool = False  # as it was told, after the last step
-    epsilon: float = 0.0  # of the coarsest half type that autocast computed in
+    outside: int = 0  # optimizer steps outside the loop, if there were no others
+    ended: bool = False  # as reported, after the last step
+    epsilon: float = 0.0  # epsilon of the coarsest half type that autocast used
     habits: dict[str, Told] = field(default_factory=dict)
-    # what would be told in a job, and is tried here
+    # habits that a job would report and that the check tests
     suspected: dict[str, Told] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
 
@@ -102,7 +101,7 @@ class Run:
 
 
 def read(folder: Path, attempts: int) -> Run:
-    """The run whose records lie in `folder`, with the reports of each attempt in a folder of its
+    """The run whose records are in `folder`. The reports of each attempt are in a folder with its
     number."""
     run = Run()
     for attempt in range(1, attempts + 1):
@@ -134,7 +133,7 @@ def _take(run: Run, line: Line, rank: int) -> None:
     if rank == 0:
         step.attempt, step.epoch, step.epochs = line.attempt, line.epoch, line.epochs
         step.rates += line.rates
-        # Of a step before a restart: what was restored, with the gradients that it was made with.
+        # For a step before a restart: what was restored, with its original gradients.
         gradients = {
             name: sketch for name, sketch in step.tensors.items() if name.startswith(GRADIENT)
         }
@@ -153,7 +152,7 @@ def _hear(run: Run, report: dict[str, object]) -> None:
 
 
 def _lines(path: Path, kind: type[Kind]) -> list[Kind]:
-    """Of a file that may not be there."""
+    """The lines of a file that may not exist."""
     try:
         with open(path, "rb") as stream:
             content = stream.read(MOST_BYTES)

@@ -1,5 +1,5 @@
-"""The shapes that a script is run in: which replicas and micro-batches, and which freedoms the
-allocator needs for each."""
+"""The shapes in which a script runs: their replicas and micro-batches, and the freedoms that each
+needs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from gpq_agent import wire
 
-MICROS = 3  # uneven parts, where the batch is no multiple of it
-REPLICAS = 2  # of the largest shape
-LEAST_STEPS = 4  # an epoch's end, a stop and a restart are to be seen
+MICROS = 3  # the parts are uneven if the batch is not a multiple of it
+REPLICAS = 2  # in the largest shape
+LEAST_STEPS = 4  # enough to see the end of an epoch, a stop and a restart
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One start of the script. `stop`: steps after which it is stopped, 0 for the last one of its
+    """One start of the script. `stop`: the step to stop after, or 0 for the last attempt of its
     shape."""
 
     replicas: int
@@ -30,12 +30,12 @@ class Shape:
     sample: bool = False
     reverse: bool = False
     rotate: bool = False
-    # without any one of them the allocator never asks for this shape
+    # gpq uses this shape only if a job has all of these
     freedoms: tuple[str, ...] = ()
 
     @property
     def cut(self) -> bool:
-        """Is a batch ever in parts here?"""
+        """Does a batch ever come in parts here?"""
         return self.micros > 1 or self.sample or self.replicas > 1
 
     @property
@@ -50,8 +50,8 @@ class Shape:
         lifeline: int,
         exact: bool = True,
     ) -> wire.CheckOrder:
-        """What a process of this attempt is told. An epoch is cut to half of the steps, so that its
-        end is seen twice."""
+        """The order for a process of this attempt. An epoch is cut to half of the steps, so that it
+        ends twice."""
         return wire.CheckOrder(
             folder=folder,
             steps=steps,
@@ -68,7 +68,7 @@ class Shape:
 
 
 REFERENCE = Shape("one replica")
-# By luck one tensor may come out too well in any one of them.
+# A tensor may come out too well by luck in any single one of them.
 ROUNDING = (
     Shape("one replica, batches reversed", reverse=True),
     Shape("one replica, halves of batches swapped", rotate=True),
@@ -78,8 +78,8 @@ AGAIN = Shape("one replica, again")
 
 
 def resumed(steps: int) -> Shape:
-    """Stopped in the midst of an epoch, on to two replicas, stopped in the midst of the next, and
-    back to one."""
+    """Stopped in the middle of an epoch, then two replicas, stopped in the middle of the next
+    epoch, then one replica again."""
     first_stop, second_stop = steps * 3 // 8 or 1, steps * 3 // 4
     attempts = (
         Attempt(1, 0, first_stop),
@@ -90,7 +90,7 @@ def resumed(steps: int) -> Shape:
 
 
 def compared(steps: int) -> tuple[Shape, ...]:
-    """Those that are held against the reference, in the order of the table."""
+    """The shapes that are compared with the reference, in the order of the table."""
     two = (Attempt(REPLICAS),)
     return (
         Shape("accumulating", micros=MICROS, freedoms=("accumulate",)),

@@ -1,5 +1,5 @@
-"""Finds the one module that a command needs and runs its typer app; turns typer's complaints into
-gpq's errors."""
+"""Finds the module of a command and runs its typer app. Turns errors of typer into errors of
+gpq."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def dispatch(argv: list[str]) -> int:
 
 
 def run(name: str, argv: list[str]) -> int:
-    """Exit status of one command: what its function returns, 0 for None."""
+    """Exit status of one command: the return value of its function, or 0 for None."""
     typer_command = command(name)
     try:
-        # Not `main()`: it has its own mind about Ctrl-C and closed pipes, which are the door's to
-        # handle.
+        # Not `main()`, which handles Ctrl-C and closed pipes in its own way. `fast_path` handles
+        # both.
         with typer_command.make_context(f"gpq {name}", argv) as context:
             code = typer_command.invoke(context)
     except Exception as error:
@@ -47,7 +47,7 @@ def run(name: str, argv: list[str]) -> int:
 
 
 def command(name: str) -> Any:
-    """The typer command of one name, from its own module."""
+    """The typer command of this name, from its own module."""
     import typer.main
 
     module, _, attribute = COMMANDS[name][0].partition(":")
@@ -55,10 +55,10 @@ def command(name: str) -> Any:
 
 
 def complaint(error: Exception, name: str) -> Exception:
-    """typer's own usage errors as UsageError; any other error as it is.
+    """Usage errors of typer as UsageError. Other errors stay as they are.
 
-    They are known by their method: whether click's classes or typer's own, depends on the version
-    of typer.
+    They are recognised by their method, because the version of typer decides whether their classes
+    come from click or from typer.
     """
     if not hasattr(error, "format_message"):
         return error
@@ -70,7 +70,7 @@ def complaint(error: Exception, name: str) -> Exception:
     )
     if not message[:2].isupper():
         message = message[:1].lower() + message[1:]
-    return UsageError(f"{path}: {message}", f"`{path} --help` has examples")
+    return UsageError(f"{path}: {message}", f"`{path} --help` shows examples")
 
 
 def _no_option(error: Any, path: str, name: str) -> UsageError:
@@ -88,7 +88,7 @@ def _no_command(word: str) -> UsageError:
     return UsageError(f"gpq has no {kind} {word}", meant(word))
 
 
-SYNONYMS = {  # what people say elsewhere, and gpq's word for it
+SYNONYMS = {  # words from other tools, by gpq's name for the command
     "cancel": "kill stop delete del rm remove abort scancel qdel",
     "status": "ls ps list queue jobs squeue qstat",
     "submit": "run add start sbatch qsub exec",
@@ -103,7 +103,7 @@ SYNONYMS = {  # what people say elsewhere, and gpq's word for it
     "hold": "pause suspend",
     "requeue": "restart retry rerun",
 }
-EQUIVALENTS = {  # options that people expect, and what does it here
+EQUIVALENTS = {  # options that users expect, and what does the same in gpq
     ("status", "--watch"): "gpq top",
     ("status", "-w"): "gpq top",
     ("status", "-f"): "gpq top",
@@ -115,14 +115,14 @@ EQUIVALENTS = {  # options that people expect, and what does it here
 
 
 def meant(word: str) -> str:
-    """A hint for who typed `word` for a command."""
+    """A hint for a user who typed `word` as a command."""
     for name, synonyms in SYNONYMS.items():
         if word in synonyms.split():
             return f"`gpq {name}` does that"
     return near(word, COMMANDS)
 
 
-VALIDATOR = (  # what the validator says a value should be, and how gpq says it
+VALIDATOR = (  # what the validator expects, and how gpq says it
     (r"a valid integer\b.*", "a whole number"),
     (r"a valid number\b.*", "a number"),
     (r"greater than or equal to (\S+)", r"\1 or more"),
@@ -131,8 +131,7 @@ VALIDATOR = (  # what the validator says a value should be, and how gpq says it
 
 
 def _own_words(sentence: str) -> str:
-    """A validator's sentence about a value as a person would say it; any other sentence as it
-    is."""
+    """A sentence of the validator in plain words. Other sentences stay as they are."""
     import re
 
     match = re.fullmatch(
@@ -147,7 +146,7 @@ def _own_words(sentence: str) -> str:
 
 
 def near(word: str, names: object) -> str:
-    """A hint with the names that look like `word`."""
+    """A hint with the names that are similar to `word`."""
     import difflib
 
     words = list(names)  # type: ignore[call-overload]
@@ -161,7 +160,7 @@ DAILY_COMMANDS = ("submit", "status", "why", "logs", "cancel", "top")
 
 
 def summary() -> str:
-    """What `gpq` alone prints: what one needs every day."""
+    """What `gpq` without a command prints: the commands for every day."""
     commands = "\n".join(f"  gpq {name:8}{COMMANDS[name][1]}" for name in DAILY_COMMANDS)
     return f"""usage: gpq COMMAND [options]
 
@@ -170,7 +169,7 @@ def summary() -> str:
 Example:
   gpq submit train.py --epochs 10
 
-`gpq --help` lists all commands, `gpq COMMAND --help` explains one.
+`gpq --help` lists all commands. `gpq COMMAND --help` explains one.
 """
 
 
@@ -180,7 +179,7 @@ def overview() -> str:
     commands = "\n".join(f"  {name:{width}}  {line}" for name, (_, line) in COMMANDS.items())
     return f"""usage: gpq COMMAND [options]
 
-A job manager for shared GPU servers: submit what you have, gpq finds who gets which GPUs.
+A job manager for shared GPU servers. Submit your jobs, and gpq decides which GPUs they get.
 
 {commands}
 
@@ -188,5 +187,5 @@ Example:
   gpq submit train.py --epochs 10
   gpq status
 
-`gpq COMMAND --help` explains one command. `gpq --version` tells the version.
+`gpq COMMAND --help` explains one command. `gpq --version` prints the version.
 """

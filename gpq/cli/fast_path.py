@@ -1,5 +1,6 @@
-"""What every command passes through: status, submit and completion scripts without typer, errors as
-a line and a hint, Ctrl-C, and an output that takes no more (a closed pipe, a full disk)."""
+"""The path of every command. Answers status, submit and completion scripts without typer. Prints
+errors as a line and a hint, and handles Ctrl-C and an output that fails (a closed pipe, a full
+disk)."""
 
 import io
 import os
@@ -20,7 +21,7 @@ VALUES = {
     "-s": "states",
     "--recent": "recent",
 }
-# what follows one is its own
+# words after such a file belong to it
 SCRIPTS = (".py", ".sh", ".bash", ".zsh", ".sbatch", ".slurm", ".job")
 
 
@@ -43,7 +44,7 @@ def run(argv: list[str]) -> int:
             code = 130
         sys.stdout.flush()
     except BrokenPipeError:
-        drop_output()  # whoever read has enough
+        drop_output()  # the reader has enough
     except OSError as error:
         if not _output_fails(error):
             raise
@@ -54,7 +55,7 @@ def run(argv: list[str]) -> int:
 
 
 class _Output(io.FileIO):
-    """Standard output; remembers that it took something not."""
+    """Standard output that remembers a failed write."""
 
     failed = False
 
@@ -67,7 +68,7 @@ class _Output(io.FileIO):
 
 
 def _watch_output() -> None:
-    """Make stdout one that remembers, with the settings that it has."""
+    """Replace stdout by one that remembers failed writes, with the same settings."""
     stdout = sys.stdout
     if (
         stdout is not sys.__stdout__
@@ -86,7 +87,7 @@ def _watch_output() -> None:
 
 
 def _output_fails(error: OSError) -> bool:
-    """Did stdout fail, and nothing else?"""
+    """Was it stdout that failed?"""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", getattr(sys.stdout, "buffer", None))
     if isinstance(raw, _Output) and raw.failed:
         return True
@@ -98,7 +99,7 @@ def _output_fails(error: OSError) -> bool:
 
 
 def drop_output() -> None:
-    """Python must not try again when it closes stdout."""
+    """Keep Python from trying again when it closes stdout."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -115,7 +116,7 @@ def _answer(argv: list[str]) -> int:
             from gpq.cli.jobs.status_fast import show
 
             return show(**options)
-    elif argv[:1] == ["completion"] and len(argv) == 2:  # each start of a shell may ask
+    elif argv[:1] == ["completion"] and len(argv) == 2:  # runs at every start of a shell
         from gpq.cli.completion.shell_scripts import SCRIPTS
 
         if argv[1] in SCRIPTS:
@@ -127,7 +128,7 @@ def _answer(argv: list[str]) -> int:
 
 
 def parse(argv: list[str]) -> "dict[str, Any] | None":
-    """The options of `gpq status` when they are plain, None when typer has to look at them (help,
+    """The options of `gpq status` if they are plain. None if typer must read them (help,
     mistakes)."""
     options: dict[str, Any] = {}
     jobs: list[str] = []
@@ -155,7 +156,8 @@ def parse(argv: list[str]) -> "dict[str, Any] | None":
 
 
 def report(error: GpqError, *, as_json: bool) -> int:
-    """One line and a hint on stderr, or both as JSON on stdout; its exit status."""
+    """Print an error: one line and a hint on stderr, or both as JSON on stdout. Returns its exit
+    status."""
     from gpq.views.plain import safe
 
     if as_json:
@@ -173,7 +175,7 @@ def report(error: GpqError, *, as_json: bool) -> int:
 
 
 def wants_json(argv: list[str]) -> bool:
-    """Is --json among gpq's own options? Not what belongs to a submitted command or script."""
+    """Is --json one of gpq's own options? Options of a submitted command or script do not count."""
     for word in argv:
         if word == "--" or (argv[0] in ("submit", "check") and word.endswith(SCRIPTS)):
             return False

@@ -1,4 +1,6 @@
-"""The other end of the daemon's socket: connect, start it if need be, follow logs. Prints nothing.
+"""The client's end of the daemon's socket: connects, starts the daemon and follows logs.
+
+Prints nothing.
 
 `quick.py` serves `gpq status`, which must stay light.
 

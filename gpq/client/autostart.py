@@ -1,5 +1,5 @@
-"""Start the daemon when none runs: one of many racing commands does it, and its error reaches the
-terminal."""
+"""Start the daemon if none runs. One of many racing commands starts it, and the daemon's error
+reaches the terminal."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from gpq.connectors import environment
 from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, Refused
 
 START_SECONDS = 60.0
-QUIET_SECONDS = 2.0  # from which on a start is told of, where somebody watches
+QUIET_SECONDS = 2.0  # a start that takes longer is announced on a terminal
 
 
 def ensure_daemon(*options: str, quiet: bool = False) -> bool:
-    """Return once a daemon serves; True when this call started it, with `options`. `quiet`: write
-    nothing to the terminal, which shows a picture. Raises the daemon's own error, e.g. Refused."""
+    """Return once a daemon serves: True if this call started it, with `options`. `quiet` writes
+    nothing, because the terminal shows a picture. Raises the daemon's own error, such as
+    Refused."""
     with _starting():
         if serves():
             return False
@@ -34,7 +35,7 @@ def ensure_daemon(*options: str, quiet: bool = False) -> bool:
 
 
 def serves() -> bool:
-    """Does somebody listen on the socket?"""
+    """Does a daemon listen on the socket?"""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(5.0)
         try:
@@ -46,8 +47,8 @@ def serves() -> bool:
 
 @contextlib.contextmanager
 def _starting() -> Iterator[None]:
-    """One starter at a time. The lock is not the daemon's own, which is held for the daemon's
-    life."""
+    """One starter at a time. The daemon's own lock will not do, because the daemon holds it as long
+    as it lives."""
     home = paths.home()
     try:
         os.makedirs(home, mode=0o700, exist_ok=True)
@@ -57,7 +58,7 @@ def _starting() -> Iterator[None]:
     except OSError as error:
         raise Refused(
             f"cannot write in the state directory {home}: {error.strerror}",
-            "make it writable, or set GPQ_HOME to a folder that is",
+            "make it writable, or set GPQ_HOME to another directory",
         ) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -71,12 +72,12 @@ def _not_through_links(path: str, flags: int) -> int:
 
 
 def _start(options: Sequence[str], quiet: bool) -> None:
-    """Run the daemon in its own session; it says on a pipe that it serves, or why it cannot."""
+    """Run the daemon in its own session. It reports on a pipe that it serves, or why it cannot."""
     if os.environ.get("GPQ_MARK"):
-        # It would belong to the job's process tree, and be ended with it.
+        # The daemon would belong to the job's process tree and end with it.
         raise Refused(
-            "no daemon runs, and a job cannot start one",
-            "run `gpq daemon start` in a shell of yours",
+            "the daemon is not running, and a job cannot start it",
+            "run `gpq daemon start` in your shell",
         )
     read_end, write_end = os.pipe()
     try:
@@ -101,17 +102,15 @@ def _start(options: Sequence[str], quiet: bool) -> None:
             )
     except OSError as error:
         os.close(read_end)
-        raise DaemonUnreachable(
-            f"the daemon could not be started: {error}", "see `gpq doctor`"
-        ) from None
+        raise DaemonUnreachable(f"cannot start the daemon: {error}", "see `gpq doctor`") from None
     finally:
         os.close(write_end)
-    remark = threading.Timer(QUIET_SECONDS, _tell)
+    remark = threading.Timer(QUIET_SECONDS, _announce)
     remark.daemon = True
     if not quiet:
         remark.start()
     try:
-        child.wait()  # it forked; what serves is its child, and nobody's here
+        child.wait()  # it forks and exits. The daemon is its child, not ours
         answer = _read_all(read_end, START_SECONDS)
     finally:
         remark.cancel()
@@ -119,10 +118,10 @@ def _start(options: Sequence[str], quiet: bool) -> None:
     _judge(answer)
 
 
-def _tell() -> None:
-    """Whoever watches a terminal wants to know what takes so long."""
+def _announce() -> None:
+    """Say on a terminal what takes so long."""
     if sys.stderr is not None and sys.stderr.isatty():
-        sys.stderr.write("note: the daemon starts, which takes a moment\n")
+        sys.stderr.write("note: starting the daemon, which takes a moment\n")
         sys.stderr.flush()
 
 
@@ -132,7 +131,7 @@ def _read_all(descriptor: int, seconds: float) -> bytes:
         readable, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0.0))
         if not readable:
             raise DaemonUnreachable(
-                f"the daemon does not serve after {seconds:.0f} s", "see `gpq daemon logs`"
+                f"the daemon is not ready after {seconds:.0f} s", "see `gpq daemon logs`"
             )
         piece = os.read(descriptor, 65536)
         if not piece:
@@ -141,11 +140,13 @@ def _read_all(descriptor: int, seconds: float) -> bytes:
 
 
 def _judge(answer: bytes) -> None:
-    """Raise what the daemon said, unless it said that it serves."""
+    """Raise the daemon's error, unless it reported that it serves."""
     try:
         verdict = json.loads(answer)
     except ValueError:
-        raise DaemonUnreachable("the daemon ended as it started", "see `gpq daemon logs`") from None
+        raise DaemonUnreachable(
+            "the daemon ended during its start", "see `gpq daemon logs`"
+        ) from None
     if not verdict.get("ok"):
         raise BY_CODE.get(verdict.get("code", 1), GpqError)(
             verdict.get("error", ""), verdict.get("hint", "")

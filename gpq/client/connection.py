@@ -1,5 +1,5 @@
-"""The command's end of the socket: one request, one answer. Raises what the daemon says as the
-error it was there."""
+"""The command's end of the socket: one request, one answer. Raises the daemon's error as the class
+that it had there."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 RETRY_SECONDS = 5.0
 SLICE_SECONDS = 0.25
-ANSWER_SECONDS = 60.0  # beyond what the request itself waits for
-TRIES = 5  # of one request, while daemon after daemon goes away over it
-PAUSE_SECONDS = 0.5  # between two of them
+ANSWER_SECONDS = 60.0  # on top of the seconds that the request itself waits
+TRIES = 5  # per request, if one daemon after another goes away during it
+PAUSE_SECONDS = 0.5  # between two tries
 
 
 class HungUp(DaemonUnreachable):
-    """The daemon went away over a request; the next one may answer it."""
+    """The daemon went away during a request. The next daemon may answer it."""
 
 
 class Connection:
-    """An open connection; `call` may be used many times, one after the other."""
+    """An open connection. You may use `call` many times, one after the other."""
 
     def __init__(self, path: str | None = None) -> None:
-        """Raises OSError when nobody listens."""
+        """Raises OSError if no daemon listens."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.settimeout(ANSWER_SECONDS)
@@ -44,18 +44,15 @@ class Connection:
         self._rest = b""
 
     def call(self, request: Request, kind: type[R]) -> R:
-        """The result. Raises the daemon's GpqError, or DaemonUnreachable when it does not
-        answer."""
+        """The result. Raises the daemon's GpqError, or DaemonUnreachable if it does not answer."""
         line = codec.encode_request(request)
         self._socket.settimeout(ANSWER_SECONDS)
         try:
-            with contextlib.suppress(BrokenPipeError):  # it may have said why before it hung up
+            with contextlib.suppress(BrokenPipeError):  # it may have given the reason before
                 self._socket.sendall(line)
             answer = self._read_line(ANSWER_SECONDS + float(getattr(request, "wait", 0.0)))
         except TimeoutError:
-            raise DaemonUnreachable(
-                "the daemon does not answer", "`gpq daemon logs` may say why"
-            ) from None
+            raise DaemonUnreachable("the daemon does not answer", "see `gpq daemon logs`") from None
         except OSError as error:
             raise HungUp(f"the daemon hung up: {error.strerror or error}", "try again") from None
         return codec.decode_answer(answer, kind)
@@ -76,15 +73,15 @@ class Connection:
             piece = self._receive(until)
             if not piece:
                 raise HungUp(
-                    "the daemon hung up before it answered", "try again; what it did is durable"
+                    "the daemon hung up before it answered", "try again: nothing it did is lost"
                 )
             pieces.append(piece)
         line, _, self._rest = b"".join(pieces).partition(b"\n")
         return line
 
     def _receive(self, until: float) -> bytes:
-        """The next piece. In slices: a Ctrl-C just before the system call is only noticed after
-        it."""
+        """The next piece. Waits in slices, because Python handles a Ctrl-C that comes just before
+        the system call only after it."""
         while True:
             self._socket.settimeout(SLICE_SECONDS)
             try:
@@ -95,7 +92,7 @@ class Connection:
 
 
 def connect(*, start: bool = True, quiet: bool = False) -> Connection:
-    """A connection to the daemon, which is started when none runs (and `start`). Raises
+    """A connection to the daemon. With `start`, starts one if none runs. Raises
     DaemonUnreachable."""
     until = time.monotonic() + RETRY_SECONDS
     late = False
@@ -105,18 +102,17 @@ def connect(*, start: bool = True, quiet: bool = False) -> Connection:
             return outcome
         if late:
             raise DaemonUnreachable(
-                f"the daemon's socket {paths.socket()} cannot be reached:"
-                f" {outcome.strerror or outcome}",
-                "`gpq daemon status` and `gpq daemon logs` may say why",
+                f"cannot reach the daemon's socket {paths.socket()}: {outcome.strerror or outcome}",
+                "see `gpq daemon status` and `gpq daemon logs`",
             )
         if start:
-            # its imports cost more than a whole request
+            # imported here, because its imports cost more than a whole request
             from gpq.client.autostart import ensure_daemon
 
             ensure_daemon(quiet=quiet)
         elif isinstance(outcome, (FileNotFoundError, ConnectionRefusedError)):
-            raise DaemonUnreachable("no daemon runs", "`gpq daemon start` starts one")
-        # one more look: a start that took longer may have come to its end
+            raise DaemonUnreachable("the daemon is not running", "start it with `gpq daemon start`")
+        # one more try, because a slow start may be complete now
         late = time.monotonic() > until
         time.sleep(0.02)
 
@@ -129,24 +125,26 @@ def _try() -> Connection | OSError:
 
 
 def call(request: Request, kind: type[R], *, start: bool = True) -> R:
-    """Ask the daemon one thing. Raises GpqError."""
+    """Send the daemon one request. Raises GpqError."""
     with contextlib.closing(connect(start=start)) as connection:
         return connection.call(request, kind)
 
 
 class Lasting:
-    """A connection that outlives daemons, for requests that may be asked twice: when one goes away,
-    the next one is started and asked the same, for what is left of the request's `wait`. `note`
-    hears of it, once for each request. `quiet`: nothing else is written, for the terminal shows a
-    picture."""
+    """A connection that survives the end of a daemon, for requests that may be sent twice.
+
+    If a daemon goes away, it starts the next one and sends the request again, with the rest of the
+    request's `wait`. It calls `note` once for each request. `quiet` writes nothing else, because
+    the terminal shows a picture.
+    """
 
     def __init__(self, note: Callable[[str], None], *, quiet: bool = False) -> None:
         self._note, self._quiet = note, quiet
         self._connection: Connection | None = None
 
     def call(self, request: Request, kind: type[R]) -> R:
-        """As `Connection.call`. Raises what keeps a daemon from starting, and HungUp after `TRIES`
-        times."""
+        """As `Connection.call`. Raises the error that keeps a daemon from starting, and HungUp
+        after `TRIES` tries."""
         wait = float(getattr(request, "wait", 0.0))
         until = time.monotonic() + wait
         tries = 0
@@ -161,7 +159,7 @@ class Lasting:
                 if tries == TRIES:
                     raise
                 if tries == 1:
-                    self._note(f"{error.message}; asking again")
+                    self._note(f"{error.message}, asking again")
             time.sleep(PAUSE_SECONDS * (tries - 1))
             if wait:
                 request = msgspec.structs.replace(request, wait=max(until - time.monotonic(), 0.0))

@@ -1,4 +1,4 @@
-"""`gpq daemon start|stop|status|logs`: what the command line does with the daemon itself."""
+"""`gpq daemon start|stop|status|logs`: starts and stops the daemon, reads its status and log."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from gpq.rpc.requests import Cancel, Info, Shutdown
 from gpq.store.lock import owner_of, start_time
 
 STOP_SECONDS = 40.0
-CHANGED = "config.toml changed since the daemon started"
-RESTART = "`gpq daemon stop`, and the next command starts it with the new file; jobs run on"
+CHANGED = "config.toml has changed since the daemon started"
+RESTART = (
+    "run `gpq daemon stop`. The next command starts it with the new file, and jobs keep running"
+)
 
 
 def start(metrics: str = "") -> bool:
-    """True when it was started now, False when one ran already. `metrics`: [ADDR:]PORT where it is
-    to serve them.
+    """True if this call started it, False if one ran already. `metrics` is [ADDR:]PORT, where the
+    daemon serves them.
 
-    Raises the daemon's own error; Refused where one runs that serves metrics elsewhere, or none.
+    Raises the daemon's own error, and Refused if one runs that serves metrics elsewhere or not at
+    all.
     """
     if not metrics:
         return ensure_daemon()
@@ -39,28 +42,28 @@ def start(metrics: str = "") -> bool:
 
 
 def _expect_metrics(url: str) -> None:
-    """Raises Refused where the daemon that runs does not serve them there."""
+    """Raises Refused if the running daemon does not serve them there."""
     current_url = status().metrics
     if current_url == url:
         return
     offer = f"metrics at {current_url}" if current_url else "no metrics"
     raise Refused(
-        f"the daemon runs already and serves {offer}",
-        "`gpq daemon stop`, then try again; jobs run on",
+        f"the daemon is already running and serves {offer}",
+        "run `gpq daemon stop` and try again. Jobs keep running",
     )
 
 
 def status() -> DaemonInfo:
-    """Raises DaemonUnreachable when none runs; starts none."""
+    """Raises DaemonUnreachable if none runs. Starts none."""
     with connect(start=False) as connection:
         return connection.call(Info(), DaemonInfo)
 
 
 def stop(*, jobs: bool = False) -> bool:
-    """End the daemon, of whatever version; jobs run on, unless `jobs`: then they are cancelled
-    first, all of them.
+    """End the daemon, whatever its version. Jobs run on, but with `jobs` all of them are cancelled
+    first.
 
-    False when none ran. Raises GpqError when it will not end.
+    False if none ran. Raises GpqError if it does not end.
     """
     owner = running()
     if owner is None:
@@ -71,7 +74,7 @@ def stop(*, jobs: bool = False) -> bool:
     try:
         with connect(start=False) as connection:
             connection.call(Shutdown(), DaemonInfo)
-    except DaemonUnreachable:  # another version, or one that hangs: the signal says the same
+    except DaemonUnreachable:  # another version, or it hangs, so a signal has to do
         with contextlib.suppress(ProcessLookupError):
             if start_time(owner[0]) == owner[1]:
                 os.kill(owner[0], signal.SIGTERM)
@@ -79,15 +82,15 @@ def stop(*, jobs: bool = False) -> bool:
     while running() == owner:
         if time.monotonic() > until:
             raise GpqError(
-                f"the daemon (pid {owner[0]}) does not end",
-                f"`kill -9 {owner[0]}` ends it for sure: nothing is lost, and jobs run on",
+                f"the daemon (pid {owner[0]}) does not stop",
+                f"run `kill -9 {owner[0]}`: nothing is lost, and jobs keep running",
             )
         time.sleep(0.02)
     return True
 
 
 def running() -> tuple[int, int] | None:
-    """(pid, start time) of the daemon of this state directory, None when there is none."""
+    """(pid, start time) of the daemon of this state directory, None if there is none."""
     try:
         with open(paths.daemon_lock(), "rb") as stream:
             owner = owner_of(stream.read(4096))
@@ -97,19 +100,18 @@ def running() -> tuple[int, int] | None:
 
 
 def logs(lines: int = 100) -> list[str]:
-    """The last lines of the daemon's log. Raises NotFound when there is none."""
+    """The last lines of the daemon's log. Raises NotFound if there is none."""
     try:
         with open(paths.daemon_log(), encoding="utf-8", errors="replace") as stream:
             return [line.rstrip("\n") for line in deque(stream, maxlen=lines)]
     except OSError as error:
         raise NotFound(
-            f"no log at {paths.daemon_log()}: {error.strerror}", "no daemon ran here yet"
+            f"no log at {paths.daemon_log()}: {error.strerror}", "the daemon has not run here yet"
         ) from None
 
 
 def follow() -> Iterator[str]:
-    """Lines of the log as they are written, for ever; a log that was rotated is followed into the
-    new file."""
+    """New lines of the log, without end. After a rotation it goes on with the new file."""
     stream = None
     try:
         while True:

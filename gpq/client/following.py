@@ -1,8 +1,8 @@
-"""What takes longer than one request and may outlive daemons: waiting for jobs, cancelling them.
+"""Waits for jobs and cancels them, which takes longer than one request and may outlive a daemon.
 `job_logs.py` reads their logs.
 
-Prints nothing: the command line passes what draws and notes as a `Watcher`, gpq's Python interface
-one that draws nothing.
+Prints nothing. The command line passes a `Watcher` that draws and prints notes, and gpq's Python
+interface passes one that only logs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from gpq.rpc import job_answers, requests
 
 ENDED = ("completed", "failed", "cancelled", "timeout")
 BEGINNING = ("pending", "starting")
-SLICE = 30.0  # seconds that one request blocks for the end of jobs
+SLICE = 30.0  # seconds that one request waits for the end of jobs
 
 
 class Watcher(Protocol):
-    """Whoever looks on while something goes on."""
+    """Shows the progress of something that takes long."""
 
     @property
     def watched(self) -> bool:
-        """Is anything drawn at all?"""
+        """Does it draw anything?"""
         ...
 
     def patience(self, longest: float) -> float:
-        """Seconds that the next look may take, at most `longest`."""
+        """Seconds that the next request may wait, at most `longest`."""
         ...
 
     def show(self, jobs: Iterable[job_answers.JobView]) -> None: ...
@@ -41,7 +41,7 @@ class Watcher(Protocol):
 
 
 def exit_status(job: job_answers.JobView) -> int:
-    """The job's own exit status; 1 for one that ended otherwise than well and left none."""
+    """The job's own exit status. 1 if it has none and did not complete."""
     if job.exit_status is not None:
         return job.exit_status
     if job.state == "completed":
@@ -64,16 +64,16 @@ def until_ended(
     longest: Callable[[], float] = lambda: SLICE,
     listener: Callable[[job_answers.JobList], None] | None = None,
 ) -> job_answers.JobList:
-    """The rows of the jobs once all have ended. Raises TimedOut after so many `seconds`, NotFound
-    for no such job.
+    """The rows of the jobs once all have ended. Raises TimedOut after `seconds`, and NotFound for
+    an unknown job.
 
-    `longest`: seconds that the next request may block; `listener` hears every answer.
+    `longest` gives the seconds that the next request may wait. `listener` gets every answer.
     """
     until = math.inf if seconds is None else time.monotonic() + seconds
     daemon = Lasting(watcher.note)
     while True:
         patience = min(watcher.patience(longest()), until - time.monotonic())
-        with daemon:  # one that waits for long leaves its place to others in between
+        with daemon:  # closed in between, so that long waits do not use up the daemon's connections
             answer = daemon.call(requests.Wait(jobs, wait=max(patience, 0.0)), job_answers.JobList)
         watcher.show(answer.jobs)
         open_jobs = [job.id for job in answer.jobs if job.state not in ENDED]
@@ -82,11 +82,11 @@ def until_ended(
         if time.monotonic() >= until:
             raise TimedOut(
                 f"{job_names(open_jobs)} did not end within {seconds:g} s",
-                "they run on: `gpq status`",
+                "they keep running: see `gpq status`",
             )
         if listener is not None:
             listener(answer)
-        # a selector such as `all` means what it meant at first
+        # a selector such as `all` keeps the meaning that it had at first
         jobs = [str(job.id) for job in answer.jobs]
 
 
@@ -96,12 +96,14 @@ def cancelled(
     seconds: float,
     check: Callable[[list[job_answers.JobView]], None] = lambda rows: None,
 ) -> job_answers.CancelResult:
-    """Cancel, and wait for the proof at most so many `seconds`. A second daemon, asked the same
-    once more, finds ended what the first one has cancelled. `check` hears which jobs are meant
-    before anything is done to them, and may raise."""
+    """Cancel, and wait at most `seconds` for the end of all processes.
+
+    `check` gets the jobs before anything happens to them, and may raise. If the daemon is replaced
+    during the wait, the next one reports as ended what the first one has cancelled.
+    """
     before = daemon.call(requests.Status(jobs), job_answers.JobList).jobs
     check(before)
-    names = [str(job.id) for job in before]  # `all` means what it meant at first
+    names = [str(job.id) for job in before]  # `all` keeps the meaning that it had at first
     answer = daemon.call(requests.Cancel(names, wait=seconds), job_answers.CancelResult)
     live_ids = {job.id for job in before if job.state not in ENDED}
     if not live_ids.intersection(answer.ended):
@@ -115,6 +117,6 @@ def cancelled(
 
 
 def _cancelled_ids(daemon: Lasting, jobs: Iterable[int]) -> list[int]:
-    """Those of the jobs that are cancelled."""
+    """The ids of those jobs that are cancelled."""
     rows = daemon.call(requests.Status([str(job) for job in jobs]), job_answers.JobList).jobs
     return [row.id for row in rows if row.state == "cancelled"]

@@ -1,4 +1,4 @@
-"""The log of a job over all of its attempts, piece by piece, for as long as it grows."""
+"""The log of a job over all its attempts, piece by piece, as long as it grows."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ def log(
     follow: bool,
     lines: int | None = None,
 ) -> Iterator[job_answers.LogChunk]:
-    """The pieces in order, empty ones left out but for the first of each attempt, and the last one
-    of an attempt whose server cannot be asked: then the next attempt follows. `lines`: from so many
-    lines before the end on; None: all. Raises GpqError for a job without a log, and where no server
-    of the last attempt answers."""
+    """The pieces in order. `lines` keeps the last N lines, None all.
+
+    Empty pieces are left out, except the first of each attempt. If the server of an attempt does
+    not answer, an empty piece says so and the next attempt follows. Raises GpqError for a job
+    without a log, and if no server of the last attempt answers.
+    """
     row = newest(daemon, job, watcher)
     if row is not None:
-        job = str(row.id)  # a selector such as `@` means what it meant at first
+        job = str(row.id)  # a selector such as `@` keeps the meaning that it had at first
         _expect_log(row, watcher, follow=follow)
     place = _LogPosition(job, node, attempt=only)
     if lines is not None:
@@ -51,12 +53,12 @@ def log(
 
 
 def _expect_log(row: job_answers.JobView, watcher: Watcher, *, follow: bool) -> None:
-    """Raises GpqError for a job that has none yet, where nobody waits for it."""
+    """Raises GpqError if the job has none yet and the caller does not follow it."""
     if row.started_at is not None or row.state not in (*WAITING, *ENDED):
         return
     if not follow or row.state in ENDED:
         raise _no_log(row)
-    watcher.note(f"{_unstarted(row)}; `gpq why {row.id}` says more")
+    watcher.note(f"{_unstarted(row)}: see `gpq why {row.id}`")
 
 
 def _reader(daemon: Lasting, job: str, node: str) -> tailing.Read:
@@ -76,28 +78,28 @@ def _reader(daemon: Lasting, job: str, node: str) -> tailing.Read:
 
 @dataclass
 class _LogPosition:
-    """Where a log is read on. `node`: a name, or the rank of one, or "" for the first."""
+    """The place where reading continues. `node` is a name, a rank, or "" for the first."""
 
     job: str
     node: str
     attempt: int
     offset: int = 0
-    name: str = ""  # of the node, once it is known
+    name: str = ""  # of the node, once known
 
     def __post_init__(self) -> None:
         self._forget_name()
 
     def go_on(self, piece: job_answers.LogChunk) -> None:
-        """Behind that piece."""
+        """Move behind this piece."""
         self.attempt, self.offset = piece.attempt, piece.offset
 
     def begin(self, attempt: int) -> None:
-        """With the first byte of another attempt, which may have run elsewhere."""
+        """Move to the first byte of another attempt, which may have run elsewhere."""
         self.attempt, self.offset = attempt, 0
         self._forget_name()
 
     def find_node(self, piece: job_answers.LogChunk) -> bool:
-        """Is that piece of the right node? Raises NotFound for a rank that there is not."""
+        """Is this piece of the right node? Raises NotFound for an unknown rank."""
         if self.name or not self.node.isdigit():
             return True
         self.name = _ranked(piece, int(self.node))
@@ -108,7 +110,7 @@ class _LogPosition:
 
 
 class _LogFollower:
-    """Reads a log piece by piece. `every`: of all attempts from that of `place` on."""
+    """Reads a log piece by piece. With `every`, reads all attempts from the one in `place`."""
 
     def __init__(
         self, daemon: Lasting, watcher: Watcher, place: _LogPosition, *, follow: bool, every: bool
@@ -122,7 +124,7 @@ class _LogFollower:
         self._is_over = False
 
     def pieces(self) -> Iterator[job_answers.LogChunk]:
-        current_attempt = 0  # the attempt whose first piece was handed on
+        current_attempt = 0  # the last attempt that yielded a piece
         while not self._is_over:
             piece = self._read()
             if not self._place.find_node(piece):
@@ -147,15 +149,15 @@ class _LogFollower:
         return piece
 
     def _note_silence(self, piece: job_answers.LogChunk, next_attempt: int) -> None:
-        """Raises GpqError where nothing more is waited for."""
+        """Raises GpqError if there is nothing more to wait for."""
         is_known = bool(self._silence)
         self._silence = piece.silent
         if not piece.silent or next_attempt:
             return
         if self._is_last(piece):
-            raise GpqError(piece.silent, "`gpq nodes` tells since when and why")
+            raise GpqError(piece.silent, "`gpq nodes` shows since when and why")
         if not is_known and not piece.ended:
-            self._watcher.note(f"{piece.silent}; waiting for it")
+            self._watcher.note(f"{piece.silent}, waiting for it")
 
     def _go_on(self, piece: job_answers.LogChunk, next_attempt: int) -> None:
         if piece.data:
@@ -167,24 +169,24 @@ class _LogFollower:
         else:
             self._place.go_on(piece)
             if piece.ended:
-                time.sleep(PAUSE)  # until the next attempt: the daemon does not wait for it
+                time.sleep(PAUSE)  # the daemon does not wait for the next attempt
 
     def _is_last(self, piece: job_answers.LogChunk) -> bool:
-        """Is no more waited for, of this attempt or of later ones?"""
+        """Is this the last piece to wait for, of this attempt and of later ones?"""
         if not self._follow:
             return True
         return piece.ended and (not self._every or piece.state in ENDED)
 
 
 def _next_attempt(piece: job_answers.LogChunk) -> int:
-    """The next one of the job, 0 where there is none yet."""
+    """The next attempt of the job, 0 if there is none yet."""
     return next((attempt for attempt in piece.attempts if attempt > piece.attempt), 0)
 
 
 def _show_transfer(
     daemon: Lasting, watcher: Watcher, job: str, piece: job_answers.LogChunk
 ) -> None:
-    """Of the files of a job that starts and has said nothing yet."""
+    """Show how the files of a starting job arrive, until it prints something."""
     rows: Sequence[job_answers.JobView] = ()
     if piece.state in BEGINNING and not piece.data:
         rows = daemon.call(requests.Status([job]), job_answers.JobList).jobs
@@ -192,16 +194,17 @@ def _show_transfer(
 
 
 def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> job_answers.JobView | None:
-    """The row of the newest job that is meant; the watcher hears where it is one of several."""
+    """The row of the newest job that the selector names. If it names several, the watcher gets a
+    note."""
     rows = daemon.call(requests.Status([job]), job_answers.JobList).jobs
     if len(rows) > 1 and job[0].isdigit():
         array = job.partition("_")[0]
         raise UsageError(
-            f"`{job}` is an array of {len(rows)} jobs", f"name one: {array}_0, or its id"
+            f"`{job}` is an array of {len(rows)} jobs", f"name one job: {array}_0, or its id"
         )
     row = max(rows, key=lambda row: row.id, default=None)
     if row is not None and len(rows) > 1 and watcher is not None:
-        watcher.note(f"`{job}` stands for {len(rows)} jobs; this is the newest, job {row.id}")
+        watcher.note(f"{len(rows)} jobs match `{job}`: this is the newest, job {row.id}")
     return row
 
 
@@ -210,17 +213,17 @@ def _unstarted(row: job_answers.JobView) -> str:
     why = ", ".join(filter(None, [row.state, row.reason]))
     if row.reason.startswith(row.state):
         why = row.reason
-    return f"job {row.id} {never}: it is {why}"
+    return f"job {row.id} {never} ({why})"
 
 
 def _no_log(row: job_answers.JobView) -> GpqError:
-    return GpqError(f"{_unstarted(row)}; there is no log", f"`gpq why {row.id}` says more")
+    return GpqError(f"there is no log: {_unstarted(row)}", f"see `gpq why {row.id}`")
 
 
 def _ranked(piece: job_answers.LogChunk, rank: int) -> str:
     if rank >= len(piece.nodes):
         raise NotFound(
-            f"attempt {piece.attempt} has no node of rank {rank}",
-            f"it ran on {', '.join(piece.nodes) or 'none yet'}: ranks begin at 0",
+            f"attempt {piece.attempt} has no server number {rank}",
+            f"it ran on {', '.join(piece.nodes) or 'no server yet'}, and numbers start at 0",
         )
     return piece.nodes[rank]

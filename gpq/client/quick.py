@@ -1,9 +1,9 @@
-"""The light end of the socket: one request and its answer as plain dictionaries, without msgspec,
-for the door.
+"""The light client for fast commands: one request and its answer as plain dictionaries, without
+msgspec.
 
-Starts no daemon: `gpq.client.autostart` does. The modules `json` and `socket` cost together as much
-as Python's own start, because of `re` and `selectors`; the accelerators beneath them do the same
-work.
+Starts no daemon, which `gpq.client.autostart` does. The modules `json` and `socket` together cost
+as much as Python's own start, because they import `re` and `selectors`. The C modules beneath them
+do the same work.
 """
 
 from _json import encode_basestring_ascii, make_scanner
@@ -17,12 +17,12 @@ TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
     from typing import Any
 
-VERSION = 1  # of gpq.rpc.protocol; a test holds the two together
-RESTART = "`gpq daemon stop`, then `gpq daemon start`: jobs run on meanwhile"
+VERSION = 1  # as in gpq.rpc.protocol, which a test compares
+RESTART = "run `gpq daemon stop`, then `gpq daemon start`. Jobs keep running"
 
 
 class _Plain:
-    """How the scanner is to read JSON: as `json.loads` does."""
+    """Makes the scanner read JSON as `json.loads` does."""
 
     strict = True
     object_hook = object_pairs_hook = array_hook = None
@@ -44,8 +44,7 @@ def decode(line: bytes) -> "Any":
 
 
 def encode(value: object) -> str:
-    """JSON of texts, whole numbers, truth values, lists of such, and dictionaries: all that
-    requests are made of."""
+    """JSON of strings, integers, bools, lists and dictionaries, which is all that requests need."""
     if isinstance(value, str):
         return encode_basestring_ascii(value)
     if isinstance(value, bool):
@@ -60,18 +59,18 @@ def encode(value: object) -> str:
 
 
 def ask(op: str, fields: dict[str, object], timeout: float = 30.0) -> "dict[str, Any]":
-    """The `result` of one request, waiting at most so many seconds. Raises DaemonUnreachable, or
-    what was refused."""
+    """The `result` of one request. Waits at most `timeout` seconds. Raises DaemonUnreachable or the
+    daemon's error."""
     return result(ask_raw(op, fields, timeout))
 
 
 def ask_raw(op: str, fields: dict[str, object], timeout: float = 30.0) -> bytes:
-    """As `ask`, the whole answer, unread."""
+    """As `ask`, but returns the whole answer undecoded."""
     return exchange(encode({"v": VERSION, "op": op, **fields}).encode() + b"\n", timeout)
 
 
 def exchange(line: bytes, timeout: float) -> bytes:
-    """One line there, one line back. Raises DaemonUnreachable; NobodyListens when there is no
+    """Send one line and read one line. Raises DaemonUnreachable, or NobodyListens if there is no
     daemon at all."""
     path = paths.socket()
     chunks = []
@@ -82,7 +81,7 @@ def exchange(line: bytes, timeout: float) -> bytes:
             stream.connect(path)
         except OSError as error:
             raise NobodyListens(
-                f"no daemon answers at {path}: {error.strerror or error}", "`gpq daemon start`"
+                f"no daemon answers at {path}: {error.strerror or error}", "run `gpq daemon start`"
             ) from None
         try:
             stream.sendall(line)
@@ -93,30 +92,30 @@ def exchange(line: bytes, timeout: float) -> bytes:
                     break
         except TimeoutError:
             raise DaemonUnreachable(
-                f"the daemon did not answer within {timeout:g} s", "`gpq daemon logs`"
+                f"the daemon did not answer within {timeout:g} s", "see `gpq daemon logs`"
             ) from None
         except OSError as error:
             raise DaemonUnreachable(
-                f"the daemon hung up: {error.strerror or error}", "`gpq daemon logs`"
+                f"the daemon hung up: {error.strerror or error}", "see `gpq daemon logs`"
             ) from None
     finally:
         stream.close()
     answer = b"".join(chunks)
     if not answer.endswith(b"\n"):
         raise DaemonUnreachable(
-            "the daemon hung up in the middle of its answer", "`gpq daemon logs`"
+            "the daemon hung up in the middle of its answer", "see `gpq daemon logs`"
         )
     return answer
 
 
 def result(line: bytes) -> "dict[str, Any]":
-    """The result in an answer. Raises what the daemon refused, and DaemonUnreachable for another
-    version's answer."""
+    """The result in an answer. Raises the daemon's error, and DaemonUnreachable for the answer of
+    another version."""
     try:
         answer = decode(line)
     except ValueError:
         raise DaemonUnreachable(
-            f"what listens at {paths.socket()} is no gpq daemon", RESTART
+            f"the program at {paths.socket()} is not a gpq daemon", RESTART
         ) from None
     if not isinstance(answer, dict):
         raise _other_version({})
@@ -134,11 +133,11 @@ def result(line: bytes) -> "dict[str, Any]":
 def _other_version(answer: "dict[str, Any]") -> DaemonUnreachable:
     program, version = answer.get("program", "unknown"), answer.get("v", "?")
     return DaemonUnreachable(
-        f"the daemon is of another version ({program}, protocol {version}); this gpq speaks"
+        f"the daemon has another version ({program}, protocol {version}), and this gpq uses"
         f" protocol {VERSION}",
         RESTART,
     )
 
 
 class NobodyListens(DaemonUnreachable):
-    """There is no daemon, so that one may be started."""
+    """There is no daemon, so the caller may start one."""

@@ -1,5 +1,5 @@
-"""Where the last lines of a job's log begin, over all of its attempts. Reads no more of it than it
-has to."""
+"""Finds where the last lines of a job's log begin, over all its attempts. Reads no more of the log
+than it has to."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Callable
 
 from gpq.rpc.job_answers import LogChunk
 
-# (attempt, offset, bytes before the end instead of it): what is there now
+# Reads the log at (attempt, offset), or so many bytes before its end
 Read = Callable[[int, int, int], LogChunk]
-# bytes before an attempt's end that are looked at first; then so many times as many
+# bytes before an attempt's end to look at first, and the factor for each further look
 FIRST_WINDOW, GROWTH = 64 << 10, 8
 
 
 def begin(read: Read, only: int, lines: int) -> tuple[int, int]:
-    """(attempt, offset) of the first of the last `lines` lines: of the attempt `only`, or with 0 of
-    all of them joined.
+    """(attempt, offset) where the last `lines` lines begin: in the attempt `only`, or with 0 in all
+    attempts joined.
 
-    What has no end yet is a line, too. An attempt whose log is not to be had now is where they
-    begin at the latest: reading it says why.
+    An unfinished line counts. If the log of an attempt is unavailable, the lines begin there,
+    because reading it says why.
     """
     attempts = [only] if only else read(0, 0, 1).attempts
     start = (only, 0)
@@ -35,8 +35,8 @@ def begin(read: Read, only: int, lines: int) -> tuple[int, int]:
 
 
 def _within(read: Read, attempt: int, lines: int) -> tuple[int, int]:
-    """(offset where they begin in this attempt, how many there are too few; 0 too where its log is
-    not to be had)."""
+    """(offset where they begin in this attempt, how many lines are missing). If its log is
+    unavailable, none is missing."""
     window = FIRST_WINDOW
     while True:
         piece = read(attempt, 0, window)
@@ -52,7 +52,7 @@ def _within(read: Read, attempt: int, lines: int) -> tuple[int, int]:
 
 
 def _line_starts(read: Read, piece: LogChunk, most: int) -> tuple[deque[int], int, int]:
-    """(where the last `most` lines begin, how many lines there are, where the log ends): from
+    """(where the last `most` lines begin, how many lines there are, where the log ends), from
     `piece` to the end of its attempt."""
     starts: deque[int] = deque(maxlen=most)
     count, opened = 0, False

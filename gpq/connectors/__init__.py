@@ -1,7 +1,7 @@
-"""A pipe of bytes to a node, by ssh or on this machine. Knows nothing of messages.
+"""A pipe of bytes to a server, by ssh or on this machine. Knows nothing of messages.
 
-A connector starts the agent on a server and brings the agent's code along. What ssh says when it
-fails becomes one line with a hint in `ssh_errors.py`.
+A connector brings the agent's code to a server and starts the agent. If ssh fails, `ssh_errors.py`
+turns its complaint into one line with a hint.
 
 Open `base.py` first, then `ssh.py`.
 """

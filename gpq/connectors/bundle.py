@@ -1,8 +1,8 @@
-"""The agent as it is shipped: the sources of gpq_agent as one text, and the digest that names it.
+"""The agent as gpq ships it: the sources of gpq_agent as one text, and the digest that names it.
 Knows no server.
 
-NVIDIA's binding to NVML (nvidia-ml-py, BSD licence) travels with it: one file, and most servers do
-not have it.
+NVIDIA's binding to NVML (nvidia-ml-py, BSD licence) travels with it. It is one file, and most
+servers do not have it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from pathlib import Path
 import gpq_agent
 
 BOOTSTRAP = "gpq_agent/node/bootstrap.py"
-BINDING = "gpq_agent/node/pynvml.py"  # as gpq_agent.node.devices.nvml looks for it
+# the name under which gpq_agent.node.devices.nvml looks for it
+BINDING = "gpq_agent/node/pynvml.py"
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """`digest` is of the text before it was packed, so that another zlib gives the same one."""
+    """`digest` is of the text before it was packed, so that another zlib gives the same digest."""
 
     digest: str
     archive: bytes
@@ -32,7 +33,7 @@ class Bundle:
 
 @functools.cache
 def bundle() -> Bundle:
-    """Of the agent and the binding that are installed with this gpq; the same on every Python."""
+    """The agent and the binding that are installed with this gpq. The same on every Python."""
     package = Path(gpq_agent.__file__).resolve().parent
     files = {
         str(path.relative_to(package.parent)): path.read_text(encoding="utf-8")

@@ -1,8 +1,8 @@
-"""What gpq's own processes get of the shell that happened to start the daemon: what they need, and
-nothing for jobs.
+"""What gpq's own processes inherit from the shell that happened to start the daemon: what they
+need, and nothing for jobs.
 
-Isolated as `python -I` is, but that they find gpq where the command found it: in a venv, a
-checkout, a user's own packages.
+They are isolated as with `python -I`, except that they find gpq where the command found it: in a
+venv, a checkout, or a user's own packages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpq.outward import CERTIFICATES, PROXIES
 
 OF_AGENTS = frozenset({
     *("HOME", "USER", "LOGNAME", "SHELL", "PATH"),
-    "LD_LIBRARY_PATH",  # an interpreter of a module may not start without it
+    "LD_LIBRARY_PATH",  # an interpreter of an environment module may need it to start
 })  # fmt: skip
 PLACES = ("GPQ_HOME", "GPQ_CONFIG", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME")
 OF_SSH = ("SSH_AUTH_SOCK", "KRB5CCNAME", "KRB5_CONFIG")
@@ -36,8 +36,8 @@ OF_TESTS = "GPQ_TEST_"
 
 
 def of_daemon() -> dict[str, str]:
-    """Of this process's, for a daemon in `interpreter`. What is relative to the working directory
-    becomes absolute: it works in /."""
+    """The environment of this process, for a daemon in `interpreter`. Relative paths become
+    absolute, because the daemon works in /."""
     variables = {
         name: value
         for name, value in os.environ.items()
@@ -48,7 +48,7 @@ def of_daemon() -> dict[str, str]:
 
 
 def of_agent(environ: Mapping[str, str]) -> dict[str, str]:
-    """Of one on this machine, in any interpreter."""
+    """The environment of an agent on this machine, in any interpreter."""
     home = str(Path(gpq_agent.__file__).resolve().parents[1])
     return {
         **{name: value for name, value in environ.items() if name in OF_AGENTS},
@@ -57,14 +57,14 @@ def of_agent(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def interpreter() -> list[str]:
-    """What a process of gpq's own is started with: user's packages are looked at where they were
-    for this one."""
+    """The environment of gpq's own processes. They look for the user's packages where this process
+    found them."""
     return [sys.executable, *(["-s"] if sys.flags.no_user_site else [])]
 
 
 def python_path() -> dict[str, str]:
-    """PYTHONPATH for `interpreter`: where it would not find this gpq by itself, the folders that
-    hold it."""
+    """PYTHONPATH for `interpreter`: the folders that hold this gpq, if it would not find them on
+    its own."""
     extra = {
         os.path.realpath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
     }

@@ -1,4 +1,5 @@
-"""`[nodes.NAME]` -> the way to that node and the arguments of its agent. Starts nothing."""
+"""`[nodes.NAME]` -> the connection to that server and the arguments of its agent. Starts
+nothing."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from gpq.connectors.ssh_agents import SshAgents
 
 
 def ssh(config: NodeConfig, errors: Path, agents: SshAgents | None = None) -> SshConnector:
-    """`errors`: file for what ssh and the agent complain of; `agents`: ssh-agents that it may ask,
-    None: that of our shell. Raises UsageError for a host that is none."""
+    """`errors` is a file for the complaints of ssh and the agent. `agents` are ssh-agents that it
+    may ask. None means that of our shell. Raises UsageError for an invalid host."""
     target = Target(
         config.host,
         config.port,
@@ -26,9 +27,9 @@ def ssh(config: NodeConfig, errors: Path, agents: SshAgents | None = None) -> Ss
 
 
 def ssh_arguments(node: str, config: NodeConfig, home: str) -> list[str]:
-    """The spool's folder has the name of the node, since several servers may share one home
-    directory; those that do share the folder of the checkpoints, so that a job finds its own
-    wherever it goes on."""
+    """The spool's folder has the name of the server, because several servers may share one home
+    directory. Such servers share the checkpoint folder, so a job finds its own checkpoint wherever
+    it resumes."""
     folder = f"~/.gpq/nodes/{daemon_id(home)}"
     spool = config.spool or f"{folder}/{node}"
     checkpoints = _checkpoints(config, home) or f"{folder}/checkpoints"
@@ -36,14 +37,14 @@ def ssh_arguments(node: str, config: NodeConfig, home: str) -> list[str]:
 
 
 def local_arguments(config: NodeConfig, home: str, spool: str) -> list[str]:
-    """Checkpoints lie in one folder, for a job that moves from node to node, unless the node has
-    one of its own."""
+    """Checkpoints of a job that moves between servers are in one folder, unless the server has its
+    own."""
     checkpoints = _checkpoints(config, home) or os.path.join(home, "checkpoints")
     return ["--spool", spool, "--checkpoints", checkpoints, *_common(config)]
 
 
 def _checkpoints(config: NodeConfig, home: str) -> str:
-    """The folder of the node's own, "" for none."""
+    """The server's own folder, or ""."""
     if not config.checkpoints:
         return ""
     return f"{config.checkpoints}/{daemon_id(home)}"
@@ -60,7 +61,7 @@ def _common(config: NodeConfig) -> list[str]:
 
 
 def daemon_id(home: str) -> str:
-    """One daemon's folders on servers are not another's: by machine, user and state directory."""
+    """Each daemon has its own folders on servers, by machine, user and state directory."""
     try:
         machine = Path("/etc/machine-id").read_text(encoding="ascii").strip()
     except OSError:

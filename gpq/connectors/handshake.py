@@ -1,8 +1,8 @@
 """The first words over a fresh pipe to a server: past the noise of login scripts, to the program
-that was asked for.
+that gpq wants.
 
-Reads not one byte beyond its last answer: what follows belongs to that program. Never blocks for
-long.
+It reads no byte beyond its last answer, because what follows belongs to that program. It never
+blocks for long.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LOOK = 0.25  # seconds between two calls of `waiting`
 
 
 class Handshake:
-    """Raises EOFError when the pipe ends, GpqError when what comes is of no use, and whatever
-    `waiting` raises."""
+    """Raises EOFError if the pipe ends, GpqError if the data is invalid, and whatever `waiting`
+    raises."""
 
     def __init__(self, source: int, sink: int, host: str, waiting: Callable[[], None]) -> None:
         self._source = source
@@ -31,12 +31,12 @@ class Handshake:
         self._host = host
         self._waiting = waiting
         self._began = time.monotonic()
-        self.noise = b""  # before the server's shell was there
-        self.seconds = 0.0  # until the server's shell was there
+        self.noise = b""  # output before the server's shell was ready
+        self.seconds = 0.0  # until the server's shell was ready
         os.set_blocking(sink, False)
 
     def expect_shell(self, ready: str) -> None:
-        """Skip what login scripts print. The shell waits for us then: nothing can follow its
+        """Skip what login scripts print. The shell then waits for us, so nothing can follow its
         word."""
         heard = b""
         word = ready.encode("ascii") + b"\n"
@@ -44,7 +44,7 @@ class Handshake:
             if len(heard) > NOISE:
                 raise GpqError(
                     f"{self._host}: the login scripts print more than {NOISE >> 10} KiB",
-                    "let .bashrc (.cshrc, config.fish) print nothing where it is not interactive",
+                    "make .bashrc (.cshrc, config.fish) print nothing in non-interactive shells",
                 )
             heard += self._read(1 << 12, pace.LOGIN_PATIENCE)
             self.noise = heard[-NOISE:]
@@ -68,7 +68,7 @@ class Handshake:
                 buffer = buffer[os.write(self._sink, buffer[: 1 << 14]) :]
             except BlockingIOError:
                 continue
-            except BrokenPipeError:  # the answer says why, or there is none
+            except BrokenPipeError:  # the answer says why, or there is no answer
                 return
 
     def answer(self, word: str, no_python: str, python: str) -> Mapping[str, Any]:
@@ -87,8 +87,8 @@ class Handshake:
                 raise GpqError(f"{self._host}: {answer['error']}", str(answer.get("hint", "")))
             return answer
         raise GpqError(
-            f"{self._host}: Python there prints of its own at its start",
-            "see sitecustomize and PYTHONSTARTUP",
+            f"{self._host}: Python there prints text when it starts",
+            "check sitecustomize and PYTHONSTARTUP",
         )
 
     def over(self) -> None:
@@ -97,14 +97,14 @@ class Handshake:
     def _no_python(self, python: str, versions: str) -> Refused:
         if python:
             return Refused(
-                f"{self._host}: {versions or f'there is no {python}'}, and Python 3.8 or newer is"
-                " needed",
-                "correct `python` of that node",
+                f"{self._host}: {versions or f'there is no {python}'}, but gpq needs Python 3.8 or"
+                " newer",
+                "correct `python` of that server",
             )
         return Refused(
             f"{self._host}: no Python 3.8 or newer was found"
             + (f" ({versions})" if versions else ""),
-            'install one, or name it: `python = "/path/to/python3"` of that node',
+            'install one, or name it: `python = "/path/to/python3"` of that server',
         )
 
     def _line(self) -> bytes:
@@ -128,7 +128,7 @@ class Handshake:
             self._waiting()
             if time.monotonic() > until:
                 raise GpqError(
-                    f"{self._host}: logged in, and nothing was heard for {patience:.0f} s",
-                    f"`ssh {self._host} true` must end by itself: a login script may wait for"
-                    " input",
+                    f"{self._host}: logged in, but heard nothing for {patience:.0f} s",
+                    f"`ssh {self._host} true` must end on its own: a login script may be waiting"
+                    " for input",
                 )

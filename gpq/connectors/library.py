@@ -1,5 +1,5 @@
-"""The folder that holds gpq_agent and nothing else: on the PYTHONPATH of scripts under gpq, and of
-who runs one without."""
+"""The folder that holds only gpq_agent. It is on the PYTHONPATH of scripts under gpq, and of users
+who run a script without gpq."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpq.errors import GpqError
 
 
 def library(home: str, *, renew: bool) -> str:
-    """In the state directory `home`; made where it is not there. Where gpq is installed, its
-    neighbours would hide a script's own packages. `renew`: it is to lead to this gpq's, not to
-    another one's that is still there. Raises GpqError."""
+    """The folder in the state directory `home`, created if it is missing. Where gpq is installed,
+    its neighbours would hide a script's own packages. `renew` makes it point to this gpq, even if
+    another one is still there. Raises GpqError."""
     folder = os.path.join(home, "lib")
     link = os.path.join(folder, "gpq_agent")
     package = str(Path(gpq_agent.__file__).resolve().parent)

@@ -1,5 +1,4 @@
-"""The node that the daemon itself runs on: the agent is a child process, in a session of its
-own."""
+"""The daemon's own machine as a server: the agent is a child process in its own session."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ from gpq.connectors import environment
 from gpq.connectors.base import Channel
 from gpq.errors import GpqError
 
-MOST_WORDS = 4096  # bytes of the complaints that are looked at
-LONGEST_LINE = 300  # characters of the last of them
+MOST_WORDS = 4096  # bytes of the complaints to look at
+LONGEST_LINE = 300  # characters of the last complaint
 CLOSE_PATIENCE = 5.0  # seconds that a process has to end after its input was closed
 
 
 class LocalChannel:
-    """Pipes to a child process, whose complaints go to the file `errors` from the byte `complaints`
-    on."""
+    """Pipes to a child process. Its complaints go to the file `errors`, starting at byte
+    `complaints`."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], errors: Path | None = None, complaints: int = 0
@@ -41,14 +40,14 @@ class LocalChannel:
             with open(self.errors, "rb") as stream:
                 stream.seek(max(self.complaints, os.fstat(stream.fileno()).st_size - MOST_WORDS))
                 lines = stream.read().decode("utf-8", "replace").splitlines()
-        except OSError:  # the file was taken away: nothing is known
+        except OSError:  # the file is gone, so nothing is known
             return ""
         return next((line.strip()[:LONGEST_LINE] for line in reversed(lines) if line.strip()), "")
 
     def close(self) -> None:
-        """Close both pipes and collect the process; what does not end by itself is killed (jobs are
-        not: shims own them)."""
-        with contextlib.suppress(OSError):  # it was gone before
+        """Close both pipes and collect the process. If it does not end, kill it. Jobs survive,
+        because shims own them."""
+        with contextlib.suppress(OSError):  # it was already gone
             self.writer.close()
         try:
             self.process.wait(CLOSE_PATIENCE)
@@ -59,9 +58,9 @@ class LocalChannel:
 
 
 class LocalConnector:
-    """`errors`: file that the agent's own complaints are appended to, None to drop them. `environ`:
-    what is there for the agent to have some of, our own by default. `python`: what the agent runs
-    in, our own by default."""
+    """`errors` is the file for the agent's complaints, or None to drop them. `environ` is the
+    environment from which the agent gets a part, by default our own. `python` runs the agent, by
+    default our own."""
 
     def __init__(
         self,
@@ -95,8 +94,8 @@ class LocalConnector:
         return self.spawn([*self.python, "-m", "gpq_agent.node", *arguments], waiting)
 
     def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
-        """In a session of its own, so that Ctrl-C and the end of a terminal do not reach it; from
-        /, so that no file in the current folder is taken for a module."""
+        """In its own session, so that Ctrl-C and the end of a terminal do not reach it. In /, so
+        that no file in the current folder counts as a module."""
         errors, complaints = subprocess.DEVNULL, 0
         if self.errors is not None:
             errors = os.open(self.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

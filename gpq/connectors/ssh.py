@@ -1,8 +1,7 @@
-"""A node behind ssh: one long-lived child of the user's own `ssh`, so that ~/.ssh/config, jump
-hosts and keys hold.
+"""A server behind ssh: one long-lived child of the user's own `ssh`, so that ~/.ssh/config, jump
+hosts and keys apply.
 
-The command that the server's login shell sees is a constant; whatever else there is to say goes
-over stdin.
+The command that the server's login shell sees is a constant. Everything else goes over stdin.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from gpq.connectors.local import MOST_WORDS
 from gpq.connectors.ssh_agents import VARIABLE, SshAgents
 from gpq.errors import GpqError, Refused, UsageError
 
-# The login shell may be any: no quote in quotes, no backslash, no exclamation mark, one line. `sh`
-# then reads one line, the Python that was asked for, in a variable: nothing that was sent is ever
-# parsed by a shell.
+# The login shell may be any shell, so the command has no nested quotes, no backslash and no
+# exclamation mark, and is one line. `sh` then reads one line, the wanted Python, into a variable.
+# No shell ever parses what we send.
 READY = "gpq-shell-5d1c0f2e"
 NO_PYTHON = "gpq-no-python-5d1c0f2e"
 REMOTE = (
@@ -43,8 +42,8 @@ REMOTE = (
     f" done; echo {NO_PYTHON} $t'"
 )
 
-# Said before the user's own words, so that nothing undoes them: no question that nobody answers, no
-# shared connection, no host key that is not known, nothing but one pipe.
+# These come before the user's own options, so that nothing overrides them. No question that nobody
+# answers, no shared connection, no unknown host key, and only one pipe.
 FIXED = (
     "-T", "-x", "-a",
     "-o", "BatchMode=yes",
@@ -59,29 +58,30 @@ FIXED = (
 )  # fmt: skip
 ALIVE = ("-o", f"ServerAliveInterval={pace.KEEPALIVE}", "-o", "ServerAliveCountMax=3")
 
-MOST_COMPLAINTS = 1 << 20  # bytes of the file, before it begins anew
-# seconds that ssh has to end after its input was closed; a dead link would hold it for ever
+MOST_COMPLAINTS = 1 << 20  # bytes of the file before it starts again
+# seconds that ssh has to end after its input was closed. A dead link would hold it for ever
 CLOSE_PATIENCE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`host` is user@host or a name of ~/.ssh/config; `command` starts ssh, with options of the
-    user's own."""
+    """`host` is user@host or a name from ~/.ssh/config. `command` starts ssh, with the user's
+    options."""
 
     host: str
-    port: int = 0  # 0: as ssh's configuration says
+    port: int = 0  # 0: ssh's configuration decides
     identity: str = ""
     command: tuple[str, ...] = ("ssh",)
 
     def __post_init__(self) -> None:
         if not HOST.fullmatch(self.host):
             raise UsageError(
-                f"`{self.host}` is no host for ssh", "user@host, or a name of ~/.ssh/config"
+                f"`{self.host}` is not a valid host for ssh",
+                "use user@host, or a name from ~/.ssh/config",
             )
 
     def argv(self, *options: str) -> list[str]:
-        """The command line without what is to be run."""
+        """The command line without the remote command."""
         target_options: list[str] = []
         if self.port:
             target_options += ["-p", str(self.port)]
@@ -96,8 +96,8 @@ class Target:
 
 
 class SshChannel:
-    """Pipes to ssh. Its complaints, and those of the other end, go to the file `errors` from byte
-    `complaints` on. `agentless`: of the ssh-agents that there were none answered."""
+    """Pipes to ssh. Its complaints, and those of the other end, go to the file `errors`, starting
+    at byte `complaints`. `agentless`: there were ssh-agents, but none answered."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class SshChannel:
         return str(self.problem() or "")
 
     def problem(self) -> ssh_errors.Problem | None:
-        """What ssh, or else the other end, said last."""
+        """The last words of ssh, or of the other end."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(CLOSE_PATIENCE)  # its stdout ends a moment before its last words
         try:
@@ -130,7 +130,7 @@ class SshChannel:
                 output = stream.read().decode("utf-8", "replace")
         except OSError:
             return None
-        # 255 is ssh's own; what the other end complained of is told as it is.
+        # 255 is ssh's own code. Complaints of the other end stay as they are.
         if self.process.returncode not in (255, None):
             return ssh_errors.last_line(output)
         return ssh_errors.problem(
@@ -138,7 +138,7 @@ class SshChannel:
         )
 
     def close(self) -> None:
-        """End ssh and what it started (jump hosts). The server notices, and jobs do not."""
+        """End ssh and what it started (jump hosts). The server notices, but jobs do not."""
         with contextlib.suppress(OSError):
             self.writer.close()
         try:
@@ -151,8 +151,8 @@ class SshChannel:
 
 
 class SshConnector:
-    """`python`: path or name of the interpreter there, "" for the first that is new enough.
-    `agents`: those that ssh may ask; None: that of our own shell."""
+    """`python` is the path or name of the interpreter there. "" means the first one that is new
+    enough. `agents` are the ones that ssh may ask. None means that of our own shell."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class SshConnector:
         self._bundle = bundle
         self._python = python
         self._timeout = pace.FIRST_TIMEOUT
-        self.shipped = 0  # how often the agent had to be sent
+        self.shipped = 0  # how often gpq had to send the agent
 
     def put(self, content: bytes, path: str) -> None:
         channel = self._open({"op": "put", "path": path}, content, lambda: None)
@@ -213,9 +213,9 @@ class SshConnector:
         return channel
 
     def _refusal(self, channel: SshChannel, talk: Handshake) -> GpqError:
-        """Of a connection that ended before the program there could be started."""
+        """The problem of a connection that ended before the program there could start."""
         problem = None
-        if not talk.seconds:  # what is no login shell says so where a shell would have answered
+        if not talk.seconds:  # something that is not a login shell says so here
             noise = talk.noise.decode("utf-8", "replace")
             problem = ssh_errors.known(noise, self.target.host)
         problem = problem or channel.problem()
@@ -227,10 +227,10 @@ class SshConnector:
         return kind(problem.sentence, problem.hint)
 
     def _connect(self) -> SshChannel:
-        """ssh, in a session of its own: no terminal to ask on, and all that it starts can be
-        ended."""
+        """ssh in its own session: it has no terminal to ask on, and gpq can end everything that it
+        starts."""
         environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
-        # of our interpreter, which a system's ssh may not fit
+        # from our interpreter, which may not fit the system's ssh
         environment.pop("LD_LIBRARY_PATH", None)
         if self._agents is not None:
             environment.pop(VARIABLE, None)
@@ -263,7 +263,7 @@ class SshConnector:
                 )
             except OSError as error:
                 raise GpqError(
-                    f"cannot start {argv[0]}: {error.strerror}", "install OpenSSH's client"
+                    f"cannot start {argv[0]}: {error.strerror}", "install the OpenSSH client"
                 ) from error
         agentless = self._agents is not None and self._agents.is_gone
         return SshChannel(process, self.target, self.errors, complaints, agentless)

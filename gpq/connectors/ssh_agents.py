@@ -1,5 +1,5 @@
-"""ssh-agents of the logins that commands come from: which of them answers now. A login ends, and
-its agent with it."""
+"""The ssh-agents of the logins that commands come from, and which of them answers now. A login
+ends, and its agent with it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import struct
 import threading
 
 VARIABLE = "SSH_AUTH_SOCK"
-MOST = 8  # that are remembered
-PATIENCE = 1.0  # seconds that one has to answer
-# for its keys: SSH_AGENTC_REQUEST_IDENTITIES, SSH_AGENT_IDENTITIES_ANSWER
+MOST = 8  # agents to remember
+PATIENCE = 1.0  # seconds that an agent has to answer
+# asks for its keys: SSH_AGENTC_REQUEST_IDENTITIES, SSH_AGENT_IDENTITIES_ANSWER
 ASK, ANSWER = b"\0\0\0\1\x0b", 12
 
 
@@ -22,11 +22,11 @@ class SshAgents:
         self._lock = threading.Lock()
         self._newest: tuple[str, ...] = ()  # first
         self._is_any = False
-        self.is_gone = False  # there was one, and when one was last asked for, none answered
+        self.is_gone = False  # there was one, but none answered the last request
 
     def note(self, path: str) -> bool:
-        """A command came from a login that has this one, or none (""). Is it news: somebody listens
-        there, who was not known?"""
+        """A command came from a login with this agent, or without one (""). Is it a new one that
+        answers?"""
         is_known = path in self._newest
         if not path or not (is_known or _listens(path)):
             return False
@@ -39,8 +39,8 @@ class SshAgents:
         return not is_known
 
     def answering(self) -> str:
-        """The newest that has keys, else the newest that answers, else "". Where nobody listens any
-        more is forgotten."""
+        """The newest with keys, otherwise the newest that answers, otherwise "". Agents that no
+        longer answer are forgotten."""
         best = ""
         for path in self._newest:
             keys = _keys(path)
@@ -63,8 +63,8 @@ class SshAgents:
 
 
 def of_process(pid: int) -> str:
-    """That of the shell that started the process, "" where it has none or the process is another
-    user's."""
+    """The agent of the shell that started the process. "" if it has none or the process belongs to
+    another user."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as stream:
             variables = stream.read().split(b"\0")
@@ -82,20 +82,20 @@ def of_process(pid: int) -> str:
 
 
 def _listens(path: str) -> bool:
-    """At once, also where the other end hangs."""
+    """Returns at once, even if the other end hangs."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
             probe.connect(path)
-        except BlockingIOError:  # more wait there than it takes
+        except BlockingIOError:  # more connections wait there than it accepts
             return True
-        except (OSError, ValueError):  # ValueError: no path
+        except (OSError, ValueError):  # ValueError: not a path
             return False
     return True
 
 
 def _keys(path: str) -> int | None:
-    """How many keys it has; None where it does not answer."""
+    """How many keys it has. None if it does not answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.settimeout(PATIENCE)
         try:

@@ -1,4 +1,4 @@
-"""What ssh complains of, as one sentence and what to do about it. Reads text only."""
+"""What ssh complains of, as one sentence with a hint. Only reads text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpq.connectors.local import LONGEST_LINE
 class Problem:
     sentence: str
     hint: str = ""
-    # until somebody does something; asked again and again, some servers lock us out
+    # until somebody acts. Some servers lock us out if we ask again and again
     lasting: bool = False
 
     def __str__(self) -> str:
@@ -23,72 +23,72 @@ class Problem:
 
 
 NO_KEYS = r"Permission denied \("
-# In this order: what comes first says more than what ssh adds to it. {host} is as configured, {ssh}
-# starts ssh as gpq does, {options} are its options, {forget} is the command that forgets a host
-# key.
+# In this order: the first match says more than what ssh adds to it. {host} is as configured and
+# {ssh} starts ssh as gpq does. {options} are its options, and {forget} is the command that forgets
+# a host key.
 KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "{host} shows another host key than the one that is known: not connected",
-        "ask its administrator whether the key was changed; if so, `{forget}` forgets the old one",
+        "the host key of {host} has changed, so gpq did not connect",
+        "ask its administrator whether that is right. If so, `{forget}` forgets the old key",
     ),
     (
         r"host key is known|Host key verification failed",
-        "the host key of {host} is not known: not connected",
-        "`gpq nodes add` or `{ssh} {host}` shows it and asks",
+        "the host key of {host} is not known, so gpq did not connect",
+        "`gpq nodes add` or `{ssh} {host}` shows the key and asks whether to trust it",
     ),
     (
         r"Too many authentication failures",
         "{host} refused after too many keys were tried",
-        "name the right one: `identity` of that node",
+        "name the right one: `identity` of that server",
     ),
     (
         r"UNPROTECTED PRIVATE KEY FILE",
-        "the key file for {host} can be read by others, so ssh does not use it",
-        "chmod 600 on it",
+        "others can read the key file for {host}, so ssh does not use it",
+        "run chmod 600 on it",
     ),
     (
         NO_KEYS,
         "{host} accepts none of your keys",
         (
-            "`{ssh} {host} true` must work without a question: `ssh-copy-id{options} {host}`, or"
-            " load the key into an ssh-agent, and say `gpq nodes` in that shell"
+            "`{ssh} {host} true` must work without a question. Run `ssh-copy-id{options} {host}`,"
+            " or load the key into an ssh-agent and run `gpq nodes` in that shell"
         ),
     ),
     (
         r"Could not resolve hostname",
         "the name of {host} cannot be resolved",
-        "correct `host`, or look at your DNS or VPN",
+        "correct `host`, or check your DNS or VPN",
     ),
-    (r"Connection refused", "{host} refuses connections", "does sshd run there, on that port?"),
+    (r"Connection refused", "{host} refuses connections", "does sshd run there on that port?"),
     (
         r"No route to host|Network is unreachable",
-        "there is no way to {host}",
-        "is it switched on, the VPN up?",
+        "there is no network route to {host}",
+        "is it switched on, and is the VPN up?",
     ),
     (
         r"timed out during banner exchange|Timeout before|banner exchange",
-        "{host} takes connections and does not answer",
+        "{host} accepts connections but does not answer",
         "its sshd hangs or is overloaded",
     ),
     (
         r"(Connection|Operation) timed out",
         "{host} does not answer",
-        "is it switched on, the VPN up?",
+        "is it switched on, and is the VPN up?",
     ),
-    (r"Timeout, server .* not responding", "{host} does not answer any more", ""),
+    (r"Timeout, server .* not responding", "{host} no longer answers", ""),
     (
         r"Session open refused|open failed|no more sessions|MaxSessions",
         "{host} allows no more sessions",
-        "MaxSessions in its sshd_config",
+        "check MaxSessions in its sshd_config",
     ),
     (
         (
             r"Bad configuration option|[Bb]ad owner or permissions|terminating, \d+ bad|Can't open"
             r" user config"
         ),
-        "ssh's own configuration is not right",
-        "`{ssh} -G {host}` says where",
+        "ssh's own configuration is wrong",
+        "`{ssh} -G {host}` shows where",
     ),
     (
         r"This account is currently not available|account .*(expired|locked)",
@@ -103,8 +103,8 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
 )
 
 AGENTLESS = (
-    "the ssh-agent of the shell that gpq was used from is gone: say `gpq nodes` in one where `{ssh}"
-    " {host} true` works"
+    "the ssh-agent of the shell where you used gpq is gone. Run `gpq nodes` in a shell where"
+    " `{ssh} {host} true` works"
 )
 
 LASTING = frozenset(
@@ -117,16 +117,16 @@ LASTING = frozenset(
 def problem(
     complaints: str, host: str, ssh: str = "ssh", *, agentless: bool = False
 ) -> Problem | None:
-    """Of what ssh wrote to stderr; the last line where none of it is known, None where there is
-    nothing. `ssh`: how it was started, for the hints; `agentless`: without the ssh-agent that it
-    had before."""
+    """The problem in what ssh wrote to stderr, or its last line if nothing is known, or None if
+    there is nothing. `ssh` is how it was started, for the hints. `agentless` means that its former
+    ssh-agent is gone."""
     return known(complaints, host, ssh, agentless=agentless) or last_line(complaints)
 
 
 def known(
     complaints: str, host: str, ssh: str = "ssh", *, agentless: bool = False
 ) -> Problem | None:
-    """Of what ssh or the other end wrote, if it is one of the usual things."""
+    """The problem in what ssh or the other end wrote, if it is a usual one."""
     for pattern, sentence, usual in KNOWN:
         if re.search(pattern, complaints):
             hint = AGENTLESS if agentless and pattern == NO_KEYS else usual
@@ -142,7 +142,7 @@ def known(
 
 
 def _forget(complaints: str, host: str) -> str:
-    """The command for a key that changed, with the file and the name that ssh says."""
+    """The command for a changed key, with the file and the name that ssh reports."""
     name = re.search(r"Host key for (\S+) has changed", complaints)
     file = re.search(r"Offending \S+ key in (.+):\d+", complaints)
     words = ["ssh-keygen"]
@@ -158,11 +158,11 @@ def last_line(complaints: str) -> Problem | None:
 
 
 def ended(host: str, code: int | None, ssh: str = "ssh") -> Problem:
-    """Of a connection that ended without a word."""
+    """The problem of a connection that ended without a message."""
     if code == 255:
-        return Problem(f"ssh could not connect to {host}", f"`{ssh} {host} true` may say more")
+        return Problem(f"ssh could not connect to {host}", f"`{ssh} {host} true` may show more")
     return Problem(
         f"{host}: the login shell ended before it ran anything (exit code {code})",
-        "no `exit` in .bashrc (.cshrc, config.fish) where it is not interactive; no ForceCommand; a"
-        " shell that takes commands",
+        "use a shell that runs commands, without ForceCommand and without `exit` in .bashrc"
+        " (.cshrc, config.fish) of non-interactive shells",
     )

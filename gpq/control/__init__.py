@@ -1,5 +1,5 @@
-"""The loop: events are committed before any answer is given or order sent.
+"""The loop commits events before it gives any answer or sends any order.
 
 `controller.py` is the loop itself. Selectors, counters and the words for events serve both halves:
-`requests` writes, `answers` reads.
+`requests` writes and `answers` reads.
 """

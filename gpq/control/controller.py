@@ -1,5 +1,5 @@
-"""The loop: wait for events, decide, commit, publish, act. Owns the state and the order of these
-steps; decides nothing."""
+"""The loop: wait for events, decide, commit, publish, act. It owns the state and the order of these
+steps, and decides nothing itself."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _NODE_NEWS = (NodeSeen, NodeSilent, EnvironmentSeen)
 T = TypeVar("T")
 Build = Callable[[Snapshot], tuple[Sequence[Event], T]]
 
-PATIENCE = 16  # group commits in a row that may put off a round that is due
-MANY = 1000  # live jobs, from which on rounds that only new jobs are a reason for take at most
-# this part of the time: they take long then, and hardly ever is there room for one more job
+PATIENCE = 16  # group commits in a row that may delay a round
+MANY = 1000  # with this many live jobs or more, rounds that only new jobs need may use at most
+# this part of the time. They then take long, and there is hardly ever room for one more job.
 SHARE = 0.2
 LONGEST_PUT_OFF: Seconds = 5.0  # but no longer than this
-AGAIN: Seconds = 1.0  # until the next try after the store refused
+AGAIN: Seconds = 1.0  # before the next try after the store refused
 REMEMBERED = 256  # round times kept for `gpq daemon status`
 
 
 class Controller:
-    """One thread calls `run`; `ask` may be called from any other. Readers take `snapshot` and
+    """One thread calls `run`. Any other thread may call `ask`. Readers take `snapshot` and
     `last_round` as they are."""
 
     def __init__(self, world: World, store: Store, policy: Policy, config: Config) -> None:
@@ -49,7 +49,7 @@ class Controller:
         loaded = replace(store.load(), now=world.now(), config=config)
         self.snapshot: Snapshot = environments.recalled(not_from_the_future(loaded))
         self.last_round: Round | None = None
-        self.last_change: Round | None = None  # the last one that gave anybody other GPUs
+        self.last_change: Round | None = None  # the last round that changed anybody's GPUs
         self.rounds = 0
         self.round_seconds: deque[Seconds] = deque(maxlen=REMEMBERED)
         self.tally = Counters()
@@ -58,9 +58,9 @@ class Controller:
         self._lock = threading.Lock()
         self._over: GpqError | None = None
         self._backlog: list[Event] = []  # facts of a commit that the store refused
-        self._due = self._urgent = False  # a round, and for another reason than new jobs
-        self._settled = False  # is the snapshot what an earlier pass left?
-        # when the next round is due, as a snapshot tells
+        self._due = self._urgent = False  # is a round due, and for another reason than new jobs?
+        self._settled = False  # did an earlier pass produce the snapshot?
+        # when the next round is due according to a snapshot
         self._next: tuple[Snapshot | None, Seconds] = (None, 0.0)
         self._put_off = 0
         self._round_over = time.perf_counter() - LONGEST_PUT_OFF
@@ -70,16 +70,16 @@ class Controller:
     # -- from any thread ---------------------------------------------------------------------------
 
     def ask(self, build: Build[T]) -> T:
-        """What `build` answers, once its events are durable. It runs in the loop's thread on the
-        newest snapshot.
+        """Return what `build` answers, after its events are durable. `build` runs in the loop's
+        thread on the newest snapshot.
 
-        Raises what `build` raises (then nothing was changed), or GpqError when the events could not
-        be kept.
+        Raises what `build` raises (then nothing has changed), or GpqError if the events could not
+        be stored.
         """
         return self.post(build).result()
 
     def post(self, build: Build[T]) -> Future[T]:
-        """`ask` without waiting for the answer."""
+        """Like `ask`, without waiting for the answer."""
         answer: Future[T] = Future()
         with self._lock:
             if self._over is not None:
@@ -91,10 +91,10 @@ class Controller:
     # -- the loop ----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until the world has nothing more to come. Raises StoreFailed when the state can no longer
-        be kept."""
+        """Runs until the world has nothing more to send. Raises StoreFailed when it can no longer
+        store the state."""
         ending: GpqError = DaemonUnreachable(
-            "the daemon is ending", "try again: a new one will start"
+            "the daemon is stopping", "try again: a new one will start"
         )
         try:
             while (news := self.world.wait(self.wake_at())) is not None:
@@ -106,15 +106,14 @@ class Controller:
             self._refuse_asks(ending)
 
     def step(self, news: Sequence[Event]) -> None:
-        """One pass: facts and asks in, one commit, orders out. Nothing is acknowledged or ordered
-        before the commit."""
+        """One pass: facts and requests in, one commit, orders out. The loop acknowledges and orders
+        nothing before the commit."""
         snapshot = replace(self.snapshot, now=self.world.now())
         facts = [*self._backlog, *news]
         answers, ask_events = self._build(snapshot, facts, self._take_asks())
         events = [*facts, *ask_events]
         self._look_for_reasons(snapshot, events)
-        # Who waits for an answer waits for one commit, not for a round as well; the round follows
-        # at once.
+        # A caller waits for one commit, but not for a round. The round follows at once.
         allocate = self._due and not self._rest() and (not answers or self._put_off >= PATIENCE)
         try:
             start = time.perf_counter()
@@ -127,7 +126,8 @@ class Controller:
             _fail(answers, error)
             raise
         except GpqError as error:
-            # nothing was written: the facts are kept and tried again, the asks are not
+            # Nothing was written. The loop keeps the facts and tries them again, but drops the
+            # requests.
             _fail(answers, error)
             self._backlog = facts
             self._not_before = snapshot.now + AGAIN
@@ -147,14 +147,14 @@ class Controller:
             self.world.perform(action)
 
     def _look_for_reasons(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
-        """Is a round due by these events, and for another reason than new jobs?"""
+        """Do these events make a round due, and for another reason than new jobs?"""
         other_events = [event for event in events if not isinstance(event, Submitted)]
         if not self._urgent:
             self._urgent = due(snapshot, other_events) or snapshot.now >= self._next_round()
         self._due = self._due or self._urgent or due(snapshot, events)
 
     def _note_round(self, seconds: Seconds | None) -> None:
-        """What the pass did: a round that took so long, or, None, a commit alone."""
+        """Note what the pass did: a round that took `seconds`, or only a commit (None)."""
         if seconds is None:
             self._put_off += 1
             return
@@ -164,7 +164,7 @@ class Controller:
         self._round_over = time.perf_counter()
 
     def wake_at(self) -> Seconds:
-        """When the next `step` is due though nothing has come."""
+        """When the next `step` is due even if nothing arrives."""
         if self._not_before is not None:
             return self._not_before
         if self._due and (pause := self._rest()):
@@ -178,7 +178,7 @@ class Controller:
         return at
 
     def _rest(self) -> Seconds:
-        """How long the round that is due is yet to wait, though nobody waits for an answer."""
+        """How long a due round still has to wait, even if nobody waits for an answer."""
         if self._urgent or len(self.snapshot.jobs) < MANY or not self.round_seconds:
             return 0.0
         pause = min(self.round_seconds[-1] * (1 / SHARE - 1), LONGEST_PUT_OFF)
@@ -196,8 +196,8 @@ class Controller:
         facts: Sequence[Event],
         asks: Sequence[tuple[Build[Any], Future[Any]]],
     ) -> tuple[list[tuple[Future[Any], Any]], list[Event]]:
-        """Each ask sees what those before it did, in a snapshot that it must not keep. One that
-        fails is answered here and leaves no trace."""
+        """Each request sees what earlier ones did, in a snapshot that it must not keep. A request
+        that fails is answered here and leaves no trace."""
         answers: list[tuple[Future[Any], Any]] = []
         events: list[Event] = []
         if not asks:
@@ -205,11 +205,11 @@ class Controller:
         base = snapshot
         jobs, snapshot = _on_a_copy(
             base, facts
-        )  # one for all of them: with many jobs a copy for each would take longest
+        )  # one copy for all of them: with many jobs, a copy for each would take longest
         for build, answer in asks:
             try:
                 ask_events, result = build(snapshot)
-            except Exception as error:  # the caller's own, raised again in its thread
+            except Exception as error:  # the caller's own error, raised again in its thread
                 answer.set_exception(error)
                 continue
             try:
@@ -223,8 +223,8 @@ class Controller:
         return answers, events
 
     def _commit(self, decision: Decision) -> Seconds | None:
-        """Write what changed: how long that took. What only nodes know (devices, silence) is not
-        remembered and costs no disk write: None."""
+        """Write what changed, and return how long that took. Facts that only servers know (devices,
+        silence) are not stored and cost no disk write. None if nothing was written."""
         before, after = self.snapshot, decision.snapshot
         durable_events = [event for event in decision.journal if not isinstance(event, _NODE_NEWS)]
         numbers_changed = (
@@ -255,7 +255,7 @@ class Controller:
 
 
 def _on_a_copy(snapshot: Snapshot, events: Sequence[Event]) -> tuple[dict[JobId, Job], Snapshot]:
-    """`snapshot` with `events`, and its jobs, which are nobody else's and may be changed in
+    """`snapshot` with `events`, and its jobs. Nobody else has these jobs, so they may be changed in
     place."""
     jobs = dict(snapshot.jobs)
     return jobs, fold(replace(snapshot, jobs=jobs), events, into=jobs).snapshot

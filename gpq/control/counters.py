@@ -1,5 +1,5 @@
-"""What is counted since the daemon's start: rounds, commits, waits, ends, restarts. Pure; each
-count is a new value, so that any thread may read the latest while the loop makes the next."""
+"""Counts since the daemon started: rounds, commits, waits, ends, restarts. Pure. Each count is a
+new value, so any thread may read the latest while the loop makes the next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpq.core.state import learn_profile
 K = TypeVar("K")
 N = TypeVar("N", int, float)
 
-# seconds, of what gpq does
+# seconds that gpq's own steps take
 MOMENTS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 WAITS = (
     1.0,
@@ -36,22 +36,22 @@ WAITS = (
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """`counts[i]` values lay above `bounds[i - 1]` and at or below `bounds[i]`; the last ones above
-    all. Seconds."""
+    """`counts[i]` values are above `bounds[i - 1]` and at or below `bounds[i]`. The last count is
+    above all bounds. Seconds."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...] = ()
     total: Seconds = 0.0
 
     def having(self, value: Seconds) -> Histogram:
-        """With one value more."""
+        """With one more value."""
         counts = list(self.counts or (0,) * (len(self.bounds) + 1))
         counts[bisect_left(self.bounds, value)] += 1
         return Histogram(self.bounds, tuple(counts), self.total + value)
 
     @property
     def cumulated(self) -> list[tuple[float, int]]:
-        """(bound, how many at or below it), and infinity with all."""
+        """(bound, how many values are at or below it), ending with infinity and the total."""
         pairs, running_total = list[tuple[float, int]](), 0
         counts = self.counts or (0,) * (len(self.bounds) + 1)
         for bound, count in zip((*self.bounds, float("inf")), counts, strict=True):
@@ -62,7 +62,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """By user, where there is a user."""
+    """By user, if there is a user."""
 
     rounds: Histogram = field(default_factory=lambda: Histogram(MOMENTS))
     commits: Histogram = field(default_factory=lambda: Histogram(MOMENTS))
@@ -72,7 +72,7 @@ class Counters:
     restarts: Mapping[str, int] = field(default_factory=dict)
     # of restarts whose first step was seen
     restart_seconds: Mapping[str, Seconds] = field(default_factory=dict)
-    gpu_seconds: Mapping[str, float] = field(default_factory=dict)  # of jobs that ended
+    gpu_seconds: Mapping[str, float] = field(default_factory=dict)  # of ended jobs
 
     def after(
         self,
@@ -81,8 +81,8 @@ class Counters:
         decision_seconds: Seconds | None,
         commit_seconds: Seconds | None,
     ) -> Counters:
-        """With one pass of the loop. `decision_seconds`: what its round took, `commit_seconds`:
-        what its commit took; None: there was none."""
+        """With one more pass of the loop. `decision_seconds` is the time of its round and
+        `commit_seconds` that of its commit. None means that there was none."""
         tally = self
         if decision_seconds is not None:
             tally = replace(tally, rounds=tally.rounds.having(decision_seconds))
@@ -114,7 +114,7 @@ def _launched(tally: Counters, before: Snapshot, decision: Decision, event: Laun
 
 
 def _ready(tally: Counters, before: Snapshot, event: Profiled) -> Counters:
-    """With what a restart took, if the job has made its first step after one."""
+    """With the time that a restart took, if the job has made its first step since."""
     job = before.jobs.get(event.job)
     if job is None:
         return tally

@@ -1,4 +1,4 @@
-"""Metrics of job.log that are no finite numbers: what they are, and since when."""
+"""Metrics of job.log that are not finite numbers: which ones, and since when."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRST = "loss"
 
 
 def diverged(job: Job, until: Seconds) -> list[DivergedView]:
-    """`until`: the end of a job that has ended, else now."""
+    """`until` is the end of an ended job, otherwise now."""
     values = dict(job.profile.metrics)
     views = [
         DivergedView(name, str(values[name]), event_text.stamp(since), max(until - since, 0.0))
@@ -24,7 +24,7 @@ def diverged(job: Job, until: Seconds) -> list[DivergedView]:
 
 
 def line(job: Job, now: Seconds) -> str:
-    """`loss is nan for 90 s`, "" while all is finite."""
+    """`loss is nan for 90 s`, or "" while all metrics are finite."""
     views = diverged(job, now)
     if not views:
         return ""

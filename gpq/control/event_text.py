@@ -1,4 +1,4 @@
-"""Events, ends and stamps as lines for a person."""
+"""Events, ends and times as lines for a person."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def maybe_stamp(seconds: Seconds | None) -> str | None:
 
 
 def command_line(argv: Sequence[str], most: int) -> str:
-    """As a shell reads it, in at most so many characters."""
+    """As a shell reads it, in at most `most` characters."""
     line = shlex.join(argv)
     return line if len(line) <= most else line[: most - 3] + "..."
 
@@ -44,11 +44,11 @@ def gpus(placement: Placement) -> str:
 def batch(order: BatchOrder) -> str:
     if not order.atomic_batch:
         return "the library's own batch"
-    return f"atomic batch {order.atomic_batch}, {order.accum_steps} accumulation steps"
+    return f"micro-batch {order.atomic_batch}, {order.accum_steps} accumulation steps"
 
 
 def exit_line(end: Exit | None) -> str:
-    """`exit 1`, `killed by SIGKILL`, with the node's note."""
+    """`exit 1`, `killed by SIGKILL`, with the server's note."""
     if end is None:
         return ""
     cause = _cause(end)
@@ -62,7 +62,7 @@ def exit_line(end: Exit | None) -> str:
 
 
 def _cause(end: Exit) -> str:
-    """ "" where the note alone says it."""
+    """ "" if the note says it alone."""
     if end.fenced:
         return ""
     if end.lost:
@@ -82,12 +82,12 @@ def _signal_name(number: int) -> str:
 
 
 def ended_line(job: Job) -> str:
-    """How a job ended, for a table cell; "" when there is nothing to say."""
+    """How a job ended, for a table cell, or ""."""
     match job.state:
         case JobState.FAILED:
             return exit_line(job.exit)
         case JobState.TIMEOUT:
-            return f"its time limit of {job.spec.time_limit or 0:.0f} s was over"
+            return f"reached its time limit of {job.spec.time_limit or 0:.0f} s"
         case _:
             return ""
 
@@ -112,13 +112,13 @@ def _job_ask_line(event: facts.Event) -> str:
         case facts.Submitted():
             return f"submitted by {event.spec.user}"
         case facts.CancelAsked():
-            return f"cancel asked{_by(event.by)}"
+            return f"cancel requested{_by(event.by)}"
         case facts.HoldAsked():
-            return f"hold asked{_by(event.by)}"
+            return f"hold requested{_by(event.by)}"
         case facts.ReleaseAsked():
-            return f"release asked{_by(event.by)}"
+            return f"release requested{_by(event.by)}"
         case facts.RequeueAsked():
-            return f"requeue asked{_by(event.by)}"
+            return f"requeue requested{_by(event.by)}"
         case facts.Edited():
             return f"edited{_by(event.by)}: {event.said}"
         case _:
@@ -128,13 +128,13 @@ def _job_ask_line(event: facts.Event) -> str:
 def _node_ask_line(event: facts.Event) -> str:
     match event:
         case facts.NodeDrained():
-            return f"node {event.node} was drained{_by(event.by)}{_why(event.reason)}"
+            return f"server {event.node} was drained{_by(event.by)}{_why(event.reason)}"
         case facts.NodeUndrained():
-            return f"node {event.node} was undrained{_by(event.by)}"
+            return f"server {event.node} was undrained{_by(event.by)}"
         case facts.NodeReserved():
             return _reservation_line(event.reservation)
         case facts.NodeUnreserved():
-            return f"reservation {event.id} was undone{_by(event.by)}"
+            return f"reservation {event.id} was removed{_by(event.by)}"
         case _:
             return ""
 
@@ -157,13 +157,13 @@ def _order_line(event: facts.Event) -> str:
         case facts.Launched():
             return f"attempt {event.attempt} on {gpus(event.placement)}{_why(event.why)}"
         case facts.StopSent():
-            return f"attempt {event.attempt} is asked to stop ({event.reason}){_why(event.why)}"
+            return f"attempt {event.attempt} was asked to stop ({event.reason}){_why(event.why)}"
         case facts.Retuned():
-            return f"{batch(event.order)} ordered{_why(event.why)}"
+            return f"now {batch(event.order)}{_why(event.why)}"
         case facts.Held():
             return event.why or "held"
         case facts.Idled():
-            return f"is to have fewer GPUs: {event.why}"
+            return f"gets fewer GPUs: {event.why}"
         case facts.Released():
             return "released"
         case _:
@@ -176,8 +176,8 @@ def _why(why: str) -> str:
 
 def _stopped_line(event: facts.Stopped) -> str:
     if is_doubtful(event.exit):  # its note says what follows
-        return f"attempt over: {exit_line(event.exit)}"
-    outcome = "failed" if event.failed else "over"
+        return f"attempt ended: {exit_line(event.exit)}"
+    outcome = "failed" if event.failed else "ended"
     return f"attempt {outcome}, queued again: {exit_line(event.exit)}"
 
 
@@ -189,7 +189,7 @@ def _start_line(event: facts.Event) -> str:
             return f"{event.node} did not start it: {event.reason}"
         case facts.Staged():
             return (
-                f"{size(event.bytes)} brought from {event.source} to {event.node} in"
+                f"copied {size(event.bytes)} from {event.source} to {event.node} in"
                 f" {event.seconds:.1f} s"
             )
         case _:
@@ -199,7 +199,7 @@ def _start_line(event: facts.Event) -> str:
 def _end_line(event: facts.Event) -> str:
     match event:
         case facts.Exited():
-            return f"attempt {event.attempt} over on {event.node}: {exit_line(event.exit)}"
+            return f"attempt {event.attempt} ended on {event.node}: {exit_line(event.exit)}"
         case facts.Succeeded():
             return f"completed: {event.exit.note}" if event.exit.evidence else "completed"
         case facts.Failed():
@@ -209,7 +209,7 @@ def _end_line(event: facts.Event) -> str:
         case facts.Cancelled():
             return "cancelled"
         case facts.TimeLimitReached():
-            return "its time limit was over"
+            return "reached its time limit"
         case _:
             return ""
 
@@ -222,6 +222,6 @@ def _node_line(event: facts.Event) -> str:
                 f" {event.latency * 1e3:.2f} ms"
             )
         case facts.NodeRemoved():
-            return f"node {event.node} was removed"
+            return f"server {event.node} was removed"
         case _:
             return ""

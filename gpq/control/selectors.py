@@ -1,5 +1,6 @@
-"""Jobs as a person names them: `42`, `3-7,9`, `@` (the last one), `@~1` (the one before), a name,
-`all` (live ones); the id of an array is all of its jobs, `42_3` or `42_0-9` some of them."""
+"""Jobs as a person names them: `42`, `3-7,9`, `@` (the last job), `@~1` (the one before it), a
+name, or `all` (live jobs). The id of an array means all its jobs. `42_3` and `42_0-9` are some of
+them."""
 
 from __future__ import annotations
 
@@ -19,19 +20,19 @@ _LAST = re.compile(r"@(?:~(\d{1,9}))?")
 _ELEMENTS = re.compile(r"(\d{1,12})_(\d{1,10})(?:-(\d{1,10}))?")
 _IDS = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?")
 MAX_RANGE = 100_000
-NEAR_POOL = 200  # ended jobs whose names are offered when one is misspelt
+NEAR_POOL = 200  # ended jobs whose names are suggested for a misspelt name
 
 
 def is_selector(word: str) -> bool:
-    """Would this word be read as something else than a name?"""
+    """Would gpq read this word as something other than a name?"""
     return word == "all" or bool(
         _LAST.fullmatch(word) or _IDS.fullmatch(word) or _ELEMENTS.fullmatch(word)
     )
 
 
 def covered(word: str, snapshot: Snapshot) -> Callable[[Job], bool]:
-    """Does this word name that job? For completion: looks nothing up and never raises; nonsense
-    names none."""
+    """Does this word name that job? For completion: it looks nothing up and never raises. An
+    invalid word names no job."""
     if word == "all":
         return lambda job: job.state not in TERMINAL
     if last := _LAST.fullmatch(word):
@@ -63,13 +64,13 @@ def _last_number(last: re.Match[str], snapshot: Snapshot) -> int:
 
 
 def _range(low: str, high: str | None) -> range:
-    """Of both and what is between; of `low` alone where there is no `high`."""
+    """Both ends and everything between them, or only `low` if there is no `high`."""
     return range(int(low), int(high or low) + 1)
 
 
 def resolve(selectors: Sequence[str], snapshot: Snapshot, past: History) -> list[JobId]:
-    """Ids in the order named, each once. Raises NotFound, naming near ones, and UsageError for
-    nonsense."""
+    """The ids in the order named, each one once. Raises NotFound, which suggests similar names, and
+    UsageError for invalid words."""
     ids: dict[JobId, None] = {}
     for selector in selectors:
         for word in selector.split(","):
@@ -78,15 +79,15 @@ def resolve(selectors: Sequence[str], snapshot: Snapshot, past: History) -> list
 
 
 def single(selector: str, snapshot: Snapshot, past: History) -> JobId:
-    """The one job meant; of several with that name the newest. Raises as `resolve`."""
+    """The one job that is meant, or the newest of several with that name. Raises as `resolve`."""
     ids = resolve([selector], snapshot, past)
     if not ids:
-        raise NotFound(f"`{selector}` names no job", "`gpq status` lists what there is")
+        raise NotFound(f"`{selector}` names no job", "`gpq status` lists the jobs")
     if len(ids) > 1 and re.fullmatch(r"\d+(_.*)?", selector):
         array = selector.partition("_")[0]
         raise UsageError(
             f"`{selector}` is an array of {len(ids)} jobs",
-            f"name one: {array}_0, or its id; `gpq status {array}` lists them",
+            f"name one, e.g. {array}_0, or use its id. `gpq status {array}` lists them",
         )
     return max(ids)
 
@@ -105,26 +106,29 @@ def _one_word(word: str, snapshot: Snapshot, past: History) -> list[JobId]:
         return _ids(word, ids, snapshot, past)
     if not NAME.fullmatch(word):
         raise UsageError(
-            f"{word!r} names no job", "say an id, a range such as 3-7, a name, @ (the last) or all"
+            f"{word!r} names no job", "use an id, a range such as 3-7, a name, @ (the last) or all"
         )
     return _bearers(word, snapshot, past)
 
 
 def _ids(word: str, ids: re.Match[str], snapshot: Snapshot, past: History) -> list[JobId]:
-    """Of `42` all jobs of the array, where it is one; of `3-7` those that are or were."""
+    """All jobs of the array for `42` if it is an array. For `3-7` all those that exist or
+    existed."""
     numbers = _range(ids[1], ids[2])
     if not ids[2]:
         array = _array(JobId(numbers[0]), snapshot, past)
         return [job.id for job in array] or _numbers(word, numbers, snapshot, past)
     if not numbers:
-        raise UsageError(f"`{word}`: a range goes upwards", f"write {int(ids[2])}-{int(ids[1])}")
+        raise UsageError(
+            f"`{word}`: range end is below its start", f"write {int(ids[2])}-{int(ids[1])}"
+        )
     if len(numbers) > MAX_RANGE:
-        raise UsageError(f"`{word}`: a range has at most {MAX_RANGE} jobs", "name a shorter one")
+        raise UsageError(f"`{word}`: a range has at most {MAX_RANGE} jobs", "use a shorter one")
     return _numbers(word, numbers, snapshot, past)
 
 
 def _bearers(name: str, snapshot: Snapshot, past: History) -> list[JobId]:
-    """Live jobs of this name, or the latest that ended."""
+    """The live jobs with this name, or the latest ended one."""
     live_ids = [job.id for job in snapshot.jobs.values() if job.name == name]
     if live_ids:
         return sorted(live_ids)
@@ -139,8 +143,8 @@ def _bearers(name: str, snapshot: Snapshot, past: History) -> list[JobId]:
 
 
 def _array(name: JobId, snapshot: Snapshot, past: History) -> list[Job]:
-    """The jobs of the array of this id, by id; empty where it is none. The ids of its jobs follow
-    it."""
+    """The jobs of the array with this id, by id. Empty if it is not an array. The ids of its jobs
+    follow its own."""
     if name in snapshot.jobs or not 0 < name < snapshot.next_id:
         return []
     seat = _seat(JobId(name + 1), snapshot, past)
@@ -158,7 +162,7 @@ def _jobs(ids: Sequence[JobId], snapshot: Snapshot, past: History) -> list[Job]:
 
 
 def _seat(name: JobId, snapshot: Snapshot, past: History) -> Seat | None:
-    """That of this job in an array."""
+    """The place of this job in an array."""
     jobs = _jobs([name], snapshot, past)
     return jobs[0].spec.seat if jobs else None
 
@@ -175,7 +179,8 @@ def _elements(
 ) -> list[JobId]:
     if not choice:
         raise UsageError(
-            f"`{word}`: a range goes upwards", f"write {name}_{choice.stop - 1}-{choice.start}"
+            f"`{word}`: range end is below its start",
+            f"write {name}_{choice.stop - 1}-{choice.start}",
         )
     jobs = _array(name, snapshot, past)
     if not jobs:
@@ -184,7 +189,7 @@ def _elements(
     job_ids = [indices[index] for index in sorted(indices) if index in choice]
     if not job_ids:
         raise NotFound(
-            f"`{word}`: no such job", f"array {name} has {min(indices)} to {max(indices)}"
+            f"`{word}`: no such job", f"array {name} has indices {min(indices)} to {max(indices)}"
         )
     return job_ids
 
@@ -209,10 +214,10 @@ def _ended_ids(ids: Sequence[JobId], past: History) -> set[JobId]:
 
 def _last_ids(snapshot: Snapshot) -> str:
     if snapshot.next_id <= 1:
-        return "no job was submitted yet: `gpq submit` does"
+        return "there are no jobs yet: submit one with `gpq submit`"
     live = sorted(snapshot.jobs)[-5:]
-    live_text = f"; live: {', '.join(map(str, live))}" if live else ""
-    return f"the last one is {snapshot.next_id - 1}{live_text}; `gpq status` lists them"
+    live_text = f", live jobs are {', '.join(map(str, live))}" if live else ""
+    return f"the last job is {snapshot.next_id - 1}{live_text}. `gpq status` lists them"
 
 
 def _near_names(word: str, snapshot: Snapshot, past: History) -> str:
@@ -221,5 +226,5 @@ def _near_names(word: str, snapshot: Snapshot, past: History) -> str:
     }
     suggestions = difflib.get_close_matches(word, sorted(names - {""}), n=3, cutoff=0.5)
     if not suggestions:
-        return "`gpq status` lists what there is"
+        return "`gpq status` lists the jobs"
     return f"did you mean {' or '.join(suggestions)}?"

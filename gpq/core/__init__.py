@@ -1,5 +1,5 @@
-"""Everything that is decided, as pure functions: data in, data out. No clock, no file, no socket.
+"""All decisions, as pure functions: data in, data out. No clock, no file, no socket.
 
-Each room imports only rooms below it: `explain`, `rounds`, `state` and `placement`, `accounting`,
-`feasibility` and `goodput`, `freedoms`, `model`.
+Each package imports only packages below it: `explain`, `rounds`, `state` and `placement`,
+`accounting`, `feasibility` and `goodput`, `freedoms`, `model`.
 """

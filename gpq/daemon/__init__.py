@@ -1,5 +1,5 @@
-"""The composition root for reality. Importing it keeps numpy to one thread: a fit of a few hundred
-points on every core of a shared server would be rude. Import it before numpy."""
+"""The composition root of the real daemon. Importing it limits numpy to one thread, because a fit
+of a few hundred points must not use every core of a shared server. Import it before numpy."""
 
 import os
 

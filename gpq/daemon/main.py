@@ -35,12 +35,13 @@ from gpq.store.lock import DaemonLock
 from gpq.store.sqlite import SqliteStore
 
 BACKUP_SECONDS = 3600.0
-FIRST_BACKUP_SECONDS = 60.0  # where the last one is older than that, or there is none
-# at the start of a daemon another is made of a backup that is older than that,
+FIRST_BACKUP_SECONDS = 60.0  # if the last one is older than that, or there is none
+# a starting daemon makes another backup if the last one is older than this,
 FRESH_SECONDS = 300.0
-START_BACKUP_SECONDS = 3.0  # so soon: those who waited for the daemon come first
-LOOK_SECONDS = 5.0  # between two looks whether the state directory is still its own
-# That a thread may compute before another has its turn: one that answers a command needs several.
+START_BACKUP_SECONDS = 3.0  # after this long: whoever waited for the daemon comes first
+LOOK_SECONDS = 5.0  # between two checks whether the state directory is still its own
+# How long a thread may compute before another gets its turn. A thread that answers a command needs
+# several turns.
 SWITCH_SECONDS = 0.001
 
 log = logging.getLogger("gpq.daemon")
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 return _serve(ready, default, lock, options.metrics)
             except Exception:
-                lock.disown()  # before anybody is told
+                lock.disown()  # before anybody learns of it
                 raise
     except GpqError as error:
         _tell(ready, error)
@@ -73,9 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             full = disk.full(paths.database())
             ready.failed(full)
             return full.code
-        log.exception("the daemon ends by a bug")
+        log.exception("the daemon stops because of a bug")
         ready.failed(
-            GpqError(f"the daemon failed as it started: {error!r:.200}", "see `gpq daemon logs`")
+            GpqError(f"the daemon failed to start: {error!r:.200}", "see `gpq daemon logs`")
         )
         raise
 
@@ -85,22 +86,24 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="gpq-daemon", description="the gpq daemon, in the foreground"
     )
     parser.add_argument(
-        "--detached", action="store_true", help="leave the caller: fork, and log to a file only"
+        "--detached", action="store_true", help="run in the background and log only to a file"
     )
     parser.add_argument(
         "--ready-fd",
         type=int,
         default=-1,
-        help="tell on this descriptor that it serves, or why not",
+        help="write to this descriptor that the daemon is ready, or why it is not",
     )
     parser.add_argument(
-        "--metrics", default="", help="[ADDR:]PORT for Prometheus, instead of what config.toml says"
+        "--metrics",
+        default="",
+        help="[ADDR:]PORT for Prometheus, instead of the one in config.toml",
     )
     return parser.parse_args(arguments)
 
 
 def _tell(ready: process.Ready, error: GpqError) -> None:
-    """To the log and to whoever started the daemon; on stderr where there is neither."""
+    """To the log and to the process that started the daemon, or to stderr if there is neither."""
     if logging.getLogger().handlers:
         log.error("%s", f"{error.message} ({error.hint})" if error.hint else error.message)
     elif not ready.failed(error):
@@ -175,11 +178,11 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         notifier.start()
         with process.ended_by_signals(ending):
             ready.serving()
-            gc.freeze()  # what is there now stays: later collections need not look at it
+            gc.freeze()  # later collections need not look at what exists now
             _until_ending(ending, store, lock)
-        log.info("ending; jobs run on")
+        log.info("stopping. Jobs keep running")
         server.close()
-        world.close()  # the loop then has nothing more to come
+        world.close()  # the loop then gets nothing more
         loop.join(timeout=30.0)
         if loop.error is not None:
             raise loop.error
@@ -211,11 +214,11 @@ def _core_config(settings: config.FileConfig) -> Config:
 def _serve_metrics(
     address: str, service: Service, policy: str, stack: contextlib.ExitStack
 ) -> None:
-    """Until `stack` ends, where anybody asked for it. A port that cannot be had is told, and no
-    reason to end."""
+    """Until `stack` ends, if anybody asked for it. An unavailable port is reported, but the daemon
+    continues."""
     if not address:
         return
-    from gpq.daemon.metrics import exporter, metrics  # these alone import prometheus-client
+    from gpq.daemon.metrics import exporter, metrics  # only these import prometheus-client
 
     look = lambda: metrics.Scrape(*service.readings.look())  # noqa: E731
     endpoint = exporter.Exporter(outward.address(address), metrics.registry(look, policy))
@@ -225,7 +228,7 @@ def _serve_metrics(
 
 
 class _Loop(threading.Thread):
-    """The controller's thread. When it ends for whatever reason, the daemon does."""
+    """The controller's thread. When it ends for any reason, the daemon ends."""
 
     def __init__(self, controller: Controller, ending: process.Ending) -> None:
         super().__init__(name="controller", daemon=True)
@@ -244,13 +247,14 @@ class _Loop(threading.Thread):
 
 def _until_ending(ending: process.Ending, store: SqliteStore, lock: DaemonLock) -> None:
     """Wait, and copy the state soon and then every hour, however often the daemon was started in
-    it. Ends by itself when the state directory is no longer its own."""
+    that hour. Ends when the state directory is no longer its own."""
     path = store.path + ".backup"
     copied_at = time.monotonic() + _until_backup(path, START_BACKUP_SECONDS, FRESH_SECONDS)
     while not ending.wait(min(max(copied_at - time.monotonic(), 0.0), LOOK_SECONDS)):
         if not lock.is_held():
             log.error(
-                "%s was removed or replaced: this daemon ends, jobs run on", paths.daemon_lock()
+                "%s was removed or replaced: this daemon stops, jobs keep running",
+                paths.daemon_lock(),
             )
             return
         if time.monotonic() >= copied_at:
@@ -261,7 +265,7 @@ def _until_ending(ending: process.Ending, store: SqliteStore, lock: DaemonLock) 
 def _until_backup(
     path: str, least: float = FIRST_BACKUP_SECONDS, most: float = BACKUP_SECONDS
 ) -> float:
-    """Seconds, `least` to `most`, until the last one is as old as `most`."""
+    """Seconds, from `least` to `most`, until the last backup is as old as `most`."""
     try:
         age = time.time() - os.path.getmtime(path)
     except OSError:  # there is none
@@ -277,13 +281,13 @@ def _back_up(store: SqliteStore) -> None:
 
 
 def _first_id() -> int:
-    """Above every attempt that nodes still have: where a database was lost, no id is given out
-    again."""
+    """An id above every attempt that servers still have, so that no id is reused after a database
+    was lost."""
     return max(_spooled_ids(os.path.join(paths.home(), "nodes")), default=0) + 1
 
 
 def _spooled_ids(folder: str) -> Iterator[int]:
-    """The jobs of the attempts in the spools of all nodes, as far as they can be read."""
+    """The jobs of the attempts in the spools of all servers, as far as they can be read."""
     with contextlib.suppress(OSError):
         for node in os.listdir(folder):
             with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
-"""The daemon as a process: what it takes from whoever started it, where it logs, how it is told to
-end. Knows nothing of jobs and nodes."""
+"""The daemon as a process: what it inherits, where it logs, how to end it. Knows nothing of jobs
+and servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOGS_KEPT = 2
 
 
 class Ready:
-    """The pipe to whoever started the daemon; told once."""
+    """The pipe to the process that started the daemon. Used once."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -42,22 +42,23 @@ class Ready:
         )
 
     def _tell(self, verdict: dict[str, object]) -> bool:
-        """False when there is nobody to tell."""
+        """False if nobody is there to read it."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor < 0:
             return False
-        with contextlib.suppress(OSError):  # who started it may be gone
+        with contextlib.suppress(OSError):  # the process that started it may be gone
             os.write(descriptor, json.dumps(verdict).encode())
         os.close(descriptor)
         return True
 
 
 def harden() -> Attributes:
-    """Be the same whichever shell started it, and however: its variables, limits, niceness and
-    cores are that one's no longer. Files for the owner alone, no core dump (it would hold every
-    job's environment), no death by a closed pipe.
+    """Make the daemon independent of the shell that started it: its variables, limits, niceness and
+    cores no longer count. Files only for the owner, no core dump (it would hold every job's
+    environment), no death by a closed pipe.
 
-    What it had before, for jobs that noted none: older submissions, and those of other programs.
+    Returns what it had before, for jobs that noted none: older submissions, and those of other
+    programs.
     """
     umask, nice, limits = attributes.own()
     variables = environment.of_daemon() | daemon.THREADS
@@ -74,7 +75,7 @@ def harden() -> Attributes:
 
 
 class _LogFile(logging.handlers.RotatingFileHandler):
-    """Follows no link: it would write into whatever somebody made it lead to."""
+    """Follows no link, because that would write wherever somebody made it lead."""
 
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding="utf-8", opener=_not_through_links)
@@ -93,7 +94,7 @@ def log_to_file(*, alone: bool) -> None:
         if error.errno != errno.ELOOP:
             raise
         raise Refused(
-            f"{paths.daemon_log()} is a link, and not written through", "remove it"
+            f"{paths.daemon_log()} is a link, so gpq does not write to it", "remove the link"
         ) from None
     handlers: list[logging.Handler] = [file_handler]
     if not alone:
@@ -105,16 +106,16 @@ def log_to_file(*, alone: bool) -> None:
         force=True,
     )
     logging.raiseExceptions = False  # a full disk stops the log, not the daemon
-    # a crash within a library says where, in the log: it has no exception
+    # a crash within a library has no exception, so the log says where it was
     faulthandler.enable(
         _not_through_links(paths.daemon_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     )
 
 
 class Ending:
-    """Set from any thread and by signals. Its wait looks at a pipe: a signal that comes between
-    Python's last look for one and the system call writes to it, and so ends the call, which the
-    signal alone would not."""
+    """Set from any thread and by signals. Its wait looks at a pipe. A signal between Python's last
+    check and the system call writes to the pipe and so ends the call, which the signal alone would
+    not."""
 
     def __init__(self) -> None:
         self._read, self.descriptor = os.pipe()  # the latter for `signal.set_wakeup_fd`
@@ -124,11 +125,11 @@ class Ending:
         self._pipe.register(self._read, select.POLLIN)
 
     def set(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # full, so set already
+        with contextlib.suppress(BlockingIOError):  # full, so already set
             os.write(self.descriptor, b"\0")
 
     def wait(self, timeout: float) -> bool:
-        """Was it set? Seconds. Such a wait takes all that was set before it."""
+        """Was it set within that many seconds? The wait takes everything that was set before it."""
         return bool(self._pipe.poll(timeout * 1000.0)) and bool(os.read(self._read, 1 << 16))
 
 

@@ -1,6 +1,5 @@
-"""The demonstration: a private daemon with two embedded CPU servers, and three real training jobs
-to the end.
+"""The demonstration: a private daemon with two embedded CPU servers, and three real training jobs.
 
-Plays the users (who submits what, when) and the judge (what must have happened). Draws nothing:
-`cli/lab` does. Open `script.py` first.
+It plays the users (who submits what, and when) and the judge (what must happen). `cli/lab` draws
+it. Open `script.py` first.
 """

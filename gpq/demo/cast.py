@@ -1,4 +1,4 @@
-"""Who plays: the jobs of the demonstration, and what each has to reach."""
+"""The jobs of the demonstration, and the target of each."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Part:
     name: str
     script: str  # under examples/
     arguments: tuple[str, ...]
-    metric: str  # as the script logs it
+    metric: str  # by its name in the script's log
     target: float
-    higher: bool  # is the metric better when it is higher
+    higher: bool  # is a higher value better?
 
     def is_reached(self, value: float) -> bool:
         if self.higher:
@@ -22,7 +22,8 @@ class Part:
         return value <= self.target
 
 
-# A base batch small enough that a larger one pays: most of a step is not spent on its examples.
+# The base batch is so small that a larger one helps: most of a step's time does not depend on its
+# examples.
 SMALL_BATCH = ("--epochs", "25", "--batch-size", "8", "--lr", "0.02")
 CAST = (
     Part("chargpt", "chargpt/train.py", ("--epochs", "14"), "held_out_loss", 2.0, higher=False),

@@ -35,19 +35,19 @@ class DemoResult(msgspec.Struct, frozen=True):
 
     completed: int
     jobs: list[JobResult]
-    resized: int  # jobs whose GPU count changed while they ran
+    resized: int  # jobs whose number of GPUs changed while they ran
     batch_changed: int  # jobs whose batch size changed without a restart
     samples_exact: bool
     targets_reached: int
     seconds: float
-    home: str  # "": a temporary folder, which is gone
+    home: str  # "" for a temporary folder, which is gone
     policy: str
     passed: bool
     schema: int = 1
 
 
 def judge(here: Stage) -> DemoResult:
-    """What each job reached, from what the daemon recorded of it."""
+    """What each job reached, from the daemon's records."""
     results = [_result(here, part) for part in CAST]
     here.failed = not passed(here.policy, results)
     return DemoResult(
@@ -65,8 +65,8 @@ def judge(here: Stage) -> DemoResult:
 
 
 def passed(policy: str, jobs: Sequence[JobResult]) -> bool:
-    """Did every job do what it came for? A resize is asked of policies that resize jobs alone, a
-    new batch of those that know what one is worth."""
+    """Did every job reach its target? Only elastic policies must resize, and only policies that
+    know the value of a batch size must change one."""
     traits = entry(policy)
     is_complete = all(
         job.state == "completed" and job.reached and job.samples_exact for job in jobs

@@ -1,4 +1,4 @@
-"""Who enters when: the cast is submitted, watched to its end, and judged."""
+"""The order of events: the jobs are submitted, watched to their end, and judged."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from gpq.rpc.daemon_answers import TopView
 from gpq.rpc.job_answers import JobList
 from gpq.rpc.requests import Status, Top
 
-# at most this long the first job has both servers to itself, where it may grow
+# the first job has both servers at most this long, to grow
 ALONE_SECONDS = 90.0
 
 
 def play(
     here: Stage, draw: Callable[[TopView, str], None], *, timeout: float, pause: float = 0.5
 ) -> DemoResult:
-    """Submit the cast, watch it to the end, judge. `draw` is called with each frame. Raises
-    TimedOut at `timeout`."""
+    """Submit the jobs, watch them to the end, judge. Calls `draw` with each frame. Raises TimedOut
+    at `timeout`."""
     first, *later_parts = CAST
     submit(here, first)
     queue = list(later_parts)
@@ -47,13 +47,14 @@ def _timed_out(here: Stage, timeout: float) -> TimedOut:
     if here.temporary:
         logs = "--home DIR keeps its logs"
     return TimedOut(
-        f"the demo did not end within {timeout:.0f} s", f"give it longer: --timeout; {logs}"
+        f"the demo did not end within {timeout:.0f} s",
+        f"use a longer --timeout ({logs})",
     )
 
 
 def _is_grown(here: Stage, part: Part) -> bool:
-    """Has it got what it came for, so that the others may come? A growth that is only ordered may
-    yet be taken back."""
+    """Does it have what it waits for, so that the others may come? A growth that is only ordered
+    may still be cancelled."""
     [job] = connection.call(Status([str(here.ids[part.name])]), JobList).jobs
     if job.ended_at is not None:
         return True
@@ -64,9 +65,9 @@ def _is_grown(here: Stage, part: Part) -> bool:
 
 def _act(here: Stage, queue: list[Part], ended_count: int) -> str:
     if queue and entry(here.policy).gang:
-        return "jobs arrive: each gets the one GPU that it asked for"
+        return "jobs arrive, and each gets the one GPU that it asked for"
     if len(here.ids) == 1:
-        return "one job alone: it grows onto both servers"
+        return "one job alone grows onto both servers"
     if queue:
-        return "others arrive: it gives a server back"
+        return "other jobs arrive, and it gives a server back"
     return f"{ended_count} of {len(CAST)} jobs done"

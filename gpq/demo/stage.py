@@ -1,4 +1,4 @@
-"""Where they play: a daemon of its own in a folder of its own, and the submission to it."""
+"""The private daemon in its own folder, and submissions to it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from gpq.rpc.requests import SpecMessage, Submit
 
 SERVERS = ("alpha", "beta")
 CONFIG = """\
-# Of `gpq demo`: two embedded servers with one CPU slot each, and short intervals, so that there is
-# something to see.
+# Written by `gpq demo`. Two embedded servers have one CPU slot each. Short intervals let you see
+# something happen.
 policy = "{policy}"
 interval = 4.0
 settle_seconds = 4.0
@@ -40,42 +40,41 @@ class Stage:
     examples: Path
     policy: str
     failed: bool = False
-    # nobody named the folder: it goes once there is nothing to be looked up in it
+    # nobody named the folder, so it is removed once nothing in it is needed
     temporary: bool = False
     ids: dict[str, int] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
 
 def examples_folder() -> Path:
-    """The example scripts: shipped inside the package, or beside it in a checkout. Raises
-    Refused."""
+    """The example scripts, inside the package or next to it in a checkout. Raises Refused."""
     packaged = Path(str(resources.files("gpq"))) / "examples"
     for folder in (packaged, Path(__file__).resolve().parents[2] / "examples"):
         if (folder / "digits" / "train.py").is_file():
             return folder
     raise Refused(
         "the example scripts are missing from this installation",
-        "install gpq again, or run a checkout",
+        "install gpq again, or run the demo in a checkout",
     )
 
 
 def check_training() -> None:
-    """Raises Refused when the demo's interpreter cannot train."""
+    """Raises Refused if the demo's interpreter cannot train."""
     from importlib.util import find_spec
 
     missing = [name for name in ("torch", "sklearn") if find_spec(name) is None]
     if missing:
         raise Refused(
-            f"{' and '.join(missing)} cannot be imported by {sys.executable}",
-            "pip install 'goodput-queue[train,examples]', or use `make demo` in a checkout",
+            f"{sys.executable} cannot import {' and '.join(missing)}",
+            "run pip install 'goodput-queue[train,examples]', or `make demo` in a checkout",
         )
 
 
 @contextlib.contextmanager
 def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
-    """A daemon of its own in `home` (default: a new temporary folder); it and its jobs are gone
-    afterwards, and so is the temporary folder unless something failed. Raises UsageError for an
-    unknown policy, and for a `home` that takes nothing."""
+    """A private daemon in `home` (default: a new temporary folder). It and its jobs are gone
+    afterwards. So is the temporary folder, unless something failed. Raises UsageError for an
+    unknown policy, and for a `home` that is not writable."""
     entry(policy)
     check_training()
     folder = Path(home or tempfile.mkdtemp(prefix="gpq-demo-")).resolve()
@@ -88,7 +87,7 @@ def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
             problem = f"--home {home}: cannot write there"
         raise UsageError(
             f"{problem}: {error.strerror}",
-            "name a folder with --home that is there or can be made, and is writable",
+            "use --home with a writable folder",
         ) from None
     old_environment = {name: os.environ.get(name) for name in ("GPQ_HOME", "GPQ_CONFIG")}
     os.environ.update(GPQ_HOME=str(folder), GPQ_CONFIG=str(config))
@@ -115,7 +114,7 @@ def _write_config(config: Path, policy: str) -> None:
 
 
 def _restore(environment: Mapping[str, str | None]) -> None:
-    """Set the variables to these values; None: there was no such variable."""
+    """Set the variables to these values. None: the variable did not exist."""
     for name, value in environment.items():
         if value is None:
             os.environ.pop(name, None)
@@ -130,7 +129,7 @@ def _server(index: int) -> str:
 
 
 def submit(here: Stage, part: Part) -> int:
-    """Queue one job of the cast; its id."""
+    """Queue one job. Returns its id."""
     script = here.examples / part.script
     spec = SpecMessage(
         argv=[str(script), *part.arguments],

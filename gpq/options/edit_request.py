@@ -1,5 +1,5 @@
-"""From the options of `gpq edit` to what the daemon is asked. Checks what can be checked here;
-draws nothing."""
+"""From the options of `gpq edit` to the request for the daemon. Checks what can be checked here.
+Draws nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpq.rpc import requests
 from gpq.rpc.submit_table import BY_NAME
 
 NOTHING = ("none", "off")
-# what options are once `none` is said
+# values of options for `none`
 LIFTED: dict[str, Any] = {
     "time": None,
     "gpu_type": "",
@@ -31,7 +31,7 @@ def request(
     array_limit: str = "",
     **texts: Any,
 ) -> requests.Edit:
-    """`texts`: options as typed; empty ones, and None, change nothing. Raises UsageError."""
+    """`texts`: options as typed. Empty ones, and None, change nothing. Raises UsageError."""
     changes: dict[str, Any] = {}
     for name, text in texts.items():
         if not text and not isinstance(text, int):
@@ -53,6 +53,7 @@ def _limit(text: str) -> int | None:
         return 0
     if not text.isdecimal() or not 1 <= int(text) <= 10_000:
         raise UsageError(
-            f"--array-limit {text[:20]} is no number of jobs", "write for example --array-limit 4"
+            f"invalid --array-limit {text[:20]!r}: expected a number of jobs",
+            "for example --array-limit 4",
         )
     return int(text)

@@ -1,5 +1,5 @@
-"""What of the user's shell goes with a job: an allow-list of variables, and which Python runs a
-script."""
+"""The parts of the user's shell that a job gets: an allow-list of variables, and the Python that
+runs a script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpq.config import NodeConfig
     from gpq.rpc.requests import AttributesMessage
 
-# What programs read by themselves, without a word of it in a script.
+# Variables that programs read even if no script mentions them.
 NAMES = {
     *PROXIES,
     *CERTIFICATES,
@@ -36,7 +36,7 @@ PREFIXES = (
         "JAX_",
         "XLA_",
     ),
-    *("TF_CPP_", "TF_FORCE_", "TF_GPU_", "TF_XLA_"),  # all of TF_ are Terraform's too
+    *("TF_CPP_", "TF_FORCE_", "TF_GPU_", "TF_XLA_"),  # Terraform uses TF_ too
     *(
         "OMP_",
         "KMP_",
@@ -53,14 +53,14 @@ PREFIXES = (
 )
 OF_GPQ = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")  # decided where the job runs
 DEFAULTS = "GPQ_DEFAULTS"  # as wire.ENV_DEFAULTS, which a plain command does not import
-PASSWORD = re.compile(r"//[^/]*@")  # in the value of a proxy
+PASSWORD = re.compile(r"//[^/]*@")  # a password in the value of a proxy
 USES_TORCH = re.compile(rb"^(?:import|from)\s+(?:torch|gpq_agent)\b", re.MULTILINE)
 MOST_READ = 1 << 20  # bytes of a script
 
 
 def kept(environ: dict[str, str], explicit: dict[str, str]) -> dict[str, str]:
-    """The variables a job is started with. What looks like a secret goes along only when --env
-    names it. From within a job those that gpq chose for its server stay behind."""
+    """The variables that a job starts with. A variable that looks like a secret goes along only if
+    --env names it. From within a job, gpq's choices for its server stay behind."""
     defaults = _defaults(environ)
     inherited = {
         k: value
@@ -77,7 +77,7 @@ def _defaults(environ: dict[str, str]) -> dict[str, str]:
 
     try:
         return msgspec.json.decode(environ[DEFAULTS], type=dict[str, str])
-    except ValueError:  # somebody else's
+    except ValueError:  # belongs to another user
         return {}
 
 
@@ -88,7 +88,7 @@ def _goes_along(key: str, value: str) -> bool:
 
 
 def attributes() -> AttributesMessage:
-    """What goes along beside the variables: umask, niceness and limits of this process."""
+    """What a job gets apart from variables: umask, niceness and limits of this process."""
     from gpq import attributes
     from gpq.rpc.requests import AttributesMessage
 
@@ -98,30 +98,30 @@ def attributes() -> AttributesMessage:
 
 
 def modules(script: str, least: int) -> list[str]:
-    """What a script needs of its interpreter: torch, where it says so, uses gpq's library, or has
-    several replicas."""
+    """The modules that a script needs: torch, if it imports it, uses gpq's library, or has several
+    replicas."""
     try:
         with open(script, "rb") as stream:
             text = stream.read(MOST_READ)
     except OSError:
-        text = b""  # whoever starts it will say so
+        text = b""  # the start reports it
     return ["torch"] if least > 1 or USES_TORCH.search(text) else []
 
 
 def _has_servers() -> bool:
-    """Is there a machine but this one?"""
+    """Is there a machine apart from this one?"""
     from gpq import config
 
     return any(node.connector != "local" for node in config.load().nodes.values())
 
 
 def interpreter(program: str, environ: dict[str, str]) -> str:
-    """Absolute path: --python, else the active virtual environment's, else conda's, else the one
-    that runs gpq."""
+    """Absolute path: --python, otherwise that of the active virtual environment, then of conda,
+    then the one that runs gpq."""
     if program:
         path = shutil.which(os.path.expanduser(program))
         if not path and os.path.isabs(program) and _has_servers():
-            return program  # it may be there: each of them is asked
+            return program  # servers may have it, and gpq asks each of them
         if not path:
             raise UsageError(
                 f"--python {program}: no such program", "give the path of a Python interpreter"
@@ -135,7 +135,7 @@ def interpreter(program: str, environ: dict[str, str]) -> str:
 
 
 def on_server(program: str, node: NodeConfig) -> str:
-    """As a script that is submitted here would be run there."""
+    """The Python with which a script submitted here would run there."""
     if os.path.isabs(program):
         return program
     return (

@@ -1,5 +1,5 @@
-"""From the options of `gpq submit` to the SpecMessage that the daemon keeps. Checks all that can be
-checked here."""
+"""From the options of `gpq submit` to the SpecMessage that the daemon keeps. Checks everything that
+can be checked here."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gpq.rpc.submit_table import OPTIONS
 PYTHON_LINE = re.compile(rb"#!.*\bpython")
 # mean nothing to a command
 OF_SCRIPTS = (*(option.flag for option in OPTIONS if option.scripts_only), "--python")
-AS_COMMAND = "to run it as it is, on a fixed number of GPUs: gpq submit -- {}"
+AS_COMMAND = "to run it as a command, on a fixed number of GPUs: gpq submit -- {}"
 
 
 def missing(built: SpecMessage) -> list[str]:
-    """A remark about a command that is not to be found on this machine: servers may have it. About
-    gpq's own Python where a script is to run with it and needs what it has not."""
+    """A remark about a command that this machine does not have, although servers may have it. Also
+    one about gpq's own Python, if it would run a script and lacks a module."""
     if built.level == "script":
         return _missing_modules(built)
     word = built.argv[0]
@@ -43,7 +43,7 @@ def _missing_modules(built: SpecMessage) -> list[str]:
         return []
     return [
         f"gpq's own Python ({built.python}) has no {', '.join(lacking)}: activate the environment"
-        " that has it, or say --python python3"
+        " that has it, or use --python python3"
     ]
 
 
@@ -51,17 +51,16 @@ def _missing_command(word: str, built: SpecMessage) -> str:
     is_file = os.path.isfile(os.path.join(built.cwd, word))
     if "/" in word and is_file:
         return (
-            f"`{word[:80]}` may not be executed: `chmod +x {word}`, or without `--`: gpq submit"
-            f" {word}"
+            f"`{word[:80]}` is not executable: run `chmod +x {word}`, or leave out `--`:"
+            f" gpq submit {word}"
         )
     problem = (
-        f"there is no command `{word[:80]}` on this machine, and the job will fail on a server"
-        " without it"
+        f"this machine has no command `{word[:80]}`, and the job will fail on a server without it"
     )
     if not word.startswith(("/", "./", "../")) and is_file:
         return f"{problem}: did you mean `./{word}`?"
     if " " in word and len(built.argv) == 1:
-        return f"{problem}: without the quotes it is a command and its arguments"
+        return f"{problem}: remove the quotes if this is a command with arguments"
     return problem
 
 
@@ -114,7 +113,7 @@ def _refuse_no_command(texts: SubmitTexts) -> None:
     if not texts.words:
         raise UsageError("nothing to run", "gpq submit train.py, or gpq submit --gpus 1 -- COMMAND")
     if any("\0" in word for word in texts.words):
-        raise UsageError("the command holds a NUL character", "no program can be started with one")
+        raise UsageError("the command contains a NUL character", "remove it")
 
 
 def _refuse_low_counts(texts: SubmitTexts) -> None:
@@ -124,9 +123,7 @@ def _refuse_low_counts(texts: SubmitTexts) -> None:
         ("--max-batch-size", texts.max_batch_size, 1),
     ):
         if count is not None and count < least:
-            raise UsageError(
-                f"{flag} {count} is below {least}", f"write a whole number, {least} or above"
-            )
+            raise UsageError(f"{flag} {count} is too small", f"use a whole number, {least} or more")
 
 
 def _level(texts: SubmitTexts) -> str:
@@ -136,7 +133,7 @@ def _level(texts: SubmitTexts) -> str:
 
 
 def _given(texts: SubmitTexts) -> dict[str, Any]:
-    """The options that fill fields by themselves, by name."""
+    """The options that fill fields directly, by name."""
     return {
         option.name: text
         for option in OPTIONS
@@ -145,12 +142,12 @@ def _given(texts: SubmitTexts) -> dict[str, Any]:
 
 
 def refuse_mismatches(texts: SubmitTexts, level: str) -> None:
-    """Options that mean nothing at this level are mistakes, not wishes."""
+    """Options without a meaning at this level are mistakes."""
     if level == "signal" and not texts.black_box:
         raise UsageError(
-            "--preemptible is for a command that checkpoints on a signal",
-            "write it after `--`: gpq submit --preemptible -- python train.py; a script on the"
-            " library needs no such option",
+            "--preemptible is only for commands that save a checkpoint on a signal",
+            "put the command after `--`: gpq submit --preemptible -- python train.py. A script that"
+            " uses the training library does not need this option",
         )
     if level != "signal":
         _refuse_signals(texts)
@@ -159,7 +156,7 @@ def refuse_mismatches(texts: SubmitTexts, level: str) -> None:
     if texts.batch_size and texts.max_batch_size and texts.max_batch_size < texts.batch_size:
         raise UsageError(
             f"--max-batch-size {texts.max_batch_size} is below --batch-size {texts.batch_size}",
-            "raise the one or lower the other",
+            "raise --max-batch-size or lower --batch-size",
         )
 
 
@@ -167,7 +164,8 @@ def _refuse_signals(texts: SubmitTexts) -> None:
     for flag, text in (("--signal", texts.signal), ("--resume-args", texts.resume_args)):
         if text:
             raise UsageError(
-                f"{flag} needs --preemptible", "gpq submit --preemptible --signal USR1 -- COMMAND"
+                f"{flag} needs --preemptible",
+                "for example gpq submit --preemptible --signal USR1 -- COMMAND",
             )
 
 
@@ -175,27 +173,27 @@ def _refuse_options_of_scripts(texts: SubmitTexts) -> None:
     for option in OPTIONS:
         if option.scripts_only and getattr(texts, option.name):
             raise UsageError(
-                f"{option.flag} is for training scripts",
-                "gpq does not look into a command after `--`",
+                f"{option.flag} is only for training scripts",
+                "remove it, because gpq does not change a command",
             )
 
 
 def gpu_range(texts: SubmitTexts, level: str) -> tuple[int, int, bool]:
-    """(least, most, rigid); most 0 = as many as pay off."""
+    """(least, most, rigid). most 0 = as many as help."""
     low, high = values.gpus(texts.gpus) if texts.gpus else (1, None)
     if level != "script":
         if high is not None:
             raise UsageError(
                 f"--gpus {texts.gpus}: a command runs on a fixed number of GPUs",
-                f"write --gpus {low}; only a training script can be resized: gpq submit --gpus"
+                f"use --gpus {low}. gpq can only resize a training script: gpq submit --gpus"
                 f" {texts.gpus} train.py",
             )
         return low, low, False
     if texts.rigid:
         if high is not None:
             raise UsageError(
-                f"--rigid with --gpus {texts.gpus}: a rigid job has one size",
-                f"write --gpus {low} --rigid",
+                f"--rigid cannot be combined with a range of GPUs, --gpus {texts.gpus}",
+                f"use --gpus {low} --rigid",
             )
         return low, low, True
     if not texts.gpus:
@@ -208,15 +206,17 @@ def directory(name: str) -> str:
     try:
         path = os.path.abspath(os.path.expanduser(name)) if name else _here()
     except FileNotFoundError:
-        raise UsageError("the current directory is gone", "change to one that exists") from None
+        raise UsageError(
+            "the current directory no longer exists", "change to one that exists"
+        ) from None
     if not os.path.isdir(path):
         raise UsageError(f"--cwd {name}: no such directory", "give one that exists")
     return path
 
 
 def _here() -> str:
-    """The current directory by the name that the shell has for it: what an automounter or a link
-    calls a home is the same on all servers, and what lies behind it may not be."""
+    """The current directory by the shell's name for it. A home has the same name on all servers if
+    an automounter or a link provides it, but its real path may differ."""
     here, name = os.getcwd(), os.environ.get("PWD", "")
     with contextlib.suppress(OSError):
         if os.path.isabs(name) and ".." not in name.split("/") and os.path.samefile(name, here):
@@ -229,15 +229,15 @@ def script(words: list[str], cwd: str) -> str:
     name, path = words[0], os.path.join(cwd, os.path.expanduser(words[0]))
     command = AS_COMMAND.format(shlex.join(words[:2]) + (" ..." if len(words) > 2 else ""))
     if os.path.isdir(path):
-        raise UsageError(f"{name} is a directory", "name the training script in it")
+        raise UsageError(f"{name} is a directory", "give the training script in it")
     if not os.path.exists(path):
         if " " in name and len(words) == 1:
             raise UsageError(
-                f"no script {name} in {cwd}", f"without the quotes: gpq submit -- {name}"
+                f"no script {name} in {cwd}", f"remove the quotes: gpq submit -- {name}"
             )
         if name.endswith(".py"):
             raise UsageError(
-                f"no script {name} in {cwd}", "correct the path, or the directory with --cwd"
+                f"no script {name} in {cwd}", "correct the path, or set the directory with --cwd"
             )
         raise UsageError(f"no script {name} in {cwd}", command)
     try:
@@ -246,11 +246,11 @@ def script(words: list[str], cwd: str) -> str:
     except OSError as error:
         raise UsageError(f"cannot read {name}: {error.strerror}", f"chmod u+r {name}") from None
     if not name.endswith(".py") and not PYTHON_LINE.match(first):
-        raise UsageError(f"{name} is no Python script", command)
+        raise UsageError(f"{name} is not a Python script", command)
     return os.path.abspath(path)
 
 
 def default_name(argv: list[str], level: str) -> str:
-    """From the program's file name, with what a name may not have left out."""
+    """From the program's file name, without characters that a name may not have."""
     base = os.path.basename(argv[0])
     return values.as_name(base.removesuffix(".py") if level == "script" else base)

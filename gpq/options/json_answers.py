@@ -1,5 +1,5 @@
-"""What the command line itself answers with `--json`, where no answer of the daemon is passed on. A
-public format, as those."""
+"""Answers with `--json` of the command line itself, when it does not pass on an answer of the
+daemon. They are a public format, like those of the daemon."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ SCHEMA = 2
 
 
 class Error(msgspec.Struct, frozen=True):
-    """What is printed instead when a command fails; the exit code tells the kind (2 usage, 3 no
-    daemon, 4 not found, 5 refused, 124 timed out, 1 anything else)."""
+    """What a command prints when it fails. The exit code tells the kind (2 usage, 3 no daemon, 4
+    not found, 5 refused, 124 timed out, 1 anything else)."""
 
-    error: str  # what is so, one line
-    hint: str  # what to do; may be empty
+    error: str  # the problem in one line
+    hint: str  # what to do, may be empty
 
 
 class CheckView(msgspec.Struct, frozen=True):
     name: str
     verdict: str  # "ok" | "warn" | "fail"
     message: str
-    fix: str  # "" where there is nothing to mend
-    node: str  # the server that it is about, "" for this machine, or for several
+    fix: str  # "" if there is nothing to fix
+    node: str  # the server, "" for this machine or for several servers
 
 
 class Checkup(msgspec.Struct, frozen=True):
@@ -41,15 +41,15 @@ class GpuCheckView(msgspec.Struct, frozen=True):
     section: str  # "A" of the driver, "B" of one replica, "C" of several
     name: str
     verdict: str  # "PASS" | "FAIL" | "SKIP"
-    figure: str  # what was measured, or why it was not
-    seconds: float  # that the check took
+    figure: str  # the measurement, or why there is none
+    seconds: float  # duration of the check
 
 
 class GpuReport(msgspec.Struct, frozen=True):
     """Answer of `gpq doctor --gpu`."""
 
-    gpq: str  # its version
-    seconds: float  # that all of it took
+    gpq: str  # version of gpq
+    seconds: float  # duration of the whole report
     checks: list[GpuCheckView]
     schema: int = SCHEMA
 
@@ -57,13 +57,13 @@ class GpuReport(msgspec.Struct, frozen=True):
 class AddedNode(msgspec.Struct, frozen=True):
     name: str
     host: str
-    host_key: str  # how its key was settled
+    host_key: str  # what happened with its host key
     python: str
     cores: int
     memory_mib: int
     driver: str
-    problem: str  # of its GPUs
-    notice: str  # on its GPUs, though nothing is wrong
+    problem: str  # problem with its GPUs
+    notice: str  # note about its GPUs, although nothing is wrong
     devices: list[dict[str, Any]]
     address: str
 
@@ -72,7 +72,7 @@ class NodesAdded(msgspec.Struct, frozen=True):
     """Answer of `gpq nodes add`."""
 
     added: list[AddedNode]
-    live: bool  # a daemon runs, and has them
+    live: bool  # a daemon runs and uses them
     schema: int = SCHEMA
 
 
@@ -80,14 +80,14 @@ class NodeRemoved(msgspec.Struct, frozen=True):
     """Answer of `gpq nodes remove`."""
 
     removed: str
-    live: bool  # a daemon runs, and has it no more
+    live: bool  # a daemon runs and no longer uses it
     schema: int = SCHEMA
 
 
 class ConfigChecked(msgspec.Struct, frozen=True):
     path: str
-    exists: bool  # without a file the defaults hold
-    ok: bool = True  # a file that is not is an error
+    exists: bool  # without a file the defaults apply
+    ok: bool = True  # an invalid file is an error
     schema: int = SCHEMA
 
 
@@ -104,7 +104,7 @@ class LibraryPath(msgspec.Struct, frozen=True):
 class PolicyView(msgspec.Struct, frozen=True):
     name: str
     sentence: str
-    chosen: bool  # by config.toml
+    chosen: bool  # chosen in config.toml
 
 
 class Policies(msgspec.Struct, frozen=True):
@@ -114,12 +114,12 @@ class Policies(msgspec.Struct, frozen=True):
 
 class ImportView(msgspec.Struct, frozen=True):
     source: str  # the script's path, or the number in task-spooler
-    argv: list[str]  # the line of `gpq submit` that says the same; empty where it is refused
+    argv: list[str]  # words of the `gpq submit` command that does the same, empty if refused
     notes: list[str]
-    after: str  # the source that it waits for, "" for none
-    refused: str  # why it is not queued, "" where it is or can be
+    after: str  # the source that it waits for, "" if none
+    refused: str  # why it is not queued, "" if it is or can be
     hint: str
-    id: int | None  # of the job, or of the array, that was queued
+    id: int | None  # id of the queued job or array
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -132,17 +132,17 @@ class Imported(msgspec.Struct, frozen=True):
 class Targets(msgspec.Struct, frozen=True):
     """Answer of `gpq notify list`."""
 
-    targets: dict[str, str]  # of config.toml: name and kind of service; no URL
-    default: list[str]  # whom jobs tell that name nobody
-    on: list[str]  # of what
-    lines: int  # of the log's end that go along
+    targets: dict[str, str]  # in config.toml: name and kind of service, without URLs
+    default: list[str]  # targets of jobs that name none
+    on: list[str]  # which news
+    lines: int  # lines from the end of the log in a message
     schema: int = SCHEMA
 
 
 class SentView(msgspec.Struct, frozen=True):
     name: str
     sent: bool
-    problem: str  # "" where it was sent
+    problem: str  # "" if it was sent
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -154,6 +154,6 @@ class Sent(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Settings(FileConfig):
-    """All settings that hold, defaults included, by the names that they have in config.toml."""
+    """All settings in use, defaults included, by their names in config.toml."""
 
     schema: int = SCHEMA

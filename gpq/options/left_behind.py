@@ -1,6 +1,6 @@
-"""Variables of the caller's shell that a job seems to use and does not get: named, never their
-values. Reads a bounded part of the code; where it does not mention a service or a name, nothing is
-said."""
+"""Variables of the user's shell that a job seems to use but does not get. gpq names them, never
+their values. It reads a limited part of the code, and says nothing if that does not mention a
+service or a name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpq.outward import PROXIES, SECRET
 from gpq.rpc.requests import SpecMessage
 
-# of a project that are read; folders below its own
+# limits for the files of a project: number, bytes, folders below its own
 MOST_FILES, MOST_BYTES, DEEPEST = 200, 2 << 20, 2
 SHOWN = 6
 READ = (".py", ".sh", ".bash", ".toml", ".txt", ".cfg", ".yaml", ".yml", ".ipynb")
-# Which variables are a service's, and what in the code shows that it is used. Libraries that report
-# to it by themselves count.
+# Variables of each service, and the words in code that show its use. Libraries that report to it by
+# themselves count.
 SERVICES = (
     (r"WANDB_", r"\bwandb\b|\btransformers\b|\blightning\b|\baccelerate\b|\btrl\b"),
     (
@@ -35,7 +35,7 @@ SERVICES = (
     (r"AZURE_", r"\badlfs\b|\babfss?://|\bazure\b"),
     (r"KAGGLE_", r"\bkaggle(?:hub)?\b"),
 )
-# What gpq, the launcher or the server itself sets, and what a shell keeps for itself.
+# Variables that gpq, the launcher or the server sets, and those of the shell itself.
 NOT_MEANT = (
     r"_|HOME|USER|LOGNAME|SHELL|PWD|OLDPWD|SHLVL|HOSTNAME|TERM.*|COLORTERM|COLUMNS|LINES|DISPLAY"
     r"|WAYLAND.*|EDITOR|VISUAL|"
@@ -58,21 +58,21 @@ def notes(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
         phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"
     )
     stay = (
-        "stays behind: the job seems to use it"
+        "is not passed on, but the job seems to use it"
         if len(names) == 1
-        else "stay behind: the job seems to use them"
+        else "are not passed on, but the job seems to use them"
     )
     send = " ".join(f"--env {name}" for name in names[:SHOWN])
     return [
-        f"{enumeration} {stay}; {send} sends {'it' if len(names) == 1 else 'them'}"
-        " (note_env = false in config.toml: no such note)"
+        f"{enumeration} {stay}. Pass {'it' if len(names) == 1 else 'them'} on with {send},"
+        " or set note_env = false in config.toml to turn this note off"
     ]
 
 
 def found(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
-    """Names, sorted: of a service that the code or its project uses; other secrets that either
-    names; anything else that the named files themselves read; a proxy that has a password in it,
-    which libraries read by themselves."""
+    """Names, sorted. Variables of a service that the code or its project uses. Other secrets that
+    either names. Anything else that the named files themselves read. A proxy with a password in it,
+    because libraries read proxies by themselves."""
     candidates = _candidates(built, environ)
     if not candidates:
         return []
@@ -94,14 +94,15 @@ def found(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
 
 
 def _with_their_words(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Each with the pattern of the words by which code that uses its service is known."""
+    """Each with the pattern of the words that show that code uses its service."""
     return [
         (name, words) for name in names for pattern, words in SERVICES if re.match(pattern, name)
     ]
 
 
 def _candidates(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
-    """What is set here, does not go along, and is not the shell's or the machine's own."""
+    """Variables that are set here, are not passed on, and do not belong to the shell or the
+    machine."""
     return [
         name
         for name, value in environ.items()
@@ -118,19 +119,19 @@ def _wanted() -> bool:
 
     try:
         return config.load().note_env
-    except UsageError:  # the daemon, or `gpq config check`, will say so
+    except UsageError:  # the daemon or `gpq config check` reports it
         return True
 
 
 def _read_in(text: str, names: Sequence[str]) -> set[str]:
-    """Those that stand in quotes, or after a `$`."""
+    """Names in quotes, or after a `$`."""
     if not names:
         return set()
     return set(re.findall(rf"(?:[\"']|\$\{{?)({'|'.join(map(re.escape, names))})\b", text))
 
 
 def _set_in(text: str, names: set[str]) -> set[str]:
-    """Those that the code gives a value of its own."""
+    """Names to which the code assigns a value."""
     return {
         name
         for name in names
@@ -151,7 +152,8 @@ def _named(built: SpecMessage) -> Iterator[str]:
 
 
 def _project(built: SpecMessage, paths: Sequence[str]) -> Iterator[str]:
-    """Of the folders of these files and the working directory, but of no home directory or root."""
+    """Text of the folders of these files and of the working directory, but of no home directory or
+    root."""
     excluded_folders = {os.path.expanduser("~"), "/", *os.environ.get("PATH", "").split(os.pathsep)}
     folders = dict.fromkeys([*(os.path.dirname(path) for path in paths), built.cwd])
     files, size = 0, 0

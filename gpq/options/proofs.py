@@ -1,5 +1,5 @@
-"""What `gpq check` found of the script that is submitted: it travels with the job, and is said in
-one line."""
+"""The findings of `gpq check` about the submitted script. They travel with the job, and gpq says
+them in one line."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from gpq.options.submit_texts import SubmitTexts
 from gpq.rpc.placeholders import filled
 from gpq.rpc.requests import ArrayMessage, ProofMessage, SpecMessage
 
-LIBRARY, EPOCHS = "gpq_agent", ".epochs("  # in scripts that use it, and that may leave its epochs
+LIBRARY, EPOCHS = (
+    "gpq_agent",
+    ".epochs(",
+)  # words of scripts that use the library, and that may leave its epochs
 MOST_READ = 1 << 20  # characters of a script
 
 
 def of(
     texts: SubmitTexts, built: SpecMessage, array: ArrayMessage | None
 ) -> tuple[ProofMessage | None, list[str]]:
-    """The proof of a script, and a remark on it, or that there is none. An array goes by its first
-    job."""
+    """The proof of a script, and a remark on it, or that there is none. For an array, those of its
+    first job."""
     if built.level != "script" or not texts.words:
         return None, []
     script = os.path.join(job_spec.directory(texts.cwd), os.path.expanduser(texts.words[0]))
@@ -36,8 +39,8 @@ def of(
     if verdict is None:
         if may_be_resized and LIBRARY in text:
             remarks += [
-                f"no verdict on this script yet: `gpq check {line}` tries if it trains the same on"
-                " any GPUs"
+                "gpq has not checked this script yet:"
+                f" `gpq check {line}` tests whether it trains the same on any number of GPUs"
             ]
         return None, remarks
     changed = keeping.changed(verdict)
@@ -46,8 +49,8 @@ def of(
         return None, [
             *remarks,
             (
-                f"{name} has changed since gpq check found something of this script: `gpq check"
-                f" {line}`"
+                f"{name} has changed since the last check of this script: run `gpq check {line}`"
+                " again"
             ),
         ]
     from gpq.check.proofs import proof
@@ -55,16 +58,13 @@ def of(
     result = proof(verdict)
     if result is None or not result.lost:
         return result, remarks
-    words = (
-        f"under gpq this script may train something else ({result.message}), so the job does"
-        " without"
-    )
-    return result, [*remarks, f"{words} {', '.join(result.lost)}: gpq check --last {line}"]
+    words = f"gpq might change what this script trains ({result.message}), so it does not use"
+    return result, [*remarks, f"{words} {', '.join(result.lost)}: see `gpq check --last {line}`"]
 
 
 def hints(text: str) -> list[str]:
-    """Of what a script forgets at a restart. Few loops have any, so only they pay for its
-    parsing."""
+    """A hint about what a script forgets at a restart. Few loops have such parts, so only they cost
+    the time to parse."""
     from gpq import lint
 
     return lint.hints(text)

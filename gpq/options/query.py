@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def is_query(word: str) -> bool:
-    """`user=ana`, `age>2h`: no name or selector of a job has such signs."""
+    """`user=ana`, `age>2h`. No name or selector of a job has such signs."""
     return any(sign in word.replace("@~", "") for sign in "=~<>")

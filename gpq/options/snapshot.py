@@ -1,9 +1,9 @@
 """`gpq submit --snapshot`: the code as it is now, in an archive named by its SHA-256, durable in
 the daemon's state directory.
 
-In a git repository: what is committed, with what was changed since, and files that are neither
-tracked nor ignored. Elsewhere: the directory. Links that lead out of it are refused. Equal code has
-the same name, whenever and by whomever it is frozen.
+In a git repository it has the committed files with later changes, and files that are neither
+tracked nor ignored. Elsewhere it has the directory. Links that point outside are refused. Equal
+code has the same name, for every user at any time.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from gpq.errors import GpqError, UsageError
 
 MOST_BYTES = 200_000_000
 MOST_FILES = 20_000
-# of a directory without git
+# for a directory without git
 LEFT_OUT = frozenset({".git", "__pycache__", ".venv", "venv", "node_modules"})
-HINT = "leave data out: list it in .gitignore, or submit without --snapshot"
+HINT = "list data in .gitignore, or submit without --snapshot"
 
 
 class Frozen(NamedTuple):
-    """`code` is the SHA-256, `cwd` the working directory in it, `summary` what it is, for
+    """`code` is the SHA-256, `cwd` the working directory in it, `summary` a description for
     people."""
 
     code: str
@@ -38,24 +38,24 @@ class Frozen(NamedTuple):
 
 
 def freeze(cwd: str) -> Frozen:
-    """Of the repository that `cwd` is in, or of `cwd`. Raises UsageError for what cannot be frozen,
-    GpqError for a full disk."""
+    """A snapshot of the repository that contains `cwd`, or of `cwd`. Raises UsageError if it cannot
+    be made, GpqError for a full disk."""
     top = _git(cwd, "rev-parse", "--show-toplevel")
     root = os.path.realpath(top.rstrip("\n") if top else cwd)
     names = sorted(set(_tracked(root) if top else _all(root)))
     if not names:
         raise UsageError(
-            f"there is nothing to freeze in {root}",
-            "is it the right directory? --cwd names another",
+            f"there are no files for a snapshot in {root}",
+            "choose another directory with --cwd",
         )
     if len(names) > MOST_FILES:
-        raise UsageError(f"{root} holds {len(names)} files, more than {MOST_FILES}", HINT)
+        raise UsageError(f"{root} has {len(names)} files, more than {MOST_FILES}", HINT)
     size = sum(os.lstat(os.path.join(root, name)).st_size for name in names)
     if size > MOST_BYTES:
         largest = max(names, key=lambda name: os.lstat(os.path.join(root, name)).st_size)
         problem = (
-            f"the code in {root} has {size // 1_000_000} MB, more than {MOST_BYTES // 1_000_000};"
-            f" the largest is {largest}"
+            f"the code in {root} has {size // 1_000_000} MB, more than {MOST_BYTES // 1_000_000}:"
+            f" the largest file is {largest}"
         )
         raise UsageError(problem, HINT)
     inside = os.path.relpath(os.path.realpath(cwd), root)
@@ -66,19 +66,19 @@ def freeze(cwd: str) -> Frozen:
 
 
 def within(frozen: Frozen, script: str, cwd: str) -> str:
-    """The script as it is named in the copy, from its working directory. Raises UsageError for one
-    that is elsewhere."""
+    """The script's path in the copy, from its working directory. Raises UsageError for a script
+    outside it."""
     path = os.path.realpath(script)
     if not path.startswith(frozen.root + os.sep):
         raise UsageError(
-            f"the script {script} is not in {frozen.root}, which is frozen",
+            f"the script {script} is outside the snapshot of {frozen.root}",
             "submit it from its own directory",
         )
     return os.path.relpath(path, os.path.realpath(cwd))
 
 
-# A repository's own settings name programs: a monitor of files, hooks, filters, drivers of diffs.
-# None of them is run.
+# The settings of a repository name programs: a file monitor, hooks, filters, diff drivers. gpq runs
+# none of them.
 INERT = (
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
@@ -89,8 +89,8 @@ FILTERS = r"^filter\..*\.(clean|smudge|process|required)$"
 
 
 def _git(folder: str, *words: str, settings: Sequence[str] = INERT) -> str:
-    """What git says; "" where there is no git, or it is no repository. Nothing that the repository
-    names is run."""
+    """Git's answer. "" without git, or outside a repository. Runs nothing that the repository
+    names."""
     options = [word for setting in settings for word in ("-c", setting)]
     command = ["git", *options, "-C", folder, *words]
     env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
@@ -104,7 +104,7 @@ def _git(folder: str, *words: str, settings: Sequence[str] = INERT) -> str:
 
 
 def _without_filters(root: str) -> list[str]:
-    """Settings that take the programs away through which files go that are compared."""
+    """Settings that turn off the programs through which git filters compared files."""
     names = _git(root, "config", "--name-only", "-z", "--get-regexp", FILTERS).split("\0")
     return [f"{name}={'false' if name.endswith('required') else ''}" for name in names if name]
 
@@ -119,7 +119,7 @@ def _commit(root: str) -> str:
 
 
 def _tracked(root: str, below: str = "") -> Iterator[str]:
-    """Paths from the top, files of submodules included, those that were removed left out."""
+    """Paths from the top, with files of submodules, without removed files."""
     listed = _git(
         os.path.join(root, below), "ls-files", "-z", "--cached", "--others", "--exclude-standard"
     )
@@ -128,8 +128,7 @@ def _tracked(root: str, below: str = "") -> Iterator[str]:
         full = os.path.join(root, path)
         if os.path.isdir(full) and not os.path.islink(full):
             if _is_top(full):
-                # a submodule, or another repository in this one; one that was never fetched is
-                # empty
+                # A submodule, or another repository in this one. It is empty if never fetched.
                 yield from _tracked(root, path)
         elif os.path.lexists(full):
             yield path
@@ -150,20 +149,20 @@ def _all(root: str) -> Iterator[str]:
             if count > MOST_FILES or size > MOST_BYTES:
                 limit = f"{MOST_FILES} files or {MOST_BYTES // 1_000_000} MB"
                 raise UsageError(
-                    f"{root} is no git repository and holds more than {limit}",
-                    f"`git init` there; {HINT}",
+                    f"{root} is not a git repository and has more than {limit}",
+                    f"run `git init` there and {HINT}",
                 )
             yield os.path.relpath(full, root)
 
 
 def _write(root: str, names: list[str], folder_too: str) -> str:
-    """The archive, on disk before this returns. Its SHA-256. `folder_too`: a folder that none of
-    `names` brings along."""
+    """Writes the archive, which is on disk before this returns. Returns its SHA-256. `folder_too`:
+    a folder that none of `names` creates."""
     folder = paths.snapshots()
     temporary = ""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        # threads have the same pid
+        # threads share a pid
         descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=folder)
         with os.fdopen(descriptor, "wb") as stream:
             with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -187,7 +186,8 @@ def _write(root: str, names: list[str], folder_too: str) -> str:
             os.close(descriptor)
     except OSError as error:
         raise GpqError(
-            f"the code cannot be frozen: {error}", f"check {folder}, and that all files may be read"
+            f"cannot make a snapshot of the code: {error}",
+            f"check {folder}, and that all files are readable",
         ) from None
     finally:
         if temporary and os.path.exists(temporary):
@@ -196,7 +196,7 @@ def _write(root: str, names: list[str], folder_too: str) -> str:
 
 
 def _add(archive: tarfile.TarFile, root: str, name: str) -> None:
-    """Without owner and time: equal code makes an equal archive."""
+    """Without owner and time, so that equal code makes an equal archive."""
     full = os.path.join(root, name)
     status = os.lstat(full)
     member = tarfile.TarInfo(name)
@@ -205,7 +205,7 @@ def _add(archive: tarfile.TarFile, root: str, name: str) -> None:
         end = os.path.normpath(os.path.join(os.path.dirname(name), member.linkname))
         if os.path.isabs(member.linkname) or end == ".." or end.startswith("../"):
             raise UsageError(
-                f"the link {name} leads out of {root}",
+                f"the link {name} points outside {root}",
                 "remove it, list it in .gitignore, or copy its target",
             )
         archive.addfile(member)

@@ -1,8 +1,8 @@
-"""Words of `gpq submit`, flags of sbatch and lines in scripts -> the one request that the daemon is
-asked. Imports no typer.
+"""Words of `gpq submit`, flags of sbatch and lines in scripts -> the one request for the daemon.
+Imports no typer.
 
-What is said on the command line counts, then `#GPQ` lines, then `#SBATCH` lines; labels and
-variables of all are joined.
+The command line wins over `#GPQ` lines, and these over `#SBATCH` lines. Labels and variables of all
+are joined.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gpq.options.submit_words import HERE, Parsed, parse
 from gpq.rpc import requests
 from gpq.rpc.submit_table import BY_NAME, OPTIONS
 
-if TYPE_CHECKING:  # a plain command pays for neither
+if TYPE_CHECKING:  # a plain command needs neither
     from gpq.options.directives import sbatch, script_directives
 
-JOINED = ("tag", "env")  # over all places where they are said
+JOINED = ("tag", "env")  # joined over all places
 # not part of what is submitted
 HOW = tuple(option.name for option in OPTIONS if option.part == "call")
-# where a line of `gpq submit` is written anew, these come last
+# these come last in a generated `gpq submit` command
 LAST = ("after", "begin", "background", "array", "sweep", "sweep_file")
 
 
@@ -37,7 +37,7 @@ class ResolvedOptions(msgspec.Struct, frozen=True):
 
 
 def settle(parsed: Parsed) -> ResolvedOptions:
-    """With what the script itself asks for. Raises UsageError."""
+    """The request with the options in the script itself. Raises UsageError."""
     parsed = _wrapped(parsed)
     script = None if parsed.black_box or not parsed.words else _script(parsed)
     shell = parsed.black_box or (script is not None and not script.python)
@@ -57,7 +57,7 @@ def settle(parsed: Parsed) -> ResolvedOptions:
     fields, remarks = _with_lines(script, fields, parsed, shell=shell)
     notes += remarks
     if script.slurm and parsed.fields.get("name", "").isdigit():
-        # `-n 4` are four tasks to who comes from sbatch
+        # for users of sbatch `-n 4` means four tasks
         notes.append(f"{HERE}: -n is --name, so the job is called {parsed.fields['name']}")
     words = (
         [script.path, *parsed.words[1:]]
@@ -90,13 +90,13 @@ def _wrapped(parsed: Parsed) -> Parsed:
     if line is None:
         return parsed
     if parsed.words:
-        raise UsageError("--wrap and a script or a command", "one of them")
+        raise UsageError("--wrap cannot be combined with a script or command", "use one of them")
     default_name = {} if "job-name" in dict(parsed.pairs) else {"name": "wrap"}
     return Parsed({**default_name, **parsed.fields}, ["/bin/sh", "-c", line], True, parsed.pairs)
 
 
 def _script(parsed: Parsed) -> script_directives.Script | None:
-    """The file that is named; beside --cwd, one of that folder comes first."""
+    """The named file. With --cwd, one in that folder comes first."""
     from gpq.options.directives import script_directives
 
     word = os.path.expanduser(parsed.words[0])
@@ -115,7 +115,7 @@ def _with_lines(
     *,
     shell: bool,
 ) -> tuple[dict[str, Any], list[str]]:
-    """`fields` with what the script's lines add, and remarks."""
+    """`fields` with the options in the script's lines, and remarks."""
     if not (script.slurm or script.own or script.calls_srun):
         return fields, []
     import shutil
@@ -131,7 +131,7 @@ def _with_lines(
     slurm = [pair for place, words in script.slurm for pair in sbatch.pairs(words, place)]
     where = f"#SBATCH in {script.name}"
     if any(name == "wrap" for name, _ in [*pairs, *slurm]):
-        raise UsageError(f"{where}: --wrap is for the command line", "take the line out")
+        raise UsageError(f"{where}: --wrap works only on the command line", "remove the line")
     otherwise = {name for name, _ in [*pairs, *parsed.pairs]}
     below = [pair for pair in slurm if pair[0] not in otherwise]
     translated = sbatch.translate(below, where, explicit_fields=fields, shell=shell, lines=True)
@@ -147,8 +147,8 @@ def _with_lines(
         notes += remarks
     if script.calls_srun and shutil.which("srun") is None:
         notes.append(
-            f"{script.name} calls srun, which is Slurm's and not there: such lines fail, `srun`"
-            " taken out they run"
+            f"{script.name} calls srun, which is not installed here, so those lines will fail:"
+            " remove `srun` from them"
         )
     return fields, notes
 
@@ -159,7 +159,7 @@ def _own_lines(script: script_directives.Script) -> tuple[dict[str, Any], list[s
         line = parse(words)
         if line is None or line.words or line.black_box or {"json", "dry_run"} & set(line.fields):
             raise UsageError(
-                f"{where}: {' '.join(words)[:80]}: no options of a job",
+                f"{where}: {' '.join(words)[:80]}: not an option of a job",
                 "`gpq submit --help` lists them",
             )
         parsed.fields = _joined(parsed.fields, line.fields)
@@ -168,7 +168,7 @@ def _own_lines(script: script_directives.Script) -> tuple[dict[str, Any], list[s
 
 
 def _joined(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """`above` counts; labels and variables are those of both, the later assignment last."""
+    """`above` wins. Labels and variables are those of both, and the later assignment is last."""
     both = {key: [*below[key], *above[key]] for key in JOINED if key in below and key in above}
     if "tag" in both:
         both["tag"] = list(dict.fromkeys(both["tag"]))
@@ -177,7 +177,7 @@ def _joined(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def _notes(translated: sbatch.Translated, where: str) -> list[str]:
     unused = (
-        [f"{where}: without a meaning here: {', '.join(dict.fromkeys(translated.unused))}"]
+        [f"{where}: gpq ignores {', '.join(dict.fromkeys(translated.unused))}"]
         if translated.unused
         else []
     )
@@ -187,7 +187,7 @@ def _notes(translated: sbatch.Translated, where: str) -> list[str]:
 def requested(
     settled: ResolvedOptions, *, hold: bool = False, dry_run: bool = False
 ) -> tuple[requests.Submit, list[str]]:
-    """What the daemon is asked, and remarks about it. Raises UsageError."""
+    """The request for the daemon, and remarks about it. Raises UsageError."""
     texts = settled.texts
     hold = hold or settled.how["hold"]
     dry_run = dry_run or settled.how["dry_run"]
@@ -209,7 +209,7 @@ def requested(
 
 
 def words_of(settled: ResolvedOptions) -> list[str]:
-    """The line of `gpq submit` by which the daemon is asked the same."""
+    """The `gpq submit` command that makes the same request."""
     texts = settled.texts
     line = ["gpq", "submit"]
     for option in sorted(OPTIONS, key=lambda option: option.name in LAST):

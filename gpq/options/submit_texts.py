@@ -1,5 +1,5 @@
-"""The record of what was typed for `gpq submit`, made from gpq/rpc/submit_table.py by `make
-completions`: edit that instead."""
+"""The options of `gpq submit` as typed. Made from gpq/rpc/submit_table.py by `make completions`, so
+edit that instead."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import msgspec
 
 
 class SubmitTexts(msgspec.Struct, frozen=True):
-    """The options as typed. No dataclass: importing those costs half of what msgspec does."""
+    """The options as typed. Not a dataclass, because importing those takes half as long as
+    msgspec."""
 
     words: list[str]
-    black_box: bool  # they stood after `--`
+    black_box: bool  # the words came after `--`
     gpus: str = ""
     gpu_type: str = ""
     min_gpu_memory: str = ""

@@ -1,4 +1,4 @@
-"""What was typed after an option of `gpq submit` or `gpq edit` -> the fields of SpecMessage that it
+"""From the text after an option of `gpq submit` or `gpq edit` to the fields of SpecMessage that it
 fills: a reader for each kind of option. Each raises UsageError."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def fields_of(texts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def begin(text: str, option: str) -> float:
-    """Seconds since the epoch; 0 for `now`."""
+    """Seconds since the epoch. 0 for `now`."""
     from datetime import datetime
 
     from gpq.options.parsing.datetimes import moment
@@ -39,15 +39,17 @@ def begin(text: str, option: str) -> float:
     start = moment(text, option, now)
     if start < now.timestamp():
         raise UsageError(
-            f"{option} {text} is over", "leave it out to start as soon as there is room"
+            f"{option} {text} is in the past", "leave it out to start as soon as possible"
         )
     return start
 
 
 def targets(names: list[str], option: str) -> list[str]:
-    """Whether a name is one of config.toml, the daemon says."""
+    """The daemon checks whether a name is in config.toml."""
     if outward.NOBODY in names and len(names) > 1:
-        raise UsageError(f"{option} none with another target", "leave one of them out")
+        raise UsageError(
+            f"{option} none cannot be combined with other targets", "remove none, or the others"
+        )
     if names == [outward.NOBODY]:
         return []
     plain_names = {name: "" for name in names if re.fullmatch(outward.TARGET, name)}
@@ -56,14 +58,14 @@ def targets(names: list[str], option: str) -> list[str]:
 
 
 def lease(text: str, option: str) -> float:
-    """Seconds; 0 for `off`."""
+    """Seconds. 0 for `off`."""
     if text == "off":
         return 0.0
     seconds = values.seconds(text, option)
     if not LEAST_LEASE <= seconds <= MOST_LEASE:
         raise UsageError(
-            f"{option} {text} must lie between 1m and 30d",
-            "a shorter silence is often a slow network alone; `off` turns it off",
+            f"invalid {option} {text!r}: expected 1m to 30d, or off",
+            "a shorter time often means only a slow network",
         )
     return seconds
 
@@ -72,11 +74,11 @@ def resume(text: str, option: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"{option} {text}: {error}", "quote it as a shell would read it") from None
+        raise UsageError(f"{option} {text}: {error}", "quote it as in a shell") from None
 
 
 def gpu_bounds(text: str, option: str) -> tuple[int, int]:
-    """(least, most); most 0 = as many as pay off."""
+    """(least, most). most 0 = as many as help."""
     low, high = values.gpus(text)
     return low, low if high is None else high
 

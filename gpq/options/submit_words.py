@@ -9,7 +9,7 @@ import msgspec
 
 from gpq.rpc.submit_table import BY_WORD, Option
 
-if TYPE_CHECKING:  # a plain command does not pay for it
+if TYPE_CHECKING:  # a plain command does not need it
     from gpq.options.directives import sbatch
 
 HERE = "the command line"
@@ -21,12 +21,12 @@ class Parsed(msgspec.Struct):
 
     fields: dict[str, Any] = {}
     words: list[str] = []
-    black_box: bool = False  # they stood after `--`
+    black_box: bool = False  # the words were after `--`
     pairs: list[tuple[str, str]] = []
 
 
 def parse(argv: Sequence[str]) -> Parsed | None:
-    """None where typer has to look at the options: help, mistakes."""
+    """None if typer must handle the options: help, mistakes."""
     parsed = Parsed()
     words = list(argv)
     while words:
@@ -44,8 +44,8 @@ def parse(argv: Sequence[str]) -> Parsed | None:
 
 
 def plain(argv: Sequence[str], pairs: list[sbatch.Pair]) -> list[str]:
-    """The words without flags of sbatch, which go to `pairs`, up to a word that is no option, or a
-    wrong one."""
+    """The words without flags of sbatch, which go to `pairs`, up to a word that is not an option,
+    or a wrong one."""
     words, gpq_words = list(argv), []
     while words and words[0] != "--" and words[0].startswith("-"):
         count = _own({}, words)
@@ -58,8 +58,7 @@ def plain(argv: Sequence[str], pairs: list[sbatch.Pair]) -> list[str]:
 
 
 def _own(fields: dict[str, Any], words: list[str]) -> int | None:
-    """How many of the words were an option of gpq; 0 for one that is wrong, None where there is
-    none."""
+    """How many of the words were an option of gpq. 0 for a wrong one, None if there is none."""
     name, assigned, value = words[0].partition("=")
     attached = not words[0].startswith("--") and len(words[0]) > 2  # -g2
     if attached:
@@ -97,7 +96,7 @@ def _foreign(pairs: list[sbatch.Pair], words: list[str]) -> int:
 
 
 def _store(fields: dict[str, Any], option: Option, value: str) -> bool:
-    """False for a value that is not of its option's type."""
+    """False for a value that does not have its option's type."""
     if option.typed == "list[str]":
         fields.setdefault(option.name, []).append(value)
     elif option.typed == "str":

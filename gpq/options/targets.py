@@ -1,5 +1,5 @@
-"""Whom gpq can tell about jobs, for `gpq notify` and gpq's Python interface alike. Prints nothing,
-and answers with no URL."""
+"""The targets of gpq's messages about jobs, for `gpq notify` and gpq's Python interface. Prints
+nothing, and returns no URL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIMIT = 30.0  # seconds for each
 
 
 def listed() -> json_answers.Targets:
-    """The targets of config.toml, and what holds for jobs that name none."""
+    """The targets of config.toml, and the defaults for jobs that name none."""
     table = config.load().notify
     settings, public = outward.notify(table), outward.without_urls(table)
     kinds = {name: str(public[name]).partition(":")[0] for name in settings.targets}
@@ -20,8 +20,8 @@ def listed() -> json_answers.Targets:
 
 
 def tried(names: Sequence[str]) -> Iterator[json_answers.SentView]:
-    """Send a message to each now. Raises UsageError for a name that is none, before anything is
-    sent."""
+    """Send a message to each now. Raises UsageError for an unknown name before it sends
+    anything."""
     from gpq.notify.worker_pool import Courier
 
     outward.check_targets(names, outward.notify(config.load().notify))

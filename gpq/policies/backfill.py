@@ -1,5 +1,5 @@
-"""First come, first served, with gaps filled from behind (EASY backfilling: Lifka, 1995); gangs,
-nothing is moved."""
+"""First come, first served, and later jobs fill gaps (EASY backfilling: Lifka, 1995). Jobs are
+gangs, and nothing moves."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ NEVER = float("inf")
 
 
 class Backfill:
-    """In the order of priority, then submission; what runs keeps what it has. The first job that
-    does not fit is promised the devices on which it will, once enough of those that run have ended.
+    """The order is priority, then submission. Running jobs keep what they have. The first job that
+    does not fit gets a promise: the devices on which it will fit once enough running jobs have
+    ended.
 
-    Jobs behind it start if they fit now and either end before that or leave these devices alone.
-    Lengths are those of `Lengths`; a job of unknown length counts as endless. Where an end that is
-    needed is not known, nothing can be promised: gaps are filled with whatever fits, and the head
-    may have to wait for long.
+    Jobs behind it start if they fit now, and either end before that or leave these devices alone.
+    `Lengths` gives the lengths, and a job of unknown length counts as endless. If an end that
+    matters is unknown, there is no promise. Then any job that fits fills a gap, and the head may
+    wait for long.
     """
 
     name = "backfill"
@@ -57,8 +58,8 @@ def _seconds(lengths: Lengths, job: Job) -> Seconds:
 def _promise(
     seats: Seats, head: Job, ends: Mapping[JobId, Seconds]
 ) -> tuple[Seconds, Placement | None]:
-    """When (seconds from now) and on which devices the head will fit; never and on none (None) if
-    that is not known."""
+    """When (seconds from now) and on which devices the head will fit. Never and None if that is
+    unknown."""
     leavers: list[JobId] = []
     for seconds, name in sorted(
         (seconds, name) for name, seconds in ends.items() if seconds < NEVER

@@ -1,5 +1,5 @@
-"""First come, first served: the order of submission, the GPUs a job asked for, no overtaking, no
-moving."""
+"""First come, first served: each job gets the GPUs that it asked for, in the order of submission.
+No job overtakes another, and none moves."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from gpq.policies.shared.gangs import Seats
 
 
 class Fifo:
-    """Each waiting job gets its gang, in the order of priority, then submission; the first that
-    does not fit stops the queue. What runs keeps what it has. A job that fits nowhere, ever, blocks
-    nobody."""
+    """Each waiting job gets its gang, by priority, then submission. The first one that does not fit
+    stops the queue. Running jobs keep what they have. A job that can never fit blocks nobody."""
 
     name = "fifo"
 

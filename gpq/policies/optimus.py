@@ -1,5 +1,4 @@
-"""Optimus (EuroSys'18) as Pollux's artifact has it: the next GPU to the job that it brings nearest
-to its end."""
+"""Optimus (EuroSys'18), as in Pollux's artifact: the next GPU goes where it saves the most time."""
 
 from __future__ import annotations
 
@@ -14,11 +13,12 @@ from gpq.policies.shared.step_speeds import remaining_steps, step_seconds
 
 
 class Optimus:
-    """Everybody's least first, in the order of submission; then one GPU at a time to the largest
-    (T(K) - T(K+1)) Q, T the time of a step of the job's own batch, Q the steps that it has left, as
-    long as anybody gains.
+    """First every job gets its minimum, in the order of submission. Then one GPU at a time goes to
+    the job with the largest (T(K) - T(K+1)) Q, as long as a job gains. T is the time of a step at
+    the job's own batch size, Q the number of steps that it has left.
 
-    A job whose count stays is not moved; what a restart costs is not considered (published so).
+    A job that keeps its number of GPUs is not moved. The cost of a restart does not count, as in
+    the paper.
     """
 
     name = "optimus"

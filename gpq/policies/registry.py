@@ -1,5 +1,4 @@
-"""Policies by name, with one sentence each. A policy is imported when it is asked for, not
-before."""
+"""Policies by name, with one sentence each. A policy is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -12,10 +11,13 @@ from gpq.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`gang`: every job gets exactly the GPUs that it asked for. `own_batch`: the policy knows
-    nothing of statistical efficiency, so a simulated job keeps the batch that it asked for; live,
-    gpq goes on choosing batches. `by_loss`: it reads loss curves, so a simulated job logs its loss
-    every round."""
+    """One policy.
+
+    `gang`: every job gets exactly the GPUs that it asked for. `own_batch`: the policy ignores
+    statistical efficiency, so a simulated job keeps its own batch size. In the daemon gpq still
+    tunes batch sizes. `by_loss`: the policy reads loss curves, so a simulated job logs its loss
+    every round.
+    """
 
     module: str
     attribute: str
@@ -29,70 +31,70 @@ POLICIES: dict[str, Entry] = {
     "goodput": Entry(
         "gpq.policies.goodput.policy",
         "Goodput",
-        "most goodput for all, in fair shares, found exactly",
+        "the most goodput for everybody in fair shares, solved exactly",
     ),
     "pollux": Entry(
         "gpq.policies.pollux.policy",
         "Pollux",
-        "the genetic search of Pollux (OSDI'21) for the fairest goodput",
+        "Pollux (OSDI'21): a genetic search for fair goodput",
     ),
     "sia": Entry(
         "gpq.policies.sia",
         "Sia",
-        "normalised goodput over GPU types as an integer programme (Sia, SOSP'23)",
+        "Sia (SOSP'23): an integer programme over GPU types, by normalised goodput",
     ),
     "optimus": Entry(
         "gpq.policies.optimus",
         "Optimus",
-        "the next GPU to the job it brings nearest to its end",
+        "Optimus (EuroSys'18): the next GPU goes where it saves the most time",
         own_batch=True,
     ),
     "slaq": Entry(
         "gpq.policies.slaq",
         "Slaq",
-        "GPUs to the jobs whose loss falls fastest (SoCC'17)",
+        "SLAQ (SoCC'17): GPUs go to the jobs whose loss falls fastest",
         own_batch=True,
         by_loss=True,
     ),
     "tiresias": Entry(
         "gpq.policies.tiresias",
         "Tiresias",
-        "least attained service first, in two queues (NSDI'19)",
+        "Tiresias (NSDI'19): least attained service first, in two queues",
         gang=True,
         own_batch=True,
     ),
     "themis": Entry(
         "gpq.policies.themis",
         "Themis",
-        "the worst finish-time fairness first (NSDI'20)",
+        "Themis (NSDI'20): the job with the worst finish-time fairness first",
         gang=True,
         own_batch=True,
     ),
     "gavel": Entry(
         "gpq.policies.gavel.policy",
         "Gavel",
-        "most effective throughput over GPU types (OSDI'20)",
+        "Gavel (OSDI'20): the most effective throughput over GPU types",
         gang=True,
         own_batch=True,
     ),
     "gavel-max-min": Entry(
         "gpq.policies.gavel.policy",
         "GavelMaxMin",
-        "Gavel: the least served job is served best",
+        "Gavel: as much as possible for the job that gets least",
         gang=True,
         own_batch=True,
     ),
     "gavel-ftf": Entry(
         "gpq.policies.gavel.policy",
         "GavelFtf",
-        "Gavel: the worst finish-time fairness is least",
+        "Gavel: the best value for the worst finish-time fairness",
         gang=True,
         own_batch=True,
     ),
     "gavel-makespan": Entry(
         "gpq.policies.gavel.policy",
         "GavelMakespan",
-        "Gavel: the last job ends soonest",
+        "Gavel: the earliest end of the last job",
         gang=True,
         own_batch=True,
     ),
@@ -102,14 +104,14 @@ POLICIES: dict[str, Entry] = {
     "backfill": Entry(
         "gpq.policies.backfill",
         "Backfill",
-        "first come, first served; gaps filled from behind",
+        "first come, first served, and later jobs fill gaps",
         gang=True,
         own_batch=True,
     ),
     "fifo": Entry(
         "gpq.policies.fifo",
         "Fifo",
-        "first come, first served, no overtaking",
+        "first come, first served, without overtaking",
         gang=True,
         own_batch=True,
     ),
@@ -117,7 +119,7 @@ POLICIES: dict[str, Entry] = {
 
 
 def entry(name: str) -> Entry:
-    """Raises UsageError for a name that is none, listing those that are."""
+    """Raises UsageError for an unknown name and lists the known ones."""
     try:
         return POLICIES[name]
     except KeyError:
@@ -125,7 +127,7 @@ def entry(name: str) -> Entry:
 
 
 def policy(name: str) -> Policy:
-    """A new instance. Raises UsageError for a name that is none."""
+    """A new instance. Raises UsageError for an unknown name."""
     registration = entry(name)
     instance: Policy = getattr(import_module(registration.module), registration.attribute)()
     return instance

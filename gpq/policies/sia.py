@@ -1,4 +1,4 @@
-"""Sia (SOSP'23): normalised goodput over few shapes of every GPU type, chosen by an integer
+"""Sia (SOSP'23): normalised goodput over a few shapes of every GPU type, chosen by an integer
 programme."""
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from gpq.policies.shared.packing import pack
 from gpq.policies.shared.type_transfer import informed
 from gpq.policies.solvers.assignment import Option, cheapest
 
-POWER = -0.5  # p: of the normalised goodput; -infinity would be max-min, 1 the plain sum
-IDLE_COST = 1.1  # lambda_n: of a job without GPUs; above 1, what the least useful shape costs
+POWER = -0.5  # p of the normalised goodput. -infinity would be max-min, 1 the plain sum
+IDLE_COST = 1.1  # lambda_n of a job without GPUs. Above 1, the cost of the least useful shape
 MOST_COST = 3000.0
-STAY = 1e-3  # less than costs are rounded to: of equal shapes the one that a job has
-GROWTH = 2  # times the replicas that were profiled, at most
-REPAIRS = 12  # times that shapes which found no room are withdrawn
+STAY = 1e-3  # less than the rounding of costs, so that of equal shapes the present one wins
+GROWTH = 2  # at most this many times the profiled replicas
+REPAIRS = 12  # how often shapes without room are withdrawn
 
 Row = list[tuple[Shape, float]]  # shapes of a job and their costs
 
 
 class Sia:
-    """min sum over jobs of G(shape)^p, or lambda_n for none: G is goodput over that of the job's
-    slowest shape, times the restart factor for every shape but the one it has."""
+    """Minimises the sum over jobs of G(shape)^p, or lambda_n for a job without GPUs. G is goodput
+    relative to that of the job's slowest shape. Every shape but the present one is multiplied by
+    the restart factor."""
 
     name = "sia"
 
@@ -53,7 +54,7 @@ class Sia:
 
 
 def _choices(round_: Contest, rows: Mapping[JobId, Row]) -> dict[JobId, Shape]:
-    """The cheapest shapes; who gets none is left out."""
+    """The cheapest shapes. A job that gets none is left out."""
     weights = [priority_weight(job) for job in round_.jobs]
     options = [
         [Option(shape.gpu_type, shape.replicas, weight * cost) for shape, cost in rows[job.id]]
@@ -68,8 +69,8 @@ def _choices(round_: Contest, rows: Mapping[JobId, Row]) -> dict[JobId, Shape]:
 
 
 def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape]) -> Row:
-    """What each shape within the growth cap costs. While nothing is known, least shapes alone, of
-    every type alike."""
+    """The cost of each shape within the growth cap. While nothing is known, only minimum shapes,
+    all types alike."""
     current_shape = shape_now(job, snapshot)
     shapes = _shapes(job, possible, current_shape)
     factor = restart_factor(job, snapshot)
@@ -87,9 +88,9 @@ def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape]) -> Row:
 
 
 def _shapes(job: Job, possible: Sequence[Shape], current_shape: Shape | None) -> list[Shape]:
-    """Those within the growth cap, and the one that it has."""
+    """Shapes within the growth cap, and the present one."""
     least = most = job.spec.min_gpus
-    # it starts with its least, whatever is known
+    # it starts with its minimum, even if more is known
     if job.attempt > 0 and job.spec.level is Level.SCRIPT:
         most = max(least, GROWTH * job.profile.max_replicas)
     shapes = [shape for shape in possible if shape.replicas <= most or shape == current_shape]
@@ -99,12 +100,12 @@ def _shapes(job: Job, possible: Sequence[Shape], current_shape: Shape | None) ->
         and current_shape not in shapes
         and current_shape.replicas == job.replicas
     ):
-        shapes.append(current_shape)  # on devices that do not count as usable any more
+        shapes.append(current_shape)  # on devices that no longer count as usable
     return shapes
 
 
 def _gains(job: Job, shapes: Sequence[Shape], current_shape: Shape | None) -> list[float]:
-    """G: goodput over the least of them, times the least GPUs."""
+    """G: goodput relative to the least of them, times the minimum number of GPUs."""
     table, least = estimates.table(job, shapes), job.spec.min_gpus
     if table is None or not table.goodput.any():
         return [
@@ -117,7 +118,7 @@ def _gains(job: Job, shapes: Sequence[Shape], current_shape: Shape | None) -> li
 
 
 def restart_factor(job: Job, snapshot: Snapshot) -> float:
-    """r = (T - N S) / (T + S) of age T, N restarts so far and S seconds each; 1 while T < S."""
+    """r = (T - N S) / (T + S) for age T, N restarts so far and S seconds each. 1 while T < S."""
     cost = snapshot.config.restart_cost(job)
     age = snapshot.now - job.submitted_at
     if age < cost or age + cost <= 0:

@@ -1,5 +1,5 @@
-"""SLAQ (SoCC'17): GPUs to the jobs whose loss falls fastest, so that a cluster's quality rises
-soonest."""
+"""SLAQ (SoCC'17): GPUs go to the jobs whose loss falls fastest, so that the quality over all jobs
+rises soonest."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from gpq.policies.shared.step_speeds import step_seconds, steps_done
 
 
 class Slaq:
-    """Everybody's least first, the fastest falling loss before the others; then one GPU at a time
-    to the job whose loss it lets fall most until the next round, in units of the largest change of
-    that loss so far.
+    """First every job gets its minimum, jobs with the fastest falling loss first. Then one GPU at a
+    time goes to the job whose loss it lowers most until the next round. The unit is the largest
+    change of that job's loss so far.
 
-    A job without a loss curve counts as if all of its loss were still to be gained, so new jobs
-    come first. Jobs that have nearly converged get little, by design; what a restart costs is not
-    considered.
+    A job without a loss curve counts as if its whole loss could still fall, so new jobs come first.
+    Jobs that have nearly converged get little, by design. The cost of a restart does not count.
     """
 
     name = "slaq"
@@ -42,8 +41,8 @@ class Slaq:
 
 
 def _fall(contender: Contender, snapshot: Snapshot) -> Gain:
-    """The share of its loss that so many GPUs take off in a round; without a curve k / (k + 1), as
-    if one GPU took off half of it."""
+    """The share of its loss that this many GPUs remove in a round. Without a curve k / (k + 1), as
+    if one GPU removed half of it."""
     job = contender.job
     curve = loss_curve.fit(job.profile.losses)
     seconds, steps = step_seconds(contender, snapshot.oracles.get(job.id)), steps_done(job)

@@ -1,5 +1,5 @@
-"""Shortest remaining time first: the least mean completion time where lengths are known; gangs,
-pre-empted."""
+"""Shortest remaining time first: the least mean completion time if lengths are known. Jobs are
+gangs and may be preempted."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpq.policies.shared.remaining_time import Lengths
 
 
 class Srtf:
-    """Who would end soonest goes first: what is left of it and, if it does not run, a restart
-    (`Lengths.to_end`).
+    """The job that would end soonest goes first. Its time is what remains and, if it does not run,
+    a restart (`Lengths.to_end`).
 
-    Jobs of unknown length come last, in the order of their submission. Each gets its gang if it
-    still fits.
+    Jobs of unknown length come last, in the order of submission. Each gets its gang if it still
+    fits.
     """
 
     name = "srtf"

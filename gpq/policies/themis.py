@@ -1,4 +1,5 @@
-"""Themis (Mahajan et al., NSDI'20): whoever is treated worst goes first; gangs, on leases."""
+"""Themis (Mahajan et al., NSDI'20): the job that is treated worst goes first. Jobs are gangs and
+hold leases."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ from gpq.policies.shared.eligible import eligible
 from gpq.policies.shared.gangs import seat_all
 from gpq.policies.shared.remaining_time import Lengths
 
-# a job that was given its GPUs keeps them so long (the paper leases for tens of minutes)
+# a job keeps its GPUs this long (the paper leases for tens of minutes)
 LEASE: Seconds = 900.0
 
 
 class Themis:
-    """The worst finish-time fairness rho = (age + remaining) / (time alone on a 1/J share) is
-    offered GPUs first.
+    """The job with the worst finish-time fairness gets GPUs first: rho = (age + remaining) / (time
+    alone on a 1/J share).
 
-    Remaining is at the gang's size. Alone, a job whose gang is larger than its share would have it
-    for part of the time. Of unknown length: as much is to come as the service it attained (in
-    seconds of its gang). Never started: the worst.
+    The remaining time is at the gang's size. Alone, a job whose gang is larger than its share would
+    have it for part of the time. A job of unknown length has as much ahead as the service it
+    attained, in seconds of its gang. A job that never started counts as the worst.
     """
 
     name = "themis"
@@ -46,7 +47,7 @@ class Themis:
 
 
 def rho(job: Job, now: Seconds, seconds: Seconds | None, share: float) -> float:
-    """Finish-time fairness if the job had its gang from now on; `share`: GPUs that it would have
+    """Finish-time fairness if the job had its gang from now on. `share`: GPUs that it would have
     alone."""
     service = job.service_at(now) / job.spec.min_gpus
     if service <= 0:

@@ -1,5 +1,5 @@
-"""Tiresias (Gu et al., NSDI'19): least attained service first, in two queues; gangs, pre-empted by
-those before them."""
+"""Tiresias (Gu et al., NSDI'19): least attained service first, in two queues. Jobs are gangs, and
+jobs ahead preempt them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DEMOTED_AT = 16 * 3600.0  # GPU-seconds of attained service, as in the Pollux ar
 
 
 class Tiresias:
-    """Jobs with less than 16 GPU-hours of attained service go before the others; within a queue,
-    who was submitted first.
+    """Jobs with less than 16 GPU hours of attained service go before the others. Within a queue the
+    earlier submission goes first.
 
-    In that order each gets its gang if it still fits, so later ones fill gaps. Nobody returns to
-    the first queue. Gangs are put on the emptiest nodes, as the artifact puts them.
+    In that order each job gets its gang if it still fits, so later ones fill gaps. No job returns
+    to the first queue. Gangs go to the emptiest nodes, as in the artifact.
     """
 
     name = "tiresias"

@@ -1,5 +1,6 @@
-"""Requests, answers, and their lines on the socket between clients and the daemon; and the table of
-what a submission may be told, `submit_table.py`, which both ends go by.
+"""Requests and answers, and how they are written on the socket between clients and the daemon.
+
+`submit_table.py` declares the options of a submission for both ends.
 
 Open `protocol.py` first.
 """

@@ -1,4 +1,4 @@
-"""What is answered about the past: jobs that ended, and who had what."""
+"""Answers about the past: jobs that ended, and GPU hours."""
 
 from __future__ import annotations
 
@@ -8,64 +8,64 @@ from gpq.rpc.protocol import SCHEMA
 
 
 class EndedView(msgspec.Struct, frozen=True):
-    """One row of `gpq history`. None: not known, also of jobs from before gpq kept it."""
+    """One row of `gpq history`. None: not known, also for jobs from before gpq recorded it."""
 
     id: int
     name: str
     user: str
     state: str
     exit_status: int | None  # None: it never ran
-    reason: str  # how it failed
+    reason: str  # how the job failed
     submitted_at: str
     ended_at: str
-    # from the submission to the first launch, less what its user held it
+    # from submission to the first start, without the time on hold
     wait_seconds: float | None
-    run_seconds: float  # over all attempts, from launch to end
-    gpus: float  # held, averaged over that
+    run_seconds: float  # over all attempts, from start to end
+    gpus: float  # mean number of GPUs over that time
     gpu_hours: float
-    goodput_hours: float | None  # what they were worth; None also where the job reports no progress
+    goodput_hours: float | None  # what they were worth. None if the job reports no progress
     restarts: int
-    restart_gpu_hours: float | None  # of `gpu_hours`: stops and starts after the first
-    failed_gpu_hours: float | None  # of `gpu_hours`: attempts that failed or were lost
-    rho: float | None  # finish-time fairness, once it completed
+    restart_gpu_hours: float | None  # part of `gpu_hours` for stops and restarts
+    failed_gpu_hours: float | None  # part of `gpu_hours` in attempts that failed or were lost
+    rho: float | None  # finish-time fairness, if the job completed
     command: str = ""
 
 
 class HistoryList(msgspec.Struct, frozen=True):
-    """The latest to end is the last."""
+    """Jobs in the order of their ends, the latest last."""
 
     jobs: list[EndedView]
-    hidden: int = 0  # that match as well, and ended earlier
-    notes: list[str] = []  # jobs that were named and have not ended
+    hidden: int = 0  # more jobs that match and ended earlier
+    notes: list[str] = []  # about named jobs that have not ended
     now: str = ""
     schema: int = SCHEMA
 
 
 class ReportRow(msgspec.Struct, frozen=True):
-    """What one user, job, server or day comes to."""
+    """The figures of one user, job, server or day."""
 
-    key: str  # user, id, server, or the day as 2026-11-22
-    user: str  # of a job
-    name: str  # of a job
-    jobs: int  # that held GPUs, or ended
+    key: str  # user, id, server, or day such as 2026-11-22
+    user: str  # user of a job
+    name: str  # name of a job
+    jobs: int  # jobs that had GPUs or ended
     completed: int
     failed: int
     cancelled: int
     timeout: int
     gpu_hours: float
-    goodput_hours: float | None  # what they were worth, where jobs report progress
-    known_gpu_hours: float  # of `gpu_hours`: by attempts that reported progress
-    efficiency: float | None  # goodput hours over these
-    share: float | None  # of all GPU hours, 0 to 1; of users alone, as the next
-    # 0 to 1: equal parts, at every moment, for all whose jobs ran or waited
+    goodput_hours: float | None  # what they were worth, over jobs that report progress
+    known_gpu_hours: float  # part of `gpu_hours` in attempts that reported progress
+    efficiency: float | None  # goodput_hours / known_gpu_hours
+    share: float | None  # part of all GPU hours, 0 to 1. Only for users, like fair_share
+    # 0 to 1: the share if all users with running or waiting jobs had shared equally at every moment
     fair_share: float | None
-    waits: int  # jobs that were first launched
+    waits: int  # jobs with a first start in this time
     wait_median_seconds: float | None
     wait_p95_seconds: float | None
     restarts: int
     restart_gpu_hours: float
     failed_gpu_hours: float
-    rhos: int  # jobs that completed and whose finish-time fairness is known
+    rhos: int  # completed jobs whose finish-time fairness is known
     rho_median: float | None
     rho_max: float | None
 
@@ -74,11 +74,11 @@ class UserPiece(msgspec.Struct, frozen=True):
     user: str
     gpu_hours: float
     goodput_hours: float
-    fair_gpu_hours: float  # that the fair share would have been
+    fair_gpu_hours: float  # GPU hours of the fair share
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A part of the window: an hour, a day, a week or a month."""
+    """A part of the time: an hour, a day, a week or a month."""
 
     start: str
     end: str
@@ -86,7 +86,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class RhoBar(msgspec.Struct, frozen=True):
-    """Jobs that completed with a finish-time fairness from `least` on, below `below`."""
+    """Completed jobs with a finish-time fairness of at least `least` and below `below`."""
 
     least: float
     below: float | None
@@ -97,7 +97,7 @@ class ReportView(msgspec.Struct, frozen=True):
     since: str
     until: str
     by: str
-    rows: list[ReportRow]  # most GPU hours first; days in their order
+    rows: list[ReportRow]  # most GPU hours first, or days in order
     total: ReportRow
     pieces: list[Piece]
     rho_bars: list[RhoBar]

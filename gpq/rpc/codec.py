@@ -1,5 +1,7 @@
-"""Requests and answers as lines. Hostile or foreign bytes become a GpqError, never anything
-else."""
+"""Writes and reads requests and answers as lines.
+
+Malformed or hostile bytes raise a GpqError and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from gpq.rpc.requests import Request
 R = TypeVar("R")
 
 RESTART_HINT = (
-    "`gpq daemon stop`, then try again: the next command starts the right one, and jobs run on"
+    "run `gpq daemon stop` and try again. The next command starts the right version, and jobs keep"
+    " running"
 )
 
 AnyRequest = (
@@ -50,7 +53,7 @@ AnyRequest = (
 
 
 class _Answer(msgspec.Struct):
-    """The envelope; `result` stays bytes until its type is known."""
+    """The envelope. `result` stays bytes until its type is known."""
 
     v: int
     program: str = ""
@@ -66,42 +69,45 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 
 
 def encode_request(request: Request) -> bytes:
-    """One line. Raises UsageError for text that is no Unicode, or a request that is too large."""
+    """One line. Raises UsageError if text is not Unicode or the request is too large."""
     try:
         body = _ENCODER.encode(request)
     except UnicodeEncodeError:
         raise UsageError(
-            "the command or its environment holds bytes that are not UTF-8", "rename or unset it"
+            "the command or its environment contains bytes that are not UTF-8",
+            "rename the file or unset the variable",
         ) from None
     line = b'{"v":%d,' % VERSION + body[1:] + b"\n"
     if len(line) > MAX_LINE:
         raise UsageError(
-            f"the request has {len(line)} bytes, and at most {MAX_LINE} may be",
-            "shorten the command or its environment, e.g. by a file of arguments",
+            f"the request has {len(line)} bytes, and the limit is {MAX_LINE}",
+            "shorten the command or its environment, for example with a file of arguments",
         )
     return line
 
 
 def decode_request(line: bytes) -> Request:
-    """The request on a line. Raises DaemonUnreachable for another version, UsageError for anything
-    malformed."""
+    """The request on a line. Raises DaemonUnreachable for another version, and UsageError if the
+    line is malformed."""
     try:
         tree = msgspec.json.decode(line)
     except (ValueError, RecursionError):
-        raise UsageError("the request is no JSON", "use the gpq command") from None
+        raise UsageError("the request is not JSON", "use the gpq command") from None
     if not isinstance(tree, dict):
-        raise UsageError("the request is no JSON object", "use the gpq command")
+        raise UsageError("the request is not a JSON object", "use the gpq command")
     version = tree.pop("v", None)
     if version != VERSION:
         raise DaemonUnreachable(
-            f"the daemon (gpq {gpq.__version__}) speaks version {VERSION} of the protocol, the"
-            f" command {version!r:.20}",
+            f"the daemon (gpq {gpq.__version__}) uses version {VERSION} of the protocol, but the"
+            f" command uses {version!r:.20}",
             RESTART_HINT,
         )
     try:
         request: Request = decoding.convert(tree, AnyRequest)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"the request is not understood: {error}", RESTART_HINT) from None
+        raise UsageError(
+            f"the daemon does not understand the request: {error}", RESTART_HINT
+        ) from None
     return request
 
 
@@ -125,18 +131,18 @@ def encode_error(error: GpqError) -> bytes:
 
 
 def decode_answer(line: bytes, kind: type[R]) -> R:
-    """The result on a line. Raises the daemon's own error, or DaemonUnreachable for one of another
-    version."""
+    """The result on a line. Raises the daemon's own error, or DaemonUnreachable if the daemon has
+    another version."""
     try:
         answer = _ANSWER.decode(line)
     except ValueError:
         raise DaemonUnreachable(
-            "what answers on the daemon's socket is not gpq", RESTART_HINT
+            "the program at the daemon's socket is not gpq", RESTART_HINT
         ) from None
     if answer.v != VERSION:
         raise DaemonUnreachable(
-            f"the daemon is another version (gpq {answer.program or '?'}, protocol {answer.v};"
-            f" this is gpq {gpq.__version__}, protocol {VERSION})",
+            f"the daemon has another version (gpq {answer.program or '?'}, protocol {answer.v})"
+            f" than this gpq ({gpq.__version__}, protocol {VERSION})",
             RESTART_HINT,
         )
     if not answer.ok:
@@ -145,7 +151,7 @@ def decode_answer(line: bytes, kind: type[R]) -> R:
         return decoding.decode(answer.result, kind)
     except ValueError as error:
         raise DaemonUnreachable(
-            f"the daemon's answer is not understood: {error}", RESTART_HINT
+            f"cannot understand the daemon's answer: {error}", RESTART_HINT
         ) from None
 
 

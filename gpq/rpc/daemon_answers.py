@@ -1,4 +1,4 @@
-"""What is answered about the daemon, and about all at once."""
+"""Answers about the daemon, and the answer of `gpq top`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gpq.rpc.protocol import SCHEMA
 
 
 class UserShare(msgspec.Struct, frozen=True):
-    """One row of the fairness table by user."""
+    """One user in the fairness table."""
 
     user: str
     jobs: int
     gpus: int
-    share: float  # of the devices in use
-    fair_share: float  # of the devices
+    share: float  # part of the GPUs in use
+    fair_share: float  # fair part of the GPUs
     speedup: float | None
-    rho: float | None  # worst of the user's jobs
+    rho: float | None  # the worst of the user's jobs
     gpu_seconds: float
 
 
@@ -26,7 +26,7 @@ class TopView(msgspec.Struct, frozen=True):
     nodes: list[NodeView]
     jobs: list[JobView]
     users: list[UserShare]
-    changes: list[EventView]  # latest re-allocations with their reasons, newest first
+    changes: list[EventView]  # latest changes of GPUs with their reasons, newest first
     policy: str
     round_seconds: float | None  # how long the last round took
     round_age: float | None
@@ -36,9 +36,9 @@ class TopView(msgspec.Struct, frozen=True):
 
 
 class TopLook(TopView, frozen=True):
-    """What the pictures of `gpq top` are drawn of; `--json` prints the `TopView` in it."""
+    """What `gpq top` draws. `--json` prints the `TopView` in it."""
 
-    # how many live jobs are in each state, also those that a filter hides
+    # number of live jobs in each state, including those that a filter hides
     states: dict[str, int] = {}
 
 
@@ -62,7 +62,7 @@ class DaemonInfo(msgspec.Struct, frozen=True):
     round_ms_median: float | None
     memory_mib: float
     nodes: dict[str, str]  # name -> state
-    config_changed: bool = False  # config.toml is not the one that it read as it started
-    metrics: str = ""  # where Prometheus metrics are served, or are to be; "" = nowhere
-    metrics_problem: str = ""  # why they are not
+    config_changed: bool = False  # config.toml has changed since the daemon started
+    metrics: str = ""  # address of the Prometheus metrics, "" if there is none
+    metrics_problem: str = ""  # why the metrics are not served
     schema: int = SCHEMA

@@ -1,4 +1,4 @@
-"""What is answered about jobs."""
+"""Answers about jobs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class PartView(msgspec.Struct, frozen=True):
 
 class StagingView(msgspec.Struct, frozen=True):
     what: str
-    done: int  # bytes
-    total: int  # 0: not known yet
-    rate: float  # bytes a second; 0: not known yet
-    note: str = ""  # what it waits for
+    done: int  # bytes copied
+    total: int  # bytes in total, 0: not known yet
+    rate: float  # bytes per second, 0: not known yet
+    note: str = ""  # what the copy waits for
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -29,19 +29,20 @@ class JobView(msgspec.Struct, frozen=True):
     name: str
     user: str
     state: str
-    reason: str  # why it waits, or how it ended; "" when there is nothing to say
+    reason: str  # why the job waits, or how it ended. "" if there is nothing to say
     level: str  # "black-box" | "signal" | "resizable" | "adaptive" | "script" (not declared yet)
-    gpus: int  # held now
+    gpus: int  # GPUs that the job has now
     placement: list[PartView]
     total_batch: int  # 0 = not known
     atomic_batch: int
     accum_steps: int
-    goodput: float | None  # useful examples a second (M0-equivalent), None when not known
-    throughput: float | None  # examples a second
+    goodput: float | None  # useful examples per second, None when not known
+    throughput: float | None  # examples per second
     efficiency: float | None
-    # goodput over that of a fair share, at least its fewest GPUs; None until so many were measured
+    # goodput relative to that on a fair share, or on the minimum of the job if that is more. None
+    # until it was measured
     speedup: float | None
-    rho: float | None  # finish-time fairness: below 1 is better than a fair share
+    rho: float | None  # finish-time fairness. Below 1 is better than a fair share
     progress: float | None  # 0 to 1
     eta_seconds: float | None
     age_seconds: float
@@ -53,26 +54,27 @@ class JobView(msgspec.Struct, frozen=True):
     restarts: int
     resizes: int
     batch_changes: int
-    exit_status: int | None  # as a shell gives it, once ended
+    exit_status: int | None  # as in a shell, once the job has ended
     priority: int = 0
     command: str = ""
-    unknown: str = ""  # "unknown since 40 s: server b does not answer"; "" while its servers answer
-    unknown_seconds: float | None = None  # that silence
-    # "no step for 90 s: rank 3 on b has not arrived where the others wait"; "" while it goes on
+    unknown: str = ""  # "unknown for 40 s: server b does not answer", "" while its servers answer
+    unknown_seconds: float | None = None  # how long its server has not answered
+    # "no step for 90 s: the others wait for rank 3 on b", "" while it
+    # makes steps
     hung: str = ""
     hung_seconds: float | None = None
-    diverged: list[DivergedView] = []  # metrics that are no finite numbers; `loss` comes first
-    stragglers: list[int] = []  # ranks that make the others wait
-    staging: StagingView | None = None  # what is being brought to its servers before it starts
+    diverged: list[DivergedView] = []  # metrics that are not finite numbers, `loss` first
+    stragglers: list[int] = []  # replicas that make the others wait
+    staging: StagingView | None = None  # the copy to its servers before it starts
     tags: list[str] = []
-    after: list[str] = []  # what it still waits for: `12:ok`
-    begin_at: str | None = None  # starts no earlier
-    array: int | None = None  # of which it is an element
-    index: int | None = None  # in that array
-    params: dict[str, str] = {}  # of a sweep
-    background: bool = False  # takes only what nobody else wants
-    # jobs that this row stands for, from `id` to `last`: elements of an array that wait for the
-    # same
+    after: list[str] = []  # jobs that it still waits for, such as `12:ok`
+    begin_at: str | None = None  # the job does not start before
+    array: int | None = None  # the array that the job belongs to
+    index: int | None = None  # its index in that array
+    params: dict[str, str] = {}  # its values in a sweep
+    background: bool = False  # uses only GPUs that nobody else wants
+    # how many jobs this row stands for, from `id` to `last`: jobs of an array that wait for the
+    # same reason
     alike: int = 1
     last: int | None = None
     last_index: int | None = None
@@ -80,25 +82,25 @@ class JobView(msgspec.Struct, frozen=True):
 
 class JobList(msgspec.Struct, frozen=True):
     jobs: list[JobView]
-    total: int  # live jobs and all that ended
-    hidden: int = 0  # ended, and not listed
-    hidden_waiting: int = 0  # that wait, and not listed: where `Status.waiting` limits them
+    total: int  # all jobs, live and ended
+    hidden: int = 0  # ended jobs that are not listed
+    hidden_waiting: int = 0  # waiting jobs that are not listed, because of `Status.waiting`
     now: str = ""
     warnings: list[str] = []
     schema: int = SCHEMA
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    id: int  # of an array: its own, by which all of its jobs are named together
+    id: int  # id of the job, or of the array, which stands for all its jobs
     name: str
     state: str
     warnings: list[str] = []
-    jobs: list[int] = []  # all that were submitted
+    jobs: list[int] = []  # ids of all submitted jobs
     schema: int = SCHEMA
 
 
 class DryRun(msgspec.Struct, frozen=True):
-    """What would happen to a job submitted now."""
+    """What would happen to a job if it were submitted now."""
 
     state: str  # "starting" | "pending" | "held"
     placement: list[PartView]
@@ -121,45 +123,44 @@ class CurvePoint(msgspec.Struct, frozen=True):
     gpus: int
     goodput: float
     total_batch: int
-    speedup: float  # over the first point, that of the fewest GPUs
+    speedup: float  # relative to the first point, which has the fewest GPUs
     current: bool = False
 
 
 class DivergedView(msgspec.Struct, frozen=True):
-    """A metric of job.log that is no finite number."""
+    """A metric of job.log that is not a finite number."""
 
     metric: str
     value: str  # nan, inf or -inf
     since: str
-    seconds: float  # for so long, up to the end of a job that has ended
+    seconds: float  # how long, up to now or to the end of the job
 
 
 class LossView(msgspec.Struct, frozen=True):
-    """Mean training loss around one moment of progress, in steps at the base batch."""
+    """Mean training loss around one point of progress, in steps at the base batch size."""
 
     base_steps: float
     loss: float
 
 
 class RankView(msgspec.Struct, frozen=True):
-    """One replica of a running job: where it is, and its times over the latest window of about 30
-    s."""
+    """One replica of a running job: its place, and its times over the last 30 s or so."""
 
     rank: int
     node: str
     device: str
     index: int
-    # median from the start of a step to its own last gradient; None: not measured yet
+    # median time from the start of a step to its own last gradient. None: not measured yet
     compute_seconds: float | None
     compute_p95_seconds: float | None
     step_seconds: float | None
-    wait_share: float | None  # of a step, waiting for the others' gradients
-    fetch_share: float | None  # of a step, waiting for data
+    wait_share: float | None  # part of a step spent waiting for the other replicas
+    fetch_share: float | None  # part of a step spent waiting for data
     straggler: bool = False
-    step: int | None = None  # this and the next: known only once it has made no step for a while
+    step: int | None = None  # like `phase`, known only when it has made no step for a while
     # "computing" | "arrived" (it waits for others) | "evaluating" | "saving" | "starting" | "ended"
     phase: str = ""
-    note: str = ""  # on a straggler
+    note: str = ""  # about a straggler
 
 
 class AttemptView(msgspec.Struct, frozen=True):
@@ -172,19 +173,19 @@ class AttemptView(msgspec.Struct, frozen=True):
 
 
 class HabitView(msgspec.Struct, frozen=True):
-    """Something that a job's training loop does, and the freedoms that gpq loses by it."""
+    """A habit of a job's training loop, and the freedoms that it takes from gpq."""
 
-    code: str  # stable: one of the README's list of habits, or of a newer library
-    freedoms: list[str]  # of accumulate, split, resize, retune
+    code: str  # stable code of the habit, from the documentation or from a newer library
+    freedoms: list[str]  # some of accumulate, split, resize, retune
     message: str  # what the loop does
-    cure: str  # the change to the script that gives them back
-    # an earlier job of the program had it, and this one has not shown yet that it is mended
+    cure: str  # the change to the script that gives the freedoms back
+    # an earlier job of the program had this habit, and this job has not shown yet that it is fixed
     lent: bool
-    suspected: bool = False  # not observed: `--accept CODE` gives the freedoms back
+    suspected: bool = False  # suspected, not observed. `--accept CODE` ignores it
 
 
 class JobDetail(msgspec.Struct, frozen=True):
-    """Everything of `gpq show`."""
+    """The answer of `gpq show`."""
 
     job: JobView
     spec: SpecMessage
@@ -192,30 +193,30 @@ class JobDetail(msgspec.Struct, frozen=True):
     curve: list[CurvePoint]
     noise_scale: float | None
     model: dict[str, float]  # fitted throughput parameters, by name
-    rows: int  # profiled configurations
-    metrics: dict[str, float | None]  # None: not a finite number, e.g. a loss that diverged
+    rows: int  # measured configurations
+    metrics: dict[str, float | None]  # None: not a finite number, such as a loss that diverged
     checkpoints: int
     restart_seconds: float | None
     gpu_seconds: float
     notices: list[str]
     history: list[EventView]
     learning_rate_rule: str = ""
-    # GPUs that a fair share would be now; `job.speedup` is over that, or its fewest
+    # GPUs of the fair share now. `job.speedup` is relative to it, or to the minimum of the job
     fair_share: float | None = None
-    losses: list[LossView] = []  # of the metric `loss`, thinned, oldest first
-    ranks: list[RankView] = []  # of a job with several replicas while it has GPUs
-    habits: list[HabitView] = []  # of its training loop
+    losses: list[LossView] = []  # the metric `loss`, thinned, oldest first
+    ranks: list[RankView] = []  # the replicas, if there are several and the job has GPUs
+    habits: list[HabitView] = []  # habits of its training loop
     schema: int = SCHEMA
 
 
 class ReallocationView(msgspec.Struct, frozen=True):
-    """What the last re-allocation changed for one job."""
+    """What the last change of GPUs meant for one job."""
 
     job: int
     name: str
     before: int  # GPUs
     after: int
-    # its goodput after over before; None where that is not known, or it had or has no GPUs
+    # goodput after / goodput before. None if not known, or if it had or has no GPUs
     ratio: float | None
     why: str
 
@@ -226,16 +227,16 @@ class Explanation(msgspec.Struct, frozen=True):
     id: int
     state: str
     headline: str
-    reasons: list[str]  # each reason why it waits, or why it has these GPUs and not more or fewer
+    reasons: list[str]  # why it waits, or why it has these GPUs and not more or fewer
     remedies: list[str]  # what would change that
-    round_at: str | None  # of the round that decided it
+    round_at: str | None  # time of the round that decided it
     curve: list[CurvePoint] = []
-    changed_at: str | None = None  # of the last round that gave anybody other GPUs
-    changes: list[ReallocationView] = []  # what that one changed
-    # of its training loop, which keep gpq from changing the job as it would
+    changed_at: str | None = None  # time of the last round that changed the GPUs of any job
+    changes: list[ReallocationView] = []  # what that round changed
+    # habits of its training loop that limit what gpq may change
     habits: list[HabitView] = []
-    code: str = ""  # of the headline, for scripts: "waits-for-gpus"
-    codes: list[str] = []  # of the reasons, in their order
+    code: str = ""  # code of the headline, for scripts, such as "waits-for-gpus"
+    codes: list[str] = []  # codes of the reasons, in their order
     schema: int = SCHEMA
 
 
@@ -243,34 +244,33 @@ class LogChunk(msgspec.Struct, frozen=True):
     attempt: int
     node: str
     data: str  # base64
-    offset: int  # where to go on
-    ended: bool  # nothing more will come of this attempt
+    offset: int  # where the next chunk begins
+    ended: bool  # the log of this attempt is complete
     attempts: list[int]  # all attempts of the job, in order
-    nodes: list[str]  # of this attempt, in rank order
-    state: str  # of the job
-    silent: str = ""  # why its node cannot be asked now, or, with `ended`, ever
-    skipped: int = 0  # bytes before `data` that the log's limit left out
+    nodes: list[str]  # servers of this attempt, in the order of their numbers
+    state: str  # state of the job
+    silent: str = ""  # why its server does not answer now, or with `ended`: why it never will
+    skipped: int = 0  # bytes before `data` that exceeded the limit of the log
     schema: int = SCHEMA
 
 
 class CancelResult(msgspec.Struct, frozen=True):
-    cancelled: list[int]  # proven: no process is left
-    ended: list[int]  # had ended before, or ended by themselves meanwhile
-    remaining: list[int]  # asked, and still there
-    waiting: dict[
-        int, str
-    ] = {}  # of those: whose server does not answer, so that the order waits for it, and since when
-    # ended for gpq, without proof: the servers that are not configured any more
+    cancelled: list[int]  # every process is gone
+    ended: list[int]  # jobs that had ended before, or ended by themselves in the meantime
+    remaining: list[int]  # jobs that still have processes
+    # the jobs among them whose server does not answer, and since when
+    waiting: dict[int, str] = {}
+    # jobs that gpq gave up, and their servers that are no longer configured
     given_up: dict[int, list[str]] = {}
     schema: int = SCHEMA
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """Answer of hold, release, requeue and edit."""
+    """Answer of `gpq hold`, `release`, `requeue` and `edit`."""
 
     jobs: list[int]
-    unchanged: list[str] = []  # one line each: why nothing was done
-    messages: list[str] = []  # of edit, one line for each job that changed: what
-    # of hold and requeue: what the stop costs a job whose loop does not go on exactly, and the cure
+    unchanged: list[str] = []  # one line per job that did not change, and why
+    messages: list[str] = []  # `gpq edit` only: one line per job that changed
+    # `gpq hold` and `requeue`: what a stop costs if the loop cannot resume exactly, and the cure
     warnings: list[str] = []
     schema: int = SCHEMA

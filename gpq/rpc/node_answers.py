@@ -1,4 +1,4 @@
-"""What is answered about nodes."""
+"""Answers about servers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class ProcessView(msgspec.Struct, frozen=True):
     user: str
     name: str
     memory_mib: int
-    job: int | None  # ours, or None
+    job: int | None  # job of gpq, or None
     command: str = ""
-    since: str | None = None  # by its server's clock
+    since: str | None = None  # by the clock of the server
 
 
 class DeviceView(msgspec.Struct, frozen=True):
@@ -29,9 +29,9 @@ class DeviceView(msgspec.Struct, frozen=True):
     reason: str
     job: int | None
     processes: list[ProcessView]
-    since: str | None = None  # in a state other than "ok"
-    age_seconds: float | None = None  # the same
-    # until a look may end it, where looks are made now and then only
+    since: str | None = None  # start of a state other than "ok"
+    age_seconds: float | None = None  # duration of a state other than "ok"
+    # time until the next check, if gpq checks only now and then
     next_probe_seconds: float | None = None
 
 
@@ -41,26 +41,25 @@ class NodeView(msgspec.Struct, frozen=True):
     reason: str
     cores: int
     memory_mib: int
-    seen_seconds: float  # age of this knowledge; 0.0 of one that was never heard of
+    seen_seconds: float  # age of this information, 0.0 if the server never answered
     devices: list[DeviceView]
-    drained: bool = False  # also while it does not answer
-    address: str = ""  # where other servers reach it
-    strangers: list[str] = []  # attempts that live there and are not in the database, a line each
-    damage: list[str] = []  # files of gpq's there that were set aside, a line each
+    drained: bool = False  # also set while the server does not answer
+    address: str = ""  # address for other servers
+    strangers: list[str] = []  # attempts there that are not in the database, one line each
+    damage: list[str] = []  # damaged files that gpq set aside there, one line each
 
     @property
     def answers(self) -> bool:
-        """Is something known of it now? Not of one that is silent, or being reached for the first
-        time."""
+        """Is its state known now? Not if it is unreachable, or connecting for the first time."""
         return self.state not in ("unreachable", "connecting")
 
 
 class ErrandResult(msgspec.Struct, frozen=True):
-    """What the server told."""
+    """What the server answered."""
 
     node: str
-    answer: dict[str, object]  # {"error": why} where it came to nothing
-    seconds: float  # that it took
+    answer: dict[str, object]  # {"error": why} if it failed
+    seconds: float  # how long it took
     schema: int = SCHEMA
 
 
@@ -68,8 +67,8 @@ class Yielded(msgspec.Struct, frozen=True):
     """Answer of `gpq yield`."""
 
     node: str
-    user: str  # there
-    seconds: float | None  # for which it is asked for; None: no more
+    user: str  # the owner, as the server names the user
+    seconds: float | None  # how long the owner wants the server. None: no longer
     changed: bool
     schema: int = SCHEMA
 
@@ -84,22 +83,22 @@ class Kept(msgspec.Struct, frozen=True):
 class ReservationView(msgspec.Struct, frozen=True):
     id: int
     node: str
-    devices: list[str]  # empty: all of the node
+    devices: list[str]  # empty: all GPUs of the server
     indices: list[int]
-    user: str  # "": gpq leaves them alone
+    user: str  # "": kept from gpq altogether
     start: str
     end: str
-    begins_in_seconds: float  # 0: it has begun
+    begins_in_seconds: float  # 0: the reservation has begun
     ends_in_seconds: float
     by: str = ""
 
 
 class Reserved(msgspec.Struct, frozen=True):
-    """Answer of reserve and unreserve: the reservation that there is now, or is no more."""
+    """Answer of reserve and unreserve: the reservation that was made or removed."""
 
     reservation: ReservationView
-    leaving: list[int] = []  # jobs of others on it that are moved away, or wait, by its beginning
-    # jobs of others on it that run to their end there, or are not known to be movable yet
+    leaving: list[int] = []  # jobs of others that gpq moves away or preempts before it begins
+    # jobs of others that run to their end there, or that gpq cannot move yet
     staying: list[int] = []
     schema: int = SCHEMA
 
@@ -115,10 +114,10 @@ class Drained(msgspec.Struct, frozen=True):
 
     node: str
     drained: bool
-    changed: bool  # False: it was so already
+    changed: bool  # False: it was already so
     reason: str = ""
-    leaving: list[int] = []  # jobs on it that are moved away, or wait, from the next round on
-    # jobs on it that run to their end there, or are not known to be movable yet
+    leaving: list[int] = []  # jobs that gpq moves away or preempts from the next round on
+    # jobs that run to their end there, or that gpq cannot move yet
     staying: list[int] = []
     schema: int = SCHEMA
 
@@ -126,6 +125,6 @@ class Drained(msgspec.Struct, frozen=True):
 class Reloaded(msgspec.Struct, frozen=True):
     added: list[str]
     removed: list[str]
-    # something else changed as well, and holds after a restart of the daemon only
+    # other settings changed too, and take effect only when the daemon restarts
     restart_needed: bool = False
     schema: int = SCHEMA

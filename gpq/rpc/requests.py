@@ -1,4 +1,4 @@
-"""What clients ask: a struct for each request, and what a submission holds."""
+"""The requests of clients, one struct each, and the contents of a submission."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 class Request(
     msgspec.Struct, frozen=True, tag_field="op", tag=str.lower, forbid_unknown_fields=True
 ):
-    """Base of all requests; the tag is the lower-case name."""
+    """Base of all requests. The tag is the name in lower case."""
 
 
 class AttributesMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the shell that submits a job has beside its variables. `limits`: [soft, hard] by the
-    names of RLIMIT_*, in small letters; -1 is unlimited, and so is what has no name there."""
+    """Attributes of the shell that submits a job, apart from its variables. `limits`: [soft, hard]
+    by the names of RLIMIT_* in lower case. -1 is unlimited, and so are names that are missing."""
 
     umask: int
     nice: int
@@ -21,19 +21,19 @@ class AttributesMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class ProofMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `gpq check` found of a program before it was submitted."""
+    """What `gpq check` found about a program before it was submitted."""
 
-    program: str  # a digest of the script, its own modules, and the versions of torch and gpq
-    same: list[str]  # freedoms in whose shapes it trained the same
-    # freedoms that the job does without, since a shape differed, failed or was told
+    program: str  # digest of the script, its own modules, and the versions of torch and gpq
+    same: list[str]  # freedoms whose shapes trained the same
+    # freedoms that gpq does not use, because a shape differs, fails or is `told`
     lost: list[str]
-    message: str = ""  # these shapes
-    at: str = ""  # when it was found, UTC
+    message: str = ""  # those shapes
+    at: str = ""  # when gpq check ran, UTC
 
 
 class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A job as the CLI parsed it. User and uid are not in it: the daemon takes them from the
-    socket's peer."""
+    """A job as the command line parsed it. It has no user and no uid, because the daemon takes
+    them from the socket."""
 
     argv: list[str]
     cwd: str
@@ -41,9 +41,9 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
     env: dict[str, str] = {}
     python: str = ""
-    python_asked: bool = False  # else a server's own interpreter, or that of `setup`, comes first
+    python_asked: bool = False  # if not, the Python of the server or of `setup` comes first
     setup: str = ""
-    modules: list[str] = []  # that the interpreter must find
+    modules: list[str] = []  # modules that this Python must have
     min_gpus: int = 1
     max_gpus: int = 0
     rigid: bool = False
@@ -52,66 +52,64 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: int = 0
     time_limit: float | None = None
     retries: int = 0
-    requeue_on_lost: float | None = None  # seconds; 0: off, None: as config.toml says
+    requeue_on_lost: float | None = None  # seconds. 0: off, None: as in config.toml
     signal: str = "TERM"
-    grace: float | None = None  # None: as config.toml says
+    grace: float | None = None  # None: as in config.toml
     resume_argv: list[str] = []
-    done_file: str = ""  # written by the job at its end; relative to `cwd`
+    done_file: str = ""  # the job writes it at its end. Relative to `cwd`
     batch_size: int = 0
     max_batch_size: int = 0
     min_atomic_batch: int = 0
     max_atomic_batch: int = 0
     tags: list[str] = []
-    notify: list[str] | None = (
-        None  # names of targets, "desktop", "mailto:ADDRESS"; []: nobody, None: as config.toml says
-    )
-    # "start", "restart", "retry", "fail", "end"; None: as config.toml says
+    # names of targets, "desktop", "mailto:ADDRESS". []: nobody, None: as in config.toml
+    notify: list[str] | None = None
+    # "start", "restart", "retry", "fail", "end". None: as in config.toml
     notify_on: list[str] | None = None
-    # SHA-256 of the archive in the state directory's `snapshots` that it is to run in; "": none
+    # SHA-256 of the snapshot in the state directory's `snapshots` that it runs in. "": none
     code: str = ""
-    code_cwd: str = ""  # the working directory in it, relative
-    code_from: str = ""  # what was frozen, for people
-    after: list[str] = []  # `12:ok`, `@:any`, `train:notok`: starts once those have ended so
-    begin: float = 0.0  # starts no earlier; seconds since the epoch
-    background: bool = False  # takes only what nobody else wants
-    attributes: AttributesMessage | None = None  # None: the server's own
-    accept: list[str] = []  # codes of habits that are only suspected, and count for nothing
-    proof: ProofMessage | None = None  # what `gpq check` found of the script
+    code_cwd: str = ""  # working directory in the snapshot, relative
+    code_from: str = ""  # description of the snapshot
+    after: list[str] = []  # starts after these have ended: `12:ok`, `@:any`, `train:notok`
+    begin: float = 0.0  # does not start before, in seconds since the epoch
+    background: bool = False  # uses only GPUs that nobody else wants
+    attributes: AttributesMessage | None = None  # None: those of the server
+    accept: list[str] = []  # codes of suspected habits that gpq ignores
+    proof: ProofMessage | None = None  # what `gpq check` found about the script
 
 
 class ArrayMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Many jobs of one submission, alike but for `{index}` and the `{name}`s of `params` in what is
-    run."""
+    """Many jobs of one submission, which differ only in `{index}` and the `{name}`s of
+    `params`."""
 
     indices: list[int]
-    params: list[dict[str, str]] = []  # of a sweep: one for each index
-    limit: int = 0  # of them that may hold GPUs at once; 0: any number
+    params: list[dict[str, str]] = []  # values of a sweep, one per index
+    limit: int = 0  # how many of the jobs may have GPUs at once. 0: any number
 
 
 class Submit(Request, frozen=True):
     spec: SpecMessage
     held: bool = False
-    dry_run: bool = False  # answer a DryRun; nothing is kept
+    dry_run: bool = False  # answer a DryRun and keep nothing
     array: ArrayMessage | None = None
 
 
 class Status(Request, frozen=True):
-    """`jobs`: selectors as typed (ids, ranges, names, @, all); empty: live jobs, and the `recent`
-    latest that ended. `waiting`: rows at most for jobs that wait, of a listing for a screen; 0: a
-    row for each."""
+    """`jobs`: selectors as typed (ids, ranges, names, @, all). Empty: live jobs and the `recent`
+    jobs that ended last. `waiting`: the most rows for waiting jobs, for a screen. 0: no limit."""
 
     jobs: list[str] = []
     recent: int = 20
     user: str = ""
     states: list[str] = []
-    # `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.answers.query_language)
+    # such as `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.answers.query_language)
     query: list[str] = []
     waiting: int = 0
 
 
 class History(Request, frozen=True):
-    """Jobs that ended, the `limit` latest of all that match (0: all). `jobs`: as in Status, but
-    a name is all jobs of that name. `since` and `until` are of their ends, seconds since the
+    """Jobs that ended, the `limit` latest that match (0: all). `jobs`: as in Status, but a name
+    means all jobs with that name. `since` and `until` limit their ends, in seconds since the
     epoch."""
 
     jobs: list[str] = []
@@ -123,8 +121,8 @@ class History(Request, frozen=True):
 
 
 class Report(Request, frozen=True):
-    """Accounts of a window, seconds since the epoch; without `since` from the first job on. `by`:
-    "user", "job", "server" or "day", days of the daemon's time zone."""
+    """A report on a time, in seconds since the epoch. Without `since` it begins at the first job.
+    `by`: "user", "job", "server" or "day", with days in the daemon's time zone."""
 
     since: float | None = None
     until: float | None = None
@@ -140,21 +138,20 @@ class Why(Request, frozen=True):
 
 
 class Logs(Request, frozen=True):
-    """A piece of the log of one attempt from `offset`; waits up to `wait` seconds for more when
-    there is none."""
+    """A piece of the log of one attempt from `offset`. Waits up to `wait` seconds if there is
+    none yet."""
 
     job: str
-    attempt: int = 0  # 0 = the first; the answer says which are there
+    attempt: int = 0  # 0: the first. The answer lists all attempts
     node: str = ""
     offset: int = 0
     limit: int = 262_144
     wait: float = 0.0
-    tail: int = 0  # begin at most so many bytes before the log's end, instead of at `offset`
+    tail: int = 0  # begin at most this many bytes before the end, instead of at `offset`
 
 
 class Cancel(Request, frozen=True):
-    """Answers when no process of the jobs is left (proven), or after `wait` seconds with what is
-    still there."""
+    """Answers when every process of the jobs is gone, or after `wait` seconds with the rest."""
 
     jobs: list[str]
     wait: float = 180.0
@@ -173,8 +170,8 @@ class Requeue(Request, frozen=True):
 
 
 class Edit(Request, frozen=True):
-    """`changes`: fields of SpecMessage with their new values. `tags` are added, `untags`
-    removed."""
+    """`changes`: fields of SpecMessage with their new values. Adds `tags` and removes
+    `untags`."""
 
     jobs: list[str]
     changes: dict[str, object] = {}
@@ -184,7 +181,7 @@ class Edit(Request, frozen=True):
 
 
 class Wait(Request, frozen=True):
-    """Answers with the jobs' rows once all have ended, or after `wait` seconds."""
+    """Answers with the rows of the jobs when all have ended, or after `wait` seconds."""
 
     jobs: list[str]
     wait: float = 30.0
@@ -195,7 +192,7 @@ class Nodes(Request, frozen=True):
 
 
 class Drain(Request, frozen=True):
-    """Place nothing new on a node. Asked again it changes the reason, if one is given."""
+    """Place nothing new on a server. A second request changes the reason, if it has one."""
 
     node: str
     reason: str = ""
@@ -206,8 +203,8 @@ class Undrain(Request, frozen=True):
 
 
 class Reserve(Request, frozen=True):
-    """Keep GPUs of a node (indices or UUIDs; none: all) for one user's jobs, or for nobody's.
-    Moments: seconds since the epoch; a beginning that is over is now."""
+    """Keep GPUs of a server (indices or UUIDs, none: all) for one user, or from gpq. Times are in
+    seconds since the epoch, and a start in the past means now."""
 
     node: str
     start: float
@@ -221,18 +218,17 @@ class Unreserve(Request, frozen=True):
 
 
 class Top(Request, frozen=True):
-    """Everything that the live view draws, in one answer. `jobs` and `query` as in Status, but of
-    jobs that ended only the few latest are looked at, or the hundred latest where the query says
-    `state=` of such."""
+    """Everything that `gpq top` draws, in one answer. `jobs` and `query` as in Status, but only a
+    few ended jobs are included, or the last hundred if the query asks for ended states."""
 
     jobs: list[str] = []
     query: list[str] = []
 
 
 class Complete(Request, frozen=True):
-    """Words for shell completion: kind is "jobs", "nodes", "users" or "names". Of jobs those that
-    `command` ("cancel") can do something with, without those that `given`, words on the line, name
-    already; of no command all."""
+    """Words for shell completion. `kind` is "jobs", "nodes", "users" or "names". Jobs are those
+    that `command` ("cancel") can act on, without those in `given`, the words on the line. Without a
+    command, all jobs."""
 
     kind: str
     prefix: str = ""
@@ -241,8 +237,8 @@ class Complete(Request, frozen=True):
 
 
 class Errand(Request, frozen=True):
-    """Have a server look at something for `gpq doctor` (gpq_agent.node.doctor.checks), for `wait`
-    seconds at the most."""
+    """Let a server run a check for `gpq doctor` (gpq_agent.node.doctor.checks) for at most `wait`
+    seconds."""
 
     node: str
     errand: str
@@ -251,24 +247,23 @@ class Errand(Request, frozen=True):
 
 
 class Measured(Request, frozen=True):
-    """Keep what an all-reduce between two servers took."""
+    """Store how long an all-reduce between two servers took."""
 
     nodes: list[str]
     latency: float  # seconds
-    bandwidth: float  # bytes a second
+    bandwidth: float  # bytes per second
     backend: str = "gloo"
 
 
 class Info(Request, frozen=True):
-    """About the daemon itself."""
+    """Ask about the daemon itself."""
 
 
 class Reload(Request, frozen=True):
-    """Read config.toml again and take in the nodes that were added to it or removed. `force`:
-    though jobs are there."""
+    """Read config.toml again, and add and remove servers. `force`: even if jobs run there."""
 
     force: bool = False
 
 
 class Shutdown(Request, frozen=True):
-    """The daemon ends; jobs run on."""
+    """Stop the daemon. Jobs keep running."""

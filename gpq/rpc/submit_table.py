@@ -1,12 +1,14 @@
-"""The options of `gpq submit`, one row each: the only place where an option is declared.
+"""The options of `gpq submit`, one row each. This is the only place that declares an option.
 
-From the table come the command's signature (`gpq.cli.shared.submit_options`) and with it the help,
-the man page and the completion; the words that are read without typer
-(`gpq.options.submit_words`); the record of what was typed (`gpq.options.submit_texts`, generated)
-and its values (`gpq.options.submit_values`); the keywords of `gpq.submit`
-(`gpq.api.option_types`, generated); and what a live job may be changed to
-(`gpq.control.requests.edit`). A new option is a row here, a field of SpecMessage and of JobSpec,
-and `make completions`.
+The table feeds
+- the signature of the command (`gpq.cli.shared.submit_options`), and so help, man page, completion,
+- the fast reader without typer (`gpq.options.submit_words`),
+- the options as typed (`gpq.options.submit_texts`, generated),
+- their values (`gpq.options.submit_values`),
+- the keywords of `gpq.submit` (`gpq.api.option_types`, generated),
+- and the fields that `gpq edit` may change (`gpq.control.requests.edit`).
+
+To add an option, add a row here and a field to SpecMessage and JobSpec, and run `make completions`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import msgspec
 Part = Literal["job", "array", "call"]
 Editing = Literal["never", "always", "resizable", "waiting"]
 
-# kind: (type of what is typed, type that `gpq.submit` takes)
+# kind: (type on the command line, type that `gpq.submit` takes)
 KINDS = {
     "codes": ("list[str]", "str | Sequence[str]"),
     "count": ("int", "int"),
@@ -45,22 +47,22 @@ KINDS = {
     "variables": ("list[str]", "Mapping[str, object] | Sequence[str]"),
     "words": ("str", "str | Sequence[Word]"),
 }
-SECONDS = ("duration", "lease", "limit")  # kinds whose value is a number of seconds
+SECONDS = ("duration", "lease", "limit")  # kinds whose value is in seconds
 
 
 class Option(msgspec.Struct, frozen=True):
-    name: str  # as a keyword: min_gpu_memory
-    kind: str  # of KINDS
+    name: str  # as a keyword, such as min_gpu_memory
+    kind: str  # a key of KINDS
     help: str
     metavar: str | None = None
     short: str = ""
-    # of SpecMessage, that its value fills; an option without any is looked at by name
+    # fields of SpecMessage that the value fills. gpq reads an option without fields by its name
     fields: tuple[str, ...] = ()
-    # when `gpq edit` may change them: "resizable" is while it waits or can be resized
+    # when `gpq edit` may change them. "resizable": while the job waits or can be resized
     edit: Editing = "never"
-    # of what it speaks: of each job, of the array that the jobs make, or of this one call
+    # what it describes: each job, the array of the jobs, or only this call
     part: Part = "job"
-    scripts_only: bool = False  # a mistake for a command
+    scripts_only: bool = False  # an error for a command
 
     @property
     def flag(self) -> str:
@@ -68,89 +70,95 @@ class Option(msgspec.Struct, frozen=True):
 
     @property
     def typed(self) -> str:
-        """The type of what is typed."""
+        """The type on the command line."""
         return KINDS[self.kind][0]
 
 
-# In the order of the help, each in a few lines.
+# In the order of the help.
 # fmt: off
 OPTIONS = (
     Option("gpus", "gpus",
-           "Fixed number, or for scripts a range. [default: 1; scripts: 1 to whatever pays]",
+           "A fixed number, or a range for scripts. [default: 1. Scripts: 1 to as many as help]",
            "N|A-B", short="-g", fields=("min_gpus", "max_gpus"), edit="resizable"),
     Option("gpu_type", "text", "Part of the GPU's name, such as A100.", "TEXT",
            fields=("gpu_type",), edit="waiting"),
-    Option("min_gpu_memory", "memory", "Least memory of each GPU, such as 40G.", "SIZE",
+    Option("min_gpu_memory", "memory", "Minimum memory of each GPU, such as 40G.", "SIZE",
            fields=("min_gpu_memory_mib",), edit="waiting"),
-    Option("name", "name", "[default: the script's or the program's]", "NAME", short="-n",
-           fields=("name",), edit="always"),
-    Option("tag", "tags", "A label; may be repeated.", "NAME", fields=("tags",)),
+    Option("name", "name", "Name of the job. [default: the name of the script or program]", "NAME",
+           short="-n", fields=("name",), edit="always"),
+    Option("tag", "tags", "Add a label. Can be repeated.", "NAME", fields=("tags",)),
     Option("notify", "targets",
-           "Whom to tell: a target of config.toml, desktop, mailto:ADDRESS, or none; may be"
-           " repeated.", "NAME", fields=("notify",), edit="always"),
-    Option("notify_on", "events", "Of what: start, restart, retry, fail, end. [default: end]",
+           "Where to send notifications: a target of config.toml, desktop, mailto:ADDRESS or"
+           " none. Can be repeated.", "NAME", fields=("notify",), edit="always"),
+    Option("notify_on", "events",
+           "When to notify: start, restart, retry, fail, end. [default: end]",
            "WORD,...", fields=("notify_on",), edit="always"),
-    Option("priority", "count", "Higher goes first. [default: 0]", "N", fields=("priority",),
-           edit="always"),
-    Option("time", "limit", "Limit of the run time, such as 90m or 2h.", "DURATION", short="-t",
-           fields=("time_limit",), edit="always"),
+    Option("priority", "count", "Higher priority starts first. [default: 0]", "N",
+           fields=("priority",), edit="always"),
+    Option("time", "limit", "Stop the job after this run time, such as 90m or 2h.", "DURATION",
+           short="-t", fields=("time_limit",), edit="always"),
     Option("after", "jobs",
-           "Start once these have ended so; commas, and may be repeated. [default: ok]",
+           "Start after these jobs have ended this way. Separate several by commas, or repeat the"
+           " option. [default: ok]",
            "JOB[:ok|any|notok]", fields=("after",), edit="waiting"),
-    Option("begin", "moment", "Start no earlier: 18:00, 'tomorrow 8am', 'fri 18:00', +2h.", "WHEN",
+    Option("begin", "moment",
+           "Do not start before: 18:00, 'tomorrow 8am', 'fri 18:00', +2h.", "WHEN",
            fields=("begin",), edit="waiting"),
     Option("background", "flag",
-           "Take only GPUs that nobody else wants; leave them when somebody does.",
+           "Use only GPUs that nobody else wants, and leave them when somebody does.",
            fields=("background",), edit="always"),
     Option("array", "indices",
-           "A job for each index, such as 0-99; at most N at once. {index} in arguments becomes"
-           " it.", "INDICES[%N]", part="array"),
+           "One job per index, such as 0-99, at most N at once. {index} in the arguments becomes"
+           " the index.", "INDICES[%N]", part="array"),
     Option("sweep", "sweeps",
-           "A job for each value, or number of 0..9; brackets hold together. Repeated: all"
-           " combinations. {NAME} becomes it.", "NAME=A,B", part="array"),
-    Option("sweep_file", "path", "CSV: a job for each line, names in the first.", "FILE",
-           part="array"),
-    Option("retries", "count", "Start again so many times after a failure. [default: 0]", "N",
+           "One job per value, or per number of 0..9. Brackets keep a value with commas together."
+           " Repeat it for all combinations. {NAME} in the arguments becomes the value.",
+           "NAME=A,B", part="array"),
+    Option("sweep_file", "path", "CSV file with one job per line, and the names in the first line.",
+           "FILE", part="array"),
+    Option("retries", "count", "Restart up to N times after a failure. [default: 0]", "N",
            fields=("retries",), edit="always"),
     Option("requeue_on_lost", "lease",
-           "Start elsewhere after so long a silence of its server, where it then ends itself;"
-           " 1m at least. [default: off]", "DURATION", fields=("requeue_on_lost",), edit="waiting"),
+           "If the server is unreachable this long, stop the job there and restart it elsewhere."
+           " At least 1m. [default: off]", "DURATION", fields=("requeue_on_lost",), edit="waiting"),
     Option("rigid", "flag", "Never resize this script.", fields=("rigid",), edit="resizable",
            scripts_only=True),
-    Option("preemptible", "flag", "The command checkpoints on a signal and may be stopped."),
-    Option("signal", "signal", "That signal, such as USR1. [default: TERM]", "NAME",
+    Option("preemptible", "flag",
+           "The command saves a checkpoint on a signal, so gpq may stop and restart it."),
+    Option("signal", "signal", "Signal for --preemptible, such as USR1. [default: TERM]", "NAME",
            fields=("signal",)),
-    Option("grace", "duration", "From the signal to the kill. [default: 2m]", "DURATION",
+    Option("grace", "duration", "Time between the signal and the kill. [default: 2m]", "DURATION",
            fields=("grace",), edit="waiting"),
-    Option("resume_args", "words", "Added from the second start on, in quotes: --resume auto.",
+    Option("resume_args", "words",
+           "Arguments to add from the second start on, in quotes: '--resume auto'.",
            "ARGS", fields=("resume_argv",)),
     Option("done_file", "path",
-           "The job writes it at its very end: then an exit with 0 after a stop order is its"
-           " end, too.", "PATH", fields=("done_file",)),
-    Option("batch_size", "size", "Base total batch size, instead of the script's.", "N",
+           "File that the job writes when it is done. With it, exit code 0 after a stop means"
+           " completed.", "PATH", fields=("done_file",)),
+    Option("batch_size", "size", "Base batch size, instead of the script's.", "N",
            fields=("batch_size",), edit="waiting", scripts_only=True),
-    Option("max_batch_size", "size", "Largest total batch size.", "N", fields=("max_batch_size",),
+    Option("max_batch_size", "size", "Largest batch size.", "N", fields=("max_batch_size",),
            edit="waiting", scripts_only=True),
-    Option("atomic_batch_size", "span", "Range of the batch on one GPU in one pass.", "A-B",
+    Option("atomic_batch_size", "span", "Range of the micro-batch size.", "A-B",
            fields=("min_atomic_batch", "max_atomic_batch"), edit="waiting", scripts_only=True),
     Option("accept", "codes",
-           "A habit that gpq suspects, and that is to count for nothing; may be repeated.", "CODE",
+           "Ignore a habit that gpq suspects. Can be repeated.", "CODE",
            fields=("accept",), edit="always", scripts_only=True),
     Option("env", "variables",
-           "Set a variable, or pass on K; may be repeated. [default: PATH, LANG, CONDA_*,"
-           " PYTHON*, ...: see README]", "K=V", short="-e"),
-    Option("cwd", "path", "Directory to run in. [default: this one]", "PATH"),
+           "Set a variable, or pass on K from your shell. Can be repeated. [default: PATH, LANG,"
+           " CONDA_*, PYTHON* and others]", "K=V", short="-e"),
+    Option("cwd", "path", "Directory to run in. [default: the current one]", "PATH"),
     Option("python", "path",
-           "Interpreter of the script. [default: of the active environment, else gpq's own]",
+           "Python for the script. [default: the active environment's, else gpq's own]",
            "PATH"),
     Option("setup", "line",
-           "Run once on each server before the first start there; jobs get what it exports.",
+           "Run this once per server before the first start. Jobs get the variables it exports.",
            "COMMAND", fields=("setup",)),
-    Option("snapshot", "flag", "Run the code as it is now, whatever is edited later."),
-    Option("hold", "flag", "Queue it held.", part="call"),
-    Option("wait", "flag", "Block until it has ended; exit with its code.", part="call"),
-    Option("dry_run", "flag", "Say what would happen; queue nothing.", part="call"),
-    Option("json", "flag", "Print JSON only, as the daemon answered.", part="call"),
+    Option("snapshot", "flag", "Run the code as it is now, even if you edit it later."),
+    Option("hold", "flag", "Queue the job held.", part="call"),
+    Option("wait", "flag", "Wait until the job has ended, and exit with its code.", part="call"),
+    Option("dry_run", "flag", "Say what would happen, without queueing anything.", part="call"),
+    Option("json", "flag", "Print only JSON.", part="call"),
 )
 # fmt: on
 BY_NAME = {option.name: option for option in OPTIONS}

@@ -1,5 +1,5 @@
-"""The steps of `gpq nodes add`: what is asked for, who is offered, the host key, the first look,
-the file."""
+"""The steps of `gpq nodes add`: read the options, offer hosts, check the host key, look at the
+server, write config.toml."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpq.views import plain
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """As typed."""
+    """The server as the user asked for it."""
 
     host: str
     name: str
@@ -45,21 +45,21 @@ class Wanted:
         )
 
     def _command(self) -> list[str]:
-        """That starts ssh, where it is not the usual one."""
+        """The command that starts ssh, empty for the usual one."""
         if not self.ssh_config:
             return []
         return ["ssh", "-F", os.path.abspath(os.path.expanduser(self.ssh_config))]
 
     def called(self) -> str:
-        """Raises UsageError."""
+        """The name of the server. Raises UsageError for an invalid one."""
         name = (
             self.name
             or re.sub(r"[^A-Za-z0-9._-]", "-", self.host.rpartition("@")[2]).lstrip("._-")[:64]
         )
         if not NODE_NAME.fullmatch(name):
             raise UsageError(
-                f"`{name}` is no node name",
-                "letters, digits, dot, dash and underscore: --name NAME",
+                f"invalid server name {name!r}",
+                "use --name with letters, digits, dots, dashes and underscores",
             )
         return name
 
@@ -67,11 +67,11 @@ class Wanted:
 def add(
     request: Wanted, talk: host_keys.Talk, *, yes: bool, quiet: bool, asks: bool = True
 ) -> dict[str, Any]:
-    """What --json shows of the server. Raises GpqError; then nothing was written. `yes`, `asks`: as
-    of its host key."""
+    """Returns what --json shows of the server. If it raises GpqError, nothing was written. `yes`
+    and `asks` are about its host key, as in `host_keys.settle`."""
     if not HOST.fullmatch(request.host):
         raise UsageError(
-            f"`{request.host}` is no host for ssh", "user@host, or a name of ~/.ssh/config"
+            f"invalid host {request.host!r}", "use user@host, or a name from ~/.ssh/config"
         )
     if request.ssh_config:
         configuration(request.ssh_config)
@@ -86,8 +86,8 @@ def add(
     findings, place = first_contact.meet(name, node, talk)
     if other_name := first_contact.other_name(name, place, config.load().nodes, talk):
         raise Refused(
-            f"{request.host} is server {other_name} already",
-            f"`gpq nodes remove {other_name}` first",
+            f"{request.host} is already the server {other_name}",
+            f"run `gpq nodes remove {other_name}` first",
         )
     if not quiet:
         talk.say(*first_contact.lines(name, findings))
@@ -97,48 +97,49 @@ def add(
 
 
 def check(request: Wanted, findings: first_contact.Findings) -> None:
-    """Is there what was asked for, and anything at all? Raises Refused."""
+    """Raises Refused if the server lacks a GPU that the user named, or has nothing to run jobs
+    on."""
     indices = [str(device["index"]) for device in findings.gpus]
     gpu_names = {*indices, *(str(device["id"]) for device in findings.gpus)}
     missing_gpus = ", ".join(gpu for gpu in request.gpus if gpu not in gpu_names)
     if missing_gpus:
-        hint = findings.problem or "it has none; --slots N makes CPU slots of its cores"
+        hint = findings.problem or "it has no GPU. --slots N makes CPU slots of its cores"
         if indices:
-            hint = f"it has {', '.join(indices)}"
-        raise Refused(f"there is no GPU {missing_gpus} on {request.host}: not added", hint)
+            hint = f"it has GPU {', '.join(indices)}"
+        raise Refused(f"{request.host} has no GPU {missing_gpus}, so it was not added", hint)
     if request.slots == 0 and not findings.devices:
         raise Refused(
-            f"{request.host} has no GPU, and --slots 0 leaves nothing to run jobs on: not added",
-            findings.problem or "leave --slots out for one CPU slot per core",
+            f"{request.host} has no GPU, and --slots 0 makes no CPU slots, so it was not added",
+            findings.problem or "leave out --slots for one CPU slot per core",
         )
 
 
 def configuration(file: str) -> str:
-    """The path that -F names. Raises UsageError where nothing can be read there."""
+    """The path that -F names. Raises UsageError if it cannot be read."""
     path = os.path.abspath(os.path.expanduser(file))
     values.readable(
         path,
         f"-F {file}",
-        "name ssh's configuration, or leave -F out for ~/.ssh/config",
+        "give a configuration of ssh, or leave out -F for ~/.ssh/config",
         special=True,
     )
     return path
 
 
 def offered(ssh_config: str, *, every: bool) -> list[str]:
-    """The hosts of ~/.ssh/config that are no nodes yet, as far as they were picked. Raises
-    NotFound, Refused."""
+    """The hosts of ~/.ssh/config that the user picks from those that are not servers yet. Raises
+    NotFound and Refused."""
     path = configuration(ssh_config) if ssh_config else ssh_hosts.default()
     if not os.path.exists(path):
         raise NotFound(
-            f"there is no {path}", "gpq nodes add user@host, or -F FILE where yours is another file"
+            f"there is no {path}", "use gpq nodes add user@host, or -F FILE for another file"
         )
     node_hosts = {node.host for node in config.load().nodes.values()}
     hosts = [host for host in ssh_hosts.hosts(path) if host not in node_hosts]
     if not hosts:
         raise NotFound(
-            f"{path} names no host that is not a node already",
-            "gpq nodes add user@host, or -F FILE for another file",
+            f"{path} names no new host",
+            "use gpq nodes add user@host, or -F FILE for another file",
         )
     if every:
         return hosts
@@ -146,28 +147,30 @@ def offered(ssh_config: str, *, every: bool) -> list[str]:
     sys.stderr.write(
         "".join(f"{number:{width}}  {plain.safe(host)}\n" for number, host in enumerate(hosts, 1))
     )
-    sys.stderr.write("Which of them? Numbers (1,3-4), or all: ")
+    sys.stderr.write("Which hosts? Numbers (1,3-4), or all: ")
     sys.stderr.flush()
     return choice(sys.stdin.readline().strip(), hosts)
 
 
 def choice(answer: str, hosts: list[str]) -> list[str]:
-    """Those that were named, in their order. Raises Refused, UsageError."""
+    """The hosts that the answer names, in their order. Raises Refused and UsageError."""
     if not answer:
-        raise Refused("none was picked", "numbers such as 1,3-4, or all")
+        raise Refused("no host was chosen", "type numbers such as 1,3-4, or all")
     if answer == "all":
         return hosts
     numbers: set[int] = set()
     for word in filter(None, answer.replace(" ", ",").split(",")):
         numbers |= _numbers(word)
     if not numbers or not numbers <= set(range(1, len(hosts) + 1)):
-        raise UsageError(f"the numbers go from 1 to {len(hosts)}", "numbers such as 1,3-4, or all")
+        raise UsageError(
+            f"the numbers go from 1 to {len(hosts)}", "type numbers such as 1,3-4, or all"
+        )
     return [hosts[number - 1] for number in sorted(numbers)]
 
 
 def _numbers(word: str) -> set[int]:
-    """Of `3` or `3-4`. Raises UsageError."""
+    """The numbers in `3` or `3-4`. Raises UsageError."""
     match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", word)
     if match is None:
-        raise UsageError(f"`{word}` is no number of the list", "numbers such as 1,3-4, or all")
+        raise UsageError(f"invalid number {word!r}", "type numbers such as 1,3-4, or all")
     return set(range(int(match[1]), int(match[2] or match[1]) + 1))

@@ -1,5 +1,5 @@
-"""What `gpq nodes` and `gpq yield` do to servers, for the command line and gpq's Python interface
-alike. Prints nothing."""
+"""What `gpq nodes` and `gpq yield` do to servers, for both the command line and gpq's Python
+interface. Prints nothing."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from gpq.options.parsing import datetimes, values
 from gpq.rpc import daemon_answers, node_answers, requests
 
 Note = Callable[[str, str], None]  # a remark, and what to do
-ONE_END = "gpq nodes reserve: one of --until and --for-duration"
+ONE_END = "gpq nodes reserve needs either --until or --for-duration"
 PATIENCE = 30.0  # seconds for a server's answer
 
 
 def removed(node: str, note: Note, *, force: bool) -> bool:
-    """Take it out of config.toml; did a daemon hear of it? Raises GpqError; then the file is as it
-    was."""
+    """Take the server out of config.toml. True if a daemon took notice. If it raises GpqError, the
+    file is unchanged."""
     from gpq.servers import config_file
 
     before = config_file.read()
     after = config_file.without_node(before, node)
     if not force:
-        call(
-            requests.Info(), daemon_answers.DaemonInfo
-        )  # started before the file changes, it knows what is on the node
+        # A daemon that starts before the file changes knows which jobs are on the server.
+        call(requests.Info(), daemon_answers.DaemonInfo)
     config_file.write(after, before)
     try:
         return _reload(note, force=force)
@@ -37,35 +36,36 @@ def removed(node: str, note: Note, *, force: bool) -> bool:
 
 
 def taken_in(names: Sequence[str], note: Note) -> bool:
-    """Have the daemon take in new servers. They are in the file already: what it refuses is a
+    """Make the daemon use new servers. They are in the file already, so a refusal is only a
     remark."""
     try:
         return _reload(note, force=False)
     except GpqError as error:
         note(
-            f"the daemon did not take in {', '.join(names)}: {error.message}",
+            f"the daemon could not add {', '.join(names)}: {error.message}",
             daemon_control.RESTART,
         )
         return False
 
 
 def _reload(note: Note, *, force: bool) -> bool:
-    """False when no daemon runs: the next one reads the file as it is then."""
+    """False if no daemon runs. The next one reads the new file."""
     try:
         with connect(start=False) as connection:
             answer = connection.call(requests.Reload(force), node_answers.Reloaded)
     except DaemonUnreachable:
         return False
     if answer.restart_needed:
-        note(f"{daemon_control.CHANGED}, and not only by this", daemon_control.RESTART)
+        note(f"{daemon_control.CHANGED}, not only by this command", daemon_control.RESTART)
     return True
 
 
 def reserve(target: str, user: str, start: str, until: str, duration: str) -> requests.Reserve:
-    """`gpu1:0-1` from a moment to another, or for so long, all as typed. Raises UsageError."""
+    """Reserve `gpu1:0-1` from `start` to `until` or for `duration`, all as typed. Raises
+    UsageError."""
     node, colon, gpus = target.partition(":")
     if bool(until) == bool(duration):
-        raise UsageError(ONE_END, "e.g. --for-duration 2d")
+        raise UsageError(ONE_END, "for example --for-duration 2d")
     now = datetime.now().astimezone()
     begin = datetimes.moment(start, "--from", now)
     end = (
@@ -75,24 +75,22 @@ def reserve(target: str, user: str, start: str, until: str, duration: str) -> re
     )
     if end <= now.timestamp():
         raise UsageError(
-            f"gpq nodes reserve: --until {until} is over", "name a moment that is still to come"
+            f"gpq nodes reserve: --until {until} is in the past", "use a time in the future"
         )
     if end <= begin:
         raise UsageError(
-            "gpq nodes reserve: it would end before it begins", "check --from and --until"
+            "gpq nodes reserve: the end is before the start", "check --from and --until"
         )
     return requests.Reserve(node, begin, end, values.gpu_list(gpus, target) if colon else [], user)
 
 
 def yielded(node: str, seconds: float) -> node_answers.Yielded:
-    """Have `node` go back to its owner for so long, 0: no more. Raises GpqError where it cannot be
-    asked."""
+    """Give `node` back to its owner for `seconds`, or with 0 to gpq. Raises GpqError if the server
+    cannot be asked."""
     request = requests.Errand(node, "yield", {"seconds": seconds}, PATIENCE)
     answer = call(request, node_answers.ErrandResult).answer
     if "error" in answer:
-        raise GpqError(
-            f"{node} could not be asked: {answer['error']}", f"`gpq doctor {node}` looks further"
-        )
+        raise GpqError(f"cannot ask {node}: {answer['error']}", f"run `gpq doctor {node}`")
     return node_answers.Yielded(
         node, str(answer.get("user", "")), seconds or None, bool(answer.get("wanted", True))
     )

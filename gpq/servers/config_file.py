@@ -1,8 +1,7 @@
-"""Adds and removes `[nodes.NAME]` tables in config.toml; every other byte stays. What comes out is
-read before it is kept.
+"""Adds and removes `[nodes.NAME]` tables in config.toml and leaves every other byte alone.
 
-As text, not through a library that writes TOML anew: a file that somebody wrote by hand looks the
-same afterwards.
+It edits the text instead of writing TOML with a library, so that a hand-written file keeps its
+look. It parses the result before it keeps it.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-BY_HAND = "edit the file by hand, then `gpq config check`"
+BY_HAND = "edit the file by hand, then run `gpq config check`"
 HEADER = re.compile(r"\s*\[")
 
 
 def read() -> str:
-    """The text of the file in use, "" where there is none."""
+    """The text of the file in use, "" if there is none."""
     try:
         with open(paths.config(), encoding="utf-8", newline="") as stream:
             return stream.read()
@@ -46,14 +45,14 @@ def _unreadable(why: object) -> UsageError:
 
 
 def with_node(text: str, name: str, fields: Mapping[str, object]) -> str:
-    """`text` with one table more at its end. Where it had none, the default node gets its own: it
-    would be gone else."""
+    """`text` with one more table at its end. If it had none, this machine gets a table too, because
+    it would no longer be used otherwise."""
     before = _tree(text)
     nodes = before.get("nodes", {})
     if name in nodes or (not nodes and name == "local"):
         raise Refused(
-            f"there is a node {name} already",
-            f"`gpq nodes remove {name}` first, or take another --name",
+            f"there is already a server {name}",
+            f"run `gpq nodes remove {name}` first, or choose another --name",
         )
     tables: dict[str, dict[str, object]] = {name: dict(fields)}
     if not nodes:
@@ -70,23 +69,23 @@ def with_node(text: str, name: str, fields: Mapping[str, object]) -> str:
 
 
 def without_node(text: str, name: str) -> str:
-    """`text` without the table of one node; lines that are comments stay."""
+    """`text` without the table of one server. Comments stay."""
     before = _tree(text)
     nodes = before.get("nodes", {})
     if name not in nodes:
-        node_names = ", ".join(nodes) or "none: without any, this machine is the node `local`"
-        raise NotFound(f"no node {name} in {paths.config()}", f"there is {node_names}")
+        node_names = ", ".join(nodes) or "none, so this machine is the server `local`"
+        raise NotFound(f"no server {name} in {paths.config()}", f"servers there: {node_names}")
     other_nodes = {node: values for node, values in nodes.items() if node != name}
     if not other_nodes:
-        raise Refused(f"{name} is the only node", "`gpq nodes add` another one first")
+        raise Refused(f"{name} is the only server", "add another one first with `gpq nodes add`")
     lines = text.splitlines(keepends=True)
     first, end = _table(lines, name)
     return _checked("".join(_cut(lines, first, end)), {**before, "nodes": other_nodes})
 
 
 def _cut(lines: Sequence[str], first: int, end: int) -> list[str]:
-    """Without a table, but with its comments. Where it has none, the empty line before the next
-    table is not doubled."""
+    """The lines without a table, but with its comments. Leaves no double empty line if it has
+    none."""
     remnant = [line for line in lines[first + 1 : end] if _is_remark(line)]
     if any(line.strip() for line in remnant):
         return [*lines[:first], *remnant, *lines[end:]]
@@ -98,7 +97,7 @@ def _cut(lines: Sequence[str], first: int, end: int) -> list[str]:
 
 
 def _table(lines: Sequence[str], name: str) -> tuple[int, int]:
-    """(line of the header of a node's table, first line of the next table). Raises Refused where it
+    """(line of the header of a server's table, first line of the next table). Raises Refused if it
     has no table of its own."""
     header = re.compile(
         rf"\s*\[\s*nodes\s*\.\s*"
@@ -107,14 +106,14 @@ def _table(lines: Sequence[str], name: str) -> tuple[int, int]:
     first = next((index for index, line in enumerate(lines) if header.match(line)), None)
     if first is None:
         raise Refused(
-            f"node {name} has no table [nodes.{name}] of its own in {paths.config()}", BY_HAND
+            f"server {name} has no table [nodes.{name}] of its own in {paths.config()}", BY_HAND
         )
     body = range(first + 1, len(lines))
     return first, next((index for index in body if HEADER.match(lines[index])), len(lines))
 
 
 def _last_text(lines: Sequence[str]) -> int:
-    """How many lines there are without the empty ones at the end."""
+    """The number of lines without the empty ones at the end."""
     count = len(lines)
     while count and not lines[count - 1].strip():
         count -= 1
@@ -128,21 +127,20 @@ def _is_remark(line: str) -> bool:
 
 
 def _tree(text: str) -> dict[str, Any]:
-    config.parse(text, paths.config())  # a file that is wrong is not touched
+    config.parse(text, paths.config())  # raises for an invalid file, which stays untouched
     tree: dict[str, Any] = tomllib.loads(text)
     return tree
 
 
 def _checked(text: str, expected: Mapping[str, Any]) -> str:
-    """`text`, if it says exactly that. Raises UsageError for a node that is not right."""
+    """`text`, if it parses to `expected`. Raises Refused otherwise, and UsageError for an invalid
+    server."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         tree = {}
     if tree != expected:
-        raise Refused(
-            f"{paths.config()} is written in a way that gpq cannot change safely", BY_HAND
-        )
+        raise Refused(f"gpq cannot change {paths.config()} safely", BY_HAND)
     config.parse(text, paths.config())
     return text
 
@@ -152,8 +150,8 @@ def _key(name: str) -> str:
 
 
 def write(text: str, before: str) -> None:
-    """Replace the file, whole or not at all, if it still is `before`. Where it is a link, the file
-    that it leads to."""
+    """Replace the file at once, if it still is `before`. If it is a link, replace the file that it
+    leads to."""
     path = os.path.realpath(paths.config())
     folder = os.path.dirname(path)
     temporary = ""
@@ -167,7 +165,7 @@ def write(text: str, before: str) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         if read() != before:
-            raise Refused(f"{path} was changed meanwhile", "try again")
+            raise Refused(f"{path} has changed in the meantime", "try again")
         os.replace(temporary, path)
     except OSError as error:
         raise GpqError(

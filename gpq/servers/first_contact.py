@@ -1,5 +1,5 @@
-"""The first look at a server that is to be added: ship the agent, start it, ask what is there, and
-let it go again."""
+"""The first look at a new server: send the agent, start it, ask what the server has, and end the
+agent."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gpq.connectors.base import Channel
 from gpq.errors import GpqError
 from gpq.servers.host_keys import Talk
 
-REMARK_AFTER = 5.0  # seconds without a word from there
-PATIENCE = 75.0  # seconds for an answer: a driver without persistence mode takes its time
+REMARK_AFTER = 5.0  # seconds without an answer
+PATIENCE = 75.0  # seconds for an answer, because a driver without persistence mode is slow
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the agent says of its machine."""
+    """What the agent reports about its server."""
 
     host: str
     python: str
@@ -37,7 +37,7 @@ class Findings:
     memory_mib: int
     driver: str
     problem: str  # of the GPUs
-    notice: str  # on the GPUs, though nothing is wrong
+    notice: str  # about the GPUs, though they work
     devices: list[dict[str, Any]]
     address: str
 
@@ -48,17 +48,17 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a node's spool lies: of two names of one server, in the same folder in the same
+    """Where the agent keeps its files. Two names of one server have the same folder and the same
     boot."""
 
     boot_id: str
     folder: str
-    # other names that it may have
+    # names of other servers that may be the same one
     beside: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 def meet(name: str, node: NodeConfig, talk: Talk) -> tuple[Findings, Place]:
-    """Raises GpqError naming what is missing there."""
+    """What the server has, and its place. Raises GpqError, which names what the server lacks."""
     with tempfile.TemporaryDirectory() as folder:
         connector = from_config.ssh(node, Path(folder) / "errors")
         channel = connector.agent(
@@ -79,7 +79,7 @@ def meet(name: str, node: NodeConfig, talk: Talk) -> tuple[Findings, Place]:
 
 
 def findings(greeting: Mapping[str, Any], probe: Mapping[str, Any]) -> Findings:
-    """Of the agent's own words."""
+    """Read the agent's two answers."""
     return Findings(
         host=str(greeting["host"]),
         python=str(greeting["python"]),
@@ -94,23 +94,22 @@ def findings(greeting: Mapping[str, Any], probe: Mapping[str, Any]) -> Findings:
 
 
 def _patiently(host: str, talk: Talk) -> Callable[[], None]:
-    """Says once what is being waited for."""
+    """Says once what gpq waits for."""
     says_at = [time.monotonic() + REMARK_AFTER]
 
     def waiting() -> None:
         if time.monotonic() > says_at[0]:
             says_at[0] = float("inf")
-            talk.note(f"{host} let us in, and its login scripts or its Python take their time")
+            talk.note(f"the login on {host} worked, but its login scripts or its Python are slow")
 
     return waiting
 
 
 def other_name(name: str, place: Place, nodes: Mapping[str, NodeConfig], talk: Talk) -> str:
-    """Under which of `nodes` the server at `place` is known already, "" for none that can be
-    asked."""
+    """The name in `nodes` of the server at `place`, "" if there is none that answers."""
     behind_ssh = {candidate for candidate, node in nodes.items() if node.connector == "ssh"}
     for candidate in sorted(place.beside & behind_ssh - {name}):
-        with contextlib.suppress(GpqError):  # it does not answer where this one does
+        with contextlib.suppress(GpqError):  # it does not answer, so it is another server
             if meet(candidate, nodes[candidate], talk)[1] == place:
                 return candidate
     return ""
@@ -124,27 +123,26 @@ def _answer(channel: Channel, host: str, number: int) -> dict[str, Any]:
         if not select.select([descriptor], [], [], max(until - time.monotonic(), 0.0))[0]:
             raise GpqError(
                 f"{host}: the agent did not answer within {PATIENCE:.0f} s",
-                "look at the server's load and disk",
+                "check the server's load and disk",
             )
-        # one request, one answer: nothing of the next can be in it
+        # one request and one answer, so nothing else can be in it
         piece = os.read(descriptor, 1 << 16)
         if not piece:
             raise GpqError(
-                f"{host}: the agent ended: {channel.last_words() or 'without a word'}", ""
+                f"{host}: the agent ended: {channel.last_words() or 'it printed nothing'}", ""
             )
         line += piece
     message = wire.decode(line)
     if not message.get("ok") or message.get("id") != number:
         raise GpqError(
-            f"{host}: the agent refuses:"
-            f" {message.get('error', 'an answer that was not asked for')}",
+            f"{host}: the agent refused: {message.get('error', 'unexpected answer')}",
             "",
         )
     return message
 
 
 def lines(name: str, findings: Findings) -> list[str]:
-    """For a person."""
+    """The findings as lines for a person."""
     server = (
         f"server    {name}: {findings.host}, Python {findings.python}, {findings.cores} cores,"
         f" {findings.memory_mib / 1024:.0f} GiB"
@@ -167,7 +165,7 @@ def lines(name: str, findings: Findings) -> list[str]:
 def _offer(devices: Sequence[Mapping[str, Any]]) -> str:
     """``2 x A100 (80 GiB)``."""
     if not devices:
-        return "no GPU, and no CPU slots were asked for"
+        return "no GPU, and no CPU slots requested"
     kinds = Counter(_kind(device) for device in devices)
     return ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
 

@@ -1,7 +1,7 @@
-"""The host key of a new server: shown, compared with what ssh knows, and accepted only when its
-user says so.
+"""The host key of a new server: shows it, compares it with the keys that ssh knows, and accepts a
+new one only if the user says so.
 
-ssh itself does it all, so that it is the right key through jump hosts as well; `-v` makes it tell.
+ssh itself does the work, so this is right through jump hosts as well. `-v` makes it print the key.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gpq.connectors import ssh_errors
 from gpq.connectors.ssh import Target
 from gpq.errors import GpqError, Refused
 
-PATIENCE = 120.0  # seconds; somebody may have to touch a hardware key
-# not said by the ssh of a jump host
+PATIENCE = 120.0  # seconds, because the user may have to touch a hardware key
+# the ssh of a jump host does not print this
 LOGGED_IN = re.compile(rb"^debug1: Sending command: ", re.MULTILINE)
 KEY = re.compile(r"debug1: Server host key: (\S+) (SHA256:\S+)")
 CHATTER = re.compile(
@@ -32,7 +32,7 @@ CHATTER = re.compile(
 
 
 class Talk(Protocol):
-    """Where what is found out goes: `say` what a person is shown, `note` remarks."""
+    """Where findings go: `say` shows lines to a person, `note` shows remarks."""
 
     def say(self, *lines: str) -> None: ...
 
@@ -41,7 +41,7 @@ class Talk(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyProbe:
-    """What one connection came to. `key`: kind and fingerprint, of the last host that showed
+    """The result of one connection. `key` is the type and fingerprint of the last host that showed
     one."""
 
     ok: bool
@@ -51,8 +51,10 @@ class KeyProbe:
 
 
 def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) -> str:
-    """The fingerprint, once ssh reaches the server with a known key and without a question. Raises
-    GpqError. `yes`: accept a new one; `asks`: else ask whoever sits there."""
+    """The fingerprint, once ssh reaches the server with a known key and without a question.
+
+    `yes` accepts a new key. Otherwise `asks` asks the user on a terminal. Raises GpqError.
+    """
     look = _look(target, "yes")
     if look.key is not None:
         _show(look.key, talk, unknown=look.unknown, quiet=quiet)
@@ -62,8 +64,8 @@ def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) ->
         if look.key != first_key:
             raise GpqError(
                 f"{target.host} showed another host key the second time: {look.key}",
-                f"somebody may be between you and it; `ssh-keygen -R {target.host}` forgets the key"
-                " again",
+                "somebody may be intercepting the connection. `ssh-keygen -R"
+                f" {target.host}` removes the key again",
             )
     if not look.ok:
         problem = look.problem or ssh_errors.ended(target.host, 255, target.shown)
@@ -74,7 +76,7 @@ def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) ->
 def _show(key: tuple[str, str], talk: Talk, *, unknown: bool, quiet: bool) -> None:
     line = f"host key  {key[0]} {key[1]}"
     if unknown:
-        line += " (not known yet)"
+        line += " (new)"
     if not quiet:
         talk.say(line)
     elif unknown:
@@ -83,16 +85,17 @@ def _show(key: tuple[str, str], talk: Talk, *, unknown: bool, quiet: bool) -> No
 
 def _agree(target: Target, talk: Talk, *, yes: bool, asks: bool) -> None:
     if yes:
-        talk.note(f"the host key of {target.host} is kept as the known one from now on")
+        talk.note(f"saved the host key of {target.host} as known")
         return
     if not (asks and sys.stdin.isatty()):
         raise Refused(
             f"the host key of {target.host} is not known",
-            f"compare the fingerprint and repeat with --yes, or `{target.shown} {target.host}`",
+            "compare the fingerprint, then repeat with --yes or run"
+            f" `{target.shown} {target.host}`",
         )
     talk.note(
-        "on the server, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` (or _rsa_, _ecdsa_)"
-        " shows what it must be"
+        "run `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` (or _rsa_, _ecdsa_) on the server"
+        " to see its real key"
     )
     if input("Is this the server's key? [y/N] ").strip().lower() not in ("y", "yes"):
         raise Refused(f"{target.host} was not added", "")
@@ -135,8 +138,8 @@ def _look(target: Target, strict: str) -> KeyProbe:
 def _until_logged_in(
     argv: list[str], environment: dict[str, str], target: Target
 ) -> tuple[int, list[str]]:
-    """ssh's exit code, or 0 once it is let in (what login scripts do then is not waited for), and
-    what it has told."""
+    """ssh's exit code, and what it has printed. 0 as soon as it has logged in, without waiting for
+    login scripts."""
     output = b""
     try:
         ssh = subprocess.Popen(
@@ -149,14 +152,14 @@ def _until_logged_in(
         )
     except OSError as error:
         raise GpqError(
-            f"cannot start {argv[0]}: {error.strerror}", "install OpenSSH's client"
+            f"cannot start {argv[0]}: {error.strerror}", "install the OpenSSH client"
         ) from None
     assert ssh.stderr is not None
     until = time.monotonic() + PATIENCE
     try:
         while not LOGGED_IN.search(output):
             if not select.select([ssh.stderr], [], [], max(until - time.monotonic(), 0.0))[0]:
-                hint = f"`{target.shown} {target.host} true` may say why"
+                hint = f"run `{target.shown} {target.host} true` to see why"
                 raise GpqError(f"{target.host} took longer than {PATIENCE:.0f} s", hint)
             piece = os.read(ssh.stderr.fileno(), 1 << 16)
             if not piece:

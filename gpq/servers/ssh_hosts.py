@@ -1,5 +1,5 @@
-"""The hosts that ~/.ssh/config names: its concrete Host entries, also those of included files.
-Never a pattern."""
+"""The hosts that ~/.ssh/config names: its Host entries without patterns, also those of included
+files."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from collections.abc import Iterable, Iterator
 
 from gpq.config_rules import HOST
 
-DEEPEST = 16  # includes within includes, as ssh has it
+DEEPEST = 16  # levels of includes, as in ssh
 
 
 def hosts(path: str) -> list[str]:
-    """In the order of the file, each once."""
+    """The hosts in the order of the file, each once."""
     return list(dict.fromkeys(name for name in _hosts(path, 0) if HOST.fullmatch(name)))
 
 
 def default() -> str:
-    """ssh takes the home directory from the password database, whatever $HOME says."""
+    """The path of the user's file. Like ssh, takes the home directory from the password database
+    and not from $HOME."""
     import pwd
 
     return os.path.join(pwd.getpwuid(os.getuid()).pw_dir, ".ssh", "config")
@@ -37,14 +38,14 @@ def _hosts(path: str, depth: int) -> Iterator[str]:
 
 
 def _included(patterns: Iterable[str]) -> Iterator[str]:
-    """Files that patterns of an Include stand for."""
+    """The files that match the patterns of an Include."""
     for pattern in patterns:
         full_pattern = os.path.join(os.path.dirname(default()), os.path.expanduser(pattern))
         yield from sorted(glob.glob(full_pattern))
 
 
 def _entries(path: str) -> list[list[str]]:
-    """The words of each line that has any; none where the file cannot be read."""
+    """The words of each line that has any. Empty if the file cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             lines = stream.read().splitlines()
@@ -54,7 +55,7 @@ def _entries(path: str) -> list[list[str]]:
 
 
 def _words(line: str) -> list[str]:
-    """`Host a b`, `Host=a`, `Host "a b"`; nothing for a comment."""
+    """The words of `Host a b`, `Host=a` or `Host "a b"`. Empty for a comment."""
     match = re.fullmatch(r"\s*([A-Za-z]+)(?:\s*=\s*|\s+)(.*)", line)
     if match is None:
         return []

@@ -1,8 +1,8 @@
-"""SimWorld: the World of the simulator. Time jumps to the next event; machines are a heap of what
-is to come.
+"""SimWorld: the World of the simulator. Time jumps to the next event. Machines are a heap of future
+events.
 
-Deterministic: ties are broken by the order of scheduling. It reports as real jobs do (Started,
-Profiled, Exited), so the core decides exactly as it does live.
+Deterministic: the order of scheduling breaks ties. It reports as real jobs do (Started, Profiled,
+Exited), so the core decides exactly as it does live.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpq.core.model.units import JobId, Seconds
 from gpq.sim.measurements.programs import Program, default_batch, gain_of, step_seconds
 
 REPORT_SECONDS = 10.0  # between two reports of a training job
-ORDER_SECONDS = 0.5  # until the node has carried out an order to launch or to kill
+ORDER_SECONDS = 0.5  # until the node has launched or killed a job
 
 
 @dataclass
@@ -48,7 +48,7 @@ class _Run:
 
 @dataclass
 class SimWorld:
-    """`programs` in the order of their ids (1, 2, ...); `nodes` are there from the start."""
+    """`programs` in the order of their ids (1, 2, ...). `nodes` are there from the start."""
 
     programs: Sequence[Program]
     nodes: Sequence[Node]
@@ -72,8 +72,8 @@ class SimWorld:
         return self.clock
 
     def wait(self, until: Seconds) -> Sequence[Event] | None:
-        """Everything that happens at the next moment, or nothing at `until`; None once all jobs are
-        over."""
+        """Everything that happens at the next moment, or nothing at `until`. None when all jobs
+        have ended."""
         if self._unfinished == 0 and not self._heap:
             return None
         if not self._heap or self._heap[0][0] > until:
@@ -95,7 +95,7 @@ class SimWorld:
         """Nothing waits here: time jumps."""
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Machines that never miss an order need no second look."""
+        """Machines that never miss an order need no second check."""
 
     def perform(self, action: Action) -> None:
         self.performed.append(action)
@@ -190,7 +190,7 @@ class SimWorld:
         return default_batch(program, run.placement.replicas)
 
     def _count(self, job: JobId, run: _Run) -> float:
-        """Put the time since the last count to the job's progress; returns the steps done in it."""
+        """Add the time since the last count to the job's progress. Returns the steps done in it."""
         program = self.programs[job - 1]
         seconds = max(self.clock - run.since, 0.0)
         run.since = max(self.clock, run.since)

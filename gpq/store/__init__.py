@@ -1,8 +1,7 @@
-"""Remembers: events, jobs, profiles and outboxes in one SQLite file, or in memory for the
-simulator.
+"""Remembers events, jobs, profiles and outboxes in one SQLite file, or in memory for the simulator.
 
-A commit is durable before anyone hears of it. `opening.py` decides what a database that is found
-may be used for, `lock.py` that only one daemon has it.
+A commit is durable before anyone hears of it. `opening.py` decides whether gpq may use a database
+that it finds. `lock.py` makes sure that only one daemon has it.
 
 Open `sqlite.py` first.
 """

@@ -1,5 +1,5 @@
-"""What lies under the database: the file system's kind, the reserve for a full disk, what SQLite's
-errors mean."""
+"""What is below the database: the file system's kind, the reserve for a full disk, the meaning of
+SQLite's errors."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from gpq import paths
 from gpq.errors import GpqError, Refused
 
 RESERVE_BYTES = 512 * 1024
-LOW_BYTES = 128 * 1024  # less than this free is full
+LOW_BYTES = 128 * 1024  # bytes: less free space than this counts as full
 
-# File systems over a network: locks and shared memory of the database cannot be trusted there.
+# File systems over a network, where locks and shared memory of the database are unreliable.
 NETWORK = frozenset({
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "ceph", "glusterfs", "lustre", "gpfs",
     "beegfs", "orangefs", "pvfs2", "coda",
 })  # fmt: skip
-# What a program serves (FUSE) may come from anywhere, and may answer when it likes; these lie on a
-# local disk.
+# A program's file system (FUSE) may come from anywhere and answer at any time. These are on a local
+# disk.
 LOCAL_FUSE = frozenset(
     {"fuse.fuse-overlayfs", "fuse.gocryptfs", "fuse.encfs", "fuse.bindfs", "fuse.lxcfs"}
 )
 
 
 def filesystem_of(folder: str, mountinfo: str) -> str:
-    """The type of the file system that `folder` (resolved) lies on, by the text of
-    /proc/self/mountinfo; "" unknown."""
+    """The type of the file system of `folder` (resolved), by the text of /proc/self/mountinfo. ""
+    if unknown."""
     mount_point, kind = "", ""
     for line in mountinfo.splitlines():
         before, separator, after = line.partition(" - ")
@@ -45,30 +45,29 @@ def filesystem_of(folder: str, mountinfo: str) -> str:
 
 
 def is_remote(kind: str) -> bool:
-    """May a file system of this type hang, or lose locks, because of another machine or program?"""
+    """Could another machine or program make a file system of this type hang or lose locks?"""
     served = kind == "fuse" or kind.startswith("fuse.")
     return kind in NETWORK or (served and kind not in LOCAL_FUSE)
 
 
 def refuse_network(folder: str, mounts: str = "/proc/self/mountinfo") -> None:
-    """Raises Refused when `folder` lies on a network file system."""
+    """Raises Refused if `folder` is on a network file system."""
     try:
         with open(mounts, encoding="utf-8", errors="replace") as stream:
             text = stream.read()
     except OSError:
-        return  # not Linux, or no /proc: nothing to tell by
+        return  # not Linux, or no /proc, so it cannot tell
     kind = filesystem_of(os.path.realpath(folder), text)
     if is_remote(kind):
         raise Refused(
-            f"{folder} lies on a network file system ({kind}), which cannot keep gpq's state"
-            " safely",
+            f"{folder} is on a network file system ({kind}), which cannot keep gpq's state safely",
             "set GPQ_HOME to a folder on a local disk",
         )
 
 
 def make_folder(folder: str) -> None:
-    """Create it, for its owner alone. Raises Refused when that cannot be, or when nothing can be
-    written in it."""
+    """Create it, only for its owner. Raises Refused if that fails or if nothing can be written in
+    it."""
     probe = os.path.join(folder, f".probe.{os.getpid()}")
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -82,19 +81,19 @@ def make_folder(folder: str) -> None:
 
 
 class Reserve:
-    """A file of zeros that is given up when the disk is full, so that how running jobs end can
-    still be written."""
+    """A file of zeros that gpq gives up when the disk is full, so that it can still write how
+    running jobs end."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self.held = False
 
     def take(self) -> bool:
-        """Hold the reserve again. False when the disk has no room for it."""
+        """Hold the reserve again. False if the disk has no room for it."""
         if self.held:
             return True
         try:
-            if os.path.islink(self._path):  # none of ours
+            if os.path.islink(self._path):  # not ours
                 os.unlink(self._path)
             descriptor = os.open(
                 self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
@@ -113,7 +112,7 @@ class Reserve:
         return self.held
 
     def release(self) -> bool:
-        """Give it up. False when there was none."""
+        """Give it up. False if there was none."""
         was_held, self.held = self.held, False
         with contextlib.suppress(OSError):
             os.unlink(self._path)
@@ -121,7 +120,7 @@ class Reserve:
 
 
 def is_full(error: sqlite3.Error, folder: str) -> bool:
-    """Was it for want of room? SQLite reports that as an I/O error where it extends its shared
+    """Was there too little space? SQLite reports that as an I/O error when it extends its shared
     memory."""
     text = str(error)
     if "database or disk is full" in text:
@@ -136,30 +135,30 @@ def is_full(error: sqlite3.Error, folder: str) -> bool:
 
 def full(path: str) -> GpqError:
     return Refused(
-        f"the disk is full: {os.path.dirname(path)} has no room for the state; nothing was changed",
-        "free some space there and try again; running jobs go on",
+        f"the disk is full: {os.path.dirname(path)} has no room for the state. gpq changed nothing",
+        "free some space there and try again. Running jobs keep running",
     )
 
 
 def damage_in(error: sqlite3.Error) -> str:
-    """What is damaged, "" when the error is of another kind. Never what was read: a job's
+    """What is damaged, or "" if the error is of another kind. Never the content, because a job's
     environment may be in it."""
     text = str(error)
     if "Could not decode to UTF-8" in text:
-        return "a text in it is no UTF-8"
+        return "a text in it is not UTF-8"
     phrases = ("malformed", "not a database", "corrupt", "no such table", "no such column")
     return text if any(phrase in text for phrase in phrases) else ""
 
 
 def damaged(path: str, what: str) -> GpqError:
     return Refused(
-        f"the database {path} is damaged ({what}); it was left as it is", _way_back(path)
+        f"the database {path} is damaged ({what}). gpq did not change it", _way_back(path)
     )
 
 
 def _way_back(path: str) -> str:
-    """How to go on from a damaged database, as one command. Its log goes away with it: SQLite would
-    play it into the copy."""
+    """How to recover from a damaged database, as one command. The command also moves its log away,
+    because SQLite would apply it to the copy."""
     folder, name = os.path.split(path)
     number = next(
         number for number in itertools.count(1) if not os.path.exists(f"{folder}/damaged-{number}")
@@ -168,12 +167,12 @@ def _way_back(path: str) -> str:
     try:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(os.path.getmtime(f"{path}.backup")))
     except OSError:
-        return f"there is no backup; `{removal}` moves it away to begin anew"
+        return f"there is no backup. `{removal}` moves the database away, to start with a new one"
     copy = f"cp damaged-{number}/{name}.backup {name}"
-    advice = f"`{removal} && {copy}` goes back to the backup of {at}; what came later is lost"
+    advice = f"`{removal} && {copy}` restores the backup of {at}. Later changes are lost"
     if os.path.exists(os.path.join(folder, paths.MARKS)):
         return advice
     refusal = (
-        "servers may refuse the older database: `gpq nodes` then names a file on each to remove"
+        "servers may refuse the older database. `gpq nodes` then shows which file to remove on each"
     )
-    return f"{advice}. As there is no {paths.MARKS}, {refusal}"
+    return f"{advice}. Because {paths.MARKS} is missing, {refusal}"

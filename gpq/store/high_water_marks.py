@@ -1,11 +1,11 @@
-"""What must never go back, though the database may (a copy is put in its place): a small file
-beside it.
+"""Numbers that must never go back, even if somebody replaces the database with a copy. They are in
+a small file next to the database.
 
-marks.json      {"store": id of the database, "epoch": of its latest daemon, "ids", "attempts": none
-                greater was given out}
+marks.json      {"store": id of the database, "epoch": of its latest daemon, "ids", "attempts": the
+                largest numbers that were used}
 
-Written before anything above it is acknowledged, whole or not at all, and durably; on a full disk
-over its old self.
+The file is written before a larger number is acknowledged, as a whole or not at all, and durably.
+On a full disk it is overwritten in place.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 
 from gpq_agent import wire
 
-IDS = 100  # ids are set aside so many at a time: one write of the file for a hundred submissions
+IDS = 100  # ids set aside at a time: one write of the file for a hundred submissions
 ATTEMPTS = 16
-BYTES = 256  # of the file, which fits into its old blocks therefore
+BYTES = 256  # bytes of the file, so that it fits into its old blocks
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -35,7 +35,7 @@ class Marks:
 
 
 def raised(ceiling: int, number: int, block: int) -> int:
-    """The least ceiling to write: never lower than it was."""
+    """The least ceiling to write, never lower than before."""
     return ceiling if number <= ceiling else number - 1 + block
 
 
@@ -46,7 +46,7 @@ def read(path: str) -> tuple[Marks | None, str]:
             fields = json.loads(stream.read(4 * BYTES))
         marks = Marks(*(fields[name] for name in ("store", "epoch", "ids", "attempts")))
     except FileNotFoundError:
-        return None, "is not there"
+        return None, "is missing"
     except OSError as error:
         return None, f"cannot be read: {error.strerror}"
     except (ValueError, KeyError, TypeError):
@@ -60,8 +60,8 @@ def read(path: str) -> tuple[Marks | None, str]:
 
 
 def write(path: str, marks: Marks) -> None:
-    """Raises OSError; what was there stays then, or is damaged."""
-    if os.path.islink(path):  # none of ours
+    """Raises OSError. The old content then stays or is damaged."""
+    if os.path.islink(path):  # not ours
         os.unlink(path)
     fields = {**asdict(marks), "pad": ""}
     fields["pad"] = " " * max(0, BYTES - len(wire.encode(fields)))
@@ -73,7 +73,7 @@ def write(path: str, marks: Marks) -> None:
 
 
 def _write_over(path: str, line: bytes) -> bool:
-    """Into the blocks that the file has, less than a sector. False where it has none."""
+    """Into the existing blocks of the file, less than a sector. False if it has none."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -1,5 +1,5 @@
-"""Links between servers as text. What cannot be read is measured again: a network is no fact that
-must not be lost."""
+"""Links between servers as text. gpq measures again what it cannot read: losing a measurement does
+no harm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def decode(text: str) -> dict[tuple[NodeId, NodeId], Link]:
         rows = decoding.decode(text, list[tuple[str, str, Link]])
     except msgspec.DecodeError as error:
         log.warning(
-            "what was measured between servers cannot be read, `gpq doctor` measures it again: %s",
+            "gpq cannot read the measurements between servers, `gpq doctor` repeats them: %s",
             error,
         )
         return {}

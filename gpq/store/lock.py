@@ -1,5 +1,5 @@
-"""One daemon a state directory: a lock that the kernel holds for as long as the daemon lives,
-whoever kills it."""
+"""One daemon per state directory: a lock that the kernel holds while the daemon lives, whoever
+kills it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gpq.errors import Refused
 
 
 class DaemonLock:
-    """Taken for the life of the process. Says in the file who has it."""
+    """Held for the life of the process. The file says who holds it."""
 
     def __init__(self) -> None:
-        """Raises Refused when another daemon has it."""
+        """Raises Refused if another daemon has it."""
         path = paths.daemon_lock()
         try:
             self._descriptor = os.open(
@@ -33,16 +33,16 @@ class DaemonLock:
             owner = owner_of(os.read(self._descriptor, 4096))
             os.close(self._descriptor)
             raise Refused(
-                f"a daemon runs already for {paths.home()}{f' (pid {owner[0]})' if owner else ''}",
-                "`gpq daemon status` asks it, `gpq daemon stop` ends it",
+                f"a daemon already runs for {paths.home()}{f' (pid {owner[0]})' if owner else ''}",
+                "`gpq daemon status` shows it, and `gpq daemon stop` stops it",
             ) from None
         text = json.dumps({"pid": os.getpid(), "start_time": start_time(os.getpid())})
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, text.encode(), 0)
 
     def is_held(self) -> bool:
-        """Is the file that is locked still the one that others look at? Not once it, or its folder,
-        was removed or replaced: then another daemon may have the state directory."""
+        """Is the locked file still the one that others see? Not if it or its folder was removed or
+        replaced: then another daemon may have the state directory."""
         mine = os.fstat(self._descriptor)
         try:
             there = os.stat(paths.daemon_lock(), follow_symlinks=False)
@@ -51,8 +51,8 @@ class DaemonLock:
         return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
     def disown(self) -> None:
-        """Nobody's from here on, though it is held until the process has ended: nobody is to wait
-        for that."""
+        """From here on it belongs to nobody, although the process holds it until it ends: nobody
+        should wait for that."""
         os.ftruncate(self._descriptor, 0)
 
     def close(self) -> None:
@@ -60,8 +60,8 @@ class DaemonLock:
 
 
 def owner_of(text: bytes) -> tuple[int, int] | None:
-    """(pid, start time in clock ticks after boot) of the daemon that wrote the lock file; None when
-    it holds neither."""
+    """(pid, start time in clock ticks after boot) of the daemon that wrote the lock file. None if
+    the file has neither."""
     try:
         tree = json.loads(text)
         return int(tree["pid"]), int(tree["start_time"])
@@ -70,12 +70,12 @@ def owner_of(text: bytes) -> tuple[int, int] | None:
 
 
 def start_time(pid: int) -> int:
-    """Of a process, in clock ticks after boot: with it a reused pid is told from the old one. 0
-    when it is gone."""
+    """The start time of a process in clock ticks after boot, which tells a reused pid from the old
+    one. 0 if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
             fields = stream.read().rpartition(b")")[2].split()
-            # one that ended and that nobody waited for is gone, too
+            # a process that ended but that nobody waited for is gone, too
             return 0 if fields[0] == b"Z" else int(fields[19])
     except (OSError, ValueError, IndexError):
         return 0

@@ -1,5 +1,5 @@
-"""The store that forgets: for the simulator and for tests. Same protocol as SQLite's, nothing on
-disk."""
+"""The store that forgets, for the simulator and for tests. The same protocol as SQLite's, but
+nothing on disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpq.store import rows
 
 
 class MemoryStore:
-    """Keeps what a database would keep; readers see a copy of the lists."""
+    """Keeps what a database would keep. Readers see a copy of the lists."""
 
     def __init__(self) -> None:
         self._state = Snapshot()

@@ -1,5 +1,5 @@
-"""The database's versions: one function each, run in one transaction together with the record that
-it ran."""
+"""The versions of the database: one function each, run in one transaction together with the record
+that it ran."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from gpq.errors import Refused
 
-APPLICATION_ID = 0x67707131  # "gpq1": tells our databases from others'
+APPLICATION_ID = 0x67707131  # "gpq1": tells our databases from others
 
 
 def m001_jobs_events_meta(connection: sqlite3.Connection) -> None:
-    """Current state of every job, the journal, and the few numbers beside them."""
+    """Current state of every job, the journal, and a few numbers."""
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(
         "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
@@ -34,7 +34,7 @@ def m001_jobs_events_meta(connection: sqlite3.Connection) -> None:
 
 
 def m002_priors(connection: sqlite3.Connection) -> None:
-    """What earlier jobs of each program taught."""
+    """What earlier jobs of each program measured."""
     connection.execute(
         "CREATE TABLE priors (key TEXT PRIMARY KEY, checksum INTEGER NOT NULL, body TEXT NOT NULL,"
         " updated_at REAL NOT NULL)"
@@ -42,7 +42,8 @@ def m002_priors(connection: sqlite3.Connection) -> None:
 
 
 def m003_identity(connection: sqlite3.Connection) -> None:
-    """A name of this database: epochs are compared within one, and node agents remember them."""
+    """An id for this database: epochs are compared within one database, and agents remember its
+    id."""
     connection.execute("INSERT INTO meta (key, value) VALUES ('id', ?)", (uuid.uuid4().hex[:16],))
 
 
@@ -63,7 +64,7 @@ def version_of(connection: sqlite3.Connection) -> int:
         if tables:
             raise Refused(
                 "this database is not gpq's: it has other tables",
-                "set GPQ_HOME to a folder of its own",
+                "set GPQ_HOME to another folder",
             )
         return 0
     (version,) = connection.execute("SELECT max(version) FROM migrations").fetchone()
@@ -71,13 +72,13 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def migrate(connection: sqlite3.Connection, *, upto: int = len(MIGRATIONS)) -> None:
-    """Bring the database to version `upto`. Raises Refused when it is newer than this program."""
+    """Bring the database to version `upto`. Raises Refused if it is newer than this program."""
     version = version_of(connection)
     if version > len(MIGRATIONS):
         raise Refused(
             f"the state was written by a newer gpq (version {version}, this one knows"
             f" {len(MIGRATIONS)})",
-            "use that gpq, or set GPQ_HOME to another folder; nothing was changed",
+            "use that gpq, or set GPQ_HOME to another folder. gpq changed nothing",
         )
     for number, step in enumerate(MIGRATIONS[version:upto], version + 1):
         connection.execute("BEGIN IMMEDIATE")

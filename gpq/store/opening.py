@@ -1,5 +1,5 @@
-"""Opens and creates the database file, and refuses what is none, is damaged, or belongs to
-something else."""
+"""Opens and creates the database file. Refuses a file that is not a database, is damaged, or
+belongs to something else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpq.store import disk
 from gpq.store.migrations import APPLICATION_ID, migrate
 
 BUSY_SECONDS = 60.0  # wait this long for another process that reads or backs up the database
-# a larger database is not read through at the start; its rows are checked as they are read
+# gpq does not read a larger database in full at the start, but checks its rows when it reads them
 CHECK_BYTES = 256 << 20
 
 PUT_META = (
@@ -22,15 +22,16 @@ PUT_META = (
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """A connection that syncs its log at every commit. The writer's and the reader's are alike but
-    for `query_only`."""
+    """A connection that syncs its log at every commit. Writer and reader differ only in
+    `query_only`."""
     connection = sqlite3.connect(
         path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA cache_size = -2048")  # KiB: history is read in passing, not kept
+        # KiB: history is read in passing and not kept
+        connection.execute("PRAGMA cache_size = -2048")
     except BaseException:
         connection.close()
         raise
@@ -38,7 +39,7 @@ def connect(path: str) -> sqlite3.Connection:
 
 
 def create(path: str) -> None:
-    """A new database appears whole or not at all: an empty file in its place is therefore always
+    """A new database appears as a whole or not at all, so an empty file in its place is always
     damage."""
     new_path = path + ".new"
     for leftover in (new_path, new_path + "-wal", new_path + "-shm"):
@@ -59,20 +60,20 @@ def create(path: str) -> None:
 
 
 def check_mark(path: str) -> None:
-    """Raises Refused for a file that is not ours. Reads the header itself: to open it in SQLite may
-    change it."""
+    """Raises Refused for a file that is not ours. It reads the header itself, because opening the
+    file in SQLite may change it."""
     with open(path, "rb") as stream:
         header = stream.read(100)
     if not header:
         raise disk.damaged(path, "it is empty")
     if len(header) < 100 or header[:16] != b"SQLite format 3\0":
-        raise disk.damaged(path, "it is no database")
+        raise disk.damaged(path, "it is not a database")
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
-        raise disk.damaged(path, "it does not bear gpq's mark")
+        raise disk.damaged(path, "it is not one of gpq's databases")
 
 
 def check_pages(connection: sqlite3.Connection, path: str) -> None:
-    """Raises Refused for a database whose pages do not hang together."""
+    """Raises Refused for a database with inconsistent pages."""
     if os.path.getsize(path) <= CHECK_BYTES:
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
@@ -80,12 +81,12 @@ def check_pages(connection: sqlite3.Connection, path: str) -> None:
 
 
 def explained(error: sqlite3.Error, path: str) -> GpqError:
-    """An error of SQLite's while opening or reading, as one line for the user."""
+    """An error of SQLite while opening or reading, as one line for the user."""
     if disk.is_full(error, os.path.dirname(path)):
         return disk.full(path)
     if damage := disk.damage_in(error):
         return disk.damaged(path, damage)
     return Refused(
         f"the database {path} cannot be used: {error}",
-        "see the daemon's log; the file was left as it is",
+        "see the daemon's log. gpq did not change the file",
     )

@@ -1,7 +1,7 @@
 """What the database remembers beyond the live state, read on demand. Writes nothing.
 
-Long reads, for accounts, go page by page, so that whoever asks for one job meanwhile need not wait,
-and take only what accounts need of each row.
+Long reads for accounts go page by page, so that a request for one job need not wait. They take only
+what accounts need of each row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Read = Callable[[str, Sequence[object]], list[Row]]
 
 
 class Past:
-    """`gpq.ports.History` of the database at `path`. From any thread: they take turns on one
+    """`gpq.ports.History` of the database at `path`. From any thread: callers take turns on one
     connection."""
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
@@ -38,7 +38,7 @@ class Past:
         self._lock = threading.Lock()
 
     def live_jobs(self) -> Iterator[Job]:
-        """By id. For the start alone: takes no turn."""
+        """By id. Only for the start, because it takes no turn."""
         query = f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NULL ORDER BY id"
         return map(self._job, self._connection.execute(query))
 
@@ -89,8 +89,8 @@ class Past:
     def news(
         self, after: int, kinds: Sequence[type], limit: int
     ) -> tuple[int, list[tuple[int, Event]]]:
-        """Events of these kinds behind the number `after`, oldest first, with their numbers; and up
-        to which number that is all there is. Raises GpqError."""
+        """Events of these kinds after number `after`, oldest first, with their numbers. Also the
+        number up to which that is everything. Raises GpqError."""
         [(last,)] = self.read("SELECT coalesce(max(seq), 0) FROM events", ())
         until = int(str(last))
         names = [kind.__name__ for kind in kinds]
@@ -130,7 +130,7 @@ class Past:
 
     @contextlib.contextmanager
     def _soundness(self) -> Iterator[None]:
-        """Damaged rows as an error for the user."""
+        """Raises damaged rows as an error for the user."""
         try:
             yield
         except rows.Damaged as error:
@@ -141,7 +141,7 @@ class Past:
 
 
 def _records(read: Read, criteria: Wanted) -> Iterator[Record]:
-    """Those of jobs that ended, the latest to end first. Raises rows.Damaged."""
+    """Rows of ended jobs, the latest end first. Raises rows.Damaged."""
     where, values = _conditions(criteria)
     query = f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NOT NULL"
     conditions, after = where, list[object]()
@@ -196,7 +196,7 @@ def _journal(read: Read, kinds: Sequence[type], since: Seconds) -> Iterator[Even
     """Events of these kinds from `since` on, oldest first. Raises rows.Damaged."""
     names = [kind.__name__ for kind in kinds]
     query = (
-        # By its index of kinds SQLite would sort all that is left of the journal for every page.
+        # With its index of kinds, SQLite would sort the rest of the journal for every page.
         "SELECT seq, kind, checksum, body FROM events NOT INDEXED"
         f" WHERE seq > ? AND at >= ? AND kind IN ({_marks(names)})"
         " ORDER BY seq LIMIT ?"
@@ -209,5 +209,5 @@ def _journal(read: Read, kinds: Sequence[type], since: Seconds) -> Iterator[Even
 
 
 def _limit(limit: int | None) -> int:
-    """As SQLite writes it, for which -1 is none."""
+    """As SQLite writes it, where -1 means no limit."""
     return -1 if limit is None else limit

@@ -1,5 +1,5 @@
-"""The table of priors: what earlier jobs taught. A damaged row costs what it taught and nothing
-else: gpq starts without it."""
+"""The table of priors: what earlier jobs measured. A damaged row costs only its own content, and
+gpq starts without it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PUT = (
     " excluded.updated_at"
 )
 DROP = "DELETE FROM priors WHERE key = ?"
-# As bytes: a text that is none would else be an error of the whole query.
+# As bytes: otherwise a damaged text would be an error of the whole query.
 _READ = (
     "SELECT rowid, CAST(key AS BLOB), checksum, CAST(body AS BLOB), updated_at FROM priors ORDER BY"
     " updated_at, rowid"
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 def changes(
     before: Mapping[str, Prior], after: Mapping[str, Prior], now: Seconds
 ) -> tuple[list[Row], list[Row]]:
-    """Rows for PUT and for DROP that turn the one into the other."""
+    """Rows for PUT and for DROP that turn the first into the second."""
     if before is after:
         return [], []
     put = [_row(key, prior, now) for key, prior in after.items() if before.get(key) is not prior]
@@ -45,7 +45,7 @@ def _row(key: str, prior: Prior, now: Seconds) -> Row:
 
 
 def read(reader: sqlite3.Connection, writer: sqlite3.Connection) -> dict[str, Prior]:
-    """All that are sound, the oldest first. The others are taken out, with a line in the log."""
+    """All sound priors, oldest first. The others are removed, with a line in the log."""
     priors: dict[str, Prior] = {}
     damaged: list[Row] = []
     for number, *columns in reader.execute(_READ).fetchall():
@@ -54,7 +54,7 @@ def read(reader: sqlite3.Connection, writer: sqlite3.Connection) -> dict[str, Pr
             damaged.append((number,))
         else:
             priors[entry[0]] = entry[1]
-    with contextlib.suppress(sqlite3.Error):  # they can wait for another start
+    with contextlib.suppress(sqlite3.Error):  # they can wait for the next start
         writer.executemany("DELETE FROM priors WHERE rowid = ?", damaged)
     return priors
 
@@ -63,18 +63,18 @@ def _sound(*columns: object) -> tuple[str, Prior] | None:
     try:
         return _decoded(*columns)
     except rows.Damaged as error:
-        log.warning("what earlier jobs of a program taught is damaged and was dropped: %s", error)
+        log.warning("dropped damaged data that earlier jobs of a program measured: %s", error)
         return None
 
 
 def _decoded(key: object, checksum: object, body: object, at: object) -> tuple[str, Prior]:
     """Key and prior. Raises Damaged."""
     if not isinstance(key, bytes) or not isinstance(body, bytes):
-        raise rows.Damaged("a row lacks its text")
+        raise rows.Damaged("a row has no text")
     try:
         name, text = key.decode(), body.decode()
     except UnicodeDecodeError as error:
         raise rows.Damaged(str(error)) from None
     if rows.checksum(name, at, text) != checksum:
-        raise rows.Damaged(f"{name!r} has another checksum")
+        raise rows.Damaged(f"{name!r} has a wrong checksum")
     return name, rows.decode(text, Prior)

@@ -1,4 +1,4 @@
-"""Reads all jobs of a database that another process may be writing: for reports and simulations.
+"""Reads all jobs of a database that another process may be writing, for reports and simulations.
 Changes nothing in it."""
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _HOLDS_AND_LAUNCHES = (
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the journal says of jobs beyond their last state: for how long each was held before it
-    was first launched, and on which types of GPUs it was."""
+    """What the journal says of jobs beyond their last state: how long each was held before its
+    first launch, and which types of GPUs it had."""
 
     hold_seconds: dict[JobId, Seconds] = field(default_factory=dict)
     gpu_types: dict[JobId, set[str]] = field(default_factory=dict)
 
 
 def read_jobs(path: str) -> list[Job]:
-    """Every job there is, ended or not, by id. Raises NotFound where there is no database, Refused
-    where it is damaged or newer than this program."""
+    """Every job, ended or not, by id. Raises NotFound if there is no database, and Refused if it is
+    damaged or newer than this program."""
     with _opened(path) as connection:
         return [rows.of_job_row(row, Job) for row in connection.execute(_JOBS)]
 
@@ -47,7 +47,7 @@ def read_told(path: str) -> Told:
     with _opened(path) as connection:
         for kind, checksum, body in connection.execute(_HOLDS_AND_LAUNCHES):
             if rows.checksum(kind, body) != checksum:
-                raise rows.Damaged(f"an event {kind} has another checksum")
+                raise rows.Damaged(f"an event {kind} has a wrong checksum")
             event = rows.decode_event(kind, body)
             match event:
                 case Held():
@@ -66,10 +66,10 @@ def read_told(path: str) -> Told:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[sqlite3.Connection]:
-    """For reading alone; what is found damaged while it is open is said as an error."""
+    """Read-only. Damage found while it is open becomes an error for the user."""
     if not os.path.exists(path):
         raise NotFound(
-            f"there is no history at {path}", "it is written when the first job is submitted"
+            f"there is no history at {path}", "gpq writes it when you submit the first job"
         )
     check_mark(path)
     try:
@@ -78,7 +78,7 @@ def _opened(path: str) -> Iterator[sqlite3.Connection]:
         )
         with contextlib.closing(connection):
             if version_of(connection) > len(MIGRATIONS):
-                raise Refused(f"{path} was written by a newer gpq", "use that gpq")
+                raise Refused(f"{path} was written by a newer gpq", "use that version of gpq")
             yield connection
     except sqlite3.Error as error:
         raise explained(error, path) from error

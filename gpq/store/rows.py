@@ -1,5 +1,5 @@
-"""What is kept, as rows: jobs, events, and what of the state lies in table meta. JSON, with a
-checksum that a flipped byte does not survive. Knows no SQL."""
+"""Stored rows: jobs, events, and the part of the state that is in table meta. JSON with a checksum
+that detects a flipped byte. Knows no SQL."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Damaged(ValueError):
 
 
 def encode(value: Job | Event | Prior | Sequence[Reservation]) -> str:
-    """JSON; a number that is none (a diverged loss) is written NaN or Infinity, as Python's json
-    reads it."""
+    """JSON. A number that is not finite (a diverged loss) is written NaN or Infinity, as Python's
+    json reads it."""
     if isinstance(value, Submitted) or (isinstance(value, Job) and value.profile == _UNMEASURED):
         with contextlib.suppress(UnicodeError):
-            return _QUICK.encode(value).decode()  # nothing was measured of it: every number is one
+            return _QUICK.encode(value).decode()  # nothing was measured, so every number is finite
     return json.dumps(msgspec.to_builtins(value), separators=(",", ":"), ensure_ascii=False)
 
 
@@ -47,13 +47,13 @@ def checksum(*columns: object) -> int:
 
 
 def decode(text: str, kind: type[T]) -> T:
-    """The inverse of `encode`. Fields that came later get their defaults. Raises Damaged."""
+    """The inverse of `encode`. Fields that were added later get their defaults. Raises Damaged."""
     try:
         return decoding.decode(text, kind)
     except msgspec.ValidationError as error:
         raise Damaged(str(error)) from None
     except (msgspec.DecodeError, UnicodeError):
-        pass  # NaN is no JSON: the slow way reads it
+        pass  # NaN is not JSON: the slow way reads it
     try:
         return decoding.convert(json.loads(text), kind)  # type: ignore[no-any-return]
     except ValueError as error:
@@ -61,7 +61,7 @@ def decode(text: str, kind: type[T]) -> T:
 
 
 def decode_event(kind: str, text: str) -> Event:
-    """Raises Damaged, also for a kind that is not known."""
+    """Raises Damaged, also for an unknown kind."""
     event_type = EVENT_KINDS.get(kind)
     if event_type is None:
         raise Damaged(f"unknown event {kind!r}")
@@ -73,7 +73,7 @@ def decode_event(kind: str, text: str) -> Event:
 
 
 def job_row(job: Job, now: float) -> Row:
-    """Of table jobs: id, state, user, name, ended_at, checksum, body."""
+    """A row of table jobs: id, state, user, name, ended_at, checksum, body."""
     ended_at = None
     if job.state in TERMINAL:
         ended_at = float(now if job.ended_at is None else job.ended_at)
@@ -83,15 +83,15 @@ def job_row(job: Job, now: float) -> Row:
 
 
 def of_job_row(row: Row, kind: type[T]) -> T:
-    """The job of such a row, or that of it which `kind` has. Raises Damaged."""
+    """The job of such a row, or the part of it that `kind` has. Raises Damaged."""
     *columns, recorded_sum, body = row
     if checksum(*columns, body) != recorded_sum:
-        raise Damaged(f"job {row[0]} has another checksum")
+        raise Damaged(f"job {row[0]} has a wrong checksum")
     return decode(str(body), kind)
 
 
 def event_row(event: Event) -> Row:
-    """Of table events: at, kind, job, version, checksum, body."""
+    """A row of table events: at, kind, job, version, checksum, body."""
     kind, body = type(event).__name__, encode(event)
     job = getattr(event, "job", None)
     return (float(event.at), kind, job, JOURNAL_VERSION, checksum(kind, body), body)
@@ -100,7 +100,7 @@ def event_row(event: Event) -> Row:
 def event_of(kind: object, recorded_sum: object, body: object) -> Event:
     """The event of such a row. Raises Damaged."""
     if checksum(kind, body) != recorded_sum:
-        raise Damaged("an event has another checksum")
+        raise Damaged("an event has a wrong checksum")
     return decode_event(str(kind), str(body))
 
 
@@ -108,7 +108,7 @@ def event_of(kind: object, recorded_sum: object, body: object) -> Event:
 
 
 def kept(snapshot: Snapshot) -> Snapshot:
-    """What a store keeps of it: nodes and config are not remembered."""
+    """What a store keeps of it. It does not remember servers and configuration."""
     return Snapshot(
         jobs=snapshot.jobs,
         next_id=snapshot.next_id,
@@ -125,7 +125,7 @@ def kept(snapshot: Snapshot) -> Snapshot:
 
 
 def check_outcomes(before: Snapshot, after: Snapshot, ended: Sequence[Job]) -> None:
-    """Raises ValueError for jobs that left the snapshot and are not among those that ended."""
+    """Raises ValueError if a job left the snapshot but is not among the ended ones."""
     gone_ids = {name for name in before.jobs if name not in after.jobs}
     missing_ids = gone_ids - {job.id for job in ended}
     if missing_ids:
@@ -133,7 +133,7 @@ def check_outcomes(before: Snapshot, after: Snapshot, ended: Sequence[Job]) -> N
 
 
 def meta_rows(before: Snapshot, after: Snapshot) -> list[Row]:
-    """Rows of table meta that turn the one into the other."""
+    """Rows of table meta that turn the first into the second."""
     changes: list[Row] = [
         (key, repr(getattr(after, key)))
         for key in ("next_id", "round_at", "next_reservation")
@@ -154,8 +154,8 @@ def meta_rows(before: Snapshot, after: Snapshot) -> list[Row]:
 def state_of(
     meta: Mapping[str, str], jobs: Mapping[JobId, Job], priors: Mapping[str, Prior]
 ) -> Snapshot:
-    """Of the rows of table meta, with the live jobs. Raises KeyError, ValueError, TypeError and
-    AttributeError for what is damaged."""
+    """The state from the rows of table meta, with the live jobs. Raises KeyError, ValueError,
+    TypeError and AttributeError for damage."""
     means = share_averages.decode(meta.get("means", "{}"))
     lost_ids = json.loads(meta.get("lost_ids", "[]"))
     drained = json.loads(meta.get("drained", "{}"))

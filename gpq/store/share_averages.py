@@ -1,5 +1,5 @@
-"""Shares averaged over the lives of jobs, as text. What cannot be read is counted anew: no fact is
-lost with it."""
+"""Average shares over the lives of jobs, as text. gpq counts again what it cannot read: no fact is
+lost."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ def decode(text: str) -> dict[JobId, MeanShare]:
     try:
         sums = decoding.decode(text, dict[int, tuple[float, float]])
     except msgspec.DecodeError as error:
-        log.warning(
-            "the fair shares that jobs had so far cannot be read, and are counted anew: %s", error
-        )
+        log.warning("gpq cannot read the past fair shares of jobs and counts them again: %s", error)
         return {}
     return {JobId(job): MeanShare(*mean) for job, mean in sums.items()}

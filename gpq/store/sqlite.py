@@ -1,7 +1,7 @@
-"""The store that remembers: SQLite in WAL mode, synced before every return. One writer, told from
-others by its epoch.
+"""The store that remembers: SQLite in WAL mode, synced before every return. One writer, which its
+epoch tells from others.
 
-Refuses what it cannot keep: a network file system, a newer or damaged database, a full disk, a
+It refuses what it cannot keep: a network file system, a newer or damaged database, a full disk, a
 second writer.
 """
 
@@ -37,13 +37,13 @@ Writes = Sequence[tuple[str, Sequence[Row]]]  # statements with their rows
 
 
 class SqliteStore:
-    """`SqliteStore(path)` opens or creates the database and raises its epoch: an earlier writer can
-    write no more.
+    """`SqliteStore(path)` opens or creates the database and raises its epoch, so that an earlier
+    writer can write no more.
 
-    Writes from one thread; `history`, `events` and `ended_count` from any. `first_id` is the least
-    id for a new job (attempts of a lost database, or of one that a backup was put in the place of,
-    may still lie on the nodes). `marks`: path of the file beside it that tells whether it was
-    restored from a copy; "" for none. `notes`: for the log.
+    Writes come from one thread. `history`, `events` and `ended_count` may come from any. `first_id`
+    is the least id for a new job, because servers may still have attempts of a lost database, or of
+    one that was replaced by a backup. `marks` is the path of the marks file, which tells whether
+    the database was restored from a copy, or "". `notes` are for the log.
     """
 
     def __init__(self, path: str, *, first_id: int = 1, marks: str = "") -> None:
@@ -57,8 +57,8 @@ class SqliteStore:
         try:
             is_new = not os.path.exists(path)
             if is_new:
-                if os.path.exists(path + "-wal"):  # SQLite would play it into the new database
-                    raise disk.damaged(path, "it is gone, and its log is still there")
+                if os.path.exists(path + "-wal"):  # SQLite would apply it to the new database
+                    raise disk.damaged(path, "it is missing, but its log is still there")
                 create(path)
             check_mark(path)
             self._writer = connect(path)
@@ -112,7 +112,7 @@ class SqliteStore:
         self._ended += len(ended)
 
     def _write(self, writes: Writes, *, adds: bool) -> None:
-        """One transaction. On a full disk new jobs (`adds`) are refused, and all else may use the
+        """One transaction. On a full disk it refuses new jobs (`adds`). Everything else may use the
         reserve."""
         if adds and not self._reserve.take():
             raise disk.full(self.path)
@@ -124,11 +124,11 @@ class SqliteStore:
             if not self._try_write(writes):
                 raise disk.full(self.path)
         if not self._reserve.held:
-            # else the log would eat what the database needs to take the log in
+            # otherwise the log would use the space that the database needs to take it in
             self._make_room()
 
     def _try_write(self, writes: Writes) -> bool:
-        """False when the disk is full, and nothing was written."""
+        """False if the disk is full and nothing was written."""
         try:
             with self._transaction():
                 for statement, values in writes:
@@ -141,13 +141,13 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Raises StoreFailed when another daemon has taken over since."""
+        """Raises StoreFailed if another daemon has taken over since."""
         writer = self._writer
         writer.execute("BEGIN IMMEDIATE")
         try:
             (epoch,) = writer.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
             if int(epoch) != self.epoch:
-                self._failed = "another daemon has taken over this state: this one ends"
+                self._failed = "another daemon has taken over this state: this one stops"
                 raise StoreFailed(self._failed)
             yield
             writer.execute("COMMIT")
@@ -158,32 +158,32 @@ class SqliteStore:
             raise
 
     def _make_room(self) -> None:
-        """Move the log into the database, so that the log's own space is written again from its
-        start."""
+        """Move the log into the database, so that new entries reuse the log's own space."""
         with contextlib.suppress(sqlite3.Error):
             self._writer.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
     def _fail(self, error: sqlite3.Error) -> GpqError:
-        """What an error of the database means. A write that may be lost or not ends the writer for
-        good."""
+        """What an error of the database means. If a write may or may not be lost, the writer
+        ends."""
         if "locked" in str(error) or "busy" in str(error):
             return Refused(
-                f"the database {self.path} is locked by another process; nothing was changed",
-                "end what reads it (a backup, a browser of databases) and try again",
+                f"the database {self.path} is locked by another process. gpq changed nothing",
+                "end the process that reads it (a backup, a database browser) and try again",
             )
-        self._failed = f"the state can no longer be written to {self.path}: {error}"
+        self._failed = f"gpq can no longer write the state to {self.path}: {error}"
         return StoreFailed(
-            self._failed, "check the disk (dmesg), then `gpq daemon start`; running jobs go on"
+            self._failed,
+            "check the disk (dmesg), then run `gpq daemon start`. Running jobs keep running",
         )
 
     def _take_over(self, first_id: int, path: str, is_new: bool) -> None:
-        """Raise the epoch, in the database and then in its marks."""
+        """Raise the epoch, first in the database and then in its marks."""
         self._marks_path = path
         old_marks, problem = beside.read(path) if path else (None, "")
         if problem and not is_new:
             self.notes.append(
-                f"{path} {problem}, and is written anew: that the database is no old copy cannot be"
-                " told"
+                f"{path} {problem}, so gpq writes it again. It cannot tell whether the database is"
+                " an old copy"
             )
         try:
             succession = takeover.succeed(self._writer, old_marks, first_id)
@@ -196,25 +196,25 @@ class SqliteStore:
             self._write_marks(succession.marks)
 
     def _mark(self, ids: int, attempts: int) -> None:
-        """Before these numbers are acknowledged. Rarely a write."""
+        """Runs before these numbers are acknowledged. It seldom writes."""
         marks = self._marks
         if not self._marks_path or marks.covers(ids=ids, attempts=attempts):
             return
         later, _ = beside.read(self._marks_path)
         if later is not None and later.store == marks.store and later.epoch > marks.epoch:
-            return  # a newer daemon's: the commit that follows fails
+            return  # a newer daemon's, so the commit that follows fails
         ids = beside.raised(marks.ids, ids, beside.IDS)
         attempts = beside.raised(marks.attempts, attempts, beside.ATTEMPTS)
         self._write_marks(Marks(marks.store, marks.epoch, ids, attempts))
 
     def _write_marks(self, marks: Marks) -> None:
-        """Nothing is changed where that fails."""
+        """Nothing changes if this fails."""
         try:
             beside.write(self._marks_path, marks)
         except OSError as error:
             if error.errno in beside.FULL:
                 raise disk.full(self.path) from error
-            message = f"{self._marks_path} cannot be written: {error.strerror}; nothing was changed"
+            message = f"cannot write {self._marks_path}: {error.strerror}. gpq changed nothing"
             raise Refused(message, "make it writable, or remove it") from error
         self._marks = marks
 
@@ -260,7 +260,7 @@ class SqliteStore:
         return self._past.journal(kinds, since)
 
     def holds(self) -> bool:
-        """Is this still the latest daemon to have opened the database? From any thread; False where
+        """Is this still the latest daemon to have opened the database? From any thread. False if
         that cannot be read."""
         try:
             [(epoch,)] = self._past.read("SELECT value FROM meta WHERE key = 'epoch'", ())
@@ -272,8 +272,8 @@ class SqliteStore:
         return int(self._ended)
 
     def backup(self) -> None:
-        """A second, whole copy beside the database, replaced atomically. Raises GpqError; the old
-        copy stays then."""
+        """A second, whole copy next to the database, replaced atomically. Raises GpqError, and the
+        old copy then stays."""
         target = self.path + ".backup"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(target + ".new")
@@ -287,7 +287,7 @@ class SqliteStore:
         except (OSError, sqlite3.Error) as error:
             with contextlib.suppress(OSError):
                 os.unlink(target + ".new")
-            raise GpqError(f"no backup of the state could be written: {error}") from error
+            raise GpqError(f"cannot write a backup of the state: {error}") from error
 
     def close(self) -> None:
         self._reader.close()

@@ -1,5 +1,5 @@
-"""A daemon takes over a database: its epoch, and what follows where the database is older than what
-was done with it."""
+"""A daemon takes over a database: its epoch, and what follows if the database is older than the
+work done with it."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from gpq.store import rows
 from gpq.store.high_water_marks import Marks
 from gpq.store.opening import PUT_META
 
-# seconds for which jobs of a copy do not start: servers tell first what runs there since
+# seconds for which jobs of a copy do not start: servers first report what has run there since
 PATIENCE = 10.0
-# a key of meta, in a backup alone: who finds it in the database has put the backup in its place
+# a key of meta that only a backup has. If the database has it, somebody put the backup in its place
 COPY = "copy"
 
 
 @dataclass(frozen=True, slots=True)
 class Succession:
-    marks: Marks  # to be written before anybody is told of the epoch
-    note: str  # for the log; "": nothing special
+    marks: Marks  # must be written before anybody learns the epoch
+    note: str  # for the log. "": nothing special
 
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Of a job's row what is asked of each: the whole is ten times as much to read."""
+    """What is needed of every job's row: the whole row is far more to read."""
 
     attempt: int = 0
     lost_attempts: tuple[int, int] = (0, 0)
 
 
 def succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> Succession:
-    """Raise the epoch. Where the database was restored from a copy, ids and attempts go on above
-    those that were given out since, and what was lost is noted: it may run on servers, and is not
-    ours to end.
+    """Raise the epoch. If the database was restored from a copy, ids and attempts continue above
+    those used since, and the lost ones are noted. They may run on servers, and gpq must not end
+    them.
 
-    In one transaction, before the marks are written: a daemon killed in between leaves a database
-    that is ahead of them.
+    This is one transaction, before the marks are written. A daemon killed in between leaves a
+    database that is ahead of them.
     """
     writer.execute("BEGIN IMMEDIATE")
     try:
@@ -60,7 +60,7 @@ def _succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> 
     blank = Marks(store, 0, 0, 0)
     last_epoch = marks.epoch if marks is not None and marks.store == store else 0
     is_restored = is_copy or last_epoch > epoch
-    # marks of another database count as well: what it gave out may still run on servers
+    # marks of another database count as well: its attempts may still run on servers
     is_behind = marks is not None and (is_restored or marks.store != store)
     base_marks = marks or blank
     floor = base_marks if is_behind else blank
@@ -78,14 +78,14 @@ def _succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> 
     note = ""
     if is_restored:
         note = (
-            f"the database was restored from a copy: new jobs begin with {begin}; what ran since"
-            " then is left alone"
+            f"the database was restored from a copy: new jobs begin with {begin}. gpq leaves jobs"
+            " alone that started after the copy"
         )
     return Succession(new_marks, note)
 
 
 def _set_ids_aside(writer: sqlite3.Connection, meta: Mapping[str, str], least: int) -> int:
-    """The first id for a new job: `least` or above it. Those that are left out were lost."""
+    """The first id for a new job: `least` or above. The ids in between were lost."""
     (last,) = writer.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
     next_id = max(int(meta["next_id"]), last + 1)
     begin: int = max(next_id, least)
@@ -96,8 +96,8 @@ def _set_ids_aside(writer: sqlite3.Connection, meta: Mapping[str, str], least: i
 
 
 def _leap(writer: sqlite3.Connection, ceiling: int) -> int:
-    """Later attempts of the jobs that live get numbers above `ceiling`. Returns the greatest number
-    that is known."""
+    """Later attempts of the live jobs get numbers above `ceiling`. Returns the greatest known
+    number."""
     greatest = 0
     query = (
         "SELECT id, state, user, name, ended_at, checksum, body FROM jobs WHERE ended_at IS NULL"
@@ -105,7 +105,7 @@ def _leap(writer: sqlite3.Connection, ceiling: int) -> int:
     )
     for *columns, checksum, body in writer.execute(query).fetchall():
         if rows.checksum(*columns, body) != checksum:
-            continue  # told as it is read
+            continue  # applied as it is read
         attempts = rows.decode(str(body), Attempts)
         greatest = max(greatest, attempts.attempt, attempts.lost_attempts[1])
         if ceiling > max(attempts.attempt, attempts.lost_attempts[1]):

@@ -1,6 +1,6 @@
-"""From answers to text and tables in a terminal. Asks nobody and changes nothing.
+"""Turns answers into text and tables for a terminal. Asks nobody and changes nothing.
 
-A file draws one kind of answer. `pictures` writes files, `top` draws `gpq top`.
+Each file draws one kind of answer. `pictures` writes files, and `top` draws `gpq top`.
 
 Open `terminal.py` first.
 """

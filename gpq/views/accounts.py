@@ -27,7 +27,9 @@ HISTORY = (
     Head("RHO", 25, right=True),
     Head("REASON", 22, least=12),
 )
-REPORT = (  # after the first; on a narrow terminal those go first whose number is least
+# after the first column. On a narrow terminal, the columns with the lowest numbers are dropped
+# first
+REPORT = (
     Head("NAME", 80, least=8),
     Head("OWNER", 60, least=4),
     Head("JOBS", 70, right=True),
@@ -47,13 +49,13 @@ REPORT = (  # after the first; on a narrow terminal those go first whose number 
 
 
 def history(answer: HistoryList, limit: int, bar: str = "") -> list[str]:
-    """The jobs, the latest to end last; then how many more there are."""
-    text = ["no jobs ended then"]
+    """The jobs in the order of their ends, and how many more there are."""
+    text = ["no jobs ended in this time"]
     if answer.jobs:
         text = table(history_columns(answer.jobs), limit, mark=ellipsis())
     if answer.hidden:
         remark = (
-            f"{answer.hidden} more ended before: gpq history -n {answer.hidden + len(answer.jobs)}"
+            f"{answer.hidden} more ended earlier: gpq history -n {answer.hidden + len(answer.jobs)}"
         )
         text += wrapped(remark, limit)
     return text
@@ -86,7 +88,7 @@ def _history_cells(row: EndedView) -> dict[str, str]:
 
 
 def _exit(row: EndedView) -> str:
-    """Of a cancelled job the code is that of its signal, and says nothing."""
+    """The exit code. For a cancelled job it is only that of its signal, so it is left out."""
     if row.exit_status is None or row.state == "cancelled":
         return "-"
     return str(row.exit_status)
@@ -97,17 +99,17 @@ def _count(gpus: float) -> str:
 
 
 def hours(value: float | None) -> str:
-    """`0.02` and up; less is `<0.01`."""
+    """`0.02` and more. Less is `<0.01`."""
     if value is not None and 0 < value < 0.005:
         return "<0.01"
     return number(value)
 
 
 def report(answer: ReportView, limit: int, bar: str = "") -> list[str]:
-    """A row each, and what they come to together."""
-    head = wrapped(f"{moment(answer.since)[:16]} until {moment(answer.until)[:16]}", limit)
+    """One row each, and the total."""
+    head = wrapped(f"{moment(answer.since)[:16]} to {moment(answer.until)[:16]}", limit)
     if not answer.rows:
-        return [*head, *wrapped("no job held a GPU, waited or ended then", limit)]
+        return [*head, *wrapped("no job used a GPU, waited or ended in this time", limit)]
     rows = [*answer.rows, answer.total] if len(answer.rows) > 1 else answer.rows
     return [*head, "", *table(report_columns(rows, answer.by), limit, mark=ellipsis())]
 

@@ -9,7 +9,7 @@ from gpq.views.plain import safe, wrapped
 
 
 class Checked(Protocol):
-    """What one check found."""
+    """The result of one check."""
 
     @property
     def name(self) -> str: ...
@@ -24,7 +24,7 @@ class Checked(Protocol):
 
 
 def lines(checks: Sequence[Checked], limit: int, bar: str = "█") -> list[str]:
-    """A line a check, its fix below; how many of each verdict at the end."""
+    """One line per check with its fix below, and the number of each verdict at the end."""
     names = [f"{check.node} {check.name}".strip() for check in checks]
     size = max(map(len, names), default=0)
     text: list[str] = []

@@ -1,5 +1,5 @@
-"""What simulated runs came to: a table for people, CSV and JSON for programs. Compares nothing
-itself: `outcomes` did."""
+"""The results of simulated runs: a table for people, CSV and JSON for programs. `outcomes` does the
+comparison."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gpq.views.plain import Column, Head, duration, fit, number, safe
 from gpq.views.queue import percent
 
 SCHEMA = 1
-GAP = 2  # columns between two columns
-# On a narrow terminal those go first whose number is least. Times are completion times, submission
-# to end.
+GAP = 2  # spaces between two columns
+# On a narrow terminal, the columns with the lowest numbers are dropped first. Times are completion
+# times, from submission to end.
 HEADS = (
     Head("CLUSTER", 90, least=7),
     Head("POLICY", 99),
@@ -76,7 +76,7 @@ class MeanView:
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A run that did not end, and why."""
+    """A run that failed, and why."""
 
     cluster: str
     policy: str
@@ -88,7 +88,7 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Answer of `gpq simulate`: what `document` makes. Shares go from 0 to 1."""
+    """Answer of `gpq simulate`, made by `document`. Shares are from 0 to 1."""
 
     schema: int
     runs: list[RunView]
@@ -97,7 +97,7 @@ class Comparison:
 
 
 def columns(rows: Sequence[Summary], cluster: str = "") -> list[Column]:
-    """Of the runs of one cluster, named where there are several."""
+    """The columns for the runs of one cluster, which is named if there are several."""
     several_seeds = len({row.seed for row in rows}) > 1
     cells = [_cells(row, cluster, several_seeds=several_seeds) for row in rows]
     return [head.column(cells) for head in HEADS]
@@ -127,16 +127,16 @@ def _cells(row: Summary, cluster: str, *, several_seeds: bool) -> dict[str, str]
 
 
 def took(seconds: float) -> str:
-    """Of a short run the tenths count."""
+    """A duration, with tenths for a short run."""
     if seconds < 10:
         return f"{seconds:.1f}s"
     return duration(seconds)
 
 
 def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> RenderableType:
-    """For each cluster the runs, then the mean of each policy where there are several runs of it.
-    The least mean completion time is green. `width` 0: all columns; else a line says which ones had
-    no room. `whole`: did all runs end?"""
+    """For each cluster its runs, then the mean of each policy if it has several runs. The lowest
+    mean completion time is green. With `width` 0 all columns are shown, otherwise a line names the
+    columns that did not fit. `whole`: did all runs end?"""
     several = len(blocks) > 1
     parts: list[RenderableType] = []
     missing_titles: dict[str, None] = {}
@@ -155,10 +155,10 @@ def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> Rende
             ]
     if missing_titles:
         plural = "s" if len(missing_titles) > 1 else ""
-        count = f"{len(missing_titles)} column{plural} left out at {width} columns"
+        count = f"{len(missing_titles)} column{plural} left out at width {width}"
         parts += [
             Text(),
-            Text(f"{count}: {', '.join(missing_titles)}; --csv or --json has all", style="dim"),
+            Text(f"{count}: {', '.join(missing_titles)} (see --csv or --json)", style="dim"),
         ]
     return Group(*parts)
 
@@ -166,7 +166,7 @@ def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> Rende
 def _fitted(
     rows: Sequence[Summary], cluster: str, width: int, missing_titles: dict[str, None]
 ) -> list[Column]:
-    """The columns that there is room for; the titles of the others go to `missing_titles`."""
+    """The columns that fit. The titles of the others go to `missing_titles`."""
     visible_columns = fit(columns(rows, cluster), width)
     titles = {column.title for column in visible_columns}
     missing_titles.update(
@@ -183,9 +183,11 @@ def _legend(columns: Sequence[Column], *, whole: bool) -> str:
     worst = [column.title for column in columns if column.title in ("RHO MAX", "ROUND MAX")]
     sentence = "means over the runs of each policy"
     if not whole:
-        sentence += " that ended: compare those of as many runs only"
+        sentence += " that ended"
     if worst:
-        return f"{sentence}; {' and '.join(worst)}: their worst"
+        sentence += f" ({' and '.join(worst)}: the worst)"
+    if not whole:
+        sentence += ". Compare only policies with equally many runs"
     return sentence
 
 
@@ -203,7 +205,7 @@ def _table(rows: Sequence[Summary], columns: Sequence[Column]) -> Table:
 
 
 def _best(rows: Sequence[Summary]) -> set[Summary]:
-    """Of several rows, the best of each workload."""
+    """The best row of each workload, if there are several rows."""
     if len(rows) < 2:
         return set()
     return {min(part, key=lambda row: row.avg_jct) for part in _by_workload(rows)}
@@ -215,8 +217,8 @@ def _by_workload(rows: Sequence[Summary]) -> list[list[Summary]]:
 
 
 def document(blocks: Sequence[Block], failures: Sequence[Failure] = ()) -> dict[str, Any]:
-    """`gpq simulate --json`: seconds, shares from 0 to 1, milliseconds where the name says so.
-    `failures`: the runs that did not end, and why."""
+    """`gpq simulate --json`: seconds, shares from 0 to 1, and milliseconds if the name says so.
+    `failures`: the runs that failed, and why."""
     runs = [{"cluster": block.cluster, **asdict(row)} for block in blocks for row in block.rows]
     means = []
     for block in blocks:
@@ -241,8 +243,7 @@ def _failure(failure: Failure) -> dict[str, Any]:
 
 
 def csv_text(blocks: Sequence[Block]) -> str:
-    """One line a run, with the names and units of the JSON; an empty cell where nothing is
-    known."""
+    """One line per run, with the names and units of the JSON. Unknown values are empty cells."""
     stream = io.StringIO()
     writer = csv.DictWriter(
         stream, ["cluster", *(field.name for field in fields(Summary))], lineterminator="\n"

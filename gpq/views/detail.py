@@ -19,10 +19,10 @@ from gpq.views import goodput_curve, job_facts, loss_curve
 from gpq.views.plain import Column, moment, safe, table, wrapped
 from gpq.views.queue import percent, remark, where
 
-EVENTS = 12  # of the journal, the latest
-KEY = 17  # columns of the names on the left
-LOST = "freedoms lost by what its loop does"
-NARROW = 40  # columns below which there is no room for them
+EVENTS = 12  # the latest events that are shown
+KEY = 17  # width of the names on the left
+LOST = "freedoms lost to habits of the loop"
+NARROW = 40  # below this width the names go on lines of their own
 
 
 def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
@@ -67,7 +67,7 @@ def places(parts: list[PartView]) -> str:
 
 
 def _pairs(pairs: dict[str, str], limit: int) -> list[str]:
-    if 0 < limit < NARROW:  # the names on lines of their own
+    if 0 < limit < NARROW:  # names on lines of their own
         blocks = [
             [*wrapped(key, limit, "  ", "  "), *wrapped(value, limit, "    ", "    ")]
             for key, value in pairs.items()
@@ -81,8 +81,7 @@ def _pairs(pairs: dict[str, str], limit: int) -> list[str]:
 
 
 def habits(views: Sequence[HabitView], limit: int, job: int) -> list[str]:
-    """Of each habit: the freedoms, what the loop does, on what evidence, and what would give them
-    back."""
+    """For each habit: the freedoms, what the loop does, the evidence, and the cure."""
     text = []
     for habit in views:
         message = habit.message or "a habit of the loop"
@@ -99,16 +98,16 @@ def _habit_remarks(habit: HabitView, job: int) -> list[str]:
         remarks.append(f"cure: {habit.cure}")
     if habit.suspected:
         remarks.append(
-            f"suspected, not observed: `gpq check` tries it, `gpq edit {job} --accept"
-            f" {habit.code}` overrules it"
+            f"suspected, not observed: test it with `gpq check`, or ignore it with `gpq edit {job}"
+            f" --accept {habit.code}`"
         )
     if habit.lent:
-        remarks.append("an earlier job of this program did so; this one has yet to show")
+        remarks.append("seen in an earlier job of this program, but not in this job yet")
     return remarks
 
 
 def replicas(answer: JobDetail, limit: int) -> list[str]:
-    """A line a rank: where it is, its time before it waits, how much it waits. Nothing where
+    """One line per replica: its place, its time before it waits, and how much it waits. Nothing if
     nothing was measured."""
     ranks = answer.ranks
     if not any(rank.compute_seconds is not None or rank.step is not None for rank in ranks):

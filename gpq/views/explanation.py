@@ -12,7 +12,7 @@ def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
     """Headline, reasons, remedies, and the goodput that decided it."""
     text = wrapped(f"job {answer.id} ({safe(answer.state)}): {safe(answer.headline)}", limit)
     for reason in answer.reasons:
-        if reason != answer.headline:  # which is the whole reason
+        if reason != answer.headline:  # the headline is the whole reason
             text += wrapped(safe(reason), limit, "  - ", "    ")
     if answer.remedies:
         text += ["", "what to do:" if answer.state in ENDED else "what would change that:"]
@@ -25,14 +25,14 @@ def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
             *goodput_curve.lines(answer.curve, limit, bar),
         ]
     if answer.changes:
-        text += ["", f"the last re-allocation, {moment(answer.changed_at or '')}:"]
+        text += ["", f"the last change of GPUs, {moment(answer.changed_at or '')}:"]
         text += [
             line
             for change in answer.changes
             for line in wrapped(_change(change), limit, "  - ", "    ")
         ]
     if answer.round_at:
-        text += ["", f"as gpq decided at {moment(answer.round_at)}, when it last weighed all jobs"]
+        text += ["", f"decided at {moment(answer.round_at)}, in the last round"]
     return text
 
 
@@ -41,4 +41,4 @@ def _change(change: ReallocationView) -> str:
     line = f"job {change.job}{name}: {change.before} -> {change.after} GPUs"
     if change.ratio is not None:
         line += f", goodput x{number(change.ratio)}"
-    return f"{line}; {safe(change.why)}"
+    return f"{line}: {safe(change.why)}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpq.rpc.job_answers import CurvePoint
 from gpq.views.plain import number
 
-MOST = 16  # lines; of longer curves some points are left out
+MOST = 16  # lines. Longer curves leave out points
 
 
 def lines(points: Sequence[CurvePoint], limit: int, bar: str = "█") -> list[str]:

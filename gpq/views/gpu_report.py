@@ -28,8 +28,8 @@ class Made(Protocol):
 
 
 def lines(checks: Sequence[Made], limit: int, bar: str = "█") -> list[str]:
-    """A line a check, under a head for each server and section, and how many of each verdict at the
-    end."""
+    """One line per check, with a heading for each server and section, and the number of each
+    verdict at the end."""
     size = max((len(check.name) for check in checks), default=0)
     text: list[str] = []
     head = ""

@@ -1,5 +1,5 @@
-"""What is known of one job, a name and a text each: what was asked, and how it goes. A fact that
-says nothing is left out."""
+"""The facts about one job as names and texts: the request, and the progress. Facts without content
+are left out."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Value = TypeVar("Value")
 
 
 def if_any(show: Callable[[Value], str], value: Value | None) -> str:
-    """`show(value)`; "" where that is none, zero or empty."""
+    """`show(value)`, or "" if the value is None, zero or empty."""
     if value:
         return show(value)
     return ""
 
 
 def if_known(show: Callable[[Value], str], value: Value | None) -> str:
-    """`show(value)`; "" where that is None."""
+    """`show(value)`, or "" if the value is None."""
     if value is None:
         return ""
     return show(value)
 
 
 def demands(spec: SpecMessage, job: JobView) -> dict[str, str]:
-    """What was asked, defaults left out."""
+    """The request, without defaults."""
     return _safe(
         {
             "command": shlex.join(spec.argv),
@@ -45,14 +45,14 @@ def demands(spec: SpecMessage, job: JobView) -> dict[str, str]:
             "array": _seat(job),
             "after": _predecessors(spec, job),
             "begins": moment(job.begin_at or ""),
-            "background": "takes only what nobody else wants" if spec.background else "",
+            "background": "uses only GPUs that nobody else wants" if spec.background else "",
             "done file": spec.done_file,
             "priority": if_any(str, spec.priority),
             "time limit": if_any(duration, spec.time_limit),
             "retries": if_any(str, spec.retries),
             "lease": if_any(_lease, spec.requeue_on_lost),
             "batch size": _batch_size(spec),
-            "atomic batch": _atomic_batch(spec),
+            "micro-batch": _atomic_batch(spec),
             "niceness": if_any(str, spec.attributes and spec.attributes.nice),
             "accepted": ", ".join(spec.accept),
             "gpq check": if_known(_proof, spec.proof),
@@ -63,7 +63,7 @@ def demands(spec: SpecMessage, job: JobView) -> dict[str, str]:
 
 
 def progress(answer: JobDetail) -> dict[str, str]:
-    """How it goes, or went."""
+    """The progress of the job."""
     job = answer.job
     return _safe(
         {
@@ -73,7 +73,7 @@ def progress(answer: JobDetail) -> dict[str, str]:
             "run time": duration(job.run_seconds) if job.started_at else "",
             "GPU time": if_any(duration, answer.gpu_seconds),
             "progress": _progress(job),
-            "total batch": _total_batch(job),
+            "batch size": _total_batch(job),
             "goodput": if_known(_rate, job.goodput),
             "throughput": if_known(_rate, job.throughput),
             "efficiency": if_known(percent, job.efficiency),
@@ -96,7 +96,7 @@ def _safe(pairs: dict[str, str]) -> dict[str, str]:
 
 def _code(spec: SpecMessage) -> str:
     if spec.code:
-        return f"{spec.code_from}; in {spec.code_cwd}"
+        return f"{spec.code_from}, in {spec.code_cwd}"
     return ""
 
 
@@ -105,7 +105,7 @@ def _kind(spec: SpecMessage, job: JobView) -> str:
         case "black-box":
             return "command, never moved"
         case "signal":
-            return f"checkpoints on {spec.signal}"
+            return f"command, saves a checkpoint on {spec.signal}"
     if job.level == "script":
         return "script"
     return f"script, {job.level}"
@@ -116,7 +116,7 @@ def _gpus(spec: SpecMessage) -> str:
     if spec.max_gpus > spec.min_gpus:
         text += f" to {spec.max_gpus}"
     elif not spec.max_gpus:
-        text += " to whatever pays"
+        text += " to as many as help"
     if spec.rigid:
         text += ", rigid"
     return text
@@ -143,12 +143,12 @@ def _seat(job: JobView) -> str:
 def _predecessors(spec: SpecMessage, job: JobView) -> str:
     text = ", ".join(spec.after)
     if job.after:
-        text += f"; still waits for {', '.join(job.after)}"
+        text += f", still waiting for {', '.join(job.after)}"
     return text
 
 
 def _lease(seconds: float) -> str:
-    return f"{duration(seconds)} of silence, then it is queued again"
+    return f"restart elsewhere if the server is unreachable for {duration(seconds)}"
 
 
 def _batch_size(spec: SpecMessage) -> str:
@@ -171,13 +171,13 @@ def _proof(proof: ProofMessage) -> str:
         words.append(f"safe: {safe_freedoms}")
     if unsafe_freedoms:
         words.append(f"not safe: {unsafe_freedoms} ({proof.message})")
-    return f"{'; '.join(words)} (on {proof.at[:10]})"
+    return f"{' / '.join(words)} (on {proof.at[:10]})"
 
 
 def _notifications(spec: SpecMessage) -> str:
     if not spec.notify:
         return ""
-    return f"{', '.join(spec.notify)} of {', '.join(spec.notify_on or [])}"
+    return f"{', '.join(spec.notify)} on {', '.join(spec.notify_on or [])}"
 
 
 def _rate(value: float) -> str:
@@ -189,7 +189,7 @@ def _examples(value: float) -> str:
 
 
 def _fairness(rho: float) -> str:
-    return f"rho {number(rho)} (1 = as fast as with a fair share, lower is better)"
+    return f"rho {number(rho)} (1 is as fast as on a fair share, lower is better)"
 
 
 def _profile(rows: int) -> str:
@@ -199,12 +199,13 @@ def _profile(rows: int) -> str:
 def _total_batch(job: JobView) -> str:
     if not job.total_batch:
         return ""
-    passes = counted(job.accum_steps + 1, "pass", "passes")
-    return f"{job.total_batch} = {job.atomic_batch} x {job.gpus or 1} GPU x {passes}"
+    gpus = counted(job.gpus or 1, "GPU", "GPUs")
+    parts = counted(job.accum_steps + 1, "micro-batch", "micro-batches")
+    return f"{job.total_batch} = {job.atomic_batch} x {gpus} x {parts}"
 
 
 def _metrics(answer: JobDetail) -> str:
-    """`loss=nan (for 12 min) accuracy=0.4`; what is no number first."""
+    """`loss=nan (for 12 min) accuracy=0.4`, with non-finite values first."""
     divergences = [
         f"{divergence.metric}={divergence.value} (for {duration(divergence.seconds)})"
         for divergence in answer.job.diverged
@@ -217,19 +218,19 @@ def _metrics(answer: JobDetail) -> str:
 
 
 def _speedup(answer: JobDetail) -> str:
-    """Not to be mixed up with that of the curve, which is over the fewest GPUs. Of a job without
-    GPUs there is none."""
+    """The speedup relative to the fair share, not to the fewest GPUs as in the curve. Jobs without
+    GPUs have none."""
     if answer.job.speedup is None or not answer.job.gpus:
         return ""
     share, fewest = answer.fair_share, answer.spec.min_gpus
     if share is None:
-        return f"{number(answer.job.speedup)}x that of a fair share"
+        return f"{number(answer.job.speedup)}x the goodput on a fair share"
     if share < fewest:
         return (
-            f"{number(answer.job.speedup)}x that of its fewest GPUs ({fewest}); a fair share is"
-            f" {number(share)} now"
+            f"{number(answer.job.speedup)}x the goodput on its minimum of"
+            f" {counted(fewest, 'GPU', 'GPUs')} (the fair share is {number(share)} now)"
         )
-    return f"{number(answer.job.speedup)}x that of a fair share ({number(share)} GPUs now)"
+    return f"{number(answer.job.speedup)}x the goodput on a fair share ({number(share)} GPUs now)"
 
 
 def _progress(job: JobView) -> str:
@@ -247,7 +248,8 @@ def _restarts(answer: JobDetail) -> str:
     changes = counted(job.batch_changes, "batch change", "batch changes")
     cost = if_known(_cost, answer.restart_seconds)
     return (
-        f"{job.restarts} ({job.resizes} with another number of GPUs{cost}); {changes} without one"
+        f"{job.restarts} ({job.resizes} on another number of GPUs{cost}), {changes} without a"
+        " restart"
     )
 
 

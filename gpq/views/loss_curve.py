@@ -1,5 +1,5 @@
-"""The loss curve of a job in two lines: from where to where, and its form. Its points are means, so
-the last value is said."""
+"""The loss curve of a job in two lines: first and last value, and the shape. The last logged value
+is shown too, because the points are means."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gpq.rpc.job_answers import LossView
 from gpq.views.plain import wrapped
 
 LEVELS = "▁▂▃▄▅▆▇█"
-WIDEST = 80  # columns
+WIDEST = 80  # the widest curve in columns
 
 
 def lines(
     points: Sequence[LossView], limit: int, bar: str = "█", last: float | None = None
 ) -> list[str]:
-    """`2.31 -> 0.42 over 12,000 base steps, last 0.40`, and the curve in block characters where
-    `bar` says that these can be shown. `last`: what was logged last; the points are means over
-    reports."""
+    """`2.31 -> 0.42 over 12,000 base steps, last 0.40`, and the curve in block characters if `bar`
+    shows that the terminal has them. `last`: the last logged value, because the points are means
+    over reports."""
     if not points:
         return []
     first, newest = points[0], points[-1]
@@ -44,8 +44,8 @@ def lines(
 
 
 def spark(values: Sequence[float], room: int, last: float | None = None) -> str:
-    """One character each, neighbours averaged where there are more than `room`, and one for `last`;
-    the least is the lowest."""
+    """One character per value, and one for `last`. If there are more than `room`, neighbours are
+    averaged. The lowest value is the lowest character."""
     columns = min(len(values), max(room - (last is not None), 1))
     edges = [index * len(values) // columns for index in range(columns + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]

@@ -1,4 +1,4 @@
-"""The text of `gpq nodes`: a table of servers, and one of their GPUs."""
+"""The text of `gpq nodes`: a table of servers, and a table of their GPUs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RESERVATIONS = (
 
 
 def lines(answer: NodeList, limit: int, bar: str = "█") -> list[str]:
-    """`bar` is not used: the signature is that of all views."""
+    """`bar` is unused, but every view has this signature."""
     if not answer.nodes:
         return ["no servers"]
     text = table(_nodes(answer.nodes), limit)
@@ -67,15 +67,15 @@ def _nodes(nodes: list[NodeView]) -> list[Column]:
 
 
 def seen(node: NodeView) -> str:
-    """`5s ago`; `never` of a server that was not heard of since the daemon's start."""
+    """`5s ago`, or `never` if the server has not answered since the daemon started."""
     if not node.answers and not node.seen_seconds:
         return "never"
     return f"{duration(node.seen_seconds)} ago"
 
 
 def _reason(node: NodeView) -> str:
-    """Attempts that are not in the database do not show on devices where those are in other use."""
-    return "; ".join(safe(part) for part in (node.reason, *node.strangers, *node.damage) if part)
+    """The reason, with attempts that are not in the database. Their GPUs may show another use."""
+    return ", ".join(safe(part) for part in (node.reason, *node.strangers, *node.damage) if part)
 
 
 def _devices(
@@ -98,7 +98,7 @@ def _devices(
 
 
 def _on_it(node: NodeView, device: DeviceView, reservations: list[ReservationView]) -> str:
-    """Who is on it, and for whom it is kept now."""
+    """What uses the GPU, and for whom it is reserved now."""
     owners = [
         f"reserved for {safe(reservation.user) or 'nobody'}"
         for reservation in reservations
@@ -108,8 +108,8 @@ def _on_it(node: NodeView, device: DeviceView, reservations: list[ReservationVie
     ]
     occupancy = occupant(device)
     if occupancy == "-" and owners:
-        return "; ".join(owners)
-    return "; ".join([occupancy, *owners])
+        return ", ".join(owners)
+    return ", ".join([occupancy, *owners])
 
 
 def _reservations(reservations: list[ReservationView]) -> list[Column]:
@@ -141,7 +141,7 @@ def utilisation(device: DeviceView) -> str:
 
 
 def memory(device: DeviceView) -> str:
-    """`31G/80G`; of a CPU slot only the size is known."""
+    """`31G/80G`. A CPU slot has only a size."""
     if device.kind == "cpu" and not device.used_mib:
         return gib(device.memory_mib)
     if not device.memory_mib:
@@ -158,18 +158,18 @@ def gib(mib: int) -> str:
 
 
 def occupant(device: DeviceView) -> str:
-    """The job on it, or who else, or why nothing may be, since when and until when."""
+    """The job or the foreign process on it, or why it is not used, since when and until when."""
     parts = []
     if device.job is not None:
         parts.append(f"job {device.job}")
     if not device.reason.startswith(("used by ", "also used by ")):
         parts.append(_strangers(device))
-    parts.append(safe(device.reason))  # who and since when: the strangers, and more
+    parts.append(safe(device.reason))  # the reason names the processes and their times
     if device.state not in ("ok", "foreign") and device.age_seconds is not None:
         parts.append(f"for {duration(device.age_seconds)}")
     if device.next_probe_seconds is not None:
-        parts.append(f"next look in {duration(device.next_probe_seconds)}")
-    return "; ".join(part for part in parts if part) or "-"
+        parts.append(f"next check in {duration(device.next_probe_seconds)}")
+    return ", ".join(part for part in parts if part) or "-"
 
 
 def _strangers(device: DeviceView) -> str:

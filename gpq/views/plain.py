@@ -1,7 +1,7 @@
-"""Plain text for terminals of any width: escaping, durations, aligned tables. Imports nothing that
-costs.
+"""Plain text for terminals of any width: escaping, durations, aligned tables. Imports only what is
+cheap.
 
-`safe` is the one place where what comes from a job or a node is made fit to be drawn.
+`safe` is the only place that escapes text from jobs and servers for the terminal.
 """
 
 import os
@@ -42,17 +42,17 @@ def _escape(point: int) -> str:
 
 
 def width(text: str) -> int:
-    """Columns that `text`, already safe, takes on a terminal."""
+    """The columns that `text`, which is already safe, needs on a terminal."""
     if text.isascii():
         return len(text)
-    import unicodedata  # only names outside ASCII pay for it
+    import unicodedata  # imported only for names outside ASCII
 
     wide_count = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     return len(text) + wide_count - sum(unicodedata.combining(char) != 0 for char in text)
 
 
 def cut(text: str, columns: int, mark: str = "…") -> str:
-    """`text` in at most so many columns; `mark` stands for what is missing."""
+    """`text` in at most `columns` columns. `mark` stands for the part that is cut."""
     if width(text) <= columns:
         return text
     if columns <= len(mark):
@@ -71,8 +71,8 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
 
 
 def wrapped(text: str, limit: int, first: str = "", indent: str = "") -> list[str]:
-    """`text` in lines of at most `limit` columns (0 = one line), the first and the later ones
-    indented so."""
+    """`text` in lines of at most `limit` columns (0: one line). `first` starts the first line, and
+    `indent` all others."""
     if not limit or width(first + text) <= limit:
         return [first + text]
     room = max(limit - max(len(first), len(indent)), 8)
@@ -84,7 +84,7 @@ def wrapped(text: str, limit: int, first: str = "", indent: str = "") -> list[st
             line = word
         else:
             line = f"{line} {word}" if line else word
-        while len(line) > room:  # a path or a reason in one piece
+        while len(line) > room:  # a long path or word
             lines.append(line[:room])
             line = line[room:]
     lines.append(line)
@@ -92,7 +92,7 @@ def wrapped(text: str, limit: int, first: str = "", indent: str = "") -> list[st
 
 
 def duration(seconds: float | None) -> str:
-    """Two units at most: 42s, 3m10s, 2h05m, 4d03h; "-" when not known."""
+    """At most two units: 42s, 3m10s, 2h05m, 4d03h. "-" if not known."""
     if seconds is None:
         return "-"
     whole_seconds = max(int(seconds), 0)
@@ -107,7 +107,7 @@ def duration(seconds: float | None) -> str:
 
 def moment(stamp: str) -> str:
     """A stamp of the daemon's (UTC, ISO 8601) in local time: ``2026-11-27 18:00:00``."""
-    from datetime import datetime  # `gpq status` shows none
+    from datetime import datetime  # not needed by `gpq status`
 
     try:
         at = datetime.fromisoformat(stamp.replace("Z", "+00:00"))
@@ -117,17 +117,17 @@ def moment(stamp: str) -> str:
 
 
 def number(value: float | None, suffix: str = "") -> str:
-    """Three figures or so: 0.052, 1.85, 42.1, 4210; "-" when not known."""
+    """About three digits: 0.052, 1.85, 42.1, 4210. "-" if not known."""
     if value is None:
         return "-"
     size = abs(value)
-    bounds = (1000, 10, 1)  # from which on one digit less is shown
+    bounds = (1000, 10, 1)  # from each bound on, one decimal less
     digits = sum(size < bound for bound in bounds) if size else 2
     return f"{value:.{digits}f}{suffix}"
 
 
 def terminal_width() -> int:
-    """$COLUMNS, else the terminal's; 0 = no limit, as in a pipe."""
+    """$COLUMNS, or else the width of the terminal. 0 means no limit, as in a pipe."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit() and int(columns) > 0:
         return int(columns)
@@ -138,7 +138,8 @@ def terminal_width() -> int:
 
 
 def wants_colour(choice: str) -> bool:
-    """`choice` is --color: always, never, or auto: a terminal that is not dumb, and no NO_COLOR."""
+    """`choice` is --color: always, never or auto. auto means a terminal that is not dumb, and no
+    NO_COLOR."""
     if choice != "auto":
         return choice == "always"
     return (
@@ -147,7 +148,7 @@ def wants_colour(choice: str) -> bool:
 
 
 def drawable(signs: str, ascii_signs: str) -> str:
-    """`signs` where the encoding of stdout has them, else `ascii_signs`."""
+    """`signs` if the encoding of stdout has them, or else `ascii_signs`."""
     encoding = getattr(sys.stdout, "encoding", None) or ""
     if encoding.lower().replace("-", "") == "utf8":
         return signs
@@ -155,16 +156,15 @@ def drawable(signs: str, ascii_signs: str) -> str:
 
 
 def ellipsis() -> str:
-    """What stands for text that was cut."""
+    """The mark for text that was cut."""
     return drawable("…", "~")
 
 
 class Column:
-    """One column: its title, its cells (safe text), and what may happen to it when the terminal is
-    narrow.
+    """One column: its title, its cells (safe text), and what may happen to it on a narrow terminal.
 
-    `least` columns must remain of it when it is cut; columns go altogether in the order of `keep`,
-    lowest first.
+    It may be cut to `least` columns. Whole columns are dropped in the order of `keep`, lowest
+    first.
     """
 
     __slots__ = ("cells", "keep", "least", "right", "size", "title")
@@ -181,15 +181,14 @@ class Column:
 
     @property
     def slack(self) -> int:
-        """What it can do without."""
+        """How many columns can be cut from it."""
         if not self.least:
             return 0
         return max(self.size - self.least, 0)
 
 
 class Head:
-    """The title of a column whose cells lie in rows under that title, and what `Column` is told of
-    it."""
+    """The title of a column, the key of its cells in the rows, and its settings for `Column`."""
 
     __slots__ = ("keep", "least", "right", "title")
 
@@ -205,7 +204,7 @@ class Head:
 
 
 def fit(columns: list[Column], limit: int) -> list[Column]:
-    """The columns that fit in `limit` (0 = all), the rest cut or left out. Never returns none."""
+    """The columns that fit in `limit` (0: all). Others are cut or dropped, but never all."""
     visible_columns = [column for column in columns if _says_something(column)]
     while limit and len(visible_columns) > 1:
         excess = _table_width(visible_columns) - limit
@@ -238,7 +237,7 @@ def _shrink(columns: list[Column], excess: int) -> None:
 def table(
     columns: list[Column], limit: int = 0, *, colour: bool = False, mark: str = "…"
 ) -> list[str]:
-    """Lines of an aligned table, the title line first; no line is wider than `limit` (0 = no
+    """The lines of an aligned table, with the titles first. No line is wider than `limit` (0: no
     limit)."""
     visible_columns = fit(columns, limit)
     parts = []
@@ -251,7 +250,7 @@ def table(
 
 
 def _aligned(column: Column, mark: str, *, is_last: bool) -> list[str]:
-    """Its title and cells, each as wide as the column; the last one's need no room behind them."""
+    """Its title and cells, padded to the width of the column. The last column needs no padding."""
     size = column.size
     lines = [column.title, *column.cells]
     if max(map(len, lines)) > size or not all(map(str.isascii, lines)):
@@ -265,9 +264,9 @@ def _aligned(column: Column, mark: str, *, is_last: bool) -> list[str]:
 
 
 def tinted(line: str) -> str:
-    """A line of plain text with states in their colours: where the word is a cell, or stands in
-    brackets or after a colon; "held by job 3" in a sentence is none."""
-    import re  # a page of `gpq status` has its own colours
+    """A line with states in their colours. Only a word in a cell, in brackets or after a colon
+    counts, and not "held" in "held by job 3"."""
+    import re  # `gpq status` does not need it
 
     state = rf"(?:(?<=  )|(?<=\()|(?<=: ))({'|'.join(COLOURS)})(?=  |$|[),;]| \(| on )"
     return re.sub(state, lambda match: f"{COLOURS[match[1]]}{match[1]}{RESET}", line)

@@ -1,5 +1,5 @@
-"""The table of `gpq status`: rows as the daemon sends them (rpc JobView, decoded as dictionaries)
-to lines of text."""
+"""The table of `gpq status`: from rows of the daemon (rpc JobView, decoded as dictionaries) to
+lines of text."""
 
 from gpq.views.plain import Column, Head, duration, number, safe, table
 
@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 Row = dict[str, "Any"]
-FOLDED = 4  # elements in a row that wait for the same, from which on they are one row
+FOLDED = 4  # this many jobs of an array with the same reason become one row
 ENDED = ("completed", "failed", "cancelled", "timeout")
-HEADS = (  # of what is between the state and the reason
+HEADS = (  # the columns between state and reason
     Head("GPUS", 70, least=14),
     Head("BATCH", 45, right=True),
     Head("GOODPUT", 60, right=True),
@@ -23,12 +23,12 @@ HEADS = (  # of what is between the state and the reason
 
 
 def where(parts: list[Row]) -> str:
-    """`a:0-2,5 b:1`: nodes and device indices."""
+    """`a:0-2,5 b:1`: servers and indices of GPUs."""
     return " ".join(f"{safe(part['node'])}:{_which(part)}" for part in parts)
 
 
 def _which(part: Row) -> str:
-    """The indices; the names of devices whose server has not said yet which it has."""
+    """The indices, or the names of GPUs whose server has not reported yet."""
     if any(index < 0 for index in part["indices"]):
         return ",".join(map(safe, part["devices"]))
     return ranges(part["indices"])
@@ -54,14 +54,14 @@ def _range(low: int, high: int) -> str:
 
 
 def batch(row: Row) -> str:
-    """`256`, and with accumulation `256=64x4` per replica and step."""
+    """The batch size, such as `256`."""
     return str(row["total_batch"] or "-")
 
 
 def remark(row: Row) -> str:
-    """Why it waits, or how it ended."""
+    """Why the job waits, or how it ended."""
     code, reason = row["exit_status"], safe(row["reason"])
-    if row["state"] == "cancelled":  # the code is that of its signal, and says nothing
+    if row["state"] == "cancelled":  # it is only the code of its signal
         return reason
     if not code or row["state"] not in ENDED or f"exit {code}" in reason:
         return reason
@@ -71,8 +71,8 @@ def remark(row: Row) -> str:
 
 
 def named(row: Row) -> str:
-    """The name; of an element of an array with what makes it differ from the others: `train[3]`,
-    `train[lr=0.1 wd=0]`."""
+    """The name. A job of an array also shows what makes it differ: `train[3]`, `train[lr=0.1
+    wd=0]`."""
     name, params = safe(row["name"]) or "-", row.get("params")
     if row.get("index") is None:
         return name
@@ -83,14 +83,14 @@ def named(row: Row) -> str:
 
 
 def folded(rows: list[Row]) -> list[Row]:
-    """Waiting elements of an array that wait for the same, each in one row."""
+    """The rows, with waiting jobs of an array that have the same reason in one row."""
     rows_to_show: list[Row] = []
     run: list[Row] = []
     for row in [*rows, {}]:
         if run and not _alike(run[-1], row):
             rows_to_show += run if len(run) < FOLDED else [_row_of(run)]
             run = []
-        if row.get("alike", 1) > 1:  # the daemon has folded them
+        if row.get("alike", 1) > 1:  # the daemon has combined them already
             rows_to_show.append(_of_many(row))
         elif row:
             run.append(row)
@@ -127,12 +127,12 @@ def _of_many(row: Row) -> Row:
 
 
 def columns(rows: list[Row], limit: int = 0) -> list[Column]:
-    """What `gpq status` shows, most telling last to go; two fifths of `limit` are for the reason
-    before others go."""
+    """The columns of `gpq status`. The most important ones are dropped last, and the reason may use
+    two fifths of `limit`."""
     cells = [_cells(row) for row in rows]
     user = Head("USER", 63, least=6)
     if len({row["USER"] for row in cells}) <= 1:
-        user = Head("USER", 30)  # the first thing to leave out
+        user = Head("USER", 30)  # dropped first
     heads = (
         Head("ID", 99, right=True),
         Head("NAME", 80, least=8),
@@ -145,7 +145,7 @@ def columns(rows: list[Row], limit: int = 0) -> list[Column]:
 
 
 def _cells(row: Row) -> dict[str, str]:
-    """Of one job, by title."""
+    """The cells of one job, by title."""
     return {
         "ID": str(row["id"]),
         "NAME": named(row),
@@ -172,8 +172,8 @@ def percent(share: float | None) -> str:
 def lines(
     answer: Row, limit: int = 0, *, colour: bool = False, mark: str = "…", fold: bool = False
 ) -> list[str]:
-    """The whole answer (rpc JobList) as lines at most `limit` wide. `fold`: many waiting jobs of an
-    array in one."""
+    """The whole answer (rpc JobList) as lines of at most `limit` columns. `fold`: combine waiting
+    jobs of an array."""
     rows = folded(answer["jobs"]) if fold else answer["jobs"]
     text = ["no jobs"]
     if rows:

@@ -1,5 +1,5 @@
-"""Makes a job's output fit for a terminal: colours (SGR) pass, every other control is shown instead
-of obeyed."""
+"""Makes the output of a job safe for a terminal: colours (SGR) pass, and every other control code
+is shown as text."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from gpq.views.plain import safe
 
 SGR = re.compile(r"\x1b\[[0-9;:]*m")
 PART = re.compile(r"(\x1b\[[0-9;:]*m|\r?\n|\r|\t)")
-OPEN = re.compile(r"(?:\x1b(?:\[[0-9;:]{0,32})?|\r)\Z")  # may yet become an SGR, or a line's end
-ERASE = "\r\x1b[K"  # a progress bar's return: nothing of the older text stays visible
+OPEN = re.compile(r"(?:\x1b(?:\[[0-9;:]{0,32})?|\r)\Z")  # may become an SGR code or a line end
+ERASE = "\r\x1b[K"  # for a progress bar, so that nothing of the older text stays visible
 
 
 class Filter:
-    """One stream of bytes, in pieces cut anywhere."""
+    """Filters one stream of bytes, which may be cut anywhere."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._open_text = ""
 
     def feed(self, data: bytes) -> str:
-        """What may be written of `data`; what its end leaves open comes with the next piece."""
+        """The text of `data` that is complete. An unfinished code at the end comes with the next
+        piece."""
         text = self._open_text + self._decoder.decode(data)
         tail = OPEN.search(text)
         self._open_text = tail.group() if tail else ""

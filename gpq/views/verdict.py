@@ -1,5 +1,4 @@
-"""The text of `gpq check`: a row for each shape, what stands against it below, the judgement at the
-end."""
+"""The text of `gpq check`: a row per shape, then the habits, and the verdict at the end."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ from gpq.views.plain import safe, wrapped
 
 JUDGEMENTS = {
     SAME: "gpq does not change what this script trains.",
-    TOLD: "gpq does not change what this script trains; it leaves out what it cannot do right.",
+    TOLD: "gpq does not change what this script trains, because it avoids the shapes above.",
     DIFFERS: "gpq would change what this script trains.",
-    FAILED: "the script fails in a shape that gpq might run it in.",
+    FAILED: "the script fails in a shape that gpq might use.",
 }
 
 
@@ -21,7 +20,7 @@ def lines(answer: Verdict, limit: int, bar: str = "█") -> list[str]:
     text = wrapped(safe(_summary(answer)), limit, "", "  ")
     text.append("")
     size = max((len(row.shape) for row in answer.shapes), default=0)
-    text.append(f"{'shape':{size}}  {'verdict':8} {'largest':>8}  first that differs")
+    text.append(f"{'shape':{size}}  {'verdict':8} {'largest':>8}  first difference")
     for row in answer.shapes:
         text += _row(row, size, limit)
     text.append("")
@@ -34,16 +33,16 @@ def lines(answer: Verdict, limit: int, bar: str = "█") -> list[str]:
 def _summary(answer: Verdict) -> str:
     command = " ".join([os.path.basename(answer.script), *answer.arguments])
     batch = f", {answer.batch} examples a step" if answer.batch else ""
-    return f"{command}: {answer.steps} steps in each shape{batch}, held against one replica"
+    return f"{command}: {answer.steps} steps in each shape{batch}, compared with one replica"
 
 
 def _habits(answer: Verdict, limit: int) -> list[str]:
-    """Each once, with the shapes that it stands against."""
+    """Each habit once, with the shapes that it rules out."""
     habits = {row.habit.message: row.habit for row in answer.shapes if row.habit}
     text = []
     for habit in habits.values():
         rows = [row for row in answer.shapes if row.habit == habit]
-        shapes = "; ".join(row.shape for row in rows)
+        shapes = " / ".join(row.shape for row in rows)
         if len(rows) == len(answer.shapes):
             shapes = "every shape"
         text += _habit(habit, shapes, rows[0].verdict == TOLD, limit)
@@ -60,7 +59,7 @@ def _row(row: ShapeView, size: int, limit: int) -> list[str]:
     if row.problem:
         text += wrapped(safe(row.problem), limit, indent, indent)
         if row.log:
-            text += wrapped(safe(f"what it printed: {row.log}"), limit, indent, indent)
+            text += wrapped(safe(f"output: {row.log}"), limit, indent, indent)
     return text
 
 
@@ -73,13 +72,13 @@ def _largest(difference: float | None) -> str:
 
 
 def _habit(habit: FoundHabit, shapes: str, is_told: bool, limit: int) -> list[str]:
-    """What stands against which shapes. Told, or guessed."""
+    """A habit with its shapes: told by the library, or guessed."""
     source = "gpq says:" if is_told else "probably"
     text = wrapped(safe(f"{shapes}: {source} {habit.message}"), limit, "", "  ")
     text += wrapped(safe(f"cure: {habit.cure}"), limit, "  ", "        ")
     if is_told:
         freedoms = ", ".join(map(_explained, habit.freedoms))
-        text += wrapped(safe(f"until then gpq leaves out: {freedoms}"), limit, "  ", "  ")
+        text += wrapped(safe(f"until then gpq does not use: {freedoms}"), limit, "  ", "  ")
     return [*text, ""]
 
 

@@ -1,4 +1,4 @@
-"""What may have become of a file: every kind of damage that a crash, a full disk, another program or an ill will makes."""
+"""Every kind of damage to a file that a crash, a full disk, another program or an attacker can do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def written(content: bytes) -> Harm:
 
 
 def made_socket(path: Path) -> None:
-    os.mknod(path, stat.S_IFSOCK | 0o600)  # bind() takes no long names
+    os.mknod(path, stat.S_IFSOCK | 0o600)  # bind() accepts no long names
 
 
 def made_sparse(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files that others may have written are read by `gpq_agent.records` alone, which bounds them and never waits."""
+"""Only `gpq_agent.records` reads files that others may have written. It limits them and never waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 AGENT = Path(__file__).resolve().parents[2] / "agent" / "gpq_agent"
-# What else is read, and why nobody can have put anything there.
+# Other files that gpq reads, and why nobody can have put anything there.
 OURS = {
     "node/bootstrap.py": "the agent's own code, which is sent before there is a reader; its pipe from the daemon",
     "node/host/cgroups.py": "the kernel's",
@@ -31,7 +31,7 @@ OURS = {
 
 
 def reads(path: Path) -> list[str]:
-    """Places where a module opens a file by name to read it, or parses JSON, by itself."""
+    """Places where a module itself opens a file by name to read it, or parses JSON."""
     places = []
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Call):
@@ -45,24 +45,24 @@ def reads(path: Path) -> list[str]:
 
 
 def _is_exempt(call: ast.Call) -> bool:
-    """It writes, is given a descriptor, or a name of the kernel's."""
+    """It writes, gets a descriptor, or opens a name of the kernel's."""
     first = ast.unparse(call.args[0])
     mode = ast.unparse(call.args[1]) if len(call.args) > 1 else "'r'"
     return not mode.startswith(("'r", '"r')) or first.startswith(("os.open(", "'/proc/", "'/etc/machine-id"))
 
 
 @pytest.mark.parametrize("module", sorted(str(path.relative_to(AGENT)) for path in AGENT.rglob("*.py")))
-def test_no_module_reads_by_itself_what_others_may_write(module: str) -> None:
+def test_every_module_reads_files_of_others_through_records(module: str) -> None:
     if module in ("records.py", *OURS):
         return
     assert reads(AGENT / module) == [], "read it by gpq_agent.records, or say in OURS why nobody can have changed it"
 
 
-def test_what_is_excepted_needs_it() -> None:
+def test_every_exception_is_needed() -> None:
     assert [module for module in OURS if not reads(AGENT / module)] == []
 
 
-def test_a_module_that_does_is_seen(tmp_path: Path) -> None:
+def test_a_module_that_reads_on_its_own_is_found(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text("import json\nwith open(name, 'rb') as stream:\n    json.load(stream)\nopen(name, 'w')\n")
     assert len(reads(path)) == 2

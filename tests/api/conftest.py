@@ -1,4 +1,4 @@
-"""The fixtures of the command line's tests: the interface asks the same daemons."""
+"""The fixtures of the command line's tests, because both ask the same daemons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`import gpq` is the command line's equal: each command has its counterpart, or here is why not; and so has each option."""
+"""`import gpq` can do what the command line can: each command and option has a counterpart, or a reason why not."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ COUNTERPARTS: dict[str, tuple[Any, ...]] = {
     "config show": (api.settings,),
 }
 WHY_NOT = {
-    "config check": "gpq.settings() raises what is wrong with the file",
-    "config library": "for the shell, or the environment, of who runs a script without gpq",
-    "config path": "whoever edits the file is a person",
-    "config policies": "a list for the person who edits the file",
-    "check": "a proof of one script, for who wrote it; in CI `gpq check --json` and its exit code",
-    "doctor": "its lines are for the person who mends what they name",
-    "simulate": "an experiment: its files and figures are what it makes",
+    "config check": "gpq.settings() raises the mistakes of the file",
+    "config library": "for the shell or environment that runs a script without gpq",
+    "config path": "only people edit the file",
+    "config policies": "a list for people who edit the file",
+    "check": "a proof for the author of a script. CI uses `gpq check --json` and its exit code",
+    "doctor": "its lines are for the person who fixes what they name",
+    "simulate": "an experiment, whose results are files and figures",
     "demo": "something to look at",
-    "import slurm": "once, by the person who moves; gpq.submit takes such scripts as well",
-    "import ts": "once, by the person who moves",
-    "schema": "answers are typed here",
-    "completion": "of a shell",
+    "import slurm": "done once, by a person. gpq.submit takes such scripts as well",
+    "import ts": "done once, by a person",
+    "schema": "answers have types here",
+    "completion": "only for shells",
 }
 RENAMED = {
     ("nodes reserve", "for"): "user",
@@ -61,14 +61,14 @@ RENAMED = {
     ("nodes reserve", "for_duration"): "duration",
     ("yield", "for"): "duration",
 }
-FORM = {"json", "color", "csv", "html", "raw"}  # how something is printed
+FORM = {"json", "color", "csv", "html", "raw"}  # how to print the answer
 NO_OPTION = {
     ("submit", "wait"): "Job.wait",
-    ("cancel", "yes"): "nobody is asked",
+    ("cancel", "yes"): "gpq asks nobody",
     ("top", "once"): "there is one answer",
     ("top", "interval"): "there is one answer",
-    ("nodes add", "from_ssh_config"): "which hosts, the program says: a call for each",
-    ("daemon logs", "follow"): "until Ctrl-C, for somebody who looks on",
+    ("nodes add", "from_ssh_config"): "the program names the hosts, one call each",
+    ("daemon logs", "follow"): "for a person at a terminal, until Ctrl-C",
 }
 
 
@@ -76,11 +76,11 @@ def test_each_command_has_a_counterpart_or_a_reason_why_not() -> None:
     assert not COUNTERPARTS.keys() & WHY_NOT.keys()
     missing = GRAMMAR.keys() - COUNTERPARTS.keys() - WHY_NOT.keys()
     assert not missing, f"no counterpart in gpq.api, and no reason: {sorted(missing)}"
-    assert not (COUNTERPARTS.keys() | WHY_NOT.keys()) - GRAMMAR.keys(), "commands that are no more"
+    assert not (COUNTERPARTS.keys() | WHY_NOT.keys()) - GRAMMAR.keys(), "these commands no longer exist"
 
 
 @pytest.mark.parametrize("command", COUNTERPARTS)
-def test_each_option_has_one_too(command: str) -> None:
+def test_each_option_has_a_counterpart(command: str) -> None:
     here = {name for each in COUNTERPARTS[command] for name in inspect.signature(each).parameters}
     typed = {name[2:].replace("-", "_") for name in GRAMMAR[command][1] if name.startswith("--")} - FORM
     typed -= {option for path, option in NO_OPTION if path == command}

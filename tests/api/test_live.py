@@ -1,4 +1,4 @@
-"""`gpq.Job` against a real daemon that runs real processes, and is killed."""
+"""`gpq.Job` with a real daemon, which runs real processes and gets killed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def running() -> Iterator[Daemon]:
 
 @pytest.fixture
 def daemon(running: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """One that this process asks, as a user's program would; what it starts anew is ended here as well."""
+    """The daemon that this process asks, as a user's program would. A daemon that the test itself starts ends here too."""
     for name, value in running.environment().items():
         if name.startswith(("GPQ_", "PYTHONPATH")):
             monkeypatch.setenv(name, value)
@@ -69,7 +69,7 @@ def test_a_job_from_its_submission_to_its_log(daemon: Daemon) -> None:
 
 def test_holding_releasing_requeueing_and_cancelling(daemon: Daemon) -> None:
     job = shell("trap 'exit 75' TERM; while :; do sleep 0.05; done", preemptible=True, hold=True)
-    with pytest.raises(api.errors.Refused, match="is held already"):
+    with pytest.raises(api.errors.Refused, match="is already held"):
         job.hold()
     with pytest.raises(api.errors.GpqError, match="has not started"):
         list(job.logs())
@@ -110,20 +110,20 @@ def test_an_array_is_many_jobs_and_an_edit_changes_what_waits(daemon: Daemon) ->
     assert later.wait(timeout=PATIENCE) == 0
 
 
-def test_what_jobs_came_to_is_answered_for_a_window(daemon: Daemon) -> None:
+def test_history_and_report_answer_for_a_window(daemon: Daemon) -> None:
     job = shell("true")
     job.wait(timeout=PATIENCE)
     [row] = api.history(job, since=timedelta(hours=1)).jobs
     assert (row.id, row.state) == (job.id, "completed")
     assert api.history(until=datetime.now() - timedelta(days=1)).jobs == []
     assert str(job.id) in [row.key for row in api.report(since="7d", by="job").rows]
-    with pytest.raises(api.errors.UsageError, match="no such moment"):
+    with pytest.raises(api.errors.UsageError, match="expected a time"):
         api.report(since="someday")
-    with pytest.raises(api.errors.UsageError, match="is below 0"):
+    with pytest.raises(api.errors.UsageError, match="below 0"):
         api.history(number=-1)
 
 
-def test_what_is_not_there_is_named(daemon: Daemon) -> None:
+def test_an_unknown_job_or_server_is_named(daemon: Daemon) -> None:
     shell("true").wait(timeout=PATIENCE)
     for look in (api.Job(99).status, api.Job(99).wait, api.Job(99).show, api.Job(99).cancel, api.Job(99).hold):
         with pytest.raises(api.errors.NotFound, match="there is no job 99"):
@@ -138,9 +138,7 @@ def test_what_is_not_there_is_named(daemon: Daemon) -> None:
         api.wait()
 
 
-def test_waiting_and_following_outlive_a_daemon_that_is_killed(
-    daemon: Daemon, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_waiting_and_following_survive_a_kill_of_the_daemon(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "gpq")
     gate = daemon.work / "gate"
     job = shell(f"echo before; while ! test -e {gate}; do sleep 0.05; done; echo after; exit 3")
@@ -154,7 +152,7 @@ def test_waiting_and_following_outlive_a_daemon_that_is_killed(
         thread.start()
     wait_until(lambda: "before" in daemon.log(job.id), "it prints")
     daemon.kill()
-    wait_until(lambda: "asking again" in caplog.text, "somebody noticed")
+    wait_until(lambda: "asking again" in caplog.text, "a thread noticed")
     gate.touch()
     for thread in threads:
         thread.join(PATIENCE)
@@ -177,7 +175,7 @@ def test_many_threads_submit_and_wait_at_once(daemon: Daemon) -> None:
     assert codes == {number: number for number in range(8)}
 
 
-def test_ctrl_c_ends_the_waiting_and_not_the_job(live: Gpq, home: Path) -> None:
+def test_ctrl_c_ends_the_wait_and_not_the_job(live: Gpq, home: Path) -> None:
     program = """
         import gpq
         job = gpq.submit(command=["sleep", "1000"])
@@ -200,9 +198,8 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(live: Gpq, home: Path) -> None:
     assert waiting.returncode == 0
 
 
-def test_the_example_of_the_readme_runs(live: Gpq, home: Path) -> None:
-    section = (ROOT / "README.md").read_text().partition("## From Python\n")[2].partition("\n## ")[0]
-    [example] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+def test_the_example_of_the_page_runs(live: Gpq, home: Path) -> None:
+    example, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL)
     (home / "train.py").write_text("import sys\nprint('trained with', sys.argv)\nsys.exit(sys.argv[2] == '0.1')\n")
     (home / "evaluate.sh").write_text("#!/bin/sh\necho evaluated $1 $SPLIT\n")
     (home / "evaluate.sh").chmod(0o755)

@@ -1,4 +1,4 @@
-"""Servers, the daemon and whom to tell, from Python: on a real daemon, over a real ssh."""
+"""Servers, the daemon and notification targets from Python, with a real daemon and a real ssh."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def daemon() -> Iterator[Daemon]:
 
 @pytest.fixture
 def asked(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
-    """The one that this process asks, as a user's program would."""
+    """The daemon that this process asks, as a user's program would."""
     for name, value in daemon.environment().items():
         if name.startswith(("GPQ_", "PYTHONPATH")):
             monkeypatch.setenv(name, value)
@@ -79,7 +79,7 @@ def test_an_owner_gets_a_server_and_gives_it_back(asked: Daemon) -> None:
         api.yield_node(duration="soon")
 
 
-def test_the_daemon_is_looked_at_and_what_top_shows(asked: Daemon) -> None:
+def test_top_and_daemon_status_answer(asked: Daemon) -> None:
     job = api.submit(command=["true"], name="seen", hold=True)
     view = api.top()
     assert ([node.name for node in view.nodes], [row.id for row in view.jobs]) == (["local"], [job.id])
@@ -95,7 +95,7 @@ def test_the_daemon_is_looked_at_and_what_top_shows(asked: Daemon) -> None:
 def test_a_daemon_is_started_and_stopped(gpq: Gpq, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GPQ_HOME", "GPQ_CONFIG", "PYTHONPATH"):
         monkeypatch.setenv(name, gpq.environment[name])
-    with pytest.raises(api.errors.DaemonUnreachable, match="no daemon runs"):
+    with pytest.raises(api.errors.DaemonUnreachable, match="the daemon is not running"):
         api.daemon_status()
     assert not api.stop_daemon()
     try:
@@ -106,7 +106,7 @@ def test_a_daemon_is_started_and_stopped(gpq: Gpq, monkeypatch: pytest.MonkeyPat
     assert daemon_control.running() is None
 
 
-def test_whom_to_tell_is_listed_and_tried_and_no_url_is_answered(asked: Daemon) -> None:
+def test_targets_are_listed_and_tried_without_showing_a_url(asked: Daemon) -> None:
     before = asked.config.read_text()
     with webhook() as slack, webhook("refuses") as deaf:
         with asked.config.open("a") as stream:
@@ -138,13 +138,13 @@ def test_a_server_is_added_and_removed(
     before = (gpq.home / "config.toml").read_text()
     with Sshd(tmp_path / "sshd") as server:
         server.known_hosts.write_text("")
-        with pytest.raises(api.errors.Refused, match="is not known"):
+        with pytest.raises(api.errors.Refused, match="is unknown"):
             api.add_node(server.name, ssh_config=server.config, slots=1)
         assert (gpq.home / "config.toml").read_text() == before
         added = api.add_node(server.name, name="far", ssh_config=server.config, slots=1, yes=True)
         assert [(one.name, len(one.devices)) for one in added.added] == [("far", 1)]
         assert not added.live
-        assert "is kept as the known one" in caplog.text
+        assert "saved the host key of" in caplog.text
         assert "[nodes.far]" in (gpq.home / "config.toml").read_text()
         with pytest.raises(api.errors.Refused, match="already"):
             api.add_node(server.name, name="far", ssh_config=server.config)

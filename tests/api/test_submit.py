@@ -1,4 +1,4 @@
-"""`gpq.submit`: the same options, the same request and the same errors as the command line."""
+"""`gpq.submit` takes the options, sends the request and raises the errors of the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpq.views import queue
 from tests.cli.conftest import Gpq
 from tests.cli.served import Made
 
-SAME = [  # the command line; the arguments of gpq.submit
+SAME = [  # the command line, the arguments of gpq.submit
     (["--", "sleep", "5"], "command=['sleep', 5]"),
     (["-g", "2", "--", "sh", "-c", "echo -- --gpus 3"], "gpus=2, command=['sh', '-c', 'echo -- --gpus 3']"),
     (["train.py"], "'train.py'"),
@@ -109,7 +109,7 @@ def piped(gpq: Gpq, folder: Path, program: str, cases: list[Any]) -> None:
     subprocess.run(command, env=gpq.environment, cwd=folder, input=json.dumps(cases), text=True, check=True)
 
 
-def test_what_the_daemon_is_asked_is_the_same_as_by_the_command_line(gpq: Gpq, made: Made, home: Path) -> None:
+def test_a_submission_sends_the_same_request_as_the_command_line(gpq: Gpq, made: Made, home: Path) -> None:
     work = home / "work"
     work.mkdir()
     (work / "train.py").touch()
@@ -124,26 +124,26 @@ def test_what_the_daemon_is_asked_is_the_same_as_by_the_command_line(gpq: Gpq, m
 
 
 def _settled(request: Any) -> Any:
-    """Without the seconds that `+2h` was typed later."""
+    """Drops the seconds between the two readings of `+2h`."""
     spec = getattr(request, "spec", None)
     if spec is None or not spec.begin:
         return request
     return msgspec.structs.replace(request, spec=msgspec.structs.replace(spec, begin=spec.begin // 3600))
 
 
-def test_every_option_of_the_command_is_one_here_by_its_name_and_default() -> None:
+def test_submit_has_every_option_of_the_command_with_its_name_and_default() -> None:
     typed = {name[2:].replace("-", "_") for name in GRAMMAR["submit"][1] if name.startswith("--")}
     parameters = inspect.signature(api.submit).parameters
     here = set(parameters) - {"script", "command"}
-    several = {"array", "sweep", "sweep_file"}  # of gpq.submit_array
-    assert here == typed - several - {"wait", "json"}, "a Job waits, and answers are typed"
+    several = {"array", "sweep", "sweep_file"}  # only for gpq.submit_array
+    assert here == typed - several - {"wait", "json"}, "Job.wait waits, and answers have types"
     assert set(Options.__annotations__) == here - {"hold", "dry_run"}
     assert set(Options.__annotations__) | several <= set(options.READERS)
     assert several < set(inspect.signature(api.submit_array).parameters)
     assert not [name for name in here if parameters[name].default]
 
 
-def test_every_option_of_edit_is_one_of_a_jobs_edit() -> None:
+def test_the_edit_of_a_job_has_every_option_of_the_command() -> None:
     typed = {name[2:].replace("-", "_") for name in GRAMMAR["edit"][1] if name.startswith("--")}
     assert set(inspect.signature(api.Job.edit).parameters) - {"self"} == typed - {"json"}
 
@@ -167,7 +167,7 @@ MISTAKES: list[tuple[list[str], tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-def test_mistakes_are_those_of_the_command_line(gpq: Gpq, made: Made, home: Path, monkeypatch: Any) -> None:
+def test_errors_are_those_of_the_command_line(gpq: Gpq, made: Made, home: Path, monkeypatch: Any) -> None:
     (home / "train.py").touch()
     monkeypatch.chdir(home)
     program = BY_COMMAND.replace("[run(['submit', *argv])", "[run(['submit', '--json', *argv])")
@@ -185,21 +185,21 @@ def test_mistakes_are_those_of_the_command_line(gpq: Gpq, made: Made, home: Path
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"command": "ls -l"}, "command='ls -l' is one text, not a list of words"),
-        ({"command": [None]}, "None is no word of a command"),
-        ({"command": ["true"], "time": True}, "--time True is not a duration"),
-        ({"command": ["true"], "grace": float("nan")}, "--grace nan is not a duration"),
-        ({"command": ["true"], "gpus": (1, 2, 3)}, "--gpus (1, 2, 3) is not a number or a range"),
-        ({"command": ["true"], "gpus": 1.5}, "--gpus 1.5 is not a number or a range"),
-        ({"command": ["true"], "priority": "high"}, "--priority 'high' is not a whole number"),
-        ({"command": ["true"], "rigid": "no"}, "--rigid 'no' is not a truth value"),
-        ({"command": ["true"], "env": "A=1"}, "--env 'A=1' is not variables"),
-        ({"command": ["true"], "tag": 3}, "--tag 3 is not a list of names"),
-        ({"command": ["true"], "cwd": 3}, "--cwd 3 is not a path"),
-        ({"command": ["true"], "name": b"x"}, "--name b'x' is not a text"),
+        ({"command": "ls -l"}, "command='ls -l' is one string, not a list of words"),
+        ({"command": [None]}, "invalid word None in a command"),
+        ({"command": ["true"], "time": True}, "invalid --time True: expected a duration"),
+        ({"command": ["true"], "grace": float("nan")}, "invalid --grace nan: expected a duration"),
+        ({"command": ["true"], "gpus": (1, 2, 3)}, "invalid --gpus (1, 2, 3): expected a number or a range"),
+        ({"command": ["true"], "gpus": 1.5}, "invalid --gpus 1.5: expected a number or a range"),
+        ({"command": ["true"], "priority": "high"}, "invalid --priority 'high': expected a whole number"),
+        ({"command": ["true"], "rigid": "no"}, "invalid --rigid 'no': expected a bool"),
+        ({"command": ["true"], "env": "A=1"}, "invalid --env 'A=1': expected variables"),
+        ({"command": ["true"], "tag": 3}, "invalid --tag 3: expected a list of names"),
+        ({"command": ["true"], "cwd": 3}, "invalid --cwd 3: expected a path"),
+        ({"command": ["true"], "name": b"x"}, "invalid --name b'x': expected a string"),
     ],
 )
-def test_values_of_other_types_are_named_with_what_to_give(given: dict[str, Any], message: str) -> None:
+def test_a_value_of_a_wrong_type_is_named_with_what_to_give(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)) as raised:
         api.submit(**given)
     assert raised.value.hint
@@ -225,7 +225,7 @@ EDITS = [
 ]  # fmt: skip
 
 
-def test_what_is_edited_is_the_same_as_by_the_command_line(gpq: Gpq, made: Made, home: Path) -> None:
+def test_an_edit_sends_the_same_request_as_the_command_line(gpq: Gpq, made: Made, home: Path) -> None:
     piped(gpq, home, BY_COMMAND.replace("'submit'", "'edit'"), [argv for argv, _ in EDITS])
     typed = list(made.asked)
     made.asked.clear()
@@ -234,30 +234,30 @@ def test_what_is_edited_is_the_same_as_by_the_command_line(gpq: Gpq, made: Made,
     assert len(typed) == len(EDITS)
 
 
-def test_what_an_array_cannot_be_is_named() -> None:
-    with pytest.raises(UsageError, match="which jobs"):
+def test_an_invalid_array_is_named() -> None:
+    with pytest.raises(UsageError, match="needs array, sweep or sweep_file"):
         api.submit_array(command=["true"])
-    with pytest.raises(UsageError, match="has quotes of both kinds"):
+    with pytest.raises(UsageError, match="contains both kinds of quotes"):
         api.submit_array(command=["true"], sweep={"text": ['it\'s "a,b"']})
-    with pytest.raises(UsageError, match=r"--sweep lr: '0\.1,0\.2' is not a list of values"):
+    with pytest.raises(UsageError, match=r"invalid --sweep lr: '0\.1,0\.2': expected a list of values"):
         api.submit_array(command=["true"], sweep={"lr": "0.1,0.2"})
-    with pytest.raises(UsageError, match="is more than 10000 jobs"):
+    with pytest.raises(UsageError, match="has more than 10000 jobs"):
         api.submit_array(command=["true"], array="0-20000")
     with pytest.raises(TypeError, match="there is no option 'gpu'"):
         api.submit_array(command=["true"], array="0-1", gpu=2)  # type: ignore[call-arg]
-    with pytest.raises(UsageError, match="is no job"):
+    with pytest.raises(UsageError, match=r"invalid job 1\.5"):
         api.submit(command=["true"], after=1.5)  # type: ignore[call-overload]
 
 
-def test_a_script_and_a_command_are_two_things() -> None:
-    with pytest.raises(UsageError, match="both a script and a command"):
+def test_a_script_and_a_command_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match="a script and a command exclude each other"):
         api.submit("train.py", command=["true"])
     for name in ("gpu", "array", "wait", "untag"):
         with pytest.raises(TypeError, match=rf"submit\(\) got an unexpected keyword argument '{name}'"):
             api.submit("train.py", **{name: 2})  # type: ignore[call-overload]
 
 
-def test_the_errors_are_one_tree_and_a_timeout_is_pythons_too() -> None:
+def test_all_errors_are_a_gpq_error_and_a_timeout_is_pythons_too() -> None:
     assert api.errors.TimedOut in BY_CODE.values()
     assert issubclass(api.errors.TimedOut, TimeoutError)
     error = api.errors.TimedOut("it took long", "wait longer")
@@ -265,7 +265,7 @@ def test_the_errors_are_one_tree_and_a_timeout_is_pythons_too() -> None:
     assert (str(error), error.message, error.hint, error.code) == ("it took long", "it took long", "wait longer", 124)
 
 
-def test_importing_it_imports_nothing_and_using_it_neither_typer_nor_rich() -> None:
+def test_import_gpq_imports_nothing_and_its_use_neither_typer_nor_rich() -> None:
     program = (
         "import sys; before = set(sys.modules); import gpq; print(sorted(set(sys.modules) - before));"
         "gpq.submit; print(*sorted({'typer', 'rich', 'numpy', 'gpq.config', 'gpq.core.model.jobs'} & set(sys.modules)))"
@@ -277,7 +277,7 @@ def test_importing_it_imports_nothing_and_using_it_neither_typer_nor_rich() -> N
     assert second == ""
 
 
-def test_what_it_offers_is_listed_and_nothing_else_is_there() -> None:
+def test_gpq_offers_the_names_of_its_all_and_no_others() -> None:
     assert set(api.__all__) <= set(dir(api))
     for name in api.__all__:
         assert getattr(api, name) is not None
@@ -285,5 +285,5 @@ def test_what_it_offers_is_listed_and_nothing_else_is_there() -> None:
         api.sumbit  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_a_job_has_ended_for_the_waiting_when_it_has_for_the_pages() -> None:
+def test_waiting_and_status_agree_on_which_states_are_final() -> None:
     assert following.ENDED == queue.ENDED

@@ -1,4 +1,4 @@
-"""Types as a user's mypy sees them, in strict mode: of a right program nothing is said, of a wrong one each mistake."""
+"""Types as a user's strict mypy sees them: no error in a right program, and every error in a wrong one."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ WRONG = [
 ]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="one Python is enough to run mypy under")
-def test_a_users_program_is_checked_against_the_types_that_are_here(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="it is enough to run mypy on one Python")
+def test_mypy_checks_a_users_program(tmp_path: Path) -> None:
     (tmp_path / "right.py").write_text(RIGHT)
     (tmp_path / "wrong.py").write_text("import gpq\n" + "".join(f"{line}\n" for line, _ in WRONG))
     said = subprocess.run(
@@ -66,5 +66,5 @@ def test_a_users_program_is_checked_against_the_types_that_are_here(tmp_path: Pa
     assert set(found) == wanted, said.stdout + said.stderr
 
 
-def test_the_package_says_that_it_is_typed() -> None:
+def test_the_package_is_marked_as_typed() -> None:
     assert (ROOT / "gpq" / "py.typed").exists()

@@ -1,5 +1,5 @@
-"""Many clients at once: how long each submission takes, how long a look at the queue that they fill, what of it outlives a
-kill -9, and what the daemon needs for it. The same of one array of as many jobs."""
+"""Many clients at once: how long each submission takes, how long a look at their full queue takes, what survives a kill
+-9, and what the daemon needs for it. The same for one array with as many jobs."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from tests.e2e.harness import Daemon
 from tests.support.waiting import wait_until
 
 PAUSE = 0.5  # seconds between two looks at the queue
-BETWEEN = 3  # looks at a queue that is full
+BETWEEN = 3  # looks at a full queue
 
 
 @dataclass
 class Crowd:
     submit_seconds: list[float] = field(default_factory=list)
-    seconds: float = 0.0  # until all were acknowledged
-    busy_seconds: float = 0.0  # of a processor, that the daemon used for it
-    meanwhile_seconds: list[float] = field(default_factory=list)  # of `gpq status`, a process each, as they submit
+    seconds: float = 0.0  # until all submissions were acknowledged
+    busy_seconds: float = 0.0  # of processor time that the daemon used
+    # for each `gpq status`, a whole process, while they submit
+    meanwhile_seconds: list[float] = field(default_factory=list)
     status_seconds: list[float] = field(default_factory=list)  # and afterwards
-    list_seconds: float = 0.0  # of all rows, over the socket
+    list_seconds: float = 0.0  # for all rows, over the socket
     jobs: int = 0  # in the queue afterwards
     ids: set[int] = field(default_factory=set)  # acknowledged
-    durable: set[int] = field(default_factory=set)  # of them, there after a kill -9
+    durable: set[int] = field(default_factory=set)  # of them, still there after a kill -9
     restart_seconds: float = 0.0
-    memory: float = 0.0  # MB, at most, of the daemon that was asked
+    memory: float = 0.0  # MB, at most, of the first daemon
     restarted_memory: float = 0.0  # MB, at most, of the one after it
 
 
 def crowd(jobs: int, clients: int, policy: str = "goodput") -> Crowd:
-    """`clients` submit at once until there are `jobs`, each over a connection of its own, as commands do. All wait: the
-    daemon's one slot is taken."""
+    """`clients` submit at once until there are `jobs`, each over its own connection, like commands. All jobs wait,
+    because the daemon's one slot is taken."""
     found, lock, left = Crowd(), threading.Lock(), list(range(jobs))
     with Daemon(slots=1, policy=policy) as daemon:
         daemon.until(daemon.shell("while :; do sleep 1; done", grace=0.5), "running")
@@ -92,7 +93,7 @@ def array(jobs: int, policy: str = "goodput") -> Crowd:
 
 
 def _spec(daemon: Daemon) -> SpecMessage:
-    """As `gpq submit` sends it, this process's environment included."""
+    """Like `gpq submit`, including this process's environment."""
     return SpecMessage(["true"], str(daemon.work), "black-box", max_gpus=1, env=kept(dict(os.environ), {}))
 
 
@@ -121,7 +122,7 @@ def _status(daemon: Daemon) -> float:
 
 
 def _memory(daemon: Daemon) -> float:
-    """MB that the daemon had at most."""
+    """The most MB that the daemon had."""
     assert daemon.process is not None
     text = Path(f"/proc/{daemon.process.pid}/status").read_text()
     return int(text.split("VmHWM:")[1].split()[0]) * 1024 / 1e6

@@ -1,4 +1,4 @@
-"""The database under a daemon: locked by another process, damaged, wanted by two daemons at once."""
+"""The database under a daemon: locked by another process, damaged, or opened by two daemons at once."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def locked(database: Path) -> Iterator[None]:
 @dataclass
 class Locked:
     seconds: float = 0.0
-    changed: list[str] = field(default_factory=list)  # of job states, while it was locked
+    changed: list[str] = field(default_factory=list)  # job states during the lock
     wrong: list[str] = field(default_factory=list)  # afterwards
-    acknowledged: int = 0  # submissions that waited for the lock to go
-    slowest_look: float = 0.0  # seconds of a `status` meanwhile
+    acknowledged: int = 0  # submissions that waited for the end of the lock
+    slowest_look: float = 0.0  # seconds of a `status` during the lock
 
 
 def lock_for(seconds: float) -> Locked:
-    """One job ends meanwhile, one runs on, one waits, and one is submitted."""
+    """Meanwhile one job ends, one continues, one waits, and one is submitted."""
     found = Locked()
     with Daemon(slots=2) as daemon:
         ends = daemon.shell("echo x >> ran-ends; while [ ! -e one ]; do sleep 0.05; done; exit 7")
@@ -91,15 +91,15 @@ def _states(daemon: Daemon) -> dict[int, str]:
 @dataclass
 class Damaged:
     refused: int = 0
-    harmless: int = 0  # what was damaged is not used
+    harmless: int = 0  # nothing uses the damaged part
     told: int = 0  # it serves, and says what it cannot read
-    resets: list[str] = field(default_factory=list)  # it serves, and something is missing or another
-    touched: list[str] = field(default_factory=list)  # a refused file that is not as it was
-    restored: int = 0  # jobs there again once the backup was put in its place as the hint says
+    resets: list[str] = field(default_factory=list)  # it serves, but something is missing or different
+    touched: list[str] = field(default_factory=list)  # a refused file that changed
+    restored: int = 0  # jobs back after restoring the backup as the hint says
 
 
 def damage(times: int, seed: int, jobs: int = 40) -> Damaged:
-    """Damage a database in one place, start a daemon on it, look at what it says; and again from the sound one."""
+    """Damage a database in one place, start a daemon on it, and check what it says. Then again from the intact one."""
     found, dice = Damaged(), random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="gpq-", ignore_cleanup_errors=True) as folder:
         made = daemons.Daemon(Path(folder) / "home")
@@ -108,7 +108,7 @@ def damage(times: int, seed: int, jobs: int = 40) -> Damaged:
             made.start()
             for number in range(jobs):
                 made.submit("sh", "-c", f"exit {number % 5}", name=f"job-{number}")
-            made.call(Wait(["all"], wait=120.0), JobList)  # all that are left by now
+            made.call(Wait(["all"], wait=120.0), JobList)  # all remaining ones
             wanted = made.call(Status(recent=1000), JobList).jobs
             assert [(job.id, job.exit_status) for job in wanted] == [(one + 1, one % 5) for one in range(jobs)]
             made.stop()
@@ -170,7 +170,7 @@ def _look(
 
 
 def _differences(wanted: dict[int, JobView], rows: dict[int, JobView]) -> str:
-    """What is missing, more than asked, or told otherwise than before."""
+    """What is missing, unexpected, or different from before."""
     fields = [
         f"{job}.{name}: {getattr(wanted[job], name)!r} became {getattr(rows[job], name)!r}"
         for job in sorted(set(wanted) & set(rows))
@@ -188,7 +188,8 @@ class Two:
 
 
 def two_daemons(times: int) -> Two:
-    """Start two at once, `times` times: one serves, the other says that one runs. What the first one runs runs on."""
+    """Start two at once, `times` times: one serves, and the other says that one is running. Jobs of the first one
+    continue."""
     found = Two()
     with tempfile.TemporaryDirectory(prefix="gpq-", ignore_cleanup_errors=True) as folder:
         made = daemons.Daemon(Path(folder) / "home")
@@ -213,7 +214,7 @@ def two_daemons(times: int) -> Two:
                 rows = made.call(Status(), JobList).jobs
                 if [row.id for row in rows] != [job] or rows[0].state not in ("starting", "running"):
                     found.harmed.append(f"jobs: {rows}")
-            made.call(Cancel(["all"], wait=60.0), CancelResult)  # what runs would outlive its daemon
+            made.call(Cancel(["all"], wait=60.0), CancelResult)  # running jobs would outlive their daemon
         finally:
             daemons.clear(made)
     return found

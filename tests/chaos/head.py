@@ -1,4 +1,5 @@
-"""Full-size runs of what happens to the daemon: kills, power cuts, damaged databases. `test_head.py` does them small."""
+"""Full-size runs of what happens to the daemon: kills, power cuts, damaged databases. `test_head.py` runs them
+small."""
 
 from __future__ import annotations
 
@@ -16,14 +17,16 @@ from tests.e2e.chaos import Verdict, chaos
 
 @run("kills", row="1", times=1000, unit="kill -9 of the daemon")
 def kills(times: int, seed: int) -> Sequence[Measured]:
-    """At random moments and as submissions are answered, ten short jobs a kill; a file that the jobs write is the judge."""
+    """At random moments and during answers to submissions, ten short jobs per kill. A file that the jobs write is the
+    judge."""
     verdict = chaos(jobs=10 * times, kills=times, slots=16, seed=seed, longest=1.0)
     return [Measured("jobs", verdict.acknowledged, at_least=10 * times), *_verdict(verdict, times)]
 
 
 @run("sync-points", row="2", times=1, unit="kill at every write and every sync")
 def sync_points(times: int, seed: int) -> Sequence[Measured]:
-    """A job is submitted, runs and ends, another is requeued and cancelled; the daemon is killed at each point in turn."""
+    """A job is submitted, runs and ends. Another is requeued and cancelled. The daemon is killed at each point in
+    turn."""
     return [one for calls in (SYNCS, WRITES) for _ in range(times) for one in points(calls)]
 
 
@@ -50,7 +53,7 @@ def double_crashes(times: int, seed: int) -> Sequence[Measured]:
 
 @run("power-cuts", row="4", times=100, unit="power cut of the head's disk")
 def power_cuts(times: int, seed: int) -> Sequence[Measured]:
-    """ext4 on a loop device, shut down with what it had not synced (EXT4_IOC_SHUTDOWN), then mounted anew."""
+    """ext4 on a loop device, shut down with unsynced data (EXT4_IOC_SHUTDOWN), then mounted again."""
     kept = survivors()
     verdict = chaos(jobs=5 * times, kills=times, slots=8, seed=seed, longest=1.0, kind=PowerCutDaemon)
     return [
@@ -61,9 +64,9 @@ def power_cuts(times: int, seed: int) -> Sequence[Measured]:
 
 @run("failing-syncs", row="5", times=20, unit="disk whose syncs fail with EIO from some moment on")
 def syncs_that_fail(times: int, seed: int) -> Sequence[Measured]:
-    """The daemon says so, ends with another code than 0 and acknowledges nothing that is not there afterwards."""
+    """The daemon says so, ends with a code other than 0, and acknowledges nothing that is missing afterwards."""
     found = [failing_syncs(seed + number) for number in range(times)]
-    silent = [one for one in found if "can no longer be written" not in one.said]
+    silent = [one for one in found if "can no longer write the state" not in one.said]
     return [
         Measured("acknowledged", sum(len(one.acknowledged) for one in found)),
         Measured("acknowledged falsely", sum(len(one.false) for one in found), at_most=0),
@@ -74,7 +77,8 @@ def syncs_that_fail(times: int, seed: int) -> Sequence[Measured]:
 
 @run("locked-database", row="8", times=30, unit="s of a lock that another process holds on the database")
 def locked_database(times: int, seed: int) -> Sequence[Measured]:
-    """A job ends meanwhile, one runs, one waits, one is submitted: reading goes on, writing waits, nothing is told wrongly."""
+    """Meanwhile a job ends, one runs, one waits, one is submitted: reading continues, writing waits, no answer is
+    wrong."""
     found = lock_for(float(times))
     return [
         Measured("locked", found.seconds, at_least=times, unit="s"),
@@ -87,7 +91,7 @@ def locked_database(times: int, seed: int) -> Sequence[Measured]:
 
 @run("damaged-database", row="9", times=200, unit="damage to the database in a random place")
 def damaged_database(times: int, seed: int) -> Sequence[Measured]:
-    """A flipped bit, zeros, noise, a page, a missing end; then the hint of the refusal is followed."""
+    """A flipped bit, zeros, noise, a page, a missing end. Then the test follows the hint of the refusal."""
     found = damage(times, seed)
     return [
         Measured("refused at the start", found.refused),
@@ -101,7 +105,7 @@ def damaged_database(times: int, seed: int) -> Sequence[Measured]:
 
 @run("two-daemons", row="10", times=50, unit="race of two daemons for one state directory")
 def races(times: int, seed: int) -> Sequence[Measured]:
-    """One serves and the other says why it does not; the job that ran before runs on."""
+    """One serves, and the other says why it does not. The job that ran before continues."""
     found = two_daemons(times)
     wrong = [number for number in found.serving if number != 1]
     return [
@@ -113,7 +117,7 @@ def races(times: int, seed: int) -> Sequence[Measured]:
 
 @run("flooded-log", row="40", times=1024, unit="MiB of log within a minute")
 def flooded_log(times: int, seed: int) -> Sequence[Measured]:
-    """Progress bars without a line's end, binary and lines into a log with a limit, followed by a reader."""
+    """Progress bars without line ends, binary data and lines into a log with a limit, followed by a reader."""
     limit = max(times / 16, 32)
     found = flood(times, rate=1024 / 60, limit=limit)
     accounted = found.followed + found.skipped
@@ -128,12 +132,13 @@ def flooded_log(times: int, seed: int) -> Sequence[Measured]:
 
 @run("crowd", row="46", times=10_000, unit="job submitted by 200 clients")
 def many_clients(times: int, seed: int) -> Sequence[Measured]:
-    """All at once into a queue that nothing leaves, with looks at it meanwhile; then kill -9 of the daemon and its restart."""
+    """All at once into a queue that no job leaves, with looks at it in the meantime. Then kill -9 of the daemon and a
+    restart."""
     return crowded(crowd(times, 200), times)
 
 
 def crowded(found: Crowd, times: int) -> list[Measured]:
-    """What a crowd measured, beside what is asked."""
+    """What a crowd measured, next to the bar."""
     submits, looks = sorted(found.submit_seconds), sorted(found.meanwhile_seconds)
     return [
         Measured("acknowledged, each with an id of its own", len(found.ids), at_least=times),

@@ -1,6 +1,6 @@
-"""Faults at the system calls of a daemon that runs, put there by strace: it is killed at its N-th sync, or syncs fail.
+"""Faults at the system calls of a running daemon, injected by strace: it is killed at its N-th sync, or its syncs fail.
 
-Only the daemon is traced, not the node agents that run already. strace counts by thread, and one thread alone commits.
+strace traces only the daemon, not the agents that already run. It counts per thread, and only one thread commits.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.support.waiting import PATIENCE, wait_until
 T = TypeVar("T")
 
 SYNCS = "fdatasync,fsync"
-WRITES = "pwrite64,fdatasync,fsync"  # of the database; its log and its pages are written by pwrite64
+WRITES = "pwrite64,fdatasync,fsync"  # calls of the database: pwrite64 writes its log and its pages
 STEPS = ("submit", "run", "finish", "requeue", "run again", "cancel")
-AIMED = 3  # tries for each step that was passed over
+AIMED = 3  # tries for each step that was missed
 
 COUNTED = 'echo "$GPQ_JOB_ID $GPQ_ATTEMPT" >> ran; '
 ENDING = COUNTED + "exit 7"
@@ -31,12 +31,12 @@ STAYING = "trap 'exit 75' USR1; " + COUNTED + "while :; do sleep 0.05; done"
 
 
 class Died(Exception):
-    """The daemon did, in the middle of a step."""
+    """The daemon died in the middle of a step."""
 
 
 @contextlib.contextmanager
 def injected(daemon: Daemon, calls: str, what: str) -> Iterator[None]:
-    """strace's `inject=calls:what` for the daemon, from here on."""
+    """strace's `inject=calls:what` for the daemon, from now on."""
     assert daemon.process is not None
     argv = ["strace", "-f", "-p", str(daemon.process.pid), "-e", f"trace={calls}", "-e", f"inject={calls}:{what}"]
     with tempfile.TemporaryFile() as told:
@@ -52,19 +52,20 @@ def injected(daemon: Daemon, calls: str, what: str) -> Iterator[None]:
             wait_until(attached, "strace is attached")
             yield
         finally:
-            tracer.terminate()  # it lets go of the daemon first
+            tracer.terminate()  # it first detaches from the daemon
             tracer.wait(PATIENCE)
 
 
 @dataclass
 class Life:
-    """One round over the life of two jobs: one ends by itself, one is requeued and then cancelled. Restarts what died."""
+    """One round over the life of two jobs: one ends on its own, one is requeued and then cancelled. Restarts what
+    died."""
 
     daemon: Daemon
     number: int
-    deaths: list[str] = field(default_factory=list)  # the step that each came at
+    deaths: list[str] = field(default_factory=list)  # the step of each
     wrong: list[str] = field(default_factory=list)
-    aim: str = ""  # this step's first sync kills it
+    aim: str = ""  # the first sync of this step kills it
 
     def live(self) -> None:
         first = self._submitted("first", ENDING)
@@ -78,7 +79,7 @@ class Life:
         self._judge(first, second)
 
     def _at(self, step: str, do: Callable[[], T]) -> T:
-        """Until it is answered, by whatever daemon."""
+        """Until some daemon answers it."""
         if step == self.aim:
             self.aim = ""
             with injected(self.daemon, SYNCS, "signal=KILL:when=1"):
@@ -88,7 +89,7 @@ class Life:
                 return self._tried(step, do)
 
     def _tried(self, step: str, do: Callable[[], T]) -> T:
-        """Raises Died when the daemon did; the next one serves then."""
+        """Raises Died if the daemon died. Then the next one serves."""
         try:
             return do()
         except (OSError, GpqError) as error:
@@ -102,7 +103,7 @@ class Life:
             raise Died from error
 
     def _submitted(self, name: str, command: str, **more: object) -> int:
-        """Acknowledged, or found to be there although the answer never came."""
+        """Acknowledged, or found in the queue although the answer never came."""
         name = f"{name}-{self.number}"
 
         def submit() -> int:
@@ -117,7 +118,7 @@ class Life:
         return job
 
     def _ran(self, job: int, attempt: int) -> None:
-        """Its script's trap is set before it writes the line."""
+        """Its script sets the trap before it writes the line."""
         wanted = f"{job} {attempt}"
 
         def running() -> bool:
@@ -151,7 +152,7 @@ class Life:
 
 @dataclass
 class Points:
-    """What came of the kills at each point in turn."""
+    """The results of the kills at each point in turn."""
 
     killed: int = 0
     steps: dict[str, int] = field(default_factory=dict)
@@ -168,8 +169,8 @@ class Points:
 def killed_at_every(calls: str) -> Points:
     """Kill the daemon at the N-th of `calls` of a life, N = 1, 2 ..., until a life has no N-th.
 
-    What is committed together differs from life to life, so that a step may have been passed over; each has a sync for
-    certain, and is aimed at then.
+    Commits group differently from life to life, so a step may be missed. Each step certainly has a sync, so the test
+    then aims at that.
     """
     found, number = Points(), 0
     with Daemon(slots=2) as daemon:
@@ -191,16 +192,16 @@ def _ready(daemon: Daemon) -> Daemon:
 
 @dataclass
 class Failing:
-    """What a daemon did whose syncs fail from some moment on."""
+    """What a daemon did after its syncs began to fail."""
 
     acknowledged: list[int] = field(default_factory=list)
-    false: list[int] = field(default_factory=list)  # acknowledged, and not there afterwards
+    false: list[int] = field(default_factory=list)  # acknowledged, but not there afterwards
     exit_code: int | None = None
     said: str = ""
 
 
 def failing_syncs(good: int) -> Failing:
-    """Submit until the daemon ends. `good` syncs succeed, every later one fails with EIO."""
+    """Submit until the daemon ends. `good` syncs succeed, and every later one fails with EIO."""
     found = Failing()
     with Daemon(slots=1) as daemon:
         runs = daemon.shell("while [ ! -e go ]; do sleep 0.05; done; exit 9")

@@ -1,4 +1,5 @@
-"""A job that floods its log, with a reader that follows: how large the log gets on the disk, and the daemon in memory."""
+"""A job that floods its log, and a reader that follows it: how large the log gets on the disk, and the daemon in
+memory."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from gpq.rpc.requests import Logs
 from tests.e2e.harness import ENDED, Daemon
 from tests.support.waiting import wait_until
 
-# Progress bars that end no line, binary with every byte value, and lines: a MiB of each in turn, at a steady rate.
+# Progress bars without line ends, binary data with every byte value, and lines: a MiB of each in turn, at a steady
+# rate.
 WRITER = """
 import os, sys, time
 mib, rate = int(sys.argv[1]), float(sys.argv[2])
@@ -38,7 +40,7 @@ class Noise:
     memory: float = 0.0  # MB of the daemon, resident, at most
     grown: float = 0.0  # MB more than before
     followed: float = 0.0  # MiB that the reader got
-    skipped: float = 0.0  # MiB that it was told it did not get
+    skipped: float = 0.0  # MiB that gpq reported as left out
     ended: tuple[str, int | None] = ("", None)
 
 

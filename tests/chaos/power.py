@@ -1,6 +1,6 @@
-"""Power cuts of the disk that the daemon's state lies on: ext4 in a file, shut down without a flush, mounted anew.
+"""Power cuts of the disk with the daemon's state: ext4 in a file, shut down without a flush, mounted again.
 
-What was not synced is gone then, as with a real cut. The jobs, their servers' spools and what they write lie elsewhere.
+Unsynced data is lost, as in a real cut. The jobs, their servers' spools and what they write are on another disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.e2e.harness import Daemon
 
 EXT4_IOC_SHUTDOWN = 0x8004587D  # linux/fs/ext4: _IOR('X', 125, __u32)
-NO_LOG_FLUSH = 2  # the journal is not written out either
+NO_LOG_FLUSH = 2  # without writing out the journal
 MIB = 32
 
 
@@ -42,8 +42,8 @@ class Disk:
         _do("mount", "-o", "loop", str(self.image), str(self.place))
 
     def replace(self) -> None:
-        """What reached the disk before the cut, as a disk of its own. The file system that was shut down may live on in the
-        mount namespace of any other process on this machine; the same image would be that one again."""
+        """What reached the disk before the cut, as a separate disk. The file system that was shut down may live on in
+        the mount namespace of another process on this machine, and the same image would be that file system again."""
         self.unmount()
         before = self.image
         self.number += 1
@@ -52,7 +52,7 @@ class Disk:
         self.mount()
 
     def cut(self) -> None:
-        """From here on nothing reaches the disk any more, and whoever writes is told EIO."""
+        """From now on nothing reaches the disk, and every writer gets EIO."""
         descriptor = os.open(self.place, os.O_RDONLY)
         try:
             fcntl.ioctl(descriptor, EXT4_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
@@ -71,10 +71,12 @@ os.execv({python!r}, [{python!r}, *(word.replace({cut!r}, {outer!r}) for word in
 
 
 class PowerCutDaemon(Daemon):
-    """Its `kill` is a power cut of the head: the disk goes, the daemon goes, and the disk comes back as it was synced.
+    """Its `kill` is a power cut of the head: the disk goes, the daemon goes, and the disk comes back with the synced
+    data.
 
-    Its server's agent is told the server's folders by a path that does not lead over that disk, else jobs that end during
-    a cut would find no place for their exit codes."""
+    Its server's agent gets the server's folders by a path that does not cross that disk. Otherwise jobs that end during
+    a cut could not write their exit codes.
+    """
 
     def __init__(self, *, slots: int = 2, **settings: object) -> None:
         super().__init__(nodes={"local": {"slots": slots, "python": "AGENT"}}, **settings)
@@ -104,7 +106,7 @@ class PowerCutDaemon(Daemon):
 
 
 def survivors() -> set[str]:
-    """What is left of three files after a cut: one synced with its folder, one not synced, one of which only a part is."""
+    """What is left of three files after a cut: one synced with its folder, one not synced, one synced in part."""
     with tempfile.TemporaryDirectory(prefix="gpq-") as name:
         disk = Disk(Path(name), Path(name) / "state")
         folder = os.open(disk.place, os.O_RDONLY)

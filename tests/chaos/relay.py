@@ -1,9 +1,9 @@
-"""Stands between a daemon and a node agent, as the agent's interpreter: `start` orders come late, twice, or after what was
-sent later. What it did, and what was refused as expired, is appended to LEDGER. Everything else passes at once, in order.
+"""Runs between a daemon and an agent, as the agent's interpreter: `start` orders come late, twice, or after later
+messages. It appends to LEDGER what it did, and what was refused as expired. Everything else passes at once, in order.
 
-    python relay.py SEED LATE LEDGER -m gpq_agent.node --spool ...
+python relay.py SEED LATE LEDGER -m gpq_agent.node --spool ...
 
-LATE: seconds for which some are held back, 0 for none. SIGUSR1 breaks the way back.
+LATE: seconds for which some orders are held back, 0 for none. SIGUSR1 breaks the way back.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Relay:
         self.numbers = itertools.count()
 
     def run(self) -> int:
-        """Until the daemon hung up and everything that was held back was delivered: late, and to nobody's order."""
+        """Run until the daemon hung up and everything that was held back was delivered, late and in any order."""
         assert self.agent.stdout is not None
         rest, open_, said = b"", True, self.agent.stdout.fileno()
         while open_ or self.waiting:
@@ -53,7 +53,7 @@ class Relay:
         return self.agent.wait()
 
     def answer(self, chunk: bytes) -> bool:
-        """Pass on what the agent says; False at its end."""
+        """Pass on what the agent says. False at its end."""
         for _ in range(chunk.count(b'"kind":"expired"')):
             self.note("expired", "")
         with contextlib.suppress(OSError):  # the daemon hung up
@@ -86,13 +86,13 @@ class Relay:
 
     def send(self, line: bytes) -> None:
         assert self.agent.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended, which is seen at once
+        with contextlib.suppress(OSError):  # it has ended, which the daemon sees at once
             self.agent.stdin.write(line)
             self.agent.stdin.flush()
 
 
 def hang_up(*_: object) -> None:
-    """What the agent says is heard no more: the daemon takes the connection for broken."""
+    """Nothing that the agent says passes any more, so the daemon takes the connection for broken."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

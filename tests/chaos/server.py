@@ -1,4 +1,4 @@
-"""Full-size runs of what happens to servers and what runs there: the modules named here have them."""
+"""Full-size runs of what happens to servers and what runs there. The modules named here have them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Partitions past the end of a lease, reboots, strangers with the pids of the dead, killed agents: in a laboratory."""
+"""Partitions beyond the end of a lease, reboots, foreign processes with the pids of dead ones, killed agents: in a
+laboratory."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from tests.support.waiting import wait_until
 LEASE = 10.0
 TOGETHER = 3  # jobs on each server
 STARTS = "echo run >>ran-$GPQ_JOB_ID; while ! test -e go; do sleep 0.1; done; exit 7"
-# Says when it lives, by the clock of the boot (which servers of a laboratory share); what TERM does not end writes on.
+# Says when it lives, by the clock of the boot (which servers of a laboratory share). TERM does not stop it from
+# writing.
 LIVING = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -33,7 +35,7 @@ with open(f"alive-{os.environ['GPQ_JOB_ID']}.{os.environ['GPQ_ATTEMPT']}", "a", 
         told.write(f"{time.clock_gettime(time.CLOCK_BOOTTIME)}\\n")
         time.sleep(0.02)
 """
-# Notes every signal that it can.
+# Notes every signal that it can catch.
 STRANGER = """
 import signal, sys, time
 def note(number, _):
@@ -48,7 +50,7 @@ time.sleep(86400)
 
 @contextmanager
 def laboratory(lab: Lab | None) -> Iterator[Lab]:
-    """The one that there is, or one of two servers."""
+    """The only server, or one of two."""
     with Lab({"srv-a": PLAIN, "srv-b": PLAIN}) if lab is None else nullcontext(lab) as given:
         yield given
 
@@ -58,7 +60,8 @@ def laboratory(lab: Lab | None) -> Iterator[Lab]:
 
 @run("partitions", row="26", times=50, unit="partition past the end of a lease")
 def partitions(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
-    """Cable out, or one direction lost: each job ends itself before it lives elsewhere, by the stamps that it writes."""
+    """Cable out, or one direction lost: each job ends itself before it lives elsewhere, by the stamps that it
+    writes."""
     return _partitions(times, seed, lab)
 
 
@@ -69,7 +72,8 @@ def partitions(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measur
     unit="partition past the end of a lease of jobs whose supervisors were killed",
 )
 def partitions_killed(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
-    """The same where each supervisor is killed at a random instant around that, as by the kernel for want of memory."""
+    """The same, while each supervisor is killed at a random instant around that, as the kernel does when memory runs
+    out."""
     return _partitions(times, seed, lab, "KILL")
 
 
@@ -80,7 +84,7 @@ def partitions_killed(times: int, seed: int, lab: Lab | None = None) -> Sequence
     unit="partition past the end of a lease of jobs whose supervisors stand still",
 )
 def partitions_stopped(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
-    """The same where each supervisor is stopped at a random instant around that."""
+    """The same, while each supervisor is stopped at a random instant around that."""
     return _partitions(times, seed, lab, "STOP")
 
 
@@ -111,7 +115,7 @@ def _partitions(times: int, seed: int, lab: Lab | None, harm: str = "") -> Seque
             _signal(here[first], harm, [pid for pid in shims if pid not in early])
             for job in hit:
                 _until_alive(other, job, 2)
-            time.sleep(0.3)  # what overlaps would show
+            time.sleep(0.3)  # an overlap would show here
             for job in hit:
                 gap = _alive(other, job, 2)[0] - _alive(here[first], job, 1)[-1]
                 overlap, moved = max(overlap, -gap), moved + 1
@@ -156,7 +160,8 @@ def _alive(server: Server, job: int, attempt: int) -> list[float]:
 
 @run("reboots", row="21, 22", times=100, unit="reboot with strangers at the pids of a job and its supervisor")
 def reboots(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
-    """Power off under a job; its pids, and the start times in its records, are strangers' when the node is heard of again."""
+    """Power off under a job. Foreign processes have its pids, and the start times in its records, when the server is
+    back."""
     signalled = dead = rerun = untold = 0
     longest = 0.0
     with laboratory(lab) as here, LabDaemon(here, {"srv-a": 1}) as daemon:
@@ -198,7 +203,7 @@ def reboots(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]
 
 
 def _records(server: Server, daemon: LabDaemon, job: int) -> list[Path]:
-    """Earlier daemons had jobs of this number as well."""
+    """Earlier daemons had jobs with this number too."""
     [folder] = server.home.glob(f".gpq/nodes/{daemon_id(str(daemon.home))}/*/attempts/{job}.1")
     return [folder / name for name in ("shim.json", "started.json")]
 
@@ -208,8 +213,8 @@ def _pids(server: Server, daemon: LabDaemon, job: int) -> list[int]:
 
 
 def _strangers(server: Server, daemon: LabDaemon, job: int) -> list[Path]:
-    """Started at the pids of the records, which then have their start times too, as after a reboot that took the same
-    time: only the boot id tells."""
+    """Started at the pids of the records, which then get their start times too, as after a reboot of the same length:
+    only the boot id differs."""
     logs = []
     for path in _records(server, daemon, job):
         record = json.loads(path.read_text())
@@ -228,7 +233,7 @@ def _strangers(server: Server, daemon: LabDaemon, job: int) -> list[Path]:
 
 @run("agent-kills", row="23", times=500, unit="kill -9 of a node agent")
 def agent_kills(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
-    """Another agent is there soon; the job under it notices nothing, and neither do those who look at it."""
+    """Another agent is there soon. The job under it notices nothing, and neither do its users."""
     seen = set()
     longest = 0.0
     with laboratory(lab) as here, LabDaemon(here, {"srv-a": 1}) as daemon:
@@ -241,7 +246,7 @@ def agent_kills(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measu
             killed = wait_until(lambda: agents(server), "an agent")
             began = time.monotonic()
             for pid in killed:
-                with suppress(ProcessLookupError):  # it was being replaced by itself
+                with suppress(ProcessLookupError):  # it was just being replaced
                     os.kill(pid, signal.SIGKILL)
             wait_until(lambda killed=killed: set(agents(server)) - set(killed), "another agent")  # type: ignore[misc]
             longest = max(longest, time.monotonic() - began)
@@ -261,7 +266,8 @@ def agent_kills(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measu
 
 
 def agents(server: Server) -> list[int]:
-    """Pids of the node agents there: what the connections run. (Shims have the same words, and are not of sshd.)"""
+    """Pids of the agents there, which the connections run. (Shims have the same command line, but sshd is not their
+    parent.)"""
     sessions = server.inside("pgrep", "-d,", "-x", "sshd").strip()
     found = server.inside("pgrep", "-P", sessions, "-f", "gpq_agent.node --spool", check=False).split()
     inner = {int(pid) for pid in found}

@@ -20,12 +20,12 @@ from tests.e2e.harness import Daemon
 from tests.support.waiting import wait_until
 
 RELAY = Path(__file__).with_name("relay.py")
-RUN_SECONDS = 1.0  # that one of these takes at most
+RUN_SECONDS = 1.0  # seconds that one of these takes at most
 RUNS = 'echo "$GPQ_JOB_ID.$GPQ_ATTEMPT $$" >> ran; sleep 0.3; echo "$GPQ_JOB_ID.$GPQ_ATTEMPT" >> done; exit 3'
 
 
 class Relayed(Daemon):
-    """Two nodes of four slots, each behind a relay."""
+    """Two servers with four slots, each behind a relay."""
 
     def __init__(self, seed: int, late: float) -> None:
         super().__init__(nodes={"a": 4, "b": 4})
@@ -40,7 +40,7 @@ class Relayed(Daemon):
         (self.home / "config.toml").write_text("\n".join(lines) + "\n")
 
     def hang_up(self, name: str) -> None:
-        """The way back from a node breaks; what the relay still holds is delivered to its agent all the same, beside the next."""
+        """The way back from a server breaks. Its agent still gets what the relay holds, next to the next agent."""
         assert self.process is not None
         for child in psutil.Process(self.process.pid).children():
             with contextlib.suppress(psutil.Error):
@@ -49,13 +49,13 @@ class Relayed(Daemon):
 
 
 def _relayed(ledger: Path) -> Counter[str]:
-    """How often each thing was done to a start."""
+    """How often each thing happened to a start."""
     return Counter(line.partition(":")[0] for line in ledger.read_text().splitlines())
 
 
 def _is_over(ledger: Path, longest: float) -> bool:
-    """Nothing is held back any more, and what was delivered last has had the time to run. What a relay holds that was killed
-    is never delivered: then there was nothing to be seen for longer than the longest that any holds back."""
+    """The relay holds nothing back any more, and what it delivered last has had time to run. A killed relay never
+    delivers what it held: then nothing shows for longer than the longest delay."""
     relayed, quiet = _relayed(ledger), time.time() - ledger.stat().st_mtime
     return quiet > RUN_SECONDS + longest * (relayed["held"] != relayed["delivered"])
 

@@ -1,4 +1,5 @@
-"""kill -9 of shims (supervisors): in the midst of a start, and under jobs that live on. The jobs' own ledger is the judge."""
+"""kill -9 of shims (supervisors): in the middle of a start, and under jobs that live on. The jobs' own ledger is the
+judge."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ LIVES = "echo run >> ran-$GPQ_JOB_ID; while [ ! -e {gate} ]; do sleep 0.05; done
 
 @contextmanager
 def node_agent(*options: str) -> Iterator[NodeAgent]:
-    """An agent on a spool of its own; nothing is left of it."""
+    """An agent on its own spool, which leaves nothing behind."""
     folder = Path(tempfile.mkdtemp(prefix="gpq-"))
     node = NodeAgent(folder / "spool", *options)
     try:
@@ -40,7 +41,7 @@ def node_agent(*options: str) -> Iterator[NodeAgent]:
 
 @run("start-kills", row="25", times=1000, unit="start with a kill -9 of its supervisor at a random instant")
 def start_kills(times: int, seed: int) -> Sequence[Measured]:
-    """The job notes its own run; each noted run must have a durable record, and no job may run twice."""
+    """The job notes its own run. Each noted run must have a durable record, and no job may run twice."""
     dice = random.Random(seed)
     killed = unrecorded = left = 0
     states: Counter[str] = Counter()
@@ -80,7 +81,7 @@ def start_kills(times: int, seed: int) -> Sequence[Measured]:
 
 
 def _young_shims(node: NodeAgent, known: set[int]) -> list[procs.Process]:
-    """As soon as they are there: whoever slept between two looks would miss the first instants."""
+    """As soon as they are there, because a poll with pauses would miss the first instants."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         young = [one for one in shims(node.spool) if one.pid not in known and one.parent != node.process.pid]
@@ -91,7 +92,7 @@ def _young_shims(node: NodeAgent, known: set[int]) -> list[procs.Process]:
 
 @run("shim-kills", row="24", times=200, unit="kill -9 of a supervisor whose job lives")
 def shim_kills(times: int, seed: int) -> Sequence[Measured]:
-    """Its job runs on, keeps its GPU until it ends, and then nobody says that he knows its exit code."""
+    """Its job continues and keeps its GPU until it ends. After that nobody claims to know its exit code."""
     killed = disturbed = intruders = known = twice = 0
     with Daemon(slots=TOGETHER) as daemon:
         for first in range(0, times, TOGETHER):
@@ -136,7 +137,7 @@ def _kill_shim(daemon: Daemon, job: int) -> bool:
 
 
 def _all_looked_at(daemon: Daemon, jobs: Sequence[int]) -> list[str]:
-    """States of the jobs, once the daemon's log says of each that its shim is gone."""
+    """States of the jobs, once the daemon's log says for each that its shim is gone."""
     said = (daemon.home / "daemon.log").read_text(errors="replace")
     if not all(f"the shim of attempt {job}.1 is gone" in said for job in jobs):
         return []

@@ -1,4 +1,4 @@
-"""The runs of `make chaos` that are about the daemon, small enough for every commit."""
+"""The runs of `make chaos` for the daemon, small enough for every commit."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ needs_strace = pytest.mark.skipif(
 
 
 @pytest.mark.row("1")
-def test_kills_at_random_moments_lose_nothing_and_double_nothing(figures: Figures) -> None:
+def test_kills_at_random_moments_lose_nothing_and_duplicate_nothing(figures: Figures) -> None:
     figures.all(head.kills(4, 11))
 
 
 @pytest.mark.long
 @needs_strace
 @pytest.mark.row("2")
-def test_a_kill_at_any_sync_of_a_jobs_life_loses_nothing_and_doubles_nothing(figures: Figures) -> None:
+def test_a_kill_at_any_sync_of_a_jobs_life_loses_nothing_and_duplicates_nothing(figures: Figures) -> None:
     figures.all(head.points(SYNCS))
 
 
 @pytest.mark.long
 @pytest.mark.row("3")
-def test_kills_during_recovery_come_to_a_good_end(figures: Figures) -> None:
+def test_kills_during_recovery_do_no_harm(figures: Figures) -> None:
     figures.all(head.double_crashes(3, 3))
 
 
@@ -44,7 +44,7 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(figures: Figures) -> No
 
 
 @pytest.mark.row("8")
-def test_a_lock_on_the_database_is_waited_for_and_changes_no_job(figures: Figures) -> None:
+def test_the_daemon_waits_for_a_lock_on_the_database_and_changes_no_job(figures: Figures) -> None:
     figures.all(head.locked_database(5, 0))
 
 
@@ -56,18 +56,18 @@ def test_a_daemon_on_a_damaged_database_says_so_or_has_everything(figures: Figur
 
 @pytest.mark.long
 @pytest.mark.row("10")
-def test_of_two_daemons_that_race_one_serves(figures: Figures) -> None:
+def test_one_of_two_racing_daemons_serves(figures: Figures) -> None:
     figures.all(head.races(3, 0))
 
 
 @pytest.mark.row("40")
-def test_a_flooded_log_is_capped_and_costs_the_daemon_no_memory(figures: Figures) -> None:
+def test_a_flooded_log_is_capped_and_needs_no_memory_of_the_daemon(figures: Figures) -> None:
     figures.all(head.flooded_log(80, 0))
 
 
 @pytest.mark.row("46")
 def test_two_hundred_clients_at_once_are_all_served(figures: Figures) -> None:
-    """Their times are noted only: what else runs on the machine counts for more. `make chaos` has bars for them."""
+    """Their times are only noted, because other work on the machine counts for more. `make chaos` has bars for them."""
     found = crowd(400, 200)
     figures.exactly("jobs acknowledged, each with an id of its own", len(found.ids), 400)
     figures.exactly("jobs in the queue", found.jobs, 401)

@@ -1,4 +1,4 @@
-"""What happens to servers and what runs there, in small. `make chaos` does it at full size."""
+"""What happens to servers and what runs there, small. `make chaos` runs it at full size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs do with processes, and what is left of it after a cancel: an animal a kind, each with a lair of its own."""
+"""What jobs do with processes, and what is left after a cancel: one animal per kind, each in its own lair."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.chaos.runs import Measured, run
 from tests.e2e.harness import Daemon
 from tests.support.waiting import wait_until
 
-# Run as `animal.py KIND PIDS`: every process notes its pid and start; "ready" once all have.
+# Run as `animal.py KIND PIDS`: every process notes its pid and start, and prints "ready" when all have.
 SCRIPT = r"""
 import os, signal, subprocess, sys, time
 kind, path = sys.argv[1], os.path.abspath(sys.argv[2])
@@ -92,7 +92,8 @@ PROCESSES = {
 
 @run("zoo", row="27", times=200, unit="cancel of a job that hides processes")
 def zoo(times: int, seed: int) -> Sequence[Measured]:
-    """Sessions, double forks, nohup, lost marks, torchrun and a DataLoader in small, stopped and restlessly forking ones."""
+    """Sessions, double forks, nohup, lost marks, a small torchrun and DataLoader, stopped processes and restless
+    forks."""
     kinds = list(PROCESSES)
     cancelled = left = 0
     longest, why = 0.0, ""

@@ -200,7 +200,7 @@ def test_where_it_cannot_be_as_a_fresh_one_it_refuses(both: Both, tmp_path: Path
         (both.serving(tmp_path / "optional" / "a.py"), "torch imports opt_einsum from the folder of the script"),
         (both.serving(tmp_path / "broken" / "b.py"), "it ended with exit code 1 (ImportError: planted)"),
         (both.serving(tmp_path / "c.py", PYTHONPATH=str(tmp_path / "ended")), "it ended with exit code 9"),
-        (both.serving(tmp_path / "d.py", "/no/python"), "/no/python cannot be started: No such file or directory"),
+        (both.serving(tmp_path / "d.py", "/no/python"), "cannot start /no/python: No such file or directory"),
     ):
         try:
             wait_until(lambda server=server: heard(server).lost, "its end", 120)
@@ -213,4 +213,4 @@ def test_a_gpu_that_is_in_use_is_seen(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(fork_server, "GPUS", (str(tmp_path / "nvidia"),))
     assert fork_server.unfit(str(tmp_path)) == ""
     with open(tmp_path / "nvidia0", "w"):
-        assert fork_server.unfit(str(tmp_path)) == "a GPU is in use before the script begins"
+        assert fork_server.unfit(str(tmp_path)) == "a GPU is in use before the script starts"

@@ -73,7 +73,7 @@ def test_a_suspicion_is_told_where_it_shows_and_named_where_it_does_not() -> Non
     assert (table[0].step, table[0].what) == (0, "samples"), "what shows it"
     assert [each.code for each in habits([reference], table)] == ["forgotten-copy"]
     assert doubts([reference], table) == [
-        "a job would take this for granted, and so few steps cannot show it: the loop takes batches by next() (own-next)"
+        "so few steps do not show this habit, but a job would assume it: the loop takes batches by next() (own-next)"
     ]
     nothing = rows(Judge(reference, reference), [(course, run()) for course in courses], "", None)
     assert worst(nothing) == "same"
@@ -154,11 +154,11 @@ def test_the_table_shows_what_was_told_and_what_gpq_does_without() -> None:
     )
     text = "\n".join(lines(verdict, 200))
     assert (
-        "accumulating; split; two replicas, accumulating: gpq says: the loop clears gradients between two passes"
+        "accumulating / split / two replicas, accumulating: gpq says: the loop clears gradients between two passes"
         in text
     )
-    assert "until then gpq leaves out: accumulate (a step in several micro-batches), split (a step" in text
-    assert "it leaves out what it cannot do right. (3 s)" in text
+    assert "until then gpq does not use: accumulate (a step in several micro-batches), split (a step" in text
+    assert "because it avoids the shapes above. (3 s)" in text
     assert "\x1b" not in text
     assert all(len(line) <= 60 for line in lines(verdict, 60)[8:])
 

@@ -42,7 +42,7 @@ def verdict(told: dict[str, object] | None = None, coarse: float = 0.0, **verdic
             verdict(a="differs", b="differs"),
             "split",
             "accumulate",
-            "accumulating: differs; two replicas, accumulating: differs",
+            "accumulating: differs / two replicas, accumulating: differs",
         ),
         (verdict(b="failed"), "split", "accumulate resize", "two replicas, accumulating: failed"),
         (verdict(r="differs"), "accumulate split", "resize", "stopped and resumed on another number: differs"),

@@ -26,9 +26,9 @@ def test_of_a_timeout_the_shapes_that_ended_are_told(tmp_path: Path) -> None:
     with pytest.raises(TimedOut) as caught:
         proving._whole([first, accumulating, split, two, both], asked)
     error = caught.value
-    late = f"{accumulating.shape.name}; {both.shape.name}"
-    assert error.message == f"not done after 60 s: {late}; what they printed: {tmp_path}"
-    assert error.quoted == ("two replicas failed with exit code 1: two.log", "done: one replica; split")
+    late = f"{accumulating.shape.name} / {both.shape.name}"
+    assert error.message == f"not done after 60 s: {late}. Their output is in {tmp_path}"
+    assert error.quoted == ("two replicas failed with exit code 1: two.log", "done: one replica / split")
 
 
 @dataclass

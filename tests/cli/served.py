@@ -264,7 +264,7 @@ class Made:
         for row in self.rows:
             if selector in (str(row.id), row.name):
                 return row
-        raise NotFound(f"there is no job {selector}", "`gpq status` lists what there is")
+        raise NotFound(f"there is no job {selector}", "`gpq status` lists the jobs")
 
 
 @contextmanager

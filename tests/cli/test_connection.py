@@ -34,6 +34,6 @@ def test_a_daemon_that_starts_later_than_the_patience_is_still_used(path: str, m
 def test_one_that_never_listens_is_told(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[bool] = []
     monkeypatch.setattr(autostart, "ensure_daemon", lambda quiet: started.append(True))
-    with pytest.raises(DaemonUnreachable, match="cannot be reached"):
+    with pytest.raises(DaemonUnreachable, match="cannot reach the daemon's socket"):
         connection.connect()
     assert started == [True]

@@ -174,7 +174,7 @@ def test_ctrl_c_ends_it_with_at_most_a_word_of_what_goes_on(path: str) -> None:
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"")
-    assert err == (b"note: the jobs stay queued or run on: `gpq cancel` stops them\n" if path == "wait" else b"")
+    assert err == (b"note: the jobs stay queued or keep running: `gpq cancel` stops them\n" if path == "wait" else b"")
 
 
 @pytest.mark.parametrize(

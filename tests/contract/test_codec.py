@@ -1,4 +1,4 @@
-"""The lines between command and daemon: what goes in comes out, and nothing foreign is believed."""
+"""The lines between command and daemon: they arrive unchanged, and foreign ones are not trusted."""
 
 from __future__ import annotations
 
@@ -60,32 +60,32 @@ def test_the_envelope_is_as_documented() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(BY_CODE.values(), key=lambda kind: kind.code), ids=lambda kind: kind.__name__)
-def test_an_error_arrives_as_the_error_that_it_was(kind: type[GpqError]) -> None:
+def test_an_error_arrives_unchanged(kind: type[GpqError]) -> None:
     with pytest.raises(kind) as raised:
         codec.decode_answer(codec.encode_error(kind("what is so", "what to do")), Submitted)
     assert (raised.value.message, raised.value.hint) == ("what is so", "what to do")
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_usage_error_or_another_version(line: bytes) -> None:
+def test_invalid_bytes_give_a_usage_error_or_another_version(line: bytes) -> None:
     with pytest.raises((UsageError, DaemonUnreachable)):
         codec.decode_request(line)
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_as_an_answer_are_a_daemon_that_is_not_gpq(line: bytes) -> None:
+def test_an_invalid_answer_means_the_daemon_is_not_gpq(line: bytes) -> None:
     with pytest.raises(DaemonUnreachable):
         codec.decode_answer(line, Submitted)
 
 
-def test_a_daemon_of_another_version_is_named_with_the_way_out() -> None:
+def test_a_daemon_of_another_version_is_named_with_a_hint() -> None:
     line = json.dumps({"v": 2, "program": "9.9.9", "ok": True, "result": {"shape": "unknown"}}).encode()
     with pytest.raises(DaemonUnreachable, match=r"gpq 9\.9\.9, protocol 2") as raised:
         codec.decode_answer(line, Submitted)
     assert "gpq daemon stop" in raised.value.hint
 
 
-def test_a_request_that_is_too_long_or_no_text_is_refused_before_it_is_sent() -> None:
+def test_a_request_that_is_too_long_or_not_text_is_refused_before_sending() -> None:
     with pytest.raises(UsageError, match="bytes"):
         codec.encode_request(Submit(SpecMessage(["x" * MAX_LINE], "/", "black-box")))
     with pytest.raises(UsageError, match="UTF-8"):

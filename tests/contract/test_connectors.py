@@ -66,12 +66,12 @@ def test_the_last_line_of_its_complaints_is_kept_and_none_of_those_before_it(con
         channel.close()
 
 
-def test_a_command_that_is_not_there_is_a_clear_error(connector: Connector) -> None:
+def test_a_missing_command_is_a_clear_error(connector: Connector) -> None:
     with pytest.raises(GpqError, match="cannot start no-such-command"):
         connector.spawn(["no-such-command"])
 
 
-def test_a_file_is_put_whole_or_not_at_all(connector: Connector, tmp_path: Path) -> None:
+def test_a_file_is_written_as_a_whole_or_not_at_all(connector: Connector, tmp_path: Path) -> None:
     path = tmp_path / "file"
     connector.put(b"one\0two", str(path))
     connector.put(b"three", str(path))
@@ -81,15 +81,15 @@ def test_a_file_is_put_whole_or_not_at_all(connector: Connector, tmp_path: Path)
     assert {entry.name for entry in tmp_path.iterdir()} - {"errors"} == {"file"}
 
 
-def test_the_process_is_out_of_reach_of_the_terminal_and_of_the_current_folder(connector: Connector) -> None:
+def test_terminal_and_current_folder_do_not_reach_the_process(connector: Connector) -> None:
     code = "import os; print(os.getsid(0) == os.getpid(), os.getcwd(), sorted(os.listdir('/proc/self/fd')))"
     channel = connector.spawn([sys.executable, "-c", code])
     assert channel.reader.read() == b"True / ['0', '1', '2', '3']\n"
     channel.close()
 
 
-def test_an_agent_starts_without_installation_and_nothing_of_its_environment_is_the_jobs(tmp_path: Path) -> None:
-    """Also from within a job: what gpq sets for that one is left out, its mark above all."""
+def test_an_agent_needs_no_installation_and_keeps_its_environment_from_jobs(tmp_path: Path) -> None:
+    """Also from within a job: what gpq sets for that job is left out, above all its mark."""
     before = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": "/of/the/user",

@@ -1,4 +1,4 @@
-"""Files follow a job between two real node agents that share no storage, through the daemon's own connections."""
+"""Files follow a job between two real agents that share no storage, through the daemon's own connections."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SAVE = f'head -c {SIZE} /dev/urandom > "$GPQ_CHECKPOINT_DIR/state"; exit 75'
 
 
 class Two(Loop):
-    """Nodes `a` and `b`."""
+    """Servers `a` and `b`."""
 
     def up(self) -> None:
         self.until(lambda: [node.state for node in self.snapshot.nodes.values()] == [NodeState.UP] * 2, "both are up")
 
     def first(self, spec: JobSpec) -> JobId:
-        """A job's first attempt, on `a`, to its end."""
+        """A job's first attempt, on `a`, from start to end."""
         job = JobId(self.snapshot.next_id)
         self.take([Submitted(self.world.now(), job, spec)])
         self.attempt(job, A)
@@ -59,7 +59,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def config(tmp_path: Path, node: NodeId) -> NodeConfig:
-    """With storage of its own."""
+    """With its own storage."""
     return NodeConfig(slots=1, checkpoints=str(tmp_path / f"disk-{node}"))
 
 
@@ -103,7 +103,7 @@ def test_a_checkpoint_is_there_before_the_attempt_starts_elsewhere(loop: Two, tm
     assert len((tmp_path / "sum").read_text().split()[0]) == 64
 
 
-def test_a_transfer_that_is_cut_goes_on_where_it_was(
+def test_a_cut_transfer_continues_where_it_was(
     loop: Two, live: LiveWorld, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "MOST_PIECE", 1 << 16)
@@ -133,7 +133,7 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(
     assert min(offset for _, offset in asked[1:]) >= 1_000_000, "nothing was sent again from the start"
 
 
-def test_who_cannot_reach_the_source_is_told_and_the_job_waits(
+def test_a_job_waits_and_says_so_if_the_source_is_unreachable(
     loop: Two, live: LiveWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint_search, "GIVE_UP", 0.5)
@@ -154,11 +154,11 @@ def test_who_cannot_reach_the_source_is_told_and_the_job_waits(
     assert state(tmp_path, A, job) == state(tmp_path, B, job)
 
 
-def test_a_cancel_ends_what_is_on_its_way(
+def test_a_cancel_ends_the_transfer(
     loop: Two, live: LiveWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "MOST_PIECE", 1 << 12)
-    monkeypatch.setattr(wire, "START_EXPIRY", 1.0)  # an earlier daemon's order may be under way for so long
+    monkeypatch.setattr(wire, "START_EXPIRY", 1.0)  # an earlier daemon's order may be on its way for this long
     job = loop.first(signalled("true", tmp_path))
     loop.attempt(job, B)
     loop.until(lambda: live.stager.progress(job), "it is on its way")
@@ -174,7 +174,7 @@ def test_a_cancel_ends_what_is_on_its_way(
     assert loop.ended[job].files == FilesAt(A, loop.snapshot.nodes[A].storage, proved=True)
 
 
-def test_where_the_folder_is_shared_nothing_is_sent(home: Path, tmp_path: Path) -> None:
+def test_a_shared_folder_needs_no_transfer(home: Path, tmp_path: Path) -> None:
     world = LiveWorld({str(name): NodeConfig(slots=1) for name in (A, B)}, str(home))
     world.start()
     try:

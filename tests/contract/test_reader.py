@@ -1,4 +1,4 @@
-"""Reading the jobs of a database beside its writer: all of them, and nothing changes."""
+"""Reading the jobs of a database while another process writes it: the reader gets all of them and changes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "state" / "gpq.db")
 
 
-def test_all_jobs_are_read_while_the_writer_goes_on(path: str) -> None:
+def test_all_jobs_are_read_while_the_writer_continues(path: str) -> None:
     with closing(SqliteStore(path)) as store:
         first, second = submit(store, spec("first"), spec("second"))
         end(store, first, 9.0)
@@ -28,12 +28,12 @@ def test_all_jobs_are_read_while_the_writer_goes_on(path: str) -> None:
             ("second", "pending"),
         ]
         assert read_jobs(path)[1] == second
-        submit(store, spec("third"))  # the writer's epoch still holds
+        submit(store, spec("third"))  # the writer's epoch is still valid
         assert len(read_jobs(path)) == 3
     assert [job.name for job in read_jobs(path)] == ["first", "second", "third"]
 
 
-def test_what_is_missing_damaged_or_newer_is_said_so(path: str, tmp_path: Path) -> None:
+def test_a_missing_damaged_or_newer_database_is_named(path: str, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no history"):
         read_jobs(path)
     with closing(SqliteStore(path)) as store:

@@ -1,4 +1,4 @@
-"""What only the store on disk promises: nothing acknowledged is lost, one writer, and no damage taken for truth."""
+"""What only the store on disk promises: nothing acknowledged is lost, there is one writer, and damage is detected."""
 
 from __future__ import annotations
 
@@ -153,10 +153,10 @@ def test_an_earlier_writer_can_write_no_more(path: str) -> None:
         assert [job.name for job in store.load().jobs.values()] == ["new", "newer"]
 
 
-def test_ids_of_a_lost_database_are_not_given_out_again(path: str) -> None:
+def test_ids_of_a_lost_database_are_not_reused(path: str) -> None:
     with closing(SqliteStore(path, first_id=43)) as store:
         assert submit(store, spec())[0].id == 43
-    with closing(SqliteStore(path, first_id=50)) as store:  # a backup was put in its place, say
+    with closing(SqliteStore(path, first_id=50)) as store:  # such as a backup in its place
         assert submit(store, spec())[0].id == 50
     with closing(SqliteStore(path, first_id=50)) as store:
         assert submit(store, spec())[0].id == 51
@@ -182,7 +182,7 @@ def test_a_database_of_another_program_is_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0 and then nothing", b"\0" * 8192])
-def test_a_file_that_is_no_database_is_refused_and_kept(path: str, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_kept(path: str, content: bytes) -> None:
     os.makedirs(os.path.dirname(path))
     Path(path).write_bytes(content)
     with pytest.raises(Refused, match="damaged") as refusal:
@@ -192,7 +192,7 @@ def test_a_file_that_is_no_database_is_refused_and_kept(path: str, content: byte
     assert Path(path).read_bytes() == content
 
 
-def test_a_database_that_is_gone_while_its_log_is_there_is_refused(path: str) -> None:
+def test_a_missing_database_with_an_existing_log_is_refused(path: str) -> None:
     store = SqliteStore(path)
     submit(store, spec())
     wal = Path(path + "-wal").read_bytes()
@@ -204,7 +204,7 @@ def test_a_database_that_is_gone_while_its_log_is_there_is_refused(path: str) ->
 
 
 @pytest.mark.row("9")
-def test_flipped_bytes_are_refused_or_harmless_and_never_believed(path: str, figures: Figures) -> None:
+def test_flipped_bytes_are_refused_or_harmless_and_never_trusted(path: str, figures: Figures) -> None:
     with closing(SqliteStore(path)) as store:
         jobs = submit(store, *[spec(f"job-{number}") for number in range(40)])
         ended = [end(store, job, at=float(job.id)) for job in jobs[:20]]
@@ -231,7 +231,7 @@ def test_flipped_bytes_are_refused_or_harmless_and_never_believed(path: str, fig
     figures.exactly("silent resets of a database with a flipped bit, of 200", resets, 0)
 
 
-def test_bytes_that_are_no_text_are_damage_and_what_is_in_the_row_is_not_said(path: str) -> None:
+def test_invalid_text_is_damage_and_the_error_does_not_show_the_row(path: str) -> None:
     with closing(SqliteStore(path)) as store:
         submit(store, replace(spec("secret"), env=(("TOKEN", "canary"),)))
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -317,7 +317,7 @@ def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount(folder: str, k
         *((kind, False) for kind in ("ext4", "fuseblk", "fuse.fuse-overlayfs", "fuse.gocryptfs")),
     ],
 )
-def test_what_a_program_serves_is_remote_unless_it_is_known_to_lie_on_a_disk(kind: str, remote: bool) -> None:
+def test_a_fuse_file_system_is_remote_unless_known_to_be_on_a_disk(kind: str, remote: bool) -> None:
     assert disk.is_remote(kind) is remote
 
 
@@ -373,7 +373,7 @@ def submit_for_ever(store: SqliteStore) -> None:
 
 
 def fill(folder: Path) -> None:
-    """Until not one page is left."""
+    """Until no page is left."""
     with (folder / "filler").open("wb", buffering=0) as stream:
         try:
             while True:
@@ -441,8 +441,8 @@ def test_a_failed_sync_is_never_acknowledged_and_ends_the_writer(path: str) -> N
 
 @pytest.mark.skipif(not os.path.exists(STRACE), reason="kills at a sync are injected by strace, which is not installed")
 @pytest.mark.parametrize("sync", range(1, 13))
-def test_a_kill_at_any_sync_leaves_all_that_was_acknowledged_and_no_more(path: str, sync: int) -> None:
-    """The first syncs are those of the creation, the later ones of commits."""
+def test_a_kill_at_any_sync_keeps_exactly_what_was_acknowledged(path: str, sync: int) -> None:
+    """The first syncs belong to the creation, the later ones to commits."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}"}
     inject = f"inject=fdatasync,fsync:signal=KILL:when={sync}"
     argv = [STRACE, "-f", "-o", os.devnull, "-e", "trace=fdatasync,fsync", "-e", inject]
@@ -453,7 +453,7 @@ def test_a_kill_at_any_sync_leaves_all_that_was_acknowledged_and_no_more(path: s
     with closing(SqliteStore(path)) as store:
         found = set(store.load().jobs)
         assert acknowledged <= found
-        assert len(found - acknowledged) <= 1  # the one under way may have become durable
+        assert len(found - acknowledged) <= 1  # the current one may be durable
         assert submit(store, spec())[0].id == max(found, default=0) + 1
 
 
@@ -484,7 +484,9 @@ def test_a_commit_waits_for_another_process_that_locks_the_database(path: str) -
         assert store.load().jobs == {job.id: job}
 
 
-def test_shares_survive_a_reopen_and_damaged_ones_are_counted_anew(path: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_shares_survive_a_reopen_and_damaged_ones_are_counted_again(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
     kept = {JobId(1): MeanShare(120.0, 60.0)}
     with closing(SqliteStore(path)) as store:
         submit(store, spec())
@@ -495,10 +497,10 @@ def test_shares_survive_a_reopen_and_damaged_ones_are_counted_anew(path: str, ca
         connection.execute("UPDATE meta SET value = 'x' WHERE key = 'means'")
     with closing(SqliteStore(path)) as store:
         assert store.load().means == {}
-    assert "counted anew" in caplog.text
+    assert "counts them again" in caplog.text
 
 
-def test_a_damaged_row_is_no_record(path: str) -> None:
+def test_a_damaged_row_gives_no_record(path: str) -> None:
     with closing(SqliteStore(path)) as store:
         [job] = submit(store, spec("one"))
         end(store, job, at=1.0)

@@ -1,4 +1,4 @@
-"""The ssh connector against a real sshd: what login shells and servers do to it, and what is shipped."""
+"""The ssh connector against a real sshd: what login shells and servers do to it, and what it sends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def to(server: Sshd, folder: Path, **more: str) -> SshConnector:
 
 
 def forced(folder: Path, script: str) -> Sshd:
-    """A server whose login shell, so to speak, is `script`; it finds the command that was asked for in $1."""
+    """A server with `script` as its login shell. The script finds the requested command in $1."""
     login = folder / "login"
     folder.mkdir(exist_ok=True)
     login.write_text(f"#!/bin/sh\n{script}\n")
@@ -43,7 +43,7 @@ def forced(folder: Path, script: str) -> Sshd:
 
 
 def greet(connector: SshConnector, spool: Path) -> wire.Dict[str, object]:
-    """What an agent says first; it is let go again."""
+    """The agent's first words. The agent is then released."""
     channel = connector.agent(["--spool", str(spool), "--slots", "1"])
     try:
         return wire.decode(channel.reader.readline())
@@ -65,7 +65,7 @@ def installed(server: Sshd) -> Path:
     return server.home / ".gpq" / "agent" / bundle().digest
 
 
-def test_the_agent_is_sent_once_and_whoever_comes_later_finds_it(server: Sshd, tmp_path: Path) -> None:
+def test_the_agent_is_sent_once_and_later_connections_find_it(server: Sshd, tmp_path: Path) -> None:
     first, second = to(server, tmp_path), to(server, tmp_path)
     greeting = greet(first, tmp_path / "spool")
     assert greeting["library"] == str(installed(server))
@@ -79,9 +79,7 @@ def test_the_agent_is_sent_once_and_whoever_comes_later_finds_it(server: Sshd, t
 
 
 @pytest.mark.parametrize("damage", ["changed", "one more", "one less", "a link", "compiled"])
-def test_an_agent_that_is_not_what_its_name_says_is_never_run_and_sent_anew(
-    server: Sshd, tmp_path: Path, damage: str
-) -> None:
+def test_an_agent_with_a_wrong_digest_is_never_run_and_is_sent_again(server: Sshd, tmp_path: Path, damage: str) -> None:
     connector = to(server, tmp_path)
     greet(connector, tmp_path / "spool")
     shipped = connector.shipped
@@ -111,7 +109,7 @@ def test_a_folder_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     with Sshd(tmp_path / "sshd") as server:
         (tmp_path / "elsewhere").mkdir()
         (server.home / ".gpq").symlink_to(tmp_path / "elsewhere")
-        assert "is not a folder of our own" in refusal(to(server, tmp_path))
+        assert "is not a folder of your own" in refusal(to(server, tmp_path))
         assert not list((tmp_path / "elsewhere").iterdir())
 
 
@@ -119,13 +117,13 @@ def test_a_folder_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_remote_command_is_for_every_shell() -> None:
-    """One line, one pair of single quotes, nothing that a shell treats as special within them."""
+    """One line, one pair of single quotes, and nothing inside that is special to a shell."""
     assert REMOTE.count("'") == 2
     assert not set("\\!\n") & set(REMOTE)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_login_shell_will_do(tmp_path: Path, shell: str) -> None:
+def test_every_login_shell_works(tmp_path: Path, shell: str) -> None:
     with forced(tmp_path, f'exec {shell} -c "$1"') as server:
         assert greet(to(server, tmp_path), tmp_path / "spool")["version"] == wire.VERSION
 
@@ -149,17 +147,17 @@ def test_what_login_scripts_print_is_skipped_with_or_without_an_end_of_line(tmp_
         ('PATH=/nonexistent; export PATH; exec /bin/sh -c "$1"', "no Python 3.8 or newer was found"),
     ],
 )
-def test_login_shells_that_will_not_do_are_told_in_one_sentence(tmp_path: Path, script: str, said: str) -> None:
+def test_unusable_login_shells_are_named_in_one_sentence(tmp_path: Path, script: str, said: str) -> None:
     with forced(tmp_path, script) as server, pytest.raises(GpqError, match=said):
         to(server, tmp_path).spawn(["true"])
 
 
-def test_a_python_that_is_asked_for_is_used_or_refused(server: Sshd, tmp_path: Path) -> None:
+def test_a_configured_python_is_used_or_refused(server: Sshd, tmp_path: Path) -> None:
     old = tmp_path / "old python"
     old.write_text("#!/bin/sh\ntest $1 = -V && echo Python 3.6.8 >&2\nexit 1\n")
     old.chmod(0o755)
     assert refusal(to(server, tmp_path, python=str(old))).endswith(
-        f"{old} is Python 3.6.8, and Python 3.8 or newer is needed"
+        f"{old} is Python 3.6.8, but gpq needs Python 3.8 or newer"
     )
     assert "there is no /no/python" in refusal(to(server, tmp_path, python="/no/python"))
     mine = server.home / "python"
@@ -169,7 +167,7 @@ def test_a_python_that_is_asked_for_is_used_or_refused(server: Sshd, tmp_path: P
     channel.close()
 
 
-def test_nothing_that_is_configured_reaches_a_shell(server: Sshd, tmp_path: Path) -> None:
+def test_no_configured_value_reaches_a_shell(server: Sshd, tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     for evil in (f"$(touch {canary})", f"`touch {canary}`", f"; touch {canary} #", f"' touch {canary} '", "-c"):
         refusal(to(server, tmp_path, python=evil))
@@ -186,7 +184,7 @@ def test_nothing_that_is_configured_reaches_a_shell(server: Sshd, tmp_path: Path
 @pytest.mark.parametrize(
     "host", ["-oProxyCommand=x", "a b", "a;b", "x@-y", "", "$(id)", "a\nb", "ssh://a", "a@b@c", "~x"]
 )
-def test_a_host_that_is_none_is_refused_before_anything_is_started(host: str) -> None:
+def test_an_invalid_host_is_refused_before_anything_starts(host: str) -> None:
     with pytest.raises(UsageError):
         Target(host)
     with pytest.raises(UsageError):
@@ -203,12 +201,12 @@ def test_what_ssh_refuses_is_one_sentence_each(tmp_path: Path) -> None:
         to(server, tmp_path).spawn(["true"]).close()
         known = server.known_hosts.read_text()
         server.known_hosts.write_text("")
-        assert refusal(to(server, tmp_path)) == "the host key of server is not known: not connected"
+        assert refusal(to(server, tmp_path)) == "the host key of server is not known, so gpq did not connect"
         server.known_hosts.write_text(known)
         server.stop()
         server.change_host_key()
         server.start()
-        assert "shows another host key than the one that is known" in refusal(to(server, tmp_path))
+        assert "the host key of server has changed" in refusal(to(server, tmp_path))
         assert server.known_hosts.read_text() == known
         server.stop()
         assert refusal(to(server, tmp_path)) == "server refuses connections"
@@ -216,7 +214,7 @@ def test_what_ssh_refuses_is_one_sentence_each(tmp_path: Path) -> None:
     assert refusal(strange) == "the name of no-such-host.invalid cannot be resolved"
 
 
-def test_a_server_that_hangs_holds_nobody_who_has_something_else_to_do(tmp_path: Path, figures: Figures) -> None:
+def test_a_hanging_server_does_not_block_other_work(tmp_path: Path, figures: Figures) -> None:
     class Enough(Exception):
         pass
 

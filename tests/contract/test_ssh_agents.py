@@ -1,4 +1,4 @@
-"""ssh-agents of logins: the newest that can help is used, whatever became of the others. Real ones."""
+"""The ssh-agents of logins: gpq uses the newest that can help, whatever happened to the others. With real agents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.sshagent import SshAgent
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Short, because a socket's path must be."""
+    """Short, because a socket's path must be short."""
     path = Path(tempfile.mkdtemp(prefix="gpq-agents-"))
     yield path
     shutil.rmtree(path)
@@ -38,12 +38,12 @@ def test_the_newest_that_has_keys_is_used(folder: Path, key: Path) -> None:
     assert not agents.is_gone  # there never was one
     with SshAgent(folder / "a", key) as first, SshAgent(folder / "b") as empty, SshAgent(folder / "c", key) as second:
         assert agents.note(empty.path)
-        assert agents.answering() == empty.path  # it may be given a key
+        assert agents.answering() == empty.path  # a key can be added
         assert agents.note(first.path)
         assert agents.note(second.path)
         assert agents.answering() == second.path
         assert not agents.note(first.path), "it is known"
-        assert agents.answering() == first.path  # of the login that was last heard of
+        assert agents.answering() == first.path  # of the latest login
         assert not agents.note(empty.path)
         assert agents.answering() == first.path  # the newest has no key
         first.end()
@@ -54,13 +54,15 @@ def test_the_newest_that_has_keys_is_used(folder: Path, key: Path) -> None:
     assert agents.answering() == ""
     assert agents.is_gone
     assert not agents.note(str(folder / "c")), "nobody listens there"
-    with SshAgent(folder / "c", key) as again:  # as of a shell that gives its agent a fixed path
+    with SshAgent(folder / "c", key) as again:  # like a shell that gives its agent a fixed path
         assert agents.note(again.path)
         assert agents.answering() == again.path
         assert not agents.is_gone
 
 
-def test_one_that_hangs_or_is_none_holds_nobody_up(folder: Path, key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_hangs_or_does_not_exist_blocks_nobody(
+    folder: Path, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gpq.connectors.ssh_agents.PATIENCE", 0.2)
     agents = SshAgents()
     with contextlib.ExitStack() as stack:
@@ -77,7 +79,7 @@ def test_one_that_hangs_or_is_none_holds_nobody_up(folder: Path, key: Path, monk
         assert agents.answering() == good.path
 
 
-def test_it_is_read_from_the_process_that_asks() -> None:
+def test_the_agent_is_read_from_the_requesting_process() -> None:
     for given, found in (({"SSH_AUTH_SOCK": "/tmp/a b"}, "/tmp/a b"), ({}, "")):
         command = [sys.executable, "-c", "print(flush=True); input()"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -1,4 +1,5 @@
-"""The store on disk against a dictionary: any order of what happens to jobs, of crashes, copies and other writers."""
+"""The store on disk against a dictionary: jobs change, daemons crash, and copies and other writers appear, in any
+order."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ PLACE = Placement(((NodeId("a"), (DeviceId("a-0"),)),))
 
 @dataclass
 class Model:
-    """What the store must hold; a copy of it is a backup."""
+    """What the store must hold. A copy of it is a backup."""
 
     jobs: dict[JobId, Job] = field(default_factory=dict)
     ended: dict[JobId, Job] = field(default_factory=dict)
@@ -53,7 +54,7 @@ class Model:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Events are folded by the core, as the loop does it, so the jobs that are written are jobs as they come to be."""
+    """The core folds events as in the loop, so the jobs that are written are realistic."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +95,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 9), loss=st.floats(allow_nan=False), offset=st.integers(1, 1 << 40))
     def report(self, number: int, loss: float, offset: int) -> None:
-        """Kept in the job's row, and not in the journal."""
+        """Kept in the job's row and not in the journal."""
         if (job := self._pick(number, running=True)) is not None:
             self._commit(Profiled(self.clock, job.id, job.attempt, offset, metrics=(("loss", loss),)))
 
@@ -130,7 +131,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def crash_and_open(self) -> None:
-        """The writer never closes; the next one finds its files as they are. The old one wakes up later, perhaps."""
+        """The writer never closes. The next one finds its files as they are. The old one may wake up later."""
         self.old.append(self.store)
         self._reopen()
 
@@ -162,7 +163,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.saved is not None)
     @rule()
     def restore(self) -> None:
-        """As the hint for a damaged database says: the copy is put in its place."""
+        """As the hint for a damaged database says: put the copy in its place."""
         assert self.saved is not None
         for store in (self.store, *self.old):
             store.close()

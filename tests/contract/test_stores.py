@@ -1,4 +1,4 @@
-"""One suite, two stores: what the loop and the readers may rely on, whichever it is."""
+"""One suite for two stores: what the loop and the readers may rely on."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def submit(store: AnyStore, *specs: JobSpec) -> list[Job]:
 
 
 def end(store: AnyStore, job: Job, at: float, state: JobState = JobState.COMPLETED) -> Job:
-    """The job, over, committed."""
+    """The ended job, committed."""
     before = store.load()
     over = replace(job, state=state, ended_at=at, exit=Exit(0))
     left = {name: each for name, each in before.jobs.items() if name != job.id}
@@ -95,7 +95,7 @@ def test_every_field_of_a_job_survives(store: AnyStore) -> None:
     assert store.load().jobs[full.id] == full
 
 
-def test_a_metric_that_is_no_number_survives(store: AnyStore) -> None:
+def test_a_metric_that_is_not_finite_survives(store: AnyStore) -> None:
     [job] = submit(store, spec())
     diverged = replace(job, profile=Profile(metrics=(("loss", math.nan), ("norm", math.inf))))
     store.commit([], replace(store.load(), jobs={job.id: diverged}))
@@ -106,7 +106,7 @@ def test_a_metric_that_is_no_number_survives(store: AnyStore) -> None:
     assert values["norm"] == math.inf
 
 
-def test_priors_are_kept_as_they_are_and_those_that_left_are_gone(store: AnyStore) -> None:
+def test_priors_are_kept_unchanged_and_dropped_ones_are_gone(store: AnyStore) -> None:
     one = Prior((ProfileRow(1, 2, 32, 0.1, 0.2, 40.0, "A100"),), Noise(1.0, 8.0, 640), 2)
     store.commit([], replace(store.load(), priors={"a": one, "b": Prior()}, now=1.0))
     store.commit([], replace(store.load(), priors={"a": replace(one, max_replicas=4), "c": one}, now=2.0))
@@ -122,7 +122,7 @@ def test_an_ended_job_leaves_the_state_and_enters_history(store: AnyStore) -> No
     assert store.ended_count() == 1
 
 
-def test_a_job_with_another_name_is_found_by_that(store: AnyStore) -> None:
+def test_a_renamed_job_is_found_by_its_new_name(store: AnyStore) -> None:
     [job] = submit(store, spec("digits"))
     before = store.load()
     edited = replace(job, spec=replace(job.spec, name="letters"))
@@ -179,14 +179,14 @@ def test_the_journal_is_kept_in_order_and_found_by_job_and_kind(store: AnyStore)
     assert store.events(job=one.id, kinds=(Failed,)) == []
 
 
-def test_what_nodes_and_training_report_is_not_journaled(store: AnyStore) -> None:
+def test_reports_of_servers_and_training_are_not_journaled(store: AnyStore) -> None:
     [job] = submit(store, spec())
     seen = [NodeSeen(1.0, Node(NodeId("a"))), Profiled(1.0, job.id, 1, offset=10)]
     store.commit(seen, store.load())
     assert len(store.events()) == 1
 
 
-def test_reservations_are_remembered_and_their_numbers_not_used_again(store: AnyStore) -> None:
+def test_reservations_are_remembered_and_their_numbers_not_reused(store: AnyStore) -> None:
     held = Reservation(4, NodeId("a"), 10.0, 20.0, (DeviceId("GPU-1"),), "bo", "ada")
     here = replace(store.load(), reservations={4: held}, next_reservation=5)
     store.commit([NodeReserved(1.0, held)], here)
@@ -217,7 +217,7 @@ def test_drained_nodes_are_remembered(store: AnyStore) -> None:
         third.close()
 
 
-def test_what_was_measured_between_servers_is_remembered(store: AnyStore) -> None:
+def test_measurements_between_servers_are_remembered(store: AnyStore) -> None:
     known = {
         (NodeId("a"), NodeId("b")): Link(1e-3, 1.2e8, "gloo", 5.0),
         (NodeId("a"), NodeId("c")): Link(1e-5, 9e9, "nccl"),
@@ -232,7 +232,7 @@ def test_what_was_measured_between_servers_is_remembered(store: AnyStore) -> Non
         again.close()
 
 
-def test_measurements_that_cannot_be_read_are_none_and_stop_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_measurements_are_dropped_and_stop_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert links.decode("[]") == {}
     for text in ("", "{}", '[["a", "b"]]', '[["a", "b", {"latency": "x"}]]'):
         assert links.decode(text) == {}
@@ -242,7 +242,7 @@ def test_measurements_that_cannot_be_read_are_none_and_stop_nothing(caplog: pyte
 # -- accounts ----------------------------------------------------------------------------------------------------------
 
 
-def test_records_are_what_the_jobs_are_and_the_filters_are_those_of_history(store: AnyStore) -> None:
+def test_records_match_the_jobs_and_filters_match_history(store: AnyStore) -> None:
     jobs = submit(store, spec("a", "ada"), spec("b", "bo"), spec("a", "bo"), spec("c", "ada"))
     full = replace(
         jobs[0], service=7.0, account=Account(waited=3.0, worth=2.0, rho=0.9), profile=Profile(checkpoints=3)
@@ -270,7 +270,7 @@ def test_a_record_whose_loss_diverged_is_read(store: AnyStore) -> None:
     assert [record.id for record in store.records(Wanted())] == [1]
 
 
-def test_the_journal_comes_in_order_by_kind_and_moment_however_long_it_is(
+def test_the_journal_is_read_in_order_by_kind_and_time_at_any_length(
     store: AnyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(past, "PAGE", 3)
@@ -284,7 +284,7 @@ def test_the_journal_comes_in_order_by_kind_and_moment_however_long_it_is(
     assert list(store.journal([Failed])) == []
 
 
-def test_a_long_read_leaves_others_their_turn(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_read_lets_others_take_their_turn(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(past, "PAGE", 1)
     for at, job in enumerate(submit(store, spec("a"), spec("b"))):
         end(store, job, at=float(at))
@@ -296,7 +296,7 @@ def test_a_long_read_leaves_others_their_turn(store: AnyStore, monkeypatch: pyte
     assert len(list(reading)) >= 1
 
 
-def test_shares_averaged_over_lives_are_kept(store: AnyStore) -> None:
+def test_average_shares_are_kept(store: AnyStore) -> None:
     [job] = submit(store, spec())
     kept = {job.id: MeanShare(120.0, 60.0)}
     store.commit([], replace(store.load(), means_kept=kept))

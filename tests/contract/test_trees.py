@@ -1,4 +1,4 @@
-"""Checkpoint folders of any shape between two real node agents: the same on both sides, or refused by name."""
+"""Checkpoint folders of any shape between two real agents: they are the same on both sides, or refused by name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TREES = st.recursive(
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NodeAgent, NodeAgent, Path]]:
-    """Two servers that share nothing but this folder, where each has one of its own."""
+    """Two servers that share nothing except this folder, in which each has its own folder."""
     home = tmp_path_factory.mktemp("pair")
     agents = [
         NodeAgent(home / f"spool-{name}", "--slots", "1", "--checkpoints", str(home / name), env=env)
@@ -50,7 +50,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NodeAgent, 
 
 
 def make(place: Path, tree: Any) -> None:
-    """At `place`, what `tree` says: a folder is a dictionary."""
+    """Creates at `place` what `tree` says: a folder is a dictionary."""
     if isinstance(tree, dict):
         place.mkdir()
         for name, inner in tree.items():
@@ -95,7 +95,7 @@ def leads_out(folder: Path) -> bool:
 def test_a_tree_is_the_same_on_both_sides_or_refused_by_name(
     pair: tuple[NodeAgent, NodeAgent, Path], tree: dict[str, Any], before: dict[str, Any]
 ) -> None:
-    """`before` lies at the target from an earlier attempt."""
+    """`before` is at the target from an earlier attempt."""
     source, target, home = pair
     here, there = begin(home)
     make(here, tree)
@@ -114,12 +114,12 @@ def test_a_tree_is_the_same_on_both_sides_or_refused_by_name(
 @pytest.mark.parametrize(
     ("tree", "why"),
     [
-        ({"a": {"pipe": ("fifo",)}}, "a/pipe is neither a file nor a folder nor a link"),
-        ({"su": ("setuid",)}, "su runs as somebody else"),
+        ({"a": {"pipe": ("fifo",)}}, "a/pipe is not a file, a folder or a link"),
+        ({"su": ("setuid",)}, "su runs as another user"),
         ({"new\nline": ("link", "/etc/passwd")}, r"new\nline is a link to /etc/passwd"),
     ],
 )
-def test_what_cannot_be_made_again_is_named(
+def test_a_file_that_cannot_be_recreated_is_named(
     pair: tuple[NodeAgent, NodeAgent, Path], tree: dict[str, Any], why: str
 ) -> None:
     source, target, home = pair
@@ -130,7 +130,7 @@ def test_what_cannot_be_made_again_is_named(
     assert why in caught.value.message
 
 
-def test_a_terabyte_of_holes_travels_as_what_it_holds(pair: tuple[NodeAgent, NodeAgent, Path]) -> None:
+def test_a_terabyte_of_holes_costs_only_its_content(pair: tuple[NodeAgent, NodeAgent, Path]) -> None:
     source, target, home = pair
     here, there = begin(home)
     here.mkdir()

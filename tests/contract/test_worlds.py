@@ -1,4 +1,4 @@
-"""Every World answers orders with the same facts. The live one does so through a real node agent on pipes."""
+"""Every World answers orders with the same facts. The live one does so through a real agent on pipes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NODE = NodeId("a")
 
 
 class Loop:
-    """The least that a loop does: fold what comes, publish, order."""
+    """The least that a loop does: fold news, publish, order."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -122,7 +122,7 @@ def live(home: Path) -> Iterator[LiveWorld]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The world that is made after this calls a node silent five times as soon."""
+    """The next world that is created calls a server silent five times as soon."""
     for name in ("SILENCE", "POLL", "WATCH"):
         monkeypatch.setattr(pace, name, getattr(pace, name) * QUICK)
 
@@ -135,7 +135,7 @@ def loop(live: LiveWorld) -> Loop:
 
 
 def agent_of(home: Path) -> psutil.Process:
-    """The node agent that is our child."""
+    """The agent that is our child."""
     return wait_until(lambda: running_children(os.getpid(), str(home / "nodes")), "an agent runs")[0]
 
 
@@ -144,7 +144,7 @@ def agent_of(home: Path) -> psutil.Process:
 
 @pytest.fixture(params=["live", "simulated"])
 def any_loop(request: pytest.FixtureRequest, tmp_path: Path) -> Loop:
-    """A loop with one node, and a job to come or to be submitted."""
+    """A loop with one server and a job."""
     if request.param == "live":
         found: Loop = request.getfixturevalue("loop")
         found.launch(shell("sleep 0.3", tmp_path))
@@ -176,7 +176,7 @@ def test_a_launch_performed_twice_is_one_launch(any_loop: Loop) -> None:
     assert sum(isinstance(event, Exited) for event in any_loop.events) == 1
 
 
-def test_waiting_ends_at_the_given_time_though_nothing_came(any_loop: Loop) -> None:
+def test_waiting_ends_at_the_given_time_without_news(any_loop: Loop) -> None:
     until = any_loop.world.now() + 0.2
     while any_loop.world.wait(until):
         assert any_loop.world.now() < until + PATIENCE
@@ -211,13 +211,13 @@ def test_exit_codes_and_signals_come_back_as_they_were(loop: Loop, tmp_path: Pat
     assert getattr(loop.exit_of(second.job), "signal", None) == signal.SIGSEGV
 
 
-def test_a_launch_that_was_lost_is_made_up_for(loop: Loop, tmp_path: Path) -> None:
+def test_a_lost_launch_is_repeated(loop: Loop, tmp_path: Path) -> None:
     order = loop.launch(shell("echo run >> ran", tmp_path), perform=False)
     loop.exit_of(order.job)
     assert (tmp_path / "ran").read_text() == "run\n"
 
 
-def test_a_stop_that_was_lost_is_made_up_for(loop: Loop, tmp_path: Path) -> None:
+def test_a_lost_stop_is_repeated(loop: Loop, tmp_path: Path) -> None:
     order = loop.launch(shell("sleep 600", tmp_path))
     loop.until(lambda: loop.has(Started), "it runs")
     loop.stop(order.job, "kill", perform=False)
@@ -233,7 +233,7 @@ def test_a_cancel_overtakes_a_stop_with_a_long_grace(loop: Loop, tmp_path: Path)
     loop.exit_of(order.job)
 
 
-def test_a_command_that_does_not_exist_is_refused_for_good(loop: Loop, tmp_path: Path) -> None:
+def test_a_command_that_does_not_exist_is_refused_permanently(loop: Loop, tmp_path: Path) -> None:
     spec = replace(shell("", tmp_path), argv=("no-such-command",))
     loop.launch(spec)
     loop.until(lambda: loop.has(StartRefused), "it is refused")
@@ -264,7 +264,7 @@ def test_a_frozen_agent_is_silence_and_silence_ends_no_job(
     loop.until(lambda: loop.has(NodeSilent), "silence is noticed")
     assert loop.snapshot.nodes[NODE].state is NodeState.UNREACHABLE
     assert order.job in loop.snapshot.jobs
-    loop.nodes_up()  # the frozen agent was let go and another took its place
+    loop.nodes_up()  # the frozen agent was released and another took its place
     (tmp_path / "go").touch()
     assert getattr(loop.exit_of(order.job), "code", None) == 3
 
@@ -283,7 +283,7 @@ def test_reports_arrive_once_each_whatever_happens_to_the_agent(loop: Loop, home
     assert sorted(told) == sorted(f"n{i}" for i in range(200))
 
 
-def test_a_job_that_reports_and_ends_at_once_is_heard_to_its_end(loop: Loop, tmp_path: Path) -> None:
+def test_all_reports_of_a_job_that_ends_at_once_arrive(loop: Loop, tmp_path: Path) -> None:
     line = '{"kind":"metrics","step":1,"values":{"last":7}}'
     order = loop.launch(shell(f"echo '{line}' >> $GPQ_RUN_DIR/report.jsonl; exit 4", tmp_path))
     loop.exit_of(order.job)
@@ -292,7 +292,7 @@ def test_a_job_that_reports_and_ends_at_once_is_heard_to_its_end(loop: Loop, tmp
     assert dict(loop.ended[order.job].profile.metrics) == {"last": 7.0}
 
 
-def test_what_the_daemon_does_not_know_is_left_alone_and_its_device_is_foreign(
+def test_an_unknown_attempt_is_left_alone_and_its_device_is_foreign(
     loop: Loop, live: LiveWorld, home: Path, tmp_path: Path
 ) -> None:
     order = loop.launch(shell("echo $$ > pid; exec sleep 600", tmp_path))
@@ -306,7 +306,7 @@ def test_what_the_daemon_does_not_know_is_left_alone_and_its_device_is_foreign(
         states = {device.id: device.state for device in other.snapshot.nodes[NODE].devices}
         assert states == {"slot-0": DeviceState.FOREIGN, "slot-1": DeviceState.OK}
         assert psutil.pid_exists(pid_in(tmp_path / "pid"))
-        other.take(loop.events)  # and now it knows: the job is its own again
+        other.take(loop.events)  # now it knows: the job is its own again
         other.stop(order.job, "kill")
         other.exit_of(order.job)
     finally:
@@ -326,7 +326,7 @@ def test_an_attempt_whose_end_is_recorded_is_forgotten_or_killed(
     wait_until((folder / "forgotten").exists, "it is forgotten")
 
 
-def test_an_attempt_that_ran_and_is_nowhere_to_be_found_is_lost(loop: Loop, home: Path, tmp_path: Path) -> None:
+def test_an_attempt_that_ran_and_disappeared_is_lost(loop: Loop, home: Path, tmp_path: Path) -> None:
     order = loop.launch(shell("exec sleep 600", tmp_path))
     loop.until(lambda: loop.has(Started), "it runs")
     agent_of(home).suspend()
@@ -340,7 +340,7 @@ def test_an_attempt_that_ran_and_is_nowhere_to_be_found_is_lost(loop: Loop, home
 
 
 def _is_of(process: psutil.Process, home: Path, order: Launch) -> bool:
-    """Is this process the attempt's: the job by its mark, the shim as its parent?"""
+    """Does this process belong to the attempt? A job does by its mark, the shim by its parent."""
     try:
         family = [process, *process.children()]
         marks = [one.environ().get(wire.ENV_RUN_DIR, "") for one in family]
@@ -351,7 +351,7 @@ def _is_of(process: psutil.Process, home: Path, order: Launch) -> bool:
     )
 
 
-def test_only_the_gpus_that_are_named_and_all_slots_are_offered(home: Path) -> None:
+def test_only_named_gpus_but_all_slots_are_offered(home: Path) -> None:
     world = LiveWorld({str(NODE): NodeConfig(slots=1, gpus=["GPU-1"])}, str(home))
     world.start()
     try:

@@ -1,4 +1,4 @@
-"""The files of a job from one real node agent to another, as the daemon brings them, and what a folder then holds."""
+"""Copies the files of a job from one real agent to another, as the daemon does, and shows what a folder then holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGE = 100_000
 
 
 def seen(folder: Path) -> dict[str, tuple[Any, ...]]:
-    """All that is below a folder: kind, permissions, time, content."""
+    """Everything below a folder: kind, permissions, time, content."""
     found: dict[str, tuple[Any, ...]] = {}
     for place, folders, files in os.walk(folder):
         for name in [*folders, *files]:
@@ -33,13 +33,13 @@ def seen(folder: Path) -> dict[str, tuple[Any, ...]]:
 
 
 def _data(path: str) -> bytes:
-    """What is not zero at the beginning; the rest is a hole where it is long."""
+    """The part that is not zero at the beginning. The rest of a long file is a hole."""
     with open(path, "rb") as stream:
         return stream.read(2 * LARGE)
 
 
 def bring(source: NodeAgent, target: NodeAgent) -> Gauge:
-    """As the daemon does it. Raises GpqError with why they stay."""
+    """As the daemon does it. Raises GpqError with the reason why they stay."""
 
     def asking(node: NodeAgent) -> Callable[[str, Mapping[str, Any], float], Mapping[str, Any]]:
         def ask(operation: str, fields: Mapping[str, Any], patience: float) -> Mapping[str, Any]:

@@ -1,4 +1,5 @@
-"""The loop: asks are answered after the commit, many in one; what the store refuses is neither acknowledged nor lost."""
+"""The loop: it answers requests after the commit, many in one. What the store refuses is neither acknowledged nor
+lost."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ from tests.support.waiting import PATIENCE, wait_until
 
 
 class Desk:
-    """A world of nothing but what the test puts on it."""
+    """A world with nothing except what the test puts into it."""
 
     def __init__(self) -> None:
         self.queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
@@ -71,7 +72,7 @@ class Desk:
 
 
 class Ledger(MemoryStore):
-    """A store that can be made to refuse, to fail, or to take its time."""
+    """A store that can refuse, fail, or take its time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +121,9 @@ def controller(world: Desk, store: Ledger) -> Controller:
     return Controller(world, store, Fifo(), Config(policy="fifo"))
 
 
-def test_an_ask_is_answered_once_its_events_are_committed(controller: Controller, world: Desk, store: Ledger) -> None:
+def test_a_request_is_answered_after_its_events_are_committed(
+    controller: Controller, world: Desk, store: Ledger
+) -> None:
     store.gate.clear()
     with running(controller, world), ThreadPoolExecutor(1) as callers:
         answer = callers.submit(controller.ask, submit)
@@ -131,7 +134,7 @@ def test_an_ask_is_answered_once_its_events_are_committed(controller: Controller
         assert 1 in store.load().jobs
 
 
-def test_asks_that_wait_together_share_one_commit_and_get_different_ids(
+def test_requests_that_wait_together_share_a_commit_and_get_different_ids(
     controller: Controller, world: Desk, store: Ledger
 ) -> None:
     store.gate.clear()
@@ -146,7 +149,7 @@ def test_asks_that_wait_together_share_one_commit_and_get_different_ids(
     assert len(with_jobs) == 2
 
 
-def test_an_ask_that_fails_answers_its_own_caller_alone(controller: Controller, world: Desk, store: Ledger) -> None:
+def test_a_failed_request_only_affects_its_own_caller(controller: Controller, world: Desk, store: Ledger) -> None:
     def bad(snapshot: Snapshot) -> tuple[list[Event], None]:
         raise NotFound("no job 9")
 
@@ -177,7 +180,7 @@ def test_what_the_store_refuses_is_not_acknowledged_and_facts_are_kept(
         assert controller.ask(submit) == 2
 
 
-def test_what_a_job_taught_is_known_to_the_next_daemon(world: Desk, tmp_path: Path) -> None:
+def test_the_next_daemon_knows_what_jobs_measured(world: Desk, tmp_path: Path) -> None:
     path, one, here = str(tmp_path / "gpq.db"), JobId(1), NodeId("a")
     timing = TimingSums(1, 1, 32, 0, accum_count=50, accum_sum=5.0, step_count=50, step_sum=6.0)
     told = Profiled(2.0, one, 1, 10, DECLARED, timings=(timing,), noise=Noise(1.0, 500.0, 640))
@@ -199,7 +202,7 @@ def test_what_a_job_taught_is_known_to_the_next_daemon(world: Desk, tmp_path: Pa
 
 
 @pytest.mark.parametrize("when", ["asking", "later"])
-def test_a_store_that_failed_ends_the_loop_and_every_ask(
+def test_a_failed_store_ends_the_loop_and_every_request(
     controller: Controller, world: Desk, store: Ledger, when: str
 ) -> None:
     store.trouble = StoreFailed("another daemon has taken over")
@@ -214,7 +217,7 @@ def test_a_store_that_failed_ends_the_loop_and_every_ask(
     assert world.performed == []
 
 
-def test_the_end_of_the_world_is_told_to_who_asks_after_it(controller: Controller, world: Desk) -> None:
+def test_a_request_after_the_end_of_the_world_fails(controller: Controller, world: Desk) -> None:
     with running(controller, world) as loop:
         world.queue.put(None)
         loop.result(PATIENCE)
@@ -222,9 +225,7 @@ def test_the_end_of_the_world_is_told_to_who_asks_after_it(controller: Controlle
             controller.ask(submit)
 
 
-def test_orders_are_given_only_after_they_are_remembered_and_published(
-    controller: Controller, world: Desk, store: Ledger
-) -> None:
+def test_orders_are_sent_only_after_commit_and_publication(controller: Controller, world: Desk, store: Ledger) -> None:
     seen: list[tuple[bool, bool]] = []
     perform = world.perform
 
@@ -242,7 +243,7 @@ def test_orders_are_given_only_after_they_are_remembered_and_published(
     assert seen == [(True, True)]
 
 
-def test_whoever_waits_for_a_change_is_told_of_every_commit(controller: Controller, world: Desk) -> None:
+def test_waiting_threads_hear_of_every_commit(controller: Controller, world: Desk) -> None:
     def cancel(snapshot: Snapshot) -> tuple[list[Event], None]:
         return [CancelAsked(snapshot.now, JobId(1))], None
 
@@ -254,14 +255,14 @@ def test_whoever_waits_for_a_change_is_told_of_every_commit(controller: Controll
         done.result(PATIENCE)
 
 
-def test_what_only_nodes_know_costs_no_commit(controller: Controller, world: Desk, store: Ledger) -> None:
+def test_facts_that_only_servers_know_cost_no_commit(controller: Controller, world: Desk, store: Ledger) -> None:
     with running(controller, world):
         world.queue.put([NodeSeen(1.0, node("a"))])
         wait_until(lambda: controller.snapshot.nodes, "the node is seen")
     assert store.commits == []
 
 
-def test_a_burst_of_asks_cannot_put_a_round_off_for_ever(controller: Controller, world: Desk) -> None:
+def test_a_burst_of_requests_cannot_delay_a_round_for_ever(controller: Controller, world: Desk) -> None:
     def again(snapshot: Snapshot) -> tuple[list[Event], None]:
         world.wake()
         return [], None
@@ -277,9 +278,7 @@ def test_a_burst_of_asks_cannot_put_a_round_off_for_ever(controller: Controller,
                 one.result(PATIENCE)
 
 
-def test_events_that_the_table_forbids_leave_no_trace_in_what_later_asks_see(
-    controller: Controller, world: Desk, store: Ledger
-) -> None:
+def test_forbidden_events_leave_no_trace_for_later_requests(controller: Controller, world: Desk, store: Ledger) -> None:
     def forbidden(snapshot: Snapshot) -> tuple[list[Event], None]:
         name = JobId(snapshot.next_id)
         return [Submitted(snapshot.now, name, black_box()), Started(snapshot.now, name, 0, NodeId("a")),
@@ -292,7 +291,7 @@ def test_events_that_the_table_forbids_leave_no_trace_in_what_later_asks_see(
     assert sorted(store.load().jobs) == [1, 2]
 
 
-def test_with_thousands_of_jobs_a_round_for_one_more_may_wait_and_an_end_may_not(
+def test_with_thousands_of_jobs_a_new_one_may_wait_for_its_round_but_an_end_may_not(
     controller: Controller, world: Desk
 ) -> None:
     controller.post(lambda seen: ([Submitted(seen.now, JobId(name), black_box()) for name in range(1, MANY + 1)], None))

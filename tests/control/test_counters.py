@@ -1,4 +1,4 @@
-"""Counts grow by what happened, and a histogram says how many values lay below each bound."""
+"""Counters grow by what happened, and a histogram says how many values are below each bound."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_first_launch_is_a_wait_and_a_later_one_a_restart() -> None:
     assert (tally.waits.total, tally.restarts) == (60.0, {"ana": 1})
 
 
-def test_what_a_restart_took_is_told_by_the_first_step_and_counted_once() -> None:
+def test_the_first_step_gives_the_restart_time_and_counts_once() -> None:
     moved = running(3, on("a", 0), since=100.0, stop_seconds=4.0)
     ready = Profiled(130.0, JobId(3), 1, 10, ready=True)
     tally = Counters().after(snapshot(moved), decision(ready, jobs=(moved,)), None, None)

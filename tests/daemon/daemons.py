@@ -1,4 +1,4 @@
-"""Real daemons in folders of their own, for tests: started as a user's are, killed as they are in life."""
+"""Real daemons in their own folders, for tests: started as a user's are, killed as in real life."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 R = TypeVar("R", bound=msgspec.Struct)
 
-# Of a daemon whose silence (2.2 s) or back-off (6 s at most) a test waits for. Beside load, an agent may be silent for so
-# long though it lives: a test that asserts that it was not keeps the pace of users, 1.0.
+# For a daemon whose silence (2.2 s) or back-off (6 s at most) a test waits for. Under load, a living agent may be
+# silent for this long. A test that asserts that it was not keeps the pace of users, 1.0.
 QUICK = 0.2
 
 CONFIG = """\
@@ -37,7 +37,7 @@ slots = 2
 
 
 class Daemon:
-    """One state directory, and the daemon that serves it at the moment."""
+    """One state directory, and the daemon that serves it now."""
 
     def __init__(self, home: Path, config: str = CONFIG, pace: float = 1.0) -> None:
         self.home = home
@@ -78,7 +78,7 @@ class Daemon:
         return self
 
     def refusal(self) -> tuple[int, str]:
-        """(exit code, the one line that the user reads) of a daemon that must not start."""
+        """(exit code, the line that the user reads) of a daemon that must not start."""
         process, verdict = self.spawn()
         assert not verdict.get("ok"), "it serves"
         assert verdict["code"] == process.wait(60)
@@ -92,7 +92,7 @@ class Daemon:
         self.process.wait()
 
     def stop(self) -> int:
-        """Ask it to end by a signal. Its exit code."""
+        """Stop it with a signal. Its exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
@@ -121,7 +121,7 @@ class Daemon:
 
 @contextmanager
 def daemon(home: Path, config: str = CONFIG, pace: float = 1.0) -> Iterator[Daemon]:
-    """A daemon that serves; it and its jobs are gone afterwards."""
+    """A daemon that serves. It and its jobs are gone afterwards."""
     made = Daemon(home, config, pace)
     try:
         yield made.start()
@@ -130,8 +130,8 @@ def daemon(home: Path, config: str = CONFIG, pace: float = 1.0) -> Iterator[Daem
 
 
 def clear(made: Daemon) -> None:
-    """End the daemon of `made`, its agents, shims and jobs: every process that has its home in its environment or words. (An
-    agent and its shims are told of it by `--spool` alone, a job by GPQ_RUN_DIR.)"""
+    """End the daemon of `made`, its agents, shims and jobs: every process with its home in its environment or
+    arguments. (An agent and its shims have it only in `--spool`, and a job in GPQ_RUN_DIR.)"""
     if made.process is not None and made.process.poll() is None:
         made.process.send_signal(signal.SIGCONT)
         made.kill()
@@ -139,7 +139,7 @@ def clear(made: Daemon) -> None:
 
 
 def end_all(home: Path) -> None:
-    """Every process that has `home` in its environment or words."""
+    """Every process that has `home` in its environment or arguments."""
     wait_until(lambda: not _end(os.fsencode(home)), "its processes are gone")
 
 

@@ -42,7 +42,7 @@ def served(tmp_path: Path) -> Iterator[Daemon]:
 # -- starting and ending -----------------------------------------------------------------------------------------------
 
 
-def test_a_second_daemon_is_refused_with_5_and_the_first_serves_on(served: Daemon) -> None:
+def test_a_second_daemon_is_refused_with_5_and_the_first_keeps_serving(served: Daemon) -> None:
     code, said = served.refusal()
     assert code == 5
     assert str(served.info().pid) in said
@@ -53,7 +53,7 @@ def test_a_second_daemon_is_refused_with_5_and_the_first_serves_on(served: Daemo
     assert served.info().pid == served.process.pid  # type: ignore[union-attr]
 
 
-def test_sigterm_ends_it_cleanly_and_jobs_run_on(served: Daemon, tmp_path: Path) -> None:
+def test_sigterm_ends_it_cleanly_and_jobs_keep_running(served: Daemon, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     job = served.submit("sh", "-c", f"sleep 2; touch {mark}; exit 7")
     wait_until(lambda: served.call(Status([str(job)]), JobList).jobs[0].state == "running", "it runs")
@@ -92,7 +92,7 @@ def test_a_daemon_whose_state_directory_is_no_longer_its_own_ends_and_touches_no
         assert (row.exit_status, row.attempt) == (7, 1)
 
 
-def test_a_crash_leaves_where_it_was_in_the_log_and_the_next_daemon_goes_on(served: Daemon) -> None:
+def test_a_crash_logs_its_place_and_the_next_daemon_continues(served: Daemon) -> None:
     served.submit("true")
     assert served.process is not None
     served.process.send_signal(signal.SIGSEGV)
@@ -143,16 +143,14 @@ def test_a_corrupt_database_is_refused_and_kept(tmp_path: Path) -> None:
         for by_hand in (False, True):
             process, verdict = running.spawn()
             process.wait(60)
-            assert ("names a file on each to remove" in verdict["hint"]) == by_hand
+            assert ("shows which file to remove on each" in verdict["hint"]) == by_hand
             (running.home / "marks.json").unlink(missing_ok=True)
         assert "damaged" in line
         assert database.read_bytes() == content
 
 
 @pytest.mark.row("9")
-def test_the_hint_for_a_damaged_database_is_a_command_that_brings_the_backup_back(
-    tmp_path: Path, figures: Figures
-) -> None:
+def test_the_hint_for_a_damaged_database_restores_the_backup(tmp_path: Path, figures: Figures) -> None:
     with daemon(tmp_path / "home") as running:
         before = running.submit("sh", "-c", "exit 4", name="before")
         running.call(Wait([str(before)], wait=60), JobList)
@@ -179,7 +177,7 @@ def test_the_hint_for_a_damaged_database_is_a_command_that_brings_the_backup_bac
         assert sorted(path.name for path in (running.home / "damaged-1").glob("gpq.db*"))[0] == "gpq.db"
 
 
-def test_after_the_hint_was_followed_servers_obey_and_what_ran_since_the_backup_is_neither_ended_nor_taken_for_new(
+def test_after_a_restore_servers_obey_and_newer_attempts_are_left_alone(
     tmp_path: Path,
 ) -> None:
     def until(name: str) -> str:
@@ -263,15 +261,13 @@ def backup_of_age(folder: Path, age: float | None) -> Path:
 @pytest.mark.parametrize(
     ("age", "wait"), [(None, 60.0), (7200.0, 60.0), (3000.0, 600.0), (0.0, 3600.0), (-9000.0, 3600.0)]
 )
-def test_a_backup_is_made_every_hour_and_soon_where_there_is_none(
-    age: float | None, wait: float, tmp_path: Path
-) -> None:
+def test_a_backup_is_made_every_hour_and_soon_if_there_is_none(age: float | None, wait: float, tmp_path: Path) -> None:
     path = backup_of_age(tmp_path, age)
     assert main._until_backup(str(path)) == pytest.approx(wait, abs=5.0)
 
 
 @pytest.mark.parametrize(("age", "wait"), [(None, 3.0), (7200.0, 3.0), (310.0, 3.0), (100.0, 200.0), (-9000.0, 300.0)])
-def test_at_a_start_a_backup_is_made_soon_unless_there_is_a_fresh_one(
+def test_a_starting_daemon_soon_makes_a_backup_unless_one_is_fresh(
     age: float | None, wait: float, tmp_path: Path
 ) -> None:
     path = backup_of_age(tmp_path, age)
@@ -369,7 +365,7 @@ print(heard)
     assert int(done.stdout) > 100
 
 
-def test_a_signal_between_the_look_for_signals_and_the_wait_for_the_end_is_heard() -> None:
+def test_a_signal_between_the_check_and_the_wait_is_heard() -> None:
     # The kernel gives the signal to the other thread, so that it does not end the system call of the first one.
     code = """
 import os, signal, threading, time
@@ -389,7 +385,7 @@ with ended_by_signals(ending):
 # -- crashes -----------------------------------------------------------------------------------------------------------
 
 
-def test_kill_9_while_many_submit_loses_nothing_acknowledged_and_gives_no_id_twice(tmp_path: Path) -> None:
+def test_kill_9_during_submissions_loses_nothing_acknowledged_and_reuses_no_id(tmp_path: Path) -> None:
     acknowledged: list[int] = []
     dice = random.Random(11)
     with daemon(tmp_path / "home") as running:
@@ -448,7 +444,7 @@ def test_a_stopped_daemon_that_was_replaced_cannot_write_when_it_wakes(tmp_path:
 
 
 def acknowledged(connection: socket.socket) -> bool:
-    """Did it say ok? It may also hang up before it read us."""
+    """Did it say ok? It may also hang up before it has read our line."""
     try:
         line = connection.makefile("rb").readline()
     except ConnectionResetError:
@@ -483,7 +479,7 @@ def test_racing_commands_start_one_daemon(tmp_path: Path) -> None:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """A home that this process's own client uses; no daemon yet."""
+    """A home that this process's own client uses, without a daemon yet."""
     made = Daemon(tmp_path / "home")
     for name in ("GPQ_HOME", "GPQ_CONFIG", "PYTHONPATH"):
         monkeypatch.setenv(name, made.environment[name])
@@ -493,7 +489,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
 
 
 def test_start_status_logs_and_stop(own: Daemon) -> None:
-    with pytest.raises(DaemonUnreachable, match="no daemon runs"):
+    with pytest.raises(DaemonUnreachable, match="the daemon is not running"):
         daemon_control.status()
     assert daemon_control.start()
     assert not daemon_control.start()
@@ -513,7 +509,7 @@ def test_the_error_of_a_daemon_that_cannot_start_reaches_the_command(own: Daemon
     assert not daemon_control.stop()
 
 
-def test_a_daemon_that_ended_and_was_not_waited_for_is_none(own: Daemon) -> None:
+def test_a_zombie_daemon_does_not_count(own: Daemon) -> None:
     with subprocess.Popen(["true"]) as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
         born = int(Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2].split()[19])

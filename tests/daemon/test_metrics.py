@@ -271,7 +271,7 @@ def test_off_by_default_and_nothing_of_it_is_imported(tmp_path: Path) -> None:
         said = gpq(served, "daemon", "start", "--metrics", str(free_port()))
         assert (said.returncode, said.stderr.splitlines()[0]) == (
             5,
-            "gpq: the daemon runs already and serves no metrics",
+            "gpq: the daemon is already running and serves no metrics",
         )
     code = "import sys, gpq.daemon.main; print([name for name in sys.modules if name.startswith('prometheus')])"
     assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "[]"

@@ -1,4 +1,4 @@
-"""The documents say what the program does: every command has an example, and the README's table is the program's own."""
+"""The documents show what the program does: every command has an example, and the page of commands is made from them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from gpq.cli import fast_path
 from gpq.cli.completion.shell_scripts import SCRIPTS
-from gpq.cli.generated import reference, schemas, submit_modules
+from gpq.cli.generated import command_page, reference, schemas, submit_modules
 from gpq.cli.shared.commands import COMMANDS
 from tests.cli.conftest import ROOT
 
@@ -14,7 +14,7 @@ LEAVES = [path for path, _ in reference.leaves()]
 
 
 MADE = [
-    "README.md",
+    "docs/commands.md",
     "gpq/options/completion_data.py",
     *submit_modules.modules(),
     *(f"completions/gpq.{each}" for each in SCRIPTS),
@@ -31,14 +31,14 @@ def documents() -> dict[str, str]:
 
 @pytest.mark.parametrize("path", MADE)
 def test_what_is_made_from_the_commands_is_fresh(path: str, documents: dict[str, str]) -> None:
-    assert reference.BEGIN in (ROOT / "README.md").read_text()
     assert documents[path] == (ROOT / path).read_text(), "make completions"
 
 
-def test_the_table_names_every_command() -> None:
-    rows = reference.table()
+def test_the_page_has_a_section_with_an_example_for_every_command() -> None:
+    page = command_page.page(list(reference.leaves()))
     for path in LEAVES:
-        assert f"| `gpq {path}" in rows
+        section = page.partition(f"\n## gpq {path}\n")[2].partition("\n## ")[0]
+        assert "\n$ " in section, path
 
 
 def test_every_command_has_help_with_an_example_of_itself() -> None:

@@ -1,4 +1,4 @@
-"""The README's table of habits is the library's own, and each habit is said in whole words."""
+"""The table of habits in docs/loops.md comes from the library, and each habit makes one readable line."""
 
 import pytest
 from gpq_agent import wire
@@ -10,8 +10,8 @@ from tests.cli.conftest import ROOT
 BEGIN, END = "<!-- habits: python -m gpq_agent.train.habits.table -->\n", "<!-- /habits -->"
 
 
-def test_the_table_in_the_readme_is_fresh() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_table_in_the_page_is_fresh() -> None:
+    text = (ROOT / "docs" / "loops.md").read_text()
     assert text.partition(BEGIN)[2].partition(END)[0] == table(), "python -m gpq_agent.train.habits.table"
 
 

@@ -1,38 +1,18 @@
-"""The documents name what there is: every policy, every key of the file, every room."""
+"""The documents name every room and every figure of the accounts."""
 
 from __future__ import annotations
 
 import ast
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from gpq.cli.shared.commands import COMMANDS
-from gpq.config import FileConfig, NodeConfig, parse
-from gpq.options.completion_data import GRAMMAR
-from gpq.options.directives import sbatch
-from gpq.policies.registry import POLICIES
-from gpq.sim.replay.outcomes import Summary
-from gpq.views import accounts, comparison
+from gpq.views import accounts
 from tests.cli.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
-EXAMPLE, *PIECES = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
-INSIDE = (ROOT / "gpq" / "README.md").read_text()
-
-
-def test_the_table_of_policies_is_the_registrys() -> None:
-    rows = [
-        f"| `{name}` | {each.sentence} | {'gang' if each.gang else 'elastic'} |\n" for name, each in POLICIES.items()
-    ]
-    assert "|---|---|---|\n" + "".join(rows) + "\n" in README
-
-
-@pytest.mark.parametrize("key", [each.name for kind in (FileConfig, NodeConfig) for each in fields(kind)])
-def test_every_key_of_the_file_is_in_the_example(key: str) -> None:
-    assert re.search(rf"^(# )?{key} = |^\[{key}[.\]]", EXAMPLE, re.MULTILINE), f"README.md says nothing of {key}"
+INSIDE = (ROOT / "docs" / "internals" / "index.md").read_text()
 
 
 PACKAGES = (ROOT / "gpq", ROOT / "agent" / "gpq_agent")
@@ -50,23 +30,10 @@ def test_every_room_has_a_contract(room: Path) -> None:
 
 
 def test_every_room_is_in_the_tour() -> None:
-    tour = INSIDE.partition("| room | what it owns |")[2].partition("\n\n")[0]
+    tour = INSIDE.partition("| Room | What it owns |")[2].partition("\n\n")[0]
     named = set(re.findall(r"`([a-z_/]+)`", tour))
     rooms = {str(room.relative_to(ROOT / "gpq")) for room in ROOMS if room.is_relative_to(ROOT / "gpq")}
     assert {room for room in rooms if room not in named and room.partition("/")[0] not in named} == {"core"}
-
-
-def test_every_column_of_a_simulation_is_explained() -> None:
-    section = README.partition("## Simulator")[2].partition("\n## ")[0]
-    told = {word for line in section.splitlines() for word in re.split(r"[,|]", line.replace("`", ""))}
-    named = {word.strip() for word in told}
-    assert {column.title for column in comparison.columns([])} <= named
-    assert {"cluster", *(each.name for each in fields(Summary))} <= named
-
-
-def test_other_pieces_of_the_file_are_right() -> None:
-    for piece in PIECES:
-        parse(piece, policies=POLICIES)
 
 
 def test_every_figure_of_history_and_report_is_explained() -> None:
@@ -89,21 +56,3 @@ def test_every_figure_of_history_and_report_is_explained() -> None:
     }
     columns = [*accounts.report_columns([], "user"), *accounts.history_columns([])]
     assert {column.title for column in columns} - plain <= told
-
-
-def test_what_the_example_sets_are_the_defaults() -> None:
-    assert parse(EXAMPLE, policies=POLICIES) == FileConfig()
-
-
-def test_what_the_table_for_slurm_names_is_there() -> None:
-    section = README.partition("## From Slurm, and from task-spooler\n")[2].partition("\n## ")[0]
-    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `") or line.startswith("| the")]
-    assert len(rows) > 12
-    for _, ours in rows:
-        for code in re.findall(r"`([^`]+)`", ours):
-            words = code.split()
-            if words[0] == "gpq":
-                assert words[1] in COMMANDS, code
-            known = GRAMMAR["edit" if "edit" in words else "submit"][1]
-            options = [word.partition("=")[0] for word in words if word[:2] == "--" and word != "--"]
-            assert all(option in known or sbatch.name_of(option) for option in options), code

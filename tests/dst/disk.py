@@ -74,4 +74,4 @@ class DiskStore:
 
     def check_epoch(self) -> None:
         if not self.holds():
-            raise StoreFailed("another daemon has taken over this state: this one ends")
+            raise StoreFailed("another daemon has taken over this state: this one stops")

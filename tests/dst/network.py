@@ -184,7 +184,7 @@ class Pipe:
 
     def hang_up(self) -> None:
         """The agent was killed: the daemon sees the end."""
-        self._post(DOWN, lambda: self._break("the node agent ended"), certain=True)
+        self._post(DOWN, lambda: self._break("the agent ended"), certain=True)
 
     def _take(self, message: Mapping[str, Any]) -> None:
         if self.closed:

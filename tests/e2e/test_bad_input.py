@@ -148,7 +148,7 @@ def test_a_script_that_cannot_be_read_is_refused(gpq: Gpq, daemon: Daemon) -> No
 def test_a_job_name_with_escape_sequences_never_reaches_the_terminal(gpq: Gpq) -> None:
     before = state(gpq)
     for name in ("a\x1b[2Jb", "\x1b]0;mine\x07", "a\nb", "a\u202eb"):
-        refused(gpq("submit", "--name", name, "--", "true"), 2, "is no name")
+        refused(gpq("submit", "--name", name, "--", "true"), 2, "not a valid name")
         said = gpq("show", name)
         assert said.returncode in (2, 4)
         refused(said, said.returncode)
@@ -274,10 +274,10 @@ def test_a_corrupt_database_is_refused_and_kept(home: Path) -> None:
     damages = (b"", b"\xaa" * 64 + sound[64:], sound[:4096] + b"\xaa" * len(sound[4096:]))
     for damaged in damages:
         database.write_bytes(damaged)
-        refused(gpq("status"), 5, str(database), "damaged", "left as it is")
+        refused(gpq("status"), 5, str(database), "damaged", "did not change it")
         assert database.read_bytes() == damaged
     for argv in (["submit", "--", "true"], ["daemon", "start"], ["cancel", "all"]):
-        refused(gpq(*argv), 5, str(database), "damaged", "left as it is")
+        refused(gpq(*argv), 5, str(database), "damaged", "did not change it")
     assert database.read_bytes() == damages[-1]
     assert gpq("daemon", "status").returncode == 3
 
@@ -333,7 +333,7 @@ def test_a_script_that_hangs_at_its_checkpoint_is_ended_after_its_grace(gpq: Gpq
     detail = daemon.detail(int(job))
     assert detail.job.state == "running"
     said = gpq("cancel", job)
-    assert (said.returncode, said.stdout) == (0, f"job {job} cancelled: no process is left\n"), said
+    assert (said.returncode, said.stdout) == (0, f"job {job} cancelled: every process is gone\n"), said
     assert daemon.state(int(job)) == "cancelled"
     assert gpq("nodes").stdout.count(f"job {job}") == 0
 

@@ -13,7 +13,7 @@ from tests.e2e.harness import Daemon
 from tests.support.waiting import wait_until
 
 LONG = 150.0  # seconds; an attempt imports torch, and the machine may be busy
-DOUBT = "nothing says that it had finished"
+DOUBT = "without proof that it had finished"
 
 # Saves at SIGTERM, at the end of its step, and ends with 0, as transformers does with `enable_jit_checkpoint`. It waits in
 # step 5 for a file `go`, and in the last one for `end`. Its argument: what it does once it has come to its end.
@@ -154,7 +154,7 @@ def test_one_that_had_finished_at_that_very_moment_is_completed_where_it_says_so
     assert detail.job.state == "completed"
     if said:
         assert outcomes(detail) == ["succeeded (requeue)"]
-        assert detail.notices[-1].endswith(f"it had finished when it was asked to stop: {said}")
+        assert detail.notices[-1].endswith(f"it had finished when gpq asked it to stop: {said}")
         assert any(one.text.endswith(said) for one in detail.history if one.kind == "Succeeded")
     else:
         assert outcomes(detail) == ["exit 0, queued again (requeue)", "succeeded"]

@@ -115,7 +115,7 @@ def test_a_job_without_a_lease_is_unknown_keeps_its_gpu_and_its_cancel_waits_for
     )
     assert row.state == "running"
     assert row.reason == row.unknown
-    assert row.unknown.startswith("unknown since ")
+    assert row.unknown.startswith("unknown for ")
     assert row.unknown.endswith(f"server {first} does not answer")
     assert row.gpus == 1
     before = len(servers.alive(1))
@@ -126,7 +126,7 @@ def test_a_job_without_a_lease_is_unknown_keeps_its_gpu_and_its_cancel_waits_for
     environment = {**os.environ, "GPQ_HOME": str(servers.home), "GPQ_CONFIG": str(servers.home / "config.toml")}
     said = commands.run(["cancel", str(job)], environment, timeout=PATIENCE)
     assert said.returncode == 1
-    assert "the order waits for its server (unknown since" in said.stderr
+    assert "will be cancelled when its server answers (unknown for" in said.stderr
     assert len(servers.alive(1)) > before
     servers.heal(first)
     assert servers.ended(job) == {job: ("cancelled", 137)}

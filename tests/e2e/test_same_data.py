@@ -50,7 +50,7 @@ def test_what_a_script_draws_at_its_start_comes_out_alike_or_the_job_ends() -> N
             wait_until(lambda job=job: daemon.detail(job).rows, f"job {job} trains", LONG)
         daemon.call(Requeue([str(before), str(after)]), Changed)
         assert daemon.until(before, "failed", "completed", patience=LONG).job.state == "failed"
-        assert "the training data is not what the job was trained on before" in daemon.log(before, 2)
+        assert "the training data has changed since the previous attempt" in daemon.log(before, 2)
         assert not (daemon.work / "before.2.step").exists()
         assert daemon.until(after, "failed", "completed", patience=LONG).job.attempt == 2, daemon.log(after, 2)
         first, second = ((daemon.work / f"after.{attempt}").read_text() for attempt in (1, 2))

@@ -226,7 +226,7 @@ def test_a_state_directory_behind_a_network_is_refused_in_one_line(remote: Serve
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}", "GPQ_HOME": str(remote.work / "gpq")}
     argv = [sys.executable, "-m", "gpq.daemon.main"]
     done = subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, timeout=60, check=False)
-    assert "lies on a network file system (fuse.sshfs)" in done.stderr
+    assert "is on a network file system (fuse.sshfs)" in done.stderr
     assert "set GPQ_HOME to a folder on a local disk" in done.stderr
     figures.exactly(
         "state directory on a network file system: exit code, lines",

@@ -142,7 +142,9 @@ def test_each_version_of_the_daemon_speaks_to_the_other_versions_agent(
     mixed.plainly("cancel", jobs=[str(killed)], wait=PATIENCE)
     if old == "agent":
         leased = mixed.put("true", requeue_on_lost=60.0)
-        wait_until(lambda: "knows no leases" in str(mixed.plainly("why", job=str(leased))), "it is said why it waits")
+        wait_until(
+            lambda: "does not support leases" in str(mixed.plainly("why", job=str(leased))), "it is said why it waits"
+        )
     told = mixed.told(good, killed)
     wrong = [job for job, end in told.items() if end[0] != {good: "failed", killed: "cancelled"}[job]]
     figures.exactly(f"ends told wrongly where the {old} is of the version before", len(wrong), 0)

@@ -1,4 +1,4 @@
-"""Where there can be no laboratory, its tests are skipped and say why; in CI that is a failure (tests/conftest.py)."""
+"""Without a laboratory its tests are skipped and say why. In CI that is a failure (tests/conftest.py)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def shared() -> Iterator[Lab]:
 
 @pytest.fixture
 def lab(shared: Lab) -> Iterator[Lab]:
-    """All servers on and well at the start of each test, and what jobs left in the homes is gone: every daemon counts
-    its jobs from 1."""
+    """All servers are on and healthy at the start of each test, and files of jobs in the homes are gone, because every
+    daemon counts its jobs from 1."""
     yield shared
     for server in shared:
         if not server.on:

@@ -1,4 +1,4 @@
-"""A gpq daemon whose nodes are servers of a laboratory, and what its jobs leave behind for a judge that is not gpq."""
+"""A gpq daemon that uses servers of a laboratory, and what its jobs leave for a judge that is not gpq."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOME = f"/home/{USER}"
 
 
 class LabDaemon(Daemon):
-    """`slots`: of each server that is a node."""
+    """`slots`: of each server in gpq."""
 
     def __init__(self, lab: Lab, slots: dict[str, int], *, pace: float = 1.0, **settings: object) -> None:
         ssh = ["ssh", "-F", str(lab.ssh_config)]
@@ -38,7 +38,7 @@ class LabDaemon(Daemon):
         return self
 
     def __exit__(self, *details: object) -> None:
-        """What is cut is healed first: the jobs are to end."""
+        """First repairs the network, because the jobs have to end."""
         for server in self.lab:
             if not server.on:
                 server.boot()
@@ -47,14 +47,14 @@ class LabDaemon(Daemon):
         super().__exit__(*details)
 
     def run(self, command: str, **more: object) -> int:
-        """Submit a command of a shell, in the home of the user there."""
+        """Submit a shell command, in the user's home there."""
         return self.shell(command, cwd=HOME, python="", **more)
 
     def node(self, name: str) -> NodeView:
         return next(node for node in self.nodes().nodes if node.name == name)
 
     def up(self, *names: str, patience: float = 60.0) -> None:
-        """Wait until these are."""
+        """Wait until the jobs have these states."""
 
         def look() -> bool:
             return all(node.state == "up" for node in self.nodes().nodes if node.name in (names or (node.name,)))
@@ -70,7 +70,7 @@ class LabDaemon(Daemon):
         return part.node
 
     def follow(self, job: int, *options: str) -> subprocess.Popen[bytes]:
-        """`gpq logs -f`, as a user has it."""
+        """`gpq logs -f`, as a user runs it."""
         env = {**os.environ, "GPQ_HOME": str(self.home), "GPQ_CONFIG": str(self.home / "config.toml")}
         env["PYTHONPATH"] = f"{ROOT}:{ROOT / 'agent'}"
         argv = [sys.executable, "-m", "gpq", "logs", "-f", *options, str(job)]
@@ -78,7 +78,7 @@ class LabDaemon(Daemon):
 
 
 def watch(seconds: float, look: Callable[[], T]) -> list[T]:
-    """All different answers of `look` over so many seconds, in order."""
+    """All different answers of `look` during this many seconds, in order."""
     seen: list[T] = []
     until = time.monotonic() + seconds
     while time.monotonic() < until:

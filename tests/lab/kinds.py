@@ -1,4 +1,4 @@
-"""Kinds of servers and of users on them, as labs have them."""
+"""Kinds of servers and users in real labs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ NOISE = "echo 'Welcome to this server!'; echo; printf 'no newline \\033[31mand r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """`python`: version that is first in PATH, "" for the one that runs the tests, None for none at all. `shell`: login
-    shell of the user. `rc`: what its start file says, whichever it reads without a terminal. `sshd`: lines of
-    sshd_config. `behind`: the only server that it can be reached from. `shown`: folders of this machine that it sees,
-    read-only; it has a home, /tmp, /run of its own and neither the checkout nor the environment of the tests."""
+    """`python`: version that is first in PATH, "" for the one that runs the tests, None for none. `shell`: login shell
+    of the user. `rc`: content of its start file, the one it reads without a terminal. `sshd`: lines of sshd_config.
+    `behind`: the only server that can reach it. `shown`: folders of this machine that it sees, read-only. It has its
+    own home, /tmp and /run, but neither the checkout nor the environment of the tests."""
 
     python: str | None = ""
     shell: str = "/bin/bash"
@@ -34,12 +34,12 @@ FISH = Kind(shell="/usr/bin/fish")
 NOISY = Kind(rc=NOISE)
 NOISY_CSH = replace(CSH, rc="echo 'Welcome to this server!'\nstty erase x\n")
 EXITING = Kind(rc="exit 0\n")
-TALKATIVE = Kind(rc="yes 'message of the day' | head -c 200000\n")  # more than anybody scans for a sentinel
+TALKATIVE = Kind(rc="yes 'message of the day' | head -c 200000\n")  # more than anybody searches for a sentinel
 PORT_2222 = Kind(port=2222)
 ONE_SESSION = Kind(sshd={"MaxSessions": "1"})
 NO_SESSION = Kind(sshd={"MaxSessions": "0"})
 
 
 def behind(server: str) -> Kind:
-    """Reached only from `server`, with ProxyJump."""
+    """Reachable only from `server`, with ProxyJump."""
     return Kind(behind=server)

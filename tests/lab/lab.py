@@ -1,5 +1,5 @@
-"""A laboratory: servers in network namespaces with real sshd, on one machine, as root. It takes away what it made, also
-after this process was killed (what the kernel does not take by itself is taken by the next lab)."""
+"""A laboratory: servers in network namespaces with real sshd, on one machine, as root. It removes what it made, even
+after this process was killed (the next lab removes what the kernel does not)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.lab.machine import run, started
 from tests.lab.server import USER, Port, Server, mac
 
 ALIAS = re.compile(r"gpq-lab (\d+) (\d+) (/\S+)")
-CONNECT_TIMEOUT = 5  # seconds, as the generated ssh_config has it
+CONNECT_TIMEOUT = 5  # seconds, as in the generated ssh_config
 
 
 class Lab:
-    """`with Lab({"srv-a": PLAIN, "srv-b": CSH}) as lab`: all of them on. `lab.ssh("srv-a", "uptime")` logs in there as
-    the user of the lab. Two labs never meet: names and addresses are of (process, number)."""
+    """`with Lab({"srv-a": PLAIN, "srv-b": CSH}) as lab`: all servers are on. `lab.ssh("srv-a", "uptime")` logs in there
+    as the user of the lab. Two labs never collide, because names and addresses contain (process, number)."""
 
     _numbers = itertools.count()
 
@@ -58,17 +58,18 @@ class Lab:
         number = next(self._numbers)
         self.folder = Path(tempfile.mkdtemp(prefix="gpq-lab-"))
         undo.callback(shutil.rmtree, self.folder)
-        self.folder.chmod(0o711)  # the users of the servers go through it to their homes
+        self.folder.chmod(0o711)  # users of the servers cross it on the way to their homes
         tag = f"{_letters(os.getpid())}{_letters(number)}"  # an interface's name has 15 characters
         network = _free_network(os.getpid() * 7 + number)
-        bridges = [f"gq{tag}br", f"gq{tag}bq"]  # the second one is for those who are behind another server
+        bridges = [f"gq{tag}br", f"gq{tag}bq"]  # the second one is for servers behind another server
         alias = f"gpq-lab {os.getpid()} {started(os.getpid())} {self.folder}"
         for bridge, own in zip(bridges, (f"{network}.1", f"{network}.129"), strict=True):
             run("ip", "link", "add", bridge, "address", mac(own), "type", "bridge", "forward_delay", "0")
             undo.callback(run, "ip", "link", "del", bridge)
             run("ip", "link", "set", bridge, "alias", alias, "up")
         run("ip", "addr", "add", f"{network}.1/25", "dev", bridges[0])
-        # Who is behind another is not looked for elsewhere: this machine's default route may lead to somebody who answers.
+        # A server behind another must not be looked for elsewhere: this machine's default route may lead to a host that
+        # answers.
         run("ip", "route", "add", f"{network}.128/25", "dev", bridges[0])
 
         key = self.folder / "id_ed25519"
@@ -118,7 +119,7 @@ class Lab:
         return self.folder / "bin"
 
     def ssh_argv(self, name: str, *command: str, **options: str | int) -> list[str]:
-        """`options`: of ssh_config, for this time."""
+        """`options`: of ssh_config, for this call."""
         chosen = [f"-o{option}={value}" for option, value in options.items()]
         return ["ssh", "-F", str(self.ssh_config), "-oBatchMode=yes", *chosen, "--", name, *command]
 
@@ -131,12 +132,12 @@ class Lab:
 
 
 def sweep() -> None:
-    """Take away what labs left behind whose process was killed. Their servers have died with it."""
+    """Remove what labs left behind when their process was killed. Their servers died with it."""
     for link in json.loads(run("ip", "-json", "link", "show", "type", "bridge")):
         owner = ALIAS.fullmatch(link.get("ifalias", ""))
         if owner is None or started(int(owner[1])) == int(owner[2]):
             continue
-        run("ip", "link", "del", link["ifname"], check=False)  # another lab may sweep as well
+        run("ip", "link", "del", link["ifname"], check=False)  # another lab may clean up too
         folder = Path(owner[3])
         if folder.name.startswith("gpq-lab-"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -148,7 +149,7 @@ def _letters(number: int) -> str:
 
 
 def _free_network(seed: int) -> str:
-    """The first three numbers of a network in 10.0.0.0/8 that this machine has no address and no route in."""
+    """The first three numbers of a network in 10.0.0.0/8 for which this machine has no address and no route."""
     taken = run("ip", "-4", "route", "show", "table", "all") + run("ip", "-4", "addr")
     for offset in range(1 << 16):
         number = (seed + offset) % (1 << 16)

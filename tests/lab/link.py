@@ -1,4 +1,4 @@
-"""Faults of the network between a server and all others, one at a time or together."""
+"""Network faults between a server and all others, one at a time or together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IN, OUT = ("INPUT", "-i"), ("OUTPUT", "-o")
 
 
 class Link:
-    """The first interface of a server. This kernel may lack netem: what is slow is slow by queueing (tbf)."""
+    """The first interface of a server. This kernel may lack netem, so slow links are slow by queueing (tbf)."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -32,13 +32,13 @@ class Link:
         run(*self.server.network_argv(*argv))
 
     def plugged(self) -> None:
-        """The server has booted: its filters and queues are new, its cable is where it was."""
+        """The server has booted: its filters and queues are new, but its cable is unchanged."""
         self._slow = False
         if self._cut:
             self.cut()
 
     def cut(self) -> None:
-        """The cable is pulled, at the switch: the server may see it, those who talk to it do not."""
+        """The cable is pulled, at the switch. The server may see it, but its peers do not."""
         self._cut = True
         run("ip", "link", "set", self._outside, "down")
 
@@ -54,11 +54,11 @@ class Link:
         self._in_network("iptables", "-w", "-I", chain, option, self._inside, *rule)
 
     def drop_in(self) -> None:
-        """What is sent to the server is lost."""
+        """Packets to the server are lost."""
         self._filter(IN, "-j", "DROP")
 
     def drop_out(self) -> None:
-        """What the server sends is lost."""
+        """Packets from the server are lost."""
         self._filter(OUT, "-j", "DROP")
 
     def loss(self, share: float) -> None:
@@ -68,15 +68,16 @@ class Link:
             self._filter(way, "-m", "statistic", *chance, "-j", "DROP")
 
     def reject(self) -> None:
-        """TCP to the server is answered with a reset."""
+        """TCP to the server gets a reset."""
         self._filter(IN, "-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset")
 
     def undrop(self) -> None:
-        """No packet is dropped or rejected any more."""
+        """Nothing drops or rejects packets any more."""
         self._in_network("iptables", "-w", "-F")
 
     def slow(self, rate: str, latency: str = "400ms") -> None:
-        """So much a second each way, as tc writes it (256kbit); what would wait in the queue for longer is dropped."""
+        """This rate each way, as tc writes it (256kbit). Packets that would wait in the queue for longer are
+        dropped."""
         self.full_speed()
         shape = ("root", "tbf", "rate", rate, "burst", "3000", "latency", latency)
         run("tc", "qdisc", "add", "dev", self._outside, *shape)

@@ -1,4 +1,4 @@
-"""What the laboratory needs of this machine, and commands on it that say why they failed."""
+"""What the laboratory needs from this machine, and commands on it that say why they failed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEEDED = {
 
 @cache
 def lacking() -> str:
-    """Why there can be no laboratory here; "" where there can."""
+    """Why there can be no laboratory here, "" if there can."""
     if os.geteuid() != 0:
         return "needs root"
     packages = {package for command, package in NEEDED.items() if shutil.which(command, path=search_path()) is None}
@@ -41,12 +41,12 @@ def lacking() -> str:
 
 
 def search_path() -> str:
-    """PATH with the folders of the administrator's commands, which not every PATH has."""
+    """PATH with the folders of administrator commands, which not every PATH has."""
     return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
 def run(*argv: str | Path, check: bool = True, patience: float = PATIENCE, told: str = "") -> str:
-    """What the command said on stdout. Raises with what it complained of."""
+    """The command's stdout. Raises with its error output."""
     done = subprocess.run(
         [str(word) for word in argv],
         input=told,
@@ -61,7 +61,7 @@ def run(*argv: str | Path, check: bool = True, patience: float = PATIENCE, told:
 
 
 def started(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None where there is none. (pid, started) is used once."""
+    """When the process started, in clock ticks since boot, None if there is none. (pid, started) is unique."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -70,7 +70,7 @@ def started(pid: int) -> int | None:
 
 
 def python_home(version: str) -> Path:
-    """Where the Python of this version ("3.8") of this machine is installed. Tests are skipped without it."""
+    """Where this version of Python ("3.8") is installed on this machine. Tests are skipped without it."""
     for found, python in pythons().items():
         if "{}.{}".format(*found) == version:
             return python.home

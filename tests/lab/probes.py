@@ -1,4 +1,4 @@
-"""How a test sees what a fault of the laboratory does: sessions of plain ssh, connections, single datagrams."""
+"""How a test sees the effect of a fault of the laboratory: sessions of plain ssh, connections, single datagrams."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reaches(server: Server, patience: float = 1.0) -> bool:
 
 
 def datagrams_in(server: Server, count: int = 1) -> int:
-    """How many of so many that this machine sends to the server arrive, looked at where they arrive."""
+    """How many of this many datagrams from this machine arrive at the server."""
     code = (
         "import socket, sys\n"
         "end = socket.socket(type=socket.SOCK_DGRAM); end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)\n"
@@ -64,7 +64,7 @@ def datagrams_in(server: Server, count: int = 1) -> int:
 
 
 def datagram_out(lab: Lab, server: Server) -> bool:
-    """Whether one that the server sends to this machine arrives."""
+    """Does a datagram from the server arrive at this machine?"""
     gateway = f"{server.address.rpartition('.')[0]}.1"
     with socket.socket(type=socket.SOCK_DGRAM) as end:
         end.bind((gateway, 0))
@@ -72,7 +72,7 @@ def datagram_out(lab: Lab, server: Server) -> bool:
         code = (
             f"import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('{gateway}', {end.getsockname()[1]}))"
         )
-        with contextlib.suppress(AssertionError):  # the sender may be told that its packet was dropped
+        with contextlib.suppress(AssertionError):  # the sender may learn that its packet was dropped
             run(*server.network_argv(sys.executable, "-W", "ignore", "-c", code))
         try:
             return end.recv(9) == b"x"

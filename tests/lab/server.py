@@ -1,4 +1,4 @@
-"""One server of a laboratory: a disk that outlives its power, and namespaces that do not."""
+"""One server of a laboratory: a disk that survives a power cut, and namespaces that do not."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Port:
 
     @property
     def mac(self) -> str:
-        """The same after every boot, as a card has it: others remember it."""
+        """The same after every boot, like a real network card, because others remember it."""
         return mac(self.address.partition("/")[0])
 
 
 def mac(address: str) -> str:
-    """A locally administered one, of an IPv4 address."""
+    """A locally administered address, derived from an IPv4 address."""
     return ":".join(f"{number:02x}" for number in (2, 0, *map(int, address.split("."))))
 
 
 class Server:
-    """On after boot(). `folder` is its disk; what lies in /tmp and /run there is gone with its power."""
+    """On after boot(). `folder` is its disk. Files in /tmp and /run there are lost with its power."""
 
     def __init__(self, name: str, kind: Kind, folder: Path, ports: Sequence[Port]) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class Server:
         self.folder = folder
         self.ports = tuple(ports)
         self.address = ports[0].address.partition("/")[0]
-        self.home = folder / "home" / USER  # as seen from this machine; on the server it is /home/ada
+        self.home = folder / "home" / USER  # as seen from this machine. On the server it is /home/ada
         self.link = Link(self)
         self._power: subprocess.Popen[str] | None = None
         self._init = 0
@@ -60,7 +60,7 @@ class Server:
     # -- the disk
 
     def install(self, authorized: str, hosts: str) -> None:
-        """Make its disk: users, sshd with a key of its own, who else there is."""
+        """Make its disk: users, sshd with its own key, and other accounts."""
         etc = self.folder / "etc"
         for path in (etc / "ssh", self.home / ".ssh", self.folder / "root", self.folder / "vartmp"):
             path.mkdir(parents=True)
@@ -104,7 +104,7 @@ class Server:
 
     @property
     def path(self) -> str:
-        """PATH of whoever logs in."""
+        """PATH of every login."""
         return SYSTEM_PATH if self.python is None else f"{self.python}/bin:{SYSTEM_PATH}"
 
     def _shown(self) -> list[Path]:
@@ -128,7 +128,7 @@ class Server:
         (self.folder / "etc" / "ssh" / "sshd_config").write_text(lines)
 
     def new_host_key(self) -> None:
-        """As after a new installation; sshd reads it when it starts."""
+        """As after a new installation. sshd reads it when it starts."""
         key = self.folder / "etc" / "ssh" / "host_key"
         for old in (key, key.with_suffix(".pub")):
             old.unlink(missing_ok=True)
@@ -136,7 +136,7 @@ class Server:
 
     @property
     def host_key(self) -> str:
-        """The public one: type and key."""
+        """The public key: type and key."""
         return " ".join((self.folder / "etc" / "ssh" / "host_key.pub").read_text().split()[:2])
 
     @property
@@ -156,10 +156,10 @@ class Server:
         return self._init
 
     def boot(self) -> None:
-        """New namespaces, a new boot id, sshd. Faults of its network are over; a cable that is out stays out."""
+        """New namespaces, a new boot id, sshd. Faults of its network are over, but a cable that is out stays out."""
         assert not self.on, f"{self.name} is on"
         (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
-        # With the lab goes the server: killed when this process ends, however it ends.
+        # The server ends with the lab: the kernel kills it when this process ends, however it ends.
         argv = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork"]
         with open(self.folder / "boot.log", "ab") as log:
             power = subprocess.Popen(
@@ -192,7 +192,8 @@ class Server:
         self.link.plugged()
 
     def power_off(self) -> None:
-        """The plug is pulled: nothing says good-bye, everything inside is gone when this returns. May be repeated."""
+        """The plug is pulled: nothing says good-bye, and everything inside is gone when this returns. May be
+        repeated."""
         if self._power is None:
             return
         for port in self.ports:  # first the network, so that no FIN of a dying process leaves
@@ -209,7 +210,7 @@ class Server:
     # -- what runs there
 
     def argv(self, *argv: str, user: str = "root") -> list[str]:
-        """The command line that runs a command there without ssh, for whoever judges; as `user`, from /."""
+        """The command line that runs a command there without ssh, for a judge. As `user`, from /."""
         login = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"] if user == USER else []
         home = "/root" if user == "root" else f"/home/{user}"
         environment = ["env", "-i", f"PATH={self.path}", f"HOME={home}", f"USER={user}"]
@@ -217,7 +218,7 @@ class Server:
         return [*enter, *environment, *login, *argv]
 
     def inside(self, *argv: str, user: str = "root", check: bool = True) -> str:
-        """What a command says that runs there."""
+        """The output of a command that runs there."""
         return run(*self.argv(*argv, user=user), check=check)
 
     def network_argv(self, *argv: str) -> list[str]:
@@ -225,7 +226,7 @@ class Server:
         return ["nsenter", "--target", str(self.init), "--net", *argv]
 
     def processes(self, name: str = "") -> list[int]:
-        """Its live processes as seen from this machine, those called `name` (as in /proc/PID/comm) if one is given."""
+        """Its live processes as seen from this machine. With `name`, only those (as in /proc/PID/comm)."""
         own = os.stat(f"/proc/{self.init}/ns/pid").st_ino
         found = []
         for pid in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
@@ -239,7 +240,7 @@ class Server:
         return found
 
     def as_pid(self, pid: int, *argv: str) -> None:
-        """Start a command in the background that gets this pid there, which must be free."""
+        """Start a command in the background with this pid there, which must be free."""
         script = 'echo $(($1 - 1)) >/proc/sys/kernel/ns_last_pid; shift; "$@" </dev/null >/dev/null 2>&1 &'
         self.inside("setsid", "sh", "-c", script, "sh", str(pid), *argv)
         called = self.inside("cat", f"/proc/{pid}/comm", check=False).strip()
@@ -251,12 +252,12 @@ class Server:
         listener = 0 if sessions else int(self.inside("cat", "/run/sshd.pid"))
         for pid in self.processes("sshd"):
             if listener in (0, self.pid_inside(pid)):
-                with contextlib.suppress(ProcessLookupError):  # of a login that was about to end
+                with contextlib.suppress(ProcessLookupError):  # of a login that was just ending
                     os.kill(pid, number)
 
     @staticmethod
     def pid_inside(pid: int) -> int:
-        """The pid that a process has there, 0 once it has ended."""
+        """The pid of a process there, 0 once it has ended."""
         try:
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         except OSError:
@@ -264,14 +265,14 @@ class Server:
         return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])
 
     def freeze_sshd(self, sessions: bool = True) -> None:
-        """SIGSTOP: the kernel still accepts connections, nobody answers. `sessions`: those that are open as well."""
+        """SIGSTOP: the kernel still accepts connections, but nobody answers. `sessions`: also stop open ones."""
         self._signal_sshd(signal.SIGSTOP, sessions)
 
     def thaw_sshd(self) -> None:
         self._signal_sshd(signal.SIGCONT, sessions=True)
 
     def kill_sshd(self, sessions: bool = True) -> None:
-        """kill -9: new connections are refused, those that are open break (with `sessions`)."""
+        """kill -9: new connections are refused. With `sessions`, open ones break."""
         before = self.processes("sshd")
         self._signal_sshd(signal.SIGKILL, sessions)
         if sessions:

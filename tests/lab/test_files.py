@@ -1,4 +1,5 @@
-"""A job moves between servers that share nothing, and goes on from its checkpoint, though the network is cut as it is sent."""
+"""A job moves between servers that share nothing and resumes from its checkpoint, although the network is cut during
+the transfer."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from tests.support.figures import Figures
 from tests.support.waiting import wait_until
 
 SAMPLES = 200
-BALLAST = 4_000_000  # bytes of a checkpoint: some seconds at 8 Mbit/s
-# Says each sample that it takes; at TERM it saves where it is and what it would be expensive to lose.
+BALLAST = 4_000_000  # bytes of a checkpoint, some seconds at 8 Mbit/s
+# Prints each sample that it takes. On TERM it saves its position and what would be expensive to lose.
 PROGRAM = f"""
 import os, signal, sys, time
 path = os.environ["GPQ_CHECKPOINT_DIR"] + "/state"
@@ -39,7 +40,7 @@ while at < {SAMPLES}:
 """
 
 
-def test_a_checkpoint_follows_its_job_though_the_link_is_cut_as_it_is_sent(lab: Lab, figures: Figures) -> None:
+def test_a_checkpoint_follows_its_job_although_the_link_is_cut_during_the_transfer(lab: Lab, figures: Figures) -> None:
     with LabDaemon(lab, {"srv-a": 1, "srv-b": 1}, pace=QUICK) as daemon:
         daemon.up()
 

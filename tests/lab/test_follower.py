@@ -1,4 +1,4 @@
-"""`gpq logs -f` of a job on a healthy server, while another server hangs: what is late there makes nobody else wait."""
+"""`gpq logs -f` of a job on a healthy server while another server hangs: a slow server delays nobody else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.lab.lab import Lab
 from tests.support.figures import Figures
 from tests.support.waiting import wait_until
 
-# Says when it speaks, 20 times a second; all servers of a laboratory have the same clock.
+# Prints the time, 20 times a second. All servers of a laboratory have the same clock.
 SPEAKS = "import os, time\nwhile not os.path.exists('go'): print(time.time(), flush=True); time.sleep(0.05)"
 WAITS = "while ! test -e go; do sleep 0.1; done"
 ENOUGH = 160  # lines for a 99th percentile, 8 s
@@ -29,17 +29,18 @@ class Follower(threading.Thread):
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         super().__init__(daemon=True)
         self.process = process
-        self.heard: list[tuple[float, float]] = []  # when it was said, how much later it was here
+        self.heard: list[tuple[float, float]] = []  # when the line was printed, how much later it arrived
 
     def run(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            with contextlib.suppress(ValueError):  # lines of gpq's own, between attempts
+            with contextlib.suppress(ValueError):  # gpq's own lines between attempts
                 said = float(line)
                 self.heard.append((said, time.time() - said))
 
     def delays(self, since: float) -> list[float]:
-        """Of what was said since then, in seconds, the longest last; of one at least that is not heard yet, its age."""
+        """Delays of what was printed since then, in seconds, the longest last. A line that has not arrived counts with
+        its age."""
         heard = [(said, late) for said, late in list(self.heard) if said >= since]
         newest = max((said for said, _ in heard), default=since)
         return sorted([late for _, late in heard] + [time.time() - newest])
@@ -71,7 +72,7 @@ def p99(delays: list[float]) -> float:
 
 @pytest.mark.long
 @pytest.mark.row("18")
-def test_who_follows_a_log_of_a_healthy_server_does_not_notice_that_another_hangs(lab: Lab, figures: Figures) -> None:
+def test_a_follower_of_a_healthy_server_does_not_notice_that_another_hangs(lab: Lab, figures: Figures) -> None:
     with LabDaemon(lab, {"srv-a": 1, "srv-b": 1}, pace=QUICK) as daemon:
         daemon.up()
         waiter = daemon.run(WAITS)
@@ -85,7 +86,8 @@ def test_who_follows_a_log_of_a_healthy_server_does_not_notice_that_another_hang
             began = time.time()
             unknown = took(lambda: daemon.node(hung).state != "up", "the frozen one is unknown")
             gathered(follower)
-            during = follower.delays(began)  # all of it: before it is noticed, as it is, while it is tried again
+            # the whole fault: before it is noticed, during it, and while gpq tries again
+            during = follower.delays(began)
         lab[hung].thaw_sshd()
         figures.note("p99 of the delay of `gpq logs -f`, all well", f"{p99(before) * 1000:.0f} ms")
         figures.note("median, all well and while a server hangs", f"{_ms(before)} and {_ms(during)}")

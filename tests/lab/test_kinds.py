@@ -1,4 +1,4 @@
-"""Every kind of server and user is what it is called, as plain ssh sees it."""
+"""Every kind of server and user is what its name says, as plain ssh sees it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_login_shells(lab: Lab, name: str, says: str) -> None:
     shell = name.removeprefix("srv-")
     assert lab.ssh(name, "echo $shell $SHELL").stdout.strip().endswith(f"/bin/{shell}")
     assert lab.ssh(name, "set x=1; exit 3").returncode == {"csh": 3, "fish": 3}[shell]
-    # What only sh understands is refused there.
+    # A shell other than sh refuses what only sh understands.
     assert lab.ssh(name, "for i in 1 2; do echo $i; done").stdout == ""
     assert lab.ssh(name, "sh -c 'for i in 1 2; do echo $i; done'").stdout == "1\n2\n"
 

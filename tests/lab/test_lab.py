@@ -1,4 +1,4 @@
-"""Servers, their power, and labs beside each other are what they are said to be."""
+"""Servers, their power, and labs next to each other are what they claim to be."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_servers_reach_each_other_by_name(lab: Lab) -> None:
 def test_a_reboot_keeps_the_disk_and_nothing_else(lab: Lab, figures: Figures) -> None:
     server = lab["srv-b"]
     before = server.boot_id
-    patient = {**KEEPALIVE, "ServerAliveCountMax": 30}  # it is told, or waits a minute
+    patient = {**KEEPALIVE, "ServerAliveCountMax": 30}  # somebody tells it, or it waits a minute
     with session(lab, "srv-b", "touch ~/kept /tmp/lost; setsid sleep 1000 & echo here; wait", **patient) as ssh:
         inside = server.processes()
         server.power_off()
@@ -76,7 +76,7 @@ def test_a_cable_that_is_out_stays_out_over_a_reboot(lab: Lab) -> None:
     assert reaches(lab["srv-b"])
 
 
-def test_a_pid_can_be_had_again(lab: Lab) -> None:
+def test_a_pid_can_be_reused(lab: Lab) -> None:
     server = lab["srv-a"]
     for _ in range(3):
         server.as_pid(31_000, "sleep", "1000")
@@ -112,7 +112,7 @@ def test_two_labs_side_by_side(lab: Lab) -> None:
     assert lab.ssh("srv-a", "true").returncode == 0
 
 
-def test_a_lab_that_fails_while_it_is_made_leaves_nothing(monkeypatch: pytest.MonkeyPatch, lab: Lab) -> None:
+def test_a_lab_whose_creation_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, lab: Lab) -> None:
     def refuse(self: Server) -> None:
         raise OSError("no more of them")
 
@@ -125,7 +125,7 @@ def test_a_lab_that_fails_while_it_is_made_leaves_nothing(monkeypatch: pytest.Mo
     assert len(ours()) == before
 
 
-def test_what_a_killed_lab_left_is_taken_by_the_next() -> None:
+def test_the_next_lab_removes_what_a_killed_one_left() -> None:
     code = (
         "from tests.lab.lab import Lab\nimport sys\n"
         "with Lab() as lab:\n"

@@ -1,4 +1,4 @@
-"""gpq over every kind of server and of user: it works there, or says in one sentence why not. Rows 38 and 39."""
+"""gpq with every kind of server and user: it works there, or says in one sentence why not. Rows 38 and 39."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ WORK = {
     "one-session": kinds.ONE_SESSION,
     "far": kinds.behind("plain"),
 }
-# And what the sentence must have in it.
+# And what the sentence must contain.
 REFUSE = {
     "no-python": (kinds.NO_PYTHON, "no Python 3.8 or newer was found"),
     "exits": (kinds.EXITING, "the login shell ended before it ran anything"),
     "talks": (kinds.TALKATIVE, "the login scripts print more than"),
     "no-session": (kinds.NO_SESSION, "allows no more sessions|could not connect"),
-    "another-key": (kinds.PLAIN, "shows another host key than the one that is known"),
+    "another-key": (kinds.PLAIN, "has changed, so gpq did not connect"),
 }
 
 
@@ -53,7 +53,8 @@ def daemon(lab: Lab) -> Iterator[LabDaemon]:
 @pytest.mark.row("38")
 def test_a_job_runs_on_every_server_that_can_run_one(daemon: LabDaemon, figures: Figures) -> None:
     daemon.up(*WORK)
-    # One slot each and all at once, so one on each; the program that a job of the user's shell would find.
+    # One slot each and all at once, so one job per server. Prints the program that a job of the user's shell would
+    # find.
     python = "import sys; print(sys.version_info[:2])"
     command = f"hostname; id -un; pwd; python3 -c '{python}'; while ! test -e go; do sleep 0.1; done"
     jobs = [daemon.run(command) for _ in WORK]

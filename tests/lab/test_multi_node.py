@@ -1,5 +1,5 @@
-"""One training job over two servers that share no files, 3 replicas on one and 1 on the other: it finds its network by trying,
-says which replica is slow, and ends everywhere with a reason when one of them is gone."""
+"""One training job over two servers that share no files, 3 replicas on one and 1 on the other. It finds its network by
+trying, says which replica is slow, and ends everywhere with a reason when one replica is gone."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.lab.lab import Lab
 from tests.support.figures import Figures
 from tests.support.waiting import wait_until
 
-LONG = 150.0  # seconds; four replicas and two launchers import torch on a busy machine
-SLOW = 3  # the rank that makes the others wait
+LONG = 150.0  # seconds. Four replicas and two launchers import torch on a busy machine
+SLOW = 3  # the rank that delays the others
 NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 SCRIPT = """
@@ -55,7 +55,7 @@ def pair() -> Iterator[Lab]:
 @pytest.mark.long
 def test_three_and_one_over_gloo(pair: Lab, figures: Figures) -> None:
     for server in pair:
-        # As docker leaves it: the same address everywhere, first in the alphabet, and no way to anywhere.
+        # Like docker's: the same address everywhere, first in the alphabet, and no route to anywhere.
         server.inside("ip", "link", "add", "docker0", "type", "bridge")
         server.inside("ip", "addr", "add", "172.17.0.1/16", "dev", "docker0")
         server.inside("ip", "link", "set", "docker0", "up")
@@ -93,8 +93,9 @@ def test_three_and_one_over_gloo(pair: Lab, figures: Figures) -> None:
         assert not pair["srv-a"].inside("pgrep", "-f", "train.py", check=False)
 
 
-def test_servers_that_a_firewall_keeps_apart_are_told_and_cost_nothing(pair: Lab, figures: Figures) -> None:
-    """What comes to the second one is dropped, but for ssh: it reaches the first, and is not reached."""
+def test_servers_behind_a_firewall_are_reported_and_use_no_retry(pair: Lab, figures: Figures) -> None:
+    """Everything that comes to the second server is dropped, except ssh: it reaches the first, but is not reachable
+    itself."""
     new = ("-i", "eth0", "-p", "tcp", "--syn", "!", "--dport", "22", "-j", "DROP")
     for server in pair:
         (server.home / "train.py").write_text("raise SystemExit('it ran')")
@@ -108,6 +109,6 @@ def test_servers_that_a_firewall_keeps_apart_are_told_and_cost_nothing(pair: Lab
         detail = daemon.detail(job)
         told = "srv-b reaches srv-a, but not the other way round: " + pair["srv-b"].address
         assert told in detail.notices[-1]
-        assert "is there a firewall?" in detail.notices[-1]
+        assert "Is there a firewall?" in detail.notices[-1]
         assert detail.job.state not in ("failed", "completed"), "it has no retries, and needs none"
         assert "it ran" not in daemon.log(job, 1)

@@ -1,4 +1,5 @@
-"""Reboots of servers, deaths of agents, partitions, with gpq's jobs on them: rows 21 to 23 and 26 of the table of faults."""
+"""Reboots of servers, deaths of agents and partitions, with gpq's jobs on them: rows 21 to 23 and 26 of the table of
+faults."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ KILLS = 5
 
 
 @pytest.mark.row("21")
-def test_a_reboot_is_told_from_a_restart_and_its_slots_are_free_again(lab: Lab, figures: Figures) -> None:
+def test_a_reboot_differs_from_a_restart_and_its_slots_are_free_again(lab: Lab, figures: Figures) -> None:
     server = lab["srv-a"]
     with LabDaemon(lab, {"srv-a": 1}) as daemon:
         daemon.up()
@@ -34,7 +35,7 @@ def test_a_reboot_is_told_from_a_restart_and_its_slots_are_free_again(lab: Lab, 
             after = daemon.run(f"echo {number}")  # needs the slot
             assert daemon.ended(after) == {after: ("completed", 0)}
             longest = max(longest, time.monotonic() - began)
-            # Not its own failure: it has an attempt that is lost, and says that the server was rebooted.
+            # Not its own failure: it has a lost attempt, and says that the server was rebooted.
             detail = daemon.detail(job)
             assert "reboot" in " ".join([*(attempt.why for attempt in detail.attempts), *detail.notices]), detail
         ran = [(server.home / f"ran-{job}").read_text().count("run") for job in jobs]
@@ -44,7 +45,7 @@ def test_a_reboot_is_told_from_a_restart_and_its_slots_are_free_again(lab: Lab, 
 
 
 @pytest.mark.row("22")
-def test_strangers_that_have_the_pids_of_the_dead_are_left_alone(lab: Lab, figures: Figures) -> None:
+def test_foreign_processes_with_the_pids_of_dead_ones_are_left_alone(lab: Lab, figures: Figures) -> None:
     figures.all(servers.reboots(2, seed=0, lab=lab))
 
 
@@ -60,7 +61,7 @@ def test_in_a_partition_a_job_ends_itself_before_it_lives_elsewhere(lab: Lab, fi
 
 @pytest.mark.row("26")
 @pytest.mark.parametrize("run", [servers.partitions_killed, servers.partitions_stopped])
-def test_so_does_one_whose_supervisor_is_killed_or_stands_still(
+def test_so_does_a_job_whose_supervisor_is_killed_or_hangs(
     lab: Lab, figures: Figures, run: Callable[..., Sequence[Measured]]
 ) -> None:
     figures.all(run(1, seed=0, lab=lab))

@@ -1,4 +1,5 @@
-"""gpq over the servers of a laboratory, while their network and their sshd fail: rows 12 to 19 and 41 of the table of faults."""
+"""gpq with the servers of a laboratory while their network and their sshd fail: rows 12 to 19 and 41 of the table of
+faults."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from tests.lab.lab import Lab
 from tests.support.figures import Figures
 from tests.support.waiting import wait_until
 
-UNKNOWN = 15.0  # seconds after which a server that is silent is said to be
-BACK = 5.0  # seconds after which one that can be reached again is used again
-# Runs until it is told to go, then ends with 7; says in a file of its own that it ran.
+UNKNOWN = 15.0  # seconds after which a silent server is reported
+BACK = 5.0  # seconds after which a server that is reachable again is used again
+# Runs until it gets the word, then ends with 7. Notes in its own file that it ran.
 WAITS = "echo run >>ran-$GPQ_JOB_ID; echo here; while ! test -e go; do sleep 0.1; done; exit 7"
-# Says a line now and then until it is told to go; in a file of its own how many.
+# Prints a line now and then until it gets the word. Notes in its own file how many.
 TICKS = "i=0; while ! test -e go; do i=$((i+1)); echo line $i; sleep 0.1; done; echo $i >count"
 
 
@@ -50,7 +51,7 @@ def test_a_short_cut_is_not_seen(lab: Lab, figures: Figures) -> None:
 
 
 @pytest.mark.row("13, 14")
-def test_silence_of_every_kind_changes_the_node_and_never_the_job(lab: Lab, figures: Figures) -> None:
+def test_silence_of_every_kind_changes_the_server_and_never_the_job(lab: Lab, figures: Figures) -> None:
     faults = {"srv-a": lab["srv-a"].link.cut, "srv-b": lab["srv-b"].link.drop_in, "srv-c": lab["srv-c"].link.drop_out}
     with LabDaemon(lab, dict.fromkeys(faults, 1)) as daemon:
         daemon.up()
@@ -73,7 +74,7 @@ def test_silence_of_every_kind_changes_the_node_and_never_the_job(lab: Lab, figu
         for job, name in jobs.items():
             assert daemon.state(job) in ("running", "unknown")
             assert lab[name].inside("pgrep", "-f", "test -e go")
-            (lab[name].home / "go").touch()  # it ends while nobody can hear of it
+            (lab[name].home / "go").touch()  # it ends while nobody can hear it
         for job, name in jobs.items():
             wait_until(lambda name=name: not lab[name].inside("pgrep", "-f", "test -e go", check=False), "it has ended")  # type: ignore[misc]
             assert daemon.state(job) in ("running", "unknown")
@@ -113,7 +114,7 @@ def test_a_huge_log_over_a_slow_link_keeps_nobody_waiting(lab: Lab, figures: Fig
         with daemon.follow(huge) as follower:
             try:
                 assert follower.stdout is not None
-                assert len(follower.stdout.read(100_000)) == 100_000  # it flows
+                assert len(follower.stdout.read(100_000)) == 100_000  # data flows
                 delays = []
                 for number in range(5):
                     job = daemon.run(f"date +%s.%N >ended-{number}")
@@ -157,7 +158,7 @@ def test_after_resets_and_restarts_of_sshd_it_is_back_at_once(lab: Lab, figures:
 @pytest.mark.row("18")
 def test_a_frozen_sshd_delays_nobody_else(lab: Lab, figures: Figures) -> None:
     def latencies() -> list[float]:
-        """Of the newest log of a job on the healthy server, by its own clock: both have the same."""
+        """Of the newest log of a job on the healthy server, by its own clock, which both share."""
         found = []
         for _ in range(60):
             began = time.monotonic()
@@ -192,7 +193,7 @@ def test_an_order_that_hung_in_an_old_connection_is_not_obeyed(lab: Lab, figures
     server = lab["srv-a"]
     with LabDaemon(lab, {"srv-a": 2}, pace=QUICK) as daemon:
         daemon.up()
-        daemon.ended(daemon.run("true"))  # the server was asked for the environment of such jobs, and has answered
+        daemon.ended(daemon.run("true"))  # the server has answered the check of such jobs' environment
         server.link.drop_in()
         stale, cancelled = daemon.run("echo run >>stale"), daemon.run("echo run >>cancelled")
         for job in (stale, cancelled):
@@ -251,7 +252,7 @@ def test_a_follower_gets_every_byte_over_many_cuts(lab: Lab, figures: Figures) -
             (server.home / "go").touch()
             said, complaints = follower.communicate(timeout=90)
         assert daemon.ended(job) == {job: ("completed", 0)}, complaints
-        lost = (daemon.home / "daemon.log").read_text().count("next try")
+        lost = (daemon.home / "daemon.log").read_text().count("Next try")
         figures.note("connections that were lost or not made meanwhile", str(lost))
         assert lost >= 10
         luck = random.Random(7)

@@ -1,4 +1,4 @@
-"""A language model on servers that share no files: by the allocator's choice on 3 + 1, then 2, then 2 + 2 of their slots."""
+"""A language model on servers that share no files. The policy chooses 3 + 1, then 2, then 2 + 2 of their slots."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.lab.lab import Lab
 from tests.support.figures import Figures
 from tests.support.waiting import wait_until
 
-LONG = 180.0  # seconds; four replicas and two launchers import torch on a busy machine
+LONG = 180.0  # seconds. Four replicas and two launchers import torch on a busy machine
 EPOCHS = 8
-TARGET = 3.2  # nats per character, of 4.85 by guessing: for so short a text
+TARGET = 3.2  # nats per character. Guessing gives 4.85, and the text is short
 
-# The example as it is, on a device as slow as is said: on slots that share two cores four replicas would be no faster
-# than two, and no allocator would want them. Its time grows with the batch and is its own, like a GPU's.
+# The example unchanged, on a device as slow as given. On slots that share two cores four replicas would be no faster
+# than two, and no policy would want them. The time of this device grows with the batch and is not shared, like a GPU's.
 PACED = """
 import importlib.util, os, sys, time
 import torch
@@ -47,7 +47,7 @@ sys.exit(chargpt.main())
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Lab]:
-    """They see the environment of the tests, for torch, and the examples; their homes are their own."""
+    """They see the environment of the tests, for torch, and the examples. Their homes are their own."""
     kind = Kind(shown=(Path(sys.prefix), ROOT / "examples"))
     with Lab({"srv-a": kind, "srv-b": kind, "srv-c": kind}) as lab:
         yield lab

@@ -1,1 +1,1 @@
-"""What tests are made with: jobs and nodes to order, servers, processes, patience. It tests nothing itself."""
+"""What tests are built with: builders for jobs and servers, processes, patience. Tests nothing itself."""

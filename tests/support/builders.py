@@ -1,4 +1,4 @@
-"""Builders: say only what the test is about."""
+"""Builders, so that a test names only what it is about."""
 
 from __future__ import annotations
 
@@ -95,5 +95,5 @@ def command(at: float = 0.0, *, seconds: float = 30.0, gpus: int = 1, **more: ob
 
 
 def brief(name: str) -> Policy:
-    """A policy for rules that hold however long it searches: Pollux with a short search, which tests would wait minutes for."""
+    """A policy for rules that hold however long it searches: Pollux with a short search. A long one would take minutes."""
     return Pollux(generations=10) if name == Pollux.name else policy(name)

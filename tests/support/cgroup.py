@@ -1,4 +1,4 @@
-"""Control groups (version 1) that a test makes, as root, and takes away again."""
+"""Control groups (version 1) that a test creates as root and removes again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 def lacking(controller: str) -> str:
-    """Why there can be none here, "" where there can."""
+    """Why this machine allows none, or "" if it does."""
     if os.geteuid() != 0:
         return "control groups need root"
     return "" if (ROOT / controller).is_dir() else f"needs the {controller} controller of control groups, version 1"
@@ -21,8 +21,10 @@ def lacking(controller: str) -> str:
 
 @contextmanager
 def group(controller: str, name: str = "", **settings: object) -> Iterator[Path]:
-    """`settings`: files with `__` for the dot, e.g. ``pids__max=60``. At the end it must be empty before long; what was
-    frozen is thawed."""
+    """`settings`: files with `__` for the dot, such as ``pids__max=60``.
+
+    At the end the group must soon be empty. Frozen processes are thawed.
+    """
     path = ROOT / controller / f"gpq-test-{os.getpid()}{name}"
     path.mkdir()
     for file, value in settings.items():
@@ -44,7 +46,7 @@ def group(controller: str, name: str = "", **settings: object) -> Iterator[Path]
 
 
 def freeze(place: Path, pid: int) -> None:
-    """Put a process into a group of the freezer's, where nothing ends it: it does not even come to die."""
+    """Put a process into a freezer group. Nothing ends it there, not even KILL."""
     (place / "cgroup.procs").write_text(str(pid))
     (place / "freezer.state").write_text("FROZEN")
     wait_until(lambda: (place / "freezer.state").read_text() == "FROZEN\n", f"{pid} is frozen")

@@ -1,7 +1,8 @@
-"""gpq's command line and its daemon in processes of their own, forked from an interpreter that has imported them.
+"""gpq's command line and daemon in processes of their own, forked from an interpreter that has imported them.
 
-A new interpreter for each takes ten times as long. `run(["status"], environment)` is as subprocess.run, `start_daemon` as
-subprocess.Popen. Where the environment would make another interpreter, there is another one to fork from.
+A new interpreter for each takes ten times as long. `run(["status"], environment)` behaves like subprocess.run, and
+`start_daemon` like subprocess.Popen. An environment that would change the interpreter gets another interpreter to fork
+from.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ import typer
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("gpq.cli", "gpq.client", "gpq.views", "gpq.rpc", "gpq.daemon")
-COMMAND, DAEMON = "gpq.__main__", "gpq.daemon.main"  # whose `main` is run
-# Variables that Python or its libraries read once, at their start.
+COMMAND, DAEMON = "gpq.__main__", "gpq.daemon.main"  # the one whose `main` runs
+# Variables that Python or its libraries read once, when they start.
 LOCALE = ("LC_", "LANG", "TERMINAL_WIDTH", "FORCE_COLOR", "PY_COLORS", "_TYPER")
 EARLY = ("PYTHON", "LD_", "OMP_", "OPENBLAS_", "GPQ_TEST_", *LOCALE)
 READY = b"ready\n"
-LENGTH = 8  # bytes of the length before a request
+LENGTH = 8  # bytes of the length that precedes a request
 MOST = 8  # descriptors
-FREE = 100  # descriptors from here on are nobody's
+FREE = 100  # descriptors from here on belong to nobody
 
 
 class Process:
-    """One that was forked: what subprocess.Popen would be of it."""
+    """A forked process, with the interface of subprocess.Popen."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -89,7 +90,7 @@ def start(
     cwd: str = "",
     session: bool = False,
 ) -> Process:
-    """`main` of this module. `descriptors`: what is there under each number, 0 to 2 at least."""
+    """`main` of this module. `descriptors` maps numbers to descriptors and has at least 0 to 2."""
     early = tuple(sorted(pair for pair in environment.items() if pair[0].startswith(EARLY)))
     channel = socket.socket(socket.AF_UNIX)
     channel.connect(_server(os.getpid(), early))
@@ -106,7 +107,7 @@ def start(
 def start_daemon(
     environment: Mapping[str, str], output: int, ready: int, *, cwd: str = "", session: bool = False
 ) -> Process:
-    """It prints to `output`, and tells on `ready` that it serves, or why not: descriptors, both."""
+    """The daemon prints to `output`. On `ready` it says that it serves, or why not. Both are descriptors."""
     with open(os.devnull, "rb") as nothing:
         places = {0: nothing.fileno(), 1: output, 2: output, ready: ready}
         return start(DAEMON, ["--ready-fd", str(ready)], environment, places, cwd=cwd, session=session)
@@ -115,7 +116,7 @@ def start_daemon(
 def run(
     argv: Sequence[str], environment: Mapping[str, str], *, cwd: Path | None = None, timeout: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
-    """As subprocess.run with captured text and no input; raises TimeoutExpired, like it."""
+    """Like subprocess.run with captured text and no input. Raises TimeoutExpired, as that does."""
     out, out_child = os.pipe()
     err, err_child = os.pipe()
     with open(out, "rb") as output, open(err, "rb") as errors:
@@ -133,13 +134,13 @@ def run(
 
 
 def _umask() -> int:
-    """Of this process; to ask for it by `os.umask` would be to change it under other threads."""
+    """The umask of this process. `os.umask` would have to change it, which other threads would see."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("Umask:")[2].split()[0], 8)
 
 
 def _read(output: io.BufferedReader, errors: io.BufferedReader, deadline: float) -> tuple[str, str] | None:
-    """All that both give until nobody holds their other ends; None where that takes too long."""
+    """All output of both, until nobody holds their other ends. None if that takes too long."""
     pieces: dict[int, list[bytes]] = {output.fileno(): [], errors.fileno(): []}
     with selectors.DefaultSelector() as pending:
         for descriptor in pieces:
@@ -160,7 +161,7 @@ def _read(output: io.BufferedReader, errors: io.BufferedReader, deadline: float)
 
 @functools.cache
 def _server(owner: int, early: tuple[tuple[str, str], ...]) -> str:
-    """The socket of a server whose early variables are these. It ends with this process."""
+    """The socket of a server with these early variables. The server ends with this process."""
     assert owner == os.getpid()
     folder = tempfile.TemporaryDirectory(prefix="gpq-commands-")
     atexit.register(folder.cleanup)
@@ -202,7 +203,7 @@ class _Request:
 
 
 def _serve(listener: socket.socket, lifeline: int) -> _Request:
-    """Returns in a command's process, with what was asked. The server itself ends with its client."""
+    """Returns in the process of a command, with its request. The server itself ends with its client."""
     events = selectors.DefaultSelector()
     events.register(listener, selectors.EVENT_READ)
     events.register(lifeline, selectors.EVENT_READ)
@@ -242,8 +243,10 @@ def _close(events: selectors.BaseSelector) -> None:
 
 
 def _become(request: _Request) -> None:
-    """Make this process what a new interpreter would be that runs the command. Its streams are the server's, whose
-    descriptors are pipes, too."""
+    """Make this process what a new interpreter that runs the command would be.
+
+    Its streams are those of the server, whose descriptors are pipes too.
+    """
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, FREE) for descriptor in request.descriptors]
     for descriptor in request.descriptors:
         os.close(descriptor)

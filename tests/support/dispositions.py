@@ -1,4 +1,4 @@
-"""Signals as a terminal leaves them, whoever started the tests: `nohup` and `&` ignore some, and so would every child."""
+"""Sets signals as a terminal leaves them. `nohup` and `&` ignore some, and every child would inherit that."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 def _do_nothing(number: int, frame: object) -> None:
-    """Stands for ignoring. Unlike that, it ends with the exec of a child."""
+    """Stands for ignoring. Unlike SIG_IGN, it ends when a child calls exec."""
 
 
 def restore() -> None:

@@ -1,4 +1,4 @@
-"""Figures that tests reach, beside those that are asked: recorded whether they suffice or not, listed at the end of a run."""
+"""Figures that tests measure, next to their limits. All are recorded and listed at the end of a run."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ SLACK = 6
 
 
 def demanded(asked: float, unit: str) -> float:
-    """What a test fails over. A bar on time is noted as it is asked, and demanded six times as wide: a test that runs
-    beside others is as slow as they make it. With GPQ_BARS=1, for tests that run alone, it is demanded as it is asked.
-    All other bars, of counts, bytes and ratios, are so in any case, and so is a time of zero."""
+    """The value above which a test fails.
+
+    A limit on time is enforced at six times its value, because other tests slow this one down. With GPQ_BARS=1, for
+    tests that run alone, it is enforced as it is. All other limits (counts, bytes, ratios, a time of zero) always are.
+    """
     return asked * SLACK if unit in TIMES and os.environ.get("GPQ_BARS") != "1" else asked
 
 
 class Figures:
-    """Of one test. `row`: of the table of faults that the test answers for, "" for none."""
+    """The figure of one test. `row`: the row in the table of faults that the test answers for, or ""."""
 
     def __init__(self, item: pytest.Item, row: str = "") -> None:
         self.item = item
         self.row = row
 
     def note(self, what: str, reached: str) -> None:
-        """Nothing is asked."""
+        """No limit."""
         self.item.user_properties.append((FIGURE, f"{self.row:>6}  {what}: {reached}"))
 
     def at_most(self, what: str, reached: float, asked: float, unit: str = "s") -> None:
-        """Recorded, then demanded: see `demanded`."""
+        """Recorded, then enforced: see `demanded`."""
         self.note(what, f"{_text(reached)} {unit} (asked: at most {_text(asked)})")
         assert reached <= demanded(asked, unit), f"{what}: {reached} {unit}, asked: at most {asked}"
 
@@ -45,7 +47,7 @@ class Figures:
             raise _error(asked)(f"{what}: {reached}, asked: {asked}")
 
     def all(self, measured: Iterable[Measured]) -> None:
-        """What a run of `tests.chaos` gave: all of it recorded, then demanded."""
+        """What a run of `tests.chaos` measured. All of it is recorded, then enforced."""
         found = list(measured)
         for each in found:
             self.note(
@@ -60,7 +62,7 @@ class Figures:
 
 
 def _error(asked: object) -> type[AssertionError]:
-    """Where none is asked for (lost, double, violations) and there is one, a promise is broken."""
+    """If the limit is zero (lost, double, violations) and the value is not, a promise is broken."""
     return BrokenPromise if asked in (0, []) else AssertionError
 
 

@@ -1,4 +1,5 @@
-"""Imported last by a fork server: its children neither copy nor walk what was imported before, as torch's 290,000 objects."""
+"""Imported last by a fork server. Its children then neither copy nor scan earlier imports, such as torch's 290,000
+objects."""
 
 import gc
 

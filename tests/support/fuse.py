@@ -1,5 +1,7 @@
-"""A file system that this process serves (FUSE, spoken to the kernel directly): a folder that can be made to answer like a
-file server that lost it, or not at all. Needs root and /dev/fuse."""
+"""A file system that this process serves (FUSE, spoken directly to the kernel).
+
+Its folder can answer like a file server that lost it, or not answer at all. Needs root and /dev/fuse.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Served:
-    """One folder, `work`, at `path`. `error` (an errno) is the answer to whoever looks at it; `hang()`: none at all."""
+    """One folder, `work`, at `path`. Every access fails with `error` (an errno). After `hang()` none is answered."""
 
     def __init__(self, path: Path, kind: str) -> None:
         self.path = path
@@ -46,7 +48,7 @@ class Served:
         self._answers.clear()
 
     def answer(self) -> None:
-        """Again, also what was asked meanwhile."""
+        """Answer again, including accesses made in the meantime."""
         with self._lock:
             self._answers.set()
             held, self._held = self._held, []
@@ -80,7 +82,7 @@ class Served:
 
     def _reply(self, op: int, unique: int, node: int, body: bytes) -> None:
         number, content = self._answer(op, node, body)
-        with suppress(OSError):  # whoever asked was killed
+        with suppress(OSError):  # the process that asked was killed
             os.write(self._fd, struct.pack("<IiQ", 16 + len(content), -number, unique) + content)
 
     def _answer(self, op: int, node: int, body: bytes) -> tuple[int, bytes]:
@@ -111,7 +113,7 @@ def _attributes(node: int) -> bytes:
 
 @contextmanager
 def served(path: Path, kind: str = "fuse") -> Iterator[Served]:
-    """Mounted at `path`, a folder. `kind`: its type, e.g. "fuse.sshfs"."""
+    """Mounted at `path`, a folder. `kind`: its type, such as "fuse.sshfs"."""
     one = Served(path, kind)
     try:
         yield one

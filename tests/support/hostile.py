@@ -1,4 +1,4 @@
-"""The corpus of hostile input: texts for every field, a node agent that lies, and a terminal that records what reaches it."""
+"""Hostile input: texts for every field, an agent that lies, and a terminal that records what reaches it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 
 CANARY = f"gpq-canary-{uuid.uuid4().hex}"
 
-SHELL = (  # each would leave a file behind where a shell, or ssh, reads it
+SHELL = (  # each would leave a file behind if a shell, or ssh, read it
     f"a;touch {CANARY}",
     f"$(touch {CANARY})",
     f"`touch {CANARY}`",
@@ -35,7 +35,7 @@ SHELL = (  # each would leave a file behind where a shell, or ssh, reads it
     "~root",
     "\\",
 )
-TERMINAL = (  # each would do something to a terminal that obeys it
+TERMINAL = (  # each would change a terminal that obeys it
     "\x1b[2J\x1b[H",
     "\x1b]0;mine\x07",
     "\x1b]52;c;cm0gLXJmIH4K\x07",
@@ -56,20 +56,20 @@ SGR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def canaries(*folders: Path) -> list[Path]:
-    """Where the canary is, under the folders or directly in those that our processes have as theirs."""
+    """Where the canary is: below the folders, or directly in the working directories of our processes."""
     plain = [Path(folder, CANARY) for folder in ("/", "/tmp", os.getcwd(), os.path.expanduser("~"))]
     return [*filter(Path.exists, plain), *(path for folder in folders for path in folder.rglob(CANARY))]
 
 
 def dangerous(text: str) -> list[str]:
-    """What of `text` a terminal obeys or hides; colours, line ends and tabs aside."""
+    """What a terminal would obey or hide in `text`, except colours, line ends and tabs."""
     rest = SGR.sub("", text).replace("\r\n", "")
     kinds = {char: unicodedata.category(char) for char in set(rest) - {"\n", "\t"}}
     return sorted(f"U+{ord(char):04X}" for char, kind in kinds.items() if kind in ("Cc", "Cf", "Cs"))
 
 
 def on_terminal(environment: Mapping[str, str], *argv: str) -> tuple[int, str]:
-    """Run gpq with a terminal as its stdout and stderr: (exit code, all that reached the terminal)."""
+    """Run gpq with a terminal as its stdout and stderr. Returns the exit code and everything that reached the terminal."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "gpq", *argv],
@@ -132,7 +132,7 @@ for line in sys.stdin:
 
 
 def device(**more: Any) -> dict[str, Any]:
-    """One that no job gets, since somebody else is on it."""
+    """A GPU that no job gets because somebody else uses it."""
     fields = {"id": "e-0", "index": 0, "kind": "cuda", "type": "evil", "memory_mib": 1, "state": "foreign"}
     return {**fields, **more}
 
@@ -142,7 +142,7 @@ def process(**more: Any) -> dict[str, Any]:
 
 
 def described(text: str) -> dict[str, Any]:
-    """Says `text` wherever an agent says a text."""
+    """Says `text` in every place where an agent says a text."""
     there = device(id=text, type=text, reason=text, processes=[process(user=text, name=text, attempt=text)])
     hello = dict.fromkeys(("boot_id", "library", "address", "host", "python", "spool"), text)
     return {"hello": hello, "watch": {"digest": text}, "devices": [there]}
@@ -182,7 +182,7 @@ LIES: dict[str, dict[str, Any]] = {
 
 
 def thief(job: int) -> dict[str, Any]:
-    """Says of another node's attempt that it ended here."""
+    """Claims that an attempt of another server ended on this one."""
     return {"watch": {"attempts": [attempt(job=job, attempt=1, report='{"kind":"notice","message":"stolen"}\n')]}}
 
 
@@ -192,7 +192,7 @@ def attempt(**more: Any) -> dict[str, Any]:
 
 
 def hostile_agent(path: Path, lie: Mapping[str, Any]) -> str:
-    """A file that `python` of a local node may name."""
+    """A file that `python` of a local server may name."""
     path.write_text(AGENT.format(python=sys.executable, lie=json.dumps(lie)))
     path.chmod(0o755)
     return str(path)
@@ -202,7 +202,7 @@ def hostile_agent(path: Path, lie: Mapping[str, Any]) -> str:
 
 
 def report_lines(texts: Sequence[str] = (*TEXTS, NUL, SURROGATE)) -> list[str]:
-    """Lines for report.jsonl, of which the last is honest."""
+    """Lines for report.jsonl. The last one is honest."""
     lines = [json.dumps({"kind": "notice", "message": text}) for text in texts]
     lines += [json.dumps({"kind": "metrics", "step": 1, "values": {text: 1.0}}) for text in texts]
     values = (HUGE, 10**400, -1, float("nan"), INFINITE, "1e999", [], {}, None, True, "\x1b[2J")

@@ -1,4 +1,5 @@
-"""Imports every module of gpq and of the agent's node: `python -W error -m tests.support.imports`. The train part needs torch."""
+"""Imports every module of gpq and of the agent's node part: `python -W error -m tests.support.imports`. The train part
+needs torch."""
 
 from __future__ import annotations
 

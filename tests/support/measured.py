@@ -1,4 +1,4 @@
-"""Small folders of measurements, in the published layouts, for tests of what reads them."""
+"""Small folders of measurements in the published layouts, for tests of their readers."""
 
 from __future__ import annotations
 

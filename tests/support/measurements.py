@@ -1,5 +1,7 @@
-"""A folder of measurements of small made-up applications: step times linear in the atomic batch, on every placement of up
-to two nodes of four GPUs."""
+"""A folder of measurements of small made-up applications.
+
+Step times are linear in the atomic batch, on every placement of up to two servers with four GPUs each.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from pathlib import Path
 from tests.support.measured import HEADER, SCALABILITY, write
 
 ATOMIC = (8, 16, 32, 64, 128)
-BATCHES = (32, 64, 128, 256)  # the base batch and those it was trained with
+BATCHES = (32, 64, 128, 256)  # the base batch size and those measured
 EPOCHS = 3
 ONE_NODE = ((1,), (2,), (3,), (4,))
 PLACEMENTS = (*ONE_NODE, *((a, b) for a in range(1, 5) for b in range(a, 5)))
@@ -17,7 +19,7 @@ WORKLOAD = "name,time,application,num_replicas,batch_size"
 
 
 def step_times(counts: Sequence[int], atomic: int) -> tuple[float, float]:
-    """(step, synchronisation within it), seconds."""
+    """(step, the synchronisation in it), in seconds."""
     sync = 0.0 if sum(counts) == 1 else 0.01 if len(counts) == 1 else 0.03
     return 0.02 + 0.002 * atomic + sync, sync
 
@@ -32,8 +34,11 @@ def tiny(
     speed: float = 1.0,
     syncs: float = 1.0,
 ) -> Path:
-    """Three epochs of `steps` base steps each; alone on one GPU a base step takes 84 ms / `speed`. The noise scale is
-    `noise` base batches in the first epoch; synchronising takes `syncs` times as long as in `step_times`."""
+    """Three epochs of `steps` base steps each. Alone on one GPU a base step takes 84 ms / `speed`.
+
+    The noise scale is `noise` base batches in the first epoch. Synchronisation takes `syncs` times as long as in
+    `step_times`.
+    """
     rows = []
     for counts in PLACEMENTS:
         for atomic in ATOMIC:
@@ -54,5 +59,5 @@ def tiny(
 
 
 def workload(path: Path, *rows: str) -> Path:
-    """By default four jobs, the last after the others may have ended."""
+    """Four jobs by default. The last one arrives when the others may have ended."""
     return write(path, (WORKLOAD, *(rows or ("a,0,tiny,1,32", "b,30,tiny,2,64", "c,45,tiny,4,128", "d,400,tiny,1,32"))))

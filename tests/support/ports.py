@@ -1,7 +1,7 @@
-"""TCP ports for tests: below those that the kernel hands out, and this process's alone.
+"""TCP ports for tests: below the ephemeral range, and for this process alone.
 
-A port from `bind(0)` may go to anybody's connection between its return and its use. These may not: a hundred
-ports from 10,000 belong to whoever holds the lock of their file, in any run of tests on this machine.
+The kernel may give a port from `bind(0)` to anybody between its return and its use. It never gives out these. Each
+process owns a hundred ports from 10,000 on, by the lock of a file, across all test runs on this machine.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-FIRST, LAST = 10_000, 19_900  # below the ephemeral range, and below gpq's own from 20,000
+FIRST, LAST = 10_000, 19_900  # below the ephemeral range, and below gpq's own ports from 20,000 on
 SHARE = 100
 
 
 @cache
 def _ports() -> Iterator[int]:
-    """The ports of this process, over and over. The lock of its share lasts as long as it does."""
+    """The ports of this process, again and again. The lock of its share lasts as long as the process."""
     folder = Path(tempfile.gettempdir(), f"gpq-test-ports-{os.getuid()}")
     folder.mkdir(exist_ok=True)
     for first in range(FIRST, LAST, SHARE):
@@ -36,10 +36,10 @@ def _ports() -> Iterator[int]:
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """A port on which nothing listens. Its number does not come again before 99 others."""
+    """A port on which nothing listens. It returns only after 99 others."""
     for port in itertools.islice(_ports(), SHARE):
         with socket.socket() as probe:
-            # A connection that has ended keeps its port for a minute. Who listens next may have it.
+            # An ended connection keeps its port for a minute. A listener may still take it.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((address, port))

@@ -1,4 +1,4 @@
-"""Processes as tests look at them: one that ends between two looks has no children, no arguments, and is no surprise."""
+"""Processes as tests look at them. One that ends between two looks has no children and no arguments, which is no error."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import psutil
 
 
 def running_children(pid: int, word: str) -> list[psutil.Process]:
-    """Children of `pid` that run, with `word` in an argument."""
+    """Running children of `pid` with `word` in an argument."""
     return [child for child in psutil.Process(pid).children() if any(word in part for part in arguments(child))]
 
 
 def arguments(process: psutil.Process) -> list[str]:
-    """Its command line, [] once it has ended."""
+    """Its command line, or [] once it has ended."""
     try:
         return process.cmdline()
     except psutil.Error:
@@ -19,7 +19,7 @@ def arguments(process: psutil.Process) -> list[str]:
 
 
 def kill(process: psutil.Process) -> None:
-    """Also where it has ended by itself."""
+    """Also fine if it has already ended."""
     try:
         process.kill()
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""What gpq promises: nothing lost, nothing double, nothing silent, no replica that crashes."""
+"""What gpq promises: no job lost, none run twice, no silent change, no replica that crashes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import signal
 
 
 class BrokenPromise(AssertionError):
-    """A test saw one broken. No second try clears it, see `tests.tiers.again`."""
+    """A test saw a broken promise. It gets no second try, see `tests.tiers.again`."""
 
 
 CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
 
 def demand_no_crash(codes: list[int | None]) -> None:
-    """Raises BrokenPromise where a replica died of a signal that nobody sends. `codes`: exit codes by rank."""
+    """Raises BrokenPromise if a replica died of a signal that nobody sends. `codes`: exit codes by rank."""
     for rank, code in enumerate(codes):
         if code is not None and -code in CRASHES:
             raise BrokenPromise(f"replica {rank} died of {signal.Signals(-code).name}")

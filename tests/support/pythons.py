@@ -20,7 +20,7 @@ class Python(NamedTuple):
 
 @cache
 def pythons() -> dict[tuple[int, int], Python]:
-    """The first of each minor version from 3.8 up, by version; the one that runs the tests before others like it."""
+    """The first Python of each minor version from 3.8 on, by version. The one that runs the tests precedes its equals."""
     on_path = [
         shutil.which(f"python3.{minor}", path=folder)
         for folder in os.environ.get("PATH", "").split(os.pathsep)

@@ -1,4 +1,4 @@
-"""What a command printed with `--json`, held against the schema that the package ships."""
+"""Compares what a command printed with `--json` with the schema that the package ships."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def validator(path: str) -> Draft202012Validator:
 
 
 def check(path: str, printed: str) -> list[Any]:
-    """What was printed by the command, decoded; all of it is right, each line by itself where it streams."""
+    """The decoded output of the command. All of it is valid, and each line on its own if it streams."""
     lines = printed.splitlines() if path in STREAMS else [printed] if printed else []
     found = [json.loads(line) for line in lines]
     for each in found:
@@ -41,7 +41,7 @@ def check_call(argv: Sequence[str], printed: str) -> None:
 
 
 def command(argv: Sequence[str]) -> str:
-    """`nodes drain` of `nodes drain gpu1 --json`; "" for what is no command."""
+    """`nodes drain` for `nodes drain gpu1 --json`, or "" if it is no command."""
     for path in (" ".join(argv[:2]), argv[0], DEFAULTS.get(argv[0], "")):
         if path in GRAMMAR:
             return path

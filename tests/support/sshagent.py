@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 
 
 class SshAgent:
-    """`with SshAgent(path, key) as agent`: listens at `path`, and has that key, if any."""
+    """`with SshAgent(path, key) as agent` listens at `path`, and holds that key, if any."""
 
     def __init__(self, path: Path, *keys: Path) -> None:
         if shutil.which("ssh-agent") is None:

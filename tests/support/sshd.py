@@ -1,4 +1,4 @@
-"""A private sshd on loopback for tests: own keys, own port, own configuration, no privileges needed."""
+"""A private sshd on loopback for tests, with its own keys, port and configuration. It needs no privileges."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ SSHD = "/usr/sbin/sshd"
 
 
 class Sshd:
-    """`with Sshd(folder) as server`: listens on 127.0.0.1:`port`; `config` is a file for `ssh -F`, in which `name` leads there.
+    """`with Sshd(folder) as server` listens on 127.0.0.1:`port`. `config` is a file for `ssh -F` in which `name` leads
+    there.
 
-    `home` is the HOME of whoever logs in. `directives` are lines of sshd_config, `environment` is set for every session.
+    `home` is the HOME of every login. `directives` are lines of sshd_config. `environment` is set for every session.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Sshd:
 
     @property
     def command(self) -> list[str]:
-        """How `[nodes.NAME]` starts ssh so that it goes here."""
+        """How `[nodes.NAME]` starts ssh to reach this server."""
         return ["ssh", "-F", str(self.config)]
 
     def toml(self, **more: object) -> str:
@@ -58,12 +59,12 @@ class Sshd:
         return "\n".join(f"{key} = {value!r}" for key, value in fields.items()) + "\n"
 
     def know(self) -> None:
-        """Its host key is the known one from now on."""
+        """Make its host key the known one."""
         key = self.host_key.with_suffix(".pub").read_text()
         self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {key}")
 
     def change_host_key(self) -> None:
-        """Another one than is known; for the next start."""
+        """Another host key than the known one, from the next start on."""
         self.host_key.unlink()
         _make_key(self.host_key)
 
@@ -112,7 +113,7 @@ class Sshd:
         return False
 
     def stop(self) -> None:
-        """End the listener; connections that there are live on."""
+        """End the listener. Existing connections live on."""
         if self._process is not None:
             self.signal(signal.SIGCONT)
             self._process.kill()
@@ -120,7 +121,8 @@ class Sshd:
             self._process = None
 
     def signal(self, number: int) -> None:
-        """To the listener and to all that serve a connection: SIGSTOP is a server that hangs, SIGCONT its waking."""
+        """Send a signal to the listener and to everything that serves a connection. SIGSTOP makes the server hang,
+        SIGCONT wakes it."""
         assert self._process is not None
         for pid in [*self.sessions(), self._process.pid]:
             with contextlib.suppress(ProcessLookupError):
@@ -130,7 +132,7 @@ class Sshd:
         """Pids of the sshd processes that serve a connection, while the listener lives."""
         assert self._process is not None
         found = {self._process.pid}
-        for _ in range(3):  # listener, monitor, and without privileges one more
+        for _ in range(3):  # listener, monitor, and one more without privileges
             found |= {pid for pid in _processes() if _parent(pid) in found and _title(pid).startswith("sshd:")}
         return sorted(found - {self._process.pid})
 
@@ -155,7 +157,7 @@ def clients(config: Path) -> list[int]:
 
 
 def _end(mark: bytes) -> list[int]:
-    """Kill every process with `mark` in its environment; those that were still there."""
+    """Kill every process with `mark` in its environment. Returns those that were still there."""
     found = []
     for pid in _processes():
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Waiting in tests: look until it is so, never sleep and hope."""
+"""Waiting in tests: look until it is so. Never sleep and hope."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE = 60.0  # seconds; the machine may be busy with other things
+PATIENCE = 60.0  # seconds, because the machine may be busy with other things
 
 
 def wait_until(look: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
-    """The first truthy answer of `look`. Fails with the last one that was not."""
+    """The first truthy answer of `look`. Fails with the last answer otherwise."""
     deadline = time.monotonic() + patience
     while True:
         seen = look()
@@ -27,12 +27,12 @@ def wait_until(look: Callable[[], T], what: str, patience: float = PATIENCE) -> 
 
 
 def state(stat: Path) -> str:
-    """Of a process or a thread, from its `stat` in /proc: R runs or is about to, S sleeps, Z has ended."""
+    """State of a process or thread, from its `stat` in /proc: R runs or is about to, S sleeps, Z has ended."""
     return stat.read_text().rpartition(")")[2].split()[0]
 
 
 def asks(pid: int) -> bool:
-    """Has the process a socket open, and sleeps? Then it waits for the daemon's answer."""
+    """Whether the process has an open socket and sleeps, so it waits for the daemon's answer."""
     with contextlib.suppress(OSError):  # one was closed while we looked
         links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
         return any(link.startswith("socket:") for link in links) and state(Path(f"/proc/{pid}/stat")) == "S"

@@ -1,4 +1,4 @@
-"""A webhook on loopback for tests: keeps what it is told, and takes it, refuses it, is slow, or never answers."""
+"""A webhook on loopback for tests. It keeps what it receives, and accepts, refuses, delays or never answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Webhook:
-    """`manner`: "takes", "refuses" (500), "hangs" (no byte ever) or "drips" (a byte now and then, never an end)."""
+    """`manner`: "takes", "refuses" (500), "hangs" (never a byte) or "drips" (a byte now and then, and never an end)."""
 
     def __init__(self, manner: str = "takes") -> None:
         self.manner = manner
@@ -43,7 +43,7 @@ class Webhook:
             def handle(self) -> None:
                 try:
                     super().handle()
-                except OSError:  # who asked has gone away
+                except OSError:  # the client has gone away
                     return
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -1,1 +1,1 @@
-"""Which tests run when, and what happens to those that fail: `python -m tests.tiers`, see `gpq/README.md`, "Tests"."""
+"""Which tests run when, and what happens to those that fail: `python -m tests.tiers`, see docs/internals/tests.md."""

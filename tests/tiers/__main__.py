@@ -15,8 +15,8 @@ from .groups import GROUPS, ROOT, stale, write_proofs
 from .reporting import failures
 
 REPORTS = ROOT / ".reports"
-FAILED = 1  # pytest's exit code when tests failed; others are errors
-LONG_SECONDS = 1500  # of one test in the long tier: five times the everyday limit, for five times the examples
+FAILED = 1  # pytest's exit code when tests failed. Other codes are errors
+LONG_SECONDS = 1500  # for one test in the long tier: five times the everyday limit, for five times the examples
 PHASES = {
     "system": ["-n", "8", "--dist", "worksteal"],  # mostly waits
     "torch": ["-n", "3", "--dist", "worksteal"],  # mostly computes
@@ -24,7 +24,8 @@ PHASES = {
 
 
 def run_tier(tier: str, limit: float) -> bool:
-    """Lint beside the tests, the two parts one after the other, then failed tests once more. Green?"""
+    """Lint beside the tests, run the two parts one after the other, then failed tests once more. Returns whether all is
+    green."""
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir()
     changed = stale()
@@ -48,7 +49,7 @@ def run_tier(tier: str, limit: float) -> bool:
 
 
 def rewrite() -> None:
-    """Let pytest compile the tests once: in a fresh clone each of a dozen workers would do it for itself."""
+    """Let pytest compile the tests once. In a fresh clone each of a dozen workers would do it again."""
     if any(ROOT.glob("tests/__pycache__/*-pytest-*.pyc")):
         return
     folders = sorted(path for path in ROOT.glob("tests/*") if path.is_dir() or path.name.startswith("test_"))
@@ -65,7 +66,7 @@ def rewrite() -> None:
 
 
 def run_part(part: str, tier: str, end: float) -> bool:
-    """False where pytest came to no verdict on the tests. Failed tests are on the list."""
+    """False if pytest came to no verdict on the tests. Failed tests are on the list."""
     options = ["--tier", tier, "--part", part, f"--junitxml={REPORTS}/{part}.xml", "--durations=20"]
     if tier == "long":
         options.append(f"--timeout={LONG_SECONDS}")
@@ -84,7 +85,7 @@ def run_part(part: str, tier: str, end: float) -> bool:
 
 
 def note_proofs(digests: dict[str, str], path: Path) -> None:
-    """Groups that ran whole, none of whose tests is on the list `path`, are proven."""
+    """Mark groups as proven if they ran whole and none of their tests is on the list `path`."""
     failed = [failure.test.partition("::")[0] for failure in failures(path)]
     sound = [group.name for group in GROUPS if group.name in digests and not any(map(group.has, failed))]
     if sound:
@@ -93,7 +94,7 @@ def note_proofs(digests: dict[str, str], path: Path) -> None:
 
 
 def prove(names: list[str]) -> bool:
-    """Run groups whole. Those of a green run are proven: commit `tests/proven.json`."""
+    """Run groups whole. A green run proves them: commit `tests/proven.json`."""
     chosen = [group for group in GROUPS if group.name in names or not names]
     digests = {group.name: group.digest() for group in chosen}
     places = [place for group in chosen for place in group.tests]

@@ -1,4 +1,4 @@
-"""Failed tests once more, alone: what passes then failed by luck. Owns how much luck a run may need."""
+"""Runs failed tests once more, alone. A test that passes then failed by luck. Owns how much luck a run may need."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MOST_FLAKY = 3
 
 
 def causes(listed: Sequence[Failure]) -> int:
-    """Tests of one file that failed with the same words, as those do that share a fixture, count as one."""
+    """Tests of one file that failed with the same words count as one, such as those that share a fixture."""
     return len({(failure.test.partition("::")[0], failure.message) for failure in listed})
 
 
 def judge(listed: Sequence[Failure], again: Sequence[Failure]) -> tuple[bool, list[str]]:
-    """Is the run green, and the last lines to print? `again`: what failed of the second try, where there was one."""
+    """Whether the run is green, and the last lines to print. `again`: the failures of the second try, if there was one."""
     first = {failure.test: failure for failure in reversed(listed)}
     broken = [failure for failure in listed if failure.promise]
     if broken:
@@ -36,12 +36,13 @@ def judge(listed: Sequence[Failure], again: Sequence[Failure]) -> tuple[bool, li
 
 
 def environment(path: Path) -> dict[str, str]:
-    """Of a pytest that adds its failures to the list `path`."""
+    """Of a pytest run that adds its failures to the list `path`."""
     return {**os.environ, LIST: str(path)}
 
 
 def settle(path: Path, root: Path = ROOT) -> bool:
-    """Try again what the list `path` names, in the repository `root`, and print the outcome. Green?"""
+    """Try the tests on the list `path` again, in the repository `root`. Prints the outcome, returns whether it is
+    green."""
     listed = failures(path)
     second = path.with_suffix(".again")
     second.unlink(missing_ok=True)

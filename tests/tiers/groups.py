@@ -1,7 +1,7 @@
 """Groups of tests, and the sources that they prove. Owns what is proven.
 
-A group whose sources are those of its last green run is proven: a tenth of it runs, another tenth after each
-commit. A group whose sources changed runs whole.
+If the sources of a group are those of its last green run, the group is proven. A tenth of it runs, another tenth after
+each commit. A group whose sources changed runs whole.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ PARTS = 10  # a proven group runs one of them
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`tests` and `sources`: files and folders, from the root of the repository."""
+    """`tests` and `sources`: files and folders, relative to the root of the repository."""
 
     name: str
     tests: tuple[str, ...]
     sources: tuple[str, ...]
 
     def has(self, path: str) -> bool:
-        """Is the test file `path` one of the group?"""
+        """Whether the group has the test file `path`."""
         return any(path == place or path.startswith(f"{place}/") for place in self.tests)
 
     def digest(self, root: Path = ROOT) -> str:
-        """SHA-256 of the names and contents of all tests and sources under `root`."""
+        """SHA-256 of the names and contents of all tests and sources below `root`."""
         total = hashlib.sha256()
         for path in sorted({path for place in (*self.tests, *self.sources) for path in _files(root / place)}):
             total.update(f"{path.relative_to(root)}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
@@ -47,7 +47,7 @@ def _files(place: Path) -> Iterator[Path]:
 
 
 def _is_cached(path: Path) -> bool:
-    """By Python or a linter, while the tests run."""
+    """Cached by Python or a linter while the tests run."""
     return any(part == "__pycache__" or part.startswith(".") for part in path.parts)
 
 
@@ -60,7 +60,7 @@ SYSTEM = (
     *AGENT, *DAEMON, *MODELS, "gpq/attributes.py", "gpq/client", "gpq/decoding.py", "gpq/errors.py", "gpq/outward.py",
     "gpq/pace.py", "gpq/paths.py", "gpq/ports.py",
 )  # fmt: skip
-# What tests of the system start processes with, and wait by.
+# What tests of the system use to start processes and to wait.
 HELPERS = ("tests/support", "tests/daemon/daemons.py", "tests/e2e/harness.py")
 TRAININGS = (
     "tests/cli/lab/test_library.py", "tests/docs/test_examples.py", "tests/e2e/test_endings.py",
@@ -68,7 +68,7 @@ TRAININGS = (
     "tests/e2e/test_training.py",
     "tests/lab/test_multi_node.py", "tests/lab/test_training.py", "tests/test_demo.py",
 )  # fmt: skip
-# The first group that has a test is that test's. What none has runs each time.
+# A test belongs to the first group that has it. A test of no group runs each time.
 GROUPS = (
     Group("habits", ("tests/habits",), LIBRARY),
     Group("library", ("tests/agent/train",), LIBRARY),
@@ -106,12 +106,12 @@ def write_proofs(digests: dict[str, str]) -> None:
 
 
 def turn() -> int:
-    """Which tenth runs: the number of commits, so each commit has the next one. 0 where there is no repository."""
+    """Which tenth runs: the number of commits, so each commit runs the next one. 0 outside a repository."""
     command = ["git", "rev-list", "--count", "HEAD"]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return int(answer.stdout) if answer.returncode == 0 else 0
 
 
 def drawn(name: str, number: int) -> bool:
-    """Is the test `name` in the tenth of turn `number`?"""
+    """Whether the test `name` is in the tenth of turn `number`."""
     return zlib.crc32(name.encode()) % PARTS == number % PARTS

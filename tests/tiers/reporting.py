@@ -19,12 +19,12 @@ from tests.support.promises import CRASHES, BrokenPromise
 LIST = "GPQ_TEST_FAILURES"  # names the file
 PROMISE = "promise"
 FAILED = pytest.StashKey[bool]()
-# Of a process that no test driver started: a job of a daemon, a worker of pytest itself.
+# Of a process that no test driver started: a job of a daemon, or a worker of pytest itself.
 CRASH = re.compile(r"\b(" + "|".join(name.name for name in sorted(CRASHES)) + r")\b|worker 'gw\d+' crashed")
 
 
 class Failure(NamedTuple):
-    """`promise`: the promise that was seen broken, "" for none. `text`: the traceback."""
+    """`promise`: the broken promise, or "". `text`: the traceback."""
 
     test: str
     promise: str
@@ -36,7 +36,7 @@ class Failure(NamedTuple):
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI nothing is skipped. What needs root or a package fails there when it is missing."""
+    """In CI nothing is skipped. A test that lacks root or a package fails there."""
     report = yield
     if report.skipped and os.environ.get("CI") == "true":
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
@@ -49,12 +49,12 @@ def pytest_runtest_makereport(
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """A file that cannot be imported has failed, with all its tests. Among other files pytest says so by exit code 1 alone."""
+    """A file that cannot be imported has failed, with all its tests. Otherwise pytest shows that only by exit code 1."""
     _note(report)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Print a failure at once, and keep it: a run that is cut later prints no summary."""
+    """Print a failure at once and keep it, because an interrupted run prints no summary."""
     _note(report)
 
 
@@ -79,7 +79,7 @@ def _failure(report: pytest.TestReport | pytest.CollectReport) -> Failure:
 
 
 def failures(path: Path) -> list[Failure]:
-    """All failures of a run, in their order. A test that fails in its body and its clean-up is there twice."""
+    """All failures of a run, in order. A test that fails in its body and its clean-up is there twice."""
     if not path.exists():
         return []
     return [Failure(**json.loads(line)) for line in path.read_text().splitlines()]
@@ -87,7 +87,7 @@ def failures(path: Path) -> list[Failure]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """What a failed test leaves behind must not fail the next one, as a warning from its garbage would."""
+    """Leftovers of a failed test must not fail the next one, for example as a warning from its garbage."""
     answer = yield
     if item.stash.get(FAILED, False):
         sys.last_value = sys.last_traceback = sys.last_exc = None

@@ -1,4 +1,4 @@
-"""Hooks of pytest that choose what a run is of: a part of the files, and in the everyday tier less than all tests."""
+"""Hooks of pytest that choose what runs: one part of the files, and in the everyday tier only some of the tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from .groups import GROUPS, ROOT, drawn, stale, turn
 
-# What trains, or imports torch by itself. All other tests mostly wait, so many of them run side by side.
+# Tests that train, or import torch themselves. All others mostly wait, so many of them run side by side.
 TRAINS = (
     "tests/agent/gpucheck",
     "tests/agent/train",
@@ -17,8 +17,10 @@ TRAINS = (
     "tests/cli/check/test_check.py",
     "tests/cli/doctor/test_gpu_report.py",
     "tests/cli/lab/test_library.py",
+    "tests/docs/test_blocks.py",
     "tests/docs/test_examples.py",
     "tests/docs/test_habits.py",
+    "tests/docs/test_messages.py",
     "tests/e2e/test_endings.py",
     "tests/e2e/test_multi_node.py",
     "tests/e2e/test_policies.py",
@@ -56,7 +58,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Drop what is not this turn's. The choice is the same in every worker."""
+    """Drop what this turn does not run. Every worker chooses the same."""
     if config.getoption("--tier") == "long":
         return
     whole, number = stale(), turn()

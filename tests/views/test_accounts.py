@@ -98,10 +98,10 @@ def test_nothing_is_a_page_too() -> None:
         served.report(), rows=[], pieces=[], total=served.report_row("", gpu_hours=0.0, rhos=0)
     )
     read = Read(html_report.document(empty, empty))
-    assert "No job held a GPU" in "".join(read.texts)
+    assert "No job used a GPU" in "".join(read.texts)
     assert "svg" not in read.tags
-    assert accounts.report(empty, 80)[-1] == "no job held a GPU, waited or ended then"
-    assert accounts.history(account_answers.HistoryList([]), 80) == ["no jobs ended then"]
+    assert accounts.report(empty, 80)[-1] == "no job used a GPU, waited or ended in this time"
+    assert accounts.history(account_answers.HistoryList([]), 80) == ["no jobs ended in this time"]
 
 
 def test_a_page_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

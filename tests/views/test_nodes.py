@@ -17,11 +17,11 @@ def gpu(state: str = "ok", reason: str = "", job: int | None = None, *on_it: Pro
 def test_who_or_what_keeps_a_gpu_is_said_once() -> None:
     used = "used by carl (python, 11 GiB, since 14:02)"
     assert occupant(gpu("foreign", used, None, CARL)) == used
-    assert occupant(gpu("ok", f"also {used}", 3, CARL)) == f"job 3; also {used}"
+    assert occupant(gpu("ok", f"also {used}", 3, CARL)) == f"job 3, also {used}"
     held = "held by bo's gpq (job 7, since 14:02)"
-    assert occupant(gpu("foreign", held, None, CARL)) == f"carl: python (pid 7); {held}"
+    assert occupant(gpu("foreign", held, None, CARL)) == f"carl: python (pid 7), {held}"
     sick = gpu("quarantined", "NVML: Unknown Error", None, age_seconds=192.0, next_probe_seconds=25.0)
-    assert occupant(sick) == "NVML: Unknown Error; for 3m12s; next look in 25s"
+    assert occupant(sick) == "NVML: Unknown Error, for 3m12s, next check in 25s"
     assert occupant(gpu()) == "-"
 
 

@@ -244,7 +244,7 @@ def test_a_long_curve_is_thinned_but_keeps_its_ends_and_the_present() -> None:
 
 
 def test_a_job_nobody_hears_of_is_unknown_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "unknown since 40 s: server b does not answer"
+    said = "unknown for 40 s: server b does not answer"
     row = served.job(1, unknown=said, unknown_seconds=40.0, reason=said)
     assert said in queue.lines(msgspec.to_builtins(job_answers.JobList([row], 1)), 200)[1]
     view = msgspec.structs.replace(served.top(), jobs=[row])
@@ -256,7 +256,7 @@ def test_a_job_nobody_hears_of_is_unknown_in_every_view(monkeypatch: pytest.Monk
 
 def test_a_job_that_hangs_or_waits_for_one_replica_says_so_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
-    line = "no step for 90 s: rank 3 on b has not arrived where the others wait"
+    line = "no step for 90 s: the others wait for rank 3 on b"
     hung = served.job(1, hung=line, hung_seconds=90.0, reason=line)
     slow = served.job(2, stragglers=[3])
     assert line in "\n".join(queue.lines(msgspec.to_builtins(job_answers.JobList([hung], 1)), 160))
@@ -270,7 +270,7 @@ def test_a_job_that_hangs_or_waits_for_one_replica_says_so_in_every_view(monkeyp
 
 def test_the_list_marks_what_is_silent_hung_slow_or_over() -> None:
     rows = [
-        served.job(1, unknown="unknown since 40 s: server a does not answer", unknown_seconds=40.0),
+        served.job(1, unknown="unknown for 40 s: server a does not answer", unknown_seconds=40.0),
         served.job(2, hung="no step for 90 s: rank 3 on b has not arrived", hung_seconds=90.0),
         served.job(3, stragglers=[3]),
         served.job(4, "failed", name="sweep", index=7, params={"lr": "0.1"}),

@@ -22,13 +22,15 @@ def verdict(*told: bool) -> Verdict:
 
 def test_a_habit_names_the_shapes_that_it_concerns_or_every_shape() -> None:
     assert "every shape: gpq says: batch norm (1) takes its own" in lines(verdict(True, True), 0)
-    assert "shape 0; shape 2: gpq says: batch norm (1) takes its own" in lines(verdict(True, False, True), 0)
+    assert "shape 0 / shape 2: gpq says: batch norm (1) takes its own" in lines(verdict(True, False, True), 0)
 
 
 def test_what_is_left_out_until_it_is_mended_is_said_in_words() -> None:
     said = lines(verdict(True), 0)
     left = "accumulate (a step in several micro-batches), split (a step in two, to measure the noise scale)"
-    assert f"  until then gpq leaves out: {left}" in said
+    assert f"  until then gpq does not use: {left}" in said
     unknown = msgspec.structs.replace(HABIT, freedoms=["another\n"])
     row = msgspec.structs.replace(verdict(True).shapes[0], habit=unknown)
-    assert "  until then gpq leaves out: another\\x0a" in lines(msgspec.structs.replace(verdict(True), shapes=[row]), 0)
+    assert "  until then gpq does not use: another\\x0a" in lines(
+        msgspec.structs.replace(verdict(True), shapes=[row]), 0
+    )

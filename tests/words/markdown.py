@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 # What a piece of code counts as in a sentence: one word of one syllable.
-CODE = "x"
+CODE = "X"
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable("table")
 _ROLE = re.compile(r"\{[a-z:-]+\}(?=`)")
 

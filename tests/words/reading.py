@@ -11,7 +11,8 @@ import pyphen
 
 LONG = 30  # words: a longer sentence is to be cut in two
 _HYPHENS = pyphen.Pyphen(lang="en_GB", left=1, right=1)
-_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[`]?[A-Z0-9`])")
+# The name of the program begins a sentence in lower case.
+_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[`]?(?:[A-Z0-9`]|gpq\b))")
 _ABBREVIATIONS = re.compile(r"\b(?:e\.g|i\.e|et al|vs|cf|etc|approx)\.")
 _WORD = re.compile(r"[A-Za-z0-9](?:[\w'’.@/+-]*\w)?")
 SEMICOLON = re.compile(r";(?=\s|$)")

@@ -12,9 +12,18 @@ from tests.words.markdown import paragraphs
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("gpq", "agent/gpq_agent")
-# Strings of these are programs or their data: SQL, shell, HTML, and the names that other programs print.
-PROGRAMS: tuple[str, ...] = ()
 GENERATED = ("gpq/options/completion_data.py",)
+# Literals that another program reads: how they begin.
+PROGRAMS = {
+    "agent/gpq_agent/gpucheck/restart.py": ("import json",),
+    "agent/gpq_agent/node/attempts/environment_checks.py": ("import sys",),
+    "agent/gpq_agent/node/attempts/environment_setup.py": ('eval "$GPQ_SETUP"',),
+    "gpq/cli/completion/shell_scripts.py": ("mkdir -p", "_gpq()", "function __gpq"),
+    "gpq/cli/importers/command.py": ("remove them there: for id in",),
+    "gpq/connectors/ssh.py": ("exec /bin/sh",),
+    "gpq/views/pictures/html_report.py": ("<!doctype",),
+    "gpq/views/pictures/report_text.py": (":root{",),
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ def kinds(*, inside: bool) -> dict[str, list[Passage]]:
 def sources() -> Iterator[Path]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            if str(path.relative_to(ROOT)) not in (*PROGRAMS, *GENERATED):
+            if str(path.relative_to(ROOT)) not in GENERATED:
                 yield path
 
 
@@ -70,9 +79,12 @@ def _of_document(path: Path) -> Iterator[Passage]:
 
 def _of_source(path: Path, kind: str) -> Iterator[Passage]:
     collect = getattr(messages, kind)
+    name = str(path.relative_to(ROOT))
     for line, text in collect(path):
+        if text.startswith(PROGRAMS.get(name, ())):
+            continue
         for paragraph in text.split("\n\n"):
-            yield Passage(str(path.relative_to(ROOT)), line, paragraph)
+            yield Passage(name, line, paragraph)
 
 
 def _help() -> Iterator[Passage]:

@@ -1,4 +1,4 @@
-"""Which checks there are, and a part of them, one after the other."""
+"""The table of checks. Runs the checks of one part in order."""
 
 import json
 import sys
@@ -45,7 +45,7 @@ CHECKS: Dict[str, Dict[str, Check]] = {
 
 
 def made(name: str, check: Check, devices: List[str]) -> wire.GpuLine:
-    """One check in a fork of its own: whatever becomes of it is its line."""
+    """Run one check in its own fork. Whatever happens to it becomes its line."""
     begin = time.monotonic()
     try:
         verdict, figure = "PASS", str(Child(check.work, devices).next(check.limit))
@@ -59,8 +59,8 @@ def made(name: str, check: Check, devices: List[str]) -> wire.GpuLine:
 
 
 def main() -> None:
-    """Arguments: the part, and the devices. Each line is written as soon as it is known: what hangs
-    later costs no line."""
+    """Arguments: the part, and the devices. Each line is written at once, so a later check that
+    hangs loses no line."""
     part, devices = sys.argv[1], sys.argv[2:]
     for name, check in CHECKS[part].items():
         line = made(name, check, devices)

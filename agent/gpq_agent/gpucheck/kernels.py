@@ -1,4 +1,5 @@
-"""Does CUDA work at all: each GPU by its name, names that there are not, times between events."""
+"""Does CUDA work at all? Opens each GPU by its name, tries names of missing GPUs, and checks the
+times between events."""
 
 import os
 import time
@@ -14,13 +15,13 @@ from .trainings import enter
 
 NO_GPU = "GPU-00000000-0000-0000-0000-000000000000"
 SIZE = 1024  # of the matrices
-TOLERANCE = 1e-4  # of a product of single precision
-CLOCKS = 0.05  # that events and the wall clock may differ by
+TOLERANCE = 1e-4  # for a product in single precision
+CLOCKS = 0.05  # allowed difference between events and the wall clock
 OPEN = 40.0  # seconds
 
 
 def product(_: Any, device: str) -> str:
-    """One matrix product on this device, against double precision on the CPU."""
+    """Compute one matrix product on this device and compare it with double precision on the CPU."""
     enter(device)
     job = gpq.init()
     name = "CPU"
@@ -45,12 +46,12 @@ def product(_: Any, device: str) -> str:
     exact = first.double() @ second.double()
     error = float((answer - exact).norm() / exact.norm())
     if not error < TOLERANCE:
-        raise CheckFailed("{}: a product of matrices is off by {:.1e}".format(name, error))
+        raise CheckFailed("{}: a matrix product has an error of {:.1e}".format(name, error))
     return "{}: error {:.0e}, first product {:.2f} s".format(name, error, seconds)
 
 
 def products(tell: Any, devices: List[str]) -> str:
-    """One process a device, as jobs would open them."""
+    """Use one process per device, as jobs do."""
     children = {device: Child(product, device) for device in devices}
     figures, failed = [], False
     for device, child in children.items():
@@ -76,12 +77,12 @@ def _refused(_: Any, names: str, replicas: int) -> str:
         job = gpq.init()
     except gpq.GpqTrainError as refusal:
         return refusal.message
-    raise CheckFailed("it was not refused: the job runs on {}".format(job.device))
+    raise CheckFailed("expected a refusal, but the job runs on {}".format(job.device))
 
 
 def wrong_names(tell: Any, devices: List[str]) -> str:
-    """A GPU that there is not, and one behind the name of one that there is: CUDA leaves such names
-    out without a word."""
+    """Try the name of a GPU that does not exist, alone and after the name of one that does. CUDA
+    leaves out such names silently."""
     wrong_child = Child(_refused, NO_GPU, 1)
     mixed_child = (
         Child(_refused, "{},{}".format(devices[0], NO_GPU), 2) if devices[0] != CPU else None
@@ -93,7 +94,7 @@ def wrong_names(tell: Any, devices: List[str]) -> str:
 
 
 def events(tell: Any, devices: List[str]) -> str:
-    """gpq's clock of steps against the wall clock, over products of matrices that take a third of a
+    """Compare gpq's clock of steps with the wall clock, over matrix products that take a third of a
     second or more."""
     enter(devices[0])
     job = gpq.init()

@@ -1,4 +1,4 @@
-"""Memory: what a sampled step takes beyond another, and an allocation that fails."""
+"""Memory: what a sampled step needs in addition to other steps, and an allocation that fails."""
 
 import contextlib
 import io
@@ -18,18 +18,18 @@ from .trainings import Pass, Plan, Training, enter
 
 MIB = 1 << 20
 WIDTH = 4096  # of the model: 17 million weights
-COPIES = 2.5  # of all gradients that a sampled step may take beyond another
+COPIES = 2.5  # extra memory allowed for a sampled step, in copies of all gradients
 WORKSPACE = 64 * MIB  # of libraries
 WARM_UP, STEPS = 10, 40
 FAIL_IN = 5  # the step that runs out of memory
-FRACTION = 0.05  # of the GPU's memory that the process may have then
+FRACTION = 0.05  # share of the GPU's memory that the process may then use
 
 
 def sampled_steps(tell: Any, devices: List[str]) -> str:
-    """The peak of memory in steps that are sampled, against the others."""
+    """Compare the peak memory of sampled steps with that of other steps."""
     enter(devices[0])
     if not torch.cuda.is_available():
-        raise CheckSkipped("needs CUDA, which counts the memory of each step")
+        raise CheckSkipped("needs CUDA to measure the memory of a step")
     training = Training(Plan(batch=64, most=64, width=WIDTH, optimizer="adamw"))
     gradients = sum(item.numel() * item.element_size() for item in training.model.parameters())
     peaks: Dict[bool, int] = {}
@@ -46,12 +46,12 @@ def sampled_steps(tell: Any, devices: List[str]) -> str:
 
 
 def judged(peaks: Dict[bool, int], gradients: int) -> str:
-    """`peaks`: bytes, of steps that were sampled and of others. `gradients`: bytes of all of them.
-    Raises CheckFailed."""
+    """`peaks`: bytes in sampled steps and in others. `gradients`: bytes of all gradients. Raises
+    CheckFailed."""
     if len(peaks) < 2:
-        raise CheckFailed("no step was sampled, or all were")
+        raise CheckFailed("no step was sampled, or every step was")
     extra = peaks[True] - peaks[False]
-    figure = "{:.0f} MiB beyond the {:.0f} MiB of other steps; the gradients are {:.0f} MiB".format(
+    figure = "{:.0f} MiB more than the {:.0f} MiB of other steps, {:.0f} MiB of gradients".format(
         extra / MIB, peaks[False] / MIB, gradients / MIB
     )
     if extra > COPIES * gradients + WORKSPACE:
@@ -80,22 +80,24 @@ def _starved(_: Any, device: str, folder: str) -> str:
         with contextlib.redirect_stderr(output):
             sys.excepthook(type(error), error, error.__traceback__)
         if not is_out_of_memory(error):
-            raise CheckFailed("not recognised: {}".format(str(error).splitlines()[0])) from error
+            raise CheckFailed(
+                "gpq does not recognise it: {}".format(str(error).splitlines()[0])
+            ) from error
         return output.getvalue()
-    raise CheckFailed("{} bytes were given to a process that may have half of them".format(amount))
+    raise CheckFailed("a process got {} bytes, twice its limit".format(amount))
 
 
 def out_of_memory(tell: Any, devices: List[str]) -> str:
-    """A step that asks for more than there is: gpq must see it, say so, and remember a smaller
-    bound for the next attempt."""
+    """Let a step ask for more memory than there is. gpq must notice it, report it, and remember a
+    smaller bound for the next attempt."""
     with tempfile.TemporaryDirectory() as folder:
         output = Child(_starved, devices[0], folder).next(60.0)
         notice = next(
             (line for line in output.splitlines() if line.startswith("gpq: out of memory")), ""
         )
         if not notice:
-            raise CheckFailed("recognised, but nothing was said of it")
+            raise CheckFailed("gpq recognised it, but printed no notice")
         bound = MemoryRecord(os.path.join(folder)).bound()
     if not bound:
-        raise CheckFailed("nothing is remembered for the next attempt")
+        raise CheckFailed("gpq saved no memory limit for the next attempt")
     return notice[len("gpq: ") :]

@@ -1,7 +1,7 @@
-"""Forks of an interpreter that has imported torch, each with a time limit and a verdict of its own.
+"""Forks of an interpreter that has imported torch, each with its own time limit and verdict.
 
-A fork is a fresh process for CUDA as long as its parent has not opened a device, which nothing in
-the parent does.
+A fork is a fresh process for CUDA if its parent has opened no device. Nothing in the parent opens
+one.
 """
 
 import ctypes
@@ -23,21 +23,21 @@ CPU = "cpu"
 
 
 class CheckFailed(Exception):
-    """The check came to a bad end: its text is the figure of a FAIL."""
+    """The check failed. The text is the figure of the FAIL."""
 
 
 class CheckSkipped(Exception):
-    """The check cannot be made here: its text is the reason."""
+    """The check cannot run here. The text is the reason."""
 
 
 class Child:
-    """One fork. It runs `work(tell, *arguments)`. Each `tell(value)` is a line here, and so is what
-    it returns."""
+    """One fork that runs `work(tell, *arguments)`. Each `tell(value)` sends a line to the parent,
+    and so does the return value."""
 
     def __init__(
         self, work: Callable[..., Any], *arguments: Any, environ: Optional[Dict[str, str]] = None
     ) -> None:
-        self._log = os.memfd_create("gpq")  # what it prints, for its last words
+        self._log = os.memfd_create("gpq")  # its output, for its last words
         self._rest = b""
         self._from, to_parent = os.pipe()
         to_child, self._to = os.pipe()
@@ -54,12 +54,12 @@ class Child:
         self.code: Optional[int] = None
 
     def ask(self, word: str = "go") -> None:
-        """Let a process go on that waits in `wait_for_word`."""
+        """Wake a process that waits in `wait_for_word`."""
         os.write(self._to, word.encode() + b"\n")
 
     def next(self, limit: float) -> Any:
-        """What it tells next, within so many seconds. Raises CheckFailed with its last words where
-        it tells nothing more."""
+        """Return the next value that it tells, within this many seconds. Raises CheckFailed with
+        its last words if it tells nothing more."""
         deadline = time.monotonic() + limit
         while b"\n" not in self._rest:
             remaining_seconds = deadline - time.monotonic()
@@ -83,13 +83,14 @@ class Child:
         return answer["value"]
 
     def end(self, number: int = signal.SIGKILL, patience: float = 10.0) -> Optional[int]:
-        """Send it a signal, and its exit code once it has gone: -9 for KILL."""
+        """Send it a signal and return its exit code when it is gone. -9 for KILL."""
         if self.code is None:
             os.kill(self.pid, number)
         return self.wait(patience)
 
     def wait(self, patience: float) -> Optional[int]:
-        """Its exit code, None where it lives on for so many seconds: then it is killed."""
+        """Return its exit code. If it lives longer than this many seconds, kill it and return
+        None."""
         deadline = time.monotonic() + patience
         while self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -107,7 +108,7 @@ class Child:
         return self.code
 
     def output(self) -> str:
-        """All that it has printed."""
+        """Everything that it has printed."""
         return os.pread(self._log, MOST_SAID, 0).decode("utf-8", "replace")
 
     def _ending(self) -> str:
@@ -128,7 +129,7 @@ def _run(
     log: int,
     parent: int,
 ) -> None:
-    """The child's life: never returns."""
+    """Run the child. Never returns."""
     global _words_from
     code = 1
     try:
@@ -163,7 +164,7 @@ _words_from = -1
 
 
 def wait_for_word() -> str:
-    """In a child: the next word of the parent's `ask`, "" where it has gone."""
+    """In a child: wait for the next word of the parent's `ask`. "" if the parent is gone."""
     text = b""
     while not text.endswith(b"\n"):
         chunk = os.read(_words_from, 1)
@@ -174,12 +175,13 @@ def wait_for_word() -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """In one line: the name of what is no CheckFailed, and the first line of its text."""
+    """One line: the first line of the error's text, after the name of its class unless it is a
+    CheckFailed."""
     words = (str(error).strip() or "no reason given").splitlines()[0][:LAST_LINE]
     return words if isinstance(error, CheckFailed) else "{}: {}".format(type(error).__name__, words)
 
 
 def device_environ(*devices: str) -> Dict[str, str]:
-    """What gpq sets for a job with these GPUs, or with none of them: "cpu"."""
+    """The variables that gpq sets for a job with these GPUs. "cpu" stands for none."""
     gpus = ",".join(device for device in devices if device != CPU)
     return {wire.ENV_DEVICES: gpus, "CUDA_VISIBLE_DEVICES": gpus, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

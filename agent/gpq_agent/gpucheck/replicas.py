@@ -1,5 +1,5 @@
-"""Several GPUs: gradients and resizes over two replicas, and one that fails. On CPUs by gloo, on
-GPUs by NCCL."""
+"""Several GPUs: gradients and resizes over two replicas, and a replica that fails. Uses gloo on
+CPUs and NCCL on GPUs."""
 
 import atexit
 import contextlib
@@ -21,9 +21,9 @@ from .trainings import EXAMPLES, Pass, Plan, Training, enter
 OPEN = 50.0  # seconds
 BATCH = 50
 STEPS = 12  # of each attempt, at least
-PACE = 0.1  # seconds that a step takes at least where a stop is waited for
+PACE = 0.1  # seconds that a step takes at least while a check waits for a stop
 FAIL_AT = 4  # steps
-GONE = 15.0  # seconds in which none is left of an attempt of which one replica has failed
+GONE = 15.0  # seconds in which every process of an attempt must be gone after one replica failed
 TERMINATED = 128 + signal.SIGTERM
 
 
@@ -32,16 +32,16 @@ def _raise(words: str) -> None:
 
 
 FAULTS: Dict[str, Callable[[], Any]] = {
-    "raises": lambda: _raise("as asked"),
+    "raises": lambda: _raise("planted"),
     "exits": lambda: sys.exit(3),
     "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "runs out of memory": lambda: _raise("CUDA out of memory, as asked"),
+    "runs out of memory": lambda: _raise("CUDA out of memory, planted"),
 }
 
 
 def _replica(tell: Any, environ: Dict[str, str], most: int, folder: str) -> None:
-    """Trains so many steps, or with a folder until it is told to stop after these, and tells of
-    them."""
+    """Train this many steps, or with a folder until a stop that comes after them, and report the
+    steps."""
     enter(CPU)
     os.environ.update(environ)
     training = Training(Plan(batch=BATCH, most=most, largest=BATCH), folder or None)
@@ -51,13 +51,13 @@ def _replica(tell: Any, environ: Dict[str, str], most: int, folder: str) -> None
     def note(passes: List[Pass]) -> None:
         steps.append(passes)
         if folder:
-            time.sleep(PACE)  # so that few steps are made until all have heard
+            time.sleep(PACE)  # so that few steps happen before every replica has seen the stop
             if len(steps) == STEPS:
                 tell("ready")
 
     try:
         training.run(0 if folder else STEPS, note)
-    finally:  # a stop as well
+    finally:  # also after a stop
         _compare(tell, training, steps, recorded_gradients)
 
 
@@ -82,7 +82,8 @@ def _compare(
 
 
 def _attempt(devices: List[str], most: int, folder: str = "") -> Dict[str, Any]:
-    """What rank 0 tells of an attempt with a replica on each device. Raises CheckFailed."""
+    """Run an attempt with one replica per device. Return what rank 0 reports. Raises
+    CheckFailed."""
     port = str(_port())
     common = {
         "WORLD_SIZE": str(len(devices)),
@@ -102,26 +103,26 @@ def _attempt(devices: List[str], most: int, folder: str = "") -> Dict[str, Any]:
     answer, *_ = [child.next(OPEN) for child in children]
     codes = [child.wait(OPEN) for child in children]
     if folder and set(codes) != {TERMINATED}:
-        raise CheckFailed("SIGTERM ended it with exit {}, not {}".format(codes, TERMINATED))
+        raise CheckFailed("after SIGTERM the exit codes are {}, not {}".format(codes, TERMINATED))
     return dict(answer)
 
 
 def gradients(tell: Any, devices: List[str]) -> str:
-    """Averaged over two replicas, in one piece and accumulated, against plain PyTorch's over all
-    their examples."""
+    """Compare gradients averaged over two replicas, whole and accumulated, with plain PyTorch over
+    all their examples."""
     _need_two(devices)
     figures = []
     for name, most in (("whole", 25), ("accumulated", 9)):
         answer = _attempt(devices[:2], most)
         figures.append("{} {:.0e}".format(name, answer["worst"]))
         if not answer["worst"] < GRADIENTS:
-            raise CheckFailed("off by {}".format("; ".join(figures)))
-    return "largest relative difference, by {}: {}".format(answer["backend"], ", ".join(figures))
+            raise CheckFailed("errors too large: {}".format("; ".join(figures)))
+    return "largest relative difference with {}: {}".format(answer["backend"], ", ".join(figures))
 
 
 def resize(tell: Any, devices: List[str]) -> str:
-    """One replica, then two that accumulate, then one: gradients as plain PyTorch's, and no example
-    twice in an epoch."""
+    """Run one replica, then two that accumulate, then one. The gradients must equal those of plain
+    PyTorch, and no example may occur twice in an epoch."""
     _need_two(devices)
     indices: List[int] = []
     worst = 0.0
@@ -135,7 +136,7 @@ def resize(tell: Any, devices: List[str]) -> str:
     )
     if len(set(indices)) != min(len(indices), EXAMPLES):
         raise CheckFailed(
-            "{} examples were used, {} different ones: {}".format(
+            "{} examples were used, {} of them different: {}".format(
                 len(indices), len(set(indices)), figure
             )
         )
@@ -145,23 +146,23 @@ def resize(tell: Any, devices: List[str]) -> str:
 
 
 def failures(tell: Any, devices: List[str]) -> str:
-    """One of two replicas fails while the other waits for it: how long until both are gone, by what
-    happens to the one."""
+    """Let one of two replicas fail while the other waits for it. Measure how long until both are
+    gone, for each kind of failure."""
     _need_two(devices)
     figures, late = [], False
     for name in FAULTS:
         seconds = _until_gone(devices[:2], name)
         late = late or seconds > GONE
-        figures.append("{} {:.1f} s".format(name, seconds))
-    figure = "none is left, where one {}".format(", ".join(figures))
+        figures.append("{}: {:.1f} s".format(name, seconds))
+    figure = "time until both are gone when one {}".format(", ".join(figures))
     if late:
         raise CheckFailed(figure)
     return figure
 
 
 def _until_gone(devices: List[str], fault: str) -> float:
-    """Seconds from the failure of the second replica until both are gone. The first one is told, as
-    launchers do."""
+    """Seconds from the failure of the second replica until both are gone. The first one gets a
+    TERM, as launchers send it."""
     common = dict(
         device_environ(*devices), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1"
     )
@@ -187,7 +188,7 @@ def _failing(tell: Any, environ: Dict[str, str], fault: str) -> None:
     def note(passes: List[Pass]) -> None:
         steps.append(len(passes))
         if len(steps) == FAIL_AT and training.job.rank == 1:
-            time.sleep(1.0)  # by now the other one waits in its backward pass
+            time.sleep(1.0)  # by now the other replica waits in its backward pass
             tell("failing")
             FAULTS[fault]()
 
@@ -195,7 +196,7 @@ def _failing(tell: Any, environ: Dict[str, str], fault: str) -> None:
 
 
 def as_a_script(work: Callable[[], None]) -> NoReturn:
-    """Runs `work` and ends this process as the interpreter does at the end of a script."""
+    """Run `work` and end this process as the interpreter does at the end of a script."""
     code: Any = 0
     try:
         work()
@@ -211,7 +212,7 @@ def as_a_script(work: Callable[[], None]) -> NoReturn:
 
 def _need_two(devices: List[str]) -> None:
     if len(devices) < 2:
-        raise CheckSkipped("needs two free GPUs, {} is here".format(len(devices)))
+        raise CheckSkipped("needs two free GPUs, found {}".format(len(devices)))
 
 
 def _port() -> int:

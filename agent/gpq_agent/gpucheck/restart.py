@@ -1,4 +1,4 @@
-"""A training that is stopped, killed and resumed, and what a restart takes, phase by phase."""
+"""A training that is stopped, killed and resumed, and how long each phase of a restart takes."""
 
 import os
 import signal
@@ -12,11 +12,11 @@ import torch
 from .processes import CheckFailed, Child, wait_for_word
 from .trainings import EXAMPLES, Pass, Plan, Training, enter
 
-# 120 steps: a stop is heard at the next agreement, up to 50 steps after it was asked for
+# 120 steps: replicas agree to stop up to 50 steps after the request
 EPOCHS = 3
 STOP_AT, KILL_AT = 30, 20  # steps of their attempts
 BATCH = 100
-SAME = 1e-5  # of the weights, relative: nothing but the order of additions may differ
+SAME = 1e-5  # relative difference of the weights: only the order of additions may differ
 PATIENCE = 60.0  # seconds, for each attempt
 
 PHASES = """
@@ -47,8 +47,8 @@ sys.stdout.write("gpq:" + json.dumps(rows) + "\\n")
 
 
 def _attempt(tell: Any, device: str, folder: str, pause_at: int) -> Dict[str, Any]:
-    """Trains to the end. After `pause_at` steps of this attempt it tells how far it is and waits
-    for a word."""
+    """Train to the end. After `pause_at` steps of this attempt report the position and wait for a
+    word."""
     enter(device)
     training = Training(Plan(batch=BATCH, most=BATCH, largest=BATCH), folder or None)
     indices: List[int] = []
@@ -65,8 +65,8 @@ def _attempt(tell: Any, device: str, folder: str, pause_at: int) -> Dict[str, An
 
 
 def resume(tell: Any, devices: List[str]) -> str:
-    """Stopped by SIGTERM, resumed, killed, resumed from the same checkpoint: the end is that of a
-    run that nobody disturbed."""
+    """Stop by SIGTERM, resume, kill, and resume from the same checkpoint. The result must equal
+    that of an undisturbed run."""
     with tempfile.TemporaryDirectory() as folder:
         undisturbed_run = Child(_attempt, devices[0], "", -1).next(PATIENCE)
         stopped_run = Child(_attempt, devices[0], folder, STOP_AT)
@@ -76,7 +76,7 @@ def resume(tell: Any, devices: List[str]) -> str:
         code = stopped_run.wait(PATIENCE)
         if code != 143:
             raise CheckFailed(
-                "SIGTERM at step {} ended it with exit {}, not 143".format(STOP_AT, code)
+                "after SIGTERM at step {} the exit code is {}, not 143".format(STOP_AT, code)
             )
         killed_run = Child(_attempt, devices[0], folder, KILL_AT)
         killed_run.next(PATIENCE)
@@ -88,7 +88,7 @@ def resume(tell: Any, devices: List[str]) -> str:
         or not 0 < end["seen"] < undisturbed_run["seen"]
     ):
         raise CheckFailed(
-            "after the kill {} of {} examples were seen".format(
+            "the attempt after the kill saw {} of {} examples".format(
                 end["seen"], undisturbed_run["seen"]
             )
         )
@@ -97,7 +97,7 @@ def resume(tell: Any, devices: List[str]) -> str:
     )
     deviation = float((weights - reference).norm() / reference.norm())
     figure = (
-        "stopped after {} examples, killed, {} of {} to the end; weights differ by {:.0e}".format(
+        "stopped after {} examples, killed, {} of {} to the end, weights differ by {:.0e}".format(
             pause, end["seen"], undisturbed_run["seen"], deviation
         )
     )
@@ -107,7 +107,7 @@ def resume(tell: Any, devices: List[str]) -> str:
 
 
 def phases(tell: Any, devices: List[str]) -> str:
-    """Of a fresh interpreter, in seconds."""
+    """Measure the phases of a fresh interpreter, in seconds."""
     try:
         process = subprocess.run(
             [sys.executable, "-c", PHASES, devices[0]], stdin=subprocess.DEVNULL,
@@ -117,8 +117,8 @@ def phases(tell: Any, devices: List[str]) -> str:
         raise CheckFailed("no first step within {:g} s".format(PATIENCE)) from None
     line = process.stdout.decode("utf-8", "replace").rpartition("gpq:")[2].strip()
     if process.returncode != 0 or not line:
-        message = (
-            process.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
-        )[-1]
+        message = (process.stderr.decode("utf-8", "replace").strip().splitlines() or ["no output"])[
+            -1
+        ]
         raise CheckFailed("exit {}: {}".format(process.returncode, message))
     return line.strip("{}").replace('"', "").replace(",", " s,") + " s"

@@ -1,5 +1,5 @@
-"""What gpq adds to a step: the same transformer in plain PyTorch and under gpq, in turns. A figure,
-not a judgement."""
+"""What gpq adds to a step: the same transformer in plain PyTorch and under gpq take turns. It
+reports a figure and no verdict."""
 
 import statistics
 import time
@@ -14,14 +14,14 @@ from .processes import Child, wait_for_word
 from .trainings import enter
 
 TURNS = 8
-WARM_UP = 1  # turn: beyond the steps in which gpq follows the loop
-START = 60.0  # seconds until both are warm
+WARM_UP = 1  # turn, after the steps in which gpq follows the loop
+START = 60.0  # seconds until both have warmed up
 TURN = 30.0
 TOKENS = 64
 
 
 class Size(NamedTuple):
-    """Of the transformer and its data. `steps`: of one turn."""
+    """Of the transformer and its data. `steps`: steps of one turn."""
 
     layers: int
     width: int
@@ -30,7 +30,7 @@ class Size(NamedTuple):
     steps: int
 
 
-GPU = Size(8, 512, 256, 32, 100)  # 25 million weights; a turn has one sampled step
+GPU = Size(8, 512, 256, 32, 100)  # 25 million weights. A turn has one sampled step
 SMALL = Size(1, 32, 8, 4, 100)
 
 
@@ -67,7 +67,7 @@ def _optimizer(model: torch.nn.Module, device: torch.device) -> Any:
 
 
 class Turns:
-    """Called after each step. At the end of a turn it tells what a step took, and waits for its
+    """Called after each step. At the end of a turn it reports the time per step and waits for the
     next turn."""
 
     def __init__(self, tell: Any, steps: int) -> None:
@@ -117,7 +117,7 @@ def _under_gpq(size: Size, turns: Turns) -> None:
     model = job.wrap(transformer(size))
     optimizer = _optimizer(model, job.device)
     job.prepare(model, optimizer)
-    loader.sampler.sampled(MOST_RARELY * EARLY_SAMPLES)  # as in a run of hours
+    loader.sampler.sampled(MOST_RARELY * EARLY_SAMPLES)  # as after hours of training
     for _ in job.epochs(10**6):
         for rows in loader:
             loss = _loss(model, rows.to(job.device, non_blocking=True), job.device)
@@ -142,7 +142,7 @@ def _wait() -> None:
 
 
 def overhead(tell: Any, devices: List[str]) -> str:
-    """The ratio of the medians over turns. Both are alive all the time, and one of them
+    """Return the ratio of the medians over turns. Both processes live all the time, but only one
     computes."""
     runners = [Child(_runner, devices[0], under_gpq) for under_gpq in (False, True)]
     for runner in runners:
@@ -157,7 +157,7 @@ def overhead(tell: Any, devices: List[str]) -> str:
     plain_median, under_gpq_median = (statistics.median(row) for row in seconds)
     ratios = sorted(second / first for first, second in zip(*seconds))
     return (
-        "{:.3f} times plain PyTorch ({:.2f} ms against {:.2f} ms a step; quarters of turns {:.3f}"
+        "{:.3f} times plain PyTorch ({:.2f} ms instead of {:.2f} ms per step, quartiles {:.3f}"
         " to {:.3f})".format(
             under_gpq_median / plain_median,
             1e3 * under_gpq_median,

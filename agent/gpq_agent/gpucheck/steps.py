@@ -1,4 +1,4 @@
-"""What gpq does to a step: moments when it waits for the device, gradients, noise scale."""
+"""What gpq does to a step: waits for the device, gradients, noise scale."""
 
 import collections
 import contextlib
@@ -13,13 +13,13 @@ from .trainings import Pass, Plan, Training, enter, loss_of
 
 WARM_UP, STEPS = 30, 50
 SYNCHRONISING = "synchronizing CUDA operation"  # torch's words
-# Where gpq waits by design: functions of gpq_agent.train, and what they do.
+# Functions of gpq_agent.train in which gpq waits by design, and what they do.
 BY_DESIGN = {
     "publish": "reports",
     "save": "checkpoints",
     "close_epoch": "ends of epochs",
-    "is_refused": "first step in pieces of an epoch",
-    "_compare_notes": "looks for what was forgotten",
+    "is_refused": "first split step of an epoch",
+    "_compare_notes": "checks for forgotten state",
 }
 GRADIENTS = 1e-4  # of single precision, over a few dozen examples
 NOISE = 0.02
@@ -28,10 +28,10 @@ NOISE_STEPS = 100
 
 @contextlib.contextmanager
 def recorded(device: torch.device) -> Iterator[List[List[str]]]:
-    """Functions of gpq on the stack, the outermost first, and at last the innermost of all, of each
-    operation that made the host wait for the device.
+    """For each operation that made the host wait for the device: gpq's functions on the stack, the
+    outermost first, and last the innermost function of all.
 
-    By warnings, not by errors: a step goes on then, and all of them are seen.
+    Uses warnings, not errors, so that a step continues and every wait is seen.
     """
     stacks: List[List[str]] = []
 
@@ -61,7 +61,7 @@ def _debug(device: torch.device, mode: str) -> None:
 
 
 def sorted_out(stacks: List[List[str]]) -> "Tuple[Counter[str], Counter[str]]":
-    """(how often by what is by design, how often by which functions that are not)."""
+    """(counts of waits by design, counts of other waits by function)."""
     designed_syncs: "Counter[str]" = collections.Counter()
     hidden_syncs: "Counter[str]" = collections.Counter()
     for stack in stacks:
@@ -80,13 +80,12 @@ def _listed(counts: "Counter[str]") -> str:
 
 
 def syncs(tell: Any, devices: List[str], plan: Plan) -> str:
-    """Fifty steps without a moment in which the host waits for the device, but for those that gpq
-    measures in by design."""
+    """Run fifty steps. The host may wait for the device only where gpq measures by design."""
     enter(devices[0])
     training = Training(plan)
     if training.device.type == "cuda":
         _see_one(training.device)
-    stack_counts: List[int] = []  # how many there were after each step
+    stack_counts: List[int] = []  # how many stacks there were after each step
     sampled: List[bool] = []
     with recorded(training.device) as stacks:
 
@@ -96,24 +95,23 @@ def syncs(tell: Any, devices: List[str], plan: Plan) -> str:
 
         training.run(WARM_UP + STEPS, count)
     designed_syncs, hidden_syncs = sorted_out(stacks[stack_counts[WARM_UP - 1] :])
-    figure = "{} steps, {} of them sampled; by design: {}; in the first {} steps: {}".format(
+    figure = "{} steps ({} sampled), waits by design: {}, in the first {} steps: {}".format(
         STEPS, sum(sampled[WARM_UP:]), _listed(designed_syncs), WARM_UP, stack_counts[WARM_UP - 1]
     )
     if hidden_syncs:
-        raise CheckFailed("the host waits in {}; {}".format(_listed(hidden_syncs), figure))
+        raise CheckFailed("the host waits in {} ({})".format(_listed(hidden_syncs), figure))
     if training.device.type == CPU:
-        raise CheckSkipped("needs CUDA; on the CPU {}".format(figure))
+        raise CheckSkipped("needs CUDA (on the CPU: {})".format(figure))
     return figure
 
 
 def _see_one(device: torch.device) -> None:
-    """Raises CheckFailed where one that is made on purpose is not seen: then nothing would be."""
+    """Raise CheckFailed if torch does not report a planted wait, because then it would report
+    none."""
     with recorded(device) as stacks:
         torch.ones(1, device=device).item()
     if not stacks:
-        raise CheckFailed(
-            "torch does not tell of an operation that waits: nothing can be said of others"
-        )
+        raise CheckFailed("torch does not report a wait that was planted, so it may miss others")
 
 
 def sgd_syncs(tell: Any, devices: List[str]) -> str:
@@ -129,12 +127,12 @@ def scaler_syncs(tell: Any, devices: List[str]) -> str:
 
 
 class Recorded:
-    """Gradients and weights as the optimizer's own step finds them."""
+    """Records gradients and weights as the optimizer's own step sees them."""
 
     def __init__(self, optimizer: Any) -> None:
         self.rows: List[
             Tuple[Any, Any]
-        ] = []  # flat: gpq takes a list of tensors like the weights for a copy of the model
+        ] = []  # flat, because gpq takes a list of tensors like the weights for a copy of the model
         self._parameters = [item for group in optimizer.param_groups for item in group["params"]]
         optimizer.register_step_pre_hook(self._keep)
 
@@ -145,8 +143,8 @@ class Recorded:
 
 
 def difference(training: Training, indices: List[int], row: Tuple[Any, Any]) -> float:
-    """Of the recorded gradient from plain PyTorch's for these examples at these weights, relative,
-    in double precision."""
+    """Relative difference, in double precision, between the recorded gradient and that of plain
+    PyTorch for these examples and weights."""
     gradients, weights = row
     model = torch.nn.Sequential(*(type(part)(*_sizes(part)) for part in training.layers)).double()
     torch.nn.utils.vector_to_parameters(weights, model.parameters())
@@ -176,8 +174,8 @@ def _gradients(_: Any, device: str, weighed: bool, most: int) -> Dict[str, Any]:
 
 
 def gradients(tell: Any, devices: List[str]) -> str:
-    """Steps in one piece, split for sampling, in uneven micro-batches, and weighed by job.weigh,
-    against plain PyTorch."""
+    """Compare steps with plain PyTorch: split for sampling, in uneven micro-batches, and weighted
+    by job.weigh."""
     figures = []
     for name, weighed, most in (
         ("split", False, 50),
@@ -186,10 +184,10 @@ def gradients(tell: Any, devices: List[str]) -> str:
     ):
         result = Child(_gradients, devices[0], weighed, most).next(60.0)
         if result["pieces"] < 2:
-            raise CheckFailed("{}: no step was made in pieces, so nothing was tried".format(name))
+            raise CheckFailed("{}: no step was split, so nothing was checked".format(name))
         figures.append("{} {:.0e}".format(name, result["worst"]))
         if not result["worst"] < GRADIENTS:
-            raise CheckFailed("off by {}".format("; ".join(figures)))
+            raise CheckFailed("errors too large: {}".format("; ".join(figures)))
     return "largest relative difference: {}".format(", ".join(figures))
 
 
@@ -197,8 +195,8 @@ def _noise(_: Any, device: str) -> float:
     enter(device)
     training = Training(Plan(batch=64, most=64, rate=1e-4))
     statistics = training.job._engine.statistics
-    # On both alike: else the time that steps take decides which are sampled, and when the samples
-    # are averaged.
+    # The same on both devices. Otherwise the duration of steps decides which are sampled and when
+    # samples are averaged.
     training.loader.sampler.sample_every = 1
     statistics.sample_every = lambda step_seconds: 1  # type: ignore[method-assign]
     statistics.publish = lambda: None  # type: ignore[method-assign]
@@ -208,8 +206,7 @@ def _noise(_: Any, device: str) -> float:
 
 
 def noise(tell: Any, devices: List[str]) -> str:
-    """The noise scale that gpq measures on the device and on the CPU, of the same data and
-    weights."""
+    """Compare the noise scale on the device with that on the CPU, for the same data and weights."""
     children = [Child(_noise, device) for device in (devices[0], CPU)]
     first_answer, second_answer = [child.next(60.0) for child in children]
     figure = "{:.1f} examples, {:.1f} on the CPU, {} steps".format(

@@ -1,5 +1,5 @@
-"""The trainings that the checks run: small data that tell which examples were used, a model, the
-loop of the guide."""
+"""The trainings of the checks: small data that show which examples were used, a model, and the loop
+of the guide."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ EXAMPLES = 4000
 
 
 class Examples(torch.utils.data.Dataset[Any]):
-    """Example i of a fixed regression problem: (i, x_i, y_i, how much it weighs)."""
+    """Example i of a fixed regression problem: (i, x_i, y_i, its weight)."""
 
     def __init__(self, size: int = EXAMPLES) -> None:
         generator = torch.Generator().manual_seed(5)
@@ -34,22 +34,22 @@ class Examples(torch.utils.data.Dataset[Any]):
 
 
 class Plan(NamedTuple):
-    """What a training is like. `optimizer`: sgd or adamw. `amp`: float16 with a GradScaler.
-    `weighed`: by job.weigh."""
+    """How to train. `optimizer`: sgd or adamw. `amp`: float16 with a GradScaler. `weighed`: by
+    job.weigh."""
 
     optimizer: str = "sgd"
     amp: bool = False
     weighed: bool = False
     batch: int = 48
     most: int = 48  # examples at once
-    largest: int = 192  # batch that gpq may choose
+    largest: int = 192  # largest batch size that gpq may choose
     width: int = 64
     rate: float = 1e-3
     clip: bool = False
 
 
 def network(width: int) -> torch.nn.Sequential:
-    """The same weights on every device: they are drawn on the CPU."""
+    """Return the same weights on every device, because they are drawn on the CPU."""
     torch.manual_seed(3)
     return torch.nn.Sequential(
         torch.nn.Linear(FEATURES, width), torch.nn.Tanh(),
@@ -63,7 +63,7 @@ def losses(model: Any, x: Any, y: Any) -> Any:
 
 
 def loss_of(model: Any, x: Any, y: Any, weight: Any, weighed: bool) -> Any:
-    """The mean over the examples, or over what they weigh."""
+    """The mean over the examples, or the weighted mean."""
     values = losses(model, x, y)
     return (values * weight).sum() / weight.sum() if weighed else values.mean()
 
@@ -80,7 +80,7 @@ def scaler_of(device: torch.device) -> Any:
 
 
 class Pass(NamedTuple):
-    """One micro-batch that was made."""
+    """One micro-batch."""
 
     indices: List[int]
     sampled: bool
@@ -88,16 +88,16 @@ class Pass(NamedTuple):
 
 
 class Enough(Exception):
-    """So many steps were made as were asked for."""
+    """The requested number of steps is done."""
 
 
 def ignore(_: List[Pass]) -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 class Training:
-    """A job of gpq in this process. gpq reads the loop that it is in: it is the one of the guide,
-    and what a check does after a step is called from there."""
+    """A gpq job in this process. gpq reads the loop around it, which is the loop of the guide. That
+    loop calls what a check does after a step."""
 
     def __init__(self, plan: Plan, folder: Optional[str] = None) -> None:
         torch.set_num_threads(1)
@@ -129,8 +129,7 @@ class Training:
     def run(
         self, count: int = 0, after: Callable[[List[Pass]], None] = ignore, epochs: int = 1000
     ) -> None:
-        """So many steps, or all of the epochs. `after` is called after each step, with its
-        passes."""
+        """Run this many steps, or all epochs. Call `after` after each step, with its passes."""
         self._left, self._after = count, after
         with contextlib.suppress(Enough):
             self._loop(epochs)
@@ -170,7 +169,7 @@ class Training:
 
 
 def enter(device: str) -> None:
-    """In a fresh fork: this process has this GPU, as a job would, or none."""
+    """In a fresh fork: give this process this GPU, as a job would have it, or none."""
     os.environ.update(device_environ(device))
     if device == CPU:
         os.environ.pop("GPQ_CORES", None)

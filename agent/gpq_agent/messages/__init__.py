@@ -1,5 +1,5 @@
-"""What `gpq_agent.wire` offers, by topic: orders to a node, states of what it has, files of an
-attempt, reports of a training. Everybody takes them from `wire`, whose docstring has the rules.
+"""What `gpq_agent.wire` offers, by topic: orders to a server, states on the server, files of an
+attempt and reports of a training. Import them from `wire`, whose docstring has the rules.
 
 Open `orders.py` first.
 """

@@ -2,34 +2,35 @@
 
 from typing import Tuple
 
-ORDER = "order.json"  # what to start: a StartOrder; written by the agent before anything is spawned
-# identity of the shim: {"pid", "start_time", "boot_id"}; written by the shim first of all
+# what to start: a StartOrder, which the agent writes before it spawns anything
+ORDER = "order.json"
+# identity of the shim: {"pid", "start_time", "boot_id"}, the first file that the shim writes
 SHIM = "shim.json"
-STARTED = "started.json"  # identity of the job's first process; fsynced before it gets its go byte
-# {"mode": "checkpoint" | "signal" | "kill", "grace": seconds, "seq": n}; the shim is woken by
-# SIGUSR1
+# identity of the job's first process, fsynced before the process gets its go byte
+STARTED = "started.json"
+# {"mode": "checkpoint" | "signal" | "kill", "grace": seconds, "seq": n}. SIGUSR1 wakes the shim
 STOP = "stop.json"
-EXIT = "exit.json"  # an ExitRecord; written only when no process of the tree is left
+EXIT = "exit.json"  # an ExitRecord, written only when no process of the tree is left
 LOG = "log"  # what the job printed (stdout and stderr joined), append-only
 CONTROL = "control.json"  # a Control: the newest order to the training process
 REPORT = "report.jsonl"  # lines from the training process: see REPORT_KINDS
-# and the number of a rank of this node: a PULSE, mapped by its training process, see Pulse
+# followed by the number of a rank on this server. Its training process maps it, see Pulse
 RANK = "rank."
 PULSE = "=qqqd"  # pid, optimizer steps done, index into PHASES, CLOCK_BOOTTIME of the latest step
-# "arrived": its own gradients are ready, or it is between two steps, and it waits for the others.
+# "arrived": it waits for the others, and its own gradients are ready or it is between two steps
 PHASES = ("starting", "computing", "arrived", "evaluating", "saving", "ended")
-# {"kind", "note"}: why the user's program was not begun; see Meetings in wire.py
+# {"kind", "note"}: why the user's program did not start, see Meetings in wire.py
 UNLAUNCHED = "unlaunched.json"
-# {"note"}: what gpq chose did not fit, so the end is not the job's failure
+# {"note"}: gpq's own choice did not fit, so the job did not fail
 EXCUSED = "excused.json"
-# What ended the first replica of this node that an exception has ended: {"rank", "error", "gpu":
-# that could not be used, or ""}
+# What ended the first replica of this server that an exception ended: {"rank", "error", "gpu": the
+# GPU that it could not use, or ""}
 FIRST_ERROR = "error.json"
-# {"rank"}: of the first replica of this node that ended by itself before its training was over
+# {"rank"}: the first replica of this server that ended by itself before its training was over
 DEPARTED = "departed.json"
-# written by the training process once its checkpoint is durable, just before it exits on request
+# the training process writes it when its checkpoint is durable, just before it exits on request
 STOPPED = "stopped.json"
-# by the training process: {"step", "time"}: training is over, and an exit with 0 is its end
+# {"step", "time"} by the training process: training is over, so exit code 0 means completed
 FINISHED = "finished.json"
 
 

@@ -4,14 +4,14 @@ from typing import Dict, NamedTuple, Tuple
 
 
 class GpuPart(NamedTuple):
-    """Checks that one errand makes, in order, so within two minutes. `limit`: seconds."""
+    """Checks that one errand makes, in order, within two minutes. `limit`: seconds."""
 
     section: str
     limit: float
     names: Tuple[str, ...]
 
 
-# A is of the driver, B of one replica, C of several.
+# A checks the driver, B one replica, C several replicas.
 GPU_PARTS: Dict[str, GpuPart] = {
     "driver": GpuPart(
         "A",
@@ -40,9 +40,9 @@ GPU_VERDICTS = ("PASS", "FAIL", "SKIP")
 
 
 class GpuLine(NamedTuple):
-    """One check. `figure`: what was measured, or why it was not."""
+    """One check. `figure`: the measurement, or why there is none."""
 
     name: str
     verdict: str  # one of GPU_VERDICTS
     figure: str
-    seconds: float = 0.0  # that the check took
+    seconds: float = 0.0  # duration of the check

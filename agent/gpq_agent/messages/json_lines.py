@@ -1,4 +1,4 @@
-"""Objects as lines of JSON, in pipes and in files."""
+"""JSON objects as lines, in pipes and in files."""
 
 import contextlib
 import json
@@ -9,18 +9,18 @@ from gpq_agent import records
 
 
 def encode(message: Dict[str, Any]) -> bytes:
-    """One line of UTF-8 JSON, newline included."""
+    """Return one line of UTF-8 JSON, newline included."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("utf-8") + b"\n"
 
 
 def decode(line: bytes) -> Dict[str, Any]:
-    """The object on one line. Raises ValueError for anything that is not a JSON object."""
+    """Return the object on one line. Raises ValueError for anything that is not a JSON object."""
     return records.parse(line)
 
 
 def write_json(path: str, content: Dict[str, Any]) -> None:
-    """Replace `path` whole or not at all, and durably: temporary file, fsync, rename, fsync of the
-    folder."""
+    """Replace `path` completely or not at all, and durably: temporary file, fsync, rename, fsync of
+    the folder."""
     temporary = "{}.{}.tmp".format(path, os.getpid())
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -41,7 +41,7 @@ def write_json(path: str, content: Dict[str, Any]) -> None:
 
 
 def read_json(path: str) -> Optional[Dict[str, Any]]:
-    """The object in `path`, None when there is no such file. Raises records.Damaged, a ValueError,
-    when it is not one JSON object of a sensible size in a plain file, and OSError where this
-    process lacks something."""
+    """Return the object in `path`, None if there is no such file. Raises records.Damaged, a
+    ValueError, unless the file is regular and holds one JSON object of a sensible size. Raises
+    OSError if this process lacks a resource."""
     return records.read_object(path)

@@ -1,92 +1,90 @@
-"""Requests that a node agent answers, and the kinds of its refusals.
+"""Requests that an agent answers, and the kinds of its refusals.
 
-Files between servers all go by way of the daemon (node/files/staging.py). A set is a listing of
+Files between servers always pass through the daemon (node/files/staging.py). A set is a listing of
 node/spool/trees.py: [[path, size, mark, mode, time of change, bytes on the disk], ...]. WHAT is
-{"job": 42}, or {"code": SHA-256 of the archive} whose set is that one file. "files", "digest",
-"stage" and "seal" are answered when they are worked out.
+{"job": 42}, or {"code": SHA-256 of the archive}, whose set is that one file. The agent answers
+"files", "digest", "stage" and "seal" when their work is finished.
 
-Attempt states in replies: "starting" (recorded, not yet running), "running", "exited" (exit record
-there), "orphan" (the shim is gone, processes of the tree live on), "lost" (neither shim, nor
-processes, nor exit record).
+Attempt states in replies: "starting" (recorded, not yet running), "running", "exited" (has an exit
+record). "orphan": the shim is gone, but processes of the tree live. "lost": no shim, no processes
+and no exit record.
 """
 
 OPS = (
     # {"store", "epoch"} -> {"version", "boot_id", "time", "stamp", "python", "host", "cores",
-    # "memory_mib", "spool", "devices", "attempts", "library": folder that it was loaded from,
-    # "address": under which ssh reached it, or "", "network": [[interface, address]] that others
-    # may try, "ephemeral": [first, last], "storage": id of the folder of the checkpoints: where it
-    # is the same, they are shared}
+    # "memory_mib", "spool", "devices", "attempts", "library": the folder that the agent was loaded
+    # from, "address": the one that ssh reached it at, or "", "network": [[interface, address]] that
+    # others may try, "ephemeral": [first, last], "storage": id of the checkpoint folder. Servers
+    # with the same id share the folder}
     "hello",
     # {} -> {"time"}
     "ping",
     # {} -> {"devices": [DeviceInfo], "driver": str, "error": str, "beside": names of the other
-    # spools of this machine in the same folder}; probing runs in a child with a time limit
+    # spools of this machine in the same folder}. A child process with a time limit queries the GPUs
     "probe",
-    # {"prepare": PrepareOrder} -> {"fit": bool, "reason", "fix"}; answered once the setup has ended
+    # {"prepare": PrepareOrder} -> {"fit": bool, "reason", "fix"}, once the setup has ended
     "prepare",
     # {"order": StartOrder} -> {"state": "started" | "already", "attempt": AttemptInfo}
     "start",
-    # {"attempt": "42.1", "mode", "grace"} -> {"attempt": AttemptInfo}; may be repeated, harder each
+    # {"attempt": "42.1", "mode", "grace"} -> {"attempt": AttemptInfo}. May be repeated, harder each
     # time
     "stop",
     # {"attempt": "42.1", "control": Control} -> {}
     "control",
     # {"offsets": {"42.1": n}, "wait": seconds, "seen": digest, "heard": stamp or none, "look":
-    # seconds between two looks at the GPUs, if they are to be shorter than usual}
-    # -> {"digest", "attempts", "devices", "time", "stamp", "yields": users who want the server
-    # back}; long poll: answers as soon as an attempt changed state or has report lines past its
-    # offset, or after `wait`; one that was forgotten before and is asked for is told again: the
+    # seconds between two looks at the GPUs, if shorter than usual} -> {"digest", "attempts",
+    # "devices", "time", "stamp", "yields": users who want the server back}. A long poll: it answers
+    # when an attempt changes state or has report lines past its offset, or after `wait`. If the
+    # daemon asks for an attempt that it had forgotten, the agent reports it again, because the
     # database was restored from a copy
     "watch",
-    # {"attempt": "42.1", "offset": n, "limit": bytes, "skip": bool}
-    # -> {"data": base64, "offset": next, "size": bytes, "skipped": bytes}
-    # with `skip` a part that was cut out (log_limit) is left out: `offset` = n + skipped + length
-    # of data
+    # {"attempt": "42.1", "offset": n, "limit": bytes, "skip": bool} -> {"data": base64, "offset":
+    # next, "size": bytes, "skipped": bytes}. `skip` leaves out a part that was cut out (log_limit):
+    # `offset` = n + skipped + length of data
     "tail",
-    # {"attempt": "42.1"} -> {}: the exit record is durable elsewhere; the log stays
+    # {"attempt": "42.1"} -> {}: the exit record is durable elsewhere. The log stays
     "forget",
     # {"job": 42} -> {}: remove logs and checkpoints of a job
     "purge",
-    # {"job"} -> {"files": set of what has to follow the job, "age": of two sets the newer has the
-    # larger, "stays": why they can not, "" where they can}
+    # {"job"} -> {"files": set of what must follow the job, "age": the newer of two sets has the
+    # larger one, "stays": why they cannot move, or ""}
     "files",
-    # {"job", "path", "offset", "limit"} -> {"skip": bytes of a hole that come first, "data":
+    # {"job", "path", "offset", "limit"} -> {"skip": bytes of a hole before the data, "data":
     # base64}
     "fetch",
-    # {"job", "paths": of small files} -> {"data": [base64 of the first of them, ...]}: as many as a
-    # piece holds
+    # {"job", "paths": of small files} -> {"data": [base64 of the first of them, ...]}: as many as
+    # fit into one piece
     "gather",
-    # {"job", "path"} -> {"digest"}, as trees.digest; of those whose mark is a time
+    # {"job", "path"} -> {"digest"}, see trees.digest. For files whose mark is a time
     "digest",
-    # {WHAT, "files": set} -> {"missing": [[place in the list, offset to go on at], ...]}
+    # {WHAT, "files": set} -> {"missing": [[place in the list, offset to resume at], ...]}
     "stage",
-    # {WHAT, "at": place, "offset", "skip", "data": base64} -> {"offset": where it goes on}
+    # {WHAT, "at": place, "offset", "skip", "data": base64} -> {"offset": where to resume}
     "put",
     # {WHAT, "parts": [[place, base64 of a small file], ...]} -> {}
     "scatter",
-    # {WHAT, "files": set, "digests": {place: digest}} -> {}: all is there, proved and renamed in
+    # {WHAT, "files": set, "digests": {place: digest}} -> {}: everything arrived. Verify it and
+    # rename it into place
     "seal",
-    # {} -> {"jobs": [42, ...], "code": [SHA-256, ...]}: whose files lie here
+    # {} -> {"jobs": [42, ...], "code": [SHA-256, ...]}: the owners of files on this server
     "kept",
     # {WHAT} -> {}: remove them
     "drop",
-    # {"errand": name, "fields", "limit": seconds} -> {"answer"}: what `gpq doctor` has a server
-    # look at, in a process of its own (node/doctor/checks.py); {"answer": {"error"}} where it fails
-    # or takes too long
+    # {"errand": name, "fields", "limit": seconds} -> {"answer"}: a check for `gpq doctor`, in its
+    # own process (node/doctor/checks.py). {"answer": {"error"}} if it fails or takes too long
     "errand",
-    # {} -> {}: the agent ends; shims and jobs live on
+    # {} -> {}: the agent ends, shims and jobs live on
     "quit",
 )
 
-# Kinds of a refusal: "wrong" (asked again it is refused again), "busy" (a device, a full disk: try
-# again later), "port" (taken: launch again with another), "expired" (the start order came too late:
-# send a new one), "stale" (a newer daemon of the same store has taken over); and two that a shell
-# has exit codes for, 127 and 126: "not-found" (no such command), "not-executable" (it cannot be
-# run); "unfit": something that `prepare` looks for is not there (any more); and "used": an attempt
-# of that number was here and is forgotten (the database was restored from a copy), so launch
-# another. All but "busy", "port", "expired", "stale", "unfit" and "used" are for good. A "busy"
-# with ``"taken": true`` will not pass soon: the device is somebody else's, or out of use, and the
-# job better off elsewhere at once.
+# Kinds of a refusal: "wrong" (asking again does not help), "busy" (a device, a full disk: try again
+# later), "port" (taken: launch again with another), "expired" (the start order came too late: send
+# a new one), "stale" (a newer daemon of the same store has taken over). Two have exit codes in a
+# shell, 127 and 126: "not-found" (no such command) and "not-executable". "unfit": something that
+# `prepare` checks is missing. "used": an attempt of this number was here and is forgotten, because
+# the database was restored from a copy, so launch another. "wrong", "not-found" and
+# "not-executable" are permanent. A "busy" with ``"taken": true`` will not pass soon: somebody else
+# has the device, or it is out of use, so the job should start elsewhere at once.
 REFUSALS = (
     "wrong",
     "busy",

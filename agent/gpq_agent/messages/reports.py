@@ -1,4 +1,4 @@
-"""Between daemon and training process: the order that comes down, the reports that go up."""
+"""Between daemon and training process: orders go down, reports come up."""
 
 from typing import List, NamedTuple
 
@@ -10,7 +10,8 @@ class Control(NamedTuple):
     attempt: int
     seq: int
     stop: bool = False  # checkpoint at the next step boundary and exit
-    atomic_batch: int = 0  # examples per replica per forward/backward; 0 = the library's own choice
+    # examples per replica in each forward and backward pass. 0: the library chooses
+    atomic_batch: int = 0
     accum_steps: int = 0  # extra micro-batches before the one that synchronises
 
 
@@ -18,55 +19,55 @@ REPORT_KINDS = (
     "declared",  # once per attempt: a Declared
     "ready",  # {"seconds": from exec to the end of the first step, "restore_seconds"}
     "timing",  # sums since the last one, per configuration: a Timing
-    "ranks",  # about every 30 s: times of all replicas beside each other: a RankTimes
+    "ranks",  # about every 30 s, times of all replicas next to each other: a RankTimes
     "noise",  # current estimate of the gradient statistics: a Noise
     "progress",  # a Progress
     "retuned",  # {"atomic_batch", "accum_steps", "lr_factor", "seq"}: an order took effect
     "checkpoint",  # {"step", "seconds", "bytes", "why": "periodic" | "stop" | "end"}
-    "metrics",  # {"step", "values": {name: float, or "nan", "inf", "-inf"}}: what job.log was given
+    # {"step", "values": {name: float, or "nan", "inf", "-inf"}}: the arguments of job.log
+    "metrics",
     "loss",  # mean of the metric `loss` since the last one: a Loss
-    # {"message"}: a line for the user, e.g. out of memory at an atomic batch, and what was done
+    # {"message"}: a line for the user, e.g. out of memory at a micro-batch size, and what gpq did
     "notice",
-    # what the loop was seen to do that takes freedoms away, once per attempt and habit: a Habit
+    # something that the loop does and that takes freedoms away, once per attempt and habit: a Habit
     "habit",
-)  # A kind that the daemon does not know is skipped: a new one needs no new VERSION.
+)  # The daemon skips a kind that it does not know, so a new kind needs no new VERSION.
 
 
-# What a loop leaves open to the allocator, until a habit of it is seen that is not safe there:
-# "accumulate" (a step as several micro-batches), "split" (two of them on one replica, to measure
-# the noise scale), "resize" (a restart with another number of replicas), "retune" (another total
-# batch).
+# What gpq may do to a job until it sees a habit that makes it unsafe: "accumulate" (several
+# micro-batches per step), "split" (two of them on one replica, to measure the noise scale),
+# "resize" (restart with another number of replicas), "retune" (another batch size).
 FREEDOMS = ("accumulate", "split", "resize", "retune")
 
 
 class Habit(NamedTuple):
-    """Something that a training loop does, and the freedoms that it takes away: for good for this
+    """Something that a training loop does, and the freedoms that it takes away permanently for this
     job."""
 
-    # one of train/habits/table.py, e.g. "two-passes"; a code that the daemon does not know counts
-    # all the same
+    # one of train/habits/table.py, e.g. "two-passes". A code that the daemon does not know counts
+    # too
     code: str
     freedoms: List[str]  # of FREEDOMS
     # what the loop does, one line, e.g. "the loop clears gradients between two backward passes"
     message: str
     cure: str  # the change that gives the freedoms back, one line
-    evidence: str = "observed"  # "suspected": its user may accept it; "proven" by gpq check
+    evidence: str = "observed"  # "suspected": the user may accept it. "proven": by gpq check
 
 
 class Proof(NamedTuple):
-    """What `gpq check` found of a job's program before it was submitted."""
+    """What `gpq check` found about a job's program before it was submitted."""
 
     program: str  # a digest of it: train/proof.py
-    same: List[str]  # of FREEDOMS: in all shapes that need one the training was the same
+    same: List[str]  # of FREEDOMS: training was the same in all shapes that need one
     lost: List[str]  # of FREEDOMS: some shape that needs one trains something else
     message: str = ""  # which shapes, one line
 
 
 class Declared(NamedTuple):
-    """What the script says of itself."""
+    """What the script declares about itself."""
 
     level: str  # "resizable" (fixed batch) | "adaptive"
-    # M0: the user's total batch size, for which the learning rate is right; 0 = not declared
+    # M0: the user's base batch size, for which the learning rate is right. 0 = not declared
     batch_size: int = 0
     max_batch_size: int = 0  # M
     min_atomic_batch: int = 1
@@ -79,12 +80,12 @@ class Declared(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Step times of one configuration since the last report, seconds; the max over replicas where
-    they differ.
+    """Step times of one configuration since the last report, in seconds. If replicas differ, the
+    maximum.
 
-    `accum_sum` sums the micro-batches that did not synchronise (or the part of a step before its
-    last gradient was ready, where nothing accumulates), `step_sum` the micro-batches that did.
-    Squares go along for the variance.
+    `accum_sum` adds up the micro-batches that did not synchronise. Without accumulation it adds up
+    the part of a step before its last gradient was ready. `step_sum` adds up the micro-batches that
+    did synchronise. The squares give the variance.
     """
 
     nodes: int
@@ -100,17 +101,17 @@ class Timing(NamedTuple):
 
 
 class RankTimes(NamedTuple):
-    """Of each rank, in the order of ranks, over the same window: where they wait for each other,
-    step times are the same, and who makes them wait shows in what comes before."""
+    """Times of each rank, in the order of ranks, over the same window. Ranks that wait for each
+    other have the same step times. The part before the wait shows which rank delays the others."""
 
     step: int
-    steps: List[int]  # measured
-    # median seconds from the start of a step to its last local gradient, and from there to its end
+    steps: List[int]  # steps measured
+    # median seconds from the start of a step to its last local gradient, and the 95th percentile
     compute: List[float]
     compute_p95: List[float]
     whole: List[float]  # mean seconds of a step
-    wait: List[float]  # mean seconds of it that went into waiting for the others' gradients
-    fetch: List[float]  # mean seconds of it that went into waiting for data
+    wait: List[float]  # mean seconds per step spent waiting for the others' gradients
+    fetch: List[float]  # mean seconds per step spent waiting for data
 
 
 class Noise(NamedTuple):
@@ -120,15 +121,15 @@ class Noise(NamedTuple):
     sqr: float
     var: float
     samples: int  # examples that the window has seen
-    biased: bool = False  # from consecutive steps of a single replica
+    biased: bool = False  # measured from consecutive steps of a single replica
     preconditioned: bool = False
-    # sqr came out <= 0: the noise scale is at least var / (small positive sqr)
+    # sqr was <= 0, so the noise scale is at least var / (small positive sqr)
     capped: bool = False
 
 
 class Progress(NamedTuple):
-    """Where the job is. `base_steps` counts steps at the base batch (the sum of gains), the
-    scale-invariant progress."""
+    """How far the job is. `base_steps` counts steps at the base batch size (the sum of gains). It
+    is the progress that does not depend on the scale."""
 
     epoch: int
     epochs: int
@@ -139,8 +140,8 @@ class Progress(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """A point of the loss curve: the mean over a report's window, at the mean progress of what was
-    logged in it."""
+    """A point of the loss curve: the mean over a report's window, at the mean progress of its
+    values."""
 
-    base_steps: float  # as in Progress; steps of the script where it has no loader of ours
+    base_steps: float  # as in Progress. Steps of the script if it does not use gpq's loader
     loss: float

@@ -1,6 +1,6 @@
-"""The agent on a server: requests in on stdin, replies out on stdout, one thread. Standard library
-only.
+"""The agent on a server: requests come in on stdin, replies go out on stdout, in one thread.
+Standard library only.
 
-It owns no job, so it may end at any moment: a shim holds each attempt. `main.py` is the loop,
-`requests` answers, `bootstrap.py` is sent ahead and installs the rest.
+It owns no job, so it may end at any moment: a shim holds each attempt. `main.py` is the loop and
+`requests` answers. `bootstrap.py` runs first and installs the rest.
 """

@@ -1,13 +1,12 @@
-"""The first program that gpq runs on a server: installs the agent where it is missing, then becomes
-it.
+"""The first program that gpq runs on a server. It installs the agent if it is missing, then becomes
+the agent.
 
-Its source is sent over ssh and executed, so it stands alone: no import of gpq_agent. What it does
-is asked for in one request on stdin; each answer is one line with the request's random word in
-front, and after the last one this process is another program. No text of the request ever reaches a
-shell.
+ssh carries its source, so it stands alone and never imports gpq_agent. One request on stdin says
+what to do. Each answer is one line that starts with the request's random word. After the last
+answer this process becomes another program. No text of the request ever reaches a shell.
 
 A block is 8 hex digits (its length) and that many bytes. The request is a block of JSON:
-  {"word", "op": "agent", "sha256", "arguments"}   -> {"ok", "have"}; without `have` the bundle
+  {"word", "op": "agent", "sha256", "arguments"}   -> {"ok", "have"}. Without `have` the bundle
                                                    follows as a block -> {"ok"}
   {"word", "op": "run", "argv"}                    -> {"ok"}, then the command
   {"word", "op": "put", "path"}, content in a block -> {"ok"}
@@ -29,13 +28,13 @@ from typing import Dict, List
 PACKAGE = "gpq_agent"
 PATH = re.compile(r"gpq_agent(/[a-z_]+)*/[a-z_]+\.py")
 MOST = 16 << 20  # bytes of an unpacked bundle
-# Of the login's variables, for the agent: no PYTHONPATH of another Python, and jobs get theirs
-# elsewhere (login.py).
+# The login variables that the agent keeps. It must not get the PYTHONPATH of another Python, and
+# jobs get their variables elsewhere (login.py).
 KEPT = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LD_LIBRARY_PATH", "SSH_CONNECTION")
 
 
 class Refusal(Exception):
-    """`message` says what is so, `hint` what to do."""
+    """`message` says what is wrong, `hint` what to do."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -66,19 +65,19 @@ def main() -> None:
             {
                 "ok": False,
                 "error": message,
-                "hint": "make it writable, and see that the disk is not full",
+                "hint": "make it writable, and check that the disk is not full",
             },
         )
 
 
 def take(size: int) -> bytes:
-    """Exactly so many bytes of stdin, and not one more: what follows is for the program that we
-    become."""
+    """Read exactly this many bytes of stdin. The bytes after them are for the program that this
+    process becomes."""
     pieces = []
     while size:
         piece = os.read(0, min(size, 1 << 16))
         if not piece:
-            sys.exit(0)  # nobody is there any more
+            sys.exit(0)  # nobody is at the other end any more
         pieces.append(piece)
         size -= len(piece)
     return b"".join(pieces)
@@ -103,7 +102,7 @@ def answer(word: str, fields: Dict[str, object]) -> None:
 def become_agent(word: str, digest: str, arguments: List[str]) -> None:
     if not re.fullmatch("[0-9a-f]{64}", digest):
         raise Refusal(
-            "the daemon named no bundle", "gpq on the daemon's machine is damaged: install it again"
+            "the daemon named no bundle", "gpq on the daemon's machine is damaged: reinstall it"
         )
     home = os.path.expanduser("~")
     store = home
@@ -124,19 +123,20 @@ def become_agent(word: str, digest: str, arguments: List[str]) -> None:
 
 
 def private(folder: str) -> None:
-    """A folder that is ours alone. Raises Refusal for one that is not, or that leads elsewhere."""
+    """Make a folder that only this user may enter. Raises Refusal if it belongs to somebody else or
+    is not a folder."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise Refusal("{} is not a folder of our own".format(folder), "move it away")
+        raise Refusal("{} is not a folder of your own".format(folder), "move it away")
     if stat.S_IMODE(status.st_mode) & 0o077:
         os.chmod(folder, 0o700)
 
 
 def digest_of(target: str) -> str:
-    """Of what lies in the folder, "" where it cannot be a bundle: a link, a file of somebody else,
-    one too many."""
+    """The digest of the folder's content. "" if it cannot be a bundle, because it has a link, a
+    file of another user or an extra file."""
     files = {}
     try:
         status = os.lstat(target)
@@ -149,7 +149,7 @@ def digest_of(target: str) -> str:
         if os.listdir(target) != [PACKAGE]:
             return ""
         for folder, folders, names in os.walk(os.path.join(target, PACKAGE)):
-            if "__pycache__" in folders:  # compiled by whom? Never from there
+            if "__pycache__" in folders:  # unknown who compiled them, so never use them
                 folders.remove("__pycache__")
                 shutil.rmtree(os.path.join(folder, "__pycache__"), ignore_errors=True)
             for name in names + folders:
@@ -167,12 +167,12 @@ def digest_of(target: str) -> str:
 
 
 def packed(files: Dict[str, str]) -> bytes:
-    """One text for one content, on every Python: what the digest is of."""
+    """The same bytes for the same content on every Python. The digest is computed from them."""
     return json.dumps(files, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
 def install(store: str, target: str, digest: str, archive: bytes) -> None:
-    """Written aside, synced, and renamed: a folder of that name is whole or not there."""
+    """Write elsewhere, sync, then rename, so that a folder with this name is complete or absent."""
     unpacker = zlib.decompressobj()
     try:
         content = unpacker.decompress(archive, MOST)
@@ -180,14 +180,14 @@ def install(store: str, target: str, digest: str, archive: bytes) -> None:
         content = b""
     if unpacker.unconsumed_tail or hashlib.sha256(content).hexdigest() != digest:
         raise Refusal(
-            "the agent came damaged",
-            "try again; if it stays so, the connection alters what it carries",
+            "the agent arrived damaged",
+            "try again. If it happens every time, the connection alters data",
         )
     files = json.loads(content.decode("ascii"))
     if any(PATH.fullmatch(path) is None for path in files):
         raise Refusal(
-            "the agent has files that it should not have",
-            "install gpq again on the daemon's machine",
+            "the agent contains unexpected files",
+            "reinstall gpq on the daemon's machine",
         )
     temporary = tempfile.mkdtemp(prefix=".new-", dir=store)
     try:
@@ -195,7 +195,7 @@ def install(store: str, target: str, digest: str, archive: bytes) -> None:
             full_path = os.path.join(temporary, path)
             os.makedirs(os.path.dirname(full_path), mode=0o700, exist_ok=True)
             put(full_path, text.encode("utf-8"))
-        if digest_of(target) != digest:  # else another connection was faster
+        if digest_of(target) != digest:  # otherwise another connection was faster
             discard(target)
             os.rename(temporary, target)
             sync(store)
@@ -206,12 +206,12 @@ def install(store: str, target: str, digest: str, archive: bytes) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
     if digest_of(target) != digest:
         raise Refusal(
-            "{} is not what was written there".format(target), "look at the server's disk"
+            "{} differs from what gpq wrote there".format(target), "check the server's disk"
         )
 
 
 def discard(target: str) -> None:
-    """Make room. What is there was looked at, and is not what its name says."""
+    """Make room. gpq has checked what is there, and it is not what its name says."""
     if os.path.islink(target) or os.path.isfile(target):
         os.unlink(target)
     elif os.path.isdir(target):
@@ -233,7 +233,7 @@ def become(word: str, argv: List[str]) -> None:
 
 
 def put(path: str, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file completely or not at all."""
     temporary = "{}.{}.tmp".format(path, os.getpid())
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,7 +1,7 @@
-"""The node agent: requests in on stdin, replies out on stdout, one thread. It owns no job: it may
-end at any moment.
+"""The agent: requests come in on stdin, replies go out on stdout, in one thread. It owns no job and
+may end at any moment.
 
-`watch` is a long poll: it stays pending while other requests are answered.
+`watch` is a long poll: it stays pending while the agent answers other requests.
 """
 
 import argparse
@@ -25,7 +25,7 @@ _FOLDERS = "the first shared one of {}".format(", ".join(FOLDERS))
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Serve until stdin ends or `quit`. Returns 2 for arguments that make no sense."""
+    """Serve until stdin ends or `quit`. Returns 2 for invalid arguments."""
     options = parse(arguments)
     if wire.ENV_MARK in os.environ:
         _leave_the_job()
@@ -49,12 +49,12 @@ def main(arguments: Optional[List[str]] = None) -> int:
         )
     except (SpoolError, OSError, ValueError) as error:
         hint = getattr(error, "hint", "")
-        sys.stderr.write("{}{}\n".format(error, hint and "; " + hint))
+        sys.stderr.write("{}{}\n".format(error, hint and ": " + hint))
         return 2
     output = os.dup(1)
     os.set_inheritable(output, False)
     os.dup2(2, 1)  # a stray print must not get between two messages
-    with contextlib.suppress(BrokenPipeError):  # the daemon is gone; the shims live on
+    with contextlib.suppress(BrokenPipeError):  # the daemon is gone, but the shims live on
         Server(agent, 0, output).run()
     return 0
 
@@ -62,27 +62,27 @@ def main(arguments: Optional[List[str]] = None) -> int:
 def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m gpq_agent.node", description="gpq's node agent"
+        prog="python -m gpq_agent.node", description="gpq's agent on a server"
     )
     parser.add_argument(
-        "--spool", required=True, help="directory of this node's attempts; made when missing"
+        "--spool", required=True, help="directory of this server's attempts, created if missing"
     )
     parser.add_argument(
-        "--checkpoints", help="where jobs keep checkpoints, when not inside the spool"
+        "--checkpoints", help="where jobs keep checkpoints, if not inside the spool"
     )
     parser.add_argument(
-        "--cores", help="cores that CPU slots share, e.g. 0,1 or 0-7; all by default"
+        "--cores", help="cores that CPU slots share, e.g. 0,1 or 0-7 (default: all)"
     )
     parser.add_argument(
         "--locks",
         default="",
-        help="folder of the GPUs' locks, the same for everybody; {} by default".format(_FOLDERS),
+        help="folder of the GPU locks, the same for every user (default: {})".format(_FOLDERS),
     )
     parser.add_argument(
         "--visible",
         choices=(gpu_names.UUIDS, gpu_names.INDEXES),
         default=gpu_names.UUIDS,
-        help="how jobs find their GPUs named in CUDA_VISIBLE_DEVICES",
+        help="how CUDA_VISIBLE_DEVICES names the GPUs of a job",
     )
     parser.add_argument(
         "--probe-limit", type=float, default=10.0, help="seconds that the GPU driver has to answer"
@@ -95,8 +95,8 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
         type=_slots,
         default=0,
         help=(
-            "N CPU slots instead of GPUs; 0: GPUs only (default); auto: GPUs, or where there are"
-            " none one CPU slot per core"
+            "number of CPU slots instead of GPUs. 0 means GPUs only (default), auto means GPUs, or"
+            " one CPU slot per core if there are none"
         ),
     )
     return parser.parse_args(arguments)
@@ -111,8 +111,8 @@ def _slots(text: str) -> int:
 
 
 def _leave_the_job() -> None:
-    """Started from within a job: begin anew without its mark, or the end of that job would be taken
-    for ours."""
+    """The agent was started from within a job. Start again without the job's mark, otherwise the
+    end of that job would end the agent."""
     with open("/proc/self/cmdline", "rb") as stream:
         argv = stream.read().split(b"\0")[:-1]
     env = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
@@ -120,7 +120,7 @@ def _leave_the_job() -> None:
 
 
 class Server:
-    """Lines between two descriptors and the agent."""
+    """Carries lines between two descriptors and the agent."""
 
     def __init__(self, agent: Agent, source: int, sink: int) -> None:
         self.agent = agent
@@ -130,7 +130,7 @@ class Server:
         self.skipping = False
 
     def run(self) -> None:
-        """Until end of file or `quit`. Raises BrokenPipeError when nobody reads the replies any
+        """Run until end of file or `quit`. Raises BrokenPipeError when nobody reads the replies any
         more."""
         self._send(self.agent.greeting())
         while not self.agent.quitting:
@@ -143,7 +143,7 @@ class Server:
                 self._send(reply)
 
     def _receive(self) -> bool:
-        """Handle the lines that have come; False at end of file."""
+        """Handle the lines that have come. False at end of file."""
         chunk = os.read(self.source, 1 << 16)
         if not chunk:
             return False

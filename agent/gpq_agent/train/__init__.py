@@ -1,4 +1,4 @@
-"""Elastic training for plain PyTorch: a job that gpq may move, resize and re-batch while it runs.
+"""Elastic training for plain PyTorch: gpq may move, resize and re-batch the job while it runs.
 
     import gpq_agent.train as gpq
 
@@ -20,84 +20,92 @@
 The same script runs alone (`python train.py`), under torchrun, and under gpq
 (`gpq submit train.py`).
 
-What changes and what does not
-    * `batch_size` is the total batch over all replicas for which your learning rate is right. gpq
-      may raise it, up to `max_batch_size`, and picks replicas, micro-batch and accumulation. `rule`
-      says how the learning rate follows: auto, adascale, adam-sqrt, linear, sqrt, legw or none.
-      `fixed_batch=True` keeps the total batch as it is. Then the loss curve is the same on any
-      number of replicas, up to rounding (without dropout or batch norm).
-    * The loop body runs once per micro-batch. Where a step accumulates several, `optimizer.step()`,
-      `scheduler.step()` and a GradScaler act in the last only. There `p.grad` holds the gradient of
-      the whole step, averaged over replicas, as soon as `backward()` returns: clip, unscale, edit
-      or log it as ever. In the micro-batches before, it is zero, and nothing that is done to it has
-      an effect. Parameters are those of the optimizers, whatever module they are in.
+Batch size and learning rate
+    * `batch_size` is the total over all replicas that your learning rate is for. gpq may raise it
+      up to `max_batch_size`. It also picks the replicas, the micro-batch and the accumulation.
+    * `rule` says how the learning rate follows: auto, adascale, adam-sqrt, linear, sqrt, legw or
+      none.
+    * With `fixed_batch=True` the total never changes. The loss curve is then the same on any number
+      of replicas, up to rounding (without dropout and batch norm).
+    * `scale_betas`: at k times the base batch size, Adam uses beta^k for that step. Its averages
+      keep their half-life in examples. False keeps the betas.
+    * `scheduler.step()` in the loop advances by the gain of the step, in steps at the base batch
+      size. After the loop it counts once. The scheduler sees only the base learning rate.
+    * To measure gradient noise, a single replica splits one step in a hundred into two
+      micro-batches, and more at the start. The step keeps its examples and its gradient.
+      `fixed_batch=True` measures nothing. `measure=` names one optimizer of several: gpq then
+      measures noise on its parameters only.
+
+The loop
+    * The loop body runs once per micro-batch. When a step accumulates several, `optimizer.step()`,
+      `scheduler.step()` and a GradScaler act only in the last one. There `p.grad` is the gradient
+      of the whole step, averaged over replicas, as soon as `backward()` returns. Clip, unscale,
+      edit or log it as usual. In earlier micro-batches it is zero, and changes to it have no
+      effect. This covers all parameters of the optimizers, in any module.
     * Models, optimizers and schedulers may be lists: `job.prepare([maker, judge], [first, second],
-      schedules)`. `measure=` names the optimizer on whose parameters the gradient noise is
-      measured, by default all.
-    * For losses that are means per token, `job.weigh(tokens)` before `backward()`, in every
-      micro-batch, makes the step a mean over all its tokens.
-    * `scale_betas`: at k times the base batch Adam's betas become beta^k for that step, so that the
-      half-life of its averages, in examples, stays. False keeps them.
-    * What a loop does that is not safe in pieces, on other replicas or with another batch takes
-      just that away, says so in one line, and keeps it for this job: see "Your loop under gpq" in
-      README.md.
-    * To measure the gradient noise, a single replica splits one step in a hundred into two
-      micro-batches (early on, more). The step has the same examples and gradient.
-      `fixed_batch=True` measures nothing.
-    * A `scheduler.step()` in the loop advances by the gain of the step, in steps at the base batch.
-      One after the loop counts once. The scheduler sees the base learning rate only.
-    * An epoch is one pass: every example once, in an order that depends on the seed and the epoch,
-      not on replicas. No replica gets a lone example of a step that has more (batch norm refuses
-      one), unless `max_local_batch` is 1, or 2 and the number odd. A replica that gets none runs
-      repeated ones with weight zero. `loader.counted` is then 0, else the length of the
-      micro-batch.
-    * `len(loader)` (or `loader.steps_per_epoch`) is the optimizer steps of an epoch at
-      `batch_size`, always the same: build schedules from it. The body may run more often, so take a
-      mean of losses by examples: add up `loss.item() * loader.counted`, and divide by the sum of
-      `loader.counted`.
-    * Each attempt is seeded by (seed, step, rank): the same history of attempts gives the same run.
-      What is drawn between `gpq.init()` and `job.prepare()` comes out alike on all replicas and in
-      all attempts. A few examples are compared before the first step, and other ones stop the job
-      (`data_may_change=True` in job.loader() compares nothing).
+      schedules)`.
+    * If the loss is a mean per token, call `job.weigh(tokens)` before `backward()` in every
+      micro-batch. The step is then a mean over all its tokens.
+    * If a loop does something that gpq cannot do right with micro-batches, on other replicas or at
+      another batch size, gpq stops doing just that and prints one line. It remembers this for the
+      job. See docs/loops.md.
+    * `len(loader)` (or `loader.steps_per_epoch`) is the number of optimizer steps in an epoch at
+      `batch_size`. It never changes, so build schedules from it. The body may run more often. For a
+      mean loss, add up `loss.item() * loader.counted` and divide by the sum of `loader.counted`.
+
+Epochs and randomness
+    * An epoch uses every example once. The order depends on the seed and the epoch, not on the
+      replicas.
+    * No replica gets a single example of a larger step, because batch norm refuses one. The
+      exceptions are `max_local_batch=1`, and 2 with an odd number of examples. A replica that gets
+      no example runs repeated ones with weight zero, and `loader.counted` is 0. Otherwise
+      `loader.counted` is the length of the micro-batch.
+    * Each attempt is seeded by (seed, step, rank), so the same history of attempts gives the same
+      run. What you draw between `gpq.init()` and `job.prepare()` is the same on all replicas and in
+      all attempts.
+    * gpq compares a few examples before the first step, and stops the job if they differ. Use
+      `job.loader(..., data_may_change=True)` to compare nothing.
 
 Data
     job.loader(dataset, 256, sampler=WeightedRandomSampler(weights, 50_000))
     job.loader(dataset, batch_sampler=BucketBatchSampler(lengths, 64), collate_fn=pad)
-    * What a sampler yields in an epoch is the epoch, on any replicas and through restarts. gpq
-      lists it once an epoch, after `set_epoch(epoch)` if it has that, with torch's, numpy's and
-      Python's generators and those that it holds seeded by (seed, epoch). Give the sampler that a
-      single process would use. A DistributedSampler is refused.
-    * The batches of a `batch_sampler` are the steps, split over replicas, and the batch then never
-      changes. `batch_size` is its own, or given for one that does not say. `max_local_batch` is by
-      default its largest batch.
-    * `drop_last=True` leaves out what is less than `batch_size` at the end of an epoch. The initial
-      seed of `generator=` is that of the order and the worker processes, instead of
-      `gpq.init(seed=...)`. Also, as for torch's DataLoader: num_workers, collate_fn, pin_memory,
+    * What a sampler yields is the epoch, on any replicas and through restarts. gpq lists it once
+      per epoch, after `set_epoch(epoch)` if it has that. The generators of torch, numpy and Python,
+      and those that the sampler holds, are seeded by (seed, epoch). Pass the sampler that a single
+      process would use. gpq refuses a DistributedSampler.
+    * The batches of a `batch_sampler` are the steps. gpq splits them over the replicas and never
+      changes their size. `batch_size` comes from it, or from you if it has none. `max_local_batch`
+      defaults to its largest batch.
+    * `drop_last=True` drops an incomplete batch at the end of an epoch. The initial seed of
+      `generator=` seeds the order and the worker processes, instead of `gpq.init(seed=...)`.
+    * These options work as in torch's DataLoader: num_workers, collate_fn, pin_memory,
       persistent_workers, prefetch_factor, timeout, worker_init_fn, multiprocessing_context. Batches
-      come in order (`in_order=False` is not obeyed).
-    * A look at a batch, `next(iter(loader))` on every replica, takes nothing from the training. One
-      loop over the loader at a time: keep no such iterator.
+      always come in order (`in_order=False` has no effect).
+    * `next(iter(loader))` on every replica looks at a batch without using it up. Do not keep that
+      iterator, and run one loop over the loader at a time.
 
 Stopping and resuming
-    A stop order or SIGTERM takes effect between two steps: checkpoint, exit. The next attempt goes
-    on in the middle of the epoch. Checkpoints hold models, optimizers, schedulers, scaler, progress
-    and what `job.state(thing)` registered. `best = job.state("best", 0.0)` gets a plain value back,
-    and `job.state("best", best)` keeps it. They are also written every minute or more, and at the
-    end. Nothing stops inside `with job.eval():`.
-    On the way out `StopTraining`, a SystemExit, is raised where the loop asks for its next batch.
-    Open files are written out, and `finally` blocks, context managers and atexit handlers run, for
-    as long as the job's --grace. The checkpoint is complete before. A loop in another thread than
-    the main one gets its files written out and no more.
-    The end of `job.epochs` is the end of the job. One that was asked to stop in that very moment
-    and ends with 0 is queued again where nothing says so: leave the epochs early with `job.done()`.
+    * A stop order or SIGTERM takes effect between two steps: gpq writes a checkpoint and exits. The
+      next attempt resumes in the middle of the epoch.
+    * Checkpoints hold models, optimizers, schedulers, scaler, progress and everything that
+      `job.state(thing)` registered. `best = job.state("best", 0.0)` restores a plain value, and
+      `job.state("best", best)` keeps a new one. gpq also writes them at most once a minute and at
+      the end. It never stops inside `with job.eval():`.
+    * On the way out gpq raises `StopTraining`, a SystemExit, where the loop asks for its next
+      batch. The checkpoint is already complete. Open files are flushed, and `finally` blocks,
+      context managers and atexit handlers run, within the job's --grace. If the loop runs in
+      another thread than the main one, only files are flushed.
+    * The end of `job.epochs` is the end of the job. If you leave the epochs early, call
+      `job.done()`. Otherwise gpq queues the job again if a stop order comes just before it exits
+      with 0.
 
-Loops that draw their own batches, fixed batch
+Loops that draw their own batches (fixed batch size)
     model, optimizer, _ = job.prepare(model, optimizer)
     for step in job.steps(100_000):                # from the step of the checkpoint
-        x, y = job.share(*draw_batch())            # drawn alike on all replicas: own rows of it
+        x, y = job.share(*draw_batch())            # all replicas draw the same, each gets its rows
         ...                                        # accumulate as you like, in equal micro-batches
 
-Any other loop, fixed batch, saving by yourself
+Any other loop, which saves by itself (fixed batch size)
     job = gpq.init()
     if job.resume_path:
         load(job.resume_path)
@@ -106,8 +114,8 @@ Any other loop, fixed batch, saving by yourself
         if job.should_stop():                      # on every replica
             if job.rank == 0:
                 save(job.save_path)                # a folder of its own
-            job.exit_preempted(step + 1)           # where to go on; does not return
-    job.done()                                     # once all is written: exit 0 ends the job
+            job.exit_preempted(step + 1)           # the step to resume at. Does not return
+    job.done()                                     # everything is saved: exit 0 ends the job
 """
 
 import os

@@ -1,8 +1,8 @@
-"""The one error that a training script can meet: what is so, in one line, and what to do."""
+"""The error that a training script can get: the problem in one line, and what to do."""
 
 
 class GpqTrainError(RuntimeError):
-    """`message` is one line; `hint` says what to change. Printed as both."""
+    """`message` is one line, and `hint` says what to change. It prints as both."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message if not hint else "{}\nhint: {}".format(message, hint))
@@ -11,4 +11,4 @@ class GpqTrainError(RuntimeError):
 
 
 class UnusableGpu(GpqTrainError):
-    """CUDA refuses the GPU that this replica was given."""
+    """CUDA refuses this replica's GPU."""

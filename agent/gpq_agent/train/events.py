@@ -1,28 +1,26 @@
-"""What happens in a training loop, as plain facts: what the library tells those who watch it for
-habits."""
+"""What happens in a training loop, as plain facts that the library gives to observers of habits."""
 
 from typing import NamedTuple, Optional, Sequence, Tuple
 
 
 class EpochBegin(NamedTuple):
-    """`job.epochs()` is about to give this epoch. `whole`: from its beginning, not from the
-    midst."""
+    """`job.epochs()` is about to yield this epoch. `whole`: from its start, not from the middle."""
 
     epoch: int
     whole: bool
 
 
 class LoopBegin(NamedTuple):
-    """A loop over the loader. `by_next`: the script asks for batches by `next()`. `epoch`: of
-    `job.epochs()`, None outside it."""
+    """A loop over the loader. `by_next`: the script calls `next()`. `epoch`: of `job.epochs()`,
+    None outside it."""
 
     by_next: bool
     epoch: Optional[int]
 
 
 class BatchBegin(NamedTuple):
-    """A micro-batch is about to be given to the script. `step`: steps that this attempt has made.
-    `trial`: of the first step in pieces of an epoch, which can still be taken back."""
+    """The script is about to get a micro-batch. `step`: steps of this attempt so far. `trial`: it
+    belongs to the first step in micro-batches of an epoch, which can still be taken back."""
 
     step: int
     place: int
@@ -31,8 +29,8 @@ class BatchBegin(NamedTuple):
 
 class StepCall(NamedTuple):
     """`optimizer.step()` in the loop. `last`: in the last micro-batch of a step. `repeated`: for
-    the second time in a micro-batch. `value`: it was given a tensor or a number.
-    `without_backward`: gradients are there, and no backward pass has left them."""
+    the second time in a micro-batch. `value`: it got a tensor or a number. `without_backward`: no
+    backward pass left the gradients."""
 
     last: bool
     repeated: bool = False
@@ -42,15 +40,15 @@ class StepCall(NamedTuple):
 
 
 class SettingsChange(NamedTuple):
-    """The script has set an optimizer otherwise. `in_pieces`: between two micro-batches of a step.
-    `asked_step`: it has asked for `job.step` in this micro-batch."""
+    """The script changed settings of an optimizer. `in_pieces`: between two micro-batches of a
+    step. `asked_step`: it asked for `job.step` in this micro-batch."""
 
     in_pieces: bool
     asked_step: bool
 
 
 class SchedulerCall(NamedTuple):
-    """`scheduler.step()`. `in_loop`: in a micro-batch. `placed`: it was given its place."""
+    """`scheduler.step()`. `in_loop`: in a micro-batch. `placed`: it got its place."""
 
     in_loop: bool
     placed: bool
@@ -59,15 +57,15 @@ class SchedulerCall(NamedTuple):
 
 class StepOutside(NamedTuple):
     """An optimizer steps outside the loop over the loader. `after_look`: with a batch that the
-    script has taken by `next()` from an iterator that is gone."""
+    script took with `next()` from an iterator that is gone."""
 
     in_epochs: bool
     after_look: bool
 
 
 class OptimizerFacts(NamedTuple):
-    """Of the body of a loop: was a step called, by which optimizers not, what has the script asked
-    for, was a scheduler called, has a GradScaler left the step out, are there more groups."""
+    """Facts of a loop body: was a step called, by which optimizers not, what did the script ask
+    for, was a scheduler called, did a GradScaler skip the step, are there more groups."""
 
     stepped: bool
     idle: Tuple[str, ...]
@@ -88,7 +86,7 @@ class GradientFacts(NamedTuple):
 
 
 class BatchEnd(NamedTuple):
-    """The script is done with a micro-batch. `last`: of its step. `left_early`: by a break, or an
+    """The script is done with a micro-batch. `last`: of its step. `left_early`: by a break or an
     error."""
 
     step: int
@@ -101,8 +99,8 @@ class BatchEnd(NamedTuple):
 
 
 class FirstPartEnd(NamedTuple):
-    """What the first micro-batch of a step in pieces has changed already: parameters, a buffer of
-    the models by name, parts that the script has registered by name."""
+    """What the first micro-batch of a step has already changed: parameters, a buffer of the models
+    by name, parts that the script registered by name."""
 
     parameters: bool
     buffer: str
@@ -110,16 +108,15 @@ class FirstPartEnd(NamedTuple):
 
 
 class Boundary(NamedTuple):
-    """Between two steps. `steps`: that this attempt has made. `changed`: the newest has changed
-    weights."""
+    """Between two steps. `steps`: of this attempt so far. `changed`: the newest changed weights."""
 
     steps: int
     changed: bool
 
 
 class Failure(NamedTuple):
-    """This error is about to end the script, in micro-batch `place` of `micro_batches`, with so
-    many of the `total` examples of its step."""
+    """This error is about to end the script, in micro-batch `place` of `micro_batches`, with
+    `examples` of the `total` examples of its step."""
 
     place: int
     micro_batches: int

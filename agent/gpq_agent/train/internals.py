@@ -1,7 +1,7 @@
 """Names of torch that torch does not promise to keep.
 
-All that gpq uses are here, so a new version is met in one place. Where a version lacks one that gpq
-can do without, the function says what it returns then.
+All uses in gpq are here, so a new version needs changes in one place. If a version lacks a name
+that gpq can do without, the function says what it returns then.
 """
 
 import sys
@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 __all__ = ["BatchNorm", "TorchDispatchMode"]
 
-# Versions of torch that the tests of the library, or gpq doctor --gpu, were run with.
+# Versions of torch with which the tests of the library, or gpq doctor --gpu, have run.
 TRIED = ("2.5", "2.11", "2.13")
 
 BatchNorm = _BatchNorm
@@ -30,17 +30,17 @@ foreach_reciprocal_ = torch._foreach_reciprocal_
 foreach_sqrt = torch._foreach_sqrt
 foreach_zero_ = torch._foreach_zero_
 
-version_of = attrgetter("_version")  # of a tensor: how often it has been changed in place
+version_of = attrgetter("_version")  # of a tensor: how often it was changed in place
 base_of = attrgetter("_base")  # of a tensor: the one that it is a view of, or None
 
 
 def untried(version: str) -> str:
-    """The words for a version of torch that the library's tests have never run with, else none."""
+    """The notice for a version of torch that the library's tests have never used, else ""."""
     if ".".join(version.split(".")[:2]) in TRIED:
         return ""
     words = (
-        "torch {} was never tried with gpq ({} were): gpq check shows whether this program trains "
-        "the same"
+        "gpq has never been tested with torch {} (only with {}). gpq check shows whether this "
+        "script trains the same"
     )
     return words.format(version.partition("+")[0], ", ".join(TRIED))
 
@@ -53,27 +53,27 @@ def number_of(generator: torch.Generator) -> int:
 
 
 def is_torchs(generator: torch.Generator) -> bool:
-    """One of those that draw where none is given: gpq seeds them by the step."""
+    """Is it a generator that draws if none is given? gpq seeds those by the step."""
     default_generators = (torch.default_generator, *getattr(torch.cuda, "default_generators", ()))
     return number_of(generator) in map(number_of, default_generators)
 
 
 def values_of(sparse: torch.Tensor) -> torch.Tensor:
-    """Of a sparse tensor what is there, not added up."""
+    """The stored values of a sparse tensor, not added up."""
     return sparse._values()
 
 
 def gradient_hooks(parameter: torch.Tensor) -> List[Dict[int, Any]]:
-    """By number, what is called with its gradient on the way, and with itself on arrival.
+    """The hooks called with its gradient on the way, and with the tensor on arrival, by number.
 
-    torch calls what is put in the place of one.
+    torch calls a replacement in the same place.
     """
     names = ("_backward_hooks", "_post_accumulate_grad_hooks")
     return [getattr(parameter, name, None) or {} for name in names]
 
 
 def schema_of(function: Any) -> Any:
-    """Of an operation that a dispatch mode is given, None where it has none."""
+    """The schema of an operation in a dispatch mode, or None."""
     return getattr(function, "_schema", None)
 
 
@@ -81,15 +81,15 @@ def schema_of(function: Any) -> Any:
 
 
 def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
-    """The module that torch.compile was given, or the same."""
+    """The module that torch.compile got, or the same one."""
     inner: torch.nn.Module = getattr(model, "_orig_mod", model)
     return inner
 
 
 def is_compiled() -> bool:
-    """Does the script use torch.compile, or what is made for it?
+    """Does the script use torch.compile or its output?
 
-    That may run otherwise under a mode, or not at all.
+    That may run differently under a mode, or not at all.
     """
     if "torch.nn.attention.flex_attention" in sys.modules:
         return True
@@ -98,13 +98,14 @@ def is_compiled() -> bool:
 
 
 def attributes_of(item: Any) -> Dict[str, Any]:
-    """Its own, without code of its class. Raises AttributeError where it can have none."""
+    """Its own attributes, without running code of its class. Raises AttributeError if it can have
+    none."""
     attributes: Dict[str, Any] = object.__getattribute__(item, "__dict__")
     return attributes
 
 
 def parameters_of(module: torch.nn.Module) -> List[Any]:
-    """As torch's own parameters() gives them, without code of the module's class."""
+    """As torch's own parameters() yields them, without running code of the module's class."""
     parameters: Dict[int, Any] = {}
     visited: Set[int] = set()
     queue: List[Any] = [module]
@@ -124,9 +125,9 @@ def parameters_of(module: torch.nn.Module) -> List[Any]:
 
 
 def scale_of(scaler: Any) -> Any:
-    """Of a GradScaler, without waiting for the device.
+    """The scale of a GradScaler, without waiting for the device.
 
-    A tensor, or a number where it has scaled nothing yet.
+    A tensor, or a number if it has scaled nothing yet.
     """
     scale = getattr(scaler, "_scale", None)
     return scaler.get_scale() if scale is None else scale
@@ -137,7 +138,7 @@ def has_scaled(scaler: Any) -> bool:
 
 
 def enter_without_effect(autocast: Any, enter: Callable[[Any], Any]) -> Any:
-    """An autocast that lets all through as it is, this time. `enter`: its own way in."""
+    """Let an autocast change nothing this time. `enter`: its own method."""
     is_enabled, autocast._enabled = autocast._enabled, False
     try:
         return enter(autocast)
@@ -146,24 +147,25 @@ def enter_without_effect(autocast: Any, enter: Callable[[Any], Any]) -> Any:
 
 
 def synchronise(model: torch.nn.Module, enable: bool) -> None:
-    """What DistributedDataParallel.no_sync() sets, without a block around the script's own code.
+    """Set what DistributedDataParallel.no_sync() sets, without a block around the script's own
+    code.
 
-    Past the module's own way to set an attribute, which looks for parameters first.
+    Avoids the module's own __setattr__, which looks for parameters first.
     """
     model.__dict__["require_backward_grad_sync"] = enable
 
 
 def detach_reducer(model: torch.nn.Module) -> None:
-    """DistributedDataParallel reduces no more.
+    """Stop DistributedDataParallel from reducing.
 
-    The end of the reducer takes its hooks off the parameters.
+    The end of its reducer removes its hooks from the parameters.
     """
     for name in ("reducer", "logger"):
         model.__dict__.pop(name, None)
 
 
 def all_reduce(group: Any, buffer: torch.Tensor, options: Any) -> Any:
-    """A work that reduces in place.
+    """A work object that reduces in place.
 
     dist.all_reduce checks and logs for a tenth of a millisecond, and this runs once per bucket.
     """

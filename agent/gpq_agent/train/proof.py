@@ -1,5 +1,5 @@
-"""What `gpq check` found of this program, and whether this is that program still. Decides nothing
-about freedoms."""
+"""What `gpq check` found about this program, and whether this is still that program. Decides
+nothing about freedoms."""
 
 import hashlib
 import json
@@ -17,13 +17,13 @@ from gpq_agent import wire
 PROVEN = "proven"  # the code of a habit that the check found, and its evidence
 INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 MOST_READ = 1 << 26  # bytes of a file
-CURE = "mend the loop (gpq check --last says where it differs), check it again, and submit it anew"
+CURE = "fix the loop (gpq check --last shows where it differs), check it again and resubmit it"
 
 
 class Program(NamedTuple):
-    """What runs here. `files`: SHA-256 of the script and of modules that nobody installed, by path.
-    `digest`: of these without their paths, which differ between servers, and of the versions of
-    torch and gpq."""
+    """What runs here. `files`: SHA-256 of the script and its own modules, by path. `digest`: of
+    these without their paths, which differ between servers, and of the versions of torch and
+    gpq."""
 
     digest: str
     torch: str
@@ -32,7 +32,7 @@ class Program(NamedTuple):
 
 
 def program() -> Program:
-    """As far as it is imported by now."""
+    """The program, as far as it is imported by now."""
     library = gpq_agent.__version__
     files = {path: _digest(path) for path in _own_files()}
     whole = json.dumps([sorted(files.values()), torch.__version__, library])
@@ -40,44 +40,44 @@ def program() -> Program:
 
 
 def read(environ: Mapping[str, str], notice: Callable[[str], None]) -> Optional[wire.Proof]:
-    """The proof that this job was submitted with. Of a program that has changed since a line says
-    so, and what was found against shapes stays. Does nothing where there is none."""
+    """The proof that the job was submitted with, or None. If the program has changed, a notice says
+    so, and only the findings against shapes stay."""
     text = environ.get(wire.ENV_PROOF)
     if not text:
         return None
     try:
         proof = wire.Proof(**json.loads(text))
     except (ValueError, TypeError):
-        notice("what gpq check found cannot be read: it counts for nothing")
+        notice("the verdict of gpq check cannot be read, so it is ignored")
         return None
     if proof.same and proof.program != program().digest:
         notice(
-            "the script, a module of its own, torch or gpq is not as it was when gpq check found "
-            "shapes that train the same. They count for nothing now: check it again, and submit it "
-            "anew"
+            "the script, one of its modules, torch or gpq has changed since gpq check found that "
+            "it trains the same. That verdict is ignored: check the script again and resubmit it"
         )
     return proof
 
 
 def habit(proof: wire.Proof) -> wire.Habit:
-    """For who is told of freedoms that are lost."""
-    message = "gpq check found that it may train something else ({})".format(proof.message)
+    """The habit that reports the lost freedoms."""
+    message = "gpq check found that it may train differently ({})".format(proof.message)
     return wire.Habit(PROVEN, list(proof.lost), message, CURE, PROVEN)
 
 
 def _own_files() -> List[str]:
-    """Of the script and its modules, less what is Python's, installed, or gpq's, by whichever links
-    it is reached."""
+    """The files of the script and its own modules: not of Python, installed packages or gpq, also
+    through links."""
     foreign = [os.path.dirname(gpq_agent.__file__)]
     foreign += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     prefixes = tuple(os.path.join(os.path.realpath(folder), "") for folder in foreign)
     paths = set()
     for module in list(sys.modules.values()):
-        # Looked up as it lies there: a module may import others where it is asked for an attribute.
+        # Read it from the module's dict, because a module may import others when asked for an
+        # attribute.
         file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
         if isinstance(file, str) and os.path.isfile(file):
             path = os.path.realpath(file)
-            # Installers may leave links in site-packages, into a cache of theirs.
+            # Installers may put links into site-packages, to a cache of theirs.
             installed = any(part in file or part in path for part in INSTALLED)
             if not installed and not path.startswith(prefixes):
                 paths.add(path)
@@ -85,7 +85,7 @@ def _own_files() -> List[str]:
 
 
 def _digest(path: str) -> str:
-    """ "" where it cannot be read."""
+    """The digest of a file, or "" if it cannot be read."""
     try:
         with open(path, "rb") as stream:
             return hashlib.sha256(stream.read(MOST_READ)).hexdigest()

@@ -1,7 +1,8 @@
-"""Holds what a shape trained against the reference, and guesses the habit behind a difference.
+"""Compares what a shape trained with the reference, and guesses the habit behind a difference.
 
-Runs nothing and writes nothing: `records` of the room above are read, and rows come out.
-`rounding.py` is how far two right runs may lie apart, `judge.py` what differs, `guesses.py` why.
+Runs nothing and writes nothing: it reads the `records` of the parent package and returns rows.
+`rounding.py` says how far two correct runs may differ, `judge.py` finds what differs, and
+`guesses.py` says why.
 
 Open `rows.py` first.
 """

@@ -1,7 +1,6 @@
-"""The probable habit behind a difference: what the loop does, judged by what differs first, and by
-the script's own text.
+"""Guesses the habit behind a difference, from what differs first and from the script's text.
 
-A guess, and shown as one; what the library told is no guess and comes before it.
+gpq shows it as a guess. What the library itself reports is not a guess and comes first.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from gpq.check.records import Run
 from gpq.check.shapes import Shape
 from gpq.check.verdict import FoundHabit
 
-LINES = (  # what stands in a script, in the order of suspicion
+LINES = (  # patterns in a script, the most suspicious first
     ("token-loss", re.compile(r"ignore_index|reduction\s*=\s*[\"']sum[\"']|\.sum\(\)\s*/")),
     (
         "hand-gradient",
@@ -27,7 +26,7 @@ LINES = (  # what stands in a script, in the order of suspicion
 
 
 NEAR = 0.1  # parts of a batch may be uneven
-PLAINER = {  # a habit -> what it may be taken for
+PLAINER = {  # a habit -> habits that it may be mistaken for
     "own-rate": ("forgotten-scheduler",),
     "scaled-loss": ("own-clip", "hand-gradient", "token-loss", "by-pass"),
     "state-in-pieces": ("forgotten-copy", "not-kept"),
@@ -36,7 +35,7 @@ PLAINER = {  # a habit -> what it may be taken for
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """All that a guess is made from. `reproducible`: None where nobody looked."""
+    """Everything that a guess uses. `reproducible` is None if nobody checked."""
 
     judge: Judge
     shape: Shape
@@ -47,12 +46,12 @@ class Case:
 
 
 def guess(case: Case) -> FoundHabit:
-    """The first that fits."""
+    """The first rule that fits."""
     for rule in RULES:
         suspicion = rule(case)
         if suspicion is not None:
             return suspicion
-    raise AssertionError("the last rule fits always")
+    raise AssertionError("the last rule always fits")
 
 
 def _unseeded(case: Case) -> FoundHabit | None:
@@ -62,7 +61,7 @@ def _unseeded(case: Case) -> FoundHabit | None:
 
 
 def _rates(case: Case) -> FoundHabit | None:
-    """Rates that differ no later than anything that follows from them."""
+    """Learning rates that differ no later than anything that follows from them."""
     finding = case.finding
     if finding.rates is None or finding.rates != finding.step:
         return None
@@ -96,8 +95,8 @@ def _random(case: Case) -> FoundHabit | None:
 
 
 def _scaled(case: Case) -> FoundHabit | None:
-    """Of the first step that differs, all by one factor that a number of micro-batches or replicas
-    would give."""
+    """In the first step that differs, all gradients are off by one factor: a number of
+    micro-batches or replicas."""
     number = case.finding.tensors
     if number is None:
         return None
@@ -108,7 +107,7 @@ def _scaled(case: Case) -> FoundHabit | None:
 
 
 def _parts(shape: Shape) -> set[int]:
-    """The numbers of parts that a batch of this shape may be thought to have."""
+    """The numbers of parts that a batch of this shape may seem to have."""
     counts = {shape.micros, shape.replicas, shape.replicas * shape.micros}
     if shape.sample:
         counts.add(2 * shape.replicas)
@@ -126,7 +125,7 @@ def _batch_norm(case: Case) -> FoundHabit | None:
 
 
 def _kept(case: Case) -> FoundHabit | None:
-    """What is not the model or its optimizer: averaged weights, states of the script's own."""
+    """Something other than model and optimizer: averaged weights, or the script's own state."""
     names = [difference.what for difference in case.finding.differences]
     if not names or not all(name.startswith(("copy ", "user:")) for name in names):
         return None
@@ -138,7 +137,7 @@ def _kept(case: Case) -> FoundHabit | None:
 
 
 def _scheduled(case: Case) -> FoundHabit | None:
-    """Of several replicas a scheduler differs, and nothing that it could follow from."""
+    """On several replicas a scheduler differs, and nothing that it could follow from."""
     names = [difference.what for difference in case.finding.differences]
     alone = bool(names) and all(name.startswith("scheduler:") for name in names)
     if alone and case.shape.replicas > 1:
@@ -173,8 +172,8 @@ def _by_pass(case: Case) -> FoundHabit | None:
 
 
 def joined(guesses: list[FoundHabit | None]) -> list[FoundHabit | None]:
-    """One habit shows in several shapes, and more plainly in some: what those tell holds for the
-    others, word for word."""
+    """One habit can show in several shapes, more clearly in some. Their guess then applies to the
+    other shapes too."""
     guess_by_code = {candidate.code: candidate for candidate in reversed(guesses) if candidate}
     plainer_guesses = {
         vague_code: guess_by_code[plain_code]
@@ -189,12 +188,12 @@ def joined(guesses: list[FoundHabit | None]) -> list[FoundHabit | None]:
 
 
 def drawn(run: Run) -> bool:
-    """Did the body of the loop draw random numbers that are no example's own?"""
+    """Did the loop body draw random numbers that belong to no example?"""
     return any(step.random for step in run.steps.values())
 
 
 def own_epochs(run: Run) -> bool:
-    """Did the loop go on to another epoch without job.epochs()?"""
+    """Did the loop start another epoch without job.epochs()?"""
     later_steps = [step for number, step in run.steps.items() if number and step.epoch > 0]
     return bool(run.facts and run.facts.loader and later_steps) and all(
         step.epochs == 0 for step in later_steps
@@ -212,7 +211,7 @@ RULES: tuple[Callable[[Case], FoundHabit | None], ...] = (
 
 
 def batch_norm(run: Run) -> FoundHabit | None:
-    """Where the script has any: a part of a batch may be too small for it."""
+    """If the script has batch norm: part of a batch may be too small for it."""
     if run.facts is None or not run.facts.batch_norms:
         return None
     return habit("batch-norm", ", ".join(run.facts.batch_norms[:2]))

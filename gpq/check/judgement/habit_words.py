@@ -1,131 +1,128 @@
-"""What each habit is called: in words for who wrote the loop, and what gives its freedom back."""
+"""The words for each habit: what the loop does, and the cure."""
 
 from __future__ import annotations
 
 from gpq.check.verdict import FoundHabit
 
-# code -> what the loop does, what gives the freedom back. The library's words where it has the same
+# code -> what the loop does, and the cure. These are the library's words if it knows the same
 # habit.
 WORDS = {
     "not-reproducible": (
-        "two runs in one and the same shape differ: something is not seeded",
-        "seed what draws random numbers, and torch.use_deterministic_algorithms(True)",
+        "two runs in the same shape differ, so something is not seeded",
+        "seed everything random, and call torch.use_deterministic_algorithms(True)",
     ),
     "own-loader": (
         (
-            "optimizer.step() runs outside the loop over job.loader(): every replica trains on all"
-            " of the data"
+            "optimizer.step() runs outside the loop over job.loader(), so every replica trains "
+            "on all of the data"
         ),
         "take the batches from job.loader()",
     ),
     "own-epochs": (
         (
-            "the loop over the loader is outside job.epochs(), so it begins anew at epoch 0 after a"
-            " restart"
+            "the loop over the loader is outside job.epochs(), so it starts again at epoch 0 "
+            "after a restart"
         ),
-        "for epoch in job.epochs(count):",
+        "use for epoch in job.epochs(count)",
     ),
     "samples": (
-        "the examples of a step depend on the shape: an order or a loader of the script's own",
-        "take the batches from job.loader(), in the order that it gives",
+        "the examples of a step depend on the shape, so the script has its own order or loader",
+        "take the batches from job.loader(), in its order",
     ),
     "hand-accumulation": (
-        "a step of the loader ended without optimizer.step(): the loop accumulates by itself",
+        "a pass of the loop ended without optimizer.step(), so the loop accumulates gradients "
+        "itself",
         (
-            "call optimizer.step() in every pass of the loop; gpq accumulates where a batch does"
-            " not fit"
+            "call optimizer.step() in every pass of the loop, and gpq accumulates when a batch "
+            "does not fit"
         ),
     ),
     "own-rate": (
-        "the loop sets the learning rate by a count of its own",
-        "compute it from job.step, or give a scheduler to job.prepare()",
+        "the loop sets the learning rate by its own count",
+        "compute it from job.step, or give job.prepare() a scheduler",
     ),
     "forgotten-scheduler": (
         (
-            "the learning rate begins anew after a restart: a scheduler, or a count, that no"
-            " checkpoint has"
+            "the learning rate starts again after a restart, because its scheduler or count is "
+            "in no checkpoint"
         ),
-        "job.prepare(model, optimizer, scheduler)",
+        "call job.prepare(model, optimizer, scheduler)",
     ),
     "random": (
-        "the loop draws random numbers for a batch as a whole, so they fall otherwise in its parts",
-        (
-            "draw them in the data set, by example; where only their distribution counts, nothing"
-            " is wrong"
-        ),
+        "the loop draws random numbers for a whole batch, so they differ in parts of it",
+        ("draw them per example in the data set, or leave them if only their distribution matters"),
     ),
     "mixed": (
-        "the examples of a batch are mixed with each other, so a part of a batch has another loss",
+        "the loss mixes the examples of a batch, so a part of a batch has another loss",
         (
-            "nothing is to be done if that is wanted (contrastive losses, mixup): keep to one"
-            " replica and max_local_batch"
+            "if you want this (contrastive losses, mixup), use one replica and a "
+            "max_local_batch that fits the whole batch"
         ),
     ),
     "scaled-loss": (
         (
-            "the loop scales the loss by hand: the gradient of a step comes out as many times as"
-            " large as it has parts"
+            "the loop scales the loss itself, so the gradient of a step is too large by the "
+            "number of its parts"
         ),
-        "leave the loss a mean over the examples of the batch in hand: gpq weighs the parts",
+        "make the loss a mean over the examples of the batch that the loop gets, because gpq "
+        "weighs the parts",
     ),
     "batch-norm": (
-        "batch norm ({}) takes its statistics from the examples that are together on one device",
-        "layer or group norm, or SyncBatchNorm where there are several replicas",
+        "batch norm ({}) computes its statistics from the examples that are together on one GPU",
+        "use layer or group norm, or SyncBatchNorm if only the number of replicas changes",
     ),
     "own-clip": (
-        "the loop clips gradients by itself (line {})",
-        "job.clip_grad_norm_(max_norm), after backward",
+        "the loop clips gradients itself (line {})",
+        "call job.clip_grad_norm_(max_norm) after backward()",
     ),
     "hand-gradient": (
-        "the loop edits gradients by itself (line {})",
-        "do it where job.at_step is true",
+        "the loop edits gradients itself (line {})",
+        "do it only when job.at_step is true",
     ),
     "token-loss": (
-        "the loss is no mean over examples (line {})",
+        "the loss is not a mean over examples (line {})",
         (
-            "job.weigh(tokens) before backward(), or a mean over the examples of the batch in hand,"
-            " padding included"
+            "call job.weigh(tokens) before backward(), or use a mean over the examples that "
+            "the loop gets, padding included"
         ),
     ),
     "not-kept": (
-        "{} is not what it was after a restart",
-        "job.state(thing) for what is to outlive a restart",
+        "a restart changes {}",
+        "use job.state(thing) for everything that must survive a restart",
     ),
     "forgotten-copy": (
-        (
-            "a copy of the model's weights was not given to job.state(): it begins anew after a"
-            " restart"
-        ),
-        "job.state(copy), and update it where job.at_step is true",
+        ("job.state() was not given a copy of the model's weights, so a restart resets it"),
+        "call job.state(copy), and update the copy only when job.at_step is true",
     ),
     "state-in-pieces": (
-        "what was given to job.state() ({}) changes in every micro-batch, not once a step",
-        "update it where job.at_step is true",
+        "something that job.state() keeps ({}) changes in every micro-batch instead of once "
+        "per step",
+        "update it only when job.at_step is true",
     ),
     "replicas-apart": (
         (
-            "replicas do not train alike: a scheduler ({}) is given something that this replica has"
-            " computed of its own examples"
+            "replicas do not train alike: a scheduler ({}) gets a value that each replica "
+            "computes from its own examples"
         ),
         (
-            "a scheduler wants the same metric on all: one over all of the data, as a validation"
-            " loss is"
+            "give the scheduler the same metric on all replicas, computed over all of the "
+            "data, such as a validation loss"
         ),
     ),
     "by-pass": (
         (
-            "the loop does something once a pass of its body that belongs once to a step, or its"
-            " loss is no mean over examples"
+            "the loop does something in every pass that it should do once per step, or its "
+            "loss is not a mean over examples"
         ),
         (
-            "do it where job.at_step is true; job.step counts the steps; where a loss is a mean"
-            " over tokens, job.weigh(tokens)"
+            "do it only when job.at_step is true, count steps with job.step, and call "
+            "job.weigh(tokens) if the loss is a mean over tokens"
         ),
     ),
 }
 
 
 def habit(code: str, *words: str) -> FoundHabit:
-    """One that needs no guess."""
+    """A habit that needs no guess."""
     message, cure = WORDS[code]
     return FoundHabit(code, [], message.format(*words), cure)

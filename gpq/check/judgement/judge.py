@@ -1,18 +1,18 @@
-"""Holds a run against the reference: when do two tensors differ by more than rounding?
+"""Compares a run with the reference: when do two tensors differ by more than rounding?
 
-`rounding` says how far a tensor may be from the reference's. This is what is let pass all the same.
+`rounding` says how far a tensor may be from the reference. This module says what passes anyway.
 
-An optimizer amplifies rounding: where a gradient is zero but for that, Adam's first steps depend on
-it, and another order of the same sums may show none of it. So a few tensors (FEW) that are off by
-no more than AMPLIFIED allowances, while every gradient and all others are right, are let pass: what
-a loop does wrongly shows in gradients, in rates, or in most tensors.
+An optimizer amplifies rounding. If a gradient is zero except for rounding, Adam's first steps
+depend on that, and a different order of the same sums may not show it. So a few tensors (FEW) may
+be off by up to AMPLIFIED allowances if every gradient and all other tensors are right. A real
+mistake of a loop shows in gradients, in rates or in most tensors.
 
-Weights in half precision are rounded in each part of a batch by more than all this, and steps
-amplify it. So there the first step alone is judged that is not bit for bit the reference's, whose
-weights are still the same. A few gradients (FEW) may be off by CANCELLED allowances: examples
-nearly cancel there. Weights and states that follow from gradients rounded otherwise are let pass:
-the first step of Adam is made of signs. A script that only runs in half precision is judged in the
-same way.
+With weights in half precision, rounding in each part of a batch is larger than all this, and steps
+amplify it. So only the first step counts that is not bit for bit the reference's, because its
+weights are still the same. A few gradients (FEW) may be off by CANCELLED allowances, because
+examples nearly cancel there. Weights and states pass if they follow from gradients with different
+rounding, because Adam's first step consists of signs. The same rules apply to a script that only
+runs in half precision.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from gpq.check.judgement.rounding import MOVED, NOISE, SIZE, Rounding
 from gpq.check.judgement.sketches import ONE_FACTOR, apart, norm, one_factor
 from gpq.check.records import GRADIENT, Run, Sketch, Step
 
-FEW, AMPLIFIED, CANCELLED = 0.1, 100.0, 10.0  # of the tensors; times the allowance
-SIGNS = 2.0  # of the norm: all signs the other way
-NUMBER = 1e-6  # relative, of plain numbers
+FEW, AMPLIFIED, CANCELLED = 0.1, 100.0, 10.0  # share of the tensors, and multiples of the allowance
+SIGNS = 2.0  # of the norm: every sign is flipped
+NUMBER = 1e-6  # relative, for plain numbers
 METRIC = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`excess`: how many times the allowance; `relative`: to the tensor's norm."""
+    """`excess`: in multiples of the allowance. `relative`: to the norm of the tensor."""
 
     what: str
     kind: str  # "tensor" | "number"
@@ -48,22 +48,24 @@ class Difference:
 
 @dataclass
 class Finding:
-    """Of one run. `step`: the first that differs in anything, None where none does."""
+    """What one run showed. `step`: the first that differs in anything, or None."""
 
     step: int | None = None
-    samples: int | None = None  # the first step with other examples
+    samples: int | None = None  # the first step with different examples
     rates: int | None = None
-    uneven: bool = False  # there, the optimizer made more steps, or fewer
+    uneven: bool = False  # there the optimizer made more or fewer steps
     tensors: int | None = None
-    missing: bool = False  # it made fewer steps
-    differences: list[Difference] = field(default_factory=list)  # at `tensors`, the largest first
+    missing: bool = False  # the run made fewer steps
+    differences: list[Difference] = field(
+        default_factory=list
+    )  # in step `tensors`, the largest first
     largest: float | None = None
     metrics: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class StepPair:
-    """A step of the reference and the same one of a run."""
+    """A step of the reference and the same step of a run."""
 
     number: int
     expected: Step
@@ -75,10 +77,10 @@ class StepPair:
 
 
 class Judge:
-    """Knows the reference and, by `rounding`, what rounding does to it."""
+    """Knows the reference, and what rounding does to it (`rounding`)."""
 
     def __init__(self, reference: Run, *reorderings: Run, exact: bool = True) -> None:
-        """`reorderings`: the reference with its batches in other orders; `exact`: in full
+        """`reorderings`: the reference with its batches in other orders. `exact`: in full
         precision."""
         self.reference = reference
         self.rounding = Rounding(reference, reorderings, exact)
@@ -98,8 +100,8 @@ class Judge:
         return finding
 
     def differences(self, number: int, step: Step) -> list[Difference]:
-        """All tensors and numbers of that step: first gradients, from which all else follows, last
-        plain numbers; those that differ most first."""
+        """All tensors and numbers of that step: gradients first, because the rest follows from
+        them, and plain numbers last. The largest difference comes first."""
         expected = self.reference.steps[number]
         tensors = [
             self._tensor(name, sketch, step.tensors.get(name), number)
@@ -117,8 +119,7 @@ class Judge:
         )
 
     def factor(self, number: int, step: Step) -> float | None:
-        """By which the gradients of step `number` are too large, if it is one factor for all of
-        them."""
+        """The factor by which all gradients of step `number` are too large, if there is one."""
         gradients = {
             name: sketch
             for name, sketch in self.reference.steps[number].tensors.items()
@@ -147,8 +148,9 @@ class Judge:
                 return
 
     def _compare_tensors(self, finding: Finding, pairs: Iterable[StepPair]) -> int:
-        """Up to the first step that differs, in half precision that is not the reference's bit for
-        bit. Returns the last step that tells how far the run is off."""
+        """Compare up to the first step that differs. In half precision that is the first step
+        that is not the reference's bit for bit. Returns the last step that shows how far the run
+        is off."""
         for pair in pairs:
             differences = self.differences(pair.number, pair.actual)
             gaps = [difference for difference in differences if difference.excess > 1]
@@ -161,8 +163,8 @@ class Judge:
         return self.reference.last
 
     def _is_amplified(self, gaps: Sequence[Difference], differences: Sequence[Difference]) -> bool:
-        """Are these a few tensors, a little off, whose gradients are all right? In half precision
-        any number may be, as long as they follow from gradients that are rounded otherwise."""
+        """Are these a few tensors, slightly off, whose gradients are all right? In half precision
+        any number of tensors may be off, if they follow from gradients with different rounding."""
         if self.rounding.coarse:
             gradients = {gap.what: gap.excess for gap in differences if gap.is_gradient}
             if not _are_cancelled(gradients.values()):
@@ -197,8 +199,8 @@ class Judge:
         return Difference(name, "number", distance / allowance, relative)
 
     def _largest(self, number: int, last: Step) -> float | None:
-        """Of gradients in half precision, else of all others; without what is mostly rounding. None
-        where it is not finite."""
+        """The largest difference of gradients in half precision, else of all other tensors, without
+        those that are mostly rounding. None if it is not finite."""
         coarse = bool(self.rounding.coarse)
         distances = [
             self._tensor(name, sketch, last.tensors.get(name), number).relative
@@ -212,7 +214,7 @@ class Judge:
         return None
 
     def _metrics(self, number: int, step: Step) -> list[str]:
-        """Names of those whose mean over the step's examples is another."""
+        """Names of metrics whose mean over the examples of the step differs."""
         names = []
         for name, values in self.reference.steps[number].metrics.items():
             expected, actual = _mean(values), _mean(step.metrics.get(name, []))
@@ -232,13 +234,13 @@ def _few(count: int) -> float:
 
 
 def _are_cancelled(excesses: Collection[float]) -> bool:
-    """Are gradients beyond their allowance few, and a little off?"""
+    """Are only a few gradients beyond their allowance, and only slightly?"""
     large = [excess for excess in excesses if excess > 1]
     return len(large) <= _few(len(excesses)) and max(large, default=0) <= CANCELLED
 
 
 def _is_explained(gap: Difference, gradients: Mapping[str, float]) -> bool:
-    """Does it follow from a gradient that is rounded otherwise? `gradients`: their excesses."""
+    """Does it follow from a gradient with different rounding? `gradients`: their excesses."""
     return gap.relative <= SIGNS and gradients.get(_source(gap.what), 0.0) != 0
 
 
@@ -247,7 +249,7 @@ def _is_amplification(gap: Difference) -> bool:
 
 
 def _common_factor(candidates: Sequence[float | None]) -> float | None:
-    """One that all are near; None where a tensor has none."""
+    """A factor that all are close to, or None."""
     factors = [factor for factor in candidates if factor is not None]
     if not factors or len(factors) < len(candidates):
         return None
@@ -265,12 +267,12 @@ def _ratio(distance: float, whole: float) -> float:
 
 
 def _source(name: str) -> str:
-    """The gradient that a weight or a state of the optimizer follows from."""
+    """The gradient that a weight or an optimizer state follows from."""
     return GRADIENT + name.rpartition(" of ")[2]
 
 
 def _private(name: str) -> bool:
-    """Flags that schedulers keep for themselves."""
+    """Private flags of schedulers."""
     return any(part.startswith("_") for part in name.split("."))
 
 
@@ -283,7 +285,8 @@ def _same_rates(expected: Sequence[Sequence[float]], actual: Sequence[Sequence[f
 
 
 def _mean(values: Sequence[tuple[float, int, int]]) -> float | None:
-    """Over the examples that they stand for; the last, where it was logged outside the loop."""
+    """The mean over the examples behind each value, or the last value if it was logged outside the
+    loop."""
     weight = sum(count for _, count, _ in values)
     if weight:
         return sum(value * count for value, count, _ in values) / weight

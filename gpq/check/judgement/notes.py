@@ -1,4 +1,4 @@
-"""Remarks below the table: how the shapes were run, and what could not be told from rounding."""
+"""Notes below the table: how the shapes ran, and what could not be told from rounding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpq.check.verdict import DIFFERS, ShapeView
 
 
 def notes(reference: Run, rows: Sequence[ShapeView], rounding: Rounding, failure: str) -> list[str]:
-    """`failure`: of the script in full precision."""
+    """`failure`: the error of the script in full precision."""
     return [
         *_random_numbers(reference),
         _precision(rounding.coarse, failure),
@@ -25,13 +25,13 @@ def _random_numbers(reference: Run) -> list[str]:
     facts = reference.facts
     if facts and facts.loader and not facts.compiled:
         lines.append(
-            "random numbers were drawn by example, dropout and augmentation alike: a job's shapes"
-            " draw their own"
+            "random numbers, such as dropout and augmentation, were drawn per example, but in "
+            "a job each shape draws its own"
         )
     if drawn(reference):
         lines.append(
-            "some random numbers belong to no example, and were drawn alike in every part of a"
-            " step: what they change could not be told from rounding"
+            "some random numbers belong to no example and were the same in every part of a "
+            "step, so their effect could not be told from rounding"
         )
     if facts:
         lines += _dropout(facts)
@@ -40,35 +40,40 @@ def _random_numbers(reference: Run) -> list[str]:
 
 def _dropout(facts: Facts) -> list[str]:
     if facts.compiled or not facts.loader:
-        return ["dropout was off: what a compiled model draws, or a loop of its own, nobody sees"]
+        return [
+            "dropout was off, because the check cannot control what a compiled model or a "
+            "loop without job.loader() draws"
+        ]
     if facts.recurrent:
         return [
-            "dropout between the layers of recurrent modules was off: no shape draws as another"
-            " does"
+            "dropout between the layers of recurrent modules was off, because each shape draws "
+            "it differently"
         ]
     return []
 
 
 def _precision(coarse: float, failure: str) -> str:
     if not coarse:
-        return "all was computed in full precision: no autocast, no TF32"
+        return "everything ran in full precision, without autocast and TF32"
     reason = "weights in half precision"
     if failure:
-        reason = f"not in full precision, where the script fails ({failure[:200]})"
+        reason = f"not run in full precision, because the script fails in it ({failure[:200]})"
     return (
-        f"{reason}: judged at the first step that "
-        f"is made otherwise, to within 3 units in the last place ({coarse:.1%})"
+        f"{reason}: only the first step that differs was compared, to within 3 units in the last"
+        f" place ({coarse:.1%})"
     )
 
 
 def _steps(reference: Run, rounding: Rounding) -> list[str]:
     lines = []
     if reference.facts and not reference.facts.loader:
-        lines.append("the script has a loop of its own: gpq never accumulates or splits its steps")
+        lines.append(
+            "the script does not use job.loader(), so gpq never accumulates or splits its steps"
+        )
     if rounding.mixed and not drawn(reference):
         lines.append(
-            "the order of the examples in a batch changes what is trained, so rounding could not be"
-            " told apart"
+            "the order of the examples in a batch changes the result, so the effect of "
+            "rounding is unknown"
         )
     return lines
 
@@ -78,9 +83,9 @@ def _table(rows: Sequence[ShapeView]) -> list[str]:
     metrics = sorted({name for row in rows for name in row.metrics})
     if metrics:
         lines.append(
-            f"logged otherwise: {', '.join(metrics)[:200]} (a part of a batch has a value of its"
-            " own)"
+            f"logged values that differ: {', '.join(metrics)[:200]} (part of a batch has its own"
+            " value)"
         )
     if any(row.verdict == DIFFERS for row in rows):
-        lines.append("a habit behind a difference is a guess, from what differs first")
+        lines.append("the habit behind a difference is a guess from what differs first")
     return lines

@@ -1,28 +1,27 @@
-"""How far rounding alone takes a tensor: the reference, run again with its batches in other orders.
+"""How far rounding alone takes a tensor: runs the reference again with its batches in other orders.
 
-The criterion. d is how far a tensor is from the reference's, n how far rounding alone takes it (the
-reference run again, with the examples of each batch in three other orders: the furthest), s its
-norm, m the distance that it has moved since the start. It differs where d is above both
+The criterion: d is the distance of a tensor from the reference, and n is how far rounding alone
+takes it. For n, the reference runs again with each batch in three other orders, and the furthest
+counts. s is the norm of the tensor, and m the distance that it has moved since the start. The
+tensor differs if d is above both of these:
 
-    NOISE * n         rounding is not the same for all tensors: the gradient of an attention's key
-                      bias is zero but for rounding, and Adam makes whole steps of it. n shows that.
-                      By luck one tensor may come out too well in all, so at least the run's typical
-                      n / m is taken.
-    the lesser of SIZE * s and MOVED * m, but not less than ULPS of its type
-                      1e-4 of the norm is what the promise says. In a few steps with a small rate a
-                      tensor moves less than that, and a gradient that is wrong by 14% would hide in
-                      it: so also 1e-3 of the way it went. A rate that is 1% off is 1e-2 of the way.
-                      Below some units in the last place nothing can be told of weights; so
-                      gradients, as the optimizer finds them, and the rates that it uses are
-                      compared by themselves.
+    NOISE * n         Rounding differs between tensors. The gradient of an attention's key bias is
+                      zero except for rounding, but Adam makes whole steps of it, and n shows that.
+                      A tensor may come out too well by luck in all orders, so n is at least the
+                      typical n / m of the run.
+    the smaller of SIZE * s and MOVED * m, but at least ULPS of its type
+                      gpq promises 1e-4 of the norm. In a few steps at a small rate a tensor moves
+                      less than that, and would hide a gradient that is wrong by 14%. So the limit
+                      is also 1e-3 of the distance moved. A rate that is 1% off is 1e-2 of it.
+                      Below a few units in the last place weights show nothing. So gradients, as the
+                      optimizer finds them, and its rates are compared separately.
 
-Where another order alone takes most tensors far (MIXED), the examples of a batch are mixed with
-each other, or random numbers fall on them by their place: that is no rounding, and n counts for
-nothing.
+If another order alone takes most tensors far (MIXED), the loss mixes the examples of a batch, or
+random numbers depend on their place. That is not rounding, and n does not count.
 
-In half precision a tensor differs where d is above COARSE machine epsilons of s, and above
-COARSE * n: right runs lay at a third of that. A tensor that another order alone takes as far is
-rounding, and may differ by NOISE * n.
+In half precision a tensor differs if d is above COARSE machine epsilons of s and above COARSE * n.
+Correct runs were at a third of that. If another order alone takes a tensor as far, that is
+rounding, and it may differ by NOISE * n.
 """
 
 from __future__ import annotations
@@ -36,17 +35,20 @@ from gpq.check.records import GRADIENT, Run, Sketch, Step
 SIZE, MOVED, NOISE = 1e-4, 1e-3, 10.0
 ULPS = 16
 COARSE = 3
-MIXED = 0.05  # of the way
+MIXED = 0.05  # of the distance moved
 BFLOAT16 = 2.0**-7  # its machine epsilon
 
 
 class Rounding:
-    """Of the reference. `coarse`: the relative difference that half precision makes, 0 in full
-    precision; `mixed`: does another order change by more than rounding what is trained? `ordered`:
-    the first step, where it does so there: no part of a batch is as the whole."""
+    """Rounding in the reference.
+
+    coarse: the relative difference that half precision makes, 0 in full precision.
+    mixed: does another order change the result by more than rounding?
+    ordered: the first step, if it does so there. Part of a batch is then never like the whole.
+    """
 
     def __init__(self, reference: Run, reorderings: Sequence[Run], exact: bool) -> None:
-        """`reorderings`: the reference with its batches in other orders; `exact`: in full
+        """`reorderings`: the reference with its batches in other orders. `exact`: in full
         precision."""
         self._reference, self._reorderings = reference, reorderings
         self.coarse = COARSE * _half_epsilon(reference, exact)
@@ -56,7 +58,7 @@ class Rounding:
         self.ordered = None if self.coarse else _first_reordered(shares)
 
     def allowance(self, name: str, expected: Sketch, number: int) -> float:
-        """How far from `expected`, the reference's in step `number`, a right run may be."""
+        """How far a correct run may be from `expected`, the reference in step `number`."""
         size, noise = norm(expected), self._noise(name, expected, number)
         if not self.coarse:
             way = min(SIZE * size, MOVED * self._moved(name, expected))
@@ -66,8 +68,8 @@ class Rounding:
         return noise
 
     def is_steady(self, name: str, expected: Sketch, number: int, share: float) -> bool:
-        """Is it by no more than this `share` rounding? In half precision: in the first step by no
-        more than that allows."""
+        """Is at most this `share` of it rounding? In half precision: at most what the first step
+        allows."""
         if self.coarse:
             number = sorted(self._reference.steps)[:2][-1]
             expected = self._reference.steps[number].tensors.get(name, expected)
@@ -75,11 +77,11 @@ class Rounding:
         return self._noise(name, expected, number) <= share * norm(expected)
 
     def steps(self, number: int) -> list[Step]:
-        """That step, in the other orders."""
+        """That step in the other orders."""
         return [run.steps[number] for run in self._reorderings if number in run.steps]
 
     def furthest_number(self, number: int, name: str, expected: float | None) -> float | None:
-        """Of the runs in another order, what is furthest from the reference's."""
+        """The value furthest from the reference among the runs in other orders."""
         values = [step.numbers.get(name) for step in self.steps(number)]
         finite_values = [value for value in values if value is not None]
         if expected is not None and finite_values:
@@ -108,8 +110,8 @@ class Rounding:
         return apart(start, expected)
 
     def _shares(self, number: int) -> dict[str, float]:
-        """Of each tensor that moved: how far another order takes it at most, as a part of the way
-        it went."""
+        """For each tensor that moved: how far another order takes it at most, relative to the
+        distance it moved."""
         shares: dict[str, float] = {}
         for name, expected in self._reference.steps[number].tensors.items():
             way = self._moved(name, expected)
@@ -127,7 +129,7 @@ def _typical(shares: Collection[float]) -> float:
 
 
 def _first_reordered(shares: Mapping[int, Mapping[str, float]]) -> int | None:
-    """The first step with gradients, when weights are still the same, if another order changes
+    """The first step with gradients, in which weights are still the same, if another order changes
     most of them. `shares`: by step and tensor."""
     for number, share_by_name in shares.items():
         gradients = [share for name, share in share_by_name.items() if name.startswith(GRADIENT)]
@@ -139,7 +141,7 @@ def _first_reordered(shares: Mapping[int, Mapping[str, float]]) -> int | None:
 
 
 def _half_epsilon(run: Run, exact: bool) -> float:
-    """Machine epsilon of the coarsest half type, 0 where all is in full precision."""
+    """Machine epsilon of the coarsest half type, 0 if everything is in full precision."""
     half = max(run.epsilon, _weight_epsilon(run), 0.0)
     if half or exact:
         return half
@@ -147,7 +149,7 @@ def _half_epsilon(run: Run, exact: bool) -> float:
 
 
 def _weight_epsilon(run: Run) -> float:
-    """Of weights in half precision, 0 where they are not."""
+    """For weights in half precision, else 0."""
     if run.facts is None or not run.facts.half or not run.steps:
         return 0.0
     weights = run.steps[min(run.steps)].tensors.values()

@@ -1,5 +1,4 @@
-"""From runs to a verdict: a row for each shape, what was told, and what was taken out of the
-comparison."""
+"""From runs to a verdict: one row per shape, and what the library reported."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from gpq.check.shapes import Shape
 from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
 
 FREEDOMS = ("accumulate", "split", "resize", "retune")
-ORDER = "order of examples"  # in one replica alone: so a part of a batch is never as the whole
+ORDER = "order of examples"  # it matters in one replica, so part of a batch is never like the whole
 
 
 def rows(
     judge: Judge, pairs: Sequence[tuple[ShapeRun, Run]], script: str, reproducible: bool | None
 ) -> list[ShapeView]:
-    """The table. `script`: its text; `reproducible`: do two runs of the reference agree? None where
-    nobody looked."""
+    """The table. `script`: its text. `reproducible`: do two runs of the reference agree? None if
+    nobody checked."""
     table = [_row(judge, course, run, script, reproducible) for course, run in pairs]
     guesses = joined([row.habit if row.verdict == DIFFERS else None for row in table])
     return [
@@ -35,9 +34,9 @@ def rows(
 def _row(
     judge: Judge, course: ShapeRun, run: Run, script: str, reproducible: bool | None
 ) -> ShapeView:
-    """One shape against the reference. What was told in the reference holds in all shapes: no job
-    begins otherwise. What was suspected is told where it shows: a job that it has been seen in is
-    kept from such shapes."""
+    """Compare one shape with the reference. A habit reported in the reference applies to all
+    shapes, because every job starts like it. A suspected habit counts only if the shape differs,
+    because a job that shows it never runs in such a shape."""
     shape = course.shape
     told_habit = _against(shape, {**judge.reference.habits, **run.habits})
     if told_habit is not None:
@@ -60,7 +59,9 @@ def _compared(
     finding = judge.judge(run)
     if finding.missing:
         return _failed(
-            judge, course, f"it made {run.last} steps, the reference {judge.reference.last}"
+            judge,
+            course,
+            f"it made {run.last} steps, but the reference made {judge.reference.last}",
         )
     case = Case(judge, shape, run, finding, script, reproducible)
     step, difference, cause = _difference(case)
@@ -71,8 +72,8 @@ def _compared(
 
 
 def _difference(case: Case) -> tuple[int | None, str, FoundHabit | None]:
-    """The first step that differs, what differs there, and the habit behind it. None where all is
-    the same."""
+    """The first step that differs, what differs there, and the habit behind it. None if everything
+    is the same."""
     if case.finding.step is not None:
         return case.finding.step, _what(case.finding), guess(case)
     ordered = case.judge.rounding.ordered
@@ -84,15 +85,15 @@ def _difference(case: Case) -> tuple[int | None, str, FoundHabit | None]:
 
 
 def _outside(shape: Shape) -> ShapeView:
-    """Optimizer steps outside the loop over job.loader(): gpq has no part in them but to start
-    several replicas, or anew."""
+    """Optimizer steps run outside the loop over job.loader(), so gpq can only start several
+    replicas or restart them."""
     if shape.replicas == 1:
         return ShapeView(shape.name, SAME, None, None, "", None, [], "", "")
     return ShapeView(shape.name, DIFFERS, None, None, "samples", habit("own-loader"), [], "", "")
 
 
 def habits(runs: Sequence[Run], rows: Sequence[ShapeView] = ()) -> list[FoundHabit]:
-    """Everything that the library told, once, and what it suspected that shows in a row."""
+    """Every habit that the library reported, once, and each suspected one that shows in a row."""
     told_habits = {
         code: _view(told_habit) for run in runs for code, told_habit in run.habits.items()
     }
@@ -103,7 +104,7 @@ def habits(runs: Sequence[Run], rows: Sequence[ShapeView] = ()) -> list[FoundHab
 
 
 def doubts(runs: Sequence[Run], rows: Sequence[ShapeView]) -> list[str]:
-    """A line for each suspicion of the library that shows in no row."""
+    """One line for each suspicion of the library that shows in no row."""
     shown_codes = {row.habit.code for row in rows if row.habit is not None}
     suspicions = {
         code: suspicion
@@ -112,7 +113,7 @@ def doubts(runs: Sequence[Run], rows: Sequence[ShapeView]) -> list[str]:
         if code not in shown_codes
     }
     return [
-        "a job would take this for granted, and so few steps cannot show it:"
+        "so few steps do not show this habit, but a job would assume it:"
         f" {suspicion.message[:300]} ({code})"
         for code, suspicion in suspicions.items()
     ]
@@ -124,7 +125,7 @@ def worst(rows: Sequence[ShapeView]) -> str:
 
 
 def _against(shape: Shape, habits_by_code: dict[str, Told]) -> FoundHabit | None:
-    """The habit that takes a freedom away which this shape needs."""
+    """The habit that takes a freedom which this shape needs."""
     for told_habit in habits_by_code.values():
         if set(told_habit.freedoms) & set(shape.freedoms):
             return _view(told_habit)
@@ -145,7 +146,7 @@ def _failed(judge: Judge, course: ShapeRun, problem: str) -> ShapeView:
 
 
 def _what(finding: Finding) -> str:
-    """What differs first; causes before what follows from them."""
+    """What differs first. Causes come before their effects."""
     if finding.step is None:
         return ""
     if finding.samples == finding.step:

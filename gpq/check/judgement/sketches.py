@@ -1,4 +1,4 @@
-"""What fingerprints of tensors tell of them (train/prove/sketch.py in the agent): how far apart two
+"""Reads fingerprints of tensors (`train/prove/sketch.py` in the agent): how far apart two tensors
 are, and by which factor."""
 
 from __future__ import annotations
@@ -7,11 +7,11 @@ import math
 
 from gpq.check.records import Sketch
 
-ONE_FACTOR = 0.25  # how far one factor may be from telling all: parts of a batch may be uneven
+ONE_FACTOR = 0.25  # tolerance for one factor, because parts of a batch may be uneven
 
 
 def apart(first: Sketch, second: Sketch) -> float:
-    """|a - b| from the projections of a and b; infinite where one of them is not finite."""
+    """|a - b| from the projections of a and b, or infinity if one of them is not finite."""
     pairs = _finite_pairs(first, second)
     if pairs and len(first) == len(second):
         return math.sqrt(sum((a - b) ** 2 for a, b in pairs) / len(pairs))
@@ -27,14 +27,14 @@ def norm(sketch: Sketch) -> float:
 
 
 def epsilon(sketch: Sketch) -> float:
-    """Of the tensor's type."""
+    """The machine epsilon of the tensor's type."""
     if len(sketch) < 2:
         return 0.0
     return sketch[1] or 0.0
 
 
 def one_factor(first: Sketch, second: Sketch) -> float | None:
-    """f with second = f * first, None where there is none."""
+    """f with second = f * first, or None."""
     pairs = _finite_pairs(first, second)
     square = sum(a * a for a, _ in pairs)
     if not square:
@@ -47,6 +47,7 @@ def one_factor(first: Sketch, second: Sketch) -> float | None:
 
 
 def _finite_pairs(first: Sketch, second: Sketch) -> list[tuple[float, float]]:
-    """Projections that both have; the first two of a sketch are its norm and its epsilon."""
+    """Projections that both have. The first two numbers of a sketch are its norm and its
+    epsilon."""
     pairs = zip(first[2:], second[2:], strict=False)
     return [(a, b) for a, b in pairs if a is not None and b is not None]

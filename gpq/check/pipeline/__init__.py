@@ -1,5 +1,5 @@
-"""A check from the script to its verdict: runs all shapes, has them judged, and has
-`gpq.check.keeping` keep what came of it.
+"""A whole check, from the script to its verdict: runs all shapes, compares them, and saves the
+result with `gpq.check.keeping`.
 
 Knows no terminal: `gpq.cli.jobs.check` prints. Open `proving.py` first.
 """

@@ -1,5 +1,5 @@
-"""`gpq check` from the script to its verdict: runs all shapes, has them judged, keeps what was
-found."""
+"""`gpq check` from the script to its verdict: runs all shapes, has them compared, saves the
+result."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from gpq.check.shapes import AGAIN, REFERENCE, REPLICAS, ROUNDING, Shape, compar
 from gpq.check.verdict import FAILED, ShapeView, Verdict
 from gpq.errors import GpqError, TimedOut
 
-THREADS = 4  # cores for each thread of a process beyond the first
-PAST_PYTHON = "under gpq check, C code and other programs may write below TMPDIR alone; "
+THREADS = 4  # cores per thread of a process beyond the first
+PAST_PYTHON = "under gpq check, C code and other programs may only write below TMPDIR. "
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +44,26 @@ class CheckRequest:
     environ: Mapping[str, str]
     cwd: str
     steps: int
-    seconds: float  # for all of it
+    seconds: float  # for the whole check
     gpu: bool = False
-    isolated: bool = False  # a fresh interpreter for every replica
+    isolated: bool = False  # a new interpreter for every replica
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """All shapes, run and judged. `failure`: of the script in full precision."""
+    """All shapes, run and compared. `failure`: the error of the script in full precision."""
 
     judge: Judge
     reorderings: list[Run]
     runs: list[Run]
     rows: list[ShapeView]
-    text: str  # of the script
+    text: str  # the text of the script
     failure: str
 
 
 def prove(request: CheckRequest, on_end: Callable[[str], None]) -> Verdict:
-    """Run it in every shape; `on_end` hears the name of each that is over. Raises GpqError where
-    the script fails alone."""
+    """Run the script in every shape. Calls `on_end` with the name of each finished shape. Raises
+    GpqError if the script fails on its own."""
     start = time.monotonic()
     if request.gpu:
         gpus.need(REPLICAS, request.python, request.environ, request.cwd)
@@ -115,7 +115,7 @@ def _is_reproducible(
     deadline: float,
     on_end: Callable[[str], None],
 ) -> bool:
-    """Does the reference train the same, run again?"""
+    """Does the reference train the same when it runs again?"""
     courses = runner.run((AGAIN,), deadline, on_end)
     _whole(courses, request)
     return judge.judge(read(courses[0].folder, 1)).step is None
@@ -154,10 +154,12 @@ def _verdict(
 def _courses(
     runner: Runner, shapes: Sequence[Shape], deadline: float, on_end: Callable[[str], None]
 ) -> tuple[list[ShapeRun], str]:
-    """All shapes, in the script's own precision where it fails in full precision, and its error."""
+    """All shapes, in the script's own precision if it fails in full precision, and that error."""
     courses = runner.run(shapes, deadline, on_end)
     reference = courses[0]
-    if not reference.failed or not any(reference.folder.glob("*.jsonl")):  # none before gpq.init()
+    if not reference.failed or not any(
+        reference.folder.glob("*.jsonl")
+    ):  # there are none before gpq.init()
         return courses, ""
     failure = reference.error()
     runner.exact = False
@@ -165,22 +167,22 @@ def _courses(
 
 
 def _saved(verdict: Verdict, place: str) -> Verdict:
-    """The same, and a remark where it could not be kept."""
+    """The same verdict, with a note if it cannot be saved."""
     try:
         keeping.keep(place, msgspec.to_builtins(verdict))
     except OSError as error:
-        remark = f"the verdict could not be kept in {os.path.dirname(place)}: {error.strerror}"
+        remark = f"cannot save the verdict in {os.path.dirname(place)}: {error.strerror}"
         return msgspec.structs.replace(verdict, notes=[*verdict.notes, remark])
     return verdict
 
 
 def _suits_own_loop(shape: Shape) -> bool:
-    """A loop of the script's own is never accumulated or split by gpq."""
+    """gpq never accumulates or splits a loop of the script's own."""
     return not {"accumulate", "split"} & set(shape.freedoms)
 
 
 def _program(request: CheckRequest, home: Path) -> Program:
-    """As a job's first process is started, with the library that is installed with this gpq."""
+    """The program as the first process of a job starts it, with the library of this gpq."""
     environ = dict(request.environ)
     path = environ.get("PYTHONPATH", "")
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_library(home), path]))
@@ -200,8 +202,7 @@ def _program(request: CheckRequest, home: Path) -> Program:
 
 
 def _library(home: Path) -> str:
-    """A folder that holds gpq_agent and nothing else: one with more would hide packages of the
-    script's own."""
+    """A folder with only gpq_agent in it. Any other package there would hide the script's own."""
     package = Path(gpq_agent.__file__).resolve().parent
     if os.listdir(package.parent) == [package.name]:
         return str(package.parent)
@@ -212,31 +213,31 @@ def _library(home: Path) -> str:
 
 
 def _whole(courses: list[ShapeRun], request: CheckRequest) -> None:
-    """Raises where the script fails in one replica alone, or the time is over."""
+    """Raises if the script fails in one replica, or if time is up."""
     if courses[0].failed:
         raise _failure_alone(courses[0])
     late_shapes = [course.shape.name for course in courses if not course.over]
     if late_shapes:
         raise TimedOut(
-            f"not done after {request.seconds:.0f} s: {'; '.join(late_shapes)}; what they printed:"
+            f"not done after {request.seconds:.0f} s: {' / '.join(late_shapes)}. Their output is in"
             f" {courses[0].folder.parent}",
-            f"a longer --timeout, fewer --steps (now {request.steps}), or arguments that make the"
-            " script smaller",
+            f"use a longer --timeout, fewer --steps (now {request.steps}), or arguments that make"
+            " the script smaller",
             _progress(courses),
         )
 
 
 def _failure_alone(reference: ShapeRun) -> GpqError:
     output = last_lines(reference.log)
-    hint = f"all that it printed: {reference.log}"
+    hint = f"see its full output in {reference.log}"
     if any("Permission denied" in line for line in output):
         hint = PAST_PYTHON + hint
-    problem = f"the script failed in one replica alone, with {reference.failed}:"
+    problem = f"the script fails on its own, in one replica, with {reference.failed}:"
     return GpqError(problem, hint, output)
 
 
 def _progress(courses: Sequence[ShapeRun]) -> list[str]:
-    """A line for each shape that failed, and one for those that are done."""
+    """One line for each shape that failed, and one for those that are done."""
     lines = [
         f"{course.shape.name} failed with {course.failed}: {course.log}"
         for course in courses
@@ -244,25 +245,25 @@ def _progress(courses: Sequence[ShapeRun]) -> list[str]:
     ]
     names = [course.shape.name for course in courses if course.over and not course.failed]
     if names:
-        lines.append(f"done: {'; '.join(names)}")
+        lines.append(f"done: {' / '.join(names)}")
     return lines
 
 
 def _usable(reference: Run, course: ShapeRun, request: CheckRequest) -> None:
     if reference.outside and (reference.facts is None or not reference.facts.loader):
-        problem = "it neither loops over job.loader() nor asks job.should_stop()"
+        problem = "it neither loops over job.loader() nor calls job.should_stop()"
     elif not reference.last and not reference.outside:
         problem = "it made no step under gpq's library"
     else:
         return
     raise GpqError(
         f"{request.script}: {problem}, so there is nothing to compare",
-        f"README, `A script that adapts`; what it printed: {course.folder}",
+        f"see docs/training.md, and its output in {course.folder}",
     )
 
 
 def _tidy(home: Path, *, with_logs: bool) -> None:
-    """Checkpoints go at once; what the script printed stays where somebody was told of it."""
+    """Remove checkpoints at once, but keep the output that an error or a row refers to."""
     scratch.tidy(home)
     with contextlib.suppress(OSError):
         if with_logs:

@@ -1,7 +1,8 @@
-"""Runs a script in its shapes: replicas side by side, and no process of it outlives the command.
+"""Runs a script in its shapes: replicas run side by side, and no process outlives the command.
 
-`courses.py` is a shape on its way, `fork_server.py` the other end of the interpreter that replicas
-are forks of, `scratch.py` the one folder that they write to. What they trained is for `judgement`.
+`courses.py` follows one shape, `fork_server.py` talks to the interpreter that replicas are forked
+from, and `scratch.py` makes the one folder that they write to. `judgement` compares what they
+trained.
 
 Open `runner.py` first.
 """

@@ -1,4 +1,4 @@
-"""A shape on its way through its attempts: the processes of the one that runs, and how it ended."""
+"""A shape on its way through its attempts: the processes of the current one, and how it ended."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from gpq.check.shapes import Shape
 
 TRIES = 3  # of an attempt whose port was taken
 LAST_LINES = 12
-MOST_OF_A_LOG = 1 << 16  # bytes of its end that are looked at
+MOST_OF_A_LOG = 1 << 16  # bytes to read at the end of a log
 
 Process = subprocess.Popen[bytes] | Fork
 
 
 @dataclass
 class ShapeRun:
-    """One shape on its way: `attempt` is the index of the one that runs, -1 before the first."""
+    """One shape on its way. `attempt` is the index of the current one, -1 before the first."""
 
     shape: Shape
     folder: Path
     attempt: int = -1
     processes: list[Process] = field(default_factory=list)
-    failed: str = ""  # why it did not come to its end
-    log: str = ""  # of the process that failed
+    failed: str = ""  # why it did not finish
+    log: str = ""  # the log of the process that failed
     over: bool = False
     tries: int = 1
 
     def log_of(self, rank: int) -> Path:
-        """What a replica of the attempt that runs, or ran last, printed."""
+        """The log of a replica of the current or last attempt."""
         return self.folder / f"{self.attempt + 1}.{rank}.log"
 
     def error(self) -> str:
-        """The last line of what failed."""
+        """The last line of the process that failed."""
         line = " ".join(last_lines(self.log)[-1:])
         return line.removeprefix("[rank0]: ") or self.failed
 
     def look(self) -> None:
-        """Has its attempt ended? A replica that failed leaves the others waiting for it."""
+        """Has its attempt ended? If one replica fails, the others would wait for it."""
         codes = [process.poll() for process in self.processes]
         failures = [(rank, code) for rank, code in enumerate(codes) if code]
         if failures:
@@ -52,13 +52,13 @@ class ShapeRun:
             self.over = self.attempt + 1 == len(self.shape.attempts)
 
     def close(self) -> None:
-        """End what still runs of it."""
+        """End its remaining processes."""
         for process in self.processes:
             _end(process)
         self.processes.clear()
 
     def _fail(self, rank: int, code: int) -> None:
-        """Its attempt is tried again where the port was taken."""
+        """Try the attempt again if its port was taken."""
         if self.tries < TRIES and self._is_port_taken(rank):
             self.close()
             self.tries += 1
@@ -68,12 +68,12 @@ class ShapeRun:
         self.close()
 
     def _is_port_taken(self, rank: int) -> bool:
-        """Was the port somebody else's by then?"""
+        """Did another process have the port by then?"""
         return any("EADDRINUSE" in line for line in last_lines(str(self.log_of(rank))))
 
 
 def last_lines(path: str) -> list[str]:
-    """The end of what a process printed."""
+    """The end of a process's output."""
     try:
         with open(path, "rb") as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - MOST_OF_A_LOG))
@@ -84,7 +84,7 @@ def last_lines(path: str) -> list[str]:
 
 
 def _end(process: Process) -> None:
-    """Its whole session: loader workers, and whatever the script has started."""
+    """End its whole session: loader workers, and everything that the script started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,8 +1,8 @@
-"""The other end of `gpq_agent.train.prove.fork_server`: a replica that is forked costs no import of
+"""The client of `gpq_agent.train.prove.fork_server`: a forked replica does not need to import
 torch.
 
-Whatever goes wrong with the server is no error of the check: `lost` says what, and its replicas are
-void.
+A fault of the server is not an error of the check. `lost` says what happened, and the server's
+replicas do not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 PATIENCE = 120.0  # seconds for its imports, and for any answer
 POLL_SECONDS = 0.01
-PARTING = 5.0  # seconds in which a server that is told to end has to
+PARTING = 5.0  # seconds for the server to end on request
 PROGRAM = """\
 import sys
 if sys.path[0] == "":
@@ -30,11 +30,11 @@ main()
 
 
 class ServerLost(Exception):
-    """Its replicas may be running, or not."""
+    """The server is lost. Its replicas may still be running."""
 
 
 class Fork:
-    """A replica, as subprocess.Popen has one."""
+    """A forked replica, with the methods of subprocess.Popen."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server = server
@@ -45,14 +45,18 @@ class Fork:
         return self._server.codes.get(self.pid)
 
     def wait(self) -> None:
-        """For a process that was killed."""
+        """Wait for a killed process."""
         while self.poll() is None and not (self._server.lost and _is_gone(self.pid)):
             time.sleep(POLL_SECONDS)
 
 
 class ForkServer:
-    """`ready`: its imports are done; `lost`: why it cannot be used, "" while it can; `codes`: how
-    replicas ended, by id."""
+    """The server process.
+
+    ready: its imports are done.
+    lost: why it cannot be used, or "".
+    codes: how replicas ended, by process id.
+    """
 
     def __init__(
         self,
@@ -62,7 +66,7 @@ class ForkServer:
         environ: Mapping[str, str],
         lifeline: int,
         log: Path,
-        head: Sequence[str] = (),  # of its command
+        head: Sequence[str] = (),  # the environment of its command
     ) -> None:
         self.ready, self.lost = False, ""
         self.codes: dict[int, int] = {}
@@ -86,25 +90,25 @@ class ForkServer:
                     pass_fds=(lifeline, server_end.fileno()),
                 )
             except OSError as error:
-                self.lost = f"{python} cannot be started: {error.strerror}"
+                self.lost = f"cannot start {python}: {error.strerror}"
 
     def fork(self, arguments: Sequence[str], environ: Mapping[str, str], log: Path) -> Fork:
-        """A replica. `environ`: what it has beyond the server's. Raises ServerLost."""
+        """Fork a replica. `environ`: what it has in addition to the server's. Raises ServerLost."""
         request = {"arguments": list(arguments), "environ": dict(environ), "log": str(log)}
-        with contextlib.suppress(OSError):  # then there is no answer either
+        with contextlib.suppress(OSError):  # then no answer arrives either
             self._channel.sendall(json.dumps(request).encode() + b"\n")
         self._forked_pids.clear()
         deadline = time.monotonic() + PATIENCE
         while not self._forked_pids:
             self.listen(PATIENCE)
             if time.monotonic() > deadline:
-                self._lose(f"it gave no answer for {PATIENCE:.0f} s")
+                self._lose(f"it did not answer for {PATIENCE:.0f} s")
             if self.lost:
                 raise ServerLost
         return Fork(self, self._forked_pids.pop())
 
     def listen(self, seconds: float = 0.0) -> None:
-        """Take in what it has said; wait for a word at most so long."""
+        """Read what the server has said. Wait at most `seconds` for it."""
         while not self.lost and select.select([self._channel], [], [], seconds)[0]:
             seconds = 0.0
             try:
@@ -117,10 +121,10 @@ class ForkServer:
             for line in lines:
                 self._hear(*json.loads(line))
         if not self.ready and not self.lost and time.monotonic() > self._start + PATIENCE:
-            self._lose(f"it was not ready after {PATIENCE:.0f} s")
+            self._lose(f"it was not ready within {PATIENCE:.0f} s")
 
     def close(self) -> None:
-        """It ends what it has forked, and itself."""
+        """Make it end its forks and itself."""
         self._channel.close()
         if self._process is not None:
             if self.ready:
@@ -145,7 +149,7 @@ class ForkServer:
             self._process.kill()
 
     def _how_it_ended(self) -> str:
-        """With its last line."""
+        """How it ended, with its last line."""
         assert self._process is not None
         code = self._process.wait()
         lines = self._log.read_text("utf-8", "replace").split("\n")
@@ -154,14 +158,14 @@ class ForkServer:
 
 
 def ending(code: int) -> str:
-    """How a process ended, from its code as subprocess gives it."""
+    """How a process ended, from the code that subprocess gives it."""
     if code < 0:
         return f"signal {-code}"
     return f"exit code {code}"
 
 
 def _is_gone(pid: int) -> bool:
-    """Nobody but its parent can wait for a process."""
+    """Has the process ended? Only its parent can wait for it."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

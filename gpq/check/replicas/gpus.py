@@ -1,5 +1,5 @@
-"""How many GPUs a script would see here. Asks the torch that the script runs with; refuses where
-they are too few."""
+"""Counts the GPUs that a script would see here. Asks the script's torch, and refuses if there are
+too few."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from gpq.errors import GpqError, Refused
 
 ASK = "import torch; print(torch.cuda.device_count())"
-PATIENCE = 120  # seconds: a first import of torch from a network drive takes its time
+PATIENCE = 120  # seconds. A first import of torch from a network drive is slow
 
 
 def need(count: int, python: str, environ: Mapping[str, str], cwd: str) -> None:
-    """Raises Refused where torch sees fewer: it would train on the CPU instead, without a word.
-    Starts a process."""
+    """Raises Refused if torch sees fewer GPUs, because it would silently train on the CPU. Starts a
+    process."""
     devices = _device_count(python, environ, cwd)
     if devices < count:
         plural = "" if devices == 1 else "s"
         raise Refused(
-            f"--gpu needs {count} GPUs, and torch sees {devices} GPU{plural} here",
+            f"--gpu needs {count} GPUs, but torch sees {devices} GPU{plural} here",
             "without --gpu the check runs on the CPUs",
         )
 
@@ -35,19 +35,18 @@ def _device_count(python: str, environ: Mapping[str, str], cwd: str) -> int:
             timeout=PATIENCE,
         )
     except OSError as error:
-        problem = f"{python} cannot be started here: {error.strerror}"
-        raise GpqError(problem, "--python PATH names an interpreter of this machine") from None
+        problem = f"cannot start {python} here: {error.strerror}"
+        raise GpqError(problem, "use --python PATH with an interpreter of this machine") from None
     except subprocess.TimeoutExpired:
         raise GpqError(
             f"torch did not say within {PATIENCE} s how many GPUs there are",
-            "is the driver well? nvidia-smi",
+            "check the driver with nvidia-smi",
         ) from None
     last_line = answer.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2]
     if answer.returncode or not last_line.isdecimal():
         error_line = answer.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
         problem = (
-            f"{python} cannot say how many GPUs there are:"
-            f" {error_line or f'exit code {answer.returncode}'}"
+            f"{python} cannot count the GPUs: {error_line or f'exit code {answer.returncode}'}"
         )
-        raise GpqError(problem[:500], "--python PATH names an interpreter that has torch")
+        raise GpqError(problem[:500], "use --python PATH with an interpreter that has torch")
     return int(last_line)

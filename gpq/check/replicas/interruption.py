@@ -1,4 +1,4 @@
-"""An end from outside as an error, so that everything a check has started ends with it."""
+"""Turns a signal into an error, so that everything that a check started ends with it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpq.errors import Interrupted
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and a terminal that goes are errors here, as Ctrl-C is: contexts close, and their
-    processes end."""
+    """Within, SIGTERM and a closed terminal raise an error, as Ctrl-C does: contexts close, and
+    their processes end."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def leave(number: int, _: object) -> None:
-        raise Interrupted(number, "the check was ended; nothing of it still runs")
+        raise Interrupted(number, "the check was interrupted, and all of its processes have ended")
 
     for number in handlers:
         signal.signal(number, leave)

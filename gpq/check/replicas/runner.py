@@ -1,10 +1,10 @@
-"""Runs the script in its shapes, side by side as far as there are cores; no process of it outlives
-the command.
+"""Runs the script in its shapes, side by side if there are enough cores. No process outlives the
+command.
 
-Each replica is a session of its own, ended as a whole, and holds a line to this process: at its end
-it ends itself. The reference is an interpreter of its own. The others are forks of another one:
-what hangs on where objects lie in memory still differs from the reference, as it would from one
-attempt of a job to the next.
+Each replica has a session of its own that ends as a whole. It holds a pipe to this process, and
+ends itself when the pipe closes. The reference runs in an interpreter of its own, and the others
+are forks of another one. So anything that depends on memory addresses still differs from the
+reference, as between two attempts of a job.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is run. `environ`: all of its environment but the shape's; `isolated`: every replica in
-    a fresh interpreter."""
+    """What to run. `environ`: its environment without the shape's variables. `isolated`: every
+    replica gets a new interpreter."""
 
     python: str
     script: str
@@ -48,13 +48,16 @@ class Program:
 
 
 class Runner:
-    """A context: at its end everything that it started is gone. `exact`: does it run in full
-    precision? `remarks`: what the user is to know of the way that it ran."""
+    """A context. At its end everything that it started is gone.
+
+    exact: does the script run in full precision?
+    remarks: what to tell the user about the way it ran.
+    """
 
     def __init__(self, program: Program, folder: Path, steps: int) -> None:
         self._program, self._folder, self._steps = program, folder, steps
         self._environ = dict(program.environ)
-        self._head = confined(program.python, folder)  # of the command of every process
+        self._head = confined(program.python, folder)  # the start of every process's command
         if not program.gpu:
             self._environ |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
         self._courses: list[ShapeRun] = []
@@ -88,8 +91,9 @@ class Runner:
     def run(
         self, shapes: Sequence[Shape], deadline: float, on_end: Callable[[str], None]
     ) -> list[ShapeRun]:
-        """All of them to their ends, or until the first of `shapes` fails, or `deadline` (monotonic
-        seconds) is there: then what still runs is stopped, and not over. `on_end` hears of each."""
+        """Run all shapes to their ends, or until the first one fails or `deadline` (monotonic
+        seconds) passes. Then the rest is stopped, and counts as not over. `on_end` is called for
+        each."""
         courses = [ShapeRun(shape, self._prepared(shape)) for shape in shapes]
         self._courses += courses
         while not all(course.over for course in courses) and time.monotonic() < deadline:
@@ -107,12 +111,12 @@ class Runner:
         return courses
 
     def stop(self) -> None:
-        """End what still runs."""
+        """End the remaining processes."""
         for course in self._courses:
             course.close()
 
     def _start_what_fits(self, courses: Sequence[ShapeRun]) -> None:
-        """On the cores that are free, the longest way first. The reference needs no server."""
+        """Start shapes on the free cores, the longest first. The reference needs no server."""
         cores = max(2, len(os.sched_getaffinity(0)))
         busy = sum(len(course.processes) for course in courses if not course.over)
         busy += self._is_waiting()
@@ -127,16 +131,16 @@ class Runner:
 
     def _prepared(self, shape: Shape) -> Path:
         folder = self._folder / shape.name.replace(" ", "-").replace(",", "")
-        shutil.rmtree(folder, ignore_errors=True)  # of an earlier run
+        shutil.rmtree(folder, ignore_errors=True)  # from an earlier run
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         return folder
 
     def _is_waiting(self) -> bool:
-        """Does the server still import?"""
+        """Is the server still importing?"""
         return self._server is not None and not self._server.ready
 
     def _look_at_server(self) -> None:
-        """If it is lost, what it has forked begins anew, without it."""
+        """If the server is lost, start its forks again without it."""
         if self._server is None:
             return
         self._server.listen()
@@ -145,7 +149,9 @@ class Runner:
                 if any(isinstance(process, Fork) for process in course.processes):
                     self._begin_anew(course)
             self._server.close()
-            self.remarks = [f"slower, for want of a fork server: {self._server.lost}"]
+            self.remarks = [
+                f"the check was slower, because it had no fork server: {self._server.lost}"
+            ]
             self._server = None
 
     def _begin_anew(self, course: ShapeRun) -> None:
@@ -167,7 +173,7 @@ class Runner:
                 break
 
     def _replica(self, course: ShapeRun, environ: dict[str, str], log: Path) -> Process:
-        """`environ`: what it has beyond the others. Raises ServerLost."""
+        """Start a replica. `environ`: what it has in addition to the others. Raises ServerLost."""
         if self._server is None or course.shape is REFERENCE:
             return self._launched({**self._environ, **environ}, log)
         return self._server.fork(self._program.arguments, environ, log)
@@ -187,15 +193,15 @@ class Runner:
                     pass_fds=(self._lifeline,),
                 )
             except OSError as error:
-                problem = f"{program.python} cannot be started here: {error.strerror}"
+                problem = f"cannot start {program.python} here: {error.strerror}"
                 raise GpqError(
-                    problem, "--python PATH names an interpreter of this machine"
+                    problem, "use --python PATH with an interpreter of this machine"
                 ) from None
 
     def _own_environ(
         self, course: ShapeRun, attempt: Attempt, rank: int, port: int
     ) -> dict[str, str]:
-        """What a replica has beyond the others."""
+        """The variables that only this replica has."""
         folder = str(course.folder)
         order = course.shape.order(attempt, folder, self._steps, self._lifeline, self.exact)
         number = course.attempt + 1
@@ -220,8 +226,8 @@ class Runner:
 
 
 def _free_port() -> int:
-    """Not one that the system gives away by itself: it is taken seconds later, when the script has
-    imported torch."""
+    """A port that the system does not assign by itself. It is used only seconds later, when the
+    script has imported torch."""
     while True:
         port = random.choice(PORTS)
         with socket.socket() as probe:

@@ -1,7 +1,7 @@
-"""The folder of a check as the one place where its processes write: variables that send programs
-there, and a command that lets them write nowhere else.
+"""Makes the folder of a check the only place where its processes write: variables that send
+programs there, and a command that stops them from writing elsewhere.
 
-What the script itself writes, `gpq_agent.train.prove.redirect` sends to the folder of its shape.
+`gpq_agent.train.prove.redirect` sends the script's own files to the folder of its shape.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import gpq_agent
 
 LANDLOCK = Path(gpq_agent.__file__).parent / "train" / "prove" / "landlock.py"
 NAME = "tmp"  # below the folder of the check
-# Sockets are made there, with names of 36 characters, and a path of one has 107 at most.
+# Sockets with names of 36 characters are made there, and their path may have 107 characters.
 LONGEST = 70
-LINKS = Path("/tmp")  # where a path is short
-LINK = "link"  # beside it, to the link
+LINKS = Path("/tmp")  # used if the path is short
+LINK = "link"  # next to it, for the link
 FOLDERS = {
     "TMPDIR": "",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -27,7 +27,7 @@ FOLDERS = {
     "CUDA_CACHE_PATH": "cuda",
     "MPLCONFIGDIR": "matplotlib",
 }
-# A check is no experiment. Xet is a program of Huggingface that writes past Python.
+# A check is not an experiment. Xet is a program of Huggingface that writes past Python.
 FIXED = {
     "WANDB_MODE": "disabled",
     "COMET_MODE": "disabled",
@@ -38,7 +38,7 @@ FIXED = {
 
 
 def variables(home: Path) -> dict[str, str]:
-    """Whatever the shell says of them. The folder is there then."""
+    """Variables that override the shell's. Creates the folder."""
     folder = home / NAME
     folder.mkdir(exist_ok=True)
     if len(os.fsencode(folder)) > LONGEST:
@@ -48,19 +48,19 @@ def variables(home: Path) -> dict[str, str]:
 
 
 def _linked(folder: Path) -> Path:
-    """The same by a short path."""
+    """The same folder by a short path."""
     link = LINKS / f"gpq-{secrets.token_hex(8)}"
-    (folder.parent / LINK).symlink_to(link)  # first, so that whoever tidies up finds it
+    (folder.parent / LINK).symlink_to(link)  # first, so that tidying up finds it
     link.symlink_to(folder)
     return link
 
 
 def tidy(home: Path) -> None:
-    """What lies outside of `home`."""
+    """Remove what is outside of `home`."""
     with contextlib.suppress(OSError):
         os.unlink(os.readlink(home / LINK))
 
 
 def confined(python: str, home: Path) -> list[str]:
-    """The head of a command that writes below `home` alone, on a Linux that sees to that."""
+    """The start of a command that can only write below `home`, if this Linux can enforce that."""
     return [python, "-I", str(LANDLOCK), str(home)]

@@ -1,1 +1,1 @@
-"""What the TAB key offers, and the scripts that ask for it."""
+"""Completion with the TAB key, and the scripts for the shells."""

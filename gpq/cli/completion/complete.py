@@ -1,22 +1,22 @@
-"""`gpq __complete SHELL WORD...`: what the last word may become. Asks a running daemon and starts
-none; never complains.
+"""`gpq __complete SHELL WORD...` prints candidates for the last word. It asks a running daemon,
+never starts one, and never complains.
 
-Prints one candidate a line; for fish its description after a tab, for zsh:COLUMNS how it is shown,
-and so for bash:COLUMNS, instead of the candidate. Exit status 9: file names. 10: what follows `--`
-is a command's line, which the shell completes as its own.
+It prints one candidate per line. For fish, a description follows after a tab. For zsh:COLUMNS, the
+second field is how the candidate is shown. For bash:COLUMNS, only that is printed. Exit status 9
+means file names. Exit status 10 means that a command follows `--`, and the shell completes it.
 """
 
 import sys
 
 FILES = 9
 COMMAND = 10
-EVERYWHERE = {"--help": ("Show what this command does.", "")}
+EVERYWHERE = {"--help": ("Show the help of this command.", "")}
 Pair = tuple[str, str]  # word, description
 Options = dict[str, tuple[str, str]]  # name -> description, kind of its value
 
 
 class Line:
-    """What is being completed: for which shell, and of which command."""
+    """The line to complete: the shell and the command."""
 
     __slots__ = ("path", "shell")
 
@@ -39,8 +39,8 @@ def answer(argv: list[str]) -> int:
 
 
 def joined(words: list[str]) -> list[str]:
-    """bash breaks words at = and :, this puts `--color = al` together again. The last word keeps
-    only what follows the break."""
+    """Join `--color = al` again, because bash splits words at = and :. The last word keeps only the
+    part after the split."""
     whole: list[str] = []
     for word in words:
         if word == "=" and whole and whole[-1].startswith("--"):
@@ -51,8 +51,8 @@ def joined(words: list[str]) -> list[str]:
 
 
 def bash(pairs: list[Pair], columns: int) -> str:
-    """The words; where bash says how wide it is, it shows several and inserts none: then with their
-    descriptions, each so wide that it has a row of its own."""
+    """The words. If bash gives its width, it shows several candidates and inserts none. They then
+    come with descriptions, each wide enough for a row of its own."""
     if not columns or len(pairs) < 2 or not any(description for _, description in pairs):
         return "".join(f"{word}\n" for word, _ in pairs)
     longest = max(len(word) for word, _ in pairs)
@@ -60,7 +60,7 @@ def bash(pairs: list[Pair], columns: int) -> str:
 
 
 def zsh(pairs: list[Pair], columns: int) -> str:
-    """Word, tab, how it is shown."""
+    """Word, tab, and how zsh shows it."""
     longest = max((len(word) for word, _ in pairs), default=0)
     rows = beside(pairs, longest, "  -- ")
     return "".join(
@@ -89,8 +89,8 @@ SHELLS = {"zsh": zsh, "fish": fish}
 
 
 def candidates(words: list[str], shell: str) -> list[Pair] | int:
-    """(word, description) for the last of `words`, those before it being typed already; or FILES,
-    or COMMAND."""
+    """(word, description) for the last of `words`, or FILES, or COMMAND. The words before it are
+    complete."""
     if len(words) == 1:
         return commands(words[0])
     from gpq.options.completion_data import GRAMMAR
@@ -105,17 +105,17 @@ def commands(current: str) -> list[Pair]:
     from gpq.cli.shared.commands import COMMANDS
 
     summaries = [(name, line) for name, (_, line) in COMMANDS.items()]
-    return starting([*summaries, ("--help", "What there is."), ("--version", "")], current)
+    return starting([*summaries, ("--help", "Show all commands."), ("--version", "")], current)
 
 
 def in_group(group: str, words: list[str], shell: str) -> list[Pair] | int:
-    """The candidates after the name of a group: a command in it, or what follows one."""
+    """The candidates after the name of a group: a command in it, or what follows such a command."""
     from gpq.options.completion_data import GRAMMAR
 
     names = [path.partition(" ")[2] for path in GRAMMAR if path.startswith(f"{group} ")]
     if not names:
         return []
-    default = f"{group} list" if "list" in names else ""  # need not be named
+    default = f"{group} list" if "list" in names else ""  # the default command
     if len(words) == 1 and not (default and words[0].startswith("-")):
         inner = starting([*((name, "") for name in names), ("--help", "")], words[0])
         if not default:
@@ -131,7 +131,7 @@ def in_group(group: str, words: list[str], shell: str) -> list[Pair] | int:
 
 
 def after_command(line: Line, kind: str, options: Options, words: list[str]) -> list[Pair] | int:
-    """The candidates after a command: a value of the option before, an option, or an argument."""
+    """The candidates after a command: a value for the option before, an option, or an argument."""
     *typed_words, current = words
     reading = read(line, options, typed_words)
     if isinstance(reading, int):
@@ -147,8 +147,8 @@ def after_command(line: Line, kind: str, options: Options, words: list[str]) -> 
 
 
 def read(line: Line, options: Options, words: list[str]) -> tuple[list[str], str, bool] | int:
-    """Of the words that are typed already: the arguments, the kind of value that the last one asks
-    for, and whether it is behind `--`; or FILES, or COMMAND."""
+    """The arguments among the complete words, the kind of value that the last option needs, and
+    whether `--` came before. Or FILES, or COMMAND."""
     arguments: list[str] = []
     value_kind, literal = "", False
     for word in words:
@@ -170,7 +170,7 @@ def read(line: Line, options: Options, words: list[str]) -> tuple[list[str], str
 def option_candidates(
     line: Line, options: Options, current: str, arguments: list[str]
 ) -> list[Pair] | int:
-    """An option, or its value behind the `=`."""
+    """An option, or its value after `=`."""
     name, assigned, value = current.partition("=")
     if assigned and name in options:
         completions = option_values(line, options[name][1], value, arguments)
@@ -186,12 +186,12 @@ def option_candidates(
 
 
 def option_values(line: Line, kind: str, current: str, arguments: list[str]) -> list[Pair] | int:
-    """Only jobs are named by options and arguments together."""
+    """Only for jobs, options and arguments count together."""
     return values(line, kind, current, arguments if kind == "jobs" else [])
 
 
 def documented(words: list[str]) -> list[Pair]:
-    """The next word of a command that prints JSON, and so has a schema: `nodes`, then `list`."""
+    """The next word of a command that prints JSON and so has a schema: `nodes`, then `list`."""
     from gpq.cli.shared.commands import COMMANDS
     from gpq.options.completion_data import GRAMMAR
 
@@ -206,7 +206,7 @@ def documented(words: list[str]) -> list[Pair]:
 
 
 def values(line: Line, kind: str, current: str, arguments: list[str]) -> list[Pair] | int:
-    """What a value of this kind may be. `arguments`: those that are typed already."""
+    """Possible values of this kind. `arguments`: the arguments so far."""
     if kind == "files":
         return FILES
     if kind in ("job", "node"):  # exactly one
@@ -215,7 +215,7 @@ def values(line: Line, kind: str, current: str, arguments: list[str]) -> list[Pa
         return daemon_words(line, kind, current, arguments)
     if "|" not in kind:
         return []
-    head, comma, tail = current.rpartition(",")  # of several, the last
+    head, comma, tail = current.rpartition(",")  # of several values, the last
     return [(f"{head}{comma}{word}", "") for word in kind.split("|") if word.startswith(tail)]
 
 
@@ -224,22 +224,22 @@ def daemon_words(line: Line, kind: str, current: str, arguments: list[str]) -> l
     if kind != "jobs":
         names = named(arguments)
         return [pair for pair in ask({"kind": kind, "prefix": current}) if pair[0] not in names]
-    head, comma, tail = current.rpartition(",")  # of `3,4` only what follows the comma
+    head, comma, tail = current.rpartition(",")  # of `3,4`, only the part after the comma
     names = named([*arguments, head])
     pairs = ask({"kind": kind, "prefix": tail, "command": line.path, "given": names})
     pairs = [pair for pair in pairs if pair[0] not in names]
     if line.shell == "bash" and not tail.strip("0123456789"):
-        pairs = ids(pairs) or pairs  # names, once they are begun
+        pairs = ids(pairs) or pairs  # names, if the word begins with a letter
     return [(f"{head}{comma}{word}", description) for word, description in pairs]
 
 
 def named(words: list[str]) -> list[str]:
-    """What is named already, without the part of it that follows a colon."""
+    """The names so far, without the part after a colon."""
     return [part.partition(":")[0] for word in words for part in word.split(",") if part]
 
 
 def ask(request: dict[str, object]) -> list[Pair]:
-    """What the daemon knows, as far as it can be typed; nothing where none answers."""
+    """What the daemon knows, if it can be typed. Nothing if no daemon answers."""
     from gpq.client import quick
     from gpq.errors import GpqError
 

@@ -24,13 +24,13 @@ class Shell(str, Enum):
 def completion(
     shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Your shell.")],
 ) -> None:
-    """Print the completion script of a shell. Commands, options, job ids, names, servers and users
-    complete.
+    """Print the completion script of a shell.
 
-    The lines below turn it on in every new shell of yours, and are for bash, zsh and fish in this
-    order. Where gpq is not on PATH, they do nothing. In zsh, keep the line behind any other with
-    `compinit`. For gpq in a virtual environment that is not always active, write its path in the
-    line, as ~/.gpq/bin/gpq: TAB completes that path, too.
+    It completes commands, options, job ids, names, servers and users. The lines below turn it on in
+    every new shell, for bash, zsh and fish in this order. They do nothing if gpq is not on PATH. In
+    zsh, put the line after any line with `compinit`. If gpq is in a virtual environment that is not
+    always active, write its full path in the line, such as ~/.gpq/bin/gpq. TAB then also completes
+    for that path.
 
     \b
     Example:

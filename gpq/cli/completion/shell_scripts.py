@@ -1,11 +1,11 @@
-"""The completion scripts, one a shell. They know nothing: `gpq __complete` answers, so that an
-upgrade reaches the next TAB.
+"""The completion scripts, one per shell. They know nothing themselves and ask `gpq __complete`, so
+an upgrade works at the next TAB.
 
-Exit status 9 of `gpq __complete` means: file names, please. 10: what follows `--` is to be
-completed as a line of its own.
+Exit status 9 of `gpq __complete` means file names. 10 means that the part after `--` is completed
+as a line of its own.
 """
 
-# that turn completion on for good; README.md, `gpq completion --help` and the scripts say the same
+# turn completion on for good. `gpq completion --help` and the scripts show the same lines
 LINES = {
     "bash": "echo 'source <(gpq completion bash 2>/dev/null)' >> ~/.bashrc",
     "zsh": "echo 'source <(gpq completion zsh 2>/dev/null)' >> ~/.zshrc",
@@ -16,9 +16,9 @@ LINES = {
 }
 
 BASH = (
-    rf"""# bash completion of gpq, in every new shell (the package bash-completion is not needed):
+    rf"""# bash completion of gpq. To turn it on in every new shell (bash-completion is not needed):
 #   {LINES["bash"]}
-# In this shell only: source <(gpq completion bash)
+# Only in this shell: source <(gpq completion bash)
 """
     + r"""_gpq() {
     local how=bash gpq=gpq status row
@@ -63,10 +63,10 @@ complete -o nosort -F _gpq gpq 2>/dev/null || complete -F _gpq gpq
 
 ZSH = (
     rf"""#compdef gpq
-# zsh completion of gpq, in every new shell (it must stay behind any other line with compinit,
-# which forgets it):
+# zsh completion of gpq. To turn it on in every new shell (after any line with compinit, which would
+# turn it off again):
 #   {LINES["zsh"]}
-# In this shell only: source <(gpq completion zsh). As a file: gpq completion zsh > _gpq, in a
+# Only in this shell: source <(gpq completion zsh). As a file: gpq completion zsh > _gpq, in a
 # folder of $fpath.
 """
     + r"""_gpq() {

@@ -1,2 +1,2 @@
-"""Writes man pages, schemas, the data for completion and tables of the README. No command imports
+"""Writes man pages, schemas, the data for completion and the page of commands. No command imports
 it."""

@@ -1,8 +1,8 @@
-"""Manual pages, made from the commands' own help: `gpq.1`, and one for each command (`man
-gpq-submit`), in gpq/man/.
+"""Makes the manual pages in gpq/man/ from the help of the commands: `gpq.1`, and one per command
+(`man gpq-submit`).
 
-`python -m gpq.cli.generated.reference --write` writes them; `share/man/man1` of the environment is
-where they are installed.
+`python -m gpq.cli.generated.reference --write` writes them. They are installed in `share/man/man1`
+of the environment.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from gpq.cli.app import command
 from gpq.cli.shared.commands import COMMANDS
 
 EXIT_STATUS = (
-    ("0", "It is done."),
+    ("0", "Success."),
     ("1", "Something failed."),
     ("2", "The command line or the configuration is wrong."),
-    ("3", "No daemon answers."),
+    ("3", "The daemon does not answer."),
     ("4", "There is no such job or server."),
-    ("5", "Refused: understood, possible in principle, and not done."),
-    ("124", "The time of `gpq wait --timeout` was over."),
+    ("5", "Refused: gpq understood the request but did not do it."),
+    ("124", "A --timeout ran out."),
     ("130", "Ctrl-C."),
 )
 ENVIRONMENT = (
-    ("GPQ_CONFIG", "The configuration file, instead of $XDG_CONFIG_HOME/gpq/config.toml."),
-    ("GPQ_HOME", "The state directory, instead of $XDG_STATE_HOME/gpq."),
-    ("NO_COLOR", "No colours, if it is set."),
+    ("GPQ_CONFIG", "The configuration file. Default: $XDG_CONFIG_HOME/gpq/config.toml."),
+    ("GPQ_HOME", "The state directory. Default: $XDG_STATE_HOME/gpq."),
+    ("NO_COLOR", "Set it to turn colours off."),
 )
 ESCAPES = str.maketrans(
     {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti"}
 )
 OWN_CODE = (
-    "`gpq wait` and `gpq submit --wait` exit with the job's own code, 128 + n where signal n"
+    "`gpq wait` and `gpq submit --wait` exit with the job's own code, or 128 + n if signal n"
     " ended it."
 )
 
@@ -55,9 +55,9 @@ def overview() -> str:
         r"\fICOMMAND\fR [\fIoptions\fR]",
         ".SH DESCRIPTION",
         _text(
-            "Queues jobs across the GPUs of a few servers that are reached by ssh, and decides who"
-            " gets which of them, with which batch size, again and again while jobs run. A daemon"
-            " of your own does that; any command starts it."
+            "gpq queues jobs on the GPUs of servers that it reaches by ssh. It decides which job"
+            " gets which GPUs and which batch size, and adjusts both while jobs run. Your own"
+            " daemon does this, and any command starts it."
         ),
         ".SH COMMANDS",
     ]
@@ -70,7 +70,7 @@ def overview() -> str:
 
 
 def page(name: str) -> str:
-    """Of one command, with those in it."""
+    """The page of one command, or of a group with its commands."""
     typer_command = command(name)
     inner = getattr(typer_command, "commands", None)
     lines = _head(f"gpq-{name}", COMMANDS[name][1])
@@ -87,7 +87,7 @@ def page(name: str) -> str:
 
 
 def _synopsis(parts: dict[str, Any]) -> Iterator[str]:
-    """One line of usage for each."""
+    """One line of usage per command."""
     yield ".SH SYNOPSIS"
     for number, (path, typer_command) in enumerate(parts.items()):
         if number:
@@ -97,7 +97,7 @@ def _synopsis(parts: dict[str, Any]) -> Iterator[str]:
 
 
 def _description(typer_command: Any) -> list[str]:
-    """Of a command that stands alone."""
+    """The sections of a command that is not in a group."""
     return [
         ".SH DESCRIPTION",
         *_body(typer_command),
@@ -109,7 +109,7 @@ def _description(typer_command: Any) -> list[str]:
 
 
 def _section(path: str, typer_command: Any) -> list[str]:
-    """Of a command in a group."""
+    """The section of a command in a group."""
     return [
         f".SS {_text(path)}",
         *_body(typer_command),
@@ -173,7 +173,7 @@ def _options(typer_command: Any) -> Iterator[str]:
 
 def _with_default(parameter: Any) -> str:
     help = " ".join((parameter.help or "").split())
-    default = getattr(parameter.default, "value", parameter.default)  # of a choice
+    default = getattr(parameter.default, "value", parameter.default)  # the value of a choice
     shows_default = (
         parameter.show_default is not False
         and not parameter.is_flag
@@ -193,8 +193,8 @@ def _verbatim(lines: list[str]) -> list[str]:
 
 
 def _text(text: str, *, emphasised: bool = False) -> str:
-    """As man(7) wants it: no line begins with a control character, and what is to be typed can be
-    copied."""
+    """Escaped for man(7): no line begins with a control character, and readers can copy
+    commands."""
     escaped = text.translate(ESCAPES)
     if escaped.startswith((".", "'")):
         escaped = f"\\&{escaped}"

@@ -1,9 +1,8 @@
-"""Reads the commands from the typer apps: the table for the README, and the grammar that completion
-works from.
+"""Reads the commands from the typer apps: the page of commands, and the grammar for completion.
 
-`python -m gpq.cli.generated.reference` prints the table; with `--write`, in the root of the
-repository, everything made from the commands is written anew: the table in README.md, completions/,
-gpq/man/, gpq/options/completion_data.py, gpq/schemas/, and the modules of the options of `gpq
+`python -m gpq.cli.generated.reference` prints the table of commands. With `--write`, in the root of
+the repository, it writes all files that are made from the commands: docs/commands.md, completions/,
+gpq/man/, gpq/options/completion_data.py, gpq/schemas/ and the modules of the options of `gpq
 submit`.
 """
 
@@ -16,13 +15,12 @@ from typing import Any
 
 from gpq.cli.app import command
 from gpq.cli.completion.shell_scripts import SCRIPTS
-from gpq.cli.generated import schemas, submit_modules
+from gpq.cli.generated import command_page, page_tables, schemas, submit_modules
 from gpq.cli.generated.man_pages import pages
 from gpq.cli.shared.commands import COMMANDS
 from gpq.outward import WORDS
 from gpq.policies.registry import POLICIES
 
-BEGIN, END = "<!-- commands: python -m gpq.cli.generated.reference -->", "<!-- /commands -->"
 KINDS = {
     "JOB": "jobs",
     "JOB[:ok|any|notok": "jobs",
@@ -52,7 +50,7 @@ CHOICES = {
 
 
 def leaves() -> Iterator[tuple[str, Any]]:
-    """(path, typer command) of every command, those of groups included: `daemon start`."""
+    """(path, typer command) of every command, including those in groups, such as `daemon start`."""
     for name in COMMANDS:
         typer_command = command(name)
         inner = getattr(typer_command, "commands", None)
@@ -62,38 +60,20 @@ def leaves() -> Iterator[tuple[str, Any]]:
             yield from ((f"{name} {subcommand}", inner[subcommand]) for subcommand in inner)
 
 
-def table() -> str:
-    """The commands in Markdown: usage and first line of the help."""
-    rows = ["| command | does |", "|---|---|"]
-    for path, typer_command in leaves():
-        paragraph = (typer_command.help or "").strip().partition("\n\n")[0]
-        line = " ".join(paragraph.split()).rstrip(".").replace("|", "\\|")
-        rows.append(f"| `gpq {path}{_arguments(typer_command)}` | {line} |")
-    return "\n".join(rows) + "\n"
-
-
-def _arguments(typer_command: Any) -> str:
-    names = [
-        str(parameter.metavar or parameter.name).replace("|", "\\|")
-        for parameter in typer_command.params
-        if parameter.param_type_name == "argument"
-    ]
-    return "".join(f" {name}" for name in names)
-
-
 def grammar() -> str:
     """The module gpq/options/completion_data.py."""
     lines = [
         (
-            '"""What completion offers, made from the commands by `make completions`: edit those'
+            '"""What completion offers. Made from the commands by `make completions`, so edit those'
             " instead."
         ),
         "",
         (
-            'GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a'
-            " flag)}). A kind is jobs, nodes,"
+            'GRAMMAR: path -> (kind of arguments, {option: (help, kind of value, "" for a'
+            " flag)}). A kind is jobs,"
         ),
-        "users, files, commands (those with a schema), any, or words joined by |; job, node: one.",
+        "nodes, users, files, commands (with a schema), any, words joined by |, or one job or",
+        "node.",
         '"""',
         "",
         "# fmt: off",
@@ -120,7 +100,7 @@ def grammar() -> str:
 
 
 def _option_lines(parameter: Any) -> list[str]:
-    """The long name with its help; the short one, which is understood but not offered, with the
+    """The long name with its help. The short name is understood but not offered, and points to the
     long one."""
     help_text = " ".join((parameter.help or "").split("[default")[0].split())
     kind = _quoted("" if parameter.is_flag else _kind(parameter))
@@ -159,24 +139,22 @@ def _quoted(text: str) -> str:
 
 
 def documents() -> dict[str, str]:
-    """Path in the repository -> what it is to hold, for all that is made from the commands."""
+    """Path in the repository -> its contents, for everything that is made from the commands."""
     texts = {f"completions/gpq.{shell}": script for shell, script in SCRIPTS.items()}
     texts |= {f"gpq/man/{name}": text for name, text in pages().items()}
-    with open("README.md", encoding="utf-8") as stream:
-        head, begin, tail = stream.read().partition(BEGIN)
-    _, end, tail = tail.partition(END)
     return {
         **texts,
         **schemas.files(),
         **submit_modules.modules(),
+        **page_tables.pages(),
         "gpq/options/completion_data.py": grammar(),
-        "README.md": f"{head}{begin}\n{table()}{end}{tail}",
+        "docs/commands.md": command_page.page(list(leaves())),
     }
 
 
 def main(argv: list[str]) -> int:
     if argv != ["--write"]:
-        sys.stdout.write(table())
+        sys.stdout.write(command_page.table(list(leaves())))
         return 0
     for path, text in documents().items():
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)

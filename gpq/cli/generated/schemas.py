@@ -1,6 +1,6 @@
-"""JSON Schemas (2020-12) of what `--json` prints, made from the very types that are printed. `make
-completions` writes them to gpq/schemas, which the package ships and `gpq schema` prints. Imported
-by no command."""
+"""Makes the JSON Schemas (2020-12) of what `--json` prints from the types that are printed. `make
+completions` writes them to gpq/schemas, which the package contains and `gpq schema` prints. No
+command imports this module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpq.options import json_answers as own
 from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers
 from gpq.views.comparison import Comparison
 
-# Command -> what it may print; all of them print `own.Error` when they fail.
+# Command -> what it may print. All of them print `own.Error` when they fail.
 PRINTED: dict[str, tuple[type, ...]] = {
     "submit": (job_answers.Submitted, job_answers.DryRun),
     "status": (job_answers.JobList,),
@@ -65,13 +65,13 @@ PRINTED: dict[str, tuple[type, ...]] = {
 STREAMS = frozenset({"logs"})  # JSON Lines: the schema is that of one line
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 RULE = (
-    "Fields may be added at any time: ignore those that you do not know. `schema` grows when a"
-    " field changes its meaning or goes. Stamps are UTC in ISO 8601; durations are seconds."
+    "gpq may add fields at any time, so ignore fields that you do not know. `schema` increases when"
+    " a field is removed or changes its meaning. Times are UTC in ISO 8601. Durations are seconds."
 )
 
 
 def schema(path: str) -> dict[str, Any]:
-    """The schema of one command's output, or of a line of it."""
+    """The schema of the output of a command, or of one line of it."""
     kinds = (*PRINTED[path], own.Error)
     _, components = msgspec.json.schema_components(
         kinds, schema_hook=_anything, ref_template="#/$defs/{name}"
@@ -90,14 +90,14 @@ def schema(path: str) -> dict[str, Any]:
 
 
 def _anything(kind: type) -> dict[str, Any]:
-    """The schema of `object`, which msgspec leaves to us."""
+    """The schema of `object`, which msgspec does not know."""
     if kind is not object:
         raise TypeError(f"no JSON Schema is known for {kind!r}: say what it is printed as")
     return {"description": "any value"}
 
 
 def files() -> dict[str, str]:
-    """Path in the repository -> text, of all of them."""
+    """Path in the repository -> contents, of all schemas."""
     return {
         f"gpq/schemas/{name_of(path)}.json": json.dumps(schema(path), indent=1) + "\n"
         for path in PRINTED
@@ -105,8 +105,8 @@ def files() -> dict[str, str]:
 
 
 def _complete(component: dict[str, Any], kind: type | None) -> None:
-    """All fields are always printed, and others may join them; what the source says of a field goes
-    with it."""
+    """Complete a schema: every field is required, more fields may come, and comments become
+    descriptions."""
     properties = component.get("properties", {})
     descriptions = comments(kind) if kind is not None else {}
     for name, field_schema in properties.items():
@@ -122,8 +122,8 @@ def _complete(component: dict[str, Any], kind: type | None) -> None:
 
 
 def _classes() -> dict[str, type]:
-    """Every class that may be part of an answer, by name. TypeError where two share one: a schema
-    would describe the wrong."""
+    """Every class that can be part of an answer, by name. Raises TypeError if two have the same
+    name, because a schema would describe the wrong one."""
     modules = {
         inspect.getmodule(kind)
         for kinds in (*PRINTED.values(), (config.FileConfig,))
@@ -142,20 +142,20 @@ def _classes() -> dict[str, type]:
 
 
 def comments(kind: type) -> dict[str, str]:
-    """Field -> the comment behind it in the source, else the one above it. Fields of the classes
-    before it are among them."""
+    """Field -> the comment after it in the source, or else the comment above it. Fields of base
+    classes are included."""
     texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         try:
             source = textwrap.dedent(inspect.getsource(base))
-        except (OSError, TypeError):  # built in, or compiled
+        except (OSError, TypeError):  # built-in or compiled
             continue
         texts |= _field_comments(source)
     return texts
 
 
 def _field_comments(source: str) -> dict[str, str]:
-    """Of one class."""
+    """The comments of one class, by field."""
     texts = _comments_by_row(source)
     alone = {row for row, line in enumerate(source.splitlines(), 1) if line.lstrip()[:1] == "#"}
     tree = ast.parse(source).body[0]
@@ -179,7 +179,7 @@ def _comments_by_row(source: str) -> dict[int, str]:
 
 
 def _comment_rows(statement: ast.stmt, rows: Collection[int], alone: Collection[int]) -> list[int]:
-    """Rows of the comments behind it, else of those above it, which are `alone` in their rows."""
+    """Rows of the comments after it, or else of the comments above it (`alone` in their rows)."""
     behind = [row for row in range(statement.lineno, _last_row(statement) + 1) if row in rows]
     if behind:
         return behind

@@ -1,5 +1,5 @@
-"""The modules that spell out the options of `gpq submit` for who reads types: made from their
-table, gpq/rpc/submit_table.py."""
+"""Makes the modules that list the options of `gpq submit` with their types, from the table in
+gpq/rpc/submit_table.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from gpq.rpc.submit_table import KINDS, OPTIONS
 DEFAULTS = {"str": '""', "bool": "False", "int": "0", "int | None": "None", "list[str]": "[]"}
 
 TEXTS = '''\
-"""The record of what was typed for `gpq submit`, made from gpq/rpc/submit_table.py by `make
-completions`: edit that instead."""
+"""The options of `gpq submit` as typed. Made from gpq/rpc/submit_table.py by `make completions`, so
+edit that instead."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ import msgspec
 
 
 class SubmitTexts(msgspec.Struct, frozen=True):
-    """The options as typed. No dataclass: importing those costs half of what msgspec does."""
+    """The options as typed. Not a dataclass, because importing those takes half as long as
+    msgspec."""
 
     words: list[str]
-    black_box: bool  # they stood after `--`
+    black_box: bool  # the words came after `--`
 '''
 
 OPTION_TYPES = '''\
-"""The options of `gpq.submit` and their types, made from gpq/rpc/submit_table.py by `make
-completions`: edit that instead."""
+"""The options of `gpq.submit` and their types. Made from gpq/rpc/submit_table.py by `make
+completions`, so edit that instead."""
 
 from __future__ import annotations
 
@@ -37,14 +38,14 @@ from gpq.api.options import Duration, Gpus, Moment, Selector, Word
 
 
 class Options(TypedDict, total=False):
-    """The options of `gpq.submit`, by the names that they have on the command line; what they mean
-    is in its help."""
+    """The options of `gpq.submit`, with the names of the command line. `gpq submit --help` explains
+    them."""
 
 '''
 
 
 def modules() -> dict[str, str]:
-    """Path in the repository -> text."""
+    """Path in the repository -> contents."""
     texts = [
         f"    {option.name}: {option.typed} = {DEFAULTS[option.typed]}\n"
         for option in OPTIONS

@@ -1,1 +1,1 @@
-"""`gpq import`: jobs from Slurm's scripts and from task-spooler's queue."""
+"""`gpq import`: jobs from Slurm scripts and from task-spooler."""

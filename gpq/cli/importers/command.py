@@ -1,5 +1,5 @@
-"""`gpq import`: what waits elsewhere, as jobs of gpq; shown, and queued with --submit. Changes
-nothing where it comes from."""
+"""`gpq import`: shows jobs from elsewhere as jobs of gpq, and queues them with --submit. Changes
+nothing at the source."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from gpq.rpc import job_answers
 
 app = frame()
 FILES = typer.Argument(metavar="FILE...", help="Job scripts with #SBATCH lines.")
-SUBMIT = typer.Option("--submit", help="Queue them; without it they are shown only.")
-HOLD = typer.Option("--hold", help="Queue them held: `gpq release` lets them run.")
+SUBMIT = typer.Option("--submit", help="Queue the jobs instead of only showing them.")
+HOLD = typer.Option("--hold", help="Queue the jobs held. `gpq release` lets them start.")
 UNCLEAR = set("\"'`$&|;<>()*?[]{}\\\n#~!")
 
 
 @dataclass
 class ImportedJob:
-    """A job that could be queued: `submission` as gpq understands it, or `refusal` why not.
-    `after`: sources before it."""
+    """A job that can be queued: `submission` as gpq understands it, or `refusal` with the reason.
+    `after`: sources that it waits for."""
 
     source: str
     submission: submit_request.ResolvedOptions | None = None
@@ -41,13 +41,13 @@ class ImportedJob:
     hint: str = ""
     after: str = ""
     id: int | None = None
-    confirmation: str = ""  # once it is queued
+    confirmation: str = ""  # after it was queued
 
     def refuse(self, reason: str, hint: str) -> None:
         self.refusal, self.hint = reason, hint
 
 
-@app.callback(help="Jobs from Slurm's scripts and from task-spooler's queue.")
+@app.callback(help="Import jobs from Slurm scripts or from task-spooler.")
 def importing() -> None:
     """Make it a group of commands."""
 
@@ -59,13 +59,11 @@ def slurm(
     hold: Annotated[bool, HOLD] = False,
     json: Json = False,
 ) -> int:
-    """What gpq makes of scripts that were written for sbatch: the line of `gpq submit` that says
-    the same, and what is lost.
+    """Show the `gpq submit` line for scripts that were written for sbatch, and what gets lost.
 
-    That line queues the very job that --submit does, with the variables of Slurm that the script
-    finds. Exit code 5 when one of them cannot be a job of gpq as it is; the others are queued all
-    the same with --submit. A file that cannot be read is a mistake (exit code 2): then none is
-    queued.
+    That line queues the same job as --submit, with the Slurm variables that the script reads. If a
+    script cannot become a gpq job as it is, the exit code is 5, and --submit still queues the
+    others. If a file cannot be read, the exit code is 2, and --submit queues nothing.
 
     \b
     Example:
@@ -82,11 +80,11 @@ def slurm(
 def ts(
     submit: Annotated[bool, SUBMIT] = False, hold: Annotated[bool, HOLD] = False, json: Json = False
 ) -> int:
-    """The jobs that wait in task-spooler (tsp) as jobs of gpq: command, directory, label, slots as
-    GPUs, and dependencies.
+    """Show or import the jobs that wait in task-spooler (tsp).
 
-    Its queue stays as it is: the command that removes them there is printed. Exit code 5 when
-    something cannot be queued.
+    gpq takes over command, directory, label and dependencies, and turns slots into GPUs. The queue
+    of task-spooler stays as it is, and gpq prints the command that removes the jobs there. The exit
+    code is 5 if a job cannot be queued.
 
     \b
     Example:
@@ -107,7 +105,7 @@ def ts(
 def _tell_what_stays(queue: task_spooler.Queue, queued_sources: Sequence[str]) -> None:
     if queued_sources:
         where = f"TS_SOCKET={shlex.quote(queue.socket)} " if os.environ.get("TS_SOCKET") else ""
-        output.note("they are still queued in task-spooler as well, and would run twice")
+        output.note("these jobs are still queued in task-spooler, so they would run twice")
         output.say(
             f"remove them there: for id in {' '.join(queued_sources)}; do"
             f" {where}{queue.program} -r $id; done"
@@ -118,9 +116,9 @@ def _tell_what_stays(queue: task_spooler.Queue, queued_sources: Sequence[str]) -
 
 def _readable(file: str) -> None:
     """Raises UsageError."""
-    hint = "name job scripts, such as jobs/*.sh"
+    hint = "give job scripts, such as jobs/*.sh"
     if os.path.isdir(file):
-        hint = f"name the scripts in it, such as {shlex.quote(file.rstrip('/') or '/')}/*.sh"
+        hint = f"give the scripts in it, such as {shlex.quote(file.rstrip('/') or '/')}/*.sh"
     values.readable(file, file, hint)
 
 
@@ -131,14 +129,14 @@ def _of_script(file: str, *, hold: bool) -> ImportedJob:
         return candidate
     if candidate.submission.how["dry_run"]:
         candidate.submission = None
-        candidate.refuse("it says --test-only, and sbatch would queue nothing", "take the line out")
+        candidate.refuse("it has --test-only, so sbatch would queue nothing", "remove that line")
     elif candidate.submission.how["wait"]:
-        candidate.notes.append("it says --wait, and nothing waits here: `gpq wait JOB` does")
+        candidate.notes.append("it has --wait, but gpq import does not wait: use `gpq wait JOB`")
     return candidate
 
 
 def _settle(candidate: ImportedJob, parsed: submit_words.Parsed, *, hold: bool) -> None:
-    """The job that is queued and the line that is shown are both made of `candidate.submission`."""
+    """Make `candidate.submission`, from which both the job and the shown line are made."""
     try:
         submission = submit_request.settle(parsed)
         submission = msgspec.structs.replace(
@@ -157,16 +155,16 @@ def _of_spooler(
 ) -> ImportedJob:
     candidate = ImportedJob(str(job.id))
     if job.after is not None and str(job.after) not in sources:
-        place = "runs there now" if job.after in running else "is not imported with it"
+        place = "is running there" if job.after in running else "cannot be imported with it"
         candidate.refuse(
-            f"it waits for {job.after}, which {place}", "import it once that one has ended"
+            f"it waits for {job.after}, which {place}", f"import it when {job.after} has ended"
         )
         return candidate
     if job.after is not None:
         candidate.after = str(job.after)
     if job.argv is None and UNCLEAR.intersection(job.text):
         candidate.refuse(
-            f"how `{job.text}` was quoted is not known: no process of it was found",
+            f"cannot tell how `{job.text}` was quoted: it has no process",
             "submit it by hand: gpq submit -- ...",
         )
         return candidate
@@ -177,17 +175,17 @@ def _of_spooler(
 
 
 def _losses(job: task_spooler.Waiting) -> Iterator[str]:
-    """What is otherwise than in task-spooler."""
+    """What changes compared with task-spooler."""
     if job.argv is None:
-        yield "its directory is not known: this one is taken"
+        yield "its directory is unknown, so the current one is used"
     if job.slots < 1:
-        yield "it asked for no slot and gets one GPU"
+        yield "it asked for no slot, but every gpq job gets at least one GPU"
     if job.env.get("CUDA_VISIBLE_DEVICES"):
-        yield "CUDA_VISIBLE_DEVICES was set there: gpq chooses the GPUs and sets it itself"
+        yield "CUDA_VISIBLE_DEVICES was set, but gpq chooses the GPUs and sets it itself"
 
 
 def _fields(job: task_spooler.Waiting) -> dict[str, Any]:
-    """What `gpq submit` would be told of it."""
+    """The options of `gpq submit` for it."""
     fields: dict[str, Any] = {}
     if job.label and (name := values.as_name(job.label)):
         fields["name"] = name
@@ -202,7 +200,8 @@ def _fields(job: task_spooler.Waiting) -> dict[str, Any]:
 
 
 def _finish(candidates: list[ImportedJob], *, submit: bool, json: bool) -> int:
-    """Queue what can be, if asked to; print all of it. 5 when something cannot be queued."""
+    """Queue what can be queued if asked to, and print everything. Returns 5 if something cannot be
+    queued."""
     if submit:
         _queue_each(candidates)
     if json:
@@ -223,13 +222,16 @@ def _say_each(candidates: list[ImportedJob], *, submit: bool) -> None:
     for candidate in candidates:
         _say(candidate)
     if not submit and any(candidate.submission for candidate in candidates):
-        output.say("nothing is queued yet: --submit does it")
+        output.say("nothing is queued yet: add --submit")
 
 
 def _queue(candidate: ImportedJob, job_ids: dict[str, int]) -> None:
     assert candidate.submission is not None
     if candidate.after and candidate.after not in job_ids:
-        candidate.refuse(f"it waits for {candidate.after}, which was not queued", "see there")
+        candidate.refuse(
+            f"it waits for {candidate.after}, which was not queued",
+            f"see the error of {candidate.after}",
+        )
         return
     try:
         request, _ = submit_request.requested(candidate.submission)
@@ -266,6 +268,7 @@ def _say(candidate: ImportedJob) -> None:
     if candidate.after and candidate.id is None:
         line += f"   # after {candidate.after} of this list"
     output.say(line)
-    clear = ("#", f"{os.path.basename(candidate.source)} ")  # these name the script themselves
+    # these notes name the script themselves
+    clear = ("#", f"{os.path.basename(candidate.source)} ")
     for note in view.notes:
         output.note(note if note.startswith(clear) else f"{candidate.source}: {note}")

@@ -1,8 +1,8 @@
-"""The queue of a running task-spooler, read and never touched: what `tsp` lists, and what its
-waiting clients were called with.
+"""Reads the queue of a running task-spooler without changing it: what `tsp` lists, and the commands
+of its waiting clients.
 
-The list joins the words of a command by blanks, and knows no directory. But a job that waits there
-is a process: its `tsp`, which will run it, and whose words, directory and environment /proc has.
+The list joins the words of a command with spaces and has no directories. But every waiting job is a
+process: the `tsp` that will run it. /proc has its words, directory and environment.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from dataclasses import dataclass, field, replace
 from gpq.errors import GpqError, NotFound
 
 NAMES = ("tsp", "ts")
-PATIENCE = 10.0  # seconds for one answer of it
+PATIENCE = 10.0  # seconds for one answer of tsp
 ROW = re.compile(r"(\d+)\s+(queued|running|finished|skipped|allocating)\s+(\S+)\s+(.*)", re.DOTALL)
 DETAILS = re.compile(r"(?:^|\n)Command: (.*)\nSlots required: (\d+)\nEnqueue time:", re.DOTALL)
 DEPENDS = re.compile(r"\[(\d*)\]&& (.*)", re.DOTALL)
 LABEL = re.compile(r"\[([^]]*)\](.*)", re.DOTALL)
-WITH_VALUE = "LNDu"  # options of tsp before a command that take a value
+WITH_VALUE = "LNDu"  # options of tsp with a value, before a command
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A queued job. `argv`: None where no process of it was found, so that only `text` is known."""
+    """A queued job. `argv` is None if it has no process, so that only `text` is known."""
 
     id: int
-    text: str  # its words, joined by blanks
+    text: str  # its words, joined by spaces
     label: str = ""
-    after: int | None = None  # runs once that one has ended well
+    after: int | None = None  # runs after that job has succeeded
     slots: int = 1
     argv: list[str] | None = None
     cwd: str = ""
@@ -50,8 +50,8 @@ class Queue:
 
 
 def queue(program: str = "") -> Queue:
-    """The jobs that wait, by number. Raises NotFound where no task-spooler is, or none runs,
-    GpqError when it says nothing."""
+    """The waiting jobs, by number. Raises NotFound if task-spooler is not installed or not running,
+    and GpqError if it does not answer."""
     executable = program or _program()
     path = _socket()
     _alive(path)
@@ -64,21 +64,21 @@ def queue(program: str = "") -> Queue:
 
 
 def _states(listing: str) -> dict[int, str]:
-    """By number. Words of a command may have lines of their own."""
+    """States by number. Words of a command may contain line breaks."""
     rows = re.split(r"\n(?=\d+ +[a-z]+ )", listing.partition("\n")[2])
     matches = [ROW.match(row) for row in rows]
     return {int(match[1]): match[2] for match in matches if match}
 
 
 def _program() -> str:
-    """The one that is task-spooler's: another program is called ts as well."""
+    """The program of task-spooler. Another program is called ts too."""
     for name in NAMES:
         executable = shutil.which(name)
         if executable and "Task Spooler" in _ask(executable, "-V", check=False):
             return executable
     raise NotFound(
-        "there is no task-spooler here",
-        "tsp or ts has to be in PATH, on the machine that has its queue",
+        "task-spooler is not installed here",
+        "run this on the machine with its queue, with tsp or ts in PATH",
     )
 
 
@@ -92,16 +92,18 @@ def _socket_of(env: Mapping[str, str]) -> str:
 
 
 def _alive(path: str) -> None:
-    """Raises NotFound unless a server listens: to ask without one would start it."""
-    hint = "TS_SOCKET names the socket of another; a queue ends with its server"
+    """Raises NotFound unless a server listens. Asking without a server would start one."""
+    hint = "set TS_SOCKET if it uses another socket"
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise NotFound(f"no task-spooler runs: {path} is no socket", hint)
+            raise NotFound(f"task-spooler does not run: {path} is not a socket", hint)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(PATIENCE)
             probe.connect(path)
     except OSError as error:
-        raise NotFound(f"no task-spooler runs at {path}: {error.strerror or error}", hint) from None
+        raise NotFound(
+            f"task-spooler does not run at {path}: {error.strerror or error}", hint
+        ) from None
 
 
 def _ask(program: str, *words: str, check: bool = True) -> str:
@@ -115,11 +117,12 @@ def _ask(program: str, *words: str, check: bool = True) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise GpqError(
-            f"{program} {' '.join(words)} does not answer: {error}", "try it by hand"
+            f"{program} {' '.join(words)} does not answer: {error}", "try this command by hand"
         ) from None
     if check and result.returncode != 0:
         raise GpqError(
-            f"{program} {' '.join(words)} ended with {result.returncode}", "try it by hand"
+            f"{program} {' '.join(words)} failed with exit code {result.returncode}",
+            "try this command by hand",
         )
     return result.stdout.decode("utf-8", "surrogateescape")
 
@@ -127,7 +130,9 @@ def _ask(program: str, *words: str, check: bool = True) -> str:
 def _details(program: str, number: int) -> Waiting:
     match = DETAILS.search(_ask(program, "-i", str(number)))
     if match is None:
-        raise GpqError(f"{program} -i {number} is not understood", "is it task-spooler 1.0?")
+        raise GpqError(
+            f"cannot read the output of {program} -i {number}", "gpq knows task-spooler 1.0"
+        )
     text, after = match[1], None
     if depends := DEPENDS.fullmatch(text):
         after, text = int(depends[1]) if depends[1] else number - 1, depends[2]
@@ -135,8 +140,8 @@ def _details(program: str, number: int) -> Waiting:
 
 
 def _with_processes(waiting: list[Waiting], path: str) -> list[Waiting]:
-    """With words, directory and environment of the processes that wait; of equal commands the older
-    one has the lower number."""
+    """Add words, directory and environment of the waiting processes. Among equal commands, the
+    older process has the lower number."""
     clients = _clients(path)
     clients.sort(key=lambda client: client.start_ticks)
     jobs = []
@@ -151,7 +156,7 @@ def _with_processes(waiting: list[Waiting], path: str) -> list[Waiting]:
 
 @dataclass(frozen=True)
 class _Client:
-    """A process called as task-spooler is, and what it waits to run."""
+    """A process with the name of task-spooler, and the command that it waits to run."""
 
     start_ticks: int
     label: str
@@ -165,13 +170,14 @@ class _Client:
 
 
 def _clients(path: str) -> list[_Client]:
-    """Of the user, on this socket."""
+    """The waiting clients of this user on this socket."""
     clients = [_client(f"/proc/{name}") for name in os.listdir("/proc") if name.isdigit()]
     return [client for client in clients if client is not None and client.uses(path)]
 
 
 def _client(process: str) -> _Client | None:
-    """By its folder in /proc; None where it is none, or gone, or another user's."""
+    """The client with this folder in /proc. None if it is another program, gone, or another
+    user's."""
     try:
         program, *words = _strings(f"{process}/cmdline") or [""]
         if os.path.basename(program) not in NAMES:
@@ -188,14 +194,14 @@ def _client(process: str) -> _Client | None:
 
 
 def _strings(path: str) -> list[str]:
-    """Of a file in /proc in which each ends with a zero byte."""
+    """The strings of a file in /proc, which each end with a zero byte."""
     with open(path, "rb") as stream:
         return [os.fsdecode(text) for text in stream.read().split(b"\0")[:-1]]
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:
-    """(label, the command) behind the options of tsp; as getopt reads them, up to the first word
-    that is none."""
+    """(label, the command) after the options of tsp. Options are read as getopt does, up to the
+    first other word."""
     label, tail = "", list(words)
     while tail and tail[0].startswith("-") and tail[0] != "-":
         word = tail.pop(0)

@@ -1,1 +1,1 @@
-"""Commands about jobs: one small file, one command."""
+"""Commands about jobs, with one small file for each command."""

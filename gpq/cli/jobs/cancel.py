@@ -1,4 +1,4 @@
-"""`gpq cancel`: returns when it is proven that no process of the jobs is left."""
+"""`gpq cancel`: stops jobs, and returns when every process is gone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpq.errors import Refused
 from gpq.options.parsing import values
 from gpq.rpc import job_answers
 
-MOST_EXAMPLES = 6  # jobs of one name that a question lists
+MOST_EXAMPLES = 6  # jobs that a question lists
 QUIET_SECONDS = 2.0
 
 app = frame()
@@ -28,21 +28,21 @@ app = frame()
 def cancel(
     jobs: Jobs,
     timeout: Annotated[
-        str, typer.Option("--timeout", metavar="DURATION", help="Wait so long for the proof.")
+        str, typer.Option("--timeout", metavar="DURATION", help="Wait at most this long.")
     ] = "3m",
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask about a name of several jobs.")
+        bool, typer.Option("--yes", "-y", help="Do not ask when a name matches several jobs.")
     ] = False,
     json: Json = False,
 ) -> int:
-    """Stop jobs for good, first gracefully. Returns when it is proven that no process of them is
-    left on any GPU.
+    """Stop jobs permanently. Returns when every process is gone.
 
-    Its processes get TERM, and those that are left after 10 s KILL; `gpq hold` lets a job write a
-    checkpoint instead. A name stands for all live jobs that have it; where several do, a person at
-    a terminal is asked first. Where a server does not answer, the order waits for it, and that is
-    said at once. Ctrl-C ends the waiting, not the cancelling. Exit code 1 when something was still
-    there after the timeout, or a server was taken out of gpq before, so that nobody can tell.
+    The processes get TERM, and KILL after 10 s. To let a job save a checkpoint, use `gpq hold`
+    instead. A name means all live jobs with that name. On a terminal, gpq asks first if there are
+    several. If a server does not answer, gpq says so at once and stops the job when the server is
+    back. Ctrl-C ends only the waiting, and the jobs are still cancelled. The exit code is 1 if a
+    process was still there after the timeout, or if gpq cannot know because the server was removed
+    from gpq.
 
     \b
     Example:
@@ -57,7 +57,7 @@ def cancel(
             if not yes:
                 _ask(jobs, rows)
             exit_stack.enter_context(
-                output.on_interrupt("the cancelling goes on: `gpq status` shows it")
+                output.on_interrupt("gpq keeps cancelling: `gpq status` shows the progress")
             )
             exit_stack.enter_context(_slow())
 
@@ -70,12 +70,12 @@ def cancel(
 
 
 def _print(answer: job_answers.CancelResult, timeout: str) -> None:
-    output.say(*(f"job {job} cancelled: no process is left" for job in answer.cancelled))
-    output.say(*(f"job {job} had ended: nothing to cancel" for job in answer.ended))
+    output.say(*(f"job {job} cancelled: every process is gone" for job in answer.cancelled))
+    output.say(*(f"job {job} had already ended: nothing to cancel" for job in answer.ended))
     for job, nodes in answer.given_up.items():
         output.note(
-            f"job {job} given up: nothing is known of its processes on {', '.join(nodes)},"
-            " taken out of gpq"
+            f"job {job} given up: gpq does not know whether its processes still run on"
+            f" {', '.join(nodes)}, because that server was removed from gpq"
         )
     if not (answer.cancelled or answer.ended or answer.remaining or answer.given_up):
         output.say("no job to cancel")
@@ -83,18 +83,19 @@ def _print(answer: job_answers.CancelResult, timeout: str) -> None:
         if job not in answer.waiting:
             output.note(f"job {job} still has processes after {timeout}: `gpq why {job}`")
     for job, reason in answer.waiting.items():
-        output.note(f"job {job}: the order waits for its server ({reason})")
+        output.note(f"job {job} will be cancelled when its server answers ({reason})")
 
 
 def _ask(words: list[str], rows: list[job_answers.JobView]) -> None:
-    """Raises Refused where the person says no. Scripts, which nobody watches, mean what they
-    say."""
+    """Ask on a terminal, and raise Refused if the user says no. Scripts are never asked."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     for word in dict.fromkeys(words):
         matches = [row for row in rows if row.name == word and row.state not in following.ENDED]
         if len(matches) > 1 and not _confirmed(word, matches):
-            raise Refused("nothing was cancelled", "an id, or a range such as 3-7, names fewer")
+            raise Refused(
+                "nothing was cancelled", "use an id, or a range such as 3-7, to name fewer jobs"
+            )
 
 
 def _confirmed(name: str, jobs: list[job_answers.JobView]) -> bool:
@@ -109,11 +110,11 @@ def _confirmed(name: str, jobs: list[job_answers.JobView]) -> bool:
 
 @contextlib.contextmanager
 def _slow() -> Iterator[None]:
-    """After some seconds it is said, once, what the waiting is for, where somebody watches."""
+    """On a terminal, say after some seconds what gpq waits for."""
     timer = threading.Timer(
         QUIET_SECONDS,
         output.note,
-        ["waiting until no process is left; Ctrl-C ends only the waiting"],
+        ["waiting until every process is gone (Ctrl-C ends only the waiting)"],
     )
     timer.daemon = True
     if sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""`gpq check`: runs the script in every shape that gpq might, and prints how it compares."""
+"""`gpq check`: runs the script in every shape that gpq might use, and prints the comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpq.options import environment
 from gpq.options.parsing import values
 
 MOST_STEPS = 1000
-# A job has these from the server that it runs on.
+# A job gets these from its server.
 ENVIRONMENT_NAMES = (
     "HOME",
     "USER",
@@ -34,7 +34,7 @@ ENVIRONMENT_NAMES = (
 app = frame()
 WORDS = typer.Argument(metavar="SCRIPT [ARG]...", help="The training script and its arguments.")
 STEPS = typer.Option(
-    "--steps", metavar="N", help=f"Optimizer steps in each shape, {LEAST_STEPS} or more."
+    "--steps", metavar="N", help=f"Optimizer steps per shape, at least {LEAST_STEPS}."
 )
 TIMEOUT = typer.Option(
     "--timeout", metavar="DURATION", help="Give up after this long, with exit code 124."
@@ -42,24 +42,24 @@ TIMEOUT = typer.Option(
 PYTHON = typer.Option(
     "--python",
     metavar="PATH",
-    help="Interpreter. [default: of the active environment, else gpq's own]",
+    help="Python for the script. [default: the active environment's, else gpq's own]",
 )
 GPU = typer.Option(
-    "--gpu", help="On two GPUs of this machine, refused where there are fewer; else on its CPUs."
+    "--gpu", help="Use two GPUs of this machine instead of its CPUs. Needs at least two GPUs."
 )
 ISOLATED = typer.Option(
     "--isolated",
     help=(
-        "A fresh interpreter for every replica, slower: where the script sets variables that torch"
-        " reads."
+        "Start a new Python for every replica, which is slower. Needed if the script sets variables"
+        " that torch reads."
     ),
 )
 LAST = typer.Option(
     "--last",
-    help="Only print the verdict that is kept for the script as it is, with these arguments.",
+    help="Only print the saved verdict for this script and these arguments.",
 )
 
-JSON = typer.Option("--json", help="Print JSON only.")
+JSON = typer.Option("--json", help="Print only JSON.")
 
 
 @app.command(context_settings={**HELP, "allow_interspersed_args": False})
@@ -74,20 +74,22 @@ def check(
     color: Color = ColorChoice.auto,
     json: Annotated[bool, JSON] = False,
 ) -> int:
-    """Prove on your own script that gpq does not change what it trains: a few steps in every shape,
-    held against one replica.
+    """Prove on your own script that gpq does not change what it trains.
 
-    The shapes, all with the same batch: one replica accumulating, sampled steps as two
-    micro-batches, two replicas, both, and stopped and resumed on another number. Weights, optimizer
-    and schedule, the examples of each step and what was logged are compared: `same`, `differs`
-    (with the first step and tensor, and the probable habit of the loop), or `told`: the library
-    says what stands against a shape, and gpq never runs the job in it.
+    gpq runs a few steps in every shape and compares them with one replica. The shapes are one
+    replica with accumulation, some steps split into two micro-batches, two replicas, two replicas
+    with accumulation, and a stop and resume on another number of replicas. All use the same batch
+    size. gpq compares weights, optimizer, schedule, the examples of each step and the logged
+    values. A shape is `same`, `differs` or `told`. `differs` names the first step and tensor, and
+    the likely habit of the loop. `told` means that the library itself rules the shape out, so gpq
+    never runs the job in it.
 
-    It runs here, in the current folder, with checkpoints in a folder of its own. None of your files
-    is changed: what the script writes goes to a temporary folder, and is read from there. An epoch
-    is cut to a few batches, all is computed in full precision unless the script fails in it, and
-    random numbers (dropout, noise, augmentation) are drawn by example. `gpq submit` passes the
-    verdict on to the job. Exit code 1 where a shape differs in silence, or fails.
+    The check runs in the current folder, and keeps its checkpoints elsewhere. It changes none of
+    your files: everything that the script writes goes to a temporary folder, and the script reads
+    it from there. gpq cuts an epoch to a few batches, computes in full precision unless the script
+    fails in it, and draws random numbers (dropout, noise, augmentation) per example. `gpq submit`
+    uses the verdict. The exit code is 1 if a shape fails, or differs without a warning of the
+    library.
 
     \b
     Example:
@@ -99,7 +101,7 @@ def check(
     values.readable(script, words[0], "gpq check SCRIPT [ARG]...")
     if not LEAST_STEPS <= steps <= MOST_STEPS:
         raise UsageError(
-            f"--steps {steps} is out of range", f"write a number from {LEAST_STEPS} to {MOST_STEPS}"
+            f"--steps {steps} is out of range", f"use a number from {LEAST_STEPS} to {MOST_STEPS}"
         )
     seconds = values.seconds(timeout, "--timeout")
     if last:
@@ -137,21 +139,21 @@ def _kept(script: str, arguments: list[str]) -> Verdict:
             return msgspec.convert(record, Verdict)
     command = " ".join(["gpq check", os.path.relpath(script), *arguments])
     raise NotFound(
-        "no verdict is kept for this script as it is, with these arguments",
+        "there is no saved verdict for this version of the script with these arguments",
         f"`{command}` makes one",
     )
 
 
 @contextlib.contextmanager
 def _progress(*, quiet: bool):  # type: ignore[no-untyped-def]
-    """On a terminal: a line on stderr that says which shapes are done; gone at the end."""
+    """On a terminal, show on stderr which shapes are done, and remove that line at the end."""
     is_visible = not quiet and sys.stderr.isatty()
     shape_names: list[str] = []
 
     def on_shape_end(name: str) -> None:
         shape_names.append(name)
         if is_visible:
-            sys.stderr.write(f"\r\033[Kchecking: {len(shape_names)} done, the last {name}")
+            sys.stderr.write(f"\r\033[Kchecking: {len(shape_names)} shapes done, last: {name}")
             sys.stderr.flush()
 
     try:

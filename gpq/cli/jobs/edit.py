@@ -1,4 +1,4 @@
-"""`gpq edit`: changes what was asked of jobs that have not ended."""
+"""`gpq edit`: changes jobs that have not ended."""
 
 from __future__ import annotations
 
@@ -23,53 +23,57 @@ def _option(*names: str, help: str, metavar: str | None = None) -> Any:
 @app.command()
 def edit(
     jobs: Jobs,
-    name: Annotated[str, _option("--name", "-n", metavar="NAME", help="Another name.")] = "",
+    name: Annotated[str, _option("--name", "-n", metavar="NAME", help="New name.")] = "",
     priority: Annotated[
-        int | None, _option("--priority", metavar="N", help="Higher goes first.")
+        int | None, _option("--priority", metavar="N", help="Higher priority starts first.")
     ] = None,
     gpus: Annotated[
-        str, _option("--gpus", "-g", metavar="N|A-B", help="Of a job that waits or can be resized.")
+        str,
+        _option("--gpus", "-g", metavar="N|A-B", help="Only for jobs that wait or can be resized."),
     ] = "",
     time: Annotated[
         str,
-        _option("--time", "-t", metavar="DURATION", help="Limit of the run time; none: no limit."),
+        _option("--time", "-t", metavar="DURATION", help="Limit of the run time, or none."),
     ] = "",
     retries: Annotated[
-        int | None, _option("--retries", metavar="N", help="Tries after a failure, in all.")
+        int | None, _option("--retries", metavar="N", help="Restarts after a failure, in total.")
     ] = None,
     tag: Annotated[
-        list[str] | None, _option("--tag", metavar="NAME", help="Add a label; may be repeated.")
+        list[str] | None, _option("--tag", metavar="NAME", help="Add a label. Can be repeated.")
     ] = None,
     untag: Annotated[
-        list[str] | None, _option("--untag", metavar="NAME", help="Take one away.")
+        list[str] | None,
+        _option("--untag", metavar="NAME", help="Remove a label. Can be repeated."),
     ] = None,
     after: Annotated[
         list[str] | None,
         _option(
-            "--after", metavar="JOB[:ok|any|notok]", help="Instead of what it waits for; or none."
+            "--after", metavar="JOB[:ok|any|notok]", help="Wait for these jobs instead, or none."
         ),
     ] = None,
     begin: Annotated[
-        str, _option("--begin", metavar="WHEN", help="Start no earlier; now: at once.")
+        str, _option("--begin", metavar="WHEN", help="Do not start before this time, or now.")
     ] = "",
     gpu_type: Annotated[
-        str, _option("--gpu-type", metavar="TEXT", help="Part of the GPU's name; none: any.")
+        str, _option("--gpu-type", metavar="TEXT", help="Part of the GPU's name, or none.")
     ] = "",
     min_gpu_memory: Annotated[
         str,
-        _option("--min-gpu-memory", metavar="SIZE", help="Least memory of each GPU; none: any."),
+        _option("--min-gpu-memory", metavar="SIZE", help="Minimum memory of each GPU, or none."),
     ] = "",
     max_batch_size: submit_options.MaxBatchSize = None,
     background: Annotated[
         bool | None,
-        _option("--background/--no-background", help="Take only what nobody else wants, or not."),
+        _option(
+            "--background/--no-background", help="Use only GPUs that nobody else wants, or not."
+        ),
     ] = None,
     array_limit: Annotated[
         str,
         _option(
             "--array-limit",
             metavar="N",
-            help="How many jobs of the array may run at once; none: all.",
+            help="How many jobs of the array may run at once, or none for no limit.",
         ),
     ] = "",
     notify: Annotated[
@@ -77,13 +81,15 @@ def edit(
         _option(
             "--notify",
             metavar="NAME",
-            help="Whom to tell from now on, as for `gpq submit`; none: nobody.",
+            help="Where to send notifications from now on, as in `gpq submit`, or none.",
         ),
     ] = None,
     notify_on: Annotated[
         str,
         _option(
-            "--notify-on", metavar="WORD,...", help="Of what: start, restart, retry, fail, end."
+            "--notify-on",
+            metavar="WORD,...",
+            help="When to notify: start, restart, retry, fail, end.",
         ),
     ] = "",
     accept: Annotated[
@@ -91,13 +97,15 @@ def edit(
         _option(
             "--accept",
             metavar="CODE",
-            help="A suspicion that is to count for nothing; may be repeated; none: all count.",
+            help="Ignore a habit that gpq suspects, or none to ignore none. Can be repeated.",
         ),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Change jobs that wait; of those that run, name, priority, limits, whom they tell, and the
-    GPUs if they can be resized.
+    """Change jobs that have not ended.
+
+    Everything can change while a job waits. While it runs, you can change its name, priority,
+    limits and notifications, and its GPUs if gpq can resize it.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`gpq history`: the jobs that ended, and what each had and came to."""
+"""`gpq history`: the jobs that ended, with their figures."""
 
 from __future__ import annotations
 
@@ -18,23 +18,27 @@ app = frame()
 
 LATEST = 20
 
-JOBS = typer.Argument(metavar="[JOB]...", help="Ids, ranges, names, @ for the last.")
+JOBS = typer.Argument(metavar="[JOB]...", help="Ids, ranges, names, or @ for the last job.")
 USER = typer.Option("--user", "-u", metavar="USER", help="Only this user's jobs.")
 STATE = typer.Option(
-    "--state", "-s", metavar="ENDED", help="Only jobs that ended so; may be repeated."
+    "--state", "-s", metavar="ENDED", help="Only jobs that ended in this state. Can be repeated."
 )
 SINCE = typer.Option(
-    "--since", metavar="WHEN", help="Ended since: 7d, yesterday, 'mon 9:00', 2026-11-01."
+    "--since",
+    metavar="WHEN",
+    help="Only jobs that ended since: 7d, yesterday, 'mon 9:00', 2026-11-01.",
 )
-UNTIL = typer.Option("--until", metavar="WHEN", help="Ended before, written likewise.")
+UNTIL = typer.Option(
+    "--until", metavar="WHEN", help="Only jobs that ended before, in the same formats."
+)
 NUMBER = typer.Option(
     "--number",
     "-n",
     metavar="N",
     min=1,
-    help="The latest N. [default: 20; with --csv and --json all]",
+    help="Show the last N. [default: 20. With --csv or --json: all]",
 )
-CSV = typer.Option("--csv", help="Print a CSV line for each job.")
+CSV = typer.Option("--csv", help="Print one CSV line per job.")
 
 
 @app.command()
@@ -49,12 +53,12 @@ def history(
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> None:
-    """The jobs that ended, the latest last: waits, GPU hours and what they were worth, restarts and
-    what they cost.
+    """Show the jobs that ended, the latest last, with their waits, GPU hours and restarts.
 
-    GPUS is the mean over the time it RAN. GOODPUT H: hours in which one GPU, used as well as the
-    job can use one, would have done the same useful work; of jobs that report progress. COST H: GPU
-    hours of stops and starts after the first. RHO is finish-time fairness, at most 1 is fair.
+    GPUS is the mean over the time in RAN. GOODPUT H is how many hours one GPU, used as well as the
+    job can use it, needs for the same useful work. Only jobs that report progress have it. COST H
+    is the GPU hours that stops and restarts took. RHO is finish-time fairness, and 1 or less is
+    fair.
 
     \b
     Example:
@@ -63,7 +67,7 @@ def history(
       gpq history --since 30d --csv > jobs.csv
     """
     if csv and json:
-        raise UsageError("--csv and --json do not go together", "choose one of them")
+        raise UsageError("--csv and --json cannot be combined", "use one of them")
     begin, end = window(since, until)
     limit = 0 if csv or json else LATEST
     if number is not None:

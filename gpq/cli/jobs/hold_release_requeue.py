@@ -1,4 +1,4 @@
-"""`gpq hold`, `release` and `requeue`: they change what the queue does with a job, and return at
+"""`gpq hold`, `release` and `requeue`. They change what the queue does with a job, and return at
 once."""
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ requeue = frame()
 
 @hold.command("hold")
 def _hold(jobs: Jobs, json: Json = False) -> int:
-    """Keep jobs from running until they are released. One that runs and can checkpoint is stopped
-    first.
+    """Keep jobs from starting until you release them.
+
+    A running job that can save a checkpoint is stopped first.
 
     \b
     Example:
@@ -27,7 +28,7 @@ def _hold(jobs: Jobs, json: Json = False) -> int:
 
 @release.command("release")
 def _release(jobs: Jobs, json: Json = False) -> int:
-    """Let held jobs run.
+    """Let held jobs start.
 
     \b
     Example:
@@ -38,8 +39,9 @@ def _release(jobs: Jobs, json: Json = False) -> int:
 
 @requeue.command("requeue")
 def _requeue(jobs: Jobs, json: Json = False) -> int:
-    """Stop running jobs and queue them again; they go on from their checkpoints where they make
-    any.
+    """Stop running jobs and queue them again.
+
+    Jobs that save checkpoints resume from them.
 
     \b
     Example:
@@ -49,7 +51,7 @@ def _requeue(jobs: Jobs, json: Json = False) -> int:
 
 
 def tell(answer: job_answers.Changed, outcome: str, *, as_json: bool) -> int:
-    """0, or 5 when nothing at all was done."""
+    """Print the answer. Returns 0, or 5 if nothing changed."""
     if as_json:
         output.emit(answer)
     else:

@@ -1,4 +1,4 @@
-"""`gpq logs`: what a job printed, piece by piece from the daemon, all attempts joined."""
+"""`gpq logs`: prints what a job printed over all attempts, piece by piece from the daemon."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from gpq.rpc import job_answers
 from gpq.views.terminal import Filter
 
 app = frame()
-FOLLOW = typer.Option("--follow", "-f", help="Go on until the job ends.")
+FOLLOW = typer.Option("--follow", "-f", help="Keep printing until the job ends.")
 LINES = typer.Option("--lines", "-n", metavar="N", min=0, help="Only the last N lines.")
 ATTEMPT = typer.Option("--attempt", metavar="N", min=1, help="Only this attempt.")
-NODE = typer.Option("--node", metavar="NODE", help="Its name, or its rank in the job. [default: 0]")
-RAW = typer.Option("--raw", help="On a terminal, too, pass on every byte.")
+NODE = typer.Option(
+    "--node", metavar="NODE", help="Name of a server, or its number in the job. [default: 0]"
+)
+RAW = typer.Option("--raw", help="Print every byte as it is, also on a terminal.")
 
 
 @app.command()
@@ -35,10 +37,10 @@ def logs(
     raw: Annotated[bool, RAW] = False,
     json: Json = False,
 ) -> None:
-    """What a job printed, all attempts joined, with a line between them.
+    """Show what a job printed: all attempts, with a line between them.
 
-    On a terminal, escape codes other than colours are shown instead of obeyed; a pipe gets the
-    bytes as they are. --json prints one object a line for each piece; `data` is base64.
+    On a terminal, gpq prints escape codes other than colours as text. A pipe gets the bytes as they
+    are. --json prints one object per line, and `data` in it is base64.
 
     \b
     Example:
@@ -47,7 +49,7 @@ def logs(
       gpq logs @ --attempt 2 > attempt-2.log
     """
     bar = Bar()
-    goes_on = output.on_interrupt("the job stays queued or runs on: `gpq cancel` stops it")
+    goes_on = output.on_interrupt("the job stays queued or keeps running: `gpq cancel` stops it")
     with Lasting(bar.note) as daemon, goes_on if follow else contextlib.nullcontext():
         pieces = job_logs.log(daemon, bar, job, attempt or 0, node, follow=follow, lines=lines)
         if json:
@@ -60,13 +62,13 @@ def logs(
 
 
 class Transcript:
-    """On stdout: the pieces of a log, with a line where an attempt begins or something is left
-    out."""
+    """Writes the pieces of a log to stdout, with a line where an attempt begins or something is
+    missing."""
 
     def __init__(self, *, filtered: bool) -> None:
         self._sink = sys.stdout.buffer
         self._filter = Filter() if filtered else None
-        self._attempt = 0  # the last that was told of
+        self._attempt = 0  # the last attempt that was announced
         self._line_open = False
 
     def write(self, piece: job_answers.LogChunk) -> None:
@@ -79,7 +81,7 @@ class Transcript:
     def _write_silence(self, piece: job_answers.LogChunk) -> None:
         missing_part = "its log" if piece.attempt != self._attempt else "the rest of its log"
         self._write_rule(
-            f"attempt {piece.attempt} on {piece.node}: {missing_part} is not to be had now:"
+            f"attempt {piece.attempt} on {piece.node}: {missing_part} is not available now:"
             f" {piece.silent}"
         )
         self._attempt, self._line_open = piece.attempt, False
@@ -87,11 +89,11 @@ class Transcript:
     def _write_piece(self, piece: job_answers.LogChunk) -> None:
         if piece.attempt != self._attempt:
             if len(piece.attempts) > 1 or self._attempt:
-                self._write_rule(f"attempt {piece.attempt} on {piece.node or 'no node yet'}")
+                self._write_rule(f"attempt {piece.attempt} on {piece.node or 'no server yet'}")
             self._attempt, self._line_open = piece.attempt, False
         if piece.skipped:
             self._write_rule(
-                f"{piece.skipped / (1 << 20):.0f} MiB left out: the log is over its limit"
+                f"{piece.skipped / (1 << 20):.0f} MiB left out: the log exceeded its limit"
                 " (log_limit)"
             )
         data = base64.b64decode(piece.data)
@@ -100,13 +102,13 @@ class Transcript:
             self._line_open = not data.endswith(b"\n")
 
     def _fit(self, data: bytes) -> bytes:
-        """As stdout takes it."""
+        """The bytes to write to stdout."""
         if self._filter is None:
             return data
         return self._filter.feed(data).encode(sys.stdout.encoding, "backslashreplace")
 
     def _write_rule(self, text: str) -> None:
-        """In a line of its own."""
+        """Write a separating line."""
         if self._line_open:
             self._sink.write(b"\n")
         self._sink.write(f"--- {text} ---\n".encode())

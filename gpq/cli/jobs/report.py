@@ -1,4 +1,4 @@
-"""`gpq report`: who had how many GPU hours, what they were worth, and how fair it was."""
+"""`gpq report`: GPU hours, what they were worth, and how fair the shares were."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ class By(str, Enum):
     day = "day"
 
 
-BY = typer.Option("--by", metavar="user|job|server|day", help="A row for each of these.")
+BY = typer.Option("--by", metavar="user|job|server|day", help="One row for each.")
 SINCE = typer.Option(
-    "--since", metavar="WHEN", help="From then on: 7d, yesterday, 'mon 9:00', 2026-11-01."
+    "--since", metavar="WHEN", help="Start of the report: 7d, yesterday, 'mon 9:00', 2026-11-01."
 )
-UNTIL = typer.Option("--until", metavar="WHEN", help="Up to then, written likewise.")
-CSV = typer.Option("--csv", help="Print a CSV line for each row.")
-HTML = typer.Option(
-    "--html", metavar="FILE", help="Write one page with plots, which needs no network."
-)
+UNTIL = typer.Option("--until", metavar="WHEN", help="End of the report, in the same formats.")
+CSV = typer.Option("--csv", help="Print one CSV line per row.")
+HTML = typer.Option("--html", metavar="FILE", help="Write a page with plots. It needs no network.")
 
 
 @app.command()
@@ -46,14 +44,13 @@ def report(
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> None:
-    """GPU hours by user, job, server or day: what they were worth, waits, restarts and their cost,
-    failed work, fairness.
+    """Report GPU hours by user, job, server or day, with waits, restarts, failures and fairness.
 
-    GOODPUT H is what the GPU hours were worth: hours in which one GPU, used as well as the job can
-    use one, would have done the same useful work. WORTH is their part of the GPU hours of jobs that
-    report progress. SHARE is of all GPU hours, FAIR what equal parts for all who ran or waited
-    would have been. WAIT is the median from submission to start, P95 all but the longest 5%. RHO
-    and MAX are the median and worst finish-time fairness, at most 1 is fair.
+    GOODPUT H is how many hours one GPU, used as well as the job can use it, needs for the same
+    useful work. WORTH is GOODPUT H relative to the GPU hours, over jobs that report progress. SHARE
+    is the part of all GPU hours. FAIR is the fair share among all users with jobs that ran or
+    waited. WAIT is the median wait from submission to start, and 95% of the waits are below P95.
+    RHO and MAX are the median and the worst finish-time fairness, and 1 or less is fair.
 
     \b
     Example:
@@ -62,7 +59,7 @@ def report(
       gpq report --since 2026-11-01 --html report.html
     """
     if csv and json:
-        raise UsageError("--csv and --json do not go together", "choose one of them")
+        raise UsageError("--csv and --json cannot be combined", "use one of them")
     begin, end = window(since, until)
     if html:
         from gpq.views.pictures import html_report

@@ -13,8 +13,10 @@ app = frame()
 
 @app.command()
 def show(job: Job, color: Color = ColorChoice.auto, json: Json = False) -> None:
-    """Everything about one job: what was asked, attempts and placements, goodput by number of GPUs,
-    what restarts cost.
+    """Show everything about one job.
+
+    It shows the request, the attempts and their GPUs, the goodput by number of GPUs, and the cost
+    of restarts.
 
     \b
     Example:

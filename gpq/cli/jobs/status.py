@@ -1,4 +1,4 @@
-"""`gpq status` with all its options. Plain calls never come here: the door answers them."""
+"""`gpq status` with all its options. `fast_path` answers plain calls without this module."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ app = frame()
 
 
 JOBS = typer.Argument(
-    metavar="[JOB | QUERY]...", help="Ids, ranges, names, @ for the last, all; or conditions."
+    metavar="[JOB | QUERY]...", help="Ids, ranges, names, @ for the last job, all, or conditions."
 )
 USER = typer.Option("--user", "-u", metavar="USER", help="Only this user's jobs.")
 STATE = typer.Option(
-    "--state", "-s", metavar="STATE", help="Only jobs in this state; may be repeated."
+    "--state", "-s", metavar="STATE", help="Only jobs in this state. Can be repeated."
 )
-RECENT = typer.Option("--recent", metavar="N", min=0, help="How many of the jobs that ended.")
-EVERYTHING = typer.Option("--all", "-a", help="All jobs there ever were.")
+RECENT = typer.Option("--recent", metavar="N", min=0, help="How many ended jobs to show.")
+EVERYTHING = typer.Option("--all", "-a", help="Show all jobs, also all that ended.")
 
 
 @app.command()
@@ -33,16 +33,16 @@ def status(
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> int:
-    """The queue: who has which GPUs, how well it goes, and why the others wait.
+    """Show the queue: which job has which GPUs, how well it runs, and why the others wait.
 
-    A query is conditions that all have to hold, on id, name, user, state, tag, server, kind, gpus,
-    batch, goodput, throughput, efficiency, speedup, rho, progress, eta, age, run, priority, array,
-    index, attempt, restarts, resizes, exit, reason and command: = and != (one of A,B), ~ and !~
-    (contains), < > <= >=. sort=-goodput,id orders, limit=10 limits.
+    A query is one or more conditions, and all must hold. Use id, name, user, state, tag, server,
+    kind, gpus, batch, goodput, throughput, efficiency, speedup, rho, progress, eta, age, run,
+    priority, array, index, attempt, restarts, resizes, exit, reason or command. Compare with = or
+    != (one of A,B), ~ or !~ (contains), < > <= >=. sort=-goodput,id sorts, and limit=10 shows ten.
 
-    SPEEDUP is the goodput over that of a fair share of the GPUs. RUN is how long a job ran, in all
-    attempts; AGE the time since it was submitted, until its end if it has ended. Jobs that ended
-    stand first, live ones last, where the prompt is.
+    SPEEDUP is the goodput relative to the goodput on a fair share of the GPUs. RUN is the run time
+    over all attempts. AGE is the time from submission to the end, or until now. Ended jobs come
+    first and live jobs last, next to the prompt.
 
     \b
     Example:

@@ -1,5 +1,5 @@
-"""`gpq status`, quick: ask, draw, print. The typer command in `gpq.cli.jobs.status` ends here
-too."""
+"""`gpq status`, the fast way: ask, draw, print. The typer command in `gpq.cli.jobs.status` ends
+here too."""
 
 import sys
 
@@ -12,8 +12,8 @@ TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
     from typing import Any
 
-EVERY = 1 << 40  # more than there can be
-SCREEN = 200  # rows at most of jobs that wait, where nobody asked for some or for all
+EVERY = 1 << 40  # more than there can ever be
+SCREEN = 200  # the most rows for waiting jobs, unless the user names jobs or asks for all
 
 
 def show(
@@ -26,7 +26,7 @@ def show(
     states: list[str] | None = None,
     recent: int = 20,
 ) -> int:
-    """Print the queue; its exit status. Starts a daemon when none runs."""
+    """Print the queue. Returns the exit status. Starts the daemon if it is not running."""
     query = [word for word in jobs if is_query(word)]
     jobs = [word for word in jobs if word not in query]
     request: dict[str, object] = {
@@ -42,7 +42,7 @@ def show(
         request["waiting"] = SCREEN
     result = _ask(request)
     if json:
-        import json as encoder  # the one reader that asks for it pays for it
+        import json as encoder  # imported only here, because it costs time
 
         sys.stdout.write(encoder.dumps(result) + "\n")
         return 0
@@ -61,7 +61,7 @@ def show(
 
 
 def _ask(request: "dict[str, object]") -> "dict[str, Any]":
-    """Starts a daemon when none runs."""
+    """Ask the daemon, and start it if it is not running."""
     try:
         return quick.ask("status", request)
     except quick.NobodyListens:

@@ -13,8 +13,7 @@ app = frame()
 
 @app.command()
 def why(job: Job, color: Color = ColorChoice.auto, json: Json = False) -> None:
-    """Every reason why a job waits, or why it has these GPUs and not more or fewer, and what would
-    change that.
+    """Explain why a job waits, or why it has these GPUs, and what would change that.
 
     \b
     Example:

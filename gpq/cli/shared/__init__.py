@@ -1,1 +1,1 @@
-"""What commands have in common: the frame around typer, output, declarations of options."""
+"""What the commands have in common: the frame around typer, output, and options."""

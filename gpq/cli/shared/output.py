@@ -1,5 +1,5 @@
-"""The only place where commands print: results on stdout, remarks on stderr, JSON as the daemon
-gave it."""
+"""The only place where commands print: results on stdout, notes on stderr, and JSON as the daemon
+sent it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def say(*lines: str) -> None:
-    """Lines on stdout, escaped."""
+    """Print lines on stdout, escaped."""
     sys.stdout.write("".join(plain.safe(line) + "\n" for line in lines))
     sys.stdout.flush()
 
 
 def note(*lines: str) -> None:
-    """Remarks on stderr, escaped."""
+    """Print notes on stderr, escaped."""
     sys.stderr.write("".join(f"note: {plain.safe(line)}\n" for line in lines))
 
 
 @contextlib.contextmanager
 def on_interrupt(*lines: str) -> Iterator[None]:
-    """Ctrl-C is answered with what goes on without this command."""
+    """On Ctrl-C, say what continues without this command."""
     try:
         yield
     except KeyboardInterrupt:
@@ -36,15 +36,15 @@ def on_interrupt(*lines: str) -> Iterator[None]:
 
 
 def failure(problem: str, hint: str) -> None:
-    """A line and a hint on stderr, as an error has them, of something that does not end the
-    command."""
+    """Print a line and a hint on stderr, as for an error, when the command continues."""
     sys.stderr.write(
         f"gpq: {plain.safe(problem)}\n" + (f"hint: {plain.safe(hint)}\n" if hint else "")
     )
 
 
 def emit(result: Any) -> None:
-    """One line of JSON on stdout, in ASCII: what a job named itself cannot reach the terminal."""
+    """Print one line of JSON on stdout, in ASCII, so that names of jobs cannot control the
+    terminal."""
     import json
 
     import msgspec
@@ -54,8 +54,8 @@ def emit(result: Any) -> None:
 
 
 def text(view: Callable[[Any, int, str], list[str]], answer: Any, color: str) -> None:
-    """The lines of a view on stdout, as wide as the terminal. The view has escaped what is not its
-    own."""
+    """Print the lines of a view on stdout, as wide as the terminal. The view has escaped everything
+    from outside."""
     limit = plain.terminal_width()
     lines = view(answer, limit, "█" if plain.ellipsis() == "…" else "#")
     if plain.wants_colour(color):
@@ -65,8 +65,8 @@ def text(view: Callable[[Any, int, str], list[str]], answer: Any, color: str) ->
 
 
 def console(color: str, *, pipe: int = 120) -> Console:
-    """A console of rich for a page that scrolls: as wide as the terminal, or `pipe` columns where
-    there is none."""
+    """A console of rich for a page that scrolls, as wide as the terminal, or `pipe` columns wide
+    without a terminal."""
     return _console(color, plain.terminal_width() or pipe, terminal=plain.wants_colour(color))
 
 
@@ -80,7 +80,7 @@ def _console(color: str, width: int | None, *, terminal: bool) -> Console:
 
     class Quiet(Console):
         def on_broken_pipe(self) -> None:
-            raise  # the door knows what to do, as with all other output
+            raise  # `fast_path` handles this for all output
 
     coloured = plain.wants_colour(color)
     return Quiet(

@@ -1,4 +1,4 @@
-"""The options of `gpq submit` as typer reads them, from their table."""
+"""The options of `gpq submit` for typer, from their table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpq.rpc.submit_table import BY_NAME, OPTIONS, Option
 
 F = TypeVar("F", bound=Callable[..., int])
 
-# type of what is typed: as typer is told it, and what stands for an option that is not given
+# type on the command line: the type for typer, and the default
 TYPES: dict[str, tuple[Any, Any]] = {
     "str": (str, ""),
     "bool": (bool, False),
@@ -32,8 +32,8 @@ MaxBatchSize = Annotated[int | None, _option(BY_NAME["max_batch_size"])]
 
 
 def with_all(command: F) -> F:
-    """The command, which takes the context and keywords, with a parameter for the words and for
-    each option: typer reads what it offers from the signature."""
+    """Give the command, which takes the context and keywords, a parameter for the words and for
+    each option. typer reads the signature."""
     keyword = Parameter.POSITIONAL_OR_KEYWORD
     parameters = [
         Parameter("ctx", keyword, annotation=typer.Context),

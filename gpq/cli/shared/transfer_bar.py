@@ -1,4 +1,4 @@
-"""A bar on stderr, where somebody watches, of what is being brought to a job's servers before it
+"""On a terminal, a bar on stderr for the files that are copied to the servers of a job before it
 starts."""
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from gpq.rpc.job_answers import JobView
 from gpq.views import plain
 
 CELLS = 24
-# seconds between two looks: while a bar is drawn, and before a job has started
+# seconds between two updates: while the bar is shown, and before the job has started
 SHORT_PAUSE, LONG_PAUSE = 0.5, 3.0
 
 
 class Bar:
-    """`show` after every look; `clear` before anything else is written. Does nothing where stderr
-    is no terminal."""
+    """Call `show` after every update, and `clear` before you write anything else. Does nothing if
+    stderr is not a terminal."""
 
     def __init__(self) -> None:
         self.watched = sys.stderr.isatty()
@@ -27,13 +27,13 @@ class Bar:
         self._starting = True
 
     def patience(self, longest: float) -> float:
-        """Seconds that the next look may take."""
+        """Seconds until the next update."""
         if not self.watched or not self._starting:
             return longest
         return min(longest, SHORT_PAUSE if self._drawn else LONG_PAUSE)
 
     def show(self, jobs: Iterable[JobView]) -> None:
-        """Of the first of them that waits for files."""
+        """Show the first job that waits for files."""
         views = list(jobs)
         self._starting = any(job.state in BEGINNING for job in views)
         staging_job = next((job for job in views if job.staging is not None), None)
@@ -48,7 +48,7 @@ class Bar:
         self._drawn = True
 
     def note(self, *lines: str) -> None:
-        """Remarks on stderr."""
+        """Print notes on stderr."""
         self.clear()
         output.note(*lines)
 
@@ -60,8 +60,7 @@ class Bar:
 
 
 def line(job: JobView, width: int, full: str) -> str:
-    """``job 4 [####    ] brings its checkpoint from a: 1 GB of 2 GB, 80 MB/s``, cut at the
-    width."""
+    """``job 4 [#### ] brings its checkpoint from a: 1 GB of 2 GB, 80 MB/s``, cut to the width."""
     staging = job.staging
     if staging is None:
         return ""

@@ -1,5 +1,4 @@
-"""What the typer apps of all commands share: their frame, and the options that many of them
-have."""
+"""What the typer apps of all commands share: their frame, and common options."""
 
 from __future__ import annotations
 
@@ -16,26 +15,30 @@ class ColorChoice(str, Enum):
     never = "never"
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON only, as the daemon answered.")]
+Json = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 Color = Annotated[
     ColorChoice,
     typer.Option(
-        "--color", metavar="auto|always|never", help="auto: on a terminal, unless NO_COLOR is set."
+        "--color",
+        metavar="auto|always|never",
+        help="auto: colours on a terminal, unless NO_COLOR is set.",
     ),
 ]
 Jobs = Annotated[
     list[str],
-    typer.Argument(metavar="JOB...", help="Ids (42), ranges (3-7,9), names, @ for the last, all."),
+    typer.Argument(
+        metavar="JOB...", help="Ids (42), ranges (3-7,9), names, @ for the last job, or all."
+    ),
 ]
-Job = Annotated[str, typer.Argument(metavar="JOB", help="An id, a name, or @ for the last.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="An id, a name, or @ for the last job.")]
 
 
 HELP: dict[str, Any] = {"help_option_names": ["--help", "-h"], "max_content_width": 100}
 
 
 def default_to(name: str, *, alone: bool = False) -> type[TyperGroup]:
-    """A group of commands of which one need not be named: `gpq nodes gpu1` is `gpq nodes list
-    gpu1`. `alone`: unless something else is."""
+    """A group of commands with a default command: `gpq nodes gpu1` means `gpq nodes list gpu1`.
+    `alone`: the default applies only if the first word is not an argument."""
 
     class Group(TyperGroup):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -50,8 +53,8 @@ def default_to(name: str, *, alone: bool = False) -> type[TyperGroup]:
 
 
 class Command(TyperCommand):
-    """Its usage line has the arguments as they are written here; typer puts braces or brackets
-    around those that have some."""
+    """Shows arguments in the usage line as they are written here, because typer would add braces or
+    brackets."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         arguments = [
@@ -69,7 +72,7 @@ class Frame(typer.Typer):
 
 
 def frame(group: type[TyperGroup] | None = None) -> typer.Typer:
-    """A typer app that prints plain help and leaves errors to the door."""
+    """A typer app that prints plain help and leaves errors to `gpq.cli.app`."""
     return Frame(
         cls=group,
         add_completion=False,

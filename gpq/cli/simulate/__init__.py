@@ -1,1 +1,1 @@
-"""`gpq simulate`: options to runs, runs to tables."""
+"""`gpq simulate`: from options to runs, and from runs to tables."""

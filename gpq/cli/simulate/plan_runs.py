@@ -1,5 +1,5 @@
-"""From the words of `gpq simulate` to the runs that they mean, or to a UsageError that says what to
-write instead."""
+"""Turns the options of `gpq simulate` into runs, or raises a UsageError that says what to type
+instead."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from gpq.sim.replay.rules import Rules
 from gpq.store.reader import read_jobs, read_told
 
 DEFAULT_NODES = "16x4"
-MOST_NAMED = 5  # jobs in a remark
-OWN_OPTION = {  # fields of Config that have an option of their own
+MOST_NAMED = 5  # jobs that a note lists
+OWN_OPTION = {  # fields of Config with their own option
     "interval": "--interval",
     "policy": "--policy",
     "seed": "--seed",
@@ -42,7 +42,8 @@ NOT_SIMULATED = {
     "max_quick_failures",
     "settle_seconds",
 }
-RANGES = {"fairness_power": (-10.0, 1.0), "batch_growth": (1.0, 1e6)}  # of settings; else from 0
+# ranges of settings. All others begin at 0
+RANGES = {"fairness_power": (-10.0, 1.0), "batch_growth": (1.0, 1e6)}
 WORDS = {
     "on": True,
     "true": True,
@@ -57,7 +58,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class RulesFor:
-    """The rules of all runs but for the machines and the seed."""
+    """The rules of all runs, except for servers and seed."""
 
     rules: Rules
 
@@ -69,7 +70,7 @@ def policies(text: str) -> list[str]:
     """`goodput,pollux`, each once."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise UsageError("--policy names no policy", "write for example --policy goodput,fifo")
+        raise UsageError("--policy names no policy", "for example --policy goodput,fifo")
     for name in names:
         entry(name)
     return names
@@ -80,7 +81,7 @@ def seeds(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         raise UsageError(
-            f"--seed {text} is no whole number or list of them", "write for example --seed 0,1,2"
+            f"invalid --seed {text!r}: expected whole numbers", "for example --seed 0,1,2"
         )
     return list(dict.fromkeys(map(int, parts)))
 
@@ -93,25 +94,25 @@ def within(
         low = f"above {least:g}" if above else f"at least {least:g}"
         raise UsageError(
             f"{option} {value:g} is out of range",
-            low if math.isinf(most) else f"{low}, at most {most:g}",
+            f"use a number {low}"
+            if math.isinf(most)
+            else f"use a number {low} and at most {most:g}",
         )
     return value
 
 
 def settings(words: Sequence[str]) -> Config:
-    """`fairness_power=0.25`, `use_length=off`: switches of the policy."""
+    """`fairness_power=0.25`, `use_length=off`: settings of the policy."""
     kinds = {field.name: type(field.default) for field in fields(Config)}
     names = sorted(kinds.keys() - OWN_OPTION.keys() - NOT_SIMULATED)
     values: dict[str, float | int | bool] = {}
     for word in words:
         key, separator, value = word.partition("=")
         if key in OWN_OPTION:
-            raise UsageError(
-                f"--set {word}: {key} has an option of its own", f"use {OWN_OPTION[key]}"
-            )
+            raise UsageError(f"--set {word}: {key} has its own option", f"use {OWN_OPTION[key]}")
         if key not in names:
             raise UsageError(
-                f"--set {word}: there is no setting {key!r}", f"there are {', '.join(names)}"
+                f"--set {word}: there is no setting {key!r}", f"the settings are {', '.join(names)}"
             )
         values[key] = _setting(kinds[key], value, word) if separator else _wrong(word)
         if kinds[key] is not bool:
@@ -122,7 +123,7 @@ def settings(words: Sequence[str]) -> Config:
 def _setting(kind: type, value: str, word: str) -> float | int | bool:
     if kind is bool:
         switch = WORDS.get(value.lower())
-        return _wrong(word, "write on or off") if switch is None else switch
+        return _wrong(word, "use on or off") if switch is None else switch
     try:
         number = float(value)
     except ValueError:
@@ -130,24 +131,24 @@ def _setting(kind: type, value: str, word: str) -> float | int | bool:
     return number if math.isfinite(number) else _wrong(word)
 
 
-def _wrong(word: str, hint: str = "write a number") -> bool:
+def _wrong(word: str, hint: str = "use a number") -> bool:
     raise UsageError(
-        f"--set {word}: no value that fits",
+        f"--set {word}: invalid value",
         f"{hint}, as in --set fairness_power=0.25 --set use_length=off",
     )
 
 
 def published(paths: Sequence[str], traces: str, sia: bool, restart: float | None) -> list[Source]:
-    """The workload files, named by the shortest ends of their paths that tell them apart."""
+    """The workload files, with the shortest names that tell them apart."""
     if not paths:
         raise UsageError(
             "there is no workload to simulate",
-            "name a CSV file, or use --history for your own jobs",
+            "give a CSV file, or use --history for your own jobs",
         )
     if not traces:
         raise UsageError(
             "a workload needs measurements of its applications",
-            "name their folder with --traces DIR",
+            "give their folder with --traces DIR",
         )
     charges = SIA if sia else OSDI21
     if restart is not None:
@@ -157,7 +158,7 @@ def published(paths: Sequence[str], traces: str, sia: bool, restart: float | Non
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """`workload-1`, and where two are called so `philly/workload-1`."""
+    """`workload-1`, or `philly/workload-1` if two have the same name."""
     parts = [os.path.splitext(os.path.abspath(path))[0].split(os.sep) for path in paths]
     depths = [1] * len(parts)
     while True:
@@ -173,7 +174,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def own_jobs(since: float | None, restart: float | None) -> History:
-    """The jobs in the store, read while the daemon writes or while none runs."""
+    """The jobs in the database, which can be read with or without a daemon."""
     path = paths.database()
     jobs, facts = read_jobs(path), read_told(path)
     own_history = history(
@@ -187,14 +188,14 @@ def own_jobs(since: float | None, restart: float | None) -> History:
     if not own_history.replayable:
         raise Refused(
             f"there is no job to replay in {path}:"
-            f" {left_out(own_history) or 'none was submitted in that time'}",
-            "a job must have run; --since 30d reaches further back",
+            f" {left_out(own_history) or 'no job was submitted in that time'}",
+            "only jobs that ran can be replayed. --since 30d looks further back",
         )
     return own_history
 
 
 def left_out(own_history: History) -> str:
-    """One line about the jobs that cannot be replayed, "" when there are none."""
+    """One line about the jobs that cannot be replayed, or ""."""
     if not own_history.left_out:
         return ""
     jobs_by_reason: dict[str, list[str]] = {}
@@ -207,13 +208,13 @@ def left_out(own_history: History) -> str:
 
 
 def unended(own_history: History) -> str:
-    """One line about the jobs whose end is not known, "" when there are none."""
+    """One line about the jobs that have not ended, or ""."""
     count = len(own_history.unended)
     if not count:
         return ""
-    state = "have not ended: they count as far as they came"
+    state = "have not ended: only their work so far counts"
     if count == 1:
-        state = "has not ended: it counts as far as it came"
+        state = "has not ended: only its work so far counts"
     return f"{_counted(count)} {state} ({_some(own_history.unended)})"
 
 
@@ -236,7 +237,7 @@ def named_clusters(texts: Sequence[str]) -> list[Cluster]:
 
 
 def measured_on(own_history: History, texts: Sequence[str]) -> list[Cluster]:
-    """The clusters that were named, else one's own, with types of GPUs that the jobs were on."""
+    """The given clusters, or else your own, with the types of GPUs that the jobs used."""
     if texts:
         return [
             replace(cluster, nodes=clusters.typed(cluster.nodes, own_history.gpu_types))
@@ -251,21 +252,21 @@ def measured_on(own_history: History, texts: Sequence[str]) -> list[Cluster]:
 
 
 def own_cluster() -> Cluster:
-    """As the daemon last saw it; without a daemon, what the configuration itself says."""
+    """Your servers as the daemon last saw them, or as in the configuration if it is not running."""
     try:
         nodes = nodes_of(call(requests.Nodes([]), node_answers.NodeList, start=False).nodes)
     except DaemonUnreachable:
         nodes = configured()
     if not nodes:
         raise UsageError(
-            "no daemon runs, and the configuration does not say how many GPUs there are",
-            "say it: --nodes 2x4",
+            "the daemon is not running, and the configuration does not give the number of GPUs",
+            "give it: --nodes 2x4",
         )
     return Cluster("own", nodes)
 
 
 def configured() -> tuple[Node, ...]:
-    """The nodes whose GPUs or slots are counted in config.toml."""
+    """The servers whose GPUs or slots are counted in config.toml."""
     nodes = []
     for name, node in sorted(configuration.load().nodes.items()):
         count, kind = (len(node.gpus), "cuda") if node.gpus else (node.slots or 0, "cpu")

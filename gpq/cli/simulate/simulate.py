@@ -1,5 +1,5 @@
-"""`gpq simulate`: policies compared on published workloads or on the lab's own jobs, in simulated
-time."""
+"""`gpq simulate`: compares policies in simulated time, on published workloads or on your own
+jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpq.sim.replay.rules import Rules
 from gpq.views import plain
 
 app = frame()
-WHOLE = 100_000  # columns of a pipe: what is read by a program is never cut
+WHOLE = 100_000  # columns in a pipe, so that programs get whole lines
 
 
 class Ruleset(str, Enum):
@@ -31,58 +31,74 @@ class Ruleset(str, Enum):
 
 
 WORKLOADS = typer.Argument(
-    metavar="[FILE]...", help="CSV: name, time, application, num_replicas, batch_size."
+    metavar="[FILE]...", help="CSV file with name, time, application, num_replicas, batch_size."
 )
 TRACES = typer.Option(
-    "--traces", metavar="PATH", help="Folder of measurements, one folder for each application."
+    "--traces", metavar="PATH", help="Folder of measurements, with one folder per application."
 )
 NODES = typer.Option(
     "--nodes",
     metavar="NxG[:TYPE],...",
-    help="Cluster: 16x4, or 6x4:t4,2x8:a100. Repeat it to compare. [default: 16x4]",
+    help="Cluster, such as 16x4 or 6x4:t4,2x8:a100. Repeat it to compare. [default: 16x4]",
 )
 POLICY = typer.Option("--policy", metavar="POLICY,...", help="Policies to compare.")
-INTERVAL = typer.Option("--interval", metavar="SECONDS", help="Between two rounds. [default: 60]")
+INTERVAL = typer.Option(
+    "--interval", metavar="SECONDS", help="Time between two rounds. [default: 60]"
+)
 RESTART = typer.Option(
     "--restart",
     metavar="SECONDS",
-    help="Cost of each start and move. [default: 30; sia: by application]",
+    help="Cost of each start and move. [default: 30. With --rules sia: by application]",
 )
 INTERFERENCE = typer.Option(
-    "--interference", metavar="SHARE", help="Slowdown of jobs over several nodes that share a node."
+    "--interference",
+    metavar="SHARE",
+    help="Slowdown of jobs on several servers that share a server.",
 )
 KNOWN = typer.Option(
     "--known-length/--unknown-length",
-    help="Jobs declare how long they are. [default: unknown; history: known]",
+    help="Jobs say how long they are. [default: unknown. With --history: known]",
 )
 PRIORS = typer.Option(
     "--priors/--no-priors",
     help=(
-        "Jobs start from profiles of earlier ones of the same program. [default: no; history: yes]"
+        "Start jobs with profiles of earlier jobs of the same program."
+        " [default: no. With --history: yes]"
     ),
 )
 EVENTS = typer.Option(
     "--events/--no-events",
-    help="Rounds also when a job arrives, ends or first reports. [default: no; history: yes]",
+    help=(
+        "Run a round also when a job arrives, ends or first reports."
+        " [default: no. With --history: yes]"
+    ),
 )
-NOISE = typer.Option("--noise", metavar="SHARE", help="Relative error of what jobs measure.")
-SEED = typer.Option("--seed", metavar="N,...", help="Of all chance; a list runs each.")
-PARALLEL = typer.Option("--jobs-parallel", metavar="N", min=1, help="Processes that simulate.")
+NOISE = typer.Option("--noise", metavar="SHARE", help="Relative error of the jobs' measurements.")
+SEED = typer.Option("--seed", metavar="N,...", help="Random seed. With a list, run each.")
+PARALLEL = typer.Option("--jobs-parallel", metavar="N", min=1, help="Number of processes.")
 RULES = typer.Option(
-    "--rules", metavar="osdi21|sia", help="Whose charges: those of Pollux's or Sia's simulator."
+    "--rules",
+    metavar="osdi21|sia",
+    help="Use the costs of the simulator of Pollux (osdi21) or Sia.",
 )
 SET = typer.Option(
-    "--set", metavar="KEY=VALUE", help="A switch of the policy, as use_length=off; may be repeated."
+    "--set",
+    metavar="KEY=VALUE",
+    help="A setting of the policy, such as use_length=off. Can be repeated.",
 )
-HISTORY = typer.Option("--history", help="Replay your own jobs from the store instead of a file.")
+HISTORY = typer.Option("--history", help="Replay your own jobs instead of a file.")
 SINCE = typer.Option(
-    "--since", metavar="DURATION", help="With --history: only jobs submitted since, as 30d."
+    "--since",
+    metavar="DURATION",
+    help="With --history: only jobs submitted in this time, such as 30d.",
 )
-CSV = typer.Option("--csv", help="Print one CSV line for each run.")
+CSV = typer.Option("--csv", help="Print one CSV line per run.")
 PLOT = typer.Option(
-    "--plot", metavar="FILE", help="Draw completion times, fairness and GPUs: FILE.svg or FILE.png."
+    "--plot",
+    metavar="FILE",
+    help="Plot completion times, fairness and GPUs to FILE.svg or FILE.png.",
 )
-JSON = typer.Option("--json", help="Print JSON only.")
+JSON = typer.Option("--json", help="Print only JSON.")
 
 
 @app.command()
@@ -109,11 +125,11 @@ def simulate(
     color: Color = ColorChoice.auto,
     json: Annotated[bool, JSON] = False,
 ) -> int:
-    """Compare policies on a workload in simulated time, with the policy code of the daemon.
+    """Compare policies on a workload in simulated time, with the same policy code as the daemon.
 
-    MEAN, MEDIAN and P99 are completion times. RHO is finish-time fairness: completion time over
-    that of the job alone on its share; at most 1 is fair. --history replays your own jobs, on your
-    own cluster unless --nodes names others.
+    MEAN, MEDIAN and P99 are completion times. RHO is finish-time fairness: the completion time
+    relative to that of the job alone on its fair share. 1 or less is fair. --history replays your
+    own jobs, on your own servers unless you give --nodes.
 
     \b
     Example:
@@ -122,12 +138,12 @@ def simulate(
       gpq simulate --history --since 30d --nodes 2x4 --nodes 2x5
     """
     if csv and json:
-        raise UsageError("--csv and --json do not go together", "choose one of them")
+        raise UsageError("--csv and --json cannot be combined", "use one of them")
     run_rules = Rules(
         nodes=(),
         interval=plan_runs.within(_given(interval, 60.0), "--interval", 1.0, 86_400.0),
         interference=plan_runs.within(interference, "--interference", 0.0, 0.99),
-        # One's own jobs are replayed as the daemon would run them, public ones by the rules of
+        # Your own jobs are replayed as the daemon would run them, and public ones by the rules of
         # their artifact.
         known_length=_given(known_length, history),
         priors=_given(priors, history),
@@ -171,14 +187,14 @@ T = TypeVar("T")
 
 
 def _given(value: T | None, default: T) -> T:
-    """What an option says, else the default."""
+    """The value of an option, or its default."""
     return default if value is None else value
 
 
 def _own_jobs(
     since: str, restart: float | None, nodes: Sequence[str]
 ) -> tuple[list[Source], list[compare.Cluster]]:
-    """The jobs of the store and the clusters that they are replayed on."""
+    """Your own jobs, and the clusters for their replay."""
     span = values.seconds(since, "--since") if since else None
     own_history = plan_runs.own_jobs(span, restart)
     clusters = plan_runs.measured_on(own_history, nodes)
@@ -190,7 +206,7 @@ def _own_jobs(
 def _no_span(since: str) -> None:
     if since:
         raise UsageError(
-            "--since is for --history", "leave it out, or replay your own jobs with --history"
+            "--since needs --history", "remove --since, or add --history to replay your own jobs"
         )
 
 
@@ -202,8 +218,8 @@ def _no_files(workloads: Sequence[str], traces: str, rules: Ruleset) -> None:
     ):
         if value:
             raise UsageError(
-                f"{option} does not go with --history",
-                "--history replays the jobs of your own store",
+                f"{option} cannot be combined with --history",
+                "--history replays your own jobs",
             )
 
 
@@ -240,12 +256,12 @@ def _draw(blocks: list[compare.Block], path: str) -> None:
     if blocks:
         plot.draw(blocks, path)
     else:
-        output.note(f"--plot {path}: there is nothing to draw")
+        output.note(f"--plot {path}: there is nothing to plot")
 
 
 @contextmanager
 def _bar(runs: Sequence[compare.Run]) -> Iterator[process_pool.Progress | None]:
-    """On a terminal: how many of the jobs of all runs have ended, and when the rest will have."""
+    """On a terminal, show how many runs have ended, and when the rest will end."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,5 +1,4 @@
-"""Options of `gpq simulate` that change nothing for the policies in question: said, not passed over
-in silence."""
+"""Names the options of `gpq simulate` that have no effect on the chosen policies."""
 
 from __future__ import annotations
 
@@ -10,9 +9,9 @@ from gpq.core.model.snapshot import Config
 from gpq.sim.compare.compare import Cluster
 from gpq.sim.replay.rules import Rules
 
-# What a policy can be told or heeds in a simulation, beside the interval: settings of Config by
-# their names, `length` (declared), `noise` (of what jobs measure), `priors`. Those that are not
-# here size by an oracle or by what jobs ask for.
+# What each policy uses in a simulation, besides the interval: settings of Config by their names,
+# `length` (declared), `noise` (of measurements), `priors`. The other policies use an oracle or the
+# requested sizes.
 HEEDS: dict[str, frozenset[str]] = {
     "goodput": frozenset({
         "fairness_power", "restart_seconds", "hysteresis_seconds", "use_length", "fairness_floor",
@@ -35,8 +34,7 @@ def idle(
     known_length: bool | None,
     priors: bool | None,
 ) -> str:
-    """One line about all options without effect, "" where each has one. The last two: as they were
-    typed, if they were."""
+    """One line about all options without effect, or "". The last two arguments are as typed."""
     types = {
         device.type for cluster in clusters for node in cluster.nodes for device in node.devices
     }
@@ -50,7 +48,7 @@ def idle(
         *_of_settings(rules, effective_names),
     ]
     remarks = [f"{option} ({reason})" for option, reason in rows]
-    return f"without effect here: {', '.join(remarks)}" if remarks else ""
+    return f"no effect here: {', '.join(remarks)}" if remarks else ""
 
 
 # An option, and why it has no effect.
@@ -59,15 +57,15 @@ Row = tuple[str, str]
 
 def _of_chance(rules: Rules, seeds: Sequence[int], effective_names: set[str]) -> Iterator[Row]:
     if list(seeds) != [0] and not rules.noise and "seed" not in effective_names:
-        yield "--seed", "nothing is drawn without --noise"
+        yield "--seed", "nothing is random without --noise"
     if rules.noise > 0 and "noise" not in effective_names:
-        yield "--noise", "none of these policies looks at measurements"
+        yield "--noise", "none of these policies uses measurements"
 
 
 def _of_knowledge(
     rules: Rules, effective_names: set[str], *, known_length: bool | None, priors: bool | None
 ) -> Iterator[Row]:
-    """Of jobs."""
+    """Options about what is known of jobs."""
     if known_length and "length" not in effective_names:
         yield "--known-length", "none of these policies uses it"
     if priors and "priors" not in effective_names:
@@ -78,7 +76,7 @@ def _of_knowledge(
 
 def _of_clusters(rules: Rules, clusters: Sequence[Cluster]) -> Iterator[Row]:
     if rules.interference > 0 and all(len(cluster.nodes) == 1 for cluster in clusters):
-        yield "--interference", "no job is on several nodes"
+        yield "--interference", "every cluster has only one server"
 
 
 def _of_settings(rules: Rules, effective_names: set[str]) -> Iterator[Row]:
@@ -89,7 +87,7 @@ def _of_settings(rules: Rules, effective_names: set[str]) -> Iterator[Row]:
 
 
 def _on_one_type(policy: str, types: set[str]) -> frozenset[str]:
-    """Sia uses other jobs' profiles only to carry times from one type of GPUs to another."""
+    """Sia uses profiles of other jobs only to transfer times from one type of GPU to another."""
     if policy == "sia" and len(types) == 1:
         return frozenset({"use_priors", "priors"})
     return frozenset()

@@ -1,4 +1,4 @@
-"""`gpq submit`, and waiting for what was submitted.
+"""`gpq submit`, and waiting for jobs.
 
 `submit_fast.py` is the fast way, which imports neither typer nor rich.
 """

@@ -1,5 +1,4 @@
-"""`gpq submit` with its help. Plain calls never come here: `gpq.cli.submit.submit_fast` reads their
-options without typer."""
+"""`gpq submit` with its help. `gpq.cli.submit.submit_fast` answers plain calls without typer."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ app = frame()
 
 
 class Submission(Command):
-    """Takes flags of sbatch out, and remembers whether the words stood after `--`: typer itself
-    drops it."""
+    """Takes out flags of sbatch, and remembers whether the words came after `--`, which typer
+    drops."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         pairs: list[sbatch.Pair] = []
@@ -35,12 +34,14 @@ class Submission(Command):
 @app.command(cls=Submission, context_settings={**HELP, "allow_interspersed_args": False})
 @submit_options.with_all
 def submit(ctx: typer.Context, words: list[str] | None = None, **_: Any) -> int:
-    """Queue a training script, or after `--` a command as it is.
+    """Queue a training script, or any command after `--`.
 
-    A script that uses the training library gets as many GPUs as pay off, and more or fewer while it
-    runs. A command gets a fixed number of GPUs and is never moved, unless --preemptible. A shell
-    script is such a command; `#GPQ` lines at its head are options, and so are `#SBATCH` lines and
-    the usual flags of sbatch (-J, -G, --gres, -D, --wrap, ...), as far as they mean something here.
+    If a script uses the training library, gpq gives it as many GPUs as help, and resizes it while
+    it runs. A command gets a fixed number of GPUs and never moves, unless it is --preemptible.
+
+    A shell script is a command. gpq reads options from `#GPQ` and `#SBATCH` lines at its start. It
+    also accepts the usual flags of sbatch (-J, -G, --gres, -D, --wrap, ...) if they have a meaning
+    here.
 
     \b
     Example:

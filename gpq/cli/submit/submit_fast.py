@@ -1,4 +1,4 @@
-"""`gpq submit`, quick: options read without typer where they are plain; both ways end in `run`."""
+"""`gpq submit`, the fast way: reads plain options without typer. Both ways end in `run`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpq.rpc.submit_table import BY_WORD
 
 
 def quick(argv: list[str]) -> int | None:
-    """Exit status, or None when typer has to look at the options (help, mistakes)."""
+    """Exit status, or None if typer must read the options (help, mistakes)."""
     parsed = submit_words.parse(argv)
     return None if parsed is None else run(parsed)
 
 
 def run(parsed: submit_words.Parsed) -> int:
-    """Submit, and print what came of it."""
+    """Submit, and print the result."""
     misplaced = late(parsed)
     settled = submit_request.settle(parsed)
     hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
@@ -34,7 +34,7 @@ def run(parsed: submit_words.Parsed) -> int:
     array = request.array
     _print(
         answer,
-        [submitted_line(answer, array) + (", held: `gpq release` lets it run" if hold else "")],
+        [submitted_line(answer, array) + (", held: `gpq release` lets it start" if hold else "")],
         json=json,
     )
     if wait:
@@ -43,22 +43,21 @@ def run(parsed: submit_words.Parsed) -> int:
 
         what = "array" if array is not None else "job"
         with output.on_interrupt(
-            f"{what} {answer.id} stays queued or runs on: `gpq cancel {answer.id}` stops it"
+            f"{what} {answer.id} stays queued or keeps running: `gpq cancel {answer.id}` stops it"
         ):
             return until_ended([str(answer.id)], None, quiet=json, say_why=True)
     return 0
 
 
 def late(parsed: submit_words.Parsed) -> list[str]:
-    """A remark on options that look like gpq's own and stand where they are the script's or the
-    command's. What gpq would refuse for a command is the command's own. Raises UsageError where a
-    command begins with one."""
+    """A note about options of gpq that are placed after the script or command. Raises UsageError if
+    a command begins with one. Options that gpq would refuse for a command belong to the command."""
     words = [word.partition("=")[0] for word in parsed.words]
     if parsed.black_box:
         if words and words[0] in BY_WORD:
             raise UsageError(
-                f"{words[0]} stands after `--`, where the command begins",
-                "gpq's own options stand before `--`",
+                f"{words[0]} is after `--`, where the command begins",
+                "put gpq's options before `--`",
             )
         words = [word for word in words if word not in job_spec.OF_SCRIPTS]
     misplaced = dict.fromkeys(name for name in words[1:] if name[:2] == "--" and name in BY_WORD)
@@ -67,10 +66,10 @@ def late(parsed: submit_words.Parsed) -> list[str]:
     where, whom, before = (
         ("`--`", "the command", "`--`") if parsed.black_box else ("the script", "it", "it")
     )
-    stand, go = ("stand", "go") if len(misplaced) > 1 else ("stands", "goes")
+    are, go = ("are", "go") if len(misplaced) > 1 else ("is", "goes")
     return [
-        f"{', '.join(misplaced)} {stand} after {where} and so {go} to {whom}: gpq's own options"
-        f" stand before {before}"
+        f"{', '.join(misplaced)} {are} after {where} and so {go} to {whom}:"
+        f" put gpq's options before {before}"
     ]
 
 

@@ -1,4 +1,4 @@
-"""`gpq wait`: blocks until jobs have ended and exits with their code."""
+"""`gpq wait`: waits until jobs have ended, and exits with their code."""
 
 from __future__ import annotations
 
@@ -17,19 +17,25 @@ from gpq.rpc import job_answers
 from gpq.views.queue import remark
 
 app = frame()
-SUSPENSE = 5.0  # seconds after which a job that has not started is worth a remark
+SUSPENSE = 5.0  # seconds after which gpq says why a job has not started
 
 
 @app.command()
 def wait(
     jobs: Jobs,
     timeout: Annotated[
-        str, typer.Option("--timeout", metavar="DURATION", help="Give up then, with exit code 124.")
+        str,
+        typer.Option(
+            "--timeout",
+            metavar="DURATION",
+            help="Stop waiting after this long, with exit code 124.",
+        ),
     ] = "",
     json: Json = False,
 ) -> int:
-    """Block until the jobs have ended; exit with the job's own code (128+n for a signal), of
-    several the first that is not 0.
+    """Wait until the jobs have ended, and exit with the job's code (128+n for signal n).
+
+    With several jobs, the exit code is the first that is not 0.
 
     \b
     Example:
@@ -37,7 +43,7 @@ def wait(
       gpq wait 3-7 --timeout 2h
     """
     seconds = values.seconds(timeout, "--timeout") if timeout else None
-    with output.on_interrupt("the jobs stay queued or run on: `gpq cancel` stops them"):
+    with output.on_interrupt("the jobs stay queued or keep running: `gpq cancel` stops them"):
         return until_ended(jobs, seconds, as_json=json, say_why=sys.stderr.isatty() and not json)
 
 
@@ -49,9 +55,9 @@ def until_ended(
     quiet: bool = False,
     say_why: bool = False,
 ) -> int:
-    """The first exit status that is not 0, by id. Raises TimedOut after so many `seconds`.
+    """The first exit status that is not 0, by id. Raises TimedOut after `seconds`.
 
-    `say_why`: of what has not started soon it is said once, on stderr, why not.
+    `say_why`: if jobs do not start soon, say why once on stderr.
     """
     bar, suspense, explained = Bar(), time.monotonic() + SUSPENSE, not say_why
 
@@ -73,11 +79,9 @@ def until_ended(
 
 
 def waiting(answer: job_answers.JobList) -> list[str]:
-    """Why those wait that do, and which servers are to blame."""
+    """Why jobs are pending, and which servers have problems."""
     pending = [job for job in answer.jobs if job.state == "pending" and job.reason]
-    lines = [
-        f"job {job.id} is pending: {job.reason}; `gpq why {job.id}` says more" for job in pending
-    ]
+    lines = [f"job {job.id} is pending: {job.reason} (see `gpq why {job.id}`)" for job in pending]
     return [*lines, *answer.warnings] if lines else []
 
 

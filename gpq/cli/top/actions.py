@@ -1,5 +1,5 @@
-"""What `gpq top` does to a job: cancel, hold, release, another priority; and the sentence about
-what came of it."""
+"""The actions of `gpq top` on a job: cancel, hold, release, change the priority. Each ends in a
+sentence about the result."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from gpq.rpc.job_answers import JobView
 from gpq.rpc.requests import Request
 from gpq.views.queue import ENDED
 
-REMARK_SECONDS = 10.0  # seconds that a remark stays if no key is pressed
-LEAST_SECONDS = 1.0  # seconds that it stays at least
-# with what makes a sentence of the answer
+REMARK_SECONDS = 10.0  # seconds that a message stays if no key is pressed
+LEAST_SECONDS = 1.0  # seconds that a message stays at least
+# with the function that makes a sentence of the answer
 Order = tuple[Request, type[msgspec.Struct], Callable[[Any], str]]
 
 
 class Deeds:
-    """Asked for by one thread, carried out by another, one after the other."""
+    """One thread asks for actions, and another runs them one after the other."""
 
     def __init__(self, on_answer: Callable[[], None]) -> None:
-        """`on_answer` hears of each answer, in the other thread."""
-        self._remark = ("", 0.0, 0.0)  # text, since when, until when; seconds, monotonic
-        self._remark_lock = threading.Lock()  # both threads write it
-        self._order_count = 0  # counted by the thread that asks
-        self._answer_count = 0  # by the other one
+        """The other thread calls `on_answer` after each answer."""
+        self._remark = ("", 0.0, 0.0)  # text, begin and end in seconds (monotonic)
+        self._remark_lock = threading.Lock()  # because both threads write the message
+        self._order_count = 0  # only the asking thread writes it
+        self._answer_count = 0  # only the other thread writes it
         self._on_answer = on_answer
-        self._priorities: dict[int, int] = {}  # that were asked for and may not be seen yet
+        self._priorities: dict[int, int] = {}  # requested, but perhaps not shown yet
         self._queue: queue.SimpleQueue[Order] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="deeds", daemon=True).start()
 
@@ -43,7 +43,7 @@ class Deeds:
         self.say(_being_cancelled(job.id))
 
     def hold(self, job: JobView) -> None:
-        """Or release it, if it is held."""
+        """Hold the job, or release it if it is held."""
         if job.state == "held":
             self._send(
                 requests.Release([str(job.id)]),
@@ -54,7 +54,7 @@ class Deeds:
             self._send(
                 requests.Hold([str(job.id)]),
                 job_answers.Changed,
-                lambda answer: _changed(answer, "is to be held"),
+                lambda answer: _changed(answer, "will be held"),
             )
 
     def prioritise(self, job: JobView, step: int) -> None:
@@ -67,7 +67,7 @@ class Deeds:
         )
 
     def note_jobs(self, jobs: Iterable[JobView]) -> None:
-        """An answer came that shows what was done."""
+        """Take in an answer that shows the result of actions."""
         if self._order_count == self._answer_count:
             self._priorities.clear()
         remark = self.remark()
@@ -76,7 +76,7 @@ class Deeds:
                 self.say(f"job {job.id} {job.state}")
 
     def finish(self, seconds: float) -> None:
-        """Wait so long for what was asked for last: who leaves at once meant it all the same."""
+        """Wait up to `seconds` for the last actions, which count even if the user quits at once."""
         until = time.monotonic() + seconds
         while self._order_count != self._answer_count and time.monotonic() < until:
             time.sleep(0.01)
@@ -87,13 +87,13 @@ class Deeds:
             self._remark = (text, now, now + REMARK_SECONDS)
 
     def read(self) -> None:
-        """A key was pressed: what was told before it may go, unless it came only just now."""
+        """After a key press, let the message go, unless it is new."""
         with self._remark_lock:
             text, at, until = self._remark
             self._remark = (text, at, min(until, max(at + LEAST_SECONDS, time.monotonic())))
 
     def remark(self) -> str:
-        """What was told last, while it is to be seen."""
+        """The current message."""
         text, _, until = self._remark
         return text if time.monotonic() < until else ""
 
@@ -116,23 +116,23 @@ class Deeds:
 
 
 def sentence(error: GpqError) -> str:
-    """What is so, then what to do."""
-    return f"{error.message}; {error.hint}" if error.hint else error.message
+    """The message, then the hint."""
+    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def _cancelled(answer: job_answers.CancelResult) -> str:
     for job, why in answer.waiting.items():
-        return f"job {job}: the order waits for its server ({why})"
+        return f"job {job} will be cancelled when its server answers ({why})"
     for job, nodes in answer.given_up.items():
         return (
-            f"job {job} given up: nothing is known of its processes on {', '.join(nodes)}, taken"
-            " out of gpq"
+            f"job {job} given up: gpq does not know whether its processes still run on"
+            f" {', '.join(nodes)}, because that server was removed from gpq"
         )
     if answer.remaining:
         return _being_cancelled(answer.remaining[0])
     if answer.cancelled:
-        return f"job {answer.cancelled[0]} cancelled: no process is left"
-    return "it had ended: nothing to cancel"
+        return f"job {answer.cancelled[0]} cancelled: every process is gone"
+    return "it had already ended: nothing to cancel"
 
 
 def _being_cancelled(job: int) -> str:
@@ -143,5 +143,5 @@ def _changed(answer: job_answers.Changed, outcome: str) -> str:
     if answer.messages:
         return answer.messages[0]
     if answer.jobs:
-        return "; ".join([f"job {answer.jobs[0]} {outcome}", *answer.warnings])
-    return "; ".join(answer.unchanged) or "nothing changed"
+        return ", ".join([f"job {answer.jobs[0]} {outcome}", *answer.warnings])
+    return ", ".join(answer.unchanged) or "nothing changed"

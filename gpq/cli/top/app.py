@@ -1,5 +1,5 @@
-"""`gpq top` on a terminal: which key does what, and which picture is seen. Draws by `views`, asks
-by `feed`, blocks never."""
+"""`gpq top` on a terminal: what each key does, and which picture is shown. Draws with `views`,
+polls with `poller`, and never blocks."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from gpq.views.queue import ENDED
 from gpq.views.top import once, processes, status_bar
 from gpq.views.top.utilisation import Past
 
-PARTING_SECONDS = 5.0  # seconds that the end waits for what was asked for last
-LATE_SECONDS = 3.0  # seconds that an answer may be late until that is said
-REFUSED = (UsageError, NotFound)  # of a filter: the one before it is good
+PARTING_SECONDS = 5.0  # seconds to wait for the last action at the end
+LATE_SECONDS = 3.0  # seconds of delay before gpq says that an answer is late
+REFUSED = (UsageError, NotFound)  # a bad filter: go back to the one before
 SCROLLS = ("up", "down", "pageup", "pagedown", "home", "end")
 FAR = 1 << 30
 
 
 class Browser:
-    """One evening with `gpq top`: `run` returns when it is over."""
+    """One session of `gpq top`. `run` returns when it ends."""
 
     def __init__(self, screen: Screen, first: TopView, filter: str, interval: float) -> None:
         self._screen = screen
         self._interval = interval
         self._list = JobList(filter)
-        self._good_filter = filter  # the last one that the daemon took
+        self._good_filter = filter  # the last filter that the daemon accepted
         self._feed: Feed[tuple[str, TopView]] = Feed(
             self._ask, interval, screen.wake, (filter, first)
         )
@@ -44,12 +44,12 @@ class Browser:
         self._samples = Past()
         self._open_job: OpenJob | None = None
         self._mode = "list"  # or "job", "servers", "help"
-        self._previous_mode = "list"  # where the help leads back to
+        self._previous_mode = "list"  # the mode that the help returns to
         self._scroll = 0
-        self._draft: str | None = None  # a filter that is being typed
-        self._cancel_candidate: JobView | None = None  # a job whose cancelling waits for a y
-        self._answer_time = 0.0  # of the answer that was taken in last
-        self._problem: GpqError | None = None  # that was taken in
+        self._draft: str | None = None  # a filter that the user is typing
+        self._cancel_candidate: JobView | None = None  # a job that waits for the y to cancel it
+        self._answer_time = 0.0  # time of the last answer
+        self._problem: GpqError | None = None  # the last problem
         self._keys: dict[str, Callable[[], None]] = {
             "c": self._cancel, "h": self._hold, "+": lambda: self._prioritise(1),
             "=": lambda: self._prioritise(1), "-": lambda: self._prioritise(-1), "?": self._help,
@@ -81,10 +81,10 @@ class Browser:
         filter = self._list.filter
         return filter, look(daemon, filter, TopLook)
 
-    # -- what came in ------------------------------------------------------------------------------
+    # -- answers ---------------------------------------------------------------------------------
 
     def _ask_now(self) -> None:
-        """From any thread: something was done, and shall be seen."""
+        """Poll at once after an action. Called from any thread."""
         self._feed.now()
         open_job = self._open_job
         if open_job is not None:
@@ -147,7 +147,7 @@ class Browser:
         return True
 
     def _in_page(self, key: str) -> None:
-        """Of a job, of the servers or of the help."""
+        """A key on the page of a job, of the servers or of the help."""
         if key in ("esc", "q", "left", "backspace"):
             self._mode, self._scroll = "list", 0
             self._close()
@@ -176,7 +176,7 @@ class Browser:
             self._list.move(moves[key])
 
     def _type(self, key: str) -> None:
-        """A line with an end, as far as a filter needs it."""
+        """Edit the filter, only at its end."""
         draft = self._draft or ""
         if key == "enter":
             self._draft = None
@@ -205,7 +205,7 @@ class Browser:
     # -- one job -----------------------------------------------------------------------------------
 
     def _current_job(self) -> JobView | None:
-        """The job that is open, or under the cursor."""
+        """The open job, or the job under the cursor."""
         if self._mode == "job" and self._open_job is not None:
             return self._open_job.job
         return self._list.current() if self._mode == "list" else None
@@ -224,7 +224,7 @@ class Browser:
     def _cancel(self) -> None:
         job = self._current_job()
         if job is not None and job.state in ENDED:
-            self._deeds.say(f"job {job.id} has ended ({job.state}): there is nothing to cancel")
+            self._deeds.say(f"job {job.id} has already ended ({job.state})")
         else:
             self._cancel_candidate = job
 
@@ -246,7 +246,7 @@ class Browser:
     # -- pictures ----------------------------------------------------------------------------------
 
     def _picture(self, width: int, height: int) -> tuple[RenderableType, str]:
-        """What is between the first and the last line, and the keys that the last one names."""
+        """The picture between the first and last line, and the keys for the last line."""
         if self._mode == "help":
             return self._scrolled(status_bar.keys(width), height), status_bar.HELP_KEYS
         if self._mode == "servers":

@@ -1,5 +1,5 @@
-"""The list of jobs in `gpq top`: rows in their order, and the cursor, on its job or on the
-neighbour of one that is gone."""
+"""The list of jobs in `gpq top`: the rows in their order, and the cursor. It stays on its job, or
+moves to a neighbour when the job is gone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gpq.views.top.utilisation import Past
 
 
 class JobList:
-    """What is looked at, of the jobs that were last told."""
+    """The view of the latest jobs."""
 
     def __init__(self, filter: str) -> None:
         self.rows: list[JobView] = []
         self._look = interactive.ListView(filter=filter)
-        self._order_key: object = None  # what `rows` are of
+        self._order_key: object = None  # what `rows` were made from
 
     @property
     def filter(self) -> str:
@@ -30,7 +30,7 @@ class JobList:
         self._look = replace(self._look, filter=text, first=0)
 
     def restore_filter(self, text: str) -> None:
-        """The one before it, whose rows are still here."""
+        """Go back to the filter whose rows are shown."""
         self._look = replace(self._look, filter=text)
 
     def take_in(self, jobs: Sequence[JobView], answer_time: float) -> None:
@@ -55,7 +55,7 @@ class JobList:
         self._look = replace(self._look, selected=self.rows[position].id)
 
     def sort(self, step: int, width: int) -> None:
-        """By the column that is so far from the one by which it is sorted."""
+        """Sort by the column `step` places to the right."""
         names = ["", *interactive.titles(self.rows, self._look, width)]
         index = names.index(self._look.sort) if self._look.sort in names else 0
         self._look = replace(self._look, sort=names[(index + step) % len(names)], first=0)
@@ -65,7 +65,7 @@ class JobList:
         self._look = replace(self._look, sort=column, descending=not self._look.descending)
 
     def room(self, view: TopView, height: int) -> int:
-        """Rows of it that are seen at once."""
+        """Number of visible rows."""
         return interactive.room_for_jobs(view, len(self.rows), height)
 
     def picture(self, view: TopView, samples: Past, width: int, height: int) -> RenderableType:

@@ -1,5 +1,5 @@
-"""What `gpq top` asks of one job that is open, each time: all of `gpq show` and `gpq why`, and what
-its log has gained."""
+"""What `gpq top` asks about an open job each time: `gpq show`, `gpq why`, and the new part of its
+log."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpq.rpc import job_answers, requests
 from gpq.views.terminal import ERASE, Filter
 from gpq.views.top.job_page import Page
 
-LOG_LINES = 2000  # lines of a log
-TAIL = 64 << 10  # bytes before its end from which it is read
+LOG_LINES = 2000  # lines of a log that are kept
+TAIL = 64 << 10  # bytes before the end at which reading begins
 LONGEST = 8192  # characters of a line
-MOST_PIECES = 16  # of a log that are read before the picture is drawn again
+MOST_PIECES = 16  # pieces of a log that are read before the next picture
 
 
 class PageFeed:
-    """Called with a connection it answers the page of one job. One thread."""
+    """Answers the page of one job when called with a connection. For one thread."""
 
     def __init__(self, job: int) -> None:
         self._job = str(job)
@@ -39,13 +39,13 @@ class Log:
         self.lines: deque[str] = deque(maxlen=LOG_LINES)
         self.about = ""
         self._attempt = 0
-        self._offset = -1  # below 0: nothing was read of it yet
+        self._offset = -1  # negative: nothing was read yet
         self._filter = Filter()
-        self._open_line = ""  # the last line, as long as it has no end
+        self._open_line = ""  # the last line, until it ends
 
     def read(self, daemon: Lasting, job: str, attempt: int) -> None:
-        """All that is new. What keeps it from being read is told in `about`: the rest of the page
-        is worth a look too."""
+        """Read everything new. `about` says why the log cannot be read, because the rest of the
+        page is still useful."""
         if attempt != self._attempt:
             self._attempt, self._offset, self._filter = attempt, -1, Filter()
             if self.lines:
@@ -72,11 +72,11 @@ class Log:
         if chunk.silent:
             return False
         data = base64.b64decode(chunk.data)
-        if first and chunk.offset > len(data):  # it begins in the middle of a line
+        if first and chunk.offset > len(data):  # the piece begins in the middle of a line
             data = data.partition(b"\n")[2]
         if chunk.skipped:
             self._write(
-                ("\n" if self._open_line else "") + "--- left out: the log is over its limit ---\n"
+                ("\n" if self._open_line else "") + "--- left out: the log exceeded its limit ---\n"
             )
         self._offset = chunk.offset
         self._write(self._filter.feed(data))
@@ -94,6 +94,6 @@ class Log:
 
 
 def _visible_text(line: str) -> str:
-    """What a terminal shows of it: a progress bar draws itself over what it drew before."""
+    """What a terminal shows of a line, where a progress bar overwrites itself."""
     parts = [part for part in line.split(ERASE) if part]
     return parts[-1][:LONGEST] if parts else ""

@@ -1,12 +1,12 @@
-"""The keys of a terminal by their names, as curses reads them."""
+"""The keys of a terminal by name, read with curses."""
 
 from __future__ import annotations
 
 import curses
 import sys
 
-ESCAPE_MS = 100  # after which an Esc is the key, and no longer the beginning of another one
-LONGEST_CODE = 8  # characters that a terminal sends for one key
+ESCAPE_MS = 100  # after which Esc counts as the key and not as the start of another key
+LONGEST_CODE = 8  # the most characters that a terminal sends for one key
 NAMES = {
     curses.KEY_UP: "up",
     curses.KEY_DOWN: "down",
@@ -34,7 +34,7 @@ SEQUENCES = {
 
 
 class Keyboard:
-    """Of an open screen. Waits for nothing."""
+    """The keyboard of an open screen. Never waits."""
 
     def __init__(self) -> None:
         self.attached = sys.stdin.isatty()
@@ -44,7 +44,7 @@ class Keyboard:
         curses.set_escdelay(ESCAPE_MS)
 
     def read(self) -> str:
-        """A character, or the name of a key; "" when there is none."""
+        """A character, or the name of a key. "" if there is none."""
         key = self._next()
         if key == "\x1b":
             next_key = self._next()
@@ -57,7 +57,7 @@ class Keyboard:
         return key if isinstance(key, str) and key.isprintable() else ""
 
     def _next(self) -> str | int:
-        """A character, or the number of a key; "" when there is none."""
+        """A character, or the number of a key. "" if there is none."""
         if not self.attached:
             return ""
         try:
@@ -66,7 +66,7 @@ class Keyboard:
             return ""
 
     def _sequence(self) -> str:
-        """The rest of what a terminal sends for a key though its description says otherwise."""
+        """The name of a key from its escape sequence, for terminals with a wrong description."""
         code = ""
         while (character := self._next()) and isinstance(character, str):
             if len(code) >= LONGEST_CODE:
@@ -78,7 +78,7 @@ class Keyboard:
 
 
 def _push_back(key: str | int) -> None:
-    """The next read gives it."""
+    """Let the next read return it."""
     if isinstance(key, str):
         curses.unget_wch(key)
     else:

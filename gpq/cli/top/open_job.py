@@ -1,4 +1,4 @@
-"""The job that is open in `gpq top`: its page, which is asked for as long as it is open."""
+"""The open job in `gpq top`, and its page, which is polled while it is open."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from gpq.rpc.job_answers import JobView
 from gpq.views.top import job_page, status_bar
 from gpq.views.top.job_page import PARTS, Page
 
-FOLLOW_SECONDS = 1.0  # at most, until a log is asked for what it gained
+FOLLOW_SECONDS = 1.0  # the longest time between two reads of a log
 
 
 class OpenJob:
     def __init__(self, job: JobView, interval: float, wake: Callable[[], None]) -> None:
-        """`wake` hears of each answer, in another thread."""
+        """The polling thread calls `wake` after each answer."""
         self.feed: Feed[Page] = Feed(PageFeed(job.id), min(interval, FOLLOW_SECONDS), wake)
-        self._row = job  # as the list had it
-        self._part = 0  # which of `PARTS`
+        self._row = job  # the job as in the list
+        self._part = 0  # index in `PARTS`
 
     @property
     def job(self) -> JobView:
-        """As it was last told."""
+        """The job as in the last answer."""
         page = self.feed.last_look.answer
         return page.detail.job if page is not None else self._row
 
     @property
     def is_log(self) -> bool:
-        """Is the log alone seen? It is scrolled from its end."""
+        """Is only the log shown? It scrolls from its end."""
         return PARTS[self._part] == "log"
 
     def turn(self) -> None:
-        """To the next part."""
+        """Show the next part."""
         self._part = (self._part + 1) % len(PARTS)
 
     def picture(self, scroll: int, width: int, height: int) -> tuple[RenderableType, int]:
-        """And how far it is scrolled really."""
+        """The picture, and how far it is really scrolled."""
         last_look = self.feed.last_look
         if last_look.problem is not None and last_look.problem.message:
             title = status_bar.told(last_look.problem.message, width)

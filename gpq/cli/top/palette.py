@@ -1,4 +1,4 @@
-"""Styles of rich as attributes of curses, with the colours that the terminal has."""
+"""Turns styles of rich into attributes of curses, with the colours of the terminal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ if TYPE_CHECKING:
     from rich.style import Style
 
 MOST_PAIRS = 256
-OWN_COLOURS = (-1, -1)  # the terminal's own, on its own
+OWN_COLOURS = (-1, -1)  # default colour on default background
 
 
 class Palette:
-    """Of an open screen: where it has no colours, or none are asked for, the rest of a style
-    stays."""
+    """The palette of an open screen. Without colours, the rest of a style stays."""
 
     def __init__(self, *, colour: bool) -> None:
         self._attributes: dict[Style, int] = {}
@@ -48,7 +47,7 @@ class Palette:
         return attributes
 
     def _pair(self, pair: tuple[int, int]) -> int:
-        """Colours as curses knows them; those of the terminal where it has no more room."""
+        """A pair of colours for curses, or the default colours if curses has no more pairs."""
         if pair not in self._pairs:
             number = len(self._pairs) + 1
             if number >= min(curses.COLOR_PAIRS, MOST_PAIRS):
@@ -60,12 +59,12 @@ class Palette:
 
 
 def _nearest(colour: int) -> int:
-    """The plain one of a bright colour where the terminal has eight."""
+    """The plain colour for a bright one, if the terminal has only eight."""
     return colour if colour < curses.COLORS else colour % 8
 
 
 def _number(colour: Any) -> int:
-    """Of the sixteen; -1: the terminal's own."""
+    """The number of the colour among sixteen. -1: the default colour."""
     from rich.color import ColorSystem
 
     if colour is None:

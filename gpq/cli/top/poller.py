@@ -1,5 +1,5 @@
-"""A thread that asks the daemon again and again for `gpq top`, so that no key waits: the last
-answer is there at any moment."""
+"""A thread that polls the daemon for `gpq top`, so that keys never wait. The last answer is always
+available."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from gpq.rpc import daemon_answers, requests
 
 T = TypeVar("T")
 V = TypeVar("V", bound=daemon_answers.TopView)
-IDLE = 4.0  # times as long as an answer took: an asker lets the daemon work for others
+# pause this many times as long as an answer took, so that the daemon has time for others
+IDLE = 4.0
 
 
 def parse_filter(text: str) -> tuple[list[str], list[str]]:
@@ -25,21 +26,23 @@ def parse_filter(text: str) -> tuple[list[str], list[str]]:
     try:
         words = shlex.split(text)
     except ValueError:
-        raise UsageError(f"`{text[:80]}`: a quote is not closed", "/ changes the filter") from None
+        raise UsageError(
+            f"`{text[:80]}`: a quote is not closed", "press / to change the filter"
+        ) from None
     query = [word for word in words if is_query(word)]
     return [word for word in words if word not in query], [shlex.quote(word) for word in query]
 
 
 def look(daemon: Lasting, text: str, kind: type[V]) -> V:
-    """What there is of the jobs that a filter asks for."""
+    """The daemon's answer for a filter."""
     jobs, query = parse_filter(text)
     return daemon.call(requests.Top(jobs, query), kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen(Generic[T]):
-    """The last answer, when it came (seconds, monotonic), when the next is asked for, and what is
-    the matter since."""
+    """The last answer, its time (seconds, monotonic), the pause until the next, and the problem
+    since."""
 
     answer: T | None = None
     at: float = 0.0
@@ -48,8 +51,8 @@ class Seen(Generic[T]):
 
 
 class Feed(Generic[T]):
-    """Asks `look` again every `interval` seconds until it is closed; `news` hears of each answer,
-    in the feed's thread."""
+    """Calls `look` every `interval` seconds until it is closed. Its thread calls `news` after each
+    answer."""
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class Feed(Generic[T]):
         first: T | None = None,
     ) -> None:
         self.last_look: Seen[T] = Seen(first, time.monotonic(), interval)
-        # a mistake of ours in the thread, for the main one to raise
+        # a bug in the thread, which the main thread raises
         self.broken: BaseException | None = None
         self._look = look
         self._interval = interval
@@ -70,17 +73,18 @@ class Feed(Generic[T]):
         threading.Thread(target=self._run, name="feed", daemon=True).start()
 
     def now(self) -> None:
-        """Ask at once."""
+        """Poll at once."""
         self._hurry.set()
 
     def close(self) -> None:
-        """Ask no more; an answer that is under way is not waited for."""
+        """Stop polling. Does not wait for a pending answer."""
         self._closed = True
         self._hurry.set()
 
     def _run(self) -> None:
         try:
-            with Lasting(lambda text: None, quiet=True) as daemon:  # the picture tells of it itself
+            # the picture shows problems itself
+            with Lasting(lambda text: None, quiet=True) as daemon:
                 if self._waits_first:
                     self._pause(self._interval)
                 while not self._closed:
@@ -88,16 +92,16 @@ class Feed(Generic[T]):
                     pause = self._ask(daemon, start)
                     self._news()
                     self._pause(pause)
-        except BaseException as error:  # a thread's traceback would only tear the picture
+        except BaseException as error:  # a traceback of a thread would only disturb the picture
             self.broken = error
             self._news()
 
     def _ask(self, daemon: Lasting, start: float) -> float:
-        """For how long to ask no more."""
+        """Poll once. Returns the pause until the next time."""
         try:
             answer = self._look(daemon)
         except GpqError as error:
-            daemon.close()  # what it may still say belongs to another question
+            daemon.close()  # a late answer would belong to another question
             self.last_look = replace(self.last_look, problem=error)
             return self._interval
         now = time.monotonic()

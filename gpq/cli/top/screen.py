@@ -1,7 +1,7 @@
-"""The terminal of `gpq top`: a full screen by curses, which sends only what changed; keys; its
-size; how it is left.
+"""The terminal of `gpq top`: a full screen with curses, which sends only changes. Handles keys and
+size, and restores the terminal at the end.
 
-Owns the terminal and the signals that concern it. Knows nothing of what is drawn.
+Owns the terminal and its signals. Knows nothing of what is drawn.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from gpq.errors import GpqError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-MOST_EMPTY_READS = 50  # in a row, though there was something to read: the terminal is gone
+MOST_EMPTY_READS = 50  # in a row although input was ready: the terminal is gone
 SIGNALS = (signal.SIGWINCH, signal.SIGTERM, signal.SIGTSTP)
 
 
 class Screen:
-    """Open between `with` and its end; drawn on and read by that one thread. `wake` may be called
-    by any."""
+    """Open inside its `with` block. One thread draws and reads. Any thread may call `wake`."""
 
     def __init__(self, console: Console, *, colour: bool) -> None:
-        """`console` renders; where it would write is not used."""
+        """`console` only renders. It never writes."""
         self._console = console
         self._colour = colour
-        self._signals: list[int] = []  # signals, in order
+        self._signals: list[int] = []  # signals that arrived, in order
         self._previous_handlers: dict[int, Any] = {}
         self._empty_reads = 0
         self.unicode = False
         self.width, self.height = 80, 24
 
     def __enter__(self) -> Screen:
-        """Raises GpqError where there is no description of the terminal."""
+        """Raises GpqError if there is no description of the terminal."""
         self.unicode = _unicode()
         _describe()
         self._wake_reader, self._wake_writer = os.pipe()
@@ -71,7 +70,7 @@ class Screen:
         self._measure()
 
     def __exit__(self, *_: object) -> None:
-        """The terminal as it was. A SIGTERM that came is obeyed now."""
+        """Restore the terminal. If a SIGTERM came, obey it now."""
         with contextlib.suppress(curses.error):
             curses.endwin()
         signal.set_wakeup_fd(-1)
@@ -84,13 +83,12 @@ class Screen:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def wake(self) -> None:
-        """Ends a `key` that waits."""
-        with contextlib.suppress(OSError):  # full: it wakes anyway; closed: nobody waits
+        """End a waiting `key`."""
+        with contextlib.suppress(OSError):  # full, so it wakes anyway, or closed, so nobody waits
             os.write(self._wake_writer, b"\0")
 
     def paint(self, head: RenderableType, body: RenderableType, foot: RenderableType) -> None:
-        """The first line, the last one, and what is between. Only what differs from what is on the
-        screen is sent."""
+        """Draw the first line, the last line, and the part between. Only changes are sent."""
         self._window.erase()
         self._draw(head, 0, 1)
         self._draw(body, 1, self.height - 2)
@@ -99,7 +97,7 @@ class Screen:
         curses.doupdate()
 
     def _draw(self, picture: RenderableType, top: int, lines: int) -> None:
-        """From the line `top` on, what fits into so many."""
+        """Draw at most `lines` lines from the line `top` on."""
         from rich.cells import cell_len, set_cell_size
 
         options = self._console.options.update(width=self.width, height=max(lines, 1))
@@ -119,7 +117,7 @@ class Screen:
                     text = set_cell_size(text, self.width - column)
                 if text:
                     with contextlib.suppress(curses.error):
-                        # the last cell: it is drawn, the cursor cannot go on
+                        # the last cell is drawn, but the cursor cannot move on
                         self._window.addstr(
                             row, column, text, self._palette.attribute(segment.style)
                         )
@@ -128,8 +126,8 @@ class Screen:
                     break
 
     def key(self, seconds: float) -> str:
-        """A character, the name of a key, or "" after so long or when something woke us; "gone"
-        without a terminal and after SIGTERM."""
+        """A character or the name of a key. "" after `seconds` or when another thread wakes it.
+        "gone" without a terminal and after SIGTERM."""
         key = self._keyboard.read()
         if key:
             return key
@@ -151,7 +149,7 @@ class Screen:
         return key
 
     def redraw(self) -> None:
-        """The next picture is sent whole: something else wrote on the terminal."""
+        """Send the next picture completely, because another program wrote on the terminal."""
         self._window.clearok(True)
 
     def _obey(self, number: int) -> None:
@@ -161,7 +159,7 @@ class Screen:
         self.redraw()
 
     def _suspend(self) -> None:
-        """Ctrl-Z: the shell gets its terminal as it was, and after `fg` all is drawn anew."""
+        """On Ctrl-Z, give the terminal back to the shell. After `fg`, draw everything again."""
         curses.endwin()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
@@ -171,7 +169,7 @@ class Screen:
             curses.curs_set(0)
 
     def _measure(self) -> None:
-        """The size as the terminal says it; COLUMNS and LINES where it does not."""
+        """Read the size of the terminal, or COLUMNS and LINES if it has none."""
         try:
             size = os.get_terminal_size(sys.__stdout__.fileno())  # type: ignore[union-attr]
         except OSError:
@@ -183,7 +181,7 @@ class Screen:
 
 
 def _unicode() -> bool:
-    """Can the terminal show more than ASCII, as far as the locale says? Also where Python says
+    """Can the terminal show more than ASCII, according to the locale? Also works if Python uses
     UTF-8 in the C locale."""
     is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and hasattr(
         curses.window, "get_wch"
@@ -197,8 +195,7 @@ def _unicode() -> bool:
 
 
 def _describe() -> None:
-    """A terminal that nobody here has heard of is taken for an xterm: nearly all are. Raises
-    GpqError."""
+    """Treat an unknown terminal as an xterm, because nearly all are. Raises GpqError."""
     for name in (os.environ.get("TERM", ""), "xterm-256color", "xterm", "vt100"):
         try:
             curses.setupterm(name or "unknown", sys.__stdout__.fileno())  # type: ignore[union-attr]
@@ -208,6 +205,6 @@ def _describe() -> None:
             os.environ["TERM"] = name
             return
     raise GpqError(
-        f"no description of the terminal `{os.environ.get('TERM', '')}` is installed here",
-        "`gpq top --once` needs none",
+        f"this machine does not know the terminal `{os.environ.get('TERM', '')}`",
+        "use `gpq top --once`, or set TERM",
     )

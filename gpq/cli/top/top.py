@@ -1,5 +1,5 @@
-"""`gpq top`: the live view, until q or Ctrl-C; one frame with --once, and wherever stdout is no
-terminal."""
+"""`gpq top`: the live view, until q or Ctrl-C. Prints one picture with --once, or if stdout is not
+a terminal."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gpq.rpc.daemon_answers import TopLook, TopView
 from gpq.views import plain
 
 app = frame()
-QUERY = typer.Argument(
-    metavar="[JOB | QUERY]...", help="Only these jobs, as gpq status takes them."
+QUERY = typer.Argument(metavar="[JOB | QUERY]...", help="Only these jobs, as in gpq status.")
+ONCE = typer.Option("--once", help="Print the view once and exit.")
+INTERVAL = typer.Option(
+    "--interval", metavar="SECONDS", help="Time between two updates, at least 0.1."
 )
-ONCE = typer.Option("--once", help="Print one frame and end.")
-INTERVAL = typer.Option("--interval", metavar="SECONDS", help="Between two looks, at least 0.1.")
 
 
 @app.command()
@@ -33,19 +33,18 @@ def top(
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> None:
-    """Live: GPUs and who is on them, goodput of each job, fairness by user and job, last
-    re-allocations and why.
+    """Watch the GPUs, the goodput of each job, the fairness, and the latest changes.
 
-    Enter opens a job, with its curves, why it has what it has, and its log as it grows. / filters,
-    s and r sort, c cancels after a y, h holds or releases, + and - change the priority, n shows
-    every process on the servers, ? all keys; Esc goes back, q or Ctrl-C ends it.
+    Enter opens a job with its curves, the reasons for its GPUs, and its growing log. Press / to
+    filter, s or r to sort, c to cancel, h to hold or release, + or - to change the priority. Press
+    n for every process on the servers and ? for all keys. Esc goes back. q or Ctrl-C quits.
 
-    The first line counts all jobs, also those that a filter hides. Columns that say something of
-    none are left out, and where there is room the last one says why a job is pending, or how it
+    The first line counts all jobs, also those that a filter hides. gpq leaves out columns that are
+    empty for every job. If there is room, the last column says why a job is pending or how it
     ended.
 
-    SHARE is the part of the GPUs in use, and after the stroke the fair share. RHO is finish-time
-    fairness: 1 is as fast as with a fair share all the time, lower is better.
+    SHARE is the part of the GPUs in use, followed by the fair share. RHO is finish-time fairness: 1
+    is as fast as a constant fair share, and lower is better.
 
     \b
     Example:
@@ -54,7 +53,7 @@ def top(
       gpq top --once
     """
     if not 0.1 <= interval <= 3600:
-        raise UsageError(f"--interval {interval:g} is out of range", "from 0.1 to 3600 seconds")
+        raise UsageError(f"--interval {interval:g} is out of range", "use 0.1 to 3600 seconds")
     words = " ".join(jobs or [])
     with Lasting(output.note) as daemon:
         if json:
@@ -78,9 +77,9 @@ def _live(view: TopView, words: str, interval: float, color: str) -> None:
     try:
         from gpq.cli.top.app import Browser
         from gpq.cli.top.screen import Screen
-    except ImportError as error:  # a Python that was built where there was no curses
+    except ImportError as error:  # a Python that was built without curses
         raise GpqError(
-            f"this Python cannot draw on a terminal: {error}", "`gpq top --once` can"
+            f"this Python cannot draw on a terminal: {error}", "use `gpq top --once`"
         ) from None
 
     with Screen(output.screen(color), colour=plain.wants_colour(color)) as screen:

@@ -1,4 +1,4 @@
-"""The read side: a snapshot and its history become rows. It changes nothing.
+"""The read side turns a snapshot and its history into rows. It changes nothing.
 
 Open `reader.py` first.
 """

@@ -1,5 +1,5 @@
-"""Snapshot and history -> the words of shell completion: of jobs, only those that the command can
-do something with."""
+"""Snapshot and history -> the words of shell completion. Of all jobs it offers only those that the
+command can act on."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gpq.ports import History
 from gpq.rpc.daemon_answers import Words
 from gpq.rpc.requests import Complete
 
-COMPLETED_JOBS = 50  # that ended, among the words
-MOST_WORDS = 500  # that complete one word
+COMPLETED_JOBS = 50  # ended jobs among the words
+MOST_WORDS = 500  # words offered for one prefix
 MOST_IDS = 6  # in one description
-# have nothing to do with a job that ended
+# these commands ignore jobs that have ended
 LIVE = ("cancel", "hold", "release", "edit", "wait", "submit")
-ENDED = ("history",)  # nor with one that has not
-ONE = ("show", "why", "logs")  # of several jobs with a name they take one
+ENDED = ("history",)  # this one ignores jobs that have not ended
+ONE = ("show", "why", "logs")  # these take one job if several have the same name
 JUDGES = {
     "hold": job_requests.hold,
     "release": job_requests.release,
@@ -33,7 +33,7 @@ Pair = tuple[str, str]  # word, description
 
 
 def words(reader: Reader, past: History, request: Complete) -> Words:
-    """What may complete the prefix."""
+    """The words that may complete the prefix."""
     if request.kind == "jobs":
         return _jobs(_Known.of(reader, past, request), request.command, request.prefix)
     descriptions: dict[str, str] = {}
@@ -63,8 +63,8 @@ def _latest(reader: Reader, past: History) -> list[Job]:
 
 
 class _Known(NamedTuple):
-    """Jobs by their state, each newest first; `fit`: the command can do something with them, and
-    they are not named yet."""
+    """Jobs by their state, newest first. `fit` are those that the command can act on and that the
+    line does not name yet."""
 
     live: Sequence[Job]
     ended: Sequence[Job]
@@ -91,7 +91,7 @@ class _Known(NamedTuple):
 
 
 def _fits(command: str, job: Job, now: float) -> bool:
-    """Would the command do something with this job, alone?"""
+    """Would the command act on this job alone?"""
     if job.state in TERMINAL:  # `requeue` submits it again
         return command not in LIVE
     if command in ENDED:
@@ -107,7 +107,8 @@ def _fits(command: str, job: Job, now: float) -> bool:
 
 
 def _jobs(pool: _Known, command: str, prefix: str) -> Words:
-    """Ids, then names. Of thousands only those that are told are described."""
+    """Ids, then names. Only the words that are returned get a description, because there may be
+    thousands."""
     jobs_by_id = {word: job for job in pool.fit if (word := str(job.id)).startswith(prefix)}
     namesakes = _by_name([*pool.live, *pool.ended], prefix)
     targets_by_name = _targets_by_name(pool, namesakes, command, prefix)
@@ -124,7 +125,7 @@ def _jobs(pool: _Known, command: str, prefix: str) -> Words:
 def _targets_by_name(
     pool: _Known, namesakes: Mapping[str, Sequence[Job]], command: str, prefix: str
 ) -> Mapping[str, Sequence[Job]]:
-    """What each name stands for that the command can do something with."""
+    """For each name, the jobs that the command can act on."""
     live_names = {job.name for job in pool.live}
     targets_by_name = {}
     for name, candidates in _by_name(pool.fit, prefix).items():
@@ -133,7 +134,7 @@ def _targets_by_name(
         targets = candidates
         if name in live_names:
             targets = _live(candidates)
-        elif command not in ENDED:  # then it is the latest that ended
+        elif command not in ENDED:  # then the name means the latest job that ended
             targets = [job for job in candidates if job is namesakes[name][0]]
         if targets:
             targets_by_name[name] = targets
@@ -157,15 +158,15 @@ def _by_name(jobs: Iterable[Job], prefix: str) -> Mapping[str, list[Job]]:
 
 
 def _meaning(targets: Sequence[Job], namesakes: Sequence[Job], command: str) -> str:
-    """What a name stands for: all of `targets`, or one of them; the others in `namesakes` are
-    called the same."""
+    """What a name stands for: all of `targets`, or one of them. `namesakes` are all jobs with that
+    name."""
     if len(targets) > 1 and command not in ONE:
         return f"{len(targets)} jobs: {_listed(targets)}"
     newest = max(targets, key=lambda job: job.id)
     description = f"{newest.id} {newest.state}"
     if len(namesakes) == 1:
         return description
-    return f"{description}; {len(namesakes)} jobs have this name: {_listed(namesakes)}"
+    return f"{description}, {len(namesakes)} jobs have this name: {_listed(namesakes)}"
 
 
 def _listed(jobs: Sequence[Job]) -> str:
@@ -176,8 +177,8 @@ def _listed(jobs: Sequence[Job]) -> str:
 
 
 def some(words: Sequence[str]) -> Sequence[str]:
-    """No more than a shell lists without asking twice. What all begin with is what some begin with:
-    the first and the last of the alphabet are among them."""
+    """At most as many words as a shell lists without asking twice. The shell completes the prefix
+    that all words share, so the first and the last word of the alphabet stay among them."""
     if len(words) <= MOST_WORDS:
         return words
     return list(dict.fromkeys([*words[:MOST_WORDS], min(words), max(words)]))

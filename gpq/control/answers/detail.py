@@ -1,4 +1,4 @@
-"""Snapshot and history -> the longer answers: one job in full, why, the live view."""
+"""Snapshot and history -> the longer answers: one job in full, `why`, and the live view."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HISTORY_LINES = 200
 
 
 def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetail:
-    """Everything of one job; `journal` holds its own events, oldest first."""
+    """Everything about one job. `journal` holds its own events, oldest first."""
     profile = job.profile
     model = model_of(profile)
     return JobDetail(
@@ -76,7 +76,7 @@ def _noise_scale(model: Model | None) -> float | None:
 
 
 def _parameters(model: Model | None) -> dict[str, float]:
-    """The finite ones, by name."""
+    """The finite metrics, by name."""
     if model is None:
         return {}
     parameters = {name: float(value) for name, value in asdict(model.params).items()}
@@ -102,7 +102,7 @@ def _finite(value: float) -> float | None:
 
 
 def attempts(reader: Reader, journal: Sequence[facts.Event]) -> list[AttemptView]:
-    """Launches of one job, oldest first, with how each was over."""
+    """The launches of one job, oldest first, with how each attempt ended."""
     views: list[AttemptView] = []
     stop = ""
     for event in journal:
@@ -124,7 +124,7 @@ def attempts(reader: Reader, journal: Sequence[facts.Event]) -> list[AttemptView
 
 
 def _end_word(event: facts.Event) -> str:
-    """How an attempt ended, by the event that says so."""
+    """How an attempt ended, in the words of the event that says so."""
     if isinstance(event, facts.Stopped) and is_doubtful(event.exit):
         return "exit 0, queued again"
     if isinstance(event, facts.Stopped) and event.failed:
@@ -133,8 +133,8 @@ def _end_word(event: facts.Event) -> str:
 
 
 def curve(reader: Reader, job: Job) -> list[CurvePoint]:
-    """The goodput model over the shapes that the job could have here; of an ended job, over what it
-    used."""
+    """The goodput model over the shapes that the job could have here. For an ended job, over the
+    shapes that it used."""
     shapes: Sequence[Shape]
     if job.state in TERMINAL:
         shapes = [Shape(count) for count in range(1, max(job.profile.max_replicas, 1) + 1)]
@@ -221,7 +221,7 @@ def _moment(last_round: Round | None) -> str | None:
 
 
 def _outcome(job: Job) -> Explanation:
-    """The same of a job that has ended."""
+    """The answer of `gpq why` for a job that has ended."""
     line, outcome = str(job.state), event_text.ended_line(job)
     if outcome:
         line = f"{line}: {outcome}"
@@ -229,8 +229,8 @@ def _outcome(job: Job) -> Explanation:
 
 
 def changes(reader: Reader) -> list[ReallocationView]:
-    """What the last re-allocation changed. Names of jobs that have ended since are not looked
-    up."""
+    """What the last reallocation changed. It does not look up the names of jobs that have ended
+    since."""
     if reader.changed is None:
         return []
     live = reader.snapshot.jobs
@@ -248,12 +248,12 @@ def changes(reader: Reader) -> list[ReallocationView]:
 
 
 def _after(job: Job) -> list[str]:
-    """What to do about a job that ended otherwise than it was meant to."""
+    """What to do about a job that did not end as intended."""
     if job.state not in (JobState.FAILED, JobState.TIMEOUT):
         return []
-    cure = f"`gpq requeue {job.id}` submits it again, once that is mended"
+    cure = f"`gpq requeue {job.id}` submits it again after you have fixed that"
     if job.state is JobState.TIMEOUT:
         cure = "submit it with a longer --time"
     if job.first_started_at is None:
         return [cure]
-    return [f"`gpq logs {job.id}` shows what it said last", cure]
+    return [f"`gpq logs {job.id}` shows its last output", cure]

@@ -1,4 +1,4 @@
-"""Records of jobs that ended -> the answer of `gpq history`. Reads, and changes nothing."""
+"""Records of ended jobs -> the answer of `gpq history`. Reads only."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def history(
         if state not in TERMINAL:
             terminal_states = ", ".join(sorted(TERMINAL))
             raise UsageError(
-                f"`{state}` is no state of a job that ended",
-                f"known are {terminal_states}; `gpq status` has the others",
+                f"no job ends as `{state}`",
+                f"use one of {terminal_states}. `gpq status` lists jobs in other states",
             )
     if request.limit < 0:
-        raise UsageError("a limit is 0 (none) or more", "name another one")
+        raise UsageError("the limit is negative", "use 0 for no limit, or a larger number")
     check_moments(request)
     ids, names, notes = _named(request.jobs, snapshot, past)
     criteria = Wanted(
@@ -53,7 +53,7 @@ def history(
 def _named(
     selectors: Sequence[str], snapshot: Snapshot, past: History
 ) -> tuple[list[JobId], list[str], list[str]]:
-    """(ids, names, a line for each that has not ended)."""
+    """(ids, names, and a line for each job that has not ended)."""
     if not selectors:
         return [], [], []
     job_ids = resolve(selectors, snapshot, past)
@@ -62,7 +62,7 @@ def _named(
     names, notes = _names(selectors), [f"job {name} has not ended" for name in live_ids]
     if not ended_ids and not _has_bearers(names, past):
         problem = notes[0] if len(notes) == 1 else "none of these jobs has ended"
-        raise NotFound(problem, "`gpq status` lists what runs and waits")
+        raise NotFound(problem, "`gpq status` lists running and waiting jobs")
     return ended_ids, names, notes
 
 
@@ -109,7 +109,7 @@ def _mean_gpus(record: Record) -> float:
 def check_moments(request: requests.History | requests.Report) -> None:
     for moment in (request.since, request.until):
         if moment is not None and not 0 <= moment <= LATEST:
-            raise UsageError("that moment is out of range", "name one between 1970 and 2100")
+            raise UsageError("that time is out of range", "use a time between 1970 and 2100")
 
 
 def hours(seconds: float | None) -> float | None:

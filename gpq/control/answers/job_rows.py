@@ -1,5 +1,5 @@
-"""Live jobs -> the rows of a screen: those that have GPUs, and of those that wait no more than a
-person reads."""
+"""Live jobs -> the rows of a screen: the jobs that have GPUs, and as many waiting jobs as a person
+reads."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpq.control.answers.reader import Reader
 from gpq.core.model.jobs import Job
 from gpq.rpc.job_answers import JobView
 
-FOLDED = 4  # elements in a row that wait for the same, from which on they are one row
+FOLDED = 4  # this many elements in a row that wait for the same thing become one row
 
 
 def screen(reader: Reader, live: Sequence[Job], most: int) -> tuple[list[JobView], int]:
-    """Rows of `live` in its order, and how many jobs that wait have none: `most` rows are for those
-    that do. Elements of an array that follow each other and wait for the same are one row
+    """The rows of `live` in its order, and how many waiting jobs get no row. `most` limits the rows
+    of waiting jobs. Consecutive elements of an array that wait for the same thing are one row
     (`JobView.alike`)."""
     rows: list[JobView] = []
     room, hidden = most, 0
@@ -35,7 +35,8 @@ def screen(reader: Reader, live: Sequence[Job], most: int) -> tuple[list[JobView
 
 
 def _runs(reader: Reader, live: Sequence[Job]) -> Iterator[list[Job]]:
-    """Each job alone, but for elements of an array that wait for the same: these together."""
+    """Each job alone, except that elements of an array that wait for the same thing stay
+    together."""
     run: list[Job] = []
     run_reason = ""
     for job in live:
@@ -62,7 +63,7 @@ def _follows(job: Job, next_job: Job) -> bool:
 
 
 def _folded(reader: Reader, run: Sequence[Job], room: int) -> list[JobView]:
-    """At most `room` rows of jobs that wait for the same."""
+    """At most `room` rows of jobs that wait for the same thing."""
     if len(run) < FOLDED:
         return reader.jobs(run[:room])
     last = run[-1].spec.seat

@@ -1,4 +1,4 @@
-"""Snapshot -> the rows of nodes, and the lines about them at the head of a listing."""
+"""Snapshot -> the rows of servers, and the lines about them at the head of a listing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Holders = Mapping[tuple[NodeId, DeviceId], JobId]
 
 
 def nodes(snapshot: Snapshot, now: Seconds, names: Iterable[str] = ()) -> list[NodeView]:
-    """All nodes, or those named, by name."""
+    """All servers, or the named ones, by name."""
     selection = set(names) or set(snapshot.nodes)
     holders = held_by(snapshot)
     return [
@@ -32,7 +32,7 @@ def _node(snapshot: Snapshot, node: Node, holders: Holders, now: Seconds) -> Nod
     return NodeView(
         name=str(node.id),
         state=node_word(snapshot, node, now),
-        reason="; ".join(filter(None, (_reason(node, now), _drain_note(snapshot, node)))),
+        reason=", ".join(filter(None, (_reason(node, now), _drain_note(snapshot, node)))),
         cores=node.cores,
         memory_mib=node.memory_mib,
         seen_seconds=_age(node.seen_at, now) or 0.0,
@@ -48,7 +48,7 @@ def _node(snapshot: Snapshot, node: Node, holders: Holders, now: Seconds) -> Nod
 
 def _reason(node: Node, now: Seconds) -> str:
     if is_connecting(node, now):
-        return "being reached for the first time since the daemon's start"
+        return "gpq is connecting for the first time since the daemon started"
     return node.reason
 
 
@@ -60,7 +60,7 @@ def _drain_note(snapshot: Snapshot, node: Node) -> str:
 
 
 def node_word(snapshot: Snapshot, node: Node, now: Seconds) -> str:
-    """Its state as it is shown: silence comes first, it is news."""
+    """The state to show. Silence comes first, because it is news."""
     if is_connecting(node, now):
         return str(NodeState.CONNECTING)
     if node.state is NodeState.UP and node.id in snapshot.drained:
@@ -108,7 +108,7 @@ def _job_of(attempt: str) -> int | None:
 
 
 def _age(moment: Seconds, now: Seconds) -> Seconds | None:
-    """None for a moment that has not been: 0."""
+    """None for 0, which means never."""
     return max(now - moment, 0.0) if moment else None
 
 
@@ -116,8 +116,8 @@ def _age(moment: Seconds, now: Seconds) -> Seconds | None:
 
 
 def warnings(snapshot: Snapshot, now: Seconds) -> list[str]:
-    """Lines about servers, for the head of a listing. Nothing yet of one that is being reached for
-    the first time."""
+    """Lines about servers for the head of a listing. A server that gpq contacts for the first time
+    gets no line yet."""
     by_name = [node for _, node in sorted(snapshot.nodes.items())]
     return [
         *(_silence_line(node) for node in by_name if _is_silent(node, now)),

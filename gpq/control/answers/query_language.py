@@ -1,5 +1,5 @@
-"""`gpq status 'user=ana state=running tag~cifar age>2h sort=-goodput'`: terms that all have to
-hold, and an order."""
+"""`gpq status 'user=ana state=running tag~cifar age>2h sort=-goodput'`: terms that must all hold,
+and an order."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SPANS: Mapping[str, Callable[[JobView], float | None]] = {
     "age": lambda row: row.age_seconds,
     "run": lambda row: row.run_seconds,
 }
-MOMENTS: Mapping[str, Callable[[JobView], float | None]] = {  # to sort by
+MOMENTS: Mapping[str, Callable[[JobView], float | None]] = {  # fields to sort by
     "submitted": lambda row: _stamp(row.submitted_at),
     "started": lambda row: _stamp(row.started_at),
     "ended": lambda row: _stamp(row.ended_at),
@@ -77,7 +77,7 @@ class Term:
     values: tuple[str, ...]
 
     def holds(self, row: JobView) -> bool:
-        """Of a row of which that is not known only `!=` and `!~` hold."""
+        """If the row's value is unknown, only `!=` and `!~` hold."""
         if self.field in TEXTS:
             return self._of_text([text.casefold() for text in TEXTS[self.field](row)])
         number = (NUMBERS.get(self.field) or SPANS[self.field])(row)
@@ -100,14 +100,15 @@ class Query:
     limit: int | None = None
 
     def exactly(self, field: str) -> list[str]:
-        """What `field=` asks for, so that not all have to be looked at; empty: anything."""
+        """The values that `field=` asks for, so that the caller does not look at all jobs. Empty
+        means any value."""
         return next(
             (list(term.values) for term in self.terms if (term.field, term.sign) == (field, "=")),
             [],
         )
 
     def answer(self, rows: Iterable[JobView]) -> list[JobView]:
-        """Those for which all terms hold, in order; rows of which the first field is not known come
+        """The rows for which all terms hold, in order. Rows whose first field is unknown come
         last."""
         matches = [row for row in rows if all(term.holds(row) for term in self.terms)]
         for field, descending in reversed(self.order):
@@ -127,22 +128,22 @@ def _sorted(rows: list[JobView], field: str, *, descending: bool) -> list[JobVie
 
 
 def parse(words: Sequence[str]) -> Query:
-    """Raises UsageError for what is no query, naming near fields."""
+    """Raises UsageError if the words are not a query. The error names similar fields."""
     terms: list[Term] = []
     order: list[tuple[str, bool]] = []
     limit: int | None = None
     for word in _split(words):
         match = TERM.fullmatch(word)
         if not match:
-            raise UsageError(f"`{word[:80]}` is no condition", EXAMPLE)
+            raise UsageError(f"`{word[:80]}` is not a condition", EXAMPLE)
         field, sign, value = match[1].lower(), match[2], match[3]
         if not value:
-            raise UsageError(f"`{word[:80]}` asks for nothing", EXAMPLE)
+            raise UsageError(f"`{word[:80]}` has no value", EXAMPLE)
         if field == "sort" and sign == "=":
             order += [_order(key) for key in value.split(",")]
         elif field == "limit" and sign == "=":
             if not re.fullmatch(r"[1-9]\d{0,8}", value):
-                raise UsageError(f"`{word[:80]}` is no number of jobs", "e.g. limit=10")
+                raise UsageError(f"`{word[:80]}` is not a number of jobs", "e.g. limit=10")
             limit = int(value)
         else:
             terms.append(_term(field, sign, value))
@@ -153,7 +154,7 @@ def _split(words: Sequence[str]) -> list[str]:
     try:
         return [part for word in words for part in shlex.split(word)]
     except ValueError:
-        raise UsageError(f"`{' '.join(words)[:80]}`: a quote is not closed", EXAMPLE) from None
+        raise UsageError(f"`{' '.join(words)[:80]}`: a quote has no end", EXAMPLE) from None
 
 
 def _order(text: str) -> tuple[str, bool]:
@@ -176,7 +177,7 @@ def _term(field: str, sign: str, value: str) -> Term:
 def _check_text_sign(field: str, sign: str, value: str) -> None:
     if sign in COMPARISONS:
         raise UsageError(
-            f"{field}{sign}: {field} is text", f"= != ~ and !~ compare text: {field}~{value}"
+            f"{field}{sign}: {field} is text", f"compare text with = != ~ or !~: {field}~{value}"
         )
 
 
@@ -184,7 +185,7 @@ def _check_numbers(field: str, sign: str, value: str, operands: Sequence[str]) -
     if sign in ("~", "!~"):
         raise UsageError(
             f"{field}{sign}: {field} is a number",
-            f"= != < > <= >= compare numbers: {field}={value}",
+            f"compare numbers with = != < > <= or >=: {field}={value}",
         )
     for operand in operands:
         _number(field, operand)
@@ -193,7 +194,7 @@ def _check_numbers(field: str, sign: str, value: str, operands: Sequence[str]) -
 def _check_states(states: Sequence[str]) -> None:
     for state in states:
         if state not in set(JobState):
-            raise UsageError(f"unknown state `{state[:40]}`", f"known are {', '.join(JobState)}")
+            raise UsageError(f"unknown state `{state[:40]}`", f"use one of {', '.join(JobState)}")
 
 
 def _known(field: str, fields: Sequence[str]) -> str:
@@ -202,16 +203,16 @@ def _known(field: str, fields: Sequence[str]) -> str:
         hint = (
             f"did you mean {' or '.join(suggestions)}?"
             if suggestions
-            else f"there are {', '.join(fields)}"
+            else f"jobs have {', '.join(fields)}"
         )
         raise UsageError(f"jobs have no `{field[:40]}`", hint)
     return field
 
 
 def _number(field: str, text: str) -> float:
-    """`2h` where a span is meant, `42%` for shares, else a number."""
+    """`2h` for a span, `42%` for a share, otherwise a number."""
     match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([smhd%]?)", text)
     if not match or (match[2] in UNITS) is not (field in SPANS):
         example = f"{field}>2h" if field in SPANS else f"{field}>1"
-        raise UsageError(f"{field} and `{text[:40]}` cannot be compared", f"e.g. {example}")
+        raise UsageError(f"{field} cannot be compared with `{text[:40]}`", f"e.g. {example}")
     return float(match[1]) * FACTORS[match[2]]

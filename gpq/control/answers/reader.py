@@ -1,4 +1,4 @@
-"""Snapshot and history -> rows of jobs and nodes. Reads, and changes nothing."""
+"""Snapshot and history -> rows of jobs and servers. Reads only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class Pace(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """Why nobody can tell whether a job goes on, or that it does not: lines and seconds."""
+    """Lines and seconds that say why nobody can tell whether a job makes progress, or that it makes
+    none."""
 
     unknown: str = ""
     unknown_seconds: Seconds | None = None
@@ -48,14 +49,14 @@ _NO_FAIRNESS = JobFairness(0.0, None, None)
 
 @dataclass
 class Reader:
-    """One snapshot, seen at `now`, with what was worked out about it once."""
+    """One snapshot as seen at `now`. What is worked out about it is worked out once."""
 
     snapshot: Snapshot
     round: Round | None
     now: Seconds
     fairness: Mapping[JobId, JobFairness] = field(default_factory=dict)
     staging: Callable[[JobId], Staging | None] = lambda job: None
-    changed: Round | None = None  # the last one that gave anybody other GPUs
+    changed: Round | None = None  # the last round that changed anybody's GPUs
     _indices: dict[tuple[NodeId, DeviceId], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -65,7 +66,7 @@ class Reader:
                 self._indices[node.id, device.id] = device.index
 
     def job(self, job: Job) -> JobView:
-        """The row of a live job or one that ended."""
+        """The row of a live or an ended job."""
         profile, replicas = job.profile, job.replicas
         ended_at = job.ended_at if job.state in TERMINAL else None
         until = self.now if ended_at is None else ended_at
@@ -123,11 +124,11 @@ class Reader:
         return [self.job(job) for job in jobs]
 
     def reason(self, job: Job) -> str:
-        """Why it waits, or how it ended; "" for a job that simply runs."""
+        """Why it waits, or how it ended. "" for a job that simply runs."""
         return self._reasons.reason(job)
 
     def staging_of(self, job: Job) -> Staging | None:
-        """What is on its way to where the job is being started."""
+        """The files on their way to the servers where the job is starting."""
         return self._reasons.staging_of(job)
 
     def _staging(self, job: Job) -> StagingView | None:
@@ -167,11 +168,11 @@ class Reader:
         ]
 
     def index_of(self, node: NodeId, device: DeviceId) -> int:
-        """-1 for a device that is not known any more."""
+        """-1 for a device that is no longer known."""
         return self._indices.get((node, device), -1)
 
     def nodes(self, names: Iterable[str] = ()) -> list[NodeView]:
-        """All nodes, or those named, by name."""
+        """All servers, or the named ones, by name."""
         return node_rows.nodes(self.snapshot, self.now, names)
 
     def warnings(self) -> list[str]:
@@ -196,7 +197,7 @@ class Reader:
 
 
 def _pace(job: Job) -> Pace:
-    """As it is estimated of a job that has GPUs, else as it was measured."""
+    """The estimate for a job that has GPUs, otherwise the measured value."""
     estimate = estimates.now_of(job) if job.state in HOLDS_DEVICES else None
     if estimate is not None:
         return Pace(estimate.goodput, estimate.throughput, estimate.efficiency)
@@ -219,7 +220,7 @@ def _exit_status(job: Job) -> int | None:
 
 
 def level_word(job: Job) -> str:
-    """What the job lets gpq do with it, as it showed: a script is `script` until it declares
+    """What the job has shown that gpq may do with it. A script is `script` until it declares
     itself."""
     declared = job.profile.declared
     if job.spec.level is not Level.SCRIPT or declared is None:
@@ -228,7 +229,7 @@ def level_word(job: Job) -> str:
 
 
 def run_seconds(job: Job, now: Seconds) -> Seconds:
-    """Over all attempts, the one that runs included."""
+    """Over all attempts, including the running one."""
     if job.state in HOLDS_DEVICES and job.started_at is not None:
         return job.run_seconds + max(now - (job.started_at or now), 0.0)
     return job.run_seconds

@@ -1,4 +1,4 @@
-"""Reasons in words: the sentence of a code with its facts. The sentences are in `sentences.py`."""
+"""Turns reasons into sentences: each code with its facts. The sentences are in `sentences.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpq.core.feasibility.device_status import gpus
 from gpq.core.feasibility.leases import span
 from gpq.core.model.jobs import Job
 
-MOST_JOBS = 6  # that a sentence names
+MOST_JOBS = 6  # jobs that a sentence names
 MOST_AHEAD = 3
 
 
@@ -65,7 +65,7 @@ def _jobs(names: Sequence[int]) -> str:
 
 
 def _jobs_ahead(names: Sequence[int]) -> str:
-    """`job 3`; `jobs 3, 4 and 5`; `jobs 3, 4, 5 and 9 others`."""
+    """`job 3`, or `jobs 3, 4 and 5`, or `jobs 3, 4, 5 and 9 others`."""
     if len(names) == 1:
         return f"job {names[0]}"
     if len(names) <= MOST_AHEAD + 1:
@@ -84,7 +84,8 @@ def _holders(jobs: Sequence[Job]) -> str:
 
 
 def _giver(change: Change) -> str:
-    return f"job {change.job} would lose {max(100 * (1 - change.ratio), 0):.0f}% with {change.gpus}"
+    loss = max(100 * (1 - change.ratio), 0)
+    return f"job {change.job} would lose {loss:.0f}% with {gpus(change.gpus)}"
 
 
 def _givers(changes: Sequence[Change]) -> str:
@@ -94,15 +95,16 @@ def _givers(changes: Sequence[Change]) -> str:
 def _window(window: Window) -> str:
     if window.latest < SOON:
         return "it may start at once"
-    because = "; ".join(map(text, window.because))
+    because = ", and ".join(map(text, window.because))
     if window.latest == NEVER and window.open:
-        return f"nobody knows when it may start: {because}"
-    begin = "as soon as GPUs are given back"
+        return f"gpq cannot tell when it may start: {because}"
+    begin = "as soon as jobs release GPUs"
     if window.earliest >= SOON:
         begin = f"in {span(window.earliest)} at the earliest"
     if window.latest == NEVER:
-        return f"it may start {begin}; nobody knows how late: {because}"
-    return f"it may start {begin}, and within {span(window.latest)} if nobody else comes: {because}"
+        return f"it may start {begin}, but gpq cannot tell the latest time: {because}"
+    latest = span(window.latest)
+    return f"it may start {begin}, and within {latest} if no other job comes first: {because}"
 
 
 def _list(names: Iterable[object]) -> str:

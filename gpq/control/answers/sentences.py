@@ -1,38 +1,42 @@
-"""What `gpq why` says for each code of a reason, headline or remedy: all of its words.
+"""What `gpq why` says: a sentence for the code of each reason, headline and remedy.
 
-A sentence names its facts as `str.format` does. After the colon stands how a fact is said, one of
-`reason_text.FORMATS`, or `one|many`: the word for such a number.
+A sentence names its facts as `str.format` does. After the colon comes how to print the fact: one of
+`reason_text.FORMATS`, or `one|many`, the word for one and the word for several.
 """
 
 from __future__ import annotations
 
 _MORE_GPUS = "{gpus} GPUs would change its goodput by {ratio:percent}"
+_FREE = "{unused} {unused:is|are} free"
 _GIVE_UP = "`gpq cancel {job}` gives the job up"
+_RESTORED = "the database was restored from a copy"
+_NEXT_ATTEMPT = "gpq waits {wait:.0f} s before the next attempt"
 
-# Codes are stable. One that goes, or that means something else, raises the schema number.
+# Codes are stable. Removing one, or giving it another meaning, raises the schema number.
 SENTENCES = {
     # What it is about to do
     "cancelling": "being cancelled",
-    "ending-processes": "it was cancelled; its processes are being ended",
+    "ending-processes": "it was cancelled, and gpq is ending its processes",
     "starting": "starting",
-    "starting-processes": "its processes are being started on {placement}",
+    "starting-processes": "gpq is starting its processes on {placement}",
     "bringing": "{line}",
-    "starts-once-brought": "it starts on {placement} once that is there",
+    "starts-once-brought": "it starts on {placement} when the files are there",
     "stopping": "stopping ({stop})",
     "asked-to-end": (
-        "asked to stop {since:span} ago ({stop}); it has {grace:.0f} s from then to end"
+        "gpq asked it to stop {since:span} ago ({stop}). It has {grace:.0f} s from then to end"
     ),
     "asked-to-checkpoint": (
-        "asked to stop {since:span} ago ({stop}); it has {grace:.0f} s from then to checkpoint"
+        "gpq asked it to stop {since:span} ago ({stop}). It has {grace:.0f} s from then to save a"
+        " checkpoint"
     ),
     "stuck": "stuck: {line}",
     "stuck-process": "{line}",
     "stuck-gpus": (
-        "it keeps {placement} until the kernel lets it go; everything else on {servers:list} goes"
-        " on"
+        "it keeps {placement} until the kernel releases its processes. Everything else on"
+        " {servers:list} runs as usual"
     ),
-    "reboot": "if it never ends, reboot {servers:list} when its other jobs are over",
-    "attempt-before": "its attempt before: {line}",
+    "reboot": "if it never ends, reboot {servers:list} after the other jobs there have ended",
+    "attempt-before": "its previous attempt: {line}",
     # Held
     "held-by-user": "held by its user",
     "held-by-gpq": "{line}",
@@ -41,197 +45,215 @@ SENTENCES = {
     # Servers that do not answer
     "server-silent": "{line}",
     "server-connecting": (
-        "server {server} is being connected to, for the first time since the daemon's start"
+        "gpq is connecting to server {server} for the first time since the daemon started"
     ),
     "server-unreachable": "server {server} does not answer{cause:cause}",
     "server-not-up": "server {server} is {state}{cause:cause}",
-    "server-unconfigured": "server {server} is not in the configuration any more",
-    "may-run-on": ("that says nothing about the job: it may run on or be over, and keeps its GPUs"),
-    "cancel-waits": "the order to cancel waits until {servers:list} answers",
-    "stop-waits": "the order to stop it ({stop}) waits until {servers:list} answers",
+    "server-unconfigured": "server {server} is no longer in the configuration",
+    "may-run-on": (
+        "gpq cannot tell whether the job still runs or has ended, so the job keeps its GPUs"
+    ),
+    "cancel-waits": (
+        "the order to cancel it waits until {servers:list} {servers:answers|answer} again"
+    ),
+    "stop-waits": (
+        "the order to stop it ({stop}) waits until {servers:list} {servers:answers|answer} again"
+    ),
     "requeue-on-lost": (
-        "--requeue-on-lost: it ends itself {lease:span} after the last contact and is queued again"
-        " in {wait:span} at the earliest"
+        "--requeue-on-lost: the job ends itself {lease:span} after the last contact. gpq queues it"
+        " again in {wait:span} at the earliest"
     ),
     "no-requeue-on-lost": (
-        "without --requeue-on-lost it is not started a second time, however long the silence"
+        "without --requeue-on-lost gpq does not start it again, however long this lasts"
     ),
     "give-up-silent": (
-        f"if {{servers:list}} is gone for good, take it out of config.toml, then {_GIVE_UP}"
+        "if {servers:list} will not come back, remove {servers:it|them} from config.toml. Then"
+        f" {_GIVE_UP}"
     ),
     "give-up-unconfigured": (
-        f"{_GIVE_UP}; with the server in config.toml again, gpq hears of it again"
+        f"{_GIVE_UP}. If you put the server back into config.toml, gpq hears of the job again"
     ),
-    "servers-connecting": "servers are being connected to",
+    "servers-connecting": "connecting to servers",
     "servers-silent": "servers do not answer",
-    "may-fit-when-back": "it may fit once {servers:list} {servers:answers|answer}",
+    "may-fit-when-back": "it may fit when {servers:list} {servers:answers|answer} again",
     "no-server-answers": "no server answers",
     "no-server-configured": "no server is configured",
-    "see-nodes": "`gpq nodes` shows why, `gpq doctor` how to mend it",
+    "see-nodes": "`gpq nodes` shows why, and `gpq doctor` shows how to fix it",
     # Behind a gate
     "gate-unmet": "{line}",
     "gate-after": "{line}",
     "gate-begin": "{line}",
     "gate-array": "{line}",
-    "waits-for-success": "job {job}{facts} is to succeed first",
-    "waits-for-failure": "job {job}{facts} is to end without success first",
-    "waits-for-end": "job {job}{facts} is to end first",
-    "begins-later": "it was submitted to begin in {wait:span}",
-    "array-full": "{count} of array {array} have GPUs, or are stopping, and at most {limit} may",
-    "edit-after": "`gpq edit {job} --after none` lets it go without them",
-    "edit-begin": "`gpq edit {job} --begin now` lets it go at once",
+    "waits-for-success": "job {job}{facts} must succeed first",
+    "waits-for-failure": "job {job}{facts} must end without success first",
+    "waits-for-end": "job {job}{facts} must end first",
+    "begins-later": "--begin keeps it waiting for another {wait:span}",
+    "array-full": (
+        "{count} {count:job|jobs} of array {array} {count:holds|hold} GPUs, and at most {limit} may"
+    ),
+    "edit-after": "`gpq edit {job} --after none` lets it start without them",
+    "edit-begin": "`gpq edit {job} --begin now` lets it start at once",
     "edit-array-limit": "`gpq edit {array} --array-limit {limit}` lets one more run",
     # Between attempts
     "retry": "tries again in {wait:.0f} s",
-    "attempt-ended": "{line}; gpq waits {wait:.0f} s before the next attempt",
-    "attempt-failed": "its last attempt failed; gpq waits {wait:.0f} s before the next attempt",
-    "attempt-lost": (
-        "its last attempt was lost with its server; gpq waits {wait:.0f} s before the next attempt"
-    ),
+    "attempt-ended": f"{{line}}. {_NEXT_ATTEMPT}",
+    "attempt-failed": f"its last attempt failed. {_NEXT_ATTEMPT}",
+    "attempt-lost": f"its last attempt was lost with its server. {_NEXT_ATTEMPT}",
     "starts-after-restore": "starts in {wait:.0f} s",
     "servers-report": (
-        "the database was restored from a copy: servers first tell whether it runs there since"
+        f"{_RESTORED}. gpq first asks the servers whether the job has run there since"
     ),
     "orphan": "{line}",
     "orphan-harm": (
-        "the database was restored from a copy made before that; a second one beside it might harm"
-        " its files"
+        f"{_RESTORED} made before that attempt. A second attempt at the same time might damage the"
+        " job's files"
     ),
     "kill-orphan": (
-        "`kill {pid}` on {server} ends it; when it has ended the job starts; its log: {folder}"
+        "`kill {pid}` on {server} ends that attempt. The job starts when the attempt has ended."
+        " Its log: {folder}"
     ),
-    "orphan-log": "when it has ended the job starts; its log: {folder}",
+    "orphan-log": "the job starts when that attempt has ended. Its log: {folder}",
     "waits-for-checkpoint": "waits for its checkpoint: {line}",
-    "checkpoint-away": "{line}; it is not started from the beginning",
-    "give-up-checkpoint": ("it goes on when the server is back; `gpq cancel {job}` gives it up"),
+    "checkpoint-away": "{line}. gpq does not start the job from the beginning",
+    "give-up-checkpoint": f"it resumes when the server is back. {_GIVE_UP}",
     # Fits nowhere now
     "servers-drained": "servers are drained",
-    "fits-only-drained": "it could only run on servers that are drained: {servers:list}",
+    "fits-only-drained": "it needs GPUs of servers that are drained: {servers:list}",
     "server-drained": "{line}",
-    "undrain": "`gpq nodes undrain {server}` lets jobs be placed there again",
+    "undrain": "`gpq nodes undrain {server}` lets jobs start there again",
     "reserved": "GPUs are reserved",
-    "fits-only-reserved": "it could only run on GPUs that are reserved",
+    "fits-only-reserved": "it needs GPUs that are reserved",
     "gpus-reserved": "{line}",
     "unreserve": "`gpq nodes unreserve {reservation}` gives the GPUs back to everybody",
-    "servers-of-others": "servers are others'",
-    "server-owned": "server {server} is {owner}'s: only jobs that can leave it start there",
-    "edit-background": "`gpq edit {job} --background` lets it run there until somebody comes",
-    "waits-for-checkpoint-server": "waits for server {server}, where its checkpoint stays",
-    "checkpoint-stays": "{line}; so it cannot go on on {servers:list}",
+    "servers-of-others": "servers belong to other users",
+    "server-owned": (
+        "server {server} belongs to {owner}. Other users' jobs start there only if they can leave"
+        " again"
+    ),
+    "edit-background": (
+        "`gpq edit {job} --background` lets it run there until somebody else can use the GPUs"
+    ),
+    "waits-for-checkpoint-server": "waits for server {server}, which has its checkpoint",
+    "checkpoint-stays": "{line}. So the job cannot resume on {servers:list}",
     "share-checkpoints": (
-        "remove that from the checkpoint folder there, and gpq looks again within ten minutes; or"
-        " name one folder that the servers share as `checkpoints`"
+        "remove that from the checkpoint folder there. gpq checks again within ten minutes. Or set"
+        " `checkpoints` to a folder that the servers share"
     ),
     "environment": "{line}",
     "environment-unfit": "{line}",
     "environment-fix": "{line}",
     # Fits nowhere ever
     "no-such-gpu": "no such GPU",
-    "gpus-there-are": "it asks for {request}; there is: {types:list}",
+    "gpus-there-are": "it asks for {request}, but the servers have: {types:list}",
     "gpus-out-of-use": "GPUs are out of use",
-    "needs-gpus-out-of-use": "it needs {gpus:gpus} and some are out of use",
+    "needs-gpus-out-of-use": "it needs {gpus:gpus}, but some are out of use",
     "gpu-out-of-use": "{line}",
     "too-large": "asks for more GPUs than there are",
-    "too-large-for-all": "it asks for {gpus:gpus}; all servers together have {most}{kind}",
+    "too-large-for-all": "it asks for {gpus:gpus}, but all servers together have {most}{kind}",
     "too-large-for-server": (
-        "it asks for {gpus:gpus} on one server; the largest server has {most}{kind}"
+        "it asks for {gpus:gpus} on one server, but the largest server has {most}{kind}"
     ),
-    "one-mig-device": ("a job gets no more than one MIG device, for CUDA shows a process only one"),
-    "edit-gpus": "`gpq edit {job} --gpus {gpus}` lets it run with what there is",
+    "one-mig-device": (
+        "a job gets at most one MIG device, because CUDA shows a process only one of them"
+    ),
+    "edit-gpus": "`gpq edit {job} --gpus {gpus}` lets it run on the GPUs that there are",
     # Waits for GPUs
     "waits-for-gpus": "waits for GPUs",
     "waits-in-background": "waits for GPUs that nobody else wants",
     "gpus-being-freed": "GPUs are being freed",
-    "gpus-on-the-way": "the last round gave it {gpus:gpus}; it starts when they are free",
-    "too-few-free": "it needs {gpus:gpus}; {free} of {total} are free",
+    "gpus-on-the-way": "the last round gave it {gpus:gpus}. It starts when they are free",
+    "too-few-free": "it needs {gpus:gpus}, and {free} of {total} are free",
     "free-scattered": (
-        "it needs {gpus:gpus} on one server; {free} of {total} are free: {by_server:list}"
+        "it needs {gpus:gpus} on one server. {free} of {total} are free, but on different servers:"
+        " {by_server:list}"
     ),
-    "server-unfit": "not used for it: {line}",
-    "held-by": "GPUs are held by {jobs:holders}",
+    "server-unfit": "gpq cannot use {line}",
+    "held-by": "GPUs are in use by {jobs:holders}",
     "start-window": "{window:window}",
     "gpus-free": "the GPUs are free",
-    "jobs-ahead": "{jobs:ahead} {jobs:comes|come} before it",
+    "jobs-ahead": "{jobs:ahead} {jobs:is|are} ahead of it",
     "ahead-too-large": (
-        "{jobs:ahead} {jobs:comes|come} before it, and they do not all fit beside each other"
+        "{jobs:ahead} {jobs:is|are} ahead of it, and they do not all fit at the same time"
     ),
     "end-unknown": (
-        "{jobs:ahead} {jobs:has told neither its length|have told neither their length} nor a time"
-        " limit (--time)"
+        "{jobs:ahead} {jobs:has no time limit (--time) and has not reported its|have no time limit"
+        " (--time) and have not reported their} length"
     ),
     "end-by-progress": "job {job} seems to need another {seconds:span}",
     "end-by-limit": "the time limit of job {job} ends it by then",
-    "smaller-first": "jobs that need fewer GPUs may start before it: gpq keeps none idle for it",
-    "others-first": "it was submitted for the background: whoever else waits goes first",
+    "smaller-first": (
+        "jobs that need fewer GPUs may start before it, because gpq keeps no GPUs idle for it"
+    ),
+    "others-first": "it is a background job, so jobs that are not in the background go first",
     "wait-for-end": (
-        "it may start when {jobs:jobs} {jobs:ends|end}: gpq may not move what runs there"
+        "it may start when {jobs:jobs} {jobs:ends|end}, because gpq may not move {jobs:it|them}"
     ),
     "edit-to-fit": (
-        "it fits into what is free now if {gpus:gpus} will do: `gpq edit {job} --gpus {gpus}`"
+        "it fits on the free GPUs if {gpus:gpus} {gpus:is|are} enough: `gpq edit {job} --gpus"
+        " {gpus}`"
     ),
-    "edit-no-background": "`gpq edit {job} --no-background` makes it a job as any other",
+    "edit-no-background": "`gpq edit {job} --no-background` makes it an ordinary job",
     # Runs
     "runs": "runs on {gpus:gpus}",
-    "runs-on-drained": "{line}; nothing new is placed there",
-    "runs-on-reserved": "it is to leave: {line}",
+    "runs-on-drained": "{line}. gpq starts nothing new there",
+    "runs-on-reserved": "it must leave: {line}",
     "intruder": "warning: {line}",
     "unused-gpus": "warning: it {line}",
-    "idle-keeps": "it did not use what it had, and keeps {gpus:gpus} until it uses them",
-    "idle-shrinks": "it did not use what it had, and is to have {gpus:gpus} until it uses them",
+    "idle-keeps": "it left GPUs unused, so it keeps only {gpus:gpus} until it uses them",
+    "idle-shrinks": "it left GPUs unused, so gpq reduces it to {gpus:gpus} until it uses them",
     "runs-in-background": (
-        "it runs in the background: it leaves as soon as somebody else can use its GPUs"
+        "it is a background job, so it leaves as soon as somebody else can use its GPUs"
     ),
     "undeclared": (
-        "the script has not declared itself (no gpq.init() and loader yet), so it is not moved"
+        "the script has not declared itself yet (gpq.init() and a loader), so gpq does not move it"
     ),
-    "rigid": "it is rigid: it runs to its end with the GPUs that it asked for",
+    "rigid": "it is rigid: it keeps the GPUs that it asked for until it ends",
     "fixed-size": "{line}",
     "fixed-batch": "{line}",
     "habit-remedy": "{line}",
-    "batch": "its total batch is {total}",
-    "batch-fixed": "its total batch is {total}: it lets gpq change its GPUs, not its batch",
+    "batch": "its batch size is {total}",
+    "batch-fixed": (
+        "its batch size is {total}. It lets gpq change its GPUs, but not its batch size"
+    ),
     "batch-worth-unknown": (
-        "its total batch is {total}; what another would be worth is not known yet"
+        "its batch size is {total}. gpq does not know yet what another one would be worth"
     ),
     "batch-worth": (
-        "its total batch of {total} gives x{ratio:.2f} of the goodput of the {declared} that it"
-        " declared"
+        "its batch size of {total} gives x{ratio:.2f} of the goodput of its base batch size"
+        " {declared}"
     ),
-    "batch-declared": "its total batch of {total} is the one it declared, and {better}",
+    "batch-declared": "its batch size of {total} is its base batch size, and {better}",
     "batch-near-declared": (
-        "its total batch of {total} is the nearest here to the {declared} that it declared, and"
-        " {better}"
+        "its batch size of {total} is the nearest to its base batch size {declared} that is"
+        " possible here, and {better}"
     ),
-    "no-better-batch": "none is worth more on these GPUs",
-    "better-batch": "{total} would give x{ratio:.2f} of its goodput, by what is known now",
+    "no-better-batch": "no other gives more goodput on these GPUs",
+    "better-batch": "{total} would give x{ratio:.2f} of its goodput, as far as gpq knows now",
     "more-gpus": _MORE_GPUS,
     "more-gpus-no-faster": (
         "{gpus} GPUs would not make it faster: its goodput would change by {ratio:percent}"
     ),
     "more-gpus-gang": (
-        f"{_MORE_GPUS}; the policy {{policy}} gives no job more than the fewest that it asked for"
+        f"{_MORE_GPUS}, but the policy {{policy}} gives every job only the fewest that it asked for"
     ),
     "more-gpus-but-idle": (
-        f"{_MORE_GPUS}; {{unused}} {{unused:is|are}} free, and it gets none while it does not use"
-        " those that it has"
+        f"{_MORE_GPUS}. {_FREE}, but it gets none while it leaves some of its own unused"
     ),
     "more-gpus-but-just-moved": (
-        f"{_MORE_GPUS}; {{unused}} {{unused:is|are}} free, and it was started too short a time ago"
-        " to be moved again"
+        f"{_MORE_GPUS}. {_FREE}, but it was started too recently to be moved again"
     ),
-    "more-gpus-not-worth-restart": (
-        f"{_MORE_GPUS}; {{unused}} {{unused:is|are}} free, and that was not worth a restart"
-    ),
-    "more-gpus-no-giver": f"{_MORE_GPUS}; nobody who runs could give any",
-    "givers": "who could give: {changes:givers}",
+    "more-gpus-not-worth-restart": f"{_MORE_GPUS}. {_FREE}, but that was not worth a restart",
+    "more-gpus-no-giver": f"{_MORE_GPUS}, but no running job can give any",
+    "givers": "jobs that could give GPUs: {changes:givers}",
     "resize-ordered": (
-        "it has {gpus:gpus}, and {line}: it is resized as soon as there is room and it may be moved"
+        "it has {gpus:gpus}, but {line}. gpq resizes it as soon as there is room and it may be"
+        " moved"
     ),
-    "has-exactly": "it has exactly what it may have ({count})",
-    "has-most": "it has as many as it may have ({count})",
+    "has-exactly": "it has exactly as many GPUs as it may have ({count})",
+    "has-most": "it has as many GPUs as it may have ({count})",
     "has-all": "it has all the GPUs that there are ({count})",
-    "has-fewest": "it has the fewest that it may have ({count})",
-    "shared-gpus": "{gpus:gpus} are shared with {jobs} other running {jobs:job|jobs}",
-    "started-just-now": "it was started a moment ago and is not moved again yet",
-    "goodput-unknown": "its goodput is not known yet: the first step times have to come in",
+    "has-fewest": "it has the fewest GPUs that it may have ({count})",
+    "shared-gpus": "it shares {gpus:gpus} with {jobs} other running {jobs:job|jobs}",
+    "started-just-now": "it was started a moment ago, so gpq does not move it yet",
+    "goodput-unknown": "its goodput is not known yet: gpq waits for its first step times",
 }

@@ -1,4 +1,4 @@
-"""Why a job waits, what it waits for where it is being started, and how it ended: a line each."""
+"""One line for each job: why it waits, what its start waits for, or how it ended."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from gpq.core.state.stragglers import hang
 
 @dataclass
 class StatusReasons:
-    """Headlines of waiting jobs that ask for the same are the same, so a thousand of them cost one.
-    `staging` looks at what is on its way to a job."""
+    """Waiting jobs that ask for the same thing share a headline, so a thousand of them cost one.
+    `staging` looks up the files on their way to a job."""
 
     snapshot: Snapshot
     allocation: Mapping[JobId, Shape] | None
@@ -38,7 +38,7 @@ class StatusReasons:
         self._gate_lines = closed(replace(self.snapshot, now=self.now))
 
     def reason(self, job: Job) -> str:
-        """Why it waits, or how it ended; "" for a job that simply runs."""
+        """Why it waits, or how it ended. "" for a job that simply runs."""
         if job.state in TERMINAL:
             return event_text.ended_line(job)
         if job.state is JobState.PENDING and job.wish is DesiredState.RUN and job.placement is None:
@@ -56,14 +56,14 @@ class StatusReasons:
         return self._headline(job)
 
     def _trouble(self, job: Job) -> str:
-        """What is wrong with a job that runs; "" where nothing is."""
+        """What is wrong with a running job, or ""."""
         stall = hang(job, self.now)
         if stall is not None:
             return stall.line
         return divergence.line(job, self.now) or idle_gpus.line(self.snapshot, job)
 
     def _queue_reason(self, job: Job) -> str:
-        """Why a job of the queue has no GPU. It may be asked of ten thousand."""
+        """Why a queued job has no GPU. There may be ten thousand such jobs."""
         if job.id in self._gate_lines:
             return self._gate_lines[job.id]
         if job.not_before > self.now:
@@ -75,7 +75,7 @@ class StatusReasons:
         return headline
 
     def _likeness(self, job: Job) -> object:
-        """The same for jobs that wait for the same."""
+        """Equal for jobs that wait for the same thing."""
         spec, profile = job.spec, job.profile
         reservable = (spec.user, spec.time_limit) if self.snapshot.reservations else ()
         return (
@@ -89,8 +89,8 @@ class StatusReasons:
         return reason_text.text(explain(self.snapshot, self.allocation, job).headline)
 
     def staging_of(self, job: Job) -> Staging | None:
-        """What is on its way to where the job is being started. One look an answer, so that all of
-        it agrees."""
+        """The files on their way to the servers where the job is starting. It looks once per
+        answer, so that the whole answer agrees."""
         if job.state is not JobState.STARTING or job.wish is DesiredState.CANCEL:
             return None
         if job.id not in self._stagings:

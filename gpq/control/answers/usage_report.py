@@ -1,5 +1,4 @@
-"""Records and journal -> the answer of `gpq report`: who had what, in a window. Reads, and changes
-nothing."""
+"""Records and journal -> the answer of `gpq report`: who had what in a window. Reads only."""
 
 from __future__ import annotations
 
@@ -29,23 +28,23 @@ DAY: Seconds = 24 * HOUR
 def report(
     request: requests.Report, snapshot: Snapshot, past: History, now: Seconds
 ) -> account_answers.ReportView:
-    """`snapshot` is read before the store is: a job that ends meanwhile counts as it ended. Raises
+    """The snapshot is read before the store, so a job that ends in between counts as ended. Raises
     UsageError."""
     if request.by not in reports.BY:
         raise UsageError(
-            f"there is no report by {request.by}", f"known are {', '.join(reports.BY)}"
+            f"there is no report by {request.by}", f"use one of {', '.join(reports.BY)}"
         )
     check_moments(request)
     records = {**_live_records(snapshot, now), **_ended_records(request, past)}
     first = min((record.submitted_at for record in records.values()), default=now - DAY)
     since, until = _window(request, first, now)
     edges = cut(since, until, DAY if request.by == "day" else None)
-    if len(edges) < 2:  # nothing has been yet
+    if len(edges) < 2:  # nothing has happened yet
         summary = reports.report(
             {}, usage.Journal(), (since, since + 1.0), request.by, now, by_user=True
         )
         return _view(request, summary, [since, until], records, now)
-    # clocks are set at times
+    # somebody may set the clock
     journal = usage.read(past.journal(usage.KINDS, first - DAY), now, _tallies(snapshot, now))
     by_user = snapshot.config.by_user
     summary = reports.report(records, journal, edges, request.by, now, by_user=by_user)
@@ -64,7 +63,7 @@ def _ended_records(request: requests.Report, past: History) -> dict[JobId, Recor
 
 
 def _tallies(snapshot: Snapshot, now: Seconds) -> dict[tuple[JobId, int], AttemptAccount]:
-    """Of the attempts that run."""
+    """Tallies of the running attempts."""
     return {
         (job.id, job.attempt): accrual.tally(job, now)
         for job in snapshot.jobs.values()
@@ -74,7 +73,7 @@ def _tallies(snapshot: Snapshot, now: Seconds) -> dict[tuple[JobId, int], Attemp
 
 def _window(request: requests.Report, first: Seconds, now: Seconds) -> tuple[Seconds, Seconds]:
     """(since, until), no earlier than `first` and no later than now."""
-    since, until = first, math.nextafter(now, math.inf)  # what ends at this moment is in it
+    since, until = first, math.nextafter(now, math.inf)  # includes what ends at this moment
     if request.since is not None:
         since = max(first, request.since)
     if request.until is not None:
@@ -119,7 +118,7 @@ def _view(
 def _rows(
     by: str, summary: sums.Report, edges: Sequence[Seconds], records: Mapping[JobId, Record]
 ) -> list[account_answers.ReportRow]:
-    """Days in their order; of all others those with the most GPU hours first."""
+    """Days in their order. All other rows by GPU hours, most first."""
     if by == "day":
         return [
             _row(datetime.fromtimestamp(edges[int(day)]).date().isoformat(), figures, None)
@@ -178,8 +177,8 @@ def _row(key: str, figures: sums.Figures, record: Record | None) -> account_answ
 
 def cut(since: Seconds, until: Seconds, step: Seconds | None = None) -> list[Seconds]:
     """The window, cut at full local hours (up to two days), days (up to two months), Mondays (up to
-    two years), or firsts of months; with `step` a day always at days. A single edge where the
-    window has no length."""
+    two years) or firsts of months. If `step` is a day, it is always cut at days. A window without
+    length has a single edge."""
     if until <= since:
         return [since]
     at, next_edge = _grid(datetime.fromtimestamp(since), until - since, step)
@@ -193,7 +192,7 @@ def cut(since: Seconds, until: Seconds, step: Seconds | None = None) -> list[Sec
 def _grid(
     moment: datetime, span: Seconds, step: Seconds | None
 ) -> tuple[datetime, Callable[[datetime], datetime]]:
-    """(the last edge before `moment`, or at it, what follows an edge)."""
+    """(the last edge at or before `moment`, a function from one edge to the next)."""
     midnight = _midnight(moment.date())
     if step is None and span <= 2 * DAY:
         hour = moment.replace(minute=0, second=0, microsecond=0)

@@ -1,4 +1,4 @@
-"""The write side: a request becomes events, or a refusal that has changed nothing. A file per verb.
+"""The write side: a request becomes events, or a refusal that changed nothing. One file per verb.
 
 Open `submission.py` first.
 """

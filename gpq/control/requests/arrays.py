@@ -1,5 +1,5 @@
-"""One submission -> the jobs of an array: `{index}` and the names of a sweep are put into what each
-of them runs."""
+"""One submission -> the jobs of an array. `{index}` and the names of a sweep are replaced in what
+each job runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ID, INDEX, SIZE, SWEEP = "GPQ_ARRAY_ID", "GPQ_ARRAY_INDEX", "GPQ_ARRAY_SIZE", "G
 
 
 def elements(spec: JobSpec, array: ArrayMessage, name: JobId) -> Iterator[JobSpec]:
-    """The specifications of its jobs, whose ids follow `name`, that of the array. Raises
+    """The specifications of the jobs. Their ids follow `name`, the id of the array. Raises
     UsageError."""
     check(array)
     for place, index in enumerate(array.indices):
@@ -42,18 +42,20 @@ def check(array: ArrayMessage) -> None:
     """Raises UsageError."""
     count = len(array.indices)
     if not 1 <= count <= MOST:
-        raise UsageError(f"an array of {count} jobs", f"it can have 1 to {MOST}")
+        raise UsageError(f"invalid array of {count} jobs", f"an array has 1 to {MOST} jobs")
     if len(set(array.indices)) < count or not all(0 <= index < 1 << 31 for index in array.indices):
         raise UsageError(
-            "the indices of an array are whole numbers from 0, each once", "e.g. --array 0-99"
+            "the indices of an array must be different whole numbers from 0", "e.g. --array 0-99"
         )
     if array.params and len(array.params) != count:
         raise UsageError(
-            f"{count} indices with {len(array.params)} sets of parameters", "one for each"
+            f"{count} indices with {len(array.params)} sets of parameters",
+            "give one set for each index",
         )
     if not 0 <= array.limit <= MOST:
         raise UsageError(
-            f"%{array.limit}: at least 1 job of an array runs at once", "e.g. --array 0-99%4"
+            f"invalid limit %{array.limit}: expected 1 or more jobs at once",
+            "e.g. --array 0-99%4",
         )
     for params in array.params:
         _check_params(params)
@@ -64,8 +66,8 @@ def _check_params(params: Mapping[str, str]) -> None:
     for key, value in params.items():
         if not PARAM.fullmatch(key) or key == "index":
             raise UsageError(
-                f"{key[:80]!r} cannot be swept",
-                "a name has letters, digits and _, and is not index",
+                f"invalid name in the sweep: {key[:80]!r}",
+                "use letters, digits and _, but not the name index",
             )
         if "\0" in value:
-            raise UsageError(f"a value of {key} holds a NUL byte", "remove it")
+            raise UsageError(f"a value of {key} contains a NUL byte", "remove it")

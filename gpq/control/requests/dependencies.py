@@ -14,48 +14,49 @@ from gpq.errors import Refused, UsageError
 from gpq.ports import History
 
 MOST = 1000
-EXAMPLE = "e.g. --after 12, --after 12:any,13:notok; ok is the default"
+EXAMPLE = "e.g. --after 12 or --after 12:any,13:notok (ok is the default)"
 Past = Callable[[Sequence[JobId]], Iterable[Job]]
 
 
 class StillEnding(Exception):
-    """A job has left the snapshot and is not in the history yet: a moment later it is."""
+    """A job has left the snapshot but is not in the history yet. It will be a moment later."""
 
 
 def dependencies(words: Sequence[str], snapshot: Snapshot, past: History) -> tuple[Dependency, ...]:
-    """By id, each once. Raises UsageError and NotFound."""
+    """Sorted by id, each one once. Raises UsageError and NotFound."""
     conditions: dict[Dependency, None] = {}
     for word in (part.strip() for text in words for part in text.split(",")):
         conditions.update(dict.fromkeys(_conditions(word, snapshot, past)))
     if len(conditions) > MOST:
         raise UsageError(
-            f"--after names {len(conditions)} jobs, and can name {MOST}",
-            "submit one job after those, and wait for it",
+            f"--after names {len(conditions)} jobs, but can name only {MOST}",
+            "submit one job that waits for those, and wait for that one",
         )
     names = [dependency.job for dependency in conditions]
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate is not None:
         raise UsageError(
-            f"--after names job {duplicate} twice, with different conditions", "`any` is both"
+            f"--after names job {duplicate} twice, with different conditions",
+            "use `any` to allow both",
         )
     return tuple(sorted(conditions, key=lambda dependency: dependency.job))
 
 
 def _conditions(word: str, snapshot: Snapshot, past: History) -> list[Dependency]:
-    """Those of one word: `12`, `13:notok`, `3-7:any`. Raises UsageError and NotFound."""
+    """The dependencies of one word: `12`, `13:notok`, `3-7:any`. Raises UsageError and NotFound."""
     selector, separator, outcome = word.partition(":")
     if not selector or (separator and outcome not in set(On)):
-        raise UsageError(f"--after {word}: no such condition", f"ok, notok or any: {EXAMPLE}")
+        raise UsageError(f"--after {word}: no such condition", f"use ok, notok or any, {EXAMPLE}")
     if selector == "all":
-        raise UsageError("--after all: which ones?", "name them, or the array that they are of")
+        raise UsageError("--after cannot be `all`", "name the jobs, or their array")
     return [Dependency(name, On(outcome or On.OK)) for name in resolve([selector], snapshot, past)]
 
 
 def awaited(
     conditions: Sequence[Dependency], snapshot: Snapshot, past: Past
 ) -> tuple[Dependency, ...]:
-    """Those that have not ended. Raises Refused for one that ended otherwise than it was to,
-    StillEnding."""
+    """The dependencies that have not ended yet. Raises StillEnding, and Refused if one ended
+    otherwise than required."""
     absent = [dependency for dependency in conditions if dependency.job not in snapshot.jobs]
     if absent:
         _refuse_unmet(absent, past)
@@ -76,13 +77,13 @@ def _refuse_unmet(conditions: Sequence[Dependency], past: Past) -> None:
 
 
 def refuse_circle(job: Job, awaits: Sequence[Dependency], snapshot: Snapshot) -> None:
-    """Raises Refused when `job` would wait for itself."""
+    """Raises Refused if `job` would wait for itself."""
     queue, visited_ids = [dependency.job for dependency in awaits], set[JobId]()
     while queue:
         name = queue.pop()
         if name == job.id:
             raise Refused(
-                f"job {job.id} would wait for itself", "`gpq show` says what waits for what"
+                f"job {job.id} would wait for itself", "`gpq show` shows which jobs wait for which"
             )
         predecessor = snapshot.jobs.get(name)
         if predecessor is not None and name not in visited_ids:

@@ -1,5 +1,5 @@
-"""Requests to drain a node and to undo it -> events and an answer, or a refusal that changed
-nothing. Pure."""
+"""Requests to drain or undrain a server -> events and an answer, or a refusal that changed nothing.
+Pure."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ MAX_REASON = 500  # characters
 
 
 def known(snapshot: Snapshot, name: str) -> NodeId:
-    """Raises NotFound for a node that there is not."""
+    """Raises NotFound if there is no such server."""
     node = NodeId(name)
     if node not in snapshot.nodes:
         node_names = ", ".join(sorted(snapshot.nodes)) or "none has answered yet"
-        raise NotFound(f"there is no server `{name}`", f"there is: {node_names}")
+        raise NotFound(f"there is no server `{name}`", f"known servers: {node_names}")
     return node
 
 
 def drain(
     snapshot: Snapshot, name: str, reason: str, now: Seconds, by: str
 ) -> tuple[list[Event], Drained]:
-    """Repeating it is harmless; another reason replaces the one before. Raises NotFound,
+    """Repeating it does no harm. Another reason replaces the previous one. Raises NotFound,
     UsageError."""
     node = known(snapshot, name)
     if len(reason) > MAX_REASON or any(not sign.isprintable() for sign in reason):
         raise UsageError(
-            f"--reason is one line of at most {MAX_REASON} characters", "e.g. --reason 'new driver'"
+            f"--reason must be one line of at most {MAX_REASON} characters",
+            "e.g. --reason 'new driver'",
         )
     old_reason = snapshot.drained.get(node)
     new_reason = reason or old_reason or ""
@@ -51,7 +52,7 @@ def drain(
 
 
 def occupants(snapshot: Snapshot, node: NodeId) -> list[Job]:
-    """The jobs that have GPUs of this node, by id."""
+    """The jobs that have GPUs of this server, by id."""
     return [
         job
         for _, job in sorted(snapshot.jobs.items())
@@ -66,14 +67,14 @@ def _servers(job: Job) -> list[NodeId]:
 
 
 def by_movability(jobs: Sequence[Job]) -> tuple[list[int], list[int]]:
-    """(those that can go elsewhere, those that stay until they end)."""
+    """(jobs that can move elsewhere, jobs that stay until they end)."""
     leaving = [int(job.id) for job in jobs if job.movable]
     staying = [int(job.id) for job in jobs if not job.movable]
     return leaving, staying
 
 
 def undrain(snapshot: Snapshot, name: str, now: Seconds, by: str) -> tuple[list[Event], Drained]:
-    """Repeating it is harmless. Raises NotFound."""
+    """Repeating it does no harm. Raises NotFound."""
     node = known(snapshot, name)
     events: list[Event] = []
     if node in snapshot.drained:

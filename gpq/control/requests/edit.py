@@ -1,5 +1,4 @@
-"""`gpq edit`: what a live job is to be from now on -> an event, or a refusal that changed
-nothing."""
+"""`gpq edit`: new settings of a live job -> an event, or a refusal that changed nothing."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ def _fields(edit: Editing) -> frozenset[str]:
 
 
 ALWAYS = _fields("always")
-SIZE = _fields("resizable")  # also of a job that runs and can be resized
-WAITING = _fields("waiting") - {"after"}  # which names jobs, and is looked at apart
+SIZE = _fields("resizable")  # also for a running job that gpq can resize
+WAITING = _fields("waiting") - {"after"}  # which names jobs, and is checked separately
 Judge = Callable[[Job, Seconds, str], job_requests.Verdict]
 
 
@@ -41,7 +40,7 @@ def check(request: Edit) -> None:
     unknown = sorted(request.changes.keys() - ALWAYS - SIZE - WAITING - {"after"})
     if unknown:
         raise UsageError(
-            f"`{unknown[0]}` of a job cannot be changed", "cancel it, and submit another"
+            f"the `{unknown[0]}` of a job cannot be changed", "cancel it and submit another job"
         )
     if (
         not request.changes
@@ -52,8 +51,8 @@ def check(request: Edit) -> None:
         raise UsageError("nothing to change", "e.g. gpq edit 42 --priority 5")
     if request.array_limit is not None and not 0 <= request.array_limit <= MOST_ELEMENTS:
         raise UsageError(
-            f"--array-limit {request.array_limit}",
-            f"0 (any number) to {MOST_ELEMENTS} jobs at once",
+            f"invalid --array-limit {request.array_limit}",
+            f"expected 0 (no limit) to {MOST_ELEMENTS} jobs at once",
         )
 
 
@@ -65,14 +64,14 @@ def judge(
     configured: Collection[str],
     notify: Notify = NO_TARGETS,
 ) -> Judge:
-    """For `requests.changes`. `new_after`: what `after` of the request names, None where it is not
-    changed. `notify`: whom jobs may tell."""
+    """A judge for `requests.changes`. `new_after` is what the request's `after` names, or None if
+    it does not change. `notify` says whom jobs may notify."""
 
     def edit(job: Job, now: Seconds, by: str) -> job_requests.Verdict:
         if job.wish is DesiredState.CANCEL:
             raise Refused(
                 f"job {job.id} is being cancelled",
-                f"`gpq requeue {job.id}` submits it again once it has ended",
+                f"when it has ended, `gpq requeue {job.id}` submits it again",
             )
         spec, awaits = edited(job, request, new_after, notify), job.awaits
         if new_after is not None:
@@ -80,14 +79,14 @@ def judge(
             dependencies.refuse_circle(job, awaits, snapshot)
         changes = differences(job.spec, spec)
         if not changes:
-            return f"job {job.id} is so already"
+            return f"job {job.id} already has these values"
         refuse_while_running(job, spec)
         if any(
             getattr(spec, name) != getattr(job.spec, name)
             for name in SIZE | {"gpu_type", "min_gpu_memory_mib"}
         ):
             submission.fits(snapshot, spec, configured)
-        return Edited(now, job.id, spec, awaits, "; ".join(changes), by)
+        return Edited(now, job.id, spec, awaits, ", ".join(changes), by)
 
     return edit
 
@@ -95,13 +94,13 @@ def judge(
 def edited(
     job: Job, request: Edit, new_after: Sequence[Dependency] | None, notify: Notify = NO_TARGETS
 ) -> JobSpec:
-    """The checked specification that `job` is to have. Raises UsageError."""
+    """The checked specification that `job` will have. Raises UsageError."""
     before = job.spec
     changes = {name: value for name, value in request.changes.items() if name != "after"}
-    if not before.notify:  # once it tells somebody, of what others tell them
+    if not before.notify:  # if it now notifies somebody, use the default events
         changes.setdefault("notify_on", None)
     if "notify" not in changes:
-        # a target that is gone from config.toml meanwhile hinders no other change
+        # a target that has left config.toml since then must not block other changes
         notify = notify._replace(targets={**notify.targets, **dict.fromkeys(before.notify, "")})
     message = _changed_message(before, changes)
     tags = [tag for tag in message.tags if tag not in request.untags]
@@ -112,7 +111,7 @@ def edited(
         message, before.user, before.uid, before.grace, before.requeue_on_lost, notify
     )
     if "notify_on" in request.changes and not spec.notify:
-        raise UsageError(f"job {job.id} tells nobody", "name somebody as well: --notify NAME")
+        raise UsageError(f"job {job.id} notifies nobody", "add --notify NAME")
     after = before.after if new_after is None else tuple(new_after)
     seat = _limited_seat(job, request.array_limit)
     return replace(spec, environment=before.environment, after=after, seat=seat)
@@ -123,21 +122,21 @@ def _changed_message(before: JobSpec, changes: Mapping[str, object]) -> SpecMess
     try:
         return msgspec.convert({**fields, **changes}, SpecMessage)
     except msgspec.ValidationError as error:
-        raise UsageError(f"that cannot be: {error}", "see `gpq edit --help`") from None
+        raise UsageError(f"invalid value: {error}", "see `gpq edit --help`") from None
 
 
 def _limited_seat(job: Job, limit: int | None) -> Seat | None:
-    """The job's place in its array, which may run `limit` jobs at once; None: as it is."""
+    """The job's place in its array, which may run `limit` jobs at once. None keeps the limit."""
     seat = job.spec.seat
     if limit is None:
         return seat
     if seat is None:
-        raise UsageError(f"job {job.id} is of no array", "--array-limit is for arrays")
+        raise UsageError(f"job {job.id} is not part of an array", "--array-limit is for arrays")
     return replace(seat, limit=limit)
 
 
 def refuse_while_running(job: Job, spec: JobSpec) -> None:
-    """Raises Refused for what a job that has GPUs cannot take on."""
+    """Raises Refused for a change that a job with GPUs cannot make."""
     if job.state not in HOLDS_DEVICES:
         return
     fields = [*sorted(WAITING), "after"]
@@ -149,15 +148,15 @@ def refuse_while_running(job: Job, spec: JobSpec) -> None:
     is_size = field in SIZE
     if is_size and job.resumable and (blame := blamed(job, RESIZE)):
         raise Refused(
-            f"job {job.id} is {job.state}, and with another number of GPUs it would not go on"
+            f"job {job.id} is {job.state}, and with another number of GPUs it would not resume"
             f" exactly: {blame}",
-            "; ".join(cures(job, RESIZE))
-            or f"`gpq hold {job.id}`, then edit and release it, does so all the same",
+            ". ".join(cures(job, RESIZE))
+            or f"to resize it anyway, `gpq hold {job.id}`, then edit and release it",
         )
     reason = _only_at_a_start(job, field)
     if job_requests.undeclared(job) and not (job.spec.rigid and is_size):
         if is_size:
-            reason = f"job {job.id} has not declared itself to gpq yet, so it cannot be resized"
+            reason = f"job {job.id} has not declared itself to gpq yet, so gpq cannot resize it"
         raise Refused(reason, _once_declared(job, size=is_size))
     if is_size:
         reason = _never_resized(job)
@@ -165,32 +164,34 @@ def refuse_while_running(job: Job, spec: JobSpec) -> None:
 
 
 def _only_at_a_start(job: Job, field: str) -> str:
-    return f"job {job.id} is {job.state}, and {OPTION_OF[field].flag} counts at a start only"
+    return (
+        f"job {job.id} is {job.state}, and {OPTION_OF[field].flag} only takes effect when a job"
+        " starts"
+    )
 
 
 def _never_resized(job: Job) -> str:
     what = "was submitted with --rigid" if job.spec.level is Level.SCRIPT else "runs a command"
-    return f"job {job.id} {what}, and cannot be resized while it is {job.state}"
+    return f"job {job.id} {what}, so it cannot be resized while it is {job.state}"
 
 
 def _way_through_the_queue(job: Job) -> str:
     if job.resumable:
-        return f"`gpq hold {job.id}`, then edit and release it: it goes on from its checkpoint"
-    return f"`gpq cancel {job.id}` and submit it so; what it has done since its start is lost"
+        return f"`gpq hold {job.id}`, then edit and release it: it resumes from its checkpoint"
+    return f"`gpq cancel {job.id}` and submit it again with this option: it loses its work"
 
 
 def _once_declared(job: Job, *, size: bool) -> str:
-    """Waiting is the cure: a script is resized, and may be held, once it has made its first batches
-    under gpq."""
+    """The user has to wait: gpq can resize or hold a script after its first batches under gpq."""
     then = "edit it again" if size else f"`gpq hold {job.id}`, edit and release it"
     return (
-        f"wait until it has taken its first steps, then {then} (`gpq why {job.id}` says when it has"
-        " declared itself); a script that never calls gpq's library stays as it is"
+        f"wait for its first steps, then {then}. `gpq why {job.id}` shows whether it has declared"
+        " itself. A script that never calls gpq's library cannot change"
     )
 
 
 def differences(before: JobSpec, now: JobSpec) -> list[str]:
-    """`priority 0 -> 5`: what differs, a phrase each."""
+    """`priority 0 -> 5`: one phrase for each difference."""
     phrases = []
     if (before.min_gpus, before.max_gpus) != (now.min_gpus, now.max_gpus):
         phrases.append(f"gpus {_range(before)} -> {_range(now)}")

@@ -1,5 +1,5 @@
-"""What is asked about jobs that there are: cancel, hold, release, requeue. Each becomes events,
-or a line about why nothing is done."""
+"""Requests about existing jobs: cancel, hold, release, requeue. Each becomes events, or a line that
+says why nothing happens."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from gpq.rpc import job_answers
 
 # -- queue control ---------------------------------------------------------------------------------
 
-Verdict = Event | str  # what to do about one job, or one line about why nothing is done
+Verdict = Event | str  # what to do about one job, or a line that says why nothing happens
 
 
 def cancel(snapshot: Snapshot, jobs: Iterable[JobId], now: Seconds, by: str) -> list[Event]:
-    """Repeating it is harmless: a job that is being cancelled already gets no second event."""
+    """Repeating it does no harm: a job that is already being cancelled gets no second event."""
     live = (snapshot.jobs.get(name) for name in jobs)
     return [
         CancelAsked(now, job.id, by)
@@ -48,7 +48,8 @@ def cancel(snapshot: Snapshot, jobs: Iterable[JobId], now: Seconds, by: str) -> 
 def _refuse_while_ending(job: Job) -> None:
     if job.wish is DesiredState.CANCEL:
         raise Refused(
-            f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended"
+            f"job {job.id} is being cancelled",
+            f"when it has ended, `gpq requeue {job.id}` submits it again",
         )
 
 
@@ -56,10 +57,10 @@ def hold(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a running job that would lose its work."""
     _refuse_while_ending(job)
     if job.wish is DesiredState.HOLD:
-        return f"job {job.id} is held already"
+        return f"job {job.id} is already held"
     if job.state in HOLDS_DEVICES and not job.resumable:
         raise Refused(
-            f"job {job.id} runs, and {_immovable(job)}",
+            f"job {job.id} is running, and {_immovable(job)}",
             _once_declared(job) or f"`gpq cancel {job.id}` ends it",
         )
     return HoldAsked(now, job.id, by)
@@ -77,25 +78,25 @@ def requeue(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a running job that would lose its work."""
     _refuse_while_ending(job)
     if job.state is JobState.PENDING and job.wish is DesiredState.RUN:
-        return f"job {job.id} is in the queue already"
+        return f"job {job.id} is already in the queue"
     if job.wish is DesiredState.REQUEUE and job.state in HOLDS_DEVICES:
-        return f"job {job.id} is being requeued already"
+        return f"job {job.id} is already being requeued"
     if job.state in HOLDS_DEVICES and not job.resumable:
         raise Refused(
-            f"job {job.id} runs, and {_immovable(job)}",
+            f"job {job.id} is running, and {_immovable(job)}",
             _once_declared(job)
-            or f"`gpq cancel {job.id}`, then `gpq requeue {job.id}`: from its start",
+            or f"`gpq cancel {job.id}`, then `gpq requeue {job.id}`: it starts from the beginning",
         )
     return RequeueAsked(now, job.id, by)
 
 
 def _alone(spec: JobSpec) -> JobSpec:
-    """As it is submitted once more: for itself, and now."""
+    """The specification to submit it again: on its own, and to start now."""
     return replace(spec, seat=None, after=(), begin=0.0)
 
 
 def undeclared(job: Job) -> bool:
-    """Is it a script that may yet tell gpq that it can be resized? Then waiting is the cure, for a
+    """Is it a script that may still tell gpq that it can be resized? Then waiting helps, for a
     while."""
     return job.spec.level is Level.SCRIPT and job.profile.declared is None
 
@@ -104,15 +105,15 @@ def _once_declared(job: Job) -> str:
     if not undeclared(job):
         return ""
     return (
-        "wait until it has taken its first steps, if it uses gpq's library; else `gpq cancel"
-        f" {job.id}` ends it"
+        f"if it uses gpq's library, wait for its first steps. Otherwise `gpq cancel {job.id}` ends"
+        " it"
     )
 
 
 def _immovable(job: Job) -> str:
     if undeclared(job):
         return "its script has not declared itself to gpq yet, so stopping it would lose its work"
-    return "it cannot be stopped and started again without losing its work"
+    return "it cannot stop and restart without losing its work"
 
 
 def changes(
@@ -123,10 +124,10 @@ def changes(
     now: Seconds,
     by: str,
 ) -> tuple[list[Event], job_answers.Changed]:
-    """The events for all `jobs` (those in `ended` are over) and the answer.
+    """The events for all `jobs`, and the answer. The jobs in `ended` have ended.
 
-    A job that is alone is refused with an error; among others it gets a line in `unchanged`, and
-    the others change.
+    A single job is refused with an error. One among several gets a line in `unchanged`, and the
+    others change.
     """
     events: list[Event] = []
     changed: list[int] = []
@@ -143,9 +144,7 @@ def changes(
             elif judge is requeue and name in ended_by_id:
                 verdict = Submitted(now, JobId(next_id), _alone(ended_by_id[name].spec))
                 next_id += 1
-                unchanged.append(
-                    f"job {name} has ended; it is submitted again as job {verdict.job}"
-                )
+                unchanged.append(f"job {name} has ended, so gpq submitted it as job {verdict.job}")
             else:
                 raise Refused(f"job {name} has ended", f"`gpq requeue {name}` submits it again")
         except GpqError as error:
@@ -165,7 +164,7 @@ def changes(
 
 
 def _stop_warnings(verdict: Event, job: Job | None) -> list[str]:
-    """What the stop costs a job that has GPUs and does not go on exactly, and the cure."""
+    """What the stop costs a job that has GPUs and does not resume exactly, and how to fix that."""
     if not isinstance(verdict, HoldAsked | RequeueAsked):
         return []
     if job is None or job.state not in HOLDS_DEVICES or not job.resumable:

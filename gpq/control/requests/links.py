@@ -1,4 +1,4 @@
-"""What was measured between servers -> an event, or a refusal that changed nothing. Pure."""
+"""Measurements between servers -> an event, or a refusal that changed nothing. Pure."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ BACKENDS = ("gloo", "nccl")
 
 
 def measured(snapshot: Snapshot, request: Measured, now: Seconds) -> tuple[list[Event], Kept]:
-    """The newest measurement of a pair replaces the one before. Raises NotFound, UsageError."""
+    """The newest measurement of a pair replaces the previous one. Raises NotFound, UsageError."""
     ends = sorted({known(snapshot, name) for name in request.nodes})
     if len(ends) != 2 or len(request.nodes) != 2:
-        raise UsageError("a link has two ends", "name two servers")
+        raise UsageError("a link has two ends", "name two different servers")
     if request.backend not in BACKENDS:
-        raise UsageError(f"unknown backend `{request.backend}`", f"known are {', '.join(BACKENDS)}")
+        raise UsageError(
+            f"unknown backend `{request.backend}`", f"use one of {', '.join(BACKENDS)}"
+        )
     for number, least, most in ((request.latency, 1e-9, 1e3), (request.bandwidth, 1.0, 1e15)):
         if not (math.isfinite(number) and least <= number <= most):
             raise UsageError(
-                f"{number:g} cannot have been measured",
-                "latency in seconds, bandwidth in bytes a second",
+                f"invalid measurement {number:g}",
+                "give the latency in seconds and the bandwidth in bytes a second",
             )
     event = LinkMeasured(
         now, (ends[0], ends[1]), request.latency, request.bandwidth, request.backend

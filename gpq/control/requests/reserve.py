@@ -1,4 +1,4 @@
-"""Requests to reserve GPUs of a node and to undo it -> events and an answer, or a refusal that
+"""Requests to reserve GPUs of a server, or to undo that -> events and an answer, or a refusal that
 changed nothing. Pure."""
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ def reserve(
     now: Seconds,
     by: str,
 ) -> tuple[list[Event], Reserved]:
-    """`gpus`: indices or UUIDs, none: all of the node. Raises NotFound, Refused, UsageError."""
+    """`gpus` are indices or UUIDs. None of them means the whole server. Raises NotFound, Refused,
+    UsageError."""
     node = snapshot.nodes[known(snapshot, name)]
     _check_user(user)
     start = max(start, now)
     if not start < end <= now + LONGEST:
         raise UsageError(
-            "a reservation ends after it begins, and within a year",
+            "a reservation must end after it starts, and within a year",
             "e.g. --from 'fri 18:00' --for-duration 2d",
         )
     devices = tuple(_device(name, node.devices, word) for word in gpus)
@@ -50,7 +51,7 @@ def reserve(
     _refuse_overlap(snapshot, node, reservation, now)
     if len(current(snapshot, now)) >= MOST:
         raise Refused(
-            f"there are {MOST} reservations already", "`gpq nodes unreserve ID` undoes one"
+            f"there are already {MOST} reservations", "`gpq nodes unreserve ID` removes one"
         )
     leaving, staying = by_movability(_displaced(snapshot, node, reservation))
     return [NodeReserved(now, reservation)], Reserved(
@@ -62,13 +63,13 @@ def _check_user(user: str) -> None:
     """Raises UsageError."""
     if user and not (USER.fullmatch(user) and user.isprintable()):
         raise UsageError(
-            f"--for {user[:80]!r} is no user",
-            "e.g. --for ana; without it gpq leaves the GPUs alone",
+            f"--for {user[:80]!r} is not a user",
+            "e.g. --for ana. Without --for, gpq leaves the GPUs alone",
         )
 
 
 def _refuse_overlap(snapshot: Snapshot, node: Node, reservation: Reservation, now: Seconds) -> None:
-    """Raises Refused where some of these GPUs are reserved at that time already."""
+    """Raises Refused if some of these GPUs are already reserved at that time."""
     device_ids = set(devices_of(reservation, node))
     for rival in current(snapshot, now):
         if is_owners(rival) or rival.node != node.id:
@@ -76,14 +77,14 @@ def _refuse_overlap(snapshot: Snapshot, node: Node, reservation: Reservation, no
         shares_devices = not device_ids.isdisjoint(devices_of(rival, node))
         if shares_devices and rival.start < reservation.end and reservation.start < rival.end:
             raise Refused(
-                f"{place_of(rival, node)} is reserved then already: {_whom(rival)}, reservation"
-                f" {rival.id}",
-                f"`gpq nodes unreserve {rival.id}` undoes that",
+                f"{place_of(rival, node)} {'are' if len(rival.devices) > 1 else 'is'} already"
+                f" reserved at that time {_whom(rival)} (reservation {rival.id})",
+                f"`gpq nodes unreserve {rival.id}` removes that reservation",
             )
 
 
 def _displaced(snapshot: Snapshot, node: Node, reservation: Reservation) -> list[Job]:
-    """The jobs of others that have these GPUs, by id."""
+    """Other users' jobs that have these GPUs, by id."""
     places = {(node.id, device) for device in devices_of(reservation, node)}
     return [
         job
@@ -97,18 +98,18 @@ def _displaced(snapshot: Snapshot, node: Node, reservation: Reservation) -> list
 def unreserve(
     snapshot: Snapshot, number: int, now: Seconds, by: str
 ) -> tuple[list[Event], Reserved]:
-    """Raises NotFound for a reservation that there is not, or that is over."""
+    """Raises NotFound for a reservation that does not exist or is over."""
     reservation = next(
         (candidate for candidate in current(snapshot, now) if candidate.id == number), None
     )
     if reservation is not None and is_owners(reservation):
         raise Refused(
-            f"server {reservation.node} is {reservation.user}'s, who is there",
-            "it is given back when they have gone",
+            f"server {reservation.node} belongs to {reservation.user}, who is using it",
+            "gpq uses it again when its owner has left",
         )
     if reservation is None:
         numbers = ", ".join(str(candidate.id) for candidate in current(snapshot, now)) or "none"
-        raise NotFound(f"there is no reservation {number}", f"there is: {numbers}")
+        raise NotFound(f"there is no reservation {number}", f"current reservations: {numbers}")
     return [NodeUnreserved(now, number, by)], Reserved(view(snapshot, reservation, now))
 
 
@@ -132,7 +133,7 @@ def view(snapshot: Snapshot, reservation: Reservation, now: Seconds) -> Reservat
 
 
 def _whom(reservation: Reservation) -> str:
-    return f"for {reservation.user}" if reservation.user else "left alone by gpq"
+    return f"for {reservation.user}" if reservation.user else "and kept from gpq"
 
 
 def _device(node: str, devices: Sequence[Device], word: str) -> DeviceId:
@@ -140,4 +141,4 @@ def _device(node: str, devices: Sequence[Device], word: str) -> DeviceId:
         if word in (device.id, str(device.index)):
             return device.id
     indices = ", ".join(str(device.index) for device in devices) or "none"
-    raise NotFound(f"there is no GPU {word[:80]} on server `{node}`", f"there is: {indices}")
+    raise NotFound(f"there is no GPU {word[:80]} on server `{node}`", f"it has: {indices}")

@@ -1,7 +1,7 @@
-"""What a submission may ask, made into a job, or refused with a line and a hint. Pure: decides by
-the snapshot that it is given.
+"""Turns a submission into a job, or refuses it with a line and a hint. Pure: it decides by the
+snapshot that it gets.
 
-What the command line checks is checked here again: other programs may speak to the socket.
+It repeats the checks of the command line, because other programs may use the socket.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from gpq.rpc.requests import SpecMessage
 UNLIMITED, MOST_LIMIT = -1, (1 << 63) - 1
 RESOURCE = re.compile(r"[a-z]{1,16}")
 LISTS = ("argv", "resume_argv", "tags", "modules", "notify", "notify_on", "accept")
-# of the message, that become something else
+# fields of the message that become something else
 LATER = ("level", "env", "after", "attributes", "proof")
-# variables by which an interpreter finds them
+# variables by which an interpreter finds modules
 LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")
-MAX_PROOF = 500  # characters of a text in one
-HOME = "~"  # where the setup of frozen code runs: the code itself comes with the first start
+MAX_PROOF = 500  # characters of one text
+HOME = "~"  # where the setup of frozen code runs. The code itself arrives with the first start
 
 
 def spec_of(
@@ -55,16 +55,15 @@ def spec_of(
     lease: Seconds = 0.0,
     notify: Notify = NO_TARGETS,
 ) -> JobSpec:
-    """The checked spec, but for what `after` names; `grace`, `lease` and `notify` are those of a
-    job which asks for none. Raises UsageError."""
+    """The checked specification, without the jobs that `after` names. `grace`, `lease` and `notify`
+    are the defaults. Raises UsageError."""
     level = _level_of(message)
     check_texts(message)
     check_numbers(message)
     if level is not Level.SCRIPT and message.max_gpus not in (0, message.min_gpus):
         raise UsageError(
-            f"--gpus {message.min_gpus}-{message.max_gpus}: a command that is run as it is gets a"
-            " fixed number of GPUs",
-            f"say --gpus {message.min_gpus}, or submit a script that uses gpq_agent.train",
+            f"--gpus {message.min_gpus}-{message.max_gpus}: a command gets a fixed number of GPUs",
+            f"use --gpus {message.min_gpus}, or submit a script that uses gpq_agent.train",
         )
     fields = {
         name: getattr(message, name) for name in message.__struct_fields__ if name not in LATER
@@ -98,13 +97,13 @@ def _level_of(message: SpecMessage) -> Level:
         return Level(message.level)
     except ValueError:
         raise UsageError(
-            f"unknown level `{message.level}`", f"known are {', '.join(Level)}"
+            f"unknown level `{message.level}`", f"use one of {', '.join(Level)}"
         ) from None
 
 
 def accepting(spec: JobSpec, programs: Mapping[str, Sequence[str]]) -> JobSpec:
-    """With the suspicions that config.toml accepts of this script, which it names by its path or
-    its file's name."""
+    """With the suspicions that config.toml accepts for this script. config.toml names the script by
+    its path or its file name."""
     if spec.level is not Level.SCRIPT:
         return spec
     path = normpath(join(spec.cwd, spec.argv[0]))
@@ -126,7 +125,7 @@ def _proof_of(message: SpecMessage) -> Proof | None:
         or not short
         or set(proof.same) & set(proof.lost)
     ):
-        raise UsageError("what gpq check found of this job cannot be", "use the gpq command")
+        raise UsageError("invalid result of gpq check for this job", "use the gpq command")
     return Proof(proof.program, tuple(proof.same), tuple(proof.lost), proof.message, proof.at)
 
 
@@ -137,21 +136,21 @@ def _attributes_of(message: SpecMessage) -> Attributes | None:
         return None
     if not 0 <= attributes.umask <= 0o777 or not -20 <= attributes.nice <= 19:
         raise UsageError(
-            f"umask {attributes.umask:o} and niceness {attributes.nice} cannot be",
+            f"invalid umask {attributes.umask:o} or niceness {attributes.nice}",
             "use the gpq command",
         )
     for name, (soft, hard) in attributes.limits.items():
         least, most = (value if value != UNLIMITED else MOST_LIMIT for value in (soft, hard))
         if not RESOURCE.fullmatch(name) or not 0 <= least <= most <= MOST_LIMIT:
             raise UsageError(
-                f"a limit {name!r:.40} of {soft} and {hard} cannot be", "use the gpq command"
+                f"invalid limit {name!r:.40} of {soft} and {hard}", "use the gpq command"
             )
     limits = tuple((name, soft, hard) for name, (soft, hard) in sorted(attributes.limits.items()))
     return Attributes(attributes.umask, attributes.nice, limits)
 
 
 def environment_of(message: SpecMessage) -> str:
-    """What has to be on a server, as a digest: jobs that need the same share one look, and one
+    """A digest of what a server must have. Jobs that need the same things share one check and one
     setup."""
     env = sorted(
         (name, value) for name, value in message.env.items() if not name.startswith("GPQ_")
@@ -207,8 +206,8 @@ def submitted(
     *,
     on_hold: bool,
 ) -> list[Event]:
-    """The jobs get the next ids; those of an array follow its own. Raises nothing: `fits` was asked
-    before."""
+    """The jobs get the next ids. Those of an array follow the array's own id. Raises nothing,
+    because `fits` has checked it."""
     events: list[Event] = []
     for place, spec in enumerate(specs):
         job = JobId((spec.seat.array + 1 if spec.seat is not None else snapshot.next_id) + place)
@@ -219,14 +218,14 @@ def submitted(
 
 
 def nodes_known(snapshot: Snapshot, configured: Collection[str]) -> bool:
-    """Has every configured node said at least once what it has?"""
+    """Has every configured server reported its devices at least once?"""
     nodes = (snapshot.nodes.get(NodeId(name)) for name in configured)
     return all(node is not None and (node.state is NodeState.UP or node.devices) for node in nodes)
 
 
 def fits(snapshot: Snapshot, spec: JobSpec, configured: Collection[str]) -> None:
-    """Raises Refused when no waiting would ever give the job its GPUs; silent while a node is still
-    unknown."""
+    """Raises Refused if the job would never get its GPUs, however long it waits. Raises nothing
+    while a server is still unknown."""
     if not nodes_known(snapshot, configured):
         return
     everything = {node.id: node.devices for node in snapshot.nodes.values()}
@@ -251,8 +250,8 @@ def _too_few(spec: JobSpec, servers: int) -> str:
 def _whole_offer(everything: Mapping[NodeId, Sequence[Device]]) -> str:
     if not everything:
         return "no server is configured: see `gpq config show`"
-    offers = (f"{name}: {_offer(devices)}" for name, devices in sorted(everything.items()))
-    return f"there is: {'; '.join(offers)}"
+    offers = (f"{name} has {_offer(devices)}" for name, devices in sorted(everything.items()))
+    return ", ".join(offers)
 
 
 def _suits(device: Device, spec: JobSpec) -> bool:
@@ -271,4 +270,4 @@ def _offer(devices: Sequence[Device]) -> str:
             else f"{device.type} slot"
         )
         kinds[kind] = kinds.get(kind, 0) + 1
-    return ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "nothing"
+    return " and ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "nothing"

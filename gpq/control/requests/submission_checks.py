@@ -1,5 +1,4 @@
-"""Whether the texts and numbers of a submission are what they may be. Each check refuses with a
-line and a hint."""
+"""Checks the texts and numbers of a submission. Each check refuses with a line and a hint."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from gpq.rpc.submit_table import OPTIONS
 
 MAX_GPUS = 100_000
 MAX_BATCH = 1 << 40
-# over the socket, for tests; the command line and config.toml ask for a minute
+# for tests, over the socket. The command line and config.toml require at least a minute
 LEAST_LEASE: Seconds = 1.0
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_SETUP = 10_000  # characters
@@ -47,11 +46,11 @@ def check_texts(message: SpecMessage) -> None:
 
 def _check_command(message: SpecMessage) -> None:
     if not message.argv or not message.argv[0]:
-        hint = "gpq submit -- COMMAND, or gpq submit SCRIPT"
+        hint = "use `gpq submit -- COMMAND` or `gpq submit SCRIPT`"
         raise UsageError("there is no command to run", hint)
     if not message.cwd.startswith("/"):
         problem = f"the working directory {message.cwd!r} is not absolute"
-        raise UsageError(problem, "give its whole path")
+        raise UsageError(problem, "use its full path")
     if message.signal.removeprefix("SIG") not in SIGNALS or message.signal.startswith("SIG"):
         raise UsageError(f"unknown signal `{message.signal}`", "e.g. TERM, USR1, INT")
     if len(message.done_file) > MAX_PATH:
@@ -59,39 +58,39 @@ def _check_command(message: SpecMessage) -> None:
         raise UsageError(problem, f"a path has at most {MAX_PATH}")
     if len(message.setup) > MAX_SETUP:
         problem = f"--setup has {len(message.setup)} characters"
-        raise UsageError(problem, "put them into a script, and name that")
+        raise UsageError(problem, "put them into a script and name the script")
 
 
 def _check_names(message: SpecMessage) -> None:
-    characters = "letters, digits, dot, dash and underscore, at most 64"
+    characters = "use at most 64 letters, digits, dots, dashes and underscores"
     if message.name and not NAME.fullmatch(message.name):
-        raise UsageError(f"{message.name!r} cannot be a job's name", characters)
+        raise UsageError(f"invalid job name {message.name!r}", characters)
     if is_selector(message.name):
-        hint = "choose a name with a letter in it, not `all`"
-        raise UsageError(f"`{message.name}` would be read as an id", hint)
+        hint = "use a name with a letter in it, and not `all`"
+        raise UsageError(f"gpq would read the name `{message.name}` as an id", hint)
     for tag in message.tags:
         if not NAME.fullmatch(tag):
-            raise UsageError(f"{tag!r} cannot be a tag", characters)
+            raise UsageError(f"invalid tag {tag!r}", characters)
     _check_habits(message)
     for module in message.modules:
         if not MODULE.fullmatch(module):
-            raise UsageError(f"{module!r} cannot be a module", "the name of a package, e.g. torch")
+            raise UsageError(f"invalid module {module!r}", "use the name of a package, e.g. torch")
 
 
 def _check_habits(message: SpecMessage) -> None:
     for code in message.accept:
         if not CODE_OF_HABIT.fullmatch(code):
-            hint = "`gpq show` has the codes, such as own-next"
-            raise UsageError(f"--accept {code[:40]!r} is no habit's code", hint)
+            hint = "`gpq show` lists the codes, such as own-next"
+            raise UsageError(f"--accept {code[:40]!r} is not the code of a habit", hint)
     if message.accept and message.level != Level.SCRIPT:
-        raise UsageError("--accept is for training scripts", "gpq suspects nothing of a command")
+        raise UsageError("--accept is for training scripts", "gpq suspects no habits of a command")
 
 
 def _check_code(message: SpecMessage) -> None:
     outside = message.code_cwd.startswith("/") or ".." in message.code_cwd.split("/")
     if message.code and (not CODE.fullmatch(message.code) or outside):
-        problem = f"{message.code!r} with {message.code_cwd!r} names no frozen code"
-        raise UsageError(problem, "gpq submit --snapshot")
+        problem = f"{message.code!r} with {message.code_cwd!r} is not frozen code"
+        raise UsageError(problem, "use `gpq submit --snapshot`")
 
 
 def _check_environment(message: SpecMessage) -> None:
@@ -104,8 +103,8 @@ def _check_environment(message: SpecMessage) -> None:
         raise UsageError("the command or its environment holds a NUL byte", "remove it")
     for name in message.env:
         if not name or "=" in name:
-            problem = f"{name!r} cannot be the name of an environment variable"
-            raise UsageError(problem, "--env NAME=VALUE")
+            problem = f"invalid name of an environment variable: {name!r}"
+            raise UsageError(problem, "use --env NAME=VALUE")
 
 
 def check_numbers(message: SpecMessage) -> None:
@@ -123,7 +122,7 @@ def _check_gpus(message: SpecMessage) -> None:
         )
     if high and not low <= high <= MAX_GPUS:
         raise UsageError(
-            f"--gpus {low}-{high}: a range goes upwards",
+            f"--gpus {low}-{high}: range end is below its start",
             f"e.g. --gpus {min(low, high)}-{max(low, high)}",
         )
 
@@ -139,12 +138,12 @@ def _check_counts(message: SpecMessage) -> None:
     ):
         if not 0 <= value <= most:
             raise UsageError(
-                f"{flag} must lie between 0 and {most}, and is {value}", "see `gpq submit --help`"
+                f"invalid {flag} {value}: expected 0 to {most}", "see `gpq submit --help`"
             )
     if not -1_000_000 <= message.priority <= 1_000_000:
         raise UsageError(
-            "--priority must lie between -1000000 and 1000000",
-            "0 is the default; higher goes first",
+            "invalid --priority: expected -1000000 to 1000000",
+            "0 is the default, and higher goes first",
         )
 
 
@@ -154,11 +153,11 @@ def _check_times(message: SpecMessage) -> None:
         if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
             raise UsageError(f"{flag} must be above 0", "e.g. 90s, 20m or 2h")
     if not (math.isfinite(message.begin) and 0 <= message.begin < 1e11):
-        raise UsageError("--begin is no moment", "e.g. --begin 'tomorrow 8:00'")
+        raise UsageError("--begin is not a time", "e.g. --begin 'tomorrow 8:00'")
     lease = message.requeue_on_lost
     if lease is not None and lease != 0 and not LEAST_LEASE <= lease <= 30 * 86400:
         raise UsageError(
-            "--requeue-on-lost must lie between 1m and 30d", "e.g. --requeue-on-lost 10m"
+            "invalid --requeue-on-lost: expected 1m to 30d", "e.g. --requeue-on-lost 10m"
         )
 
 
@@ -168,4 +167,6 @@ def _check_batch_ranges(message: SpecMessage) -> None:
         (message.min_atomic_batch, message.max_atomic_batch, "--atomic-batch-size"),
     ):
         if large and large < small:
-            raise UsageError(f"{flag}: {large} is less than {small}", "a range goes upwards")
+            raise UsageError(
+                f"{flag}: {large} is less than {small}", f"use {small} or a larger number"
+            )

@@ -1,13 +1,13 @@
-"""Facts -> a job's account: its waits, what its GPUs were worth, what restarts cost, how fairly it
-was treated.
+"""Facts -> a job's account: its waits, the worth of its GPUs, the cost of restarts, and how fairly
+it was treated.
 
-The worth of an attempt is the useful work done in it over the job's best goodput per GPU, in
-GPU-seconds: what it did would have taken so long on one GPU used as well as this job can use one.
-Useful work is progress in base steps (the sum of AdaScale gains, so throughput times efficiency,
-integrated by the training library itself) times the base batch; only what lies beyond all earlier
+The worth of an attempt is its useful work over the job's best goodput per GPU, in GPU-seconds. That
+is the time its work would have taken on one GPU, used as well as this job can use one. Useful work
+is progress in base steps times the base batch size. The training library itself integrates the base
+steps: the sum of AdaScale gains, so throughput times efficiency. Only work beyond all earlier
 progress counts, so work that a crash undid counts once. The best goodput per GPU is the highest
-point of the job's goodput curve over its number of GPUs, by its model on the type of GPU that the
-attempt held (`estimates.curve`). What reports no progress has no worth.
+point of the job's goodput curve over its number of GPUs (`estimates.curve`). The curve comes from
+its model on the type of GPU that the attempt held. A job that reports no progress has no worth.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpq.core.model.units import JobId, Seconds
 
 
 def opened(at: Seconds) -> Account:
-    """Of a job that was submitted."""
+    """The account of a submitted job."""
     return Account(mark=at, waited=0.0, restart_cost=0.0)
 
 
@@ -43,12 +43,12 @@ def launched(job: Job, at: Seconds) -> Account:
 
 
 def edited(job: Job, at: Seconds) -> Account:
-    """What it waited for besides GPUs may be over: only from now on does it count."""
+    """What it waited for besides GPUs may now be over, so its wait for GPUs counts from here."""
     return replace(job.account, mark=at) if _is_gated(job, at) else job.account
 
 
 def let_go(jobs: Mapping[JobId, Job], at: Seconds) -> dict[JobId, Job]:
-    """Jobs that waited for the end of another, which came."""
+    """The jobs that waited for the end of another job, after that end."""
     jobs_after = {}
     for name, job in jobs.items():
         if job.account.mark is not None and job.state is JobState.PENDING:
@@ -58,13 +58,13 @@ def let_go(jobs: Mapping[JobId, Job], at: Seconds) -> dict[JobId, Job]:
 
 
 def so_far(job: Job, now: Seconds) -> Account:
-    """Of a live job, with its waits up to now."""
+    """The account of a live job, with its waits up to now."""
     return _waited(job, now)
 
 
 def _waited(job: Job, at: Seconds) -> Account:
-    """The time since the mark is put down as what it was. Behind a gate of its own a job does not
-    wait for GPUs."""
+    """Books the time since the mark as what it was. Behind its own gate a job does not wait for
+    GPUs."""
     account = job.account
     if account.mark is None:
         return account
@@ -86,21 +86,21 @@ def _is_gated(job: Job, at: Seconds) -> bool:
 
 
 def tallied(event: Event, job: Job) -> Event:
-    """The end of the attempt that `job` holds GPUs for, with what it came to; any other event as it
-    is."""
+    """The event with what the attempt of `job` came to, if it ends that attempt. Any other event
+    stays as it is."""
     if not isinstance(event, End) or job.state not in HOLDS_DEVICES:
         return event
     return replace(event, tally=tally(job, event.exit.ended_at or event.at))
 
 
 def tally(job: Job, now: Seconds) -> AttemptAccount:
-    """What the attempt that holds GPUs has come to so far."""
+    """What the current attempt has come to until now."""
     reports = job.profile.declared is not None
     return AttemptAccount(job.account.working_at if reports else job.started_at, worth(job, now))
 
 
 def worth(job: Job, now: Seconds) -> float | None:
-    """GPU-seconds: at most what the attempt held."""
+    """GPU-seconds, at most what the attempt held."""
     declared, progress = job.profile.declared, job.profile.progress
     if declared is None or job.placement is None or job.launched_at is None:
         return None
@@ -114,8 +114,8 @@ def worth(job: Job, now: Seconds) -> float | None:
 
 
 def best_goodput(job: Job) -> float | None:
-    """The highest goodput a GPU of the job's curve, examples of the base batch's worth a second;
-    None while unknown."""
+    """The highest goodput per GPU of the job's curve, in examples per second at the base batch
+    size. None while unknown."""
     kind = job.placement.gpu_type if job.placement is not None else ""
     most = max(job.profile.max_replicas, job.spec.min_gpus)
     points = estimates.curve(job, [Shape(count, 1, kind) for count in range(1, most + 1)])
@@ -123,7 +123,7 @@ def best_goodput(job: Job) -> float | None:
 
 
 def over(job: Job, event: End, ended: Seconds) -> Account:
-    """After the end of the attempt that `job` holds GPUs for, at `ended`."""
+    """The account after the current attempt of `job` ended at `ended`."""
     account, attempt_tally = job.account, event.tally or tally(job, ended)
     began = job.launched_at if job.launched_at is not None else ended
     stopping_at = job.stop_sent_at if isinstance(event, Stopped) else None
@@ -150,8 +150,8 @@ def over(job: Job, event: End, ended: Seconds) -> Account:
 
 
 def is_failure(event: End) -> bool:
-    """Did the attempt fail, or was it lost? One that was asked to stop, or ended by its time limit,
-    did not fail."""
+    """Did the attempt fail, or was it lost? An attempt that was asked to stop, or that its time
+    limit ended, did not fail."""
     return isinstance(event, Failed) or (
         isinstance(event, Stopped)
         and (event.failed or event.crashed or event.exit.lost or event.exit.fenced)
@@ -159,13 +159,13 @@ def is_failure(event: End) -> bool:
 
 
 def closed(job: Job, at: Seconds) -> Account:
-    """Of a job that ends without holding GPUs."""
+    """The account of a job that ends without holding GPUs."""
     return replace(_waited(job, at), mark=None)
 
 
 def settled(job: Job, snapshot: Snapshot, means: Mapping[JobId, MeanShare]) -> Job:
-    """A job that has ended, with how fairly it was treated. `snapshot`: any of the time of its
-    end."""
+    """A job that has ended, with how fairly it was treated. `snapshot` may be any one from the time
+    of its end."""
     mean = means.get(job.id)
     if mean is None or mean.seconds <= 0 or job.first_started_at is None:
         return job

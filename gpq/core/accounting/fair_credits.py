@@ -1,5 +1,5 @@
-"""The fair share of the past, in GPU-seconds: at every moment what all hold, in equal parts for
-those whose jobs run or wait."""
+"""The fair share of the past, in GPU-seconds. At every moment all held GPUs count in equal parts
+for the owners whose jobs run or wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpq.core.model.units import JobId, Seconds
 
 # when, kind, owner, by how much
 Change = tuple[Seconds, int, str, int]
-GPUS, JOBS, EDGE = 0, 1, 2  # kinds: of GPUs held, of an owner's jobs, the end of a piece
+GPUS, JOBS, EDGE = 0, 1, 2  # kinds: GPUs held, an owner's jobs, the end of a piece
 
 
 def fair_credits(
@@ -24,8 +24,8 @@ def fair_credits(
     *,
     by_user: bool,
 ) -> list[dict[str, float]]:
-    """GPU-seconds by user, for each piece between two edges, in one pass over the moments at which
-    something changes."""
+    """GPU-seconds by user for each piece between two edges. It passes once over the moments at
+    which something changes."""
     changes: list[Change] = [(edge, EDGE, "", 0) for edge in edges]
     changes += _gpu_changes(records, journal)
     changes += _job_changes(records, journal, now, by_user=by_user)
@@ -62,15 +62,15 @@ def _job_changes(
 
 
 class _Ledger:
-    """What owners have been credited so far. `_level` grows as a single part does, so that an
-    owner's is a difference of two."""
+    """The credits of owners until now. `_level` grows as a single part does, so an owner's credit
+    is a difference of two levels."""
 
     def __init__(self, begin: Seconds) -> None:
         self.gpus = 0  # held by all
-        self.credits: list[dict[str, float]] = []  # by user, a piece each
+        self.credits: list[dict[str, float]] = []  # by user, one for each piece
         self._credit: dict[str, float] = defaultdict(float)
         self._jobs: Counter[str] = Counter()
-        # owners that are there: the level they have been credited up to
+        # present owners, with the level up to which they have their credit
         self._since: dict[str, float] = {}
         self._level = 0.0
         self._at = begin
@@ -102,9 +102,9 @@ class _Ledger:
 def _stays(
     record: Record, holds: Sequence[Span], first: Seconds | None, now: Seconds
 ) -> list[Span]:
-    """When the job competed for GPUs: until its end, but not while it was held, or waited for
-    something else before its first launch (`first`), so that it waited for as long as its account
-    says."""
+    """When the job competed for GPUs: until its end, but not while it was held. Time before its
+    first launch (`first`) counts only as its account says, because it may have waited for something
+    else."""
     end = record.ended_at if record.ended_at is not None else max(now, record.submitted_at)
     began = record.submitted_at
     if record.account.waited is not None:

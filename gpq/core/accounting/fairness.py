@@ -1,10 +1,10 @@
-"""What a fair share is, and how jobs and users do against it. Measures only; who gets what is the
-policy's to decide.
+"""What a fair share is, and how jobs and users compare with it. It only measures. The policy
+decides who gets what.
 
-Shares go by user first (unless that is switched off): every user with live jobs has the same, and
-splits it evenly among their jobs, so twenty jobs are not twenty shares. A share is a number of GPUs
-that need not be whole; its speed is interpolated between the shapes below and above that the job
-could really have (never one imaginary node, as in Pollux's artifact).
+Shares go by user first, unless that is switched off. Every user with live jobs has the same share
+and splits it evenly among the jobs, so twenty jobs are not twenty shares. A share is a number of
+GPUs and need not be whole. Its throughput is interpolated between the shapes below and above that
+the job could really have. It never uses one imaginary server, as Pollux's artifact does.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 
 LEAST_COUNTED: Seconds = 1.0  # between two counts of shares
-KEPT_SECONDS: Seconds = 600.0  # of averages that a daemon that is killed may forget
+KEPT_SECONDS: Seconds = 600.0  # of averages, which a killed daemon may lose
 
 Point = tuple[float, float]  # (GPUs, examples per second), fewest GPUs first
 
 
 @dataclass(frozen=True, slots=True)
 class JobFairness:
-    share: float  # GPUs it is entitled to now
+    share: float  # GPUs of its fair share now
     speedup: float | None  # see `speedup_of`
-    # finish-time fairness: at most 1 is fair; None while its length or speed is unknown
+    # finish-time fairness: at most 1 is fair. None while its length or throughput is unknown
     rho: float | None
 
 
@@ -42,25 +42,26 @@ class UserFairness:
     user: str
     jobs: int
     gpus: int  # held now
-    share: float  # of the GPUs held by anybody, 0 to 1
+    share: float  # of all held GPUs, 0 to 1
     fair_share: float  # 0 to 1
-    speedup: float | None  # mean of their jobs whose speedup is known
+    speedup: float | None  # mean over their jobs whose speedup is known
     rho: float | None  # worst of their jobs
-    gpu_seconds: float  # attained by their live jobs
+    gpu_seconds: float  # received by their live jobs
 
 
 def shares(owners: Mapping[JobId, str], gpus: float) -> dict[JobId, float]:
-    """GPUs that each job is entitled to: `gpus` split evenly among users, then evenly among each
+    """The fair share of each job in GPUs: `gpus` split evenly among users, then evenly among each
     user's jobs."""
     jobs = Counter(owners.values())
     return {job: gpus / (len(jobs) * jobs[user]) for job, user in owners.items()}
 
 
 def speed_at(points: Sequence[Point], gpus: float) -> float:
-    """Speed on a share of `gpus` that need not be whole, 0 without points.
+    """Throughput on a share of `gpus`, which need not be whole. 0 without points.
 
-    Linear between the shapes below and above; below the smallest shape the job has that one for
-    part of the time; above the largest it gains nothing. A larger shape that is slower is not used.
+    It is linear between the shapes below and above. Below the smallest shape, the job has that
+    shape for part of the time. Above the largest one it gains nothing. A larger shape with less
+    throughput is not used.
     """
     if not points or gpus <= 0:
         return 0.0
@@ -75,7 +76,7 @@ def speed_at(points: Sequence[Point], gpus: float) -> float:
 
 
 def speedup(now: float, points: Sequence[Point], share: float) -> float | None:
-    """Speed now over that of the fair share; None when that is not known."""
+    """Throughput now over that of the fair share. None if that is not known."""
     fair = speed_at(points, share)
     return now / fair if fair > 0 else None
 
@@ -83,8 +84,8 @@ def speedup(now: float, points: Sequence[Point], share: float) -> float | None:
 def seconds_alone(
     work: float, points: Sequence[Point], share: float, start: Seconds = 0.0
 ) -> Seconds | None:
-    """Time for `work` examples on a share of its own from the start (`start`: until the first
-    step); None if unknown."""
+    """Time for `work` examples on its own share from the start. `start` is the time until the first
+    step. None if unknown."""
     speed = speed_at(points, share)
     return start + work / speed if speed > 0 else None
 
@@ -92,10 +93,10 @@ def seconds_alone(
 def finish_time_fairness(
     age: Seconds, remaining: Seconds | None, alone: Seconds | None
 ) -> float | None:
-    """rho = (age + remaining) / time alone on a 1/J share (Themis, NSDI'20; J averaged over the
-    life as in Sia).
+    """rho = (age + remaining) / time alone on a 1/J share (Themis, NSDI'20, with J averaged over
+    the life as in Sia).
 
-    Age counts from the submission. None when the length is not known: a job without a declared end
+    Age counts from the submission. None if the length is not known: a job without a declared end
     has no rho.
     """
     if remaining is None or alone is None or alone <= 0:
@@ -104,8 +105,8 @@ def finish_time_fairness(
 
 
 def active(snapshot: Snapshot) -> list[Job]:
-    """Jobs that compete for devices: all live ones but those that are held, wait for something
-    else, or take what is left."""
+    """Jobs that compete for devices: all live jobs except those that are held, wait for something
+    else, or run in the background."""
     gated_jobs, on_hold = closed(snapshot), JobState.HELD
     jobs = (job for name, job in sorted(snapshot.jobs.items()) if name not in gated_jobs)
     return [job for job in jobs if job.state is not on_hold and not job.spec.background]
@@ -116,8 +117,8 @@ def devices_up(snapshot: Snapshot) -> int:
 
 
 def shares_now(snapshot: Snapshot) -> dict[JobId, float]:
-    """Shares of the devices that answer, among the active jobs; where users do not count
-    (`Config.by_user`), each job for itself."""
+    """Shares of the devices that answer among the active jobs. If users do not count
+    (`Config.by_user`), each job stands for itself."""
     by_user = snapshot.config.by_user
     owners = {job.id: job.spec.user if by_user else str(job.id) for job in active(snapshot)}
     return shares(owners, devices_up(snapshot))
@@ -126,8 +127,8 @@ def shares_now(snapshot: Snapshot) -> dict[JobId, float]:
 def advance(
     means: Mapping[JobId, MeanShare], snapshot: Snapshot, seconds: Seconds
 ) -> dict[JobId, MeanShare]:
-    """Averages of the live jobs, `seconds` of the present shares later; those of ended jobs are
-    dropped. While a job does not compete, its average stays as it is."""
+    """Averages of the live jobs after `seconds` of the present shares. Ended jobs are dropped. The
+    average of a job that does not compete stays as it is."""
     now = shares_now(snapshot)
     none = MeanShare()
     idle_means = {
@@ -140,8 +141,8 @@ def advance(
 
 
 def counted(snapshot: Snapshot) -> Snapshot:
-    """With the averages of all shares counted up to its `now`, at most once a second, and from time
-    to time to be kept."""
+    """With the averages counted up to `now`, at most once a second. From time to time they are also
+    stored."""
     now = snapshot.now
     elapsed = now - snapshot.means_at if snapshot.means_at else 0.0
     if 0.0 <= elapsed < LEAST_COUNTED and snapshot.means_at:
@@ -156,8 +157,8 @@ def counted(snapshot: Snapshot) -> Snapshot:
 
 
 def known_fairness(snapshot: Snapshot) -> dict[JobId, JobFairness]:
-    """As `fairness_by_job`, of those active jobs alone that have told anything of themselves: of
-    the others there may be thousands, and nothing is known but their share."""
+    """As `fairness_by_job`, but only for active jobs that have reported something. There may be
+    thousands of others, and only their share is known."""
     if all(job.profile.declared is None for job in snapshot.jobs.values()):
         return {}
     means = snapshot.means
@@ -169,7 +170,7 @@ def known_fairness(snapshot: Snapshot) -> dict[JobId, JobFairness]:
 
 
 def fairness_by_job(snapshot: Snapshot) -> dict[JobId, JobFairness]:
-    """Fairness of each active job; a job whose share was not counted yet has the present one."""
+    """Fairness of each active job. A job whose share was not counted yet gets the present one."""
     means = snapshot.means
     return {
         job: _of(snapshot, snapshot.jobs[job], share, means.get(job, MeanShare()).mean(share))
@@ -185,8 +186,7 @@ def _of(snapshot: Snapshot, job: Job, share: float, mean_share: float) -> JobFai
         return JobFairness(share, None, None)
     goodputs, speeds = curves
     now, fast = estimates.now_of(job), speedup_of(job, goodputs, share)
-    # The end is declared in passes over the data, so it is examples that have to be got through, at
-    # any efficiency.
+    # Scripts declare their end in passes over the data, so examples count here, at any efficiency.
     work, progress = _examples(job), job.profile.progress
     if work is None or progress is None:
         return JobFairness(share, fast, None)
@@ -199,10 +199,10 @@ def _of(snapshot: Snapshot, job: Job, share: float, mean_share: float) -> JobFai
 
 
 def speedup_of(job: Job, goodputs: Sequence[Point], share: float) -> float | None:
-    """Goodput with the GPUs and the batch of now over that with a fair share and the best batch,
-    both by the job's model: a slow minute is no slowdown. A share below the fewest GPUs that the
-    job may have counts as these: on them it has no speedup, however many jobs there are. 0 while it
-    waits; None while nothing was measured on as many GPUs as the share is."""
+    """Goodput with the present GPUs and batch over that with a fair share and the best batch. Both
+    come from the job's model, so a slow minute does not count as a slowdown. A share below the
+    job's fewest GPUs counts as these, because the job has no speedup on them, however many jobs
+    there are. 0 while it waits. None if nothing was measured on as many GPUs as the share."""
     if job.state not in HOLDS_DEVICES:
         return 0.0
     now = estimates.now_of(job, measured=False)
@@ -217,9 +217,9 @@ def speedup_of(job: Job, goodputs: Sequence[Point], share: float) -> float | Non
 
 
 def concluded(job: Job, snapshot: Snapshot, mean_share: float) -> float | None:
-    """Finish-time fairness of a job that has completed: from its submission to its end, less what
-    its user held it, over the time alone on `mean_share` GPUs for what it did of its declared
-    length."""
+    """Finish-time fairness of a completed job: its time over its time alone. Its time is from
+    submission to end, without holds by its user. Its time alone is on `mean_share` GPUs, for the
+    part of its declared length that it did."""
     work, progress = _examples(job), job.profile.progress
     if work is None or progress is None or job.ended_at is None or model_of(job.profile) is None:
         return None
@@ -231,8 +231,8 @@ def concluded(job: Job, snapshot: Snapshot, mean_share: float) -> float | None:
 
 
 def _alone(snapshot: Snapshot, job: Job) -> tuple[list[Point], list[Point]] | None:
-    """(goodputs, throughputs) of the shapes that it could have if it were alone: on all devices
-    that suit it, nobody else's taken out."""
+    """(goodputs, throughputs) of the shapes that it could have alone: on all devices that suit it,
+    whoever holds them."""
     shapes = feasible(job, snapshot, supply(snapshot, job, {}))
     table = estimates.table(job, shapes)
     if table is None:
@@ -241,7 +241,8 @@ def _alone(snapshot: Snapshot, job: Job) -> tuple[list[Point], list[Point]] | No
 
 
 def _points(shapes: Sequence[Shape], speeds: Sequence[float]) -> list[Point]:
-    """By number of GPUs; of several shapes with the same (other types, other nodes) the fastest."""
+    """By number of GPUs. Of several shapes with the same number (other types, other servers) the
+    fastest."""
     best: dict[int, float] = {}
     for shape, speed in zip(shapes, speeds, strict=True):
         if speed > best.get(shape.replicas, 0.0):
@@ -250,7 +251,7 @@ def _points(shapes: Sequence[Shape], speeds: Sequence[float]) -> list[Point]:
 
 
 def _examples(job: Job) -> float | None:
-    """Declared length in examples, None when the script declared none."""
+    """Declared length in examples. None if the script declared none."""
     declared, progress = job.profile.declared, job.profile.progress
     if declared is None or declared.dataset_size <= 0 or progress is None or progress.epochs <= 0:
         return None
@@ -258,7 +259,7 @@ def _examples(job: Job) -> float | None:
 
 
 def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> list[UserFairness]:
-    """One row a user, sorted by name, from the answer of `fairness_by_job`."""
+    """One row for each user, sorted by name, from the answer of `fairness_by_job`."""
     jobs_by_user: dict[str, list[Job]] = defaultdict(list)
     total_gpus = 0
     for job in active(snapshot):

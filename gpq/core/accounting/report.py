@@ -1,8 +1,8 @@
 """Spells and records -> what each user, job, server or day had of the GPUs in a window, what it was
-worth, and how fairly.
+worth, and how fair it was.
 
-Pure. What lies only partly in the window counts by its part: an attempt's worth is spread evenly
-over it.
+Pure. What is only partly in the window counts by that part: the worth of an attempt is spread
+evenly over it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gpq.core.model.jobs import TERMINAL
 from gpq.core.model.units import JobId, Seconds
 
 BY = ("user", "job", "server", "day")
-# whose a part of a spell is, which part of its devices, from when to when
+# whose part of a spell, which part of its devices, from when to when
 Cut = tuple[str, float, Seconds, Seconds]
 
 
 def _cuts(
     by: str, record: Record, spell: Spell, start: Seconds, end: Seconds, edges: Sequence[Seconds]
 ) -> list[Cut]:
-    """A spell from `start` to `end`, by whom it belongs to."""
+    """The parts of a spell from `start` to `end`, by the key they belong to."""
     if by == "server":
         return [(str(node), count / spell.gpus, start, end) for node, count in spell.parts if count]
     if by != "day":
@@ -39,7 +39,7 @@ def _cuts(
 
 
 def _key(by: str, record: Record, at: Seconds, edges: Sequence[Seconds]) -> str:
-    """Whose it is what happens to a job as a whole; "" of a server."""
+    """The key for what happens to a job as a whole. "" in a report by server."""
     match by:
         case "user":
             return record.spec.user
@@ -63,9 +63,9 @@ def report(
     *,
     by_user: bool,
 ) -> Report:
-    """`by`: one of BY; the keys of the rows are users, ids, servers, or numbers of pieces. The
-    window lies between the first and the last of `edges`, at least two and rising, which cut it
-    into pieces: days, for a report by day. `by_user`: how fair shares are counted."""
+    """`by` is one of BY. The keys of the rows are users, ids, servers, or numbers of pieces. The
+    window is between the first and the last of `edges`, which are at least two and rising. They cut
+    it into pieces: days, for a report by day. `by_user` says how fair shares are counted."""
     sums = _Sums(edges, by)
     for spell in journal.spells:
         record = records.get(spell.job)
@@ -84,7 +84,7 @@ def report(
 
 
 class _Sums:
-    """What lies in the window, in all and by the keys of the rows."""
+    """What is in the window, in total and by the keys of the rows."""
 
     def __init__(self, edges: Sequence[Seconds], by: str) -> None:
         self.total = Sum()
@@ -143,7 +143,7 @@ def over_time(
     *,
     by_user: bool,
 ) -> tuple[Mapping[str, Slice], ...]:
-    """What users held in each piece of time, what it was worth, and their fair share of what all
+    """What users held in each piece of time, what it was worth, and their fair share of everything
     held."""
     count = len(edges) - 1
     gpu_seconds: list[dict[str, float]] = [defaultdict(float) for _ in range(count)]
@@ -165,7 +165,7 @@ def over_time(
 def _slices(
     gpu_seconds: Mapping[str, float], worth: Mapping[str, float], fair: Mapping[str, float]
 ) -> dict[str, Slice]:
-    """Of one piece: the slices of users who held something, or were entitled to it."""
+    """One piece: the slices of users who held something or had a fair share."""
     return {
         user: Slice(gpu_seconds.get(user, 0.0), worth.get(user, 0.0), fair.get(user, 0.0))
         for user in sorted({*gpu_seconds, *fair})

@@ -1,4 +1,4 @@
-"""Figures of a report: sums over attempts, quantiles, and what they come to."""
+"""Figures of a report: sums over attempts, quantiles, and what follows from them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ RHO_EDGES = (0.5, 0.8, 1.0, 1.25, 2.0)  # between the bars of a histogram
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one user, job, server or day. GPU-seconds, where it does not say otherwise; None where
-    nothing is known."""
+    """Figures of one user, job, server or day. GPU-seconds, unless noted otherwise. None if nothing
+    is known."""
 
     jobs: int  # that held GPUs, or ended
     ended: Mapping[JobState, int]
     held: float
     worth: float | None
     known: float  # of `held`: by attempts whose worth is known
-    waits: int  # jobs that were first launched
+    waits: int  # jobs that were launched for the first time
     wait_median: Seconds | None
     wait_p95: Seconds | None
     restarts: int
     restarting: float
     failed: float  # held by attempts that failed or were lost
-    rhos: int  # jobs that completed and whose finish-time fairness is known
+    rhos: int  # completed jobs whose finish-time fairness is known
     rho_median: float | None
     rho_max: float | None
-    # GPU-seconds that a fair share of all that was held would have been; of users alone
+    # GPU-seconds of a fair share of everything held. Only for users
     fair: float | None = None
 
     @property
@@ -42,7 +42,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One user's part of a piece of the window, GPU-seconds."""
+    """One user's part of a piece of the window, in GPU-seconds."""
 
     held: float
     worth: float
@@ -72,7 +72,7 @@ class Sum:
     rhos: list[float] = field(default_factory=list)
 
     def add(self, spell: Spell, start: Seconds, end: Seconds, part: float) -> None:
-        """What of `spell` lies from `start` to `end`, of a `part` of its devices."""
+        """The part of `spell` from `start` to `end`, for a `part` of its devices."""
         gpus = spell.gpus * part
         self.jobs.add(spell.job)
         self.held += gpus * (end - start)
@@ -110,7 +110,7 @@ class Sum:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Interpolated between the two nearest; None of none."""
+    """Interpolated between the two nearest values. None without values."""
     if not values:
         return None
     ordered = sorted(values)

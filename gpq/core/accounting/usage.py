@@ -1,7 +1,7 @@
-"""The journal -> spells: which attempt held which devices when, and what came of it. Records: jobs
+"""The journal -> spells: which attempt held which devices when, and how it ended. Records are jobs
 as accounts need them.
 
-Pure; knows no window and no user's question (`report` does).
+Pure. It knows no window and no user's question (`report` does).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class RecordSpec:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A job as accounts need it. All fields are named and mean what they do in `Job`: a store reads
-    its rows as these without looking at the rest of them."""
+    """A job as accounts need it. All fields have the names and meanings that they have in `Job`: a
+    store reads its rows as records without looking at the other fields."""
 
     id: JobId
     spec: RecordSpec
@@ -68,7 +68,7 @@ def record_of(job: Job) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """One attempt of a job, from its launch to its end, or to now."""
+    """One attempt of a job, from its launch to its end or to now."""
 
     job: JobId
     again: bool  # not the job's first
@@ -76,7 +76,7 @@ class Spell:
     began: Seconds
     ended: Seconds
     worth: float | None = None  # GPU-seconds
-    restarting: tuple[Span, ...] = ()  # when it held its GPUs for a restart's sake
+    restarting: tuple[Span, ...] = ()  # while it held its GPUs for a restart
     failed: bool = False  # or lost
 
     @property
@@ -88,7 +88,7 @@ class Spell:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """`holds`: when each job was held."""
+    """`holds` says when each job was held."""
 
     spells: tuple[Spell, ...] = ()
     holds: Mapping[JobId, tuple[Span, ...]] = field(default_factory=dict)
@@ -97,8 +97,8 @@ class Journal:
 def read(
     events: Iterable[Event], now: Seconds, live: Mapping[tuple[JobId, int], AttemptAccount]
 ) -> Journal:
-    """All spells, by their ends. `events` in their order, of `KINDS`, from before the first launch
-    of every job that counts; `live`: what attempts that still run have come to so far."""
+    """All spells, by their ends. `events` are those of `KINDS` in order, from before the first
+    launch of every job that counts. `live` says what running attempts have come to until now."""
     spells: list[Spell] = []
     launches: dict[JobId, Launched] = {}
     stop_times: dict[JobId, Seconds] = {}

@@ -1,7 +1,7 @@
-"""Why a job waits, or why it has the GPUs it has, read from the last round: as codes and facts.
+"""Why a job waits, or why it has its GPUs, according to the last round. As codes and facts.
 
-Nothing in the core imports this room. The sentences are `gpq.control.answers.sentences`.
+Nothing in the core imports this package. The sentences are in `gpq.control.answers.sentences`.
 
-`pending.py` is the first obstacle of a job that waits, `obstacles.py` what keeps it from all
-servers, `running_job.py` why it has its GPUs and its batch. Open `explain.py` first.
+`pending.py` finds the first obstacle of a waiting job. `obstacles.py` finds what keeps it from all
+servers. `running_job.py` says why it has its GPUs and its batch. Open `explain.py` first.
 """

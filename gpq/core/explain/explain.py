@@ -1,5 +1,5 @@
-"""Why a job waits, or why it has these GPUs and not more or fewer: read from the very round that
-decided it."""
+"""Why a job waits, or why it has these GPUs and not more or fewer. Read from the round that decided
+it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gpq.core.rounds.reconcile import stuck
 
 
 def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> JobReasons:
-    """The whole answer about one live job. `allocation` is the last round's, None before the
-    first."""
+    """The whole answer about one live job. `allocation` is that of the last round, or None before
+    the first one."""
     silent = silence(snapshot, job, snapshot.now)
     if silent is not None:
         return _why_unknown(snapshot, job, silent)
@@ -64,7 +64,8 @@ def _why_stopping(snapshot: Snapshot, job: Job) -> JobReasons:
 
 
 def _why_held(job: Job) -> JobReasons:
-    by_gpq = job.unmet or job.quick_failures or job.crashes  # else the notice is of an earlier time
+    # otherwise the notice is from an earlier hold
+    by_gpq = job.unmet or job.quick_failures or job.crashes
     if by_gpq and job.notices and job.notices[-1].startswith("held"):
         line = job.notices[-1]
         headline = reason("held-by-gpq", line=line)
@@ -78,7 +79,7 @@ def _why_held(job: Job) -> JobReasons:
 
 
 def _why_unknown(snapshot: Snapshot, job: Job, silent: Silence) -> JobReasons:
-    """Nobody can tell whether it runs; that is no reason to end it, nor to start it twice."""
+    """Nobody can tell whether it runs. That is no reason to end it or to start it twice."""
     headline = reason("server-silent", line=str(silent))
     removed = [name for name in silent.nodes if name not in snapshot.nodes]
     reasons = [
@@ -86,7 +87,7 @@ def _why_unknown(snapshot: Snapshot, job: Job, silent: Silence) -> JobReasons:
     ]
     reasons += [reason("server-unconfigured", server=name) for name in removed]
     reasons.append(reason("may-run-on"))
-    if silent.connecting:  # it tells in a moment
+    if silent.connecting:  # the server will tell in a moment
         return JobReasons(headline, tuple(reasons))
     if job.wish is DesiredState.CANCEL:
         reasons.append(reason("cancel-waits", servers=silent.nodes))
@@ -100,7 +101,7 @@ def _why_unknown(snapshot: Snapshot, job: Job, silent: Silence) -> JobReasons:
 
 
 def _requeue(job: Job, silent: Silence) -> Reason:
-    """When it is queued again, if its server stays silent."""
+    """When gpq queues it again if its server stays silent."""
     if silent.requeue_in is None:
         return reason("no-requeue-on-lost")
     return reason("requeue-on-lost", lease=job.spec.requeue_on_lost, wait=silent.requeue_in)

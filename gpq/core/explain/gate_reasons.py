@@ -1,4 +1,4 @@
-"""What keeps a waiting job behind a gate, and what would open it."""
+"""What keeps a waiting job behind a gate, and what would open the gate."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ _CODES = {
 
 
 def behind_gate(snapshot: Snapshot, job: Job) -> JobReasons | None:
-    """All that is to be said of what keeps a waiting `job` from the contest; None where nothing
-    does."""
+    """The whole answer about the gate that keeps `job` waiting. None if there is no such gate."""
     headline = closed(snapshot).get(job.id) if may_be_gated(job) else None
     if headline is None:
         return None

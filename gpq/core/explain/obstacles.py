@@ -1,4 +1,5 @@
-"""What keeps a job from every server, whatever becomes free: each None where that is not so."""
+"""What keeps a job from every server, whatever becomes free. Each function returns None if its
+obstacle does not apply."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from gpq.core.model.snapshot import Snapshot
 
 
 def fits(snapshot: Snapshot, job: Job) -> bool:
-    """Would it fit somewhere, were all GPUs free?"""
+    """Would it fit somewhere if all GPUs were free?"""
     return bool(feasible(job, snapshot, supply(snapshot, job, {})))
 
 
 def no_server(snapshot: Snapshot) -> JobReasons:
-    """None answers that is not drained: some are only being reached, right after the daemon's
-    start."""
+    """No undrained server answers. Right after the daemon started, gpq may still be connecting to
+    some."""
     nodes = [node for _, node in sorted(snapshot.nodes.items())]
     reasons = [node_silence(snapshot, node) for node in nodes if node.state is not NodeState.UP]
     reasons += drains(snapshot)
@@ -40,7 +41,7 @@ def drains(snapshot: Snapshot) -> list[Reason]:
 
 
 def never_while_drained(snapshot: Snapshot, job: Job) -> JobReasons | None:
-    """It fits nowhere, and would if drained servers were not."""
+    """It fits nowhere, but would if drained servers were not drained."""
     names = [name for name in sorted(snapshot.drained) if name in snapshot.nodes]
     if not names or fits(snapshot, job) or not fits(replace(snapshot, drained={}), job):
         return None
@@ -71,7 +72,7 @@ def _reservations_against(snapshot: Snapshot, job: Job) -> list[Reservation]:
 
 
 def never_while_reserved(snapshot: Snapshot, job: Job) -> JobReasons | None:
-    """It fits nowhere, and would without reservations of others, or were no server somebody's."""
+    """It fits nowhere, but would without others' reservations and if no server had an owner."""
     reserved, owned = reservations(snapshot, job), others_servers(snapshot, job)
     if not (reserved or owned) or fits(snapshot, job):
         return None
@@ -101,7 +102,7 @@ def others_servers(snapshot: Snapshot, job: Job) -> list[Reason]:
 
 
 def tied_checkpoint(snapshot: Snapshot, job: Job) -> list[Reason]:
-    """That its checkpoint cannot be brought to some of the servers."""
+    """That gpq cannot copy its checkpoint to some of the servers."""
     names = closed_to(snapshot, job)
     if not names or job.files is None:
         return []
@@ -109,7 +110,7 @@ def tied_checkpoint(snapshot: Snapshot, job: Job) -> list[Reason]:
 
 
 def never_elsewhere(snapshot: Snapshot, job: Job) -> JobReasons | None:
-    """It fits nowhere, and would if its checkpoint could be brought to any server."""
+    """It fits nowhere, but would if gpq could copy its checkpoint to any server."""
     reasons = tied_checkpoint(snapshot, job)
     if not reasons or job.files is None or fits(snapshot, job):
         return None
@@ -120,8 +121,8 @@ def never_elsewhere(snapshot: Snapshot, job: Job) -> JobReasons | None:
 
 
 def no_environment(snapshot: Snapshot, job: Job) -> JobReasons | None:
-    """It fits nowhere, and would if every server had its interpreter, its directory and what its
-    setup brings."""
+    """It fits nowhere, but would if every server had its interpreter, its directory and the result
+    of its setup."""
     unasked = replace(job, spec=environments.unasked(job.spec))
     if fits(snapshot, job) or not fits(snapshot, unasked):
         return None

@@ -1,4 +1,4 @@
-"""Why a job that waits is not started: the first obstacle, or what there is of GPUs and who has
+"""Why gpq does not start a waiting job: the first obstacle, or which GPUs there are and who has
 them."""
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 
-KEEPS_IDLE = ("fifo", "backfill")  # policies that keep GPUs for a job which needs several
+KEEPS_IDLE = ("fifo", "backfill")  # policies that keep GPUs idle for a job that needs several
 
 
 def why_pending(
     snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job
 ) -> JobReasons:
-    """The first obstacle, else who has the GPUs. `allocation`: of the last round."""
+    """The first obstacle, otherwise who has the GPUs. `allocation` is that of the last round."""
     for check in (behind_gate, _backing_off, _may_run_elsewhere, _without_checkpoint):
         obstacle = check(snapshot, job)
         if obstacle is not None:
@@ -116,8 +116,8 @@ def _waits_for_gpus(
     fewest: int,
     sizes: Sequence[Reason],
 ) -> JobReasons:
-    """It fits what there is, once enough of that is free. `sizes`: why it may have no other number
-    of GPUs."""
+    """It fits what there is once enough of that is free. `sizes` says why it may have no other
+    number of GPUs."""
     free = _free(snapshot, job)
     holders = _holders(snapshot, job)
     reasons = [
@@ -155,7 +155,7 @@ def _waits_for_gpus(
 
 
 def _free(snapshot: Snapshot, job: Job) -> dict[NodeId, int]:
-    """Server -> its devices that the job could have now."""
+    """For each server, the number of devices that the job could have now."""
     closed = {*held_by(snapshot), *barred(snapshot, job)}
     return {
         node.id: sum(
@@ -176,7 +176,7 @@ def _too_few(snapshot: Snapshot, job: Job, fewest: int, free: Mapping[NodeId, in
 
 
 def _holders(snapshot: Snapshot, job: Job) -> list[JobId]:
-    """Who has devices that would suit it."""
+    """The jobs that have devices which would suit it."""
     suited = {
         (node.id, device.id)
         for node in nodes_up(snapshot)
@@ -188,7 +188,7 @@ def _holders(snapshot: Snapshot, job: Job) -> list[JobId]:
 
 
 def _ahead(snapshot: Snapshot, job: Job) -> list[JobId]:
-    """Jobs that wait as well, and are in front of it."""
+    """Other waiting jobs that come before it."""
     gated = closed(snapshot)
     return [
         rival.id

@@ -1,4 +1,4 @@
-"""Why a job that runs has these GPUs and this batch, and not more or fewer."""
+"""Why a running job has these GPUs and this batch, and not more or fewer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.rounds.batch_orders import typed
 from gpq.core.rounds.motives import own_wish
 
-WORTH_NAMING = 1.01  # goodput of another batch over that of now: less is rounding
+WORTH_NAMING = 1.01  # goodput of another batch over the present one: a smaller ratio is rounding
 
 
 def why_running(snapshot: Snapshot, job: Job) -> JobReasons:
@@ -44,12 +44,12 @@ def why_running(snapshot: Snapshot, job: Job) -> JobReasons:
 
 
 def remedies(job: Job) -> tuple[Reason, ...]:
-    """What would give gpq back the freedoms that the job's loop takes from it."""
+    """What would give gpq back the freedoms that the job's loop takes away."""
     return tuple(lines("habit-remedy", words.remedies(job)))
 
 
 def _circumstances(snapshot: Snapshot, job: Job) -> list[Reason]:
-    """What is the matter with its servers and GPUs, and with how it uses them."""
+    """What is wrong with its servers and GPUs, or with how it uses them."""
     reasons = [
         reason("runs-on-drained", line=drain_line(snapshot, name))
         for name in drained_under(job, snapshot)
@@ -86,7 +86,7 @@ def _why_size_and_batch(snapshot: Snapshot, job: Job) -> list[Reason]:
 
 
 def _why_batch(job: Job) -> list[Reason]:
-    """What its batch is worth, against that which it was submitted with."""
+    """What its batch is worth compared with the submitted one."""
     profile, declared = job.profile, job.profile.declared
     if declared is None or job.placement is None or profile.atomic_batch <= 0:
         return []
@@ -114,7 +114,7 @@ def _worth_of_batch(job: Job, shape: Shape, declared: Declared, total: int) -> R
 
 
 def _better_batch(job: Job, shape: Shape, now: float) -> Reason:
-    """Whether another batch, however large it may become, is worth more on the GPUs that it has."""
+    """Whether another batch of any size is worth more on its present GPUs."""
     best = estimates.best_batch(job, shape)
     if best is None or now <= 0 or best.goodput < WORTH_NAMING * now:
         return reason("no-better-batch")
@@ -122,8 +122,8 @@ def _better_batch(job: Job, shape: Shape, now: float) -> Reason:
 
 
 def _within_range(snapshot: Snapshot, job: Job) -> list[Reason]:
-    """How what a running job has lies against the fewest and the most that it may have, and what
-    sets these."""
+    """How a running job's GPUs compare with the fewest and the most that it may have, and what sets
+    these limits."""
     count, order = job.replicas, own_wish(job.spec, job.replicas)
     if order:
         return [reason("resize-ordered", gpus=count, line=order)]
@@ -143,7 +143,7 @@ def _within_range(snapshot: Snapshot, job: Job) -> list[Reason]:
 
 
 def _rivals(snapshot: Snapshot, job: Job) -> list[Reason]:
-    """With whom it shares the servers."""
+    """The jobs with which it shares the servers."""
     rivals = sum(
         rival.state in HOLDS_DEVICES and rival.id != job.id for rival in snapshot.jobs.values()
     )

@@ -1,5 +1,5 @@
-"""Why a job fits nowhere, however long it waits: it asks for GPUs that no server has, or for more
-of them, or those that it needs are out of use."""
+"""Why a job fits nowhere, however long it waits. It asks for GPUs that no server has, or for too
+many of them, or the GPUs that it needs are out of use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpq.core.model.units import NodeId
 
 
 def never_fits(snapshot: Snapshot, job: Job, fewest: int) -> JobReasons | None:
-    """A reason that no waiting will cure, with what is there instead."""
+    """A reason that no waiting removes, with what there is instead."""
     if fits(snapshot, job):
         return None
     silent = [
@@ -45,7 +45,7 @@ def _no_such_gpu(snapshot: Snapshot, job: Job, silent: list[NodeId]) -> JobReaso
     types = sorted({f"{device.type} {device.memory_mib} MiB" for device in devices})
     request = f"type '{spec.gpu_type}'" if spec.gpu_type else "any type"
     if spec.min_gpu_memory_mib:
-        request += f", {spec.min_gpu_memory_mib} MiB at least"
+        request += f" with at least {spec.min_gpu_memory_mib} MiB"
     return JobReasons(
         reason("no-such-gpu"), (reason("gpus-there-are", request=request, types=types or ["none"]),)
     )
@@ -73,8 +73,8 @@ def _on_silent_servers(snapshot: Snapshot, job: Job, silent: list[NodeId]) -> Jo
 
 
 def _too_large(snapshot: Snapshot, job: Job, fewest: int) -> JobReasons:
-    """It asks for more than the largest server has, or than all have of one type, for no job gets
-    two types at once."""
+    """It asks for more than the largest server has, or than all servers have of one type. No job
+    gets two types at once."""
     spec, devices = job.spec, _devices(snapshot)
     by_node = Counter(
         (name, device.type)
@@ -101,8 +101,8 @@ def _too_large(snapshot: Snapshot, job: Job, fewest: int) -> JobReasons:
 
 
 def _would_fit(snapshot: Snapshot, job: Job, *, answering_only: bool) -> bool:
-    """Were every GPU in use that is known, of all servers or of those that answer, and had they
-    what it needs there?"""
+    """Would it fit if every known GPU were in use and had what the job needs? On all servers, or on
+    those that answer."""
     job = replace(job, spec=environments.unasked(job.spec))
     nodes = {
         name: replace(

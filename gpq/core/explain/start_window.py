@@ -1,9 +1,9 @@
-"""When a waiting job may start: an interval, and what bounds it. Honest rather than narrow: what
-nobody knows stays open.
+"""When a waiting job may start: an interval, and what limits it. It is honest rather than narrow:
+what nobody knows stays open.
 
-The beginning supposes that everything goes well and nobody else comes; the end that all that is
-bounded takes as long as it may. Jobs that can be moved count as able to give their GPUs in the next
-round, and as keeping them until their own end.
+The earliest time assumes that everything goes well and no other job comes. The latest time assumes
+that everything with a limit takes as long as it may. Movable jobs count as able to give up their
+GPUs in the next round, and also as keeping them until their own end.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.planning import time_left
 
-SOON: Seconds = 2.0  # less is "at once"
-# What an end by progress may turn out to be, over what it looks like: speeds change with sizes.
+SOON: Seconds = 2.0  # less than this is "at once"
+# How far an estimated end may be off, as a factor: throughput changes with the number of GPUs.
 FASTER, SLOWER = 0.7, 1.5
 NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Seconds from now. `latest` infinite: nothing bounds it. `because`: what it hangs on. `open`:
-    also the beginning hangs on an end of which nothing is known."""
+    """Seconds from now. An infinite `latest` has no limit. `because` says what it depends on.
+    `open`: the earliest time also depends on an unknown end."""
 
     earliest: Seconds
     latest: Seconds
@@ -41,8 +41,8 @@ class Window:
 
 
 def window(snapshot: Snapshot, job: Job, fewest: int, ahead: Mapping[JobId, int]) -> Window | None:
-    """When `fewest` GPUs may be there for a job that waits for nothing else; None where they never
-    are. `ahead`: GPUs that jobs before it wait for."""
+    """When `fewest` GPUs may be free for a job that waits for nothing else. None if they never are.
+    `ahead` has the GPUs that earlier jobs wait for."""
     owners, closed = held_by(snapshot), barred(snapshot, job)
     ends = {name: _end(snapshot, snapshot.jobs[name]) for name in sorted(set(owners.values()))}
     nodes: list[list[tuple[Seconds, Seconds, JobId | None]]] = []
@@ -73,7 +73,7 @@ def window(snapshot: Snapshot, job: Job, fewest: int, ahead: Mapping[JobId, int]
 
 
 def _dark(snapshot: Snapshot, ends: Mapping[JobId, tuple[Seconds, Seconds]]) -> list[JobId]:
-    """Those of whose end nothing is known, and that cannot be moved before it."""
+    """The jobs whose end is unknown and that gpq cannot move before it."""
     jobs = [snapshot.jobs[name] for name, (_, latest) in ends.items() if latest == NEVER]
     return [
         job.id
@@ -83,7 +83,7 @@ def _dark(snapshot: Snapshot, ends: Mapping[JobId, tuple[Seconds, Seconds]]) -> 
 
 
 def _free(pool: Sequence[tuple[Seconds, Seconds, JobId | None]], dark: Sequence[JobId]) -> int:
-    """GPUs of a pool that may be had at once without the end of a job in `dark`."""
+    """GPUs of a pool that are available at once without the end of a job in `dark`."""
     return sum(first < SOON and name not in dark for first, _, name in pool)
 
 
@@ -92,7 +92,7 @@ def _gives_way(job: Job) -> bool:
 
 
 def _end(snapshot: Snapshot, job: Job) -> tuple[Seconds, Seconds]:
-    """(earliest, latest) that its GPUs are free."""
+    """(earliest, latest) time at which its GPUs are free."""
     remaining = estimates.remaining_seconds(job, snapshot.now)
     latest = min(
         NEVER if remaining is None else remaining * SLOWER,
@@ -117,7 +117,7 @@ def _because(
 
 
 def _bound(snapshot: Snapshot, latest: Seconds, holder: JobId, dark: Sequence[JobId]) -> Reason:
-    """What the end of `holder` hangs on."""
+    """What the end of `holder` depends on."""
     if latest == NEVER:
         return reason("end-unknown", jobs=dark if holder in dark else [holder])
     remaining = estimates.remaining_seconds(snapshot.jobs[holder], snapshot.now)

@@ -1,4 +1,4 @@
-"""What one GPU more would be worth to a running job, and what the others would lose by giving it:
+"""What one more GPU would be worth to a running job, and what the others would lose by giving it,
 in their own goodput."""
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from gpq.core.rounds.batch_orders import typed
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`gpus` instead of what it has, and its goodput then over that of now."""
+    """`gpus` instead of the present number, and the ratio of its goodput then to that now."""
 
     job: JobId
     gpus: int
     ratio: float
-    gpu_type: str = ""  # where there are several
+    gpu_type: str = ""  # if there are several
 
 
 def more(snapshot: Snapshot, job: Job) -> Change | None:
-    """With the next larger number of GPUs that it could have here; None where there is none, or
+    """With the next larger number of GPUs that it could have here. None if there is none, or if
     nothing is known."""
     return _change(snapshot, job, +1)
 
@@ -60,7 +60,7 @@ def _goodput(job: Job, shape: Shape) -> float:
 
 
 def givers(snapshot: Snapshot, job: Job) -> list[Change]:
-    """The other running jobs that could give GPUs, those that lose least by it first."""
+    """The other running jobs that could give GPUs. Those that would lose least come first."""
     runners = [
         runner
         for runner in snapshot.jobs.values()
@@ -71,8 +71,8 @@ def givers(snapshot: Snapshot, job: Job) -> list[Change]:
 
 
 def free(snapshot: Snapshot, job: Job, gpu_type: str = "") -> int:
-    """GPUs that nobody holds and that the job could use now: of servers that answer and are not
-    drained, in order, reserved for nobody else; of one type where it is named."""
+    """Unheld GPUs that the job could use now. Their servers answer and are not drained, and the
+    GPUs are in order and reserved for nobody else. If a type is given, only GPUs of that type."""
     offer = by_type(supply(snapshot, job, held_by(snapshot)), snapshot)
     own = job.placement.devices if job.placement is not None else frozenset()
     return sum(
@@ -85,7 +85,7 @@ def free(snapshot: Snapshot, job: Job, gpu_type: str = "") -> int:
 
 
 def reasons(snapshot: Snapshot, job: Job) -> list[Reason]:
-    """None where its goodput is not known."""
+    """Empty if its goodput is not known."""
     change = more(snapshot, job)
     if change is None:
         return []
@@ -105,7 +105,7 @@ def reasons(snapshot: Snapshot, job: Job) -> list[Reason]:
 
 
 def _obstacle(snapshot: Snapshot, job: Job) -> str:
-    """Why it does not have the GPUs that are free and would make it faster."""
+    """Why it does not have the free GPUs that would make it faster."""
     if job.idle:
         return "more-gpus-but-idle"
     if is_fixed(job, snapshot):
@@ -114,5 +114,5 @@ def _obstacle(snapshot: Snapshot, job: Job) -> str:
 
 
 def typed_on(snapshot: Snapshot, job: Job) -> str:
-    """The type of its GPUs as shapes name it; "" where all are of one."""
+    """The type of its GPUs as shapes name it. "" if all GPUs have one type."""
     return shape_on(job.placement, snapshot).gpu_type if job.placement is not None else ""

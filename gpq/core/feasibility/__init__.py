@@ -1,7 +1,7 @@
-"""Which devices and nodes a job may use, and what stands in its way, each with its line of words.
+"""Which devices and servers a job may use, and what prevents it, each with its sentence.
 
-Health, owners, reservations, leases, environments, files, dependencies and strangers on a server
-all answer here. This room chooses nothing: it only says what could be chosen.
+Health, owners, reservations, leases, environments, files, dependencies and unknown attempts on a
+server all answer here. This package chooses nothing: it only says what could be chosen.
 
 Open `shapes.py` first, then `mobility.py`.
 """

@@ -1,8 +1,8 @@
-"""Where the newest checkpoint of a job lies, who can reach it, and what it costs to bring it
+"""Where the newest checkpoint of a job is, which servers can reach it, and what it costs to copy it
 elsewhere. Pure.
 
-It lies where rank 0 of the latest attempt that started ran: that attempt wrote it there, or had it
-brought there first.
+It is where rank 0 of the latest started attempt ran. That attempt wrote it there, or gpq copied it
+there first.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from gpq.core.model.placements import FilesAt, Placement, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
 
-if TYPE_CHECKING:  # which asks here where a job may go
+if TYPE_CHECKING:  # which asks this module where a job may go
     from gpq.core.feasibility.shapes import Supply
 
-ASSUMED_RATE = 50e6  # bytes a second, before anything was measured: half of gigabit Ethernet
+ASSUMED_RATE = 50e6  # bytes a second, before any measurement: half of gigabit Ethernet
 STAYS_FOR: Seconds = 600.0
-FIXED: Seconds = 1.0  # to find out what is there, and to prove what came
+FIXED: Seconds = 1.0  # to find out what is there, and to verify the copy
 LEAST_BYTES = 1_000_000  # of a transfer that tells a rate
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """What is on its way to the servers of an attempt that is being started: bytes, and bytes a
-    second (0: not known yet)."""
+    """The files on their way to the servers of a starting attempt: bytes, and bytes per second (0
+    if not known yet)."""
 
     what: str
     done: int
@@ -39,13 +39,13 @@ class Staging:
     note: str = ""  # what it waits for
 
     def __str__(self) -> str:
-        text = f"looks for {self.what}"
+        text = f"about to copy {self.what}"
         if self.total:
-            text = f"brings {self.what}: {size(self.done)} of {size(self.total)}"
+            text = f"copying {self.what}: {size(self.done)} of {size(self.total)}"
         if self.rate:
             text += f", {size(int(self.rate))}/s"
         if self.note:
-            text += f"; {self.note}"
+            text += f" ({self.note})"
         return text
 
 
@@ -60,14 +60,13 @@ def size(count: int) -> str:
 
 
 def has_checkpoint(job: Job) -> bool:
-    """Did it tell of one, or prove one by how it stopped? Others begin anew wherever they are
-    started again."""
+    """Did it report a checkpoint, or prove one by how it stopped? Other jobs start from the
+    beginning wherever they restart."""
     return job.profile.checkpoints > 0 or (job.files is not None and job.files.proved)
 
 
 def shares(snapshot: Snapshot, job: Job, node: NodeId) -> bool:
-    """Does `node` see the folder in which the newest checkpoint lies? True for a job that has run
-    nowhere yet."""
+    """Does `node` see the folder of the newest checkpoint? True for a job that has never run."""
     if job.files is None or node == job.files.node:
         return True
     there = snapshot.nodes.get(node)
@@ -75,15 +74,15 @@ def shares(snapshot: Snapshot, job: Job, node: NodeId) -> bool:
 
 
 def closed_to(snapshot: Snapshot, job: Job) -> list[NodeId]:
-    """Nodes where the job cannot go on: its checkpoint cannot be brought there. After a while that
-    is tried again, for its user may have mended it."""
+    """Servers where the job cannot resume, because gpq cannot copy its checkpoint there. After a
+    while gpq tries again, because the user may have fixed it."""
     if job.files is None or not job.files.stays or snapshot.now > job.files.looked_at + STAYS_FOR:
         return []
     return [name for name in sorted(snapshot.nodes) if not shares(snapshot, job, name)]
 
 
 def holders(snapshot: Snapshot, job: Job) -> list[NodeId]:
-    """Nodes that answer and see that folder, its own first."""
+    """Servers that answer and see that folder, the checkpoint's own server first."""
     if job.files is None:
         return []
     up = [name for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is NodeState.UP]
@@ -93,7 +92,7 @@ def holders(snapshot: Snapshot, job: Job) -> list[NodeId]:
 
 
 def apart(snapshot: Snapshot, placement: Placement) -> list[NodeId]:
-    """The nodes of a placement, one of each folder that they share."""
+    """The servers of a placement, one for each folder that they share."""
     nodes_by_folder: dict[str, NodeId] = {}
     for name, _ in placement.parts:
         node = snapshot.nodes.get(name)
@@ -104,13 +103,13 @@ def apart(snapshot: Snapshot, placement: Placement) -> list[NodeId]:
 
 
 def lacking(snapshot: Snapshot, job: Job, placement: Placement) -> list[NodeId]:
-    """Those of them to which files of the job may have to be brought first."""
+    """Those servers to which gpq may have to copy files of the job first."""
     return [name for name in apart(snapshot, placement) if not shares(snapshot, job, name)]
 
 
 def out_of_reach(snapshot: Snapshot, job: Job) -> str:
-    """Why the job must wait though there may be room: nobody who answers has its newest checkpoint.
-    "" where it need not."""
+    """Why the job must wait even if there is room: no server that answers has its newest
+    checkpoint. Otherwise ""."""
     if (
         job.state is not JobState.PENDING
         or job.files is None
@@ -121,9 +120,9 @@ def out_of_reach(snapshot: Snapshot, job: Job) -> str:
     node = job.files.node
     holder = snapshot.nodes.get(node)
     if holder is None:
-        condition = "is not in the configuration any more"
+        condition = "is no longer in the configuration"
     elif is_connecting(holder, snapshot.now):
-        condition = "is being connected to"
+        condition = "gpq is connecting to"
     else:
         condition = "does not answer"
     return f"its newest checkpoint is on server {node}, which {condition}"
@@ -132,7 +131,7 @@ def out_of_reach(snapshot: Snapshot, job: Job) -> str:
 def with_rate(
     rates: Mapping[tuple[NodeId, NodeId], float], event: Staged
 ) -> Mapping[tuple[NodeId, NodeId], float]:
-    """What was measured just now counts for half."""
+    """The latest measurement counts for half."""
     if event.bytes < LEAST_BYTES or event.seconds <= 0:
         return rates
     way, rate = (event.source, event.node), event.bytes / event.seconds
@@ -142,9 +141,9 @@ def with_rate(
 def bringing_seconds(
     snapshot: Snapshot, job: Job, shapes: Sequence[Shape], offered: Mapping[str, Supply]
 ) -> list[Seconds]:
-    """By shape: how long it takes to bring the newest checkpoint to where the shape must lead,
-    bytes / rate + FIXED, by the slowest way there; 0 where there is room for it on servers that see
-    it. `offered`: devices by type."""
+    """By shape, the time to copy the newest checkpoint to where the shape must run: bytes / rate +
+    FIXED, by the slowest connection. 0 if there is room on servers that see the checkpoint.
+    `offered` has devices by type."""
     if job.files is None or not job.profile.checkpoint_bytes:
         return [0.0] * len(shapes)
     costs_by_type = {
@@ -161,7 +160,7 @@ def bringing_seconds(
 def _bringing_cost(
     snapshot: Snapshot, job: Job, files: FilesAt, devices: Supply
 ) -> tuple[int, Seconds]:
-    """Devices on servers that see the checkpoint, and how long the slowest way to the others
+    """Devices on servers that see the checkpoint, and how long the slowest copy to the others
     takes."""
     room, rates = 0, []
     for node in sorted(devices):
@@ -175,7 +174,8 @@ def _bringing_cost(
 
 
 def _rate(snapshot: Snapshot, source: NodeId, node: NodeId) -> float:
-    """Measured between the two, else the mean of all that was measured, else assumed."""
+    """Measured between the two servers, otherwise the mean of all measurements, otherwise
+    assumed."""
     if (source, node) in snapshot.rates:
         return snapshot.rates[source, node]
     rates = [snapshot.rates[way] for way in sorted(snapshot.rates)]

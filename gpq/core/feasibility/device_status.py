@@ -1,5 +1,5 @@
-"""What is the matter with devices, in sentences: who is on them, who reserved them, what is wrong
-with them, until when."""
+"""What is wrong with devices, in sentences: who uses them, who reserved them, which fault they
+have, and until when."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def drain_line(snapshot: Snapshot, node: NodeId) -> str:
 
 
 def drain_lines(snapshot: Snapshot) -> list[str]:
-    """Of all servers that are drained and configured."""
+    """Lines for all configured servers that are drained."""
     names = sorted(snapshot.drained)
     return [drain_line(snapshot, name) for name in names if name in snapshot.nodes]
 
@@ -40,8 +40,7 @@ def device_name(node: NodeId, device: Device) -> str:
 
 
 def condition(node: NodeId, device: Device, now: Seconds) -> str:
-    """``GPU 2 of ada is used by carl (python, 11 GiB, since 14:02)``; "" of one that may be
-    used."""
+    """``GPU 2 of ada is used by carl (python, 11 GiB, since 14:02)``, or "" for a usable device."""
     match device.state:
         case DeviceState.OK:
             return ""
@@ -55,17 +54,17 @@ def condition(node: NodeId, device: Device, now: Seconds) -> str:
 
 
 def _details(device: Device, now: Seconds) -> Iterator[str]:
-    """Why it may not be used, for how long, and until when."""
+    """Why nobody may use it, for how long, and until when."""
     if device.reason:
         yield device.reason
     if device.since:
         yield f"for {span(now - device.since)}"
     if device.next_probe:
-        yield f"looked at again in {span(max(device.next_probe - now, 0.0))}"
+        yield f"next check in {span(max(device.next_probe - now, 0.0))}"
 
 
 def out_of_use(snapshot: Snapshot, spec: JobSpec) -> list[str]:
-    """Sentences about devices that would suit a job and may not be used: the first few, of nodes
+    """Sentences about devices that would suit a job but are out of use: the first few, on servers
     that answer."""
     sentences = [
         condition(node.id, device, snapshot.now)
@@ -82,7 +81,7 @@ def out_of_use(snapshot: Snapshot, spec: JobSpec) -> list[str]:
 
 
 def intruders(snapshot: Snapshot, only: Job | None = None) -> list[tuple[str, JobId]]:
-    """Sentences about GPUs that somebody uses beside our jobs, and whose job it is."""
+    """Sentences about GPUs that somebody else uses next to our jobs, with the id of the job."""
     holders = held_by(snapshot)
     intrusions = []
     for node in _answering(snapshot):
@@ -112,23 +111,23 @@ def _answering(snapshot: Snapshot) -> list[Node]:
 
 
 def reservation_line(snapshot: Snapshot, reservation: Reservation) -> str:
-    """``GPUs 0, 1 of ada are reserved for ana in 40 m, for 2 d (reservation 3)``."""
+    """``GPUs 0, 1 of ada are reserved for ana starting in 40 m, for 2 d (reservation 3)``."""
     node, now = snapshot.nodes.get(reservation.node), snapshot.now
     if owners.is_owners(reservation):
         activity = presence(node) if node is not None else ""
         return (
-            f"server {reservation.node} is {reservation.user}'s, who {activity or 'is there'}, for"
-            f" {span(now - reservation.start)} now"
+            f"server {reservation.node} belongs to {reservation.user}, who"
+            f" {activity or 'is there'} (for {span(now - reservation.start)})"
         )
     verb = "are" if len(reservation.devices) > 1 else "is"
-    whom = "and left alone by gpq"
+    whom = "and kept from gpq"
     if reservation.user:
         whom = f"for {reservation.user}"
     if now >= reservation.start:
         when = f"for another {span(reservation.end - now)}"
     else:
         length = span(reservation.end - reservation.start)
-        when = f"in {span(reservation.start - now)}, for {length}"
+        when = f"starting in {span(reservation.start - now)}, for {length}"
     place = place_of(reservation, node)
     return f"{place} {verb} reserved {whom} {when} (reservation {reservation.id})"
 

@@ -1,9 +1,10 @@
-"""Where a job's environment is: what servers said of it, which are to be asked, and which a job may
-use. Pure.
+"""Where a job's environment exists: what servers reported, which ones to ask, and which ones a job
+may use. Pure.
 
-An environment is known by `JobSpec.environment`, a digest of interpreter, working directory, setup,
-modules and variables; "" asks for nothing. A server that was not asked yet, or lacks it, is not
-used for the job; one that a part of a job with the same environment is on has it.
+`JobSpec.environment` identifies an environment. It is a digest of interpreter, working directory,
+setup, modules and variables, and "" asks for nothing. gpq does not use a server that it has not
+asked yet, or that lacks the environment. A server where a part of a job with the same environment
+runs has it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from gpq.core.model.nodes import Fitness, NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 
-# what was found fit is looked at again after so long, where a job may still be placed
+# gpq checks a fit environment again after this time, if a job may still be placed there
 FIT_FOR: Seconds = 600.0
-UNFIT_FOR: Seconds = 30.0  # and what was not: its user may have mended it
-KEPT: Seconds = 3600.0  # what was found of environments that no job asks for any more
-MANY = 1000  # findings beyond which those are let go of
+UNFIT_FOR: Seconds = 30.0  # and an unfit one after this time: the user may have fixed it
+KEPT: Seconds = 3600.0  # findings about environments that no job asks for any more
+MANY = 1000  # gpq drops those findings if there are more than this
 
 Checks = Mapping[tuple[NodeId, str], Fitness]
 
@@ -36,8 +37,8 @@ def is_fit(checks: Checks, node: NodeId, environment: str) -> bool:
 
 
 def wanted(snapshot: Snapshot, only: NodeId | None = None) -> list[Prepare]:
-    """What servers that answer are to look at now: each environment of jobs that may be placed,
-    once a server."""
+    """What servers that answer must check now: each environment of jobs that may be placed, once
+    per server."""
     job_by_environment = _jobs_by_environment(snapshot)
     if not job_by_environment:
         return []
@@ -63,7 +64,7 @@ def _jobs_by_environment(snapshot: Snapshot) -> dict[str, Job]:
 
 
 def _is_up(snapshot: Snapshot, name: NodeId) -> bool:
-    """Is it a server that answers, and is not drained?"""
+    """Does the server answer, and is it not drained?"""
     node = snapshot.nodes.get(name)
     return node is not None and node.state is NodeState.UP and name not in snapshot.drained
 
@@ -81,7 +82,7 @@ def _is_stale(snapshot: Snapshot, node: NodeId, environment: str) -> bool:
 
 
 def _is_used(jobs: Mapping[JobId, Job], node: NodeId, environment: str) -> bool:
-    """Is a part of a job with it on the node?"""
+    """Is a part of a job with this environment on the server?"""
     return any(
         job.spec.environment == environment and node in _nodes(job)
         for job in jobs.values()
@@ -95,7 +96,7 @@ def _nodes(job: Job) -> Iterator[NodeId]:
 
 
 def folded(checks: Checks, event: EnvironmentSeen, jobs: Mapping[JobId, Job]) -> Checks:
-    """What is known after the news. A job that is there proves more than a look that failed."""
+    """What is known after the news. A running job proves more than a failed check."""
     if not event.fit and _is_used(jobs, event.node, event.environment):
         return checks
     findings = {
@@ -113,8 +114,8 @@ def folded(checks: Checks, event: EnvironmentSeen, jobs: Mapping[JobId, Job]) ->
 
 
 def hopeful(checks: Checks, environment: str) -> Checks:
-    """What is known once a job was submitted: who tries again may have mended what was lacking.
-    Often the same object."""
+    """What is known after a submission: the user may have fixed what was missing. Often the same
+    object."""
     unfit_keys = {
         key for key, fitness in checks.items() if key[1] == environment and not fitness.fit
     }
@@ -124,16 +125,14 @@ def hopeful(checks: Checks, environment: str) -> Checks:
 
 
 def without(checks: Checks, node: NodeId, jobs: Mapping[JobId, Job]) -> Checks:
-    """What is known once a node was removed: nothing of it but what jobs that are still there
-    prove."""
+    """What is known after a server was removed: only what jobs still running there prove."""
     return {
         key: fitness for key, fitness in checks.items() if key[0] != node or _is_used(jobs, *key)
     }
 
 
 def recalled(snapshot: Snapshot) -> Snapshot:
-    """The snapshot of an earlier daemon: of what it had found, that is known which its jobs
-    prove."""
+    """The snapshot of an earlier daemon. Of its findings only those count that its jobs prove."""
     checks = dict(snapshot.checks)
     for _, job in sorted(snapshot.jobs.items()):
         if job.state in HOLDS_DEVICES and job.spec.environment:
@@ -145,13 +144,13 @@ def recalled(snapshot: Snapshot) -> Snapshot:
 
 
 def unasked(spec: JobSpec) -> JobSpec:
-    """The same as if every server had what the job needs: to tell whether that is what it waits
-    for."""
+    """The specification as if every server had what the job needs, to find out whether the job
+    waits for that."""
     return replace(spec, environment="")
 
 
 def obstacles(snapshot: Snapshot, job: Job) -> list[str]:
-    """A line for each server that answers and is not used for the job."""
+    """A line for each answering server that gpq does not use for the job."""
     lines = []
     for name in sorted(snapshot.nodes):
         fitness = snapshot.checks.get((name, job.spec.environment))
@@ -169,13 +168,15 @@ def obstacles(snapshot: Snapshot, job: Job) -> list[str]:
 
 
 def headline(snapshot: Snapshot, job: Job) -> str:
-    """For a job that nothing but its environment keeps waiting."""
+    """The headline for a job that waits only for its environment."""
     findings = [
         snapshot.checks.get((name, job.spec.environment)) for name in sorted(snapshot.nodes)
     ]
     reasons = {fitness.reason for fitness in findings if fitness is not None and not fitness.fit}
     if any(fitness is None for fitness in _asked(snapshot, job)):
-        return "its setup runs" if job.spec.setup else "its environment is checked"
+        if job.spec.setup:
+            return "gpq is running its setup"
+        return "gpq is checking its environment"
     if len(reasons) == 1:
         return f"no server fits: {reasons.pop()}"
     return "no server has its environment"
@@ -190,7 +191,7 @@ def _asked(snapshot: Snapshot, job: Job) -> Iterator[Fitness | None]:
 
 
 def fixes(snapshot: Snapshot, job: Job) -> list[str]:
-    """What would mend it, each once, and when it is looked at again."""
+    """What would fix it, each fix once, and when gpq checks again."""
     unfit = [
         fitness
         for name in sorted(snapshot.nodes)
@@ -200,4 +201,4 @@ def fixes(snapshot: Snapshot, job: Job) -> list[str]:
     repairs = list(dict.fromkeys(fitness.fix for fitness in unfit if fitness.fix))
     if not unfit:
         return []
-    return [*repairs, f"gpq looks again every {UNFIT_FOR:.0f} s"]
+    return [*repairs, f"gpq checks again every {UNFIT_FOR:.0f} s"]

@@ -1,8 +1,8 @@
-"""What keeps a waiting job from the contest for GPUs, however many are free: other jobs, a moment,
+"""What keeps a waiting job from the contest for GPUs, however many are free: other jobs, a time, or
 the limit of its array.
 
-Behind a gate a job counts for no share. Back-offs after failures (`Job.not_before`) are no gates:
-those jobs are in the contest.
+A job behind a gate counts for no share. Back-offs after failures (`Job.not_before`) are not gates:
+those jobs take part.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
 
 
 def _beyond_limits(snapshot: Snapshot, array_jobs: list[Job]) -> dict[JobId, str]:
-    """Headlines of those that are too many of their array."""
+    """Headlines of the jobs beyond their array's limit."""
     headlines = {}
     occupancy = Counter(
         array_of(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES
@@ -51,7 +51,7 @@ def _beyond_limits(snapshot: Snapshot, array_jobs: list[Job]) -> dict[JobId, str
 
 
 def _waits(job: Job) -> bool:
-    """Is there a gate that it may be behind?"""
+    """Could it be behind a gate?"""
     spec = job.spec
     return bool(job.awaits or job.unmet or spec.begin or spec.seat is not None)
 
@@ -61,8 +61,8 @@ def may_be_gated(job: Job) -> bool:
 
 
 def opened(snapshot: Snapshot) -> Snapshot:
-    """The snapshot as a policy is to see it: without the jobs behind gates. The same object where
-    there are none."""
+    """The snapshot as a policy sees it, without the jobs behind gates. The same object if there are
+    none."""
     shut = closed(snapshot)
     if not shut:
         return snapshot
@@ -72,8 +72,8 @@ def opened(snapshot: Snapshot) -> Snapshot:
 
 
 def next_opening(snapshot: Snapshot) -> Seconds:
-    """When the next job that waits for a moment may start; infinite where none does. Other gates
-    open by events."""
+    """When the next job that waits for a time may start. Infinite if there is none. Events open the
+    other gates."""
     now = snapshot.now
     begins = [
         job.spec.begin
@@ -84,7 +84,7 @@ def next_opening(snapshot: Snapshot) -> Seconds:
 
 
 def _own(job: Job, now: Seconds) -> str:
-    """The headline of the gate of this job alone, "" where it stands open."""
+    """The headline of this job's own gate, or "" if it is open."""
     if job.unmet:
         return job.unmet
     if job.awaits:
@@ -115,17 +115,17 @@ def array_limit(job: Job) -> int:
 
 
 def met(dependency: Dependency, state: JobState) -> bool:
-    """Did the job end as it was to? Only for states that are ends."""
+    """Did the job end as required? Only for states that are ends."""
     if state not in TERMINAL:
         raise ValueError(f"job {dependency.job} has not ended: it is {state}")
     return dependency.on is On.ANY or (state is JobState.COMPLETED) is (dependency.on is On.OK)
 
 
 def unmet_line(dependency: Dependency, state: JobState) -> str:
-    """Why a job that waited for this end will not start by itself."""
-    expected_end = "succeeded" if dependency.on is On.OK else "ended without success"
+    """Why a job that waited for this end will not start on its own."""
+    expected_end = "succeeds" if dependency.on is On.OK else "ends without success"
     return (
-        f"job {dependency.job} {_ENDED[state]}, and this one was to start only when it had"
+        f"job {dependency.job} {_ENDED[state]}, but this job starts only if job {dependency.job}"
         f" {expected_end}"
     )
 
@@ -139,7 +139,7 @@ _ENDED = {
 
 
 def told_of_end(jobs: Mapping[JobId, Job], ended: Job) -> dict[JobId, Job]:
-    """Those of `jobs` that waited for the end of `ended`, now that it came."""
+    """The jobs that waited for the end of `ended`, after that end."""
     return {
         name: _after_end(job, ended)
         for name, job in jobs.items()

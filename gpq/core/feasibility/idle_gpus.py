@@ -1,5 +1,5 @@
-"""GPUs that a job holds and does not use, by what the driver says: named after a while, and
-after twice as long a job that can be resized keeps the fewest that it asked for, until it uses
+"""GPUs that a job holds but does not use, according to the driver. gpq reports them after a while.
+After twice that time, a resizable job keeps only the fewest GPUs that it asked for, until it uses
 one again."""
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 
 Since = Mapping[tuple[NodeId, DeviceId], Seconds]
-USED = 1  # per cent of the time from which on a GPU is in use; less is a rounding of nothing
+USED = 1  # per cent of the time from which a GPU counts as used. Less is rounding
 RECLAIM = 2.0  # times `Config.idle_after`
 
 
 def folded(since: Since, node: Node, now: Seconds) -> Since:
-    """Since when each device is not used, after a look at those of `node`; of a server that does
-    not answer nothing is known. The same mapping where nothing changes. Devices that tell no
-    utilisation (CPU slots, MIG) are in use."""
+    """Since when each device has been unused, after a report of `node`. Nothing is known about a
+    server that does not answer. The same mapping if nothing changes. Devices without a utilisation
+    (CPU slots, MIG) count as used."""
     idle = {
         (node.id, device.id): since.get((node.id, device.id), now)
         for device in node.devices
@@ -35,8 +35,8 @@ def folded(since: Since, node: Node, now: Seconds) -> Since:
 
 
 def unused(snapshot: Snapshot, job: Job) -> list[tuple[NodeId, DeviceId, Seconds]]:
-    """(node, device, for how long) of devices that a running job has not used since it started
-    there, or for long."""
+    """(node, device, seconds) of devices that a running job has not used for long, or since it
+    started there."""
     if (
         not snapshot.idle
         or job.state is not JobState.RUNNING
@@ -57,8 +57,8 @@ def unused(snapshot: Snapshot, job: Job) -> list[tuple[NodeId, DeviceId, Seconds
 
 
 def line(snapshot: Snapshot, job: Job) -> str:
-    """``does not use GPU 0, 1 of ada, for 40 m now``; "" where it uses all, or that is not
-    known."""
+    """``has not used GPU 0, 1 of ada for 40 m``, or "" if it uses all of them or gpq does not
+    know."""
     idle_devices = unused(snapshot, job)
     if not idle_devices:
         return ""
@@ -71,11 +71,11 @@ def line(snapshot: Snapshot, job: Job) -> str:
     for node, device, _ in idle_devices:
         nodes.setdefault(node, []).append(indices.get((node, device), str(device)))
     where = ", ".join(f"GPU {', '.join(numbers)} of {node}" for node, numbers in nodes.items())
-    return f"does not use {where}, for {span(min(seconds for *_, seconds in idle_devices))} now"
+    return f"has not used {where} for {span(min(seconds for *_, seconds in idle_devices))}"
 
 
 def reclaimed(snapshot: Snapshot) -> list[Idled]:
-    """What follows for jobs that could have been resized for as long as that."""
+    """What follows for jobs that could have been resized for that long."""
     if not snapshot.idle:
         return []
     limit = RECLAIM * snapshot.config.idle_after
@@ -89,7 +89,7 @@ def reclaimed(snapshot: Snapshot) -> list[Idled]:
 
 
 def busy_again(jobs: Mapping[JobId, Job], node: Node) -> dict[JobId, Job]:
-    """Those that were found idle and use a device of `node` after all."""
+    """Jobs that were found idle but use a device of `node` after all."""
     busy_devices = {
         (node.id, device.id)
         for device in node.devices
@@ -106,8 +106,8 @@ def busy_again(jobs: Mapping[JobId, Job], node: Node) -> dict[JobId, Job]:
 
 
 def capped(snapshot: Snapshot) -> Snapshot:
-    """As a policy is to see it: a job that was found idle asks for the fewest that it may have. The
-    same object where none was."""
+    """The snapshot as a policy sees it: a job that was found idle asks for its fewest GPUs. The
+    same object if there is none."""
     idle = {
         name: replace(job, spec=replace(job.spec, max_gpus=job.spec.min_gpus))
         for name, job in snapshot.jobs.items()

@@ -1,7 +1,7 @@
-"""Leases and silence: when a daemon may give up what it no longer hears of, and of which jobs it
-hears nothing now. Pure.
+"""Leases and silence: when a daemon may give up what it no longer hears of, and which jobs it hears
+nothing of now. Pure.
 
-Silence is measured by whoever calls, on a clock that nobody sets; the protocol is at the top of
+The caller measures silence on a clock that nobody sets. The protocol is at the top of
 `gpq_agent.wire`.
 """
 
@@ -16,20 +16,20 @@ from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
 
-LEAST: Seconds = 60.0  # that a user may ask for: shorter ones are over by a slow network alone
-LONGEST_MARGIN: Seconds = 30.0  # but for drift
-DRIFT = 0.005  # two clocks that run free differ by less (crystals: 1e-4, slewed clocks: 1e-3)
+LEAST: Seconds = 60.0  # that a user may ask for. A slow network alone would end shorter ones
+LONGEST_MARGIN: Seconds = 30.0  # without drift
+DRIFT = 0.005  # two free-running clocks differ by less (crystals: 1e-4, slewed clocks: 1e-3)
 
 
 def margin(lease: Seconds) -> Seconds:
-    """What the daemon waits beyond the lease: for TERM, KILL and the end of all processes, and for
-    clocks that drift."""
+    """How long the daemon waits beyond the lease: for TERM, KILL and the end of all processes, and
+    for clocks that drift."""
     return min(LONGEST_MARGIN, lease / 4) + lease * DRIFT
 
 
 def patience(job: Job) -> Seconds:
-    """Of silence after which a part of the job's attempt is given up; infinite for a job without a
-    lease."""
+    """The silence after which gpq gives up a part of the job's attempt. Infinite for a job without
+    a lease."""
     lease = job.spec.requeue_on_lost
     if lease <= 0:
         return float("inf")
@@ -37,7 +37,7 @@ def patience(job: Job) -> Seconds:
 
 
 def given_up(snapshot: Snapshot, node: NodeId, silent: Seconds, now: Seconds) -> list[Exited]:
-    """The ends of parts on `node` that have fenced themselves by now, as nobody heard of it for
+    """The ends of parts on `node` that have ended themselves by now, because nobody heard of it for
     `silent` seconds."""
     return [
         Exited(now, job.id, job.attempt, node, _end(job, node, now))
@@ -53,28 +53,28 @@ def _end(job: Job, node: NodeId, now: Seconds) -> Exit:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Of a job whose processes may run or not: nobody can tell at the moment."""
+    """A job whose processes may or may not run. Nobody can tell at the moment."""
 
     nodes: tuple[NodeId, ...]  # that do not answer
-    seconds: Seconds  # of the longest of their silences
-    requeue_in: Seconds | None  # at the earliest; None: never by silence
-    # all of them are being reached for the first time since the daemon's start
+    seconds: Seconds  # the longest of their silences
+    requeue_in: Seconds | None  # at the earliest. None: silence never requeues it
+    # gpq is connecting to all of them for the first time since the daemon started
     connecting: bool = False
 
     def __str__(self) -> str:
-        noun, be, do = "server", "is", "does"
+        noun, do = "server", "does"
         if len(self.nodes) > 1:
-            noun, be, do = "servers", "are", "do"
+            noun, do = "servers", "do"
         names = ", ".join(self.nodes)
         if self.connecting:
-            return f"not known yet: {noun} {names} {be} being connected to"
+            return f"not known yet: gpq is connecting to {noun} {names}"
         if self.seconds:
-            return f"unknown since {span(self.seconds)}: {noun} {names} {do} not answer"
+            return f"unknown for {span(self.seconds)}: {noun} {names} {do} not answer"
         return f"unknown: {noun} {names} {do} not answer"
 
 
 def silence(snapshot: Snapshot, job: Job, now: Seconds) -> Silence | None:
-    """None for a job that holds nothing, or all of whose nodes answer."""
+    """None for a job that holds nothing, or whose servers all answer."""
     if job.state not in HOLDS_DEVICES:
         return None
     silent_nodes = _silent_nodes(snapshot, job)
@@ -91,7 +91,7 @@ def silence(snapshot: Snapshot, job: Job, now: Seconds) -> Silence | None:
 
 
 def _silent_nodes(snapshot: Snapshot, job: Job) -> dict[NodeId, Node | None]:
-    """Where parts of it may run, and nobody can tell; None: not configured any more."""
+    """The servers where parts of it may run without anybody knowing. None: no longer configured."""
     ended_nodes = {name for name, _ in job.exits}
     nodes = {name: snapshot.nodes.get(name) for name in job.nodes if name not in ended_nodes}
     return {
@@ -108,8 +108,8 @@ def _silent_seconds(node: Node | None, now: Seconds) -> Seconds:
 
 
 def span(seconds: Seconds) -> str:
-    """``40 s``, ``10 m``, ``3 h``, ``2 d``: whole ones, of the largest unit of which there are at
-    least two."""
+    """``40 s``, ``10 m``, ``3 h``, ``2 d``: whole numbers of the largest unit that fits at least
+    twice."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{int(seconds // size)} {unit}"

@@ -1,4 +1,4 @@
-"""Whether a job that holds devices may be moved now, or must be, and which devices are held."""
+"""Whether gpq may or must move a job that holds devices, and which devices are held."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpq.core.model.nodes import NodeState
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 
-FIRST_TIMES = 4.0  # settle times within which a job is expected to tell its first step times
+FIRST_TIMES = 4.0  # settle times within which a job should report its first step times
 
 
 def is_leaving(job: Job, snapshot: Snapshot) -> bool:
-    """Was it told to stop so that it goes on elsewhere? Then it counts as if it had stopped, and
-    its devices as free: where two jobs change places, the one that stops first would else be given
-    back what it had. One that does not stop within its grace is not counted upon."""
+    """Was it told to stop in order to resume elsewhere? Then it counts as stopped, and its devices
+    as free. Otherwise, when two jobs swap places, the first to stop would get its old devices back.
+    A job that does not stop within its grace does not count as stopped."""
     return (
         job.state is JobState.STOPPING
         and job.stop in (StopReason.RESIZE, StopReason.PREEMPT)
@@ -28,20 +28,20 @@ def is_leaving(job: Job, snapshot: Snapshot) -> bool:
 
 
 def settled_at(job: Job, config: Config) -> Seconds:
-    """From when on a running job may be moved again: it has run a while and, if it is elastic, told
-    how fast it is here. Without these times the last restart taught nothing. One that tells none
-    for long is not waited for."""
+    """When gpq may move a running job again: after it has run for a while and, if it is elastic,
+    reported how fast it is here. Without these times the last restart taught nothing. gpq does not
+    wait long for a job that reports none."""
     unknown = job.elastic and job.profile.samples_per_second <= 0
     return (job.started_at or 0.0) + config.settle_seconds * (FIRST_TIMES if unknown else 1.0)
 
 
 def is_fixed(job: Job, snapshot: Snapshot) -> bool:
-    """Must a job that holds devices keep exactly those in this round?"""
+    """Must a job that holds devices keep exactly these in this round?"""
     if job.state not in HOLDS_DEVICES:
         return False
     if not is_leaving(job, snapshot) and _stays(job, snapshot):
         return True
-    # Silence is not death: what runs on a node that does not answer stays where it is.
+    # Silence is not death: what runs on a server that does not answer stays where it is.
     return any(
         (node := snapshot.nodes.get(name)) is None or node.state is NodeState.UNREACHABLE
         for name, _ in job.parts
@@ -49,7 +49,7 @@ def is_fixed(job: Job, snapshot: Snapshot) -> bool:
 
 
 def _stays(job: Job, snapshot: Snapshot) -> bool:
-    """May a job not be stopped now, or has it not run long enough?"""
+    """May gpq not stop the job now, or has it not run long enough?"""
     if job.state is not JobState.RUNNING or job.started_at is None:
         return True
     if job.spec.background:
@@ -67,20 +67,19 @@ def _has_to_yield(job: Job, snapshot: Snapshot) -> bool:
 
 
 def drained_under(job: Job, snapshot: Snapshot) -> list[NodeId]:
-    """Drained nodes that the job is on."""
+    """The drained servers that the job is on."""
     return [name for name, _ in job.parts if name in snapshot.drained]
 
 
 def must_leave(job: Job, snapshot: Snapshot) -> bool:
-    """Is it on a drained node, or on devices that are reserved for others?"""
+    """Is it on a drained server, or on devices that are reserved for others?"""
     return bool(drained_under(job, snapshot) or reserved_under(job, snapshot))
 
 
 def evacuated(snapshot: Snapshot) -> Snapshot:
-    """The snapshot as a policy is to see it: jobs that must leave a drained node, or reserved
-    devices, or have another number of GPUs than they may have by now, count as if they had stopped,
-    and their devices as free, so that whatever the policy weighs, staying is not among it. The same
-    object where nobody must."""
+    """The snapshot as a policy sees it. Some jobs must leave a drained server or reserved devices,
+    or have a number of GPUs that they may no longer have. They count as stopped and their devices
+    as free, so staying is no option for the policy. The same object if there is no such job."""
     anywhere = bool(snapshot.drained or snapshot.reservations)
     leaving = {
         name: replace(

@@ -1,5 +1,5 @@
-"""Attempts that servers run and the database does not know: it was restored from a copy. Shown,
-left alone, waited for. Pure."""
+"""Attempts that servers run but a restored database does not know. gpq shows them, leaves them
+alone and waits for them. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpq.core.model.units import NodeId
 
 
 def at_large(snapshot: Snapshot, job: Job) -> tuple[NodeId, Orphan] | None:
-    """An attempt of this very job that the database lost, and where it runs: a second one must not
-    run beside it."""
+    """An attempt of this job that the database lost, and where it runs. A second attempt must not
+    run at the same time."""
     if job.state is not JobState.PENDING or not any(job.lost_attempts):
         return None
     for name in sorted(snapshot.nodes):
@@ -23,24 +23,24 @@ def at_large(snapshot: Snapshot, job: Job) -> tuple[NodeId, Orphan] | None:
 
 
 def must_wait(snapshot: Snapshot, job: Job) -> str:
-    """Why the job must wait though there may be room. "" where it need not."""
+    """Why the job must wait even if there is room. Otherwise ""."""
     if not job.attempt and job.files is None and not any(job.lost_attempts):
-        # most of those who wait never ran
+        # most waiting jobs never ran
         return ""
     orphan = at_large(snapshot, job)
     if orphan is None:
         return out_of_reach(snapshot, job)
     node, stranger = orphan
     return (
-        f"attempt {stranger.name} of it, which this daemon's database does not know, runs on server"
-        f" {node}"
+        f"server {node} runs its attempt {stranger.name}, which this daemon's database does not"
+        " know"
     )
 
 
 def line(node: NodeId, stranger: Orphan, age: str) -> str:
-    """For the user. `age`: since when, in words."""
+    """A line for the user. `age` says in words how long the attempt has run."""
     pid = f", pid {stranger.pid}" if stranger.pid else ""
     return (
-        f"server {node} runs attempt {stranger.name} (since {age}{pid}), which this daemon's"
-        f" database does not know; it is left alone; its log: {stranger.folder}"
+        f"server {node} runs attempt {stranger.name} (for {age}{pid}), which this daemon's database"
+        f" does not know. gpq leaves it alone. Its log: {stranger.folder}"
     )

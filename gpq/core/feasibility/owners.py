@@ -1,8 +1,8 @@
-"""Servers that are somebody's: gpq hands their GPUs back while the owner is there, and takes them
-again once the owner is gone.
+"""Servers with an owner: gpq gives the GPUs back while the owner is there, and uses them again when
+the owner has left.
 
-Being there is a reservation of the whole server that the reports of its node make and undo. Silence
-undoes nothing.
+The presence of an owner is a reservation of the whole server, which the server's reports create and
+remove. Silence removes nothing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ ITS_OWNER = "its owner"  # who asked for such a reservation
 
 
 def presence(node: Node) -> str:
-    """What shows that its owner is there, ``uses GPU 0``; "" where nothing does, or it is
-    nobody's."""
+    """What shows that the owner is there, such as ``uses GPU 0``. "" if nothing does, or if there
+    is no owner."""
     if not node.owner:
         return ""
     for device in node.devices:
-        # a blip is told as neither
+        # a device that is only briefly occupied has neither
         occupied = device.state is DeviceState.FOREIGN or bool(device.reason)
         if occupied and any(
             process.user == node.owner and not process.attempt for process in device.processes
@@ -37,7 +37,7 @@ def presence(node: Node) -> str:
 def folded(
     reservations: Mapping[int, Reservation], node: Node, now: Seconds
 ) -> Mapping[int, Reservation]:
-    """Reservations after a report of `node`. The same mapping where nothing changes."""
+    """Reservations after a report of `node`. The same mapping if nothing changes."""
     if node.state is not NodeState.UP:
         return reservations
     owner_reservations = _by_owners(reservations, node)
@@ -61,7 +61,7 @@ def folded(
 
 
 def _by_owners(reservations: Mapping[int, Reservation], node: Node) -> dict[int, Reservation]:
-    """Those of the server that the presence of an owner made."""
+    """The reservations of the server that an owner's presence created."""
     return {
         number: reservation
         for number, reservation in reservations.items()
@@ -70,13 +70,13 @@ def _by_owners(reservations: Mapping[int, Reservation], node: Node) -> dict[int,
 
 
 def is_owners(reservation: Reservation) -> bool:
-    """Those have ids below 0."""
+    """Owners' reservations have ids below 0."""
     return reservation.id < 0
 
 
 def suits(job: Job, node: Node) -> bool:
-    """May it start there? On somebody's server only what leaves without loss when the owner comes,
-    or the owner's own."""
+    """May the job start there? On a server with an owner, only the owner's jobs and jobs that can
+    leave without loss."""
     return (
         not node.owner
         or job.spec.user == node.owner
@@ -85,8 +85,8 @@ def suits(job: Job, node: Node) -> bool:
 
 
 def leaves(job: Job) -> bool:
-    """Is it a job that can be told to leave, once it has declared itself? One whose loop turns out
-    to be harmed by that is told all the same: the owner comes first."""
+    """Can gpq tell the job to leave, once it has declared itself? A job whose loop is harmed by
+    that must leave anyway: the owner comes first."""
     spec = job.spec
     return (
         spec.background
@@ -96,8 +96,8 @@ def leaves(job: Job) -> bool:
 
 
 def is_over_its_grace(job: Job, reservation: Reservation, snapshot: Snapshot) -> bool:
-    """Has a job that did not declare itself had its grace since the owner came? Then it starts anew
-    elsewhere: what it did since its start is little, and it would stay for ever."""
+    """Has an undeclared job had its grace since the owner came? Then it restarts elsewhere from the
+    beginning. It has done little since its start, and would otherwise stay for ever."""
     return (
         is_owners(reservation)
         and leaves(job)

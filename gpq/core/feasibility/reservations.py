@@ -1,9 +1,10 @@
-"""Reservations: GPUs that gpq leaves alone, or gives to one user's jobs, for a time. Pure; whom one
-keeps out, and from when.
+"""Reservations: GPUs that gpq leaves alone, or gives only to one user's jobs, for a time. Pure. It
+says whom a reservation keeps out, and from when.
 
-A reservation holds off a job before it begins, so that the GPUs are free by then: one that can be
-stopped and go on, by its grace (that is how long it may take to checkpoint); one that cannot, if
-its time limit reaches beyond the beginning; where that is not known, in the last hour.
+A reservation keeps jobs away before it begins, so that the GPUs are free in time. A job that can
+stop and resume must leave earlier by its grace, which is how long a checkpoint may take. A job that
+cannot must not start if its time limit reaches beyond the beginning. If it has no limit, it must
+not start in the last hour.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, NodeId, Seconds
 
 UNKNOWN_LENGTH: Seconds = (
-    # before a reservation, no job starts there that may not be stopped and may take any time
+    # no job that cannot stop and has no time limit starts this long before a reservation
     3600.0
 )
 
@@ -25,8 +26,8 @@ NOTHING: Barred = frozenset()
 
 
 def barred(snapshot: Snapshot, job: Job) -> Barred:
-    """Devices that reservations of others keep this job from, now, those of owners that it could
-    not leave for them, and those where its checkpoint cannot be brought."""
+    """Devices that this job may not use now. They are reserved for others, or they belong to owners
+    for whom it could not leave, or gpq cannot copy its checkpoint there."""
     closed_nodes = _closed_nodes(snapshot, job)
     if not snapshot.reservations and not closed_nodes:
         return NOTHING
@@ -41,7 +42,8 @@ def barred(snapshot: Snapshot, job: Job) -> Barred:
 
 
 def _closed_nodes(snapshot: Snapshot, job: Job) -> list[Node]:
-    """Of owners that it could not leave for them, and where its checkpoint cannot be brought."""
+    """Devices of owners for whom it could not leave, and those where gpq cannot copy its
+    checkpoint."""
     nodes = [node for node in snapshot.nodes.values() if node.owner and not owners.suits(job, node)]
     return nodes + [snapshot.nodes[name] for name in closed_to(snapshot, job)]
 
@@ -64,14 +66,14 @@ def _lead(reservation: Reservation, job: Job, now: Seconds) -> Seconds:
 
 
 def devices_of(reservation: Reservation, node: Node | None) -> tuple[DeviceId, ...]:
-    """All of the node's where none is named."""
+    """All devices of the server if none is named."""
     if reservation.devices or node is None:
         return reservation.devices
     return tuple(device.id for device in node.devices)
 
 
 def reserved_under(job: Job, snapshot: Snapshot) -> list[Reservation]:
-    """Reservations of others that the job must leave devices for now."""
+    """Reservations of others that the job must now leave devices for."""
     if not snapshot.reservations or job.placement is None:
         return []
     return [
@@ -86,7 +88,7 @@ def reserved_under(job: Job, snapshot: Snapshot) -> list[Reservation]:
 
 
 def current(snapshot: Snapshot, now: Seconds) -> list[Reservation]:
-    """Those that are not over, by beginning."""
+    """Reservations that are not over, by their beginning."""
     return sorted(
         (reservation for reservation in snapshot.reservations.values() if now < reservation.end),
         key=lambda reservation: (reservation.start, reservation.id),
@@ -94,7 +96,8 @@ def current(snapshot: Snapshot, now: Seconds) -> list[Reservation]:
 
 
 def _graces(snapshot: Snapshot, *, movable: bool) -> set[Seconds]:
-    """Of jobs that hold devices, and can be moved or not: those have not declared themselves."""
+    """For jobs that hold devices and may or may not be movable, because they have not declared
+    themselves."""
     return {
         job.spec.grace
         for job in snapshot.jobs.values()
@@ -103,8 +106,8 @@ def _graces(snapshot: Snapshot, *, movable: bool) -> set[Seconds]:
 
 
 def next_change(snapshot: Snapshot) -> Seconds:
-    """When a reservation begins to matter to a running job, begins or ends; infinite where none
-    will."""
+    """When a reservation begins to matter to a running job, begins or ends. Infinite if there is
+    none."""
     reservations = current(snapshot, snapshot.now)
     if not reservations:
         return float("inf")

@@ -1,4 +1,4 @@
-"""Which devices a job may use, and the shapes that it could have on these nodes."""
+"""Which devices a job may use, and the shapes that it could have on these servers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ DeviceKind = tuple[str, int, bool, Barred, str]
 
 
 def kind_of(job: Job, snapshot: Snapshot) -> DeviceKind:
-    """What a job asks of devices and of their nodes, and what is reserved for others; jobs of one
-    kind may use the same ones."""
+    """What a job asks of devices and servers, and what is reserved for others. Jobs of one kind may
+    use the same devices."""
     spec = job.spec
     return (
         spec.gpu_type,
@@ -34,7 +34,7 @@ def kind_of(job: Job, snapshot: Snapshot) -> DeviceKind:
 
 
 def usable(device: Device, spec: JobSpec) -> bool:
-    """Could this device serve the job, its owner of the moment aside?"""
+    """Could this device serve the job, whoever holds it now?"""
     return device.state is DeviceState.OK and suits(device, spec)
 
 
@@ -50,8 +50,8 @@ def suits(device: Device, spec: JobSpec) -> bool:
 def supply(
     snapshot: Snapshot, job: Job, occupants: Mapping[tuple[NodeId, DeviceId], JobId] | None = None
 ) -> Supply:
-    """Devices by node, sorted, that the job could use, those of fixed jobs (`occupants`) left
-    out."""
+    """Devices by server, sorted, that the job could use, without those of fixed jobs
+    (`occupants`)."""
     occupants = held_by(snapshot, only_fixed=True) if occupants is None else occupants
     devices_by_node: dict[NodeId, tuple[DeviceId, ...]] = {}
     reserved = barred(snapshot, job)
@@ -73,7 +73,7 @@ def _open_devices(
     occupants: Mapping[tuple[NodeId, DeviceId], JobId],
     reserved: Barred,
 ) -> tuple[DeviceId, ...]:
-    """Those that no other job occupies, and no reservation keeps."""
+    """Devices that no other job holds and no reservation keeps."""
     return tuple(
         device
         for device in devices
@@ -82,13 +82,13 @@ def _open_devices(
 
 
 def nodes_up(snapshot: Snapshot) -> list[Node]:
-    """Those that answer and are not drained."""
+    """Servers that answer and are not drained."""
     return list(_look(snapshot).up)
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What is asked of the nodes many times in a round."""
+    """Values that a round asks of the servers many times."""
 
     nodes: Mapping[NodeId, Node]
     drained: Mapping[NodeId, str]
@@ -96,7 +96,7 @@ class _Look:
     types: tuple[str, ...]
 
 
-# the answer for the nodes that were asked about last, which are not changed but replaced
+# the answer for the last servers, which are replaced and never changed
 _latest: list[_Look] = []
 
 
@@ -118,14 +118,14 @@ def _look(snapshot: Snapshot) -> _Look:
 
 
 def is_mixed(snapshot: Snapshot) -> bool:
-    """Are there several types of devices, or parts of GPUs? Then shapes name theirs, and no job
-    gets two of them."""
+    """Are there several types of devices, or parts of GPUs? Then shapes name their type, and no job
+    gets two types."""
     types = gpu_types(snapshot)
     return len(types) > 1 or any(map(is_slice, types))
 
 
 def gpu_types(snapshot: Snapshot) -> tuple[str, ...]:
-    """Types of the devices of nodes that answer, sorted."""
+    """Types of the devices of servers that answer, sorted."""
     return _look(snapshot).types
 
 
@@ -135,7 +135,7 @@ def shape_types(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def by_type(available: Supply, snapshot: Snapshot) -> dict[str, Supply]:
-    """`available` split by the type of its devices, sorted; under "" where all are of one type."""
+    """`available` split by the type of its devices, sorted. Under "" if all have one type."""
     if not is_mixed(snapshot):
         return {"": available}
     supplies: dict[str, dict[NodeId, tuple[DeviceId, ...]]] = {}
@@ -159,20 +159,21 @@ one_shape = lru_cache(maxsize=4096)(Shape)  # equal ones are one object
 
 
 def shape_now(job: Job, snapshot: Snapshot) -> Shape | None:
-    """What the job has; of one that was stopped to go on with another shape, that one."""
+    """The present shape, or the target shape of a job that was stopped to resume with another
+    one."""
     if job.placement is None or is_leaving(job, snapshot):
         return job.target
     return shape_on(job.placement, snapshot)
 
 
 def node_counts(available: Supply) -> list[int]:
-    """Devices by node, most first."""
+    """Devices by server, most first."""
     return sorted((len(devices) for devices in available.values()), reverse=True)
 
 
 def packed(replicas: int, counts: Iterable[int], level: Level, gpu_type: str) -> Shape | None:
-    """So many replicas on as few nodes as can be, of these `counts` (`node_counts`); None where
-    they do not fit. Scripts alone span nodes."""
+    """A shape of this many replicas on as few servers as possible, given their `counts`
+    (`node_counts`). None if they do not fit. Only scripts span servers."""
     missing = replicas
     for nodes, count in enumerate(counts, 1):
         missing -= count
@@ -184,12 +185,12 @@ def packed(replicas: int, counts: Iterable[int], level: Level, gpu_type: str) ->
 
 
 def gpu_range(job: Job, total: int, gpu_type: str = "") -> tuple[int, int]:
-    """(fewest, most) GPUs the job may have; `total` is what the cluster could give it, of
-    `gpu_type` where that is one.
+    """(fewest, most) GPUs that the job may have. `total` is what the cluster could give it, of
+    `gpu_type` if there is one.
 
     A script that has not declared itself gets its minimum: if it never calls the library, more
-    replicas would only repeat its work. What is declared leaves at least the least atomic batch for
-    each of the most.
+    replicas would only repeat its work. After the declaration, each of the most replicas still gets
+    at least the smallest micro-batch.
     """
     spec = job.spec
     if spec.level is not Level.SCRIPT or spec.rigid:
@@ -205,9 +206,9 @@ def gpu_range(job: Job, total: int, gpu_type: str = "") -> tuple[int, int]:
 
 
 def feasible(job: Job, snapshot: Snapshot, available: Supply | None = None) -> tuple[Shape, ...]:
-    """Shapes, fewest GPUs first, that fit on `available` (default: `supply`). Scripts alone may
-    span nodes, and then take whole nodes, largest first, so that at most one node is shared. Of
-    several types: each type's shapes, by type."""
+    """Shapes that fit on `available` (default: `supply`), fewest GPUs first. Only scripts may span
+    servers. They then take whole servers, largest first, so that at most one server is shared. With
+    several types, each type's shapes, by type."""
     job = bound(job, snapshot)
     available = supply(snapshot, job) if available is None else available
     return feasible_on(by_type(available, snapshot), job)
@@ -228,7 +229,7 @@ def _feasible_of(job: Job, available: Supply, gpu_type: str) -> list[Shape]:
         for nodes, count in enumerate(counts[1:], 2):
             capacity_before, capacity = capacity, capacity + count
             if max(capacity_before, largest) < fewest < capacity:
-                # its least lies between whole nodes: part of the last one
+                # its minimum is between whole servers: part of the last one
                 shapes.append(Shape(fewest, nodes, gpu_type))
             if max(fewest, largest + 1) <= capacity <= most:
                 shapes.append(Shape(capacity, nodes, gpu_type))

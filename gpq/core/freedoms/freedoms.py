@@ -1,8 +1,8 @@
-"""Jobs as the allocator may see them: with nothing on offer that needs a freedom which their loops
-took from gpq.
+"""Jobs as the allocator may see them: without offers that need a freedom which their loops took
+away.
 
-No policy knows of habits: a job that may not be resized asks for the GPUs that it has, one that may
-not accumulate for as many as hold its base batch at once.
+No policy knows of habits. A job that may not be resized asks for the GPUs that it has. A job that
+may not accumulate asks for as many as hold its base batch at once.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from gpq.core.model.snapshot import Snapshot
 
 
 def least_at_once(declared: Declared) -> int:
-    """GPUs on which a share of the base batch is no larger than the largest atomic batch, on
-    whatever type; 1 where there is no bound."""
+    """GPUs on which a share of the base batch is no larger than the largest micro-batch, on any
+    type. 1 if there is no limit."""
     bounds = [most for _, _, most in declared.atomic_by_type] or [declared.max_atomic_batch]
     return max([1, *(-(-declared.batch_size // most) for most in bounds if most > 0)])
 
 
 def bound(job: Job, snapshot: Snapshot) -> Job:
-    """The job with the range of GPUs that its lost freedoms leave it; the same object where they
-    leave it as it is. Of a job that no number of GPUs suits the range stays: its shares are then
-    run at once, whatever their size."""
+    """The job with the range of GPUs that its lost freedoms leave. The same object if they leave it
+    unchanged. If no number of GPUs suits the job, its range stays. Each GPU then runs its share at
+    once, whatever its size."""
     declared = job.profile.declared
     if not job.profile.habits or declared is None or not job.resumable:
         return job
@@ -59,8 +59,8 @@ def _is_allowed(target: Shape, least: int, lost_freedoms: frozenset[str]) -> boo
 
 
 def gpus_kept(job: Job) -> int:
-    """GPUs of a job that may not be resized: as many as it has, or had, within what its user asks
-    for by now."""
+    """GPUs of a job that may not be resized: as many as it has or had, within its user's present
+    request."""
     spec = job.spec
     if job.placement is not None:
         return job.replicas
@@ -68,7 +68,7 @@ def gpus_kept(job: Job) -> int:
 
 
 def _most(job: Job, declared: Declared, snapshot: Snapshot) -> int:
-    """GPUs of one type that there are for it, whoever holds them, and that it may have."""
+    """The GPUs of one type that it may have, whoever holds them."""
     spec = job.spec
     types = Counter(
         device.type
@@ -83,7 +83,7 @@ def _most(job: Job, declared: Declared, snapshot: Snapshot) -> int:
 
 
 def is_cramped(job: Job) -> bool:
-    """Does it hold fewer GPUs than hold its base batch at once, though it may not accumulate?"""
+    """Does it hold fewer GPUs than its base batch needs at once, although it may not accumulate?"""
     declared = job.profile.declared
     return (
         job.placement is not None
@@ -94,11 +94,11 @@ def is_cramped(job: Job) -> bool:
 
 
 def is_asked_for(job: Job) -> bool:
-    """Has it as many GPUs as its user asks for by now?"""
+    """Does it have as many GPUs as its user now asks for?"""
     return job.spec.min_gpus <= job.replicas <= (job.spec.max_gpus or job.replicas)
 
 
 def runs_cramped(job: Job) -> bool:
-    """Is it a job that ought to be moved to more GPUs once they are free?"""
+    """Should gpq move the job to more GPUs when they are free?"""
     running = job.state is JobState.RUNNING and job.wish is DesiredState.RUN
     return running and job.elastic and is_cramped(job) and is_asked_for(job)

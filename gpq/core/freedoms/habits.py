@@ -1,7 +1,8 @@
-"""Habits of a training loop: how they are kept, what they leave of what the script declared, and
-what is said of them.
+"""Habits of a training loop: how gpq stores them, what they leave of the script's declaration, and
+what gpq says about them.
 
-The library notices a habit; here it only counts. What it means for the allocation is in `freedoms`.
+The library notices a habit. Here habits only count. `freedoms` knows what they mean for the
+allocation.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from gpq.core.model.profile import (
 )
 
 MAX_HABITS = 32  # of a job
-PROVEN = "proven"  # the code of what gpq check found of one job: the next one may be mended
-# Optimiser steps of a job after which a habit that only an earlier job of the program had is taken
-# to be mended: the library tells what it sees in the first steps, and what a full epoch shows is
-# told live when it shows.
+PROVEN = "proven"  # the code of what gpq check found of one job. The next job may be fixed
+# After this many optimizer steps, a habit that only an earlier job of the program had counts as
+# fixed. The library reports what it sees in the first steps. What only a full epoch shows is
+# reported when it shows.
 MENDED_AFTER = 200
 
 MEANING = {
     ACCUMULATE: "a step in several micro-batches",
     SPLIT: "a step in two, to measure the noise scale",
     RESIZE: "a restart with another number of GPUs",
-    RETUNE: "another total batch",
+    RETUNE: "another batch size",
 }
 
 
 def joined(previous: tuple[Habit, ...], reports: Iterable[Habit]) -> tuple[Habit, ...]:
-    """`previous` with what was told, one of a code; the same object where nothing is new. A freedom
-    that was lost stays lost. Beyond MAX_HABITS only the freedoms of a new one are kept, with the
-    last."""
+    """`previous` with the reported habits, one for each code. The same object if nothing is new. A
+    lost freedom stays lost. Beyond MAX_HABITS only the freedoms of a new habit are kept, with the
+    last one."""
     habits_by_code = {habit.code: habit for habit in previous}
     for habit in reports:
         old = habits_by_code.get(habit.code)
@@ -58,7 +59,7 @@ def joined(previous: tuple[Habit, ...], reports: Iterable[Habit]) -> tuple[Habit
 
 
 def without_accepted(habits: tuple[Habit, ...], accepted: Collection[str]) -> tuple[Habit, ...]:
-    """Less those that are suspected and accepted. The same object where all stay."""
+    """Without the suspected habits that the user accepted. The same object if all stay."""
     open_habits = tuple(
         habit for habit in habits if not (habit.suspected and habit.code in accepted)
     )
@@ -72,7 +73,7 @@ def _union(first: Habit, second: Habit) -> tuple[str, ...]:
 
 
 def lent(job: Job, habits: Iterable[Habit]) -> Job:
-    """A job that has just declared itself, with the habits that earlier ones of its program had."""
+    """A job that has just declared itself, with the habits of earlier jobs of its program."""
     own = {habit.code for habit in job.profile.habits}
     until = _steps(job.profile.progress) + MENDED_AFTER
     open_habits = without_accepted(tuple(habits), job.spec.accept)
@@ -81,8 +82,8 @@ def lent(job: Job, habits: Iterable[Habit]) -> Job:
 
 
 def unmended(habits: tuple[Habit, ...], progress: Progress | None) -> tuple[Habit, ...]:
-    """Less those that an earlier job had and this one, after as many steps, has not shown. The same
-    object where all stay."""
+    """Without the habits that an earlier job had and that this job has not shown after as many
+    steps. The same object if all stay."""
     steps = _steps(progress)
     lasting_habits = tuple(habit for habit in habits if not 0 < habit.until <= steps)
     return lasting_habits if len(lasting_habits) < len(habits) else habits
@@ -95,7 +96,8 @@ def _steps(progress: Progress | None) -> int:
 def with_habits(
     profile: Profile, habits: tuple[Habit, ...], declared: Declared | None = None
 ) -> Profile:
-    """The profile with exactly these. `declared`: what the script declared anew, if it did."""
+    """The profile with exactly these habits. `declared` is the script's new declaration, if there
+    is one."""
     if habits is profile.habits and declared is None:
         return profile
     script = declared or profile.script or profile.declared
@@ -109,7 +111,7 @@ def with_habits(
 
 
 def allowed(declared: Declared, lost_freedoms: frozenset[str]) -> Declared:
-    """What is left of it without these freedoms; the same object where all of it is."""
+    """The declaration without these freedoms. The same object if it loses nothing."""
     declaration = declared
     if ACCUMULATE in lost_freedoms and declared.accumulation:
         declaration = replace(declaration, accumulation=False)
@@ -119,10 +121,10 @@ def allowed(declared: Declared, lost_freedoms: frozenset[str]) -> Declared:
 
 
 def blamed(job: Job, freedom: str) -> str:
-    """``the loop does so (its-code)``: the habits that take this freedom; "" where it is not
+    """``the loop does so (its-code)``: the habits that take this freedom away. "" if it is not
     lost."""
     culprits = [habit for habit in job.profile.habits if freedom in habit.freedoms]
-    return "; ".join(
+    return " and ".join(
         f"{habit.message or 'its loop has a habit'} ({_evidence(habit)})" for habit in culprits
     )
 
@@ -132,9 +134,9 @@ def _evidence(habit: Habit) -> str:
 
 
 def cures(job: Job, *freedoms: str) -> list[str]:
-    """What would give any of these freedoms back, a line a habit."""
+    """What would give any of these freedoms back, one line for each habit."""
     return [
-        f"cure for {habit.code} (takes {', '.join(habit.freedoms)}):"
+        f"fix for {habit.code} (which takes away {', '.join(habit.freedoms)}):"
         f" {habit.cure}{_appeal(job, habit)}"
         for habit in job.profile.habits
         if habit.cure and any(freedom in habit.freedoms for freedom in freedoms)
@@ -144,12 +146,13 @@ def cures(job: Job, *freedoms: str) -> list[str]:
 def _appeal(job: Job, habit: Habit) -> str:
     if not habit.suspected:
         return ""
-    return f"; where that is wrong: gpq edit {job.id} --accept {habit.code}"
+    return f". If gpq is wrong: gpq edit {job.id} --accept {habit.code}"
 
 
 def warning(job: Job) -> str:
-    """What a stop, or another number of GPUs, costs a job that lost `resize`; "" for any other."""
+    """What a stop or another number of GPUs costs a job that lost `resize`. "" for any other
+    job."""
     why = blamed(job, RESIZE)
     if not why:
         return ""
-    return f"it has a checkpoint, but does not go on exactly after a restart: {why}"
+    return f"it has a checkpoint, but does not resume exactly after a restart: {why}"

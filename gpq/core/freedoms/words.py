@@ -1,5 +1,4 @@
-"""What is said to a job's user of freedoms that its loop took from gpq: sentences for `gpq why`.
-Decides nothing."""
+"""Sentences for `gpq why` about the freedoms that a job's loop took away. Decides nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from gpq.core.model.snapshot import Snapshot
 
 
 def of_size(snapshot: Snapshot, job: Job) -> list[str]:
-    """Why it has, or needs, just so many GPUs."""
+    """Why it has or needs exactly this number of GPUs."""
     declared = job.profile.declared
     if not job.profile.habits or declared is None:
         return []
@@ -24,64 +23,67 @@ def of_size(snapshot: Snapshot, job: Job) -> list[str]:
 
 
 def _of_least_size(snapshot: Snapshot, job: Job, needed: int) -> str:
-    """Of a job that may not accumulate."""
+    """For a job that may not accumulate."""
     why = blamed(job, ACCUMULATE)
     is_narrowed = bound(job, snapshot) is not job
     if is_cramped(job) and not is_narrowed:
         return (
-            "no number of GPUs that it may have holds its base batch at once: each runs its whole"
-            f" share, since {why}"
+            "no number of GPUs that it may have can hold its base batch at once. Each GPU runs its"
+            f" whole share, because {why}"
         )
     if is_cramped(job) and is_asked_for(job):
         return (
-            f"it moves to {_gpus(needed)} or more once they are free, and until then each runs its"
-            f" whole share at once: its base batch is not run in parts, since {why}"
+            f"it moves to {_gpus(needed)} or more when they are free. Until then each GPU runs its"
+            f" whole share at once, because gpq may not split its base batch: {why}"
         )
     if is_narrowed:
         return (
-            f"it gets {_gpus(needed)} at least, which hold its base batch at once: it is not run in"
-            f" parts, since {why}"
+            f"it gets at least {_gpus(needed)}, which hold its base batch at once. gpq may not"
+            f" split the batch, because {why}"
         )
     return ""
 
 
 def _of_kept_size(snapshot: Snapshot, job: Job) -> str:
-    """Of a job that may not be resized."""
+    """For a job that may not be resized."""
     why = blamed(job, RESIZE)
     if job.placement is not None:
         return (
-            "gpq neither resizes nor moves it: it would not go on exactly after a restart,"
-            f" since {why}"
+            "gpq neither resizes nor moves it. It would not resume exactly after a restart,"
+            f" because {why}"
         )
     count = _gpus(bound(job, snapshot).spec.min_gpus)
     return (
-        f"it goes on with {count} or not at all: with another number it would differ, since {why}"
+        f"it resumes with {count} or not at all. Another number would change its results, because"
+        f" {why}"
     )
 
 
 def of_batch(job: Job) -> list[str]:
-    """Why it has this batch, and no other."""
+    """Why it has this batch and no other."""
     lost_freedoms = job.profile.lost
     reasons = []
     if RETUNE in lost_freedoms:
-        reasons.append(f"its total batch stays as it was declared, since {blamed(job, RETUNE)}")
+        reasons.append(f"gpq keeps its base batch size, because {blamed(job, RETUNE)}")
     if ACCUMULATE in lost_freedoms:
         reasons.append(
-            f"no step is cut into several micro-batches, since {blamed(job, ACCUMULATE)}"
+            f"gpq splits no step into several micro-batches, because {blamed(job, ACCUMULATE)}"
         )
     if SPLIT in lost_freedoms:
-        reasons.append(f"no step is split to measure its noise scale, since {blamed(job, SPLIT)}")
+        reasons.append(
+            f"gpq splits no step to measure its noise scale, because {blamed(job, SPLIT)}"
+        )
     return reasons
 
 
 def remedies(job: Job) -> list[str]:
-    """A line for each habit that can be mended; and what a job that waits for the GPUs that it had
-    can be told."""
+    """A line for each habit that can be fixed, and the remedy for a job that waits for its former
+    number of GPUs."""
     lines = cures(job, *sorted(job.profile.lost))
     if RESIZE in job.profile.lost and job.resumable and job.placement is None:
         lines.append(
-            f"`gpq edit {job.id} --gpus N` lets it go on with another number all the same, though"
-            " not exactly"
+            f"`gpq edit {job.id} --gpus N` lets it resume with another number anyway, but not"
+            " exactly"
         )
     return lines
 

@@ -1,7 +1,7 @@
-"""The batch of largest goodput for a shape: every candidate is tried, for many shapes of many jobs
-at once.
+"""The batch with the largest goodput for a shape. It tries every candidate, for many shapes of many
+jobs at once.
 
-Symbols as in `goodput`: K replicas, m atomic batch, s accumulation steps, M0 the base batch.
+Symbols as in `goodput`: K replicas, m micro-batch, s accumulation steps, M0 the base batch size.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from gpq.core.model.profile import Declared
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-CANDIDATES = 50  # total batches tried per shape, geometrically spaced
-_MOST_MICRO_BATCHES = 64  # that a fixed batch is cut into
+CANDIDATES = 50  # batch sizes tried per shape, geometrically spaced
+_MOST_MICRO_BATCHES = 64  # parts of a fixed batch
 _SLACK = 1e-8  # of the rounding up, so that 32.000000001 stays 32
-# shapes whose candidates are computed at a time: they stay in the processor's cache
+# shapes computed at a time, so that their candidates stay in the processor's cache
 _TOGETHER = 512
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What a batch may be: the total within base (M0) .. maximum, the atomic one within its own
+    """What a batch may be: its size between base (M0) and maximum, its micro-batch within its own
     bounds."""
 
     base: int
@@ -44,27 +44,27 @@ class BatchLimits:
     max_atomic: int
     accumulation: bool = True
     accumulate_alone: bool = (
-        # one replica exceeds the base only with s >= 1 (Pollux, which has no noise scale else)
+        # one replica exceeds the base only with s >= 1 (in Pollux it otherwise has no noise scale)
         False
     )
 
 
 @dataclass(frozen=True, slots=True)
 class BatchChoice:
-    """The best batch of one shape. `goodput` 0 (and batch 0) means that no batch within the limits
+    """The best batch of one shape. Goodput 0 (and batch 0) means that no batch within the limits
     fits the shape."""
 
     atomic_batch: int
     accum_steps: int
     total_batch: int
-    goodput: float  # examples of the base batch's worth, per second
+    goodput: float  # examples per second at the base batch size
     throughput: float  # examples per second
     efficiency: float
 
 
 @dataclass(frozen=True, slots=True)
 class GoodputTable:
-    """`best_batch` of many shapes at once: arrays over shapes, same order as asked."""
+    """`best_batch` of many shapes at once: arrays over shapes, in the order asked."""
 
     nodes: NDArray[np.int64]
     replicas: NDArray[np.int64]
@@ -102,8 +102,8 @@ def columns_of(table: GoodputTable) -> tuple[NDArray[Any], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Shapes (nodes[i], replicas[i]) of one job whose best batches are asked for. `factor`: what
-    predicted times are multiplied by, for each shape (`correction`)."""
+    """Shapes (nodes[i], replicas[i]) of one job whose best batches are asked for. `factor`
+    multiplies the predicted times of each shape (`correction`)."""
 
     params: ThroughputParams
     stats: GradientStats | None
@@ -114,8 +114,8 @@ class Question:
 
 
 def limits_of(declared: Declared, gpu_type: str = "") -> BatchLimits | None:
-    """The limits that a script declared; a job that is not adaptive keeps its batch. None: no batch
-    was declared."""
+    """The limits that a script declared. A job that is not adaptive keeps its batch. None if the
+    script declared no batch."""
     base = declared.batch_size
     if base <= 0:
         return None
@@ -132,8 +132,8 @@ def limits_of(declared: Declared, gpu_type: str = "") -> BatchLimits | None:
 
 
 def split_base(limits: BatchLimits, replicas: int) -> tuple[int, int]:
-    """(atomic batch, accumulation steps) of the base batch on so many replicas, in as few
-    micro-batches as may be."""
+    """(micro-batch, accumulation steps) of the base batch on this many replicas, in as few
+    micro-batches as possible."""
     local = -(-limits.base // replicas)
     micro = -(-local // limits.max_atomic) if limits.accumulation else 1
     return -(-local // micro), micro - 1
@@ -146,7 +146,8 @@ def best_batch(
     nodes: int,
     replicas: int,
 ) -> BatchChoice:
-    """The batch of largest goodput on `replicas` GPUs over `nodes` nodes (Pollux section 4.1)."""
+    """The batch with the largest goodput on `replicas` GPUs over `nodes` servers (Pollux section
+    4.1)."""
     return goodput_table(params, stats, limits, [nodes], [replicas]).choice(0)
 
 
@@ -163,8 +164,8 @@ def goodput_table(
 
 
 def goodput_tables(questions: Sequence[Question]) -> list[GoodputTable]:
-    """The table of each question. Of equal goodput: the smallest batch. What is asked beside does
-    not change an answer."""
+    """The table of each question. If several batches have equal goodput, the smallest one. Other
+    questions do not change an answer."""
     tables: list[GoodputTable | None] = [None] * len(questions)
     fixed = [number for number, question in enumerate(questions) if _is_fixed(question.limits)]
     free = [number for number, question in enumerate(questions) if not _is_fixed(question.limits)]
@@ -194,7 +195,7 @@ def _chunks(questions: Sequence[Question], numbers: Sequence[int]) -> Iterator[l
 
 
 def _tables(questions: Sequence[Question]) -> list[GoodputTable]:
-    """Of questions that are all fixed, or none of them."""
+    """Of questions that are all fixed, or all not fixed."""
     counts = [len(question.replicas) for question in questions]
     n = np.concatenate([question.nodes for question in questions])
     k = np.concatenate([question.replicas for question in questions])
@@ -231,13 +232,13 @@ def _tables(questions: Sequence[Question]) -> list[GoodputTable]:
 def candidate_batches(
     limits: BatchLimits, replicas: Ints
 ) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """(m, s, feasible), each shapes x candidates: total batches M0..max, cut into the fewest
-    micro-batches that fit.
+    """(m, s, feasible), each of size shapes x candidates: batch sizes M0..max, split into the
+    fewest micro-batches that fit.
 
-    One replica need not accumulate to exceed M0, as in Pollux, which has no unbiased noise scale
-    from a single gradient (`accumulate_alone`): the training library splits a batch now and then
-    instead. Rounding up may exceed the maximum; then the atomic batch is rounded down, and where
-    that falls below M0 the candidate is infeasible.
+    In Pollux one replica must accumulate to exceed M0, because a single gradient gives it no
+    unbiased noise scale (`accumulate_alone`). Here the training library splits a batch now and then
+    instead. Rounding up may exceed the maximum. The micro-batch is then rounded down, and if the
+    result is below M0, the candidate is infeasible.
     """
     columns = stacked([limits], [len(replicas)])
     return _candidates(columns, replicas, fixed=_is_fixed(limits))
@@ -273,8 +274,8 @@ def _candidates(
 
 
 def _fixed_batches(limits: BatchLimits, k: Array) -> tuple[Array, Array]:
-    """Every way to cut a batch that must be exactly M0; what does not divide comes out below M0, so
-    infeasible."""
+    """Every way to split a batch that must be exactly M0. A batch that does not divide comes out
+    below M0, so it is infeasible."""
     ways = np.where(
         limits.accumulation, np.ceil(limits.base / np.maximum(limits.min_atomic, 1.0)), 1.0
     )

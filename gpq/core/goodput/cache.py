@@ -1,5 +1,4 @@
-"""Answers that are remembered, and asked for many at once: what is not known yet is computed side
-by side."""
+"""A cache that answers many questions at once and computes all unknown answers together."""
 
 from __future__ import annotations
 
@@ -14,10 +13,10 @@ _NOTHING: Any = object()
 
 
 class Memo(Generic[K, V]):
-    """`compute` answers a list of different questions in their order. The oldest answers are
-    forgotten beyond `room`.
+    """`compute` answers a list of different questions in their order. Beyond `room` the oldest
+    answers are forgotten.
 
-    Several threads may ask: at worst an answer is computed twice.
+    Several threads may ask. At worst an answer is computed twice.
     """
 
     def __init__(self, compute: Callable[[Sequence[K]], Sequence[V]], room: int) -> None:

@@ -1,7 +1,7 @@
-"""What gpq believes of a job by its model: its goodput at a shape, its curve over GPU counts, its
-speedup.
+"""What gpq believes about a job according to its model: its goodput at a shape, its curve over GPU
+counts, its speedup.
 
-Reads a job's profile; None everywhere means "not known yet", never zero.
+Reads a job's profile. None always means "not known yet", never zero.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from gpq.core.goodput.models import Model, model_of, models_of
 from gpq.core.model.jobs import Job
 from gpq.core.model.placements import Shape
 
-ANY = 1 << 62  # examples: a total batch without bound
+ANY = 1 << 62  # examples: a batch size without limit
 
-Sought = tuple[Model, tuple[Shape, ...], int]  # shapes, and what their total batches may be at most
+Sought = tuple[Model, tuple[Shape, ...], int]  # shapes, and the largest batch size allowed on them
 
 
 def _compute(questions: Sequence[Sought]) -> list[GoodputTable]:
@@ -54,18 +54,18 @@ def _question(model: Model, shapes: tuple[Shape, ...], at_most: int) -> Question
 
 @lru_cache(maxsize=1024)
 def _columns(shapes: tuple[Shape, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Nodes and replicas, not to be written to."""
+    """Servers and replicas. Read only."""
     nodes = np.array([shape.nodes for shape in shapes], dtype=np.int64)
     return nodes, np.array([shape.replicas for shape in shapes], dtype=np.int64)
 
 
 def table(job: Job, shapes: Sequence[Shape]) -> GoodputTable | None:
-    """Best batch and goodput of every shape, None while the job has no model."""
+    """Best batch and goodput of every shape. None while the job has no model."""
     return tables([(job, tuple(shapes))])[0]
 
 
 def tables(requests: Sequence[tuple[Job, tuple[Shape, ...]]]) -> list[GoodputTable | None]:
-    """`table` of many jobs; what is not known yet is computed side by side."""
+    """`table` of many jobs. Unknown answers are computed together."""
     parts = [
         (number, part, name)
         for number, (_, shapes) in enumerate(requests)
@@ -107,12 +107,12 @@ def _joined(parts: Sequence[GoodputTable], shapes: tuple[Shape, ...]) -> Goodput
 
 
 def best_batch(job: Job, shape: Shape, at_most: int | None = None) -> BatchChoice | None:
-    """The best batch at `shape`, its total at most `at_most`; None when not known or none fits."""
+    """The best batch at `shape` of at most `at_most` examples. None if not known or none fits."""
     return best_batches([(job, shape, at_most)])[0]
 
 
 def best_batches(requests: Sequence[tuple[Job, Shape, int | None]]) -> list[BatchChoice | None]:
-    """`best_batch` of many; what is not known yet is computed side by side."""
+    """`best_batch` of many. Unknown answers are computed together."""
     models = models_of((job.profile, shape.gpu_type) for job, shape, _ in requests)
     questions = [
         (model, (shape,), ANY if most is None else most)
@@ -126,16 +126,15 @@ def best_batches(requests: Sequence[tuple[Job, Shape, int | None]]) -> list[Batc
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """The best batch within a bound (None where none fits), and the goodput of the batch in use."""
+    """The best batch within a limit (None if none fits), and the goodput of the batch in use."""
 
     best: BatchChoice | None
     now: float
 
 
 def prospects(requests: Sequence[tuple[Job, Shape, int, int, int]]) -> list[Prospect | None]:
-    """Of jobs at a shape, with a total batch of at most so many examples, while the atomic batch
-    and the accumulation steps are these. None while a job has no model. What is not known yet is
-    computed side by side."""
+    """For jobs at a shape with a given micro-batch and accumulation, and a batch of at most so many
+    examples. None while a job has no model. Unknown answers are computed together."""
     models = models_of((job.profile, shape.gpu_type) for job, shape, *_ in requests)
     questions = [
         (model, shape, at_most, atomic, accum)
@@ -167,7 +166,7 @@ _prospects: Memo[Chance, Prospect] = Memo(_look, 16384)
 
 
 def goodput_of(job: Job, shape: Shape, atomic_batch: int, accum_steps: int) -> float | None:
-    """Modelled goodput of one batch at one shape, examples of the base batch's worth per second."""
+    """Modelled goodput of one batch at one shape, in examples per second at the base batch size."""
     model = model_of(job.profile, shape.gpu_type)
     if model is None:
         return None
@@ -175,7 +174,7 @@ def goodput_of(job: Job, shape: Shape, atomic_batch: int, accum_steps: int) -> f
 
 
 def _goodputs(batches: Sequence[tuple[Model, Shape, int, int]]) -> list[float]:
-    """Of models at a shape with an atomic batch and accumulation steps."""
+    """For models at a shape with a micro-batch and accumulation steps."""
     models = [model for model, *_ in batches]
     counts = [1] * len(batches)
     columns = np.array(
@@ -199,7 +198,7 @@ def _goodputs(batches: Sequence[tuple[Model, Shape, int, int]]) -> list[float]:
 
 
 def _factor(model: Model, nodes: int, replicas: int) -> float:
-    """What the correction multiplies a predicted time by."""
+    """The factor by which the correction multiplies a predicted time."""
     return float(model.correction.factor(np.array([nodes]), np.array([replicas]))[0])
 
 
@@ -213,8 +212,8 @@ class Now:
 
 
 def now_of(job: Job, *, measured: bool = True) -> Now | None:
-    """None when the job does not run or has reported nothing yet. Not `measured`: its throughput
-    too as modelled, to be held against other shapes and batches."""
+    """None if the job does not run or has reported nothing yet. If not `measured`, the throughput
+    is modelled too, for comparison with other shapes and batches."""
     profile, placement = job.profile, job.placement
     model = model_of(profile, placement.gpu_type) if placement is not None else None
     if model is None or placement is None or profile.atomic_batch <= 0:
@@ -236,11 +235,11 @@ class CurvePoint:
     gpus: int
     goodput: float
     total_batch: int
-    speedup: float  # over the first point
+    speedup: float  # relative to the first point
 
 
 def curve(job: Job, shapes: Sequence[Shape]) -> tuple[CurvePoint, ...]:
-    """The goodput curve over `shapes` (fewest GPUs first); empty while nothing is known."""
+    """The goodput curve over `shapes`, fewest GPUs first. Empty while nothing is known."""
     goodput_table = table(job, shapes)
     if goodput_table is None:
         return ()
@@ -256,8 +255,8 @@ def curve(job: Job, shapes: Sequence[Shape]) -> tuple[CurvePoint, ...]:
 
 
 def remaining_seconds(job: Job, now: float) -> float | None:
-    """Run time left at the present speed, from the share of the declared length that is done; None
-    when not known."""
+    """Run time left at the present throughput, from the part of the declared length that is done.
+    None if not known."""
     progress = job.profile.progress
     if progress is None or progress.fraction <= 0 or progress.epochs <= 0:
         return None
@@ -270,7 +269,7 @@ def remaining_seconds(job: Job, now: float) -> float | None:
         and declared.dataset_size > 0
         and speed.throughput > 0
     ):
-        # An epoch is one pass over the data, whatever the batch.
+        # An epoch is one pass over the data, whatever the batch size.
         return (
             (1.0 - progress.fraction) * declared.dataset_size * progress.epochs / speed.throughput
         )

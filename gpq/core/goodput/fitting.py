@@ -1,10 +1,10 @@
 """Profile -> throughput parameters: a robust, weighted maximum a posteriori fit in log time, in
 milliseconds.
 
-Residuals are logarithms of predicted over measured times, so that a percent counts the same for
-short and long steps. Priors keep what few rows cannot tell near what is usual, and fade as rows
-come in. What no row can tell is optimistic (as Pollux): a program seen on one GPU is taken to scale
-perfectly, until it is seen on two.
+Residuals are logarithms of predicted over measured times, so a percent counts the same for short
+and long steps. Where a few rows cannot determine a parameter, priors keep it near usual values. The
+priors fade as rows come in. Unknown parameters are optimistic, as in Pollux: a program seen on one
+GPU counts as scaling perfectly until it is seen on two.
 """
 
 from __future__ import annotations
@@ -38,32 +38,33 @@ from gpq.core.model.profile import ProfileRow
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-# Standard deviations of the priors. The scales are left almost free; the shapes (growth per
-# doubling of K, crowding, overlap) are what a handful of rows cannot tell apart from noise.
+# Standard deviations of the priors. The scales are almost free. A few rows cannot tell the shapes
+# (growth per doubling of K, crowding, overlap) from noise.
 _SPREAD = np.array([20.0, 20.0, 20.0, 1.0, 20.0, 0.7, 0.8, 0.9])
 _STIFFNESS = np.diag(_SPREAD**-2.0)
-_STEP_ERROR = 0.1  # relative error of the step model at which a row begins to count as an outlier
-_LEAST_ERROR = 0.002  # what the rows may bring that down to
-_SPARE_ROWS = 8  # rows beyond the number of parameters from which on they may
-# log(gamma - 1): there may be a local optimum for each kind of overlap
+_STEP_ERROR = 0.1  # relative error of the step model from which a row counts as an outlier
+_LEAST_ERROR = 0.002  # the rows may lower the error to this
+_SPARE_ROWS = 8  # this many rows beyond the number of parameters are needed for that
+# log(gamma - 1): each kind of overlap may have a local optimum
 _STARTS = np.log(np.array([0.3, 2.0]))
 _OVERLAP_BOUNDS = (-5.0, 2.2)
 _ITERATIONS = 25
-_LEAST_WIDTH = 16  # rows that profiles are made up to, else to the next power of two
-_STRIDE = 2.0  # of one iteration in any coordinate: a factor of 7
-_ENOUGH = 1e-3  # relative decrease of the loss below which an iteration is the last
-_INTER_PENALTY = 1.1  # what is known of one node only counts a tenth more between nodes (Pollux)
+# profiles are padded to this number of rows, larger ones to the next power of two
+_LEAST_WIDTH = 16
+_STRIDE = 2.0  # change of any coordinate in one iteration: a factor of 7
+_ENOUGH = 1e-3  # relative decrease of the loss below which the search ends
+_INTER_PENALTY = 1.1  # if only one server was measured, several cost a tenth more (Pollux)
 
 
 def fit(rows: Sequence[ProfileRow]) -> ThroughputParams | None:
-    """The most probable parameters of the model in `goodput.ThroughputParams`. None: not one usable
-    row."""
+    """The most probable parameters of the model in `goodput.ThroughputParams`. None if there is no
+    usable row."""
     return fit_many([rows])[0]
 
 
 def fit_many(profiles: Sequence[Sequence[ProfileRow]]) -> list[ThroughputParams | None]:
-    """`fit` of each profile, to the last bit what it is alone: profiles of about as many rows are
-    searched side by side, and what is done for one does not depend on its neighbours."""
+    """`fit` of each profile. Each result is the same to the last bit as alone: profiles with about
+    as many rows are searched together, and no computation depends on the others."""
     fits: list[ThroughputParams | None] = [None] * len(profiles)
     alike: dict[int, list[tuple[int, list[ProfileRow]]]] = {}
     for number, rows in enumerate(profiles):
@@ -101,8 +102,8 @@ def _fit_alike(profiles: Sequence[Sequence[ProfileRow]], width: int) -> list[Thr
 
 
 def _error(data: Rows, theta: Array) -> Array:
-    """Relative error of the step model as these rows show it, where they are many enough to show it
-    at all."""
+    """Relative error of the step model according to these rows, if there are enough rows to show
+    it."""
     spare = data.count - theta.shape[1]
     enough = spare >= _SPARE_ROWS
     errors = np.full(len(theta), _STEP_ERROR)
@@ -119,11 +120,11 @@ def _error(data: Rows, theta: Array) -> Array:
 def _minimise(
     data: Rows, theta: Array, prior: Array, error: Array, starts: int
 ) -> tuple[Array, Array]:
-    """Levenberg-Marquardt (problems x 8); returns the points and their losses. Problems come in
-    `starts` equal blocks, one for each start: one is searched until all of its starts have settled,
-    and then stays as it is."""
+    """Levenberg-Marquardt (problems x 8). Returns the points and their losses. Problems come in
+    `starts` equal blocks, one for each start. A problem is searched until all its starts have
+    settled, and then stays as it is."""
     points, losses = theta.copy(), np.zeros(len(theta))
-    # in the answer: when half have settled, only the others are worked on
+    # in the answer. When half have settled, the search continues with the others
     where = np.arange(len(theta))
     open_ = np.ones(len(theta), dtype=bool)
     damping = np.full(len(theta), 1e-3)
@@ -167,8 +168,8 @@ def _minimise(
 
 
 def _settled(small: Mask, better: Mask, damped: Mask, starts: int) -> Mask:
-    """Problems none of whose starts moved by more than a little, while one did move or all are
-    damped so much that none can."""
+    """Problems none of whose starts moved much, although one did move or all are damped too much to
+    move."""
     count = len(small) // starts
     steady, moved, stuck = small[:count], better[:count], damped[:count]
     for at in range(count, len(small), count):
@@ -179,8 +180,8 @@ def _settled(small: Mask, better: Mask, damped: Mask, starts: int) -> Mask:
 
 class _Seen(NamedTuple):
     """Points (problems x 8) as the rows see them: residuals log(predicted / measured) of step
-    times, then of gradient times (problems x 2n), scaled; their loss; and what their derivatives
-    are made of."""
+    times, then of gradient times (problems x 2n), scaled. Also their loss, and the parts of their
+    derivatives."""
 
     residual: Array
     loss: Array
@@ -210,8 +211,8 @@ def _look(data: Rows, theta: Array, prior: Array, scale: Array) -> _Seen:
         whole
     )
     log_ratio = np.where(data.alone, -700.0, log_sync - log_compute)
-    # In logarithms: step = compute (1 + ratio^gamma)^(1/gamma); `share` is the part of it that
-    # synchronising has.
+    # In logarithms: step = compute (1 + ratio^gamma)^(1/gamma). `share` is the part of it that
+    # synchronising takes.
     power = gamma * log_ratio
     softplus = np.logaddexp(0.0, power)
     share = np.exp(power - softplus)
@@ -253,8 +254,8 @@ def _slopes(data: Rows, view: _Seen) -> tuple[Array, Array]:
 
 
 def _optimistic(value: Sequence[float], within: bool, across: bool) -> ThroughputParams:
-    """The parameters of a point (their exponentials), with what no row could tell set so that the
-    next shape is worth a try."""
+    """The parameters of a point (their exponentials). Parameters that no row determines get values
+    that make the next shape worth a try."""
     alpha_c, beta_c, gamma = value[ALPHA_C], value[BETA_C], 1.0 + value[OVERLAP]
     alpha_r = beta_r = delta_n = 0.0
     if within:

@@ -1,7 +1,7 @@
-"""The model of a job: what was fitted to its profile, and what it leaves over, one object for the
-same question. Fitted side by side, and remembered.
+"""The model of a job: what is fitted to its profile, and what the fit leaves over. The same
+question gets the same object. Models are fitted together and remembered.
 
-Reads a job's profile; None everywhere means "not known yet".
+Reads a job's profile. None always means "not known yet".
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from gpq.core.model.profile import Declared, Noise, Profile, ProfileRow
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """The throughput model and gradient statistics of one job. One object for the same question,
-    and equal to no other."""
+    """The throughput model and gradient statistics of one job. The same question gets the same
+    object, and it equals no other."""
 
     params: ThroughputParams
     stats: GradientStats | None
@@ -39,7 +39,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
-    """What a model rests on. The same where its parts are the very same objects, so that nothing is
+    """What a model is based on. Equal only if its parts are the very same objects, so nothing is
     compared."""
 
     basis: tuple[ProfileRow, ...]
@@ -64,8 +64,8 @@ LEAST_REMEMBERED = 4096  # models
 
 
 def expect(jobs: int) -> None:
-    """Make room for the models of so many jobs, so that a large queue is not fitted anew in every
-    round."""
+    """Make room for the models of this many jobs, so that rounds of a large queue need not repeat
+    the fits."""
     _models.room = max(LEAST_REMEMBERED, 3 * jobs)
     _fits.room = _models.room
 
@@ -83,8 +83,8 @@ def _asked(profile: Profile, gpu_type: str) -> _Asked | None:
 
 
 def models_of(pairs: Iterable[tuple[Profile, str]]) -> list[Model | None]:
-    """`model_of` of many; those that are not known yet are fitted side by side, which is far
-    quicker than one by one."""
+    """`model_of` of many. Unknown models are fitted together, which is far quicker than one by
+    one."""
     questions = [_asked(profile, gpu_type) for profile, gpu_type in pairs]
     models = iter(_models.many([question for question in questions if question is not None]))
     return [next(models) if question is not None else None for question in questions]
@@ -106,7 +106,7 @@ def _make(questions: Sequence[_Asked]) -> list[Model | None]:
 def _fit(
     profiles: Sequence[tuple[ProfileRow, ...]],
 ) -> list[tuple[ThroughputParams, Correction] | None]:
-    """The fit of each and what it gets wrong; None where there is none."""
+    """The fit of each and its errors. None if there is none."""
     fits = fit_many(profiles)
     numbered_fits = [(number, params) for number, params in enumerate(fits) if params is not None]
     answers: list[tuple[ThroughputParams, Correction] | None] = [None] * len(profiles)
@@ -125,8 +125,8 @@ _models: Memo[_Asked, Model | None] = Memo(_make, LEAST_REMEMBERED)
 
 
 def times_at(rows: tuple[ProfileRow, ...], reference: ProfileRow) -> tuple[float, float] | None:
-    """Gradient and step time, seconds, in the configuration of `reference` by the model of `rows`;
-    None where there is none."""
+    """Gradient and step time in seconds, in the configuration of `reference`, by the model of
+    `rows`. None if there is none."""
     fit = _fits.one(rows_on(rows, reference.gpu_type))
     if fit is None:
         return None
@@ -143,9 +143,9 @@ def times_at(rows: tuple[ProfileRow, ...], reference: ProfileRow) -> tuple[float
 
 @lru_cache(maxsize=8192)
 def rows_on(rows: tuple[ProfileRow, ...], gpu_type: str) -> tuple[ProfileRow, ...]:
-    """Rows measured on one type. Where there are none, those of the type with most weight, as if
-    it were as fast (`transfer.informed` puts scaled rows in before); also where no type is asked
-    for."""
+    """Rows measured on one type. If there are none, the rows of the type with most weight count, as
+    if this type had the same throughput (`transfer.informed` adds scaled rows first). The same if
+    no type is asked for."""
     weights: dict[str, float] = {}
     for row in rows:
         weights[row.gpu_type] = weights.get(row.gpu_type, 0.0) + row.weight

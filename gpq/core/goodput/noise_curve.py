@@ -1,5 +1,5 @@
-"""How a program's gradient noise scale changes as it trains: recorded thinly, averaged over jobs,
-looked up ahead."""
+"""How a program's gradient noise scale changes during training: recorded thinly, averaged over
+jobs, predicted ahead."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from math import exp, log, log2
 from gpq.core.model.profile import Noise, NoisePoint
 
 BINS = 2  # points kept for each doubling of progress
-MEMORY = 3.0  # past jobs weigh at most so many times what the newest does
-GRID = 16  # of a scale looked up, steps per doubling: what is nearly the same asks for no new table
+MEMORY = 3.0  # past jobs together weigh at most this many times the newest one
+GRID = 16  # steps per doubling of a predicted scale: nearly equal scales need no new table
 
 Curve = tuple[NoisePoint, ...]
 
 
 def recorded(curve: Curve, base_steps: float, noise: Noise) -> Curve:
-    """The curve with a usable `noise` measured at `base_steps`: the first of each bin is kept.
-    Progress that went back takes nothing back: the same steps have the same scale."""
+    """The curve with a usable `noise` measured at `base_steps`. The first of each bin is kept. If
+    progress went back, nothing is removed, because the same steps have the same scale."""
     if curve and _bin(base_steps) <= _bin(curve[-1].base_steps):
         return curve
     return (*curve, NoisePoint(base_steps, noise.var / noise.sqr))
 
 
 def merged(old: Curve, new: Curve) -> Curve:
-    """Geometric means by bin, `new` weighing at least 1 / (1 + MEMORY)."""
+    """Geometric means by bin. `new` weighs at least 1 / (1 + MEMORY)."""
     points_by_bin = {_bin(point.base_steps): point for point in old}
     for point in new:
         previous = points_by_bin.get(_bin(point.base_steps))
@@ -42,7 +42,7 @@ def merged(old: Curve, new: Curve) -> Curve:
 
 
 def scale_at(curve: Curve, base_steps: float) -> float:
-    """Noise scale, examples: interpolated in logarithms, flat beyond the ends. The curve must not
+    """Noise scale in examples: interpolated in logarithms, flat beyond the ends. The curve must not
     be empty."""
     steps = [point.base_steps for point in curve]
     above = bisect_left(steps, base_steps)
@@ -56,9 +56,9 @@ def scale_at(curve: Curve, base_steps: float) -> float:
 
 
 def ahead(curve: Curve, own: Noise | None, now: float, then: float) -> Noise | None:
-    """The noise scale that a job at `now` base steps is to have at `then`: its own times what
-    the curve grows by in between; never less than its own. The same object for nearly the same
-    answer."""
+    """The predicted noise scale at `then` for a job that is at `now` base steps. It is the job's
+    own scale times the growth of the curve in between, and never less than its own. The same object
+    for nearly the same answer."""
     if not curve or then <= now:
         return own
     scale = scale_at(curve, then)

@@ -1,5 +1,5 @@
-"""Measured rows of many profiles as columns of equal length, and where the search for their
-parameters begins."""
+"""Measured rows of many profiles as columns of equal length, and the starting point for the search
+of their parameters."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from gpq.core.model.profile import ProfileRow
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-# Fitted in these coordinates, all of them free of bounds:
-#   log alpha_c, log beta_c, log alpha_r, log(beta_r / alpha_r), log alpha_n, log(beta_n / alpha_n),
-#   log(delta_n / alpha_n), log(gamma - 1)
+# The fit uses these coordinates, all of them unbounded: log alpha_c, log beta_c, log alpha_r,
+# log(beta_r / alpha_r), log alpha_n, log(beta_n / alpha_n), log(delta_n / alpha_n), log(gamma - 1)
 ALPHA_C, BETA_C, ALPHA_R, SLOPE_R, ALPHA_N, SLOPE_N, CROWD_N, OVERLAP = range(8)
 USUAL_SLOPE_R, USUAL_SLOPE_N, USUAL_CROWD_N = 0.3, 0.12, 0.2
-# of a gradient-time residual: the part before the last gradient is only about that time
+# of a gradient-time residual, because the part before the last gradient is only roughly that time
 GRAD_WEIGHT = 0.3
-FEW_STEPS = 3.0  # a mean over this many steps weighs half of one over very many
+FEW_STEPS = 3.0  # a mean over this many steps weighs half as much as one over very many
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Usable rows of many profiles (problems x rows), and features of their shapes. Shorter
-    profiles end in rows of no weight."""
+    profiles end in rows without weight."""
 
     count: NDArray[np.int64]  # rows of each problem
     real: Mask
@@ -40,7 +39,7 @@ class Rows:
     across: Mask  # N > 1
     doublings: Array  # log2(K / 2)
     crowding: Array
-    trust: Array  # square roots of the rows' weights, the best row 1
+    trust: Array  # square roots of the rows' weights, the best row is 1
     scale: Array  # of the residuals: of steps, then of gradients
     measured: Array  # logarithms of the step times, then of the gradient times
 
@@ -59,7 +58,7 @@ def is_usable(row: ProfileRow) -> bool:
 
 
 def any_row(rows: Mask) -> Mask:
-    """Is it so in any row of each problem?"""
+    """Is it true for any row of each problem?"""
     has_row: Mask = np.logical_or.reduce(rows, axis=1)
     return has_row
 
@@ -99,7 +98,7 @@ def columns(profiles: Sequence[Sequence[ProfileRow]], width: int) -> Rows:
 
 
 def usual(data: Rows) -> Array:
-    """Means: half of the usual gradient time is constant, and the shapes are what is usual."""
+    """Means: half of the usual gradient time is constant, and the shapes have usual values."""
     typical, grad, step = (
         middle(values, data.real) for values in (data.atomic, data.grad, data.step)
     )
@@ -115,7 +114,7 @@ def usual(data: Rows) -> Array:
 
 
 def middle(values: Array, among: Mask) -> Array:
-    """The upper median of each row's values `among` its rows; 1 where there are none."""
+    """The upper median of each row's values `among` its rows. 1 if there are none."""
     count = among.sum(axis=1)
     medians = np.sort(np.where(among, values, np.inf), axis=1)[
         np.arange(len(values)), count // 2 * (count > 0)
@@ -124,8 +123,8 @@ def middle(values: Array, among: Mask) -> Array:
 
 
 def start(data: Rows, prior: Array, overlap: Array) -> Array:
-    """A point near the optimum for one overlap a problem: a straight line for T_grad, medians of
-    what is left for T_sync."""
+    """One point near the optimum for each problem and one overlap: a straight line for T_grad, and
+    medians of the rest for T_sync."""
     theta: Array = prior.copy()
     theta[:, OVERLAP] = overlap
     alpha, beta = _line(data)
@@ -145,8 +144,8 @@ def start(data: Rows, prior: Array, overlap: Array) -> Array:
 
 
 def _line(data: Rows) -> tuple[Array, Array]:
-    """Non-negative weighted least squares of T_grad = alpha + beta m, relative errors; one m: half
-    and half."""
+    """Non-negative weighted least squares of T_grad = alpha + beta m, with relative errors. With
+    only one m, half and half."""
     trust = data.scale[:, data.grad.shape[1] :]
     weight = (np.where(any_row(trust > 0)[:, None], trust, data.trust) / data.grad) ** 2
     weight /= weight.sum(axis=1)[:, None]
@@ -156,7 +155,7 @@ def _line(data: Rows) -> tuple[Array, Array]:
     spread = (weight * apart**2).sum(axis=1)
     single = spread <= 1e-12 * centre**2
     beta = (weight * (apart * data.grad)).sum(axis=1) / np.where(single, 1.0, spread)
-    # Strictly inside the quadrant, since the search goes on in logarithms.
+    # Strictly inside the quadrant, because the search continues in logarithms.
     beta = np.where(
         single,
         mean / 2.0 / centre,

@@ -1,8 +1,9 @@
-"""What earlier jobs of the same program taught: absorbed when a job ends, lent to the next one
-until it has measured itself. Habits of its loop are kept as soon as they are told.
+"""What earlier jobs of the same program measured. A job's results are stored when it ends, and lent
+to the next job until that has measured itself. Habits of its loop are stored as soon as they are
+reported.
 
-Nothing can be lent to a script before it has declared itself: only then is it known to be the same
-program.
+gpq lends nothing to a script that has not declared itself, because only then is it known to be the
+same program.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from gpq.core.model.profile import Habit, Noise, Prior, ProfileRow
 from gpq.core.model.snapshot import Snapshot
 
 MAX_PRIORS = 1000  # programs remembered, the latest to end a job
-MAX_ROWS = 64  # of one program, the best known
+MAX_ROWS = 64  # rows of one program, the best known
 # steps beyond this many count for no more, so that a row follows a machine that changed
 KEPT_WEIGHT = 100.0
-LENT_WEIGHT = 20.0  # steps that a lent row counts for: soon less than what the job measures itself
-NOISE_MEMORY = 3.0  # past jobs weigh at most so many times what the newest does
+LENT_WEIGHT = 20.0  # steps that a lent row counts for: soon less than the job's own measurements
+NOISE_MEMORY = 3.0  # past jobs together weigh at most this many times the newest one
 
 REMEMBERED = 4096  # joined rows
 
@@ -31,10 +32,10 @@ Rows = tuple[ProfileRow, ...]
 
 
 def program_of(job: Job) -> str:
-    """The key of what this job trains: its user, the script's path, the number of parameters, the
-    base batch.
+    """The key of what this job trains: its user, the script's path, the number of parameters, and
+    the base batch size.
 
-    "" while that is not known: of a command always, of a script until it has declared itself.
+    "" while that is not known: always for a command, and for a script until it has declared itself.
     """
     declared = job.profile.declared
     if job.spec.level is not Level.SCRIPT or declared is None or not job.spec.argv:
@@ -47,7 +48,7 @@ def absorb(prior: Prior, job: Job) -> Prior:
     """`prior` with the profile of one more job of the program mixed in."""
     before = {_key(row): row for row in prior.rows}
     new = {_key(row): _mixed(before.get(_key(row)), row) for row in job.profile.rows}
-    # Of rows with equal weights those that were measured last are kept.
+    # Of rows with equal weights, the latest measurements stay.
     best = sorted(
         {**new, **{key: row for key, row in before.items() if key not in new}}.values(),
         key=_heaviest,
@@ -57,13 +58,13 @@ def absorb(prior: Prior, job: Job) -> Prior:
         noise=_mean_noise(prior.noise, job.profile.early_noise),
         max_replicas=most_replicas(job, prior),
         noise_curve=merged(prior.noise_curve, job.profile.noise_curve),
-        habits=prior.habits,  # as they were told (`shared`)
+        habits=prior.habits,  # as they were reported (`shared`)
     )
 
 
 def remember(priors: Mapping[str, Prior], ended: Iterable[Job]) -> Mapping[str, Prior]:
-    """`priors` with what jobs that ended have taught, at most MAX_PRIORS, those learnt last at the
-    end; the same object when they taught nothing."""
+    """`priors` with what ended jobs measured, at most MAX_PRIORS, the latest at the end. The same
+    object if there is nothing new."""
     memory: dict[str, Prior] | None = None
     for job in ended:
         key = program_of(job)
@@ -81,10 +82,10 @@ def _latest(memory: dict[str, Prior]) -> dict[str, Prior]:
 
 
 def shared(priors: Mapping[str, Prior], before: Job, after: Job) -> tuple[Mapping[str, Prior], Job]:
-    """`priors` and the job after a report of it, which made `after` of `before`: what its loop was
-    seen to do counts for the program at once; what it was found to do no longer is dropped; and a
-    job that has just declared itself begins with the habits of the program. The same objects where
-    none of this is so."""
+    """`priors` and the job after a report of it, which turned `before` into `after`. Habits that
+    its loop showed count for the program at once. Habits that it no longer has are dropped. A job
+    that has just declared itself starts with the habits of the program. The same objects if nothing
+    changes."""
     first = before.profile.declared is None and after.profile.declared is not None
     if not first and before.profile.habits is after.profile.habits:
         return priors, after
@@ -103,7 +104,7 @@ def shared(priors: Mapping[str, Prior], before: Job, after: Job) -> tuple[Mappin
 
 
 def _habits_of_program(prior: Prior, before: Job, after: Job) -> tuple[Habit, ...]:
-    """Less those that are mended, with those that the job itself has shown."""
+    """Without the habits that are fixed, and with those that the job itself has shown."""
     mended_codes = _codes(before) - _codes(after)
     lasting_habits = tuple(habit for habit in prior.habits if habit.code not in mended_codes)
     own_habits = [
@@ -117,9 +118,9 @@ def _codes(job: Job) -> set[str]:
 
 
 def informed(job: Job, prior: Prior | None) -> Job:
-    """The job as it would be had it also measured what `prior` holds: rows of configurations that
-    it has none of, and the noise scale while it has none. The same object where there is nothing to
-    add or the script has not declared itself."""
+    """The job as if it had also measured what `prior` holds: rows of configurations that it lacks,
+    and the noise scale while it has none. The same object if there is nothing to add or the script
+    has not declared itself."""
     profile = job.profile
     if prior is None or profile.declared is None:
         return job
@@ -131,9 +132,8 @@ def informed(job: Job, prior: Prior | None) -> Job:
 
 
 def timed(job: Job, snapshot: Snapshot) -> Job:
-    """The job with the rows of earlier ones of its program, for the choice of its batch. The
-    noise scale that this rests on is its own alone: what was lent never changes how well a model
-    learns."""
+    """The job with the rows of earlier jobs of its program, for the choice of its batch. The noise
+    scale stays its own: lent data must never change how well a model learns."""
     if not snapshot.config.use_priors or not snapshot.priors:
         return job
     profile, prior = job.profile, snapshot.priors.get(program_of(job))
@@ -144,7 +144,7 @@ def timed(job: Job, snapshot: Snapshot) -> Job:
 
 
 def most_replicas(job: Job, prior: Prior | None) -> int:
-    """The most replicas that this job or an earlier one of the program was measured with; 0 =
+    """The most replicas that this job or an earlier one of the program was measured with. 0 =
     none."""
     return max(job.profile.max_replicas, prior.max_replicas if prior is not None else 0)
 
@@ -158,7 +158,7 @@ def _heaviest(row: ProfileRow) -> float:
 
 
 def _mixed(old: ProfileRow | None, new: ProfileRow) -> ProfileRow:
-    """Weighted means; a `grad_time` of 0 was never measured and does not count
+    """Weighted means. A `grad_time` of 0 was never measured and does not count
     (measurements.merge)."""
     new = replace(new, weight=min(new.weight, KEPT_WEIGHT))
     if old is None:
@@ -172,8 +172,8 @@ def _mixed(old: ProfileRow | None, new: ProfileRow) -> ProfileRow:
 
 
 def _mean_noise(old: Noise | None, new: Noise | None) -> Noise | None:
-    """Means of both statistics by examples seen: their ratio, not the mean of ratios, is what
-    estimates the noise scale (McCandlish et al. 2018, appendix A)."""
+    """Means of both statistics by examples seen. The noise scale is estimated by the ratio of the
+    means, not by the mean of ratios (McCandlish et al. 2018, appendix A)."""
     if old is None or new is None:
         return old or new
     if old.biased != new.biased:
@@ -190,11 +190,11 @@ def _mean_noise(old: Noise | None, new: Noise | None) -> Noise | None:
 
 _joins: dict[
     tuple[int, int], tuple[Rows, Rows, Rows]
-] = {}  # by the ids of what was asked, which is held beside the answer
+] = {}  # by the ids of the arguments, which are kept next to the answer
 
 
 def _joined(own: Rows, lent: Rows) -> Rows:
-    """Own rows, and lent ones of other configurations with at most LENT_WEIGHT; `own` itself where
+    """Own rows, and lent ones of other configurations with at most LENT_WEIGHT. `own` itself if
     there are none."""
     entry = _joins.get((id(own), id(lent)))
     if entry is not None:

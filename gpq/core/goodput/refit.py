@@ -1,5 +1,5 @@
-"""Did a model foresee what was measured since it was made? Then it need not be made anew: it is the
-surprise that teaches."""
+"""Did a model predict what was measured since it was fitted? Then it needs no new fit: only
+surprises teach."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from gpq.core.goodput import models
 from gpq.core.model.profile import ProfileRow
 
-TOLERANCE = 0.05  # relative, of step and gradient times: what a model errs by that has seen much
-FEW = 4  # rows on which a model rests that is made anew with every other one
-# rows that were foreseen, of those that it rests on, beyond which they are worth a new one all the
-# same
+TOLERANCE = 0.05  # relative error of step and gradient times, as of a model with much data
+FEW = 4  # a model based on this many rows is fitted again after every other row
+# predicted rows, relative to the rows of the fit, beyond which a new fit is worth it anyway
 SHARE = 0.5
 
 
 def foreseen(basis: Sequence[ProfileRow], rows: Sequence[ProfileRow]) -> bool:
-    """Does the model of `basis` give the times of `rows`, each within TOLERANCE, where it has seen
-    the like: the type of GPU, several replicas, several nodes?"""
+    """Does the model of `basis` give the times of `rows`, each within TOLERANCE, if it has seen
+    similar ones: the type of GPU, several replicas, several servers?"""
     if len(basis) < FEW or len(rows) > SHARE * len(basis):
         return False
     return all(_is_foreseen(tuple(basis), row) for row in rows)
@@ -36,8 +35,8 @@ def _is_foreseen(basis: tuple[ProfileRow, ...], row: ProfileRow) -> bool:
 
 
 def _alike(basis_row: ProfileRow, row: ProfileRow) -> bool:
-    """What no row told of is optimistic (`fitting`): neither that nor what lies beyond is
-    foreseen."""
+    """What no row shows is optimistic (`fitting`), so neither that nor anything beyond it is
+    predicted."""
     return (basis_row.nodes > 1) == (row.nodes > 1) and (basis_row.replicas > 1) == (
         row.replicas > 1
     )

@@ -1,10 +1,10 @@
-"""What the throughput model gets wrong at the shapes that were measured, and therefore near them: a
-correction of the fit.
+"""The errors of the throughput model at measured shapes, and therefore near them: a correction of
+the fit.
 
-The fit has seven numbers for everything; a shape that was measured is known better than that. The
-residuals of the fit (log measured over predicted, mean over the atomic batches of a shape) are
-smoothed by Gaussian process regression over log2 K, within a node and across nodes apart (Rasmussen
-and Williams 2006, algorithm 2.1).
+The fit has seven numbers for everything, but a measured shape is known better than that. The
+residuals of the fit are log measured over predicted, as means over the micro-batches of a shape.
+Gaussian process regression smooths them over log2 K, separately within a server and across servers
+(Rasmussen and Williams 2006, algorithm 2.1).
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from gpq.core.model.profile import ProfileRow
 
 Array = NDArray[np.float64]
 
-MODEL_ERROR = 0.15  # standard deviation of the logarithm of what the model gets wrong
-REACH = 0.5  # doublings of K over which that changes
-STEP_NOISE = 0.2  # of one measured step; a mean over n steps has STEP_NOISE / sqrt(n)
-FLOOR_NOISE = 0.01  # of a mean over very many
+MODEL_ERROR = 0.15  # standard deviation of the logarithm of the model's error
+REACH = 0.5  # doublings of K over which the error changes
+STEP_NOISE = 0.2  # of one measured step. A mean over n steps has STEP_NOISE / sqrt(n)
+FLOOR_NOISE = 0.01  # of a mean over very many steps
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Knots of the regression: log2 K, across nodes or not, and the weights of their kernels."""
+    """Knots of the regression: log2 K, across servers or not, and the weights of their kernels."""
 
     doublings: tuple[float, ...]
     across: tuple[bool, ...]
     weights: tuple[float, ...]
 
     def factor(self, nodes: NDArray[np.int64], replicas: NDArray[np.int64]) -> Array:
-        """What a predicted step time is to be multiplied by, for each shape."""
+        """The factor for a predicted step time, for each shape."""
         if not self.weights:
             return np.ones(len(replicas))
         kernel = _kernel(
@@ -49,7 +49,7 @@ NONE = Correction((), (), ())
 
 
 def correction(rows: Sequence[ProfileRow], params: ThroughputParams) -> Correction:
-    """Of a fit to these rows."""
+    """The correction of a fit to these rows."""
     return corrections([(rows, params)])[0]
 
 
@@ -78,7 +78,7 @@ def corrections(fits: Sequence[tuple[Sequence[ProfileRow], ThroughputParams]]) -
 
 
 def _smoothed(rows: Sequence[ProfileRow], errors: Sequence[float]) -> Correction:
-    """`errors`: log measured / predicted, by row."""
+    """`errors` is log measured / predicted, by row."""
     shapes: dict[tuple[int, int], tuple[float, float]] = {}  # steps, and the sum of their errors
     for row, error in zip(rows, errors, strict=True):
         steps, total = shapes.get((row.nodes, row.replicas), (0.0, 0.0))

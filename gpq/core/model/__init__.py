@@ -1,7 +1,7 @@
-"""The nouns: jobs, nodes, what was measured of a job, what happened, what is ordered.
+"""The data types: jobs, servers, measurements of a job, events, and orders.
 
-Everything here is frozen and decides nothing. An `Event` is a fact that was committed, an `Action`
-an order to a node. A `Snapshot` holds all that a decision may look at.
+Everything here is frozen and decides nothing. An `Event` is a fact that was committed. An `Action`
+is an order to a server. A `Snapshot` holds everything that a decision may look at.
 
 Open `jobs.py` first, then `events.py`.
 """

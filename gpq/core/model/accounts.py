@@ -1,5 +1,5 @@
-"""The nouns of accounting: what a job's attempts came to, kept with the job and told with the end
-of each attempt.
+"""The data types of accounting: what a job's attempts came to. The account is kept with the job and
+reported with the end of each attempt.
 
 Frozen data and arithmetic on it. GPU-seconds are devices held times seconds. Knows no job.
 """
@@ -13,37 +13,37 @@ from gpq.core.model.units import Seconds
 
 @dataclass(frozen=True, slots=True)
 class MeanShare:
-    """A job's share averaged over its life: sum of share x seconds, and the seconds."""
+    """A job's average share over its life: the sum of share x seconds, and the seconds."""
 
     gpu_seconds: float = 0.0
     seconds: Seconds = 0.0
 
     def after(self, share: float, seconds: Seconds) -> MeanShare:
-        """The average once the job had been entitled to `share` GPUs for `seconds` more."""
+        """The average after the job had a fair share of `share` GPUs for `seconds` more."""
         return MeanShare(self.gpu_seconds + share * seconds, self.seconds + seconds)
 
     def mean(self, share: float) -> float:
-        """GPUs; `share`, that of this moment, while no time has passed."""
+        """GPUs. The present `share` if no time has passed."""
         return self.gpu_seconds / self.seconds if self.seconds > 0 else share
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptAccount:
-    """What an attempt came to, beside its times: only at its end is it known."""
+    """What an attempt came to, apart from its times. It is only known at the end of the attempt."""
 
-    # its first step; of a job that reports none, when its processes ran. None: never
+    # its first step, or the start of its processes if the job reports no steps. None: never
     working_at: Seconds | None = None
-    # GPU-seconds (`bookkeeping.worth`); None: the job reports no progress
+    # GPU-seconds (`bookkeeping.worth`). None: the job reports no progress
     worth: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a job has come to, by its attempts that ended. None: not known, also of jobs from before
-    accounts were kept."""
+    """What a job's ended attempts came to. None: not known, also for jobs from before accounts
+    existed."""
 
     mark: Seconds | None = None  # since when it waits for its first launch, or is held
-    # in the queue for its first launch; what its user held it does not count
+    # in the queue for its first launch, without holds by its user
     waited: Seconds | None = None
     held: Seconds = 0.0  # by its user
     working_at: Seconds | None = None  # of this attempt: its first step
@@ -51,8 +51,8 @@ class Account:
     worth: float | None = None  # GPU-seconds
     restart_cost: float | None = None  # GPU-seconds held by stops and starts after the first
     failed: float = 0.0  # GPU-seconds of attempts that failed or were lost
-    share: float | None = None  # fair share, GPUs, averaged over its life; once it has ended
-    rho: float | None = None  # finish-time fairness; once it has completed
+    share: float | None = None  # fair share in GPUs, averaged over its life. Set when it has ended
+    rho: float | None = None  # finish-time fairness. Set when it has completed
 
 
 Span = tuple[Seconds, Seconds]
@@ -61,9 +61,9 @@ Span = tuple[Seconds, Seconds]
 def restart_spans(
     again: bool, began: Seconds, tally: AttemptAccount, stopping_at: Seconds | None, ended: Seconds
 ) -> tuple[Span, ...]:
-    """When an attempt held its GPUs for a restart's sake: from the launch to the first step if it
-    is not the job's first (`again`), and from the order to stop to its end if the job went on
-    afterwards (`stopping_at`). They do not overlap."""
+    """When an attempt held its GPUs for a restart. One span is from the launch to the first step if
+    it is not the job's first (`again`). The other is from the order to stop to its end if the job
+    resumed later (`stopping_at`). They do not overlap."""
     spans = []
     since = began
     if again:

@@ -1,5 +1,5 @@
-"""Orders, imperative. Each is idempotent by (job, attempt): performing one twice is performing it
-once."""
+"""Orders, in the imperative. Each is idempotent by (job, attempt): performing it twice has the same
+effect as once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Launch:
     placement: Placement
     order: BatchOrder
     why: str = ""
-    port: int = 0  # where its replicas meet, on the first node
+    port: int = 0  # where its replicas meet, on the first server
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Stop:
     mode: str  # "checkpoint" | "signal" | "kill", as in wire
     grace: Seconds
     why: str = ""
-    target: Shape | None = None  # of a resize: what the job shall go on with
+    target: Shape | None = None  # for a resize: the shape with which the job will resume
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Retune:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The outcome of an attempt is committed; the node need not keep its record."""
+    """The outcome of an attempt is committed, so the server need not keep its record."""
 
     job: JobId
     attempt: int
@@ -53,8 +53,8 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Look whether what the job needs is on a node, and run its setup there. Idempotent by (node,
-    environment)."""
+    """Check whether a server has what the job needs, and run its setup there. Idempotent by
+    (server, environment)."""
 
     node: NodeId
     environment: str

@@ -1,5 +1,5 @@
-"""Facts: the end of an attempt, or of a job, concluded from what nodes reported
-(`attempt_end.conclude`). All are named in `events` too."""
+"""Facts: the end of an attempt or of a job, concluded from the reports of servers
+(`attempt_end.conclude`). `events` names all of them too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Succeeded:
     at: Seconds
     job: JobId
     exit: Exit
-    # of the attempt that ended; None: there was none, or nobody kept it then
+    # of the ended attempt. None: there was none, or gpq did not keep it yet
     tally: AttemptAccount | None = None
 
 
@@ -24,13 +24,13 @@ class Failed:
     at: Seconds
     job: JobId
     exit: Exit
-    # of the attempt that ended; None: there was none, or nobody kept it then
+    # of the ended attempt. None: there was none, or gpq did not keep it yet
     tally: AttemptAccount | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The attempt is over and the job is not: it was asked to stop, or it failed and has another
+    """The attempt is over but the job is not: it was asked to stop, or it failed and has another
     try."""
 
     at: Seconds
@@ -40,7 +40,7 @@ class Stopped:
     quick: bool = False  # it failed within Config.quick_failure_seconds
     crashed: bool = False  # it was lost within Config.crash_seconds
     not_before: Seconds = 0.0
-    # of the attempt that ended; None: there was none, or nobody kept it then
+    # of the ended attempt. None: there was none, or gpq did not keep it yet
     tally: AttemptAccount | None = None
 
 
@@ -49,7 +49,7 @@ class Cancelled:
     at: Seconds
     job: JobId
     exit: Exit = field(default_factory=lambda: Exit(code=None))
-    # of the attempt that ended; None: there was none, or nobody kept it then
+    # of the ended attempt. None: there was none, or gpq did not keep it yet
     tally: AttemptAccount | None = None
 
 
@@ -58,7 +58,7 @@ class TimeLimitReached:
     at: Seconds
     job: JobId
     exit: Exit = field(default_factory=lambda: Exit(code=None))
-    # of the attempt that ended; None: there was none, or nobody kept it then
+    # of the ended attempt. None: there was none, or gpq did not keep it yet
     tally: AttemptAccount | None = None
 
 

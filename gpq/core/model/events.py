@@ -1,10 +1,11 @@
-"""Facts, past tense: what users asked, what rounds ordered, what nodes reported. Frozen data;
-decides nothing.
+"""Facts in the past tense: what users asked, what rounds ordered, what servers reported. Frozen
+data that decides nothing.
 
-Facts about nodes are in `node_events`, ends of attempts in `ends`; all are imported from here.
+Facts about servers are in `node_events`, and ends of attempts in `ends`. All of them can be
+imported from here.
 
-The journal is the sequence of these, except the `EPHEMERAL` ones, whose effect is kept in the
-current state only. Bump `JOURNAL_VERSION` when a field changes its meaning, and write a migration.
+The journal is the sequence of these, except the `EPHEMERAL` ones, whose effect is only in the
+current state. If a field changes its meaning, raise `JOURNAL_VERSION` and write a migration.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class RequeueAsked:
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """A job is to be something else from now on; `awaits` replaces its own, `said` tells what
-    changed."""
+    """A job has new settings from now on. `awaits` replaces its own, and `said` describes the
+    change."""
 
     at: Seconds
     job: JobId
@@ -117,7 +118,7 @@ class StopSent:
 
 @dataclass(frozen=True, slots=True)
 class Retuned:
-    """A new batch was ordered of a running job."""
+    """gpq ordered a new batch for a running job."""
 
     at: Seconds
     job: JobId
@@ -141,7 +142,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Idled:
-    """A job has not used GPUs for so long that it is to have fewer."""
+    """A job has not used GPUs for so long that it gets fewer."""
 
     at: Seconds
     job: JobId
@@ -153,34 +154,34 @@ class Idled:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The processes of an attempt run on one node."""
+    """The processes of an attempt run on one server."""
 
     at: Seconds
     job: JobId
     attempt: int
     node: NodeId
     storage: str = ""  # of that node
-    since: Seconds = 0.0  # when they began, told late perhaps; 0: at `at`
-    note: str = ""  # what of the shell that submitted it that server does not allow
+    since: Seconds = 0.0  # when they started, perhaps reported late. 0: `at`
+    note: str = ""  # attributes of the submitting shell that the server does not allow
 
 
 @dataclass(frozen=True, slots=True)
 class StartRefused:
-    """The node did not start the attempt, and never will."""
+    """The server did not start the attempt, and never will."""
 
     at: Seconds
     job: JobId
     attempt: int
     node: NodeId
     reason: str
-    transient: bool  # e.g. the port was taken: try again; else the job is at fault
-    code: int | None = None  # where a shell has an exit code for the reason
-    stays: str = ""  # what keeps its checkpoint from being brought there, for good
+    transient: bool  # e.g. the port was taken: try again. Otherwise the job is at fault
+    code: int | None = None  # if a shell has an exit code for the reason
+    stays: str = ""  # why its checkpoint can never be copied there
 
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """No process of the attempt is left on one node."""
+    """No process of the attempt is left on one server."""
 
     at: Seconds
     job: JobId
@@ -191,7 +192,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Files of the job were brought to a node before an attempt starts there."""
+    """gpq copied files of the job to a server before an attempt starts there."""
 
     at: Seconds
     job: JobId
@@ -199,12 +200,12 @@ class Staged:
     source: NodeId
     node: NodeId
     bytes: int  # that were sent
-    seconds: Seconds  # from the first question to the proof
+    seconds: Seconds  # from the first question to the verification
 
 
 @dataclass(frozen=True, slots=True)
 class TimingSums:
-    """Step times of one configuration (wire.Timing), seconds."""
+    """Step times of one configuration (wire.Timing), in seconds."""
 
     nodes: int
     replicas: int
@@ -218,7 +219,7 @@ class TimingSums:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """What a training process reported; `offset` is where its report file was read up to."""
+    """What a training process reported. Its report file was read up to `offset`."""
 
     at: Seconds
     job: JobId
@@ -231,7 +232,7 @@ class Profiled:
     ready: bool = False  # the first step of this attempt is done
     retuned: BatchOrder | None = None  # this order took effect
     checkpoint_seconds: Seconds | None = None
-    checkpoint_bytes: int = 0  # 0: not told
+    checkpoint_bytes: int = 0  # 0: not reported
     metrics: tuple[tuple[str, float], ...] = ()
     losses: tuple[LossPoint, ...] = ()
     ranks: tuple[RankTime, ...] = ()  # the newest window
@@ -241,8 +242,8 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True)
 class Pulsed:
-    """No replica of an attempt on one node has made a step for a while: where they are. None: they
-    go on."""
+    """No replica of an attempt on one server has made a step for a while: where they are. None:
+    they make progress again."""
 
     at: Seconds
     job: JobId
@@ -286,7 +287,7 @@ Event = (
 
 EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, EnvironmentSeen, Profiled, Pulsed)
 
-# What calls for an allocation at once; everything else waits for the timer.
+# These need an allocation at once. Everything else waits for the timer.
 TRIGGERS: tuple[type, ...] = (
     Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Edited, NodeDrained,
     NodeUndrained, NodeReserved, NodeUnreserved, NodeRemoved, StartRefused, Succeeded, Failed,

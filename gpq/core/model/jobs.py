@@ -1,8 +1,7 @@
-"""The nouns of a job: what was asked, and what it is. Decides nothing.
+"""The data types of a job: what was asked, and what it is. Decides nothing.
 
 Frozen data. Units: seconds (wall clock, or a difference of two), MiB, examples. Machines are in
-`nodes`, what was measured of a job is in `profile`, ids are in `units`, where it runs is in
-`placements`.
+`nodes`, measurements of a job in `profile`, ids in `units`, and where it runs in `placements`.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ ANY_NUMBER = 1 << 30  # of GPUs: more than any cluster has
 class Level(Word):
     """What a job lets gpq do with it (training.md 5.5)."""
 
-    BLACK_BOX = "black-box"  # run as it is, never moved
-    # checkpoints on a signal, may be stopped and started again with the same number of GPUs
+    BLACK_BOX = "black-box"  # run unchanged, never moved
+    # checkpoints on a signal, so gpq may restart it with the same number of GPUs
     SIGNAL = "signal"
-    SCRIPT = "script"  # launched with one replica per GPU; what it can do, it declares itself
+    SCRIPT = "script"  # launched with one replica per GPU. It declares itself what it can do
 
 
 class DesiredState(Word):
-    """What the user wants of a job; the next rounds bring it about."""
+    """What the user wants of a job. The next rounds act on it."""
 
     RUN = "run"
     HOLD = "hold"
@@ -51,7 +50,7 @@ class DesiredState(Word):
 
 
 class On(Word):
-    """How a job has to end for another to start after it."""
+    """How a job must end so that another one may start after it."""
 
     OK = "ok"
     NOTOK = "notok"  # failed, cancelled, or beyond its time limit
@@ -71,14 +70,14 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Which element of an array a job is. The array's id is a job's id that no job has; its
-    elements' ids follow it."""
+    """Which element of an array a job is. No job has the array's id. The ids of its elements follow
+    it."""
 
     array: JobId
     index: int
     size: int  # elements of the array
-    limit: int = 0  # that may hold GPUs at once; 0: any number
-    # of a sweep: name and value, put into the arguments already
+    limit: int = 0  # that may hold GPUs at once. 0: any number
+    # of a sweep: name and value, already put into the arguments
     params: tuple[tuple[str, str], ...] = ()
 
 
@@ -93,17 +92,17 @@ class StopReason(Word):
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What the shell that submitted a job had beside its variables, and what its processes have."""
+    """What the submitting shell had besides its variables. The job's processes get the same."""
 
     umask: int
     nice: int
-    # name of a resource, soft, hard; -1 and what is not named: unlimited
+    # name of a resource, soft, hard. -1 and unnamed ones: unlimited
     limits: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What `gpq check` found of a program (wire.Proof). `at`: when, UTC."""
+    """What `gpq check` found of a program (wire.Proof). `at` is the time in UTC."""
 
     program: str
     same: tuple[str, ...] = ()  # of FREEDOMS
@@ -114,9 +113,9 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What was asked. Changes by `Edited` alone."""
+    """What was asked. Only `Edited` changes it."""
 
-    argv: tuple[str, ...]  # the command; for a script: its path, then its arguments
+    argv: tuple[str, ...]  # the command. For a script: its path, then its arguments
     cwd: str
     user: str
     uid: int
@@ -124,50 +123,51 @@ class JobSpec:
     name: str = ""
     env: tuple[tuple[str, str], ...] = ()
     python: str = ""  # interpreter of a script
-    # its user named it; else a server's own one, or that of `setup`, comes first
+    # its user named the interpreter. Otherwise the server's own, or that of `setup`, comes first
     python_asked: bool = False
-    setup: str = ""  # shell command, run once on each server before the first launch there
+    setup: str = ""  # shell command that runs once on each server before the first launch there
     modules: tuple[str, ...] = ()  # that the interpreter must find
-    # what has to be there, as a digest (gpq.core.feasibility.environments); "" = nothing
+    # a digest of what a server must have (gpq.core.feasibility.environments). "" = nothing
     environment: str = ""
     min_gpus: int = 1
-    max_gpus: int = 0  # 0 = as many as pay off
-    rigid: bool = False  # a script that is never resized
+    max_gpus: int = 0  # 0 = as many as help
+    rigid: bool = False  # a script that gpq never resizes
     gpu_type: str = ""  # substring of the device type, case-insensitive
     min_gpu_memory_mib: int = 0
     priority: int = 0
-    time_limit: Seconds | None = None  # of run time, over all attempts
+    time_limit: Seconds | None = None  # run time, over all attempts
     retries: int = 0
     requeue_on_lost: Seconds = (
-        # the lease: ends itself after so long a silence, and is then started elsewhere; 0 = off
+        # the lease: after this silence the job ends itself and gpq starts it elsewhere. 0 = off
         0.0
     )
     signal: str = "TERM"
     grace: Seconds = 120.0  # from the stop order to KILL
     resume_argv: tuple[str, ...] = ()  # appended from the second attempt on
-    # the job writes it at its end, so that an exit with 0 after a stop order counts; "" = none
+    # the job writes it at its end, so that exit 0 after a stop order counts as success. "" = none
     done_file: str = ""
-    batch_size: int = 0  # M0, overrides what the script declares; 0 = the script's
+    batch_size: int = 0  # M0, overrides the script's declaration. 0 = the script's
     max_batch_size: int = 0
     min_atomic_batch: int = 0
     max_atomic_batch: int = 0
     tags: tuple[str, ...] = ()
-    after: tuple[Dependency, ...] = ()  # starts once these have ended so
+    after: tuple[Dependency, ...] = ()  # starts after these have ended as required
     begin: Seconds = 0.0  # starts no earlier
-    background: bool = False  # takes only what nobody else wants, and leaves it when somebody does
-    seat: Seat | None = None  # in an array
-    # names of targets of config.toml, "desktop", "mailto:ADDRESS": never a URL
+    background: bool = False  # runs only on GPUs that nobody else wants
+    seat: Seat | None = None  # its place in an array
+    # names of targets in config.toml, "desktop", "mailto:ADDRESS". Never a URL
     notify: tuple[str, ...] = ()
-    notify_on: tuple[str, ...] = ()  # of what (gpq.outward.WORDS)
-    # SHA-256 of the archive that its code was frozen in; "" runs what lies in `cwd` then
+    notify_on: tuple[str, ...] = ()  # which events (gpq.outward.WORDS)
+    # SHA-256 of the archive with its frozen code. "" runs what is in `cwd` at that time
     code: str = ""
-    code_cwd: str = ""  # the working directory in it, relative
-    code_from: str = ""  # what was frozen, for people: commit, dirty or not, how many files
-    # None: an older submission's, or another program's: the server's own
+    code_cwd: str = ""  # the working directory in the archive, relative
+    # the source of the frozen code, for people: commit, dirty or not, number of files
+    code_from: str = ""
+    # None (an older submission or another program) means the server's own
     attributes: Attributes | None = None
-    # codes of habits that the library may suspect as it likes: they take no freedom
+    # codes of habits that take no freedom if the library only suspects them
     accept: tuple[str, ...] = ()
-    proof: Proof | None = None  # what `gpq check` found of the script before it was submitted
+    proof: Proof | None = None  # what `gpq check` found of the script before the submission
 
 
 Allotment = Shape | Layout
@@ -180,51 +180,52 @@ class Job:
     submitted_at: Seconds
     state: JobState = JobState.PENDING
     wish: DesiredState = DesiredState.RUN
-    attempt: int = 0  # of the latest launch; 0 = none yet; the fence
-    # first and last number that a database that was lost may have given out
+    attempt: int = 0  # of the latest launch. 0 = none yet. Also the fence
+    # first and last number that a lost database may have used
     lost_attempts: tuple[int, int] = (0, 0)
     placement: Placement | None = None  # held exactly in HOLDS_DEVICES
     order: BatchOrder = field(default_factory=BatchOrder)
-    port: int = 0  # leased to this attempt on its first node
+    port: int = 0  # leased to this attempt on its first server
     launched_at: Seconds | None = None  # of this attempt
     started_at: Seconds | None = None  # of this attempt: its processes run
     first_started_at: Seconds | None = None
     ended_at: Seconds | None = None
     started_nodes: tuple[NodeId, ...] = ()
-    exits: tuple[tuple[NodeId, Exit], ...] = ()  # of this attempt, as they come in
+    exits: tuple[tuple[NodeId, Exit], ...] = ()  # of this attempt, as they arrive
     stop: StopReason | None = None  # asked of this attempt
     stop_sent_at: Seconds | None = None
-    target: Shape | None = None  # what it was stopped to go on with, until it does
+    target: Shape | None = None  # the shape for which it was stopped, until it has it
     stop_forced: bool = False  # a cancel that overtook a graceful stop
     exit: Exit | None = None  # of the latest attempt that ended
-    service: float = 0.0  # GPU-seconds held by attempts that ended
-    run_seconds: Seconds = 0.0  # of attempts that ended
+    service: float = 0.0  # GPU-seconds held by ended attempts
+    run_seconds: Seconds = 0.0  # of ended attempts
     restarts: int = 0  # launches after the first
-    resizes: int = 0  # of those, with another number of GPUs
+    resizes: int = 0  # launches after the first with another number of GPUs
     failures: int = 0  # attempts that failed
     quick_failures: int = 0  # of those, the latest in a row that ended within quick_failure_seconds
-    # attempts in a row that were lost soon after their start: does it take its server down?
+    # attempts in a row that were lost soon after their start: does it crash its server?
     crashes: int = 0
     not_before: Seconds = 0.0  # waits after a failure
-    awaits: tuple[Dependency, ...] = ()  # of `spec.after`: those that have not ended yet
-    # how one of them ended otherwise than it was to; until its user lets it run all the same
+    awaits: tuple[Dependency, ...] = ()  # those of `spec.after` that have not ended yet
+    # how one of them ended otherwise than required, until its user releases the job
     unmet: str = ""
-    # measured: stopping, then launch to first step; not what it waited between
+    # measured: stopping, and launch to first step. Not the wait in between
     restart_seconds: Seconds | None = None
-    # what the stop took of the restart that is now being measured
+    # the stop's part of the restart that is now being measured
     stop_seconds: Seconds | None = None
     last_replicas: int = 0  # of the latest launch
-    report_offset: int = 0  # of this attempt's report file: what lies before it is in `profile`
+    report_offset: int = 0  # of this attempt's report file: everything before it is in `profile`
     profile: Profile = field(default_factory=Profile)
-    # of replicas on nodes where none has made a step for a while
+    # of replicas on servers where none has made a step for a while
     pulses: tuple[RankPulse, ...] = ()
-    files: FilesAt | None = None  # None: it has run nowhere yet
+    files: FilesAt | None = None  # None: it has never run
     staged_seconds: Seconds = (
-        # that this attempt waited for files: no part of what a restart takes where they are shared
+        # this attempt waited for files. Shared folders have no such wait, so it is not part of a
+        # restart
         0.0
     )
     notices: tuple[str, ...] = ()  # the latest few lines for the user
-    idle: bool = False  # it had GPUs for long without using them, and none that it used since
+    idle: bool = False  # it had GPUs for long without using them, and has used none since
     account: Account = field(default_factory=Account)
 
     @property
@@ -238,16 +239,15 @@ class Job:
 
     @property
     def resumable(self) -> bool:
-        """Does it go on from a checkpoint after a stop? Exactly as if it had not stopped only if it
-        is `movable`."""
+        """Does it resume from a checkpoint after a stop? Only a `movable` job resumes exactly."""
         return self.spec.level is Level.SIGNAL or (
             self.spec.level is Level.SCRIPT and self.profile.declared is not None
         )
 
     @property
     def elastic(self) -> bool:
-        """May its number of GPUs change while it runs? Only once the script has declared itself to
-        the library, and while no habit of its loop stands against it."""
+        """May its number of GPUs change while it runs? Only after the script has declared itself to
+        the library, and while no habit of its loop prevents it."""
         return (
             self.resumable
             and self.spec.level is Level.SCRIPT
@@ -257,8 +257,7 @@ class Job:
 
     @property
     def movable(self) -> bool:
-        """May gpq stop it and start it again, with nothing lost of what it did and nothing
-        changed?"""
+        """May gpq stop and restart it without losing work or changing results?"""
         return self.elastic or self.spec.level is Level.SIGNAL
 
     @property
@@ -267,21 +266,21 @@ class Job:
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """Where its attempt is placed, the node of rank 0 first."""
+        """The servers of its attempt, that of rank 0 first."""
         return tuple(node for node, _ in self.parts)
 
     @property
     def parts(self) -> tuple[tuple[NodeId, tuple[DeviceId, ...]], ...]:
-        """(node, devices) of its placement."""
+        """(server, devices) of its placement."""
         return self.placement.parts if self.placement else ()
 
     def service_at(self, now: Seconds) -> float:
-        """Attained service, GPU-seconds, the running attempt included."""
+        """GPU-seconds received, including the running attempt."""
         if not self.placement or not self.launched_at:
             return self.service
         return self.service + max(now - self.launched_at, 0.0) * self.replicas
 
 
 def arrival(job: Job) -> tuple[int, Seconds, JobId]:
-    """Sorts by priority, then submission."""
+    """Sorts by priority, then by submission."""
     return -job.spec.priority, job.submitted_at, job.id

@@ -1,5 +1,5 @@
-"""Facts about nodes: what users asked of them, and what was heard of them. All are named in
-`events` too."""
+"""Facts about servers: what users asked of them, and what they reported. `events` names all of them
+too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpq.core.model.units import NodeId, Seconds
 
 @dataclass(frozen=True, slots=True)
 class NodeDrained:
-    """Nothing new is to be placed there; asked again, it changes the reason."""
+    """gpq starts nothing new there. A second request changes the reason."""
 
     at: Seconds
     node: NodeId
@@ -50,7 +50,7 @@ class NodeSilent:
     at: Seconds
     node: NodeId
     reason: str
-    since: Seconds = 0.0  # last heard of; 0: at `at`
+    since: Seconds = 0.0  # last heard of. 0 means `at`
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +61,18 @@ class NodeRemoved:
 
 @dataclass(frozen=True, slots=True)
 class LinkMeasured:
-    """An all-reduce between two servers was timed; `nodes` are sorted."""
+    """Somebody timed an all-reduce between two servers. `nodes` are sorted."""
 
     at: Seconds
     nodes: tuple[NodeId, NodeId]
     latency: Seconds
-    bandwidth: float  # bytes a second
+    bandwidth: float  # bytes per second
     backend: str = "gloo"
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSeen:
-    """A node looked for what jobs need there."""
+    """A server checked for what jobs need there."""
 
     at: Seconds
     node: NodeId

@@ -1,6 +1,5 @@
-"""Machines: nodes, their devices, and who is on them. A device is one GPU or one CPU slot; user
-prose says "GPU" for both. Frozen data, decides nothing.
-"""
+"""Machines: servers, their devices, and who uses them. A device is one GPU or one CPU slot. Texts
+for users say "GPU" for both. Frozen data that decides nothing."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds, Word
 
 class DeviceState(Word):
     OK = "ok"
-    FOREIGN = "foreign"  # somebody else's process is on it, or another's gpq holds its lock
-    # faulty, or what was on it cannot be removed: looked at again, later and later
+    FOREIGN = "foreign"  # a foreign process uses it, or another gpq holds its lock
+    # faulty, or its processes cannot be removed. Checked again after growing pauses
     QUARANTINED = "quarantined"
     LOST = "lost"
-    DEGRADED = "degraded"  # driver trouble: what runs may run on, nothing new starts
+    DEGRADED = "degraded"  # driver trouble: running jobs may continue, nothing new starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +23,9 @@ class DeviceProcess:
     user: str
     name: str
     memory_mib: int = 0
-    attempt: str = ""  # "42.1" when it is ours
-    command: str = ""  # its command line, as everybody on that node may see it
-    since: Seconds = 0.0  # when it began, by the node's clock; 0: not known
+    attempt: str = ""  # "42.1" if it is ours
+    command: str = ""  # its command line, as everybody on that server may see it
+    since: Seconds = 0.0  # its start by the server's clock. 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +36,12 @@ class Device:
     type: str
     memory_mib: int = 0
     state: DeviceState = DeviceState.OK
-    reason: str = ""  # with OK: a warning, somebody is on it beside our job
+    reason: str = ""  # if OK: a warning that somebody uses it next to our job
     used_mib: int = 0
     utilisation: int | None = None
     processes: tuple[DeviceProcess, ...] = ()
-    since: Seconds = 0.0  # in a state other than OK
-    next_probe: Seconds = 0.0  # when a look may end that; 0: looked at all the time
+    since: Seconds = 0.0  # if not OK
+    next_probe: Seconds = 0.0  # when the next check may end that. 0: checked all the time
 
     @property
     def is_slice(self) -> bool:
@@ -50,21 +49,20 @@ class Device:
 
 
 def is_slice(gpu_type: str) -> bool:
-    """Is it a part of a GPU (MIG)? CUDA shows a process no more than one of these, so a job gets no
-    more than one."""
+    """Is it a part of a GPU (MIG)? CUDA shows a process only one of these, so a job gets only
+    one."""
     return "MIG " in gpu_type
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Devices of a node that are for one user's jobs alone from `start` to `end`, or for
-    nobody's."""
+    """Devices of a server that only one user's jobs may use from `start` to `end`, or nobody's."""
 
-    id: int  # below 0: its owner is there
+    id: int  # below 0: made by its owner's presence
     node: NodeId
     start: Seconds
     end: Seconds
-    devices: tuple[DeviceId, ...] = ()  # empty: all that the node has
+    devices: tuple[DeviceId, ...] = ()  # empty: all devices of the server
     user: str = ""  # "": gpq leaves them alone
     by: str = ""  # who asked for it
 
@@ -73,15 +71,15 @@ class Reservation:
 class Link:
     """An all-reduce between two servers, as `gpq doctor` measured it."""
 
-    latency: Seconds  # of the smallest
-    bandwidth: float  # bytes a second of a large one: what is reduced, over the time it took
+    latency: Seconds  # seconds of the smallest one
+    bandwidth: float  # bytes per second of a large one: the reduced bytes over its time
     backend: str = "gloo"
     at: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fitness:
-    """What a server said of one environment (gpq.core.feasibility.environments)."""
+    """What a server reported about one environment (gpq.core.feasibility.environments)."""
 
     fit: bool
     reason: str = ""  # why not
@@ -91,25 +89,25 @@ class Fitness:
 
 class NodeState(Word):
     UP = "up"
-    UNREACHABLE = "unreachable"  # silence: changes the node, never the job
-    DRAINED = "drained"  # as it is shown: it answers, and is in `Snapshot.drained`
-    CONNECTING = "connecting"  # as it is shown: the first contact is under way
+    UNREACHABLE = "unreachable"  # silence: changes the server, never the job
+    DRAINED = "drained"  # only for display: it answers, and is in `Snapshot.drained`
+    CONNECTING = "connecting"  # only for display: gpq is making first contact
 
 
-# the reason of a node before the first contact, unless that has failed
+# the reason of a server before the first contact, unless that has failed
 NOT_YET = "not heard of yet"
-FIRST_CONTACT: Seconds = 10.0  # that it may take
+FIRST_CONTACT: Seconds = 10.0  # seconds for that
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An attempt that lives on a node and is not in the database."""
+    """An attempt that runs on a server and is not in the database."""
 
     job: JobId
     attempt: int
-    since: Seconds = 0.0  # by the node's clock; 0: not known
+    since: Seconds = 0.0  # by the server's clock. 0: not known
     pid: int = 0  # of its first process
-    folder: str = ""  # its log is there
+    folder: str = ""  # where its log is
 
     @property
     def name(self) -> str:
@@ -126,25 +124,25 @@ class Node:
     memory_mib: int = 0
     boot_id: str = ""
     seen_at: Seconds = 0.0
-    silent_since: Seconds = 0.0  # last heard of, where it is unreachable
-    address: str = "127.0.0.1"  # where peers reach it, most likely
-    addresses: tuple[str, ...] = ()  # where they may try, the most likely first
-    interface: str = ""  # of the network to train over, where the configuration names one
+    silent_since: Seconds = 0.0  # last heard of, if it is unreachable
+    address: str = "127.0.0.1"  # where peers most likely reach it
+    addresses: tuple[str, ...] = ()  # addresses that they may try, the most likely first
+    interface: str = ""  # of the training network, if the configuration names one
     # ports that its kernel gives to outgoing connections
     ephemeral: tuple[int, int] = (32_768, 60_999)
-    # ("42.1", why): attempts that were ended, and do not go
+    # ("42.1", why): attempts that gpq ended but that do not go away
     stuck: tuple[tuple[str, str], ...] = ()
-    # of the folder of the checkpoints: nodes with the same one share it; "": shared with none
+    # of the checkpoint folder. Servers with the same one share it. "": shared with none
     storage: str = ""
     strangers: tuple[Orphan, ...] = ()
-    # files of gpq's that were not what they should be, and were set aside: a line each
+    # gpq's files that were damaged and set aside, one line each
     damage: tuple[str, ...] = ()
-    owner: str = ""  # user there to whom it belongs (gpq.core.feasibility.owners); "": nobody
+    owner: str = ""  # its owner's user name there (gpq.core.feasibility.owners). "": nobody
     yields: tuple[str, ...] = ()  # users who asked there for their server (`gpq yield`)
 
 
 def is_connecting(node: Node, now: Seconds) -> bool:
-    """Is it being reached for the first time since the daemon's start, with no failure yet, and not
-    for too long?"""
+    """Is gpq connecting to it for the first time since the daemon started, without a failure yet,
+    and not for too long?"""
     first = node.state is NodeState.UNREACHABLE and node.reason == NOT_YET
     return first and now - node.silent_since < FIRST_CONTACT

@@ -1,4 +1,4 @@
-"""Where an attempt of a job runs and how: shapes, layouts, placements, the batch ordered, and how
+"""Where and how an attempt of a job runs: shapes, layouts, placements, the ordered batch, and how
 it ended."""
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from gpq.core.model.units import DeviceId, NodeId, Seconds
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many GPUs, over how many nodes (Pollux's K, N), of which type. The type is named where
-    there are several types of devices (`shapes.is_mixed`), and is "" where all are of one."""
+    """How many GPUs, over how many servers (Pollux's K, N), of which type. The type is named if
+    there are several types of devices (`shapes.is_mixed`), otherwise ""."""
 
     replicas: int
     nodes: int = 1
@@ -20,14 +20,14 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A shape whose nodes a policy chose itself: (node, how many of its GPUs), sorted by node. Of
-    one type of GPUs."""
+    """A shape whose servers a policy chose itself: (server, number of its GPUs), sorted by server.
+    All GPUs have one type."""
 
     parts: tuple[tuple[NodeId, int], ...]
     gpu_type: str = ""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a node that is named twice, or of which nothing is taken."""
+        """Raises ValueError if a server is named twice or gives no GPU."""
         if len({node for node, _ in self.parts}) < len(self.parts) or any(
             count < 1 for _, count in self.parts
         ):
@@ -42,16 +42,16 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Exactly which devices: (node, its devices), sorted by node. Node rank is the position.
-    `gpu_type` follows from the devices (all of one type) and does not count when two placements are
-    compared."""
+    """Exactly which devices: (server, its devices), sorted by server. The position is the node
+    rank. `gpu_type` follows from the devices (all of one type) and does not count in
+    comparisons."""
 
     parts: tuple[tuple[NodeId, tuple[DeviceId, ...]], ...]
     gpu_type: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a node that is named twice, or without devices, or with one of them
-        twice: a job that held such a placement would never be over."""
+        """Raises ValueError if a server is named twice or has no devices, or if a device is named
+        twice. A job with such a placement would never end."""
         if len({node for node, _ in self.parts}) < len(self.parts):
             raise ValueError(f"a placement names a server twice: {self}")
         for _, devices in self.parts:
@@ -72,7 +72,7 @@ class Placement:
 
     @property
     def counts(self) -> tuple[tuple[NodeId, int], ...]:
-        """(node, how many devices), sorted by node: the parts of a `Layout`."""
+        """(server, number of devices), sorted by server: the parts of a `Layout`."""
         return tuple((node, len(devices)) for node, devices in self.parts)
 
     @property
@@ -85,7 +85,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class BatchOrder:
-    """The batch that a job is told to use. `seq` grows; 0/0 leaves the choice to the library."""
+    """The batch that gpq orders. `seq` grows. 0/0 leaves the choice to the library."""
 
     seq: int = 0
     atomic_batch: int = 0
@@ -94,30 +94,33 @@ class BatchOrder:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How an attempt ended on one node (wire.ExitRecord)."""
+    """How an attempt ended on one server (wire.ExitRecord)."""
 
     code: int | None
     signal: int | None = None
     stopped: bool = False
     asked: str = ""
-    ended_at: Seconds = 0.0  # by the daemon's clock; 0: not known
+    ended_at: Seconds = 0.0  # by the daemon's clock. 0: not known
     oom: bool = False
     note: str = ""
-    # nobody saw it: the node rebooted, the shim was killed, or the node was silent beyond the lease
+    # nobody saw it: the server rebooted, the shim was killed, or the server was silent beyond the
+    # lease
     lost: bool = False
     fenced: bool = False  # ended by its lease
-    # the user's program did not begin: "port" was taken, "network": its servers did not meet
+    # the user's program did not start: the "port" was taken, or on the "network" its servers did
+    # not meet
     unlaunched: str = ""
-    excused: str = ""  # why its end is no failure of the job's: gpq chose a batch that did not fit
+    excused: str = ""  # why its end is not the job's failure: gpq chose a batch that did not fit
     cause: str = ""  # what failed first there
-    victim: bool = False  # it failed because processes of another node of the attempt were gone
-    # code 0 after a stop was asked for, and `evidence` says that it had come to its end
+    victim: bool = False  # it failed because the attempt's processes on another server were gone
+    # code 0 after a stop request, and `evidence` says that it had finished
     finished: bool = False
     evidence: str = ""
 
     @property
     def status(self) -> int:
-        """As a shell would give it: the code, 128 + n for signal n, 1 when it is not known."""
+        """The status as a shell would give it: the code, 128 + n for signal n, or 1 if it is not
+        known."""
         if self.code is not None:
             return self.code
         return 128 + self.signal if self.signal else 1
@@ -125,13 +128,13 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class FilesAt:
-    """Where a job's newest checkpoint lies, if it has one: the node, and the folder that others may
+    """Where a job's newest checkpoint is, if it has one: the server, and the folder that others may
     share with it."""
 
     node: NodeId
     storage: str = ""
-    # an attempt that was stopped there, or before, said by its exit code that it keeps one
+    # an attempt that was stopped there, or before, proved a checkpoint by its exit code
     proved: bool = False
-    # why it cannot be brought to another folder, until an attempt has written there again
+    # why gpq cannot copy it to another folder, until an attempt has written there again
     stays: str = ""
-    looked_at: Seconds = 0.0  # when that was found
+    looked_at: Seconds = 0.0  # when gpq found that out

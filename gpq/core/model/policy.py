@@ -1,4 +1,4 @@
-"""The Policy protocol: who gets how many GPUs. Same snapshots, same answers."""
+"""The Policy protocol: who gets how many GPUs. The same snapshots give the same answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 
-# Policies that give every job exactly the GPUs that it asked for, of a range the least.
+# Policies that give every job exactly the GPUs that it asked for, or the fewest of a range.
 GANG = frozenset(
     {
         *("tiresias", "themis", "gavel", "gavel-max-min", "gavel-ftf", "gavel-makespan"),
@@ -20,12 +20,12 @@ GANG = frozenset(
 
 
 class Policy(Protocol):
-    """`allocate` names a feasible shape (shapes.feasible), or the nodes as well (Layout), for each
-    job that ought to run now; absent = nothing now.
+    """`allocate` names a feasible shape (shapes.feasible), or also the servers (Layout), for each
+    job that should run now. A job without one does not run now.
 
-    A job that `mobility.is_fixed` must be given its present shape. A policy may keep what it
-    computed between two calls (a warm start, time shares so far), never a fact: with a new instance
-    it decides as if it had just been switched on.
+    A job that `mobility.is_fixed` must get its present shape. Between two calls a policy may keep
+    what it computed (a warm start, past time shares), but never a fact. A new instance decides as
+    if it had just been switched on.
     """
 
     @property
@@ -35,5 +35,5 @@ class Policy(Protocol):
 
 
 def shape_of(allotment: Allotment) -> Shape:
-    """The shape, whether or not the nodes are named."""
+    """The shape, whether or not the servers are named."""
     return allotment if isinstance(allotment, Shape) else allotment.shape

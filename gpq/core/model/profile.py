@@ -1,7 +1,7 @@
-"""What a job has told of itself: what it declared, what was measured of it, and what it leaves to
-the next of its program.
+"""What a job has reported: what it declared, what was measured, and what it leaves to the next job
+of its program.
 
-Frozen data; fits nothing. Times in seconds, batches in examples.
+Frozen data that fits nothing. Times in seconds, batches in examples.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from gpq.core.model.units import NodeId, Seconds
 
 _replicas_of = attrgetter("replicas")
 
-# What a training loop leaves open to gpq (wire.FREEDOMS): a step in several micro-batches; a step
-# in two, to measure the noise scale; a restart with another number of GPUs; another total batch.
+# What a training loop leaves open to gpq (wire.FREEDOMS): a step in several micro-batches, and a
+# step in two to measure the noise scale. Also a restart with another number of GPUs, and another
+# batch size.
 ACCUMULATE, SPLIT, RESIZE, RETUNE = FREEDOMS = ("accumulate", "split", "resize", "retune")
 NONE_LOST: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the script said of itself (wire.Declared), CLI overrides applied; of a profile, less
-    what habits take."""
+    """What the script declared (wire.Declared), with options of the command line applied. In a
+    profile, without what habits take away."""
 
-    adaptive: bool  # False: fixed batch, resizable only
+    adaptive: bool  # False: fixed batch size, resizable only
     batch_size: int = 0
     max_batch_size: int = 0
     min_atomic_batch: int = 1
@@ -34,18 +35,18 @@ class Declared:
     accumulation: bool = True
     rule: str = ""
     parameters: int = 0
-    # one replica exceeds the base batch only by accumulation, as in Pollux
+    # one replica exceeds the base batch size only by accumulation, as in Pollux
     accumulate_alone: bool = False
     statistical: bool = (
-        # its length counts examples of the base batch's worth (AdaptDL), not passes over the data
+        # its length counts examples at the base batch size (AdaptDL), not passes over the data
         False
     )
-    # (GPU type, least, most) where they differ by type
+    # (GPU type, least, most) if they differ by type
     atomic_by_type: tuple[tuple[str, int, int], ...] = ()
 
     @property
     def largest_batch(self) -> int:
-        """The largest total batch that it may have."""
+        """The largest batch size that it may have."""
         if self.adaptive and self.max_batch_size > 0:
             return self.max_batch_size
         return self.batch_size
@@ -53,22 +54,22 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """Mean measured times of one (nodes, replicas, atomic batch), seconds; `weight` counts steps
-    and decays."""
+    """Mean measured times of one (servers, replicas, micro-batch), in seconds. `weight` counts
+    steps and decays."""
 
     nodes: int
     replicas: int
     atomic_batch: int
-    grad_time: Seconds  # one forward and backward without synchronisation
-    step_time: Seconds  # the micro-batch that synchronises, optimiser included
+    grad_time: Seconds  # one forward and backward pass without synchronisation
+    step_time: Seconds  # the micro-batch that synchronises, including the optimizer
     weight: float
-    gpu_type: str = ""  # of the devices it was measured on; "" where that is not known
+    gpu_type: str = ""  # of the measured devices. "" if not known
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """sqr = |E g|^2 and var = tr(Cov g) of one example, so the gradient noise scale is var / sqr,
-    in examples."""
+    """sqr = |E g|^2 and var = tr(Cov g) of one example, so the noise scale is var / sqr, in
+    examples."""
 
     sqr: float
     var: float
@@ -89,21 +90,22 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class LossPoint:
-    """Mean training loss around one moment. `base_steps`: progress in steps of the base batch."""
+    """Mean training loss around one moment. `base_steps` is the progress in steps at the base batch
+    size."""
 
     base_steps: float
     loss: float
-    weight: float = 1.0  # reports that are averaged in it
+    weight: float = 1.0  # reports averaged in it
 
 
 @dataclass(frozen=True, slots=True)
 class NoisePoint:
-    """The noise scale around one moment of the training. `base_steps`: progress in steps of the
-    base batch."""
+    """The noise scale around one moment of the training. `base_steps` is the progress in steps at
+    the base batch size."""
 
     base_steps: float
     scale: float  # examples
-    jobs: float = 1.0  # that are averaged in it
+    jobs: float = 1.0  # reports averaged in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +117,14 @@ class RankTime:
     compute: Seconds  # median from the start of a step to its own last gradient
     p95: Seconds
     whole: Seconds  # mean of a step
-    wait: Seconds  # mean of it that went into waiting for the others
-    fetch: Seconds  # mean of it that went into waiting for data
-    slow: int = 0  # windows running in which it was slower than the others (stragglers.judged)
+    wait: Seconds  # mean part of it spent waiting for the others
+    fetch: Seconds  # mean part of it spent waiting for data
+    slow: int = 0  # consecutive windows in which it was slower than the others (stragglers.judged)
 
 
 @dataclass(frozen=True, slots=True)
 class RankPulse:
-    """Where one replica stands that has made no step for a while (wire.Pulse)."""
+    """Where a replica is that has made no step for a while (wire.Pulse)."""
 
     rank: int
     node: NodeId
@@ -141,8 +143,8 @@ class Habit:
     cure: str = ""  # the change to the script that gives them back
     suspected: bool = False  # not observed: its user may accept it
     until: int = (
-        # an earlier job of the program had it: it goes at this step of this job, unless it shows;
-        # 0: it showed
+        # an earlier job of the program had it. It goes away at this step of this job unless it
+        # shows. 0: it showed
         0
     )
 
@@ -157,32 +159,32 @@ class Profile:
     progress: Progress | None = None
     atomic_batch: int = 0  # in use now, as reported
     accum_steps: int = 0
-    # of the latest order that took effect, perhaps bounded by what the script allows
+    # of the latest order that took effect, perhaps limited by what the script allows
     order_seq: int = 0
     batch_changes: int = 0  # that took effect without a restart
     samples_per_second: float = 0.0  # latest measured throughput
     ranks: tuple[RankTime, ...] = ()  # the latest window of this attempt
-    metrics: tuple[tuple[str, float], ...] = ()  # latest of job.log
-    diverged: tuple[tuple[str, Seconds], ...] = ()  # of those that are not finite: since when
+    metrics: tuple[tuple[str, float], ...] = ()  # latest values of job.log
+    diverged: tuple[tuple[str, Seconds], ...] = ()  # since when, for those that are not finite
     checkpoints: int = 0
     checkpoint_seconds: Seconds = 0.0  # of the latest
     checkpoint_bytes: int = 0  # of the latest
     losses: tuple[LossPoint, ...] = ()  # thinned, oldest first (measurements.MAX_LOSSES)
-    # `rows` and `noise` as they were when the model was last made anew: they
+    # `rows` and `noise` as of the last update of the model. They
     model_rows: tuple[ProfileRow, ...] = ()
     model_noise: Noise | None = (
-        None  # follow once something has changed by more than a measurement is worth (profiling)
+        None  # follow when something has changed by more than a measurement is worth (profiling)
     )
     # the first usable one: the noise scale grows while a model learns
     early_noise: Noise | None = None
-    noise_curve: tuple[NoisePoint, ...] = ()  # how it has grown so far (noise_curve.recorded)
-    habits: tuple[Habit, ...] = ()  # one of a code (habits.joined)
-    # what the script declared, where habits leave only `declared` of it
+    noise_curve: tuple[NoisePoint, ...] = ()  # how it has grown until now (noise_curve.recorded)
+    habits: tuple[Habit, ...] = ()  # one for each code (habits.joined)
+    # what the script declared, if habits leave less of it in `declared`
     script: Declared | None = None
 
     @property
     def lost(self) -> frozenset[str]:
-        """The freedoms that habits take."""
+        """The freedoms that habits take away."""
         if not self.habits:
             return NONE_LOST
         return frozenset(freedom for habit in self.habits for freedom in habit.freedoms)
@@ -193,22 +195,22 @@ class Profile:
 
     @property
     def basis(self) -> tuple[ProfileRow, ...]:
-        """The rows that the throughput model rests on."""
+        """The rows on which the throughput model is based."""
         return self.model_rows or self.rows
 
     @property
     def noise_basis(self) -> Noise | None:
-        """The noise scale that goodput rests on."""
+        """The noise scale on which goodput is based."""
         return self.model_noise or self.noise
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What earlier jobs of a program taught: their profile rows, the noise scale at their start,
-    their most replicas."""
+    """What earlier jobs of a program measured: their profile rows, the noise scale at their start,
+    and their most replicas."""
 
     rows: tuple[ProfileRow, ...] = ()
     noise: Noise | None = None
     max_replicas: int = 0
-    noise_curve: tuple[NoisePoint, ...] = ()  # how the noise scale grew from there on
+    noise_curve: tuple[NoisePoint, ...] = ()  # how the noise scale grew after that
     habits: tuple[Habit, ...] = ()  # of its loop

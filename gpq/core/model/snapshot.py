@@ -1,4 +1,5 @@
-"""All that a decision may look at: the jobs, the nodes, the configuration, at one moment."""
+"""Everything that a decision may look at: the jobs, the servers and the configuration at one
+moment."""
 
 from __future__ import annotations
 
@@ -16,60 +17,62 @@ from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What the core needs to know of the configuration. All of it is an argument; the core reads no
-    file."""
+    """What the core needs from the configuration. All of it is an argument, because the core reads
+    no file."""
 
     interval: Seconds = 60.0
     policy: str = "goodput"
-    fairness_power: float = 0.25  # p of the power utility; -1 = Pollux's harmonic mean
-    restart_seconds: Seconds = 30.0  # assumed of a job whose restart was not yet measured
+    fairness_power: float = 0.25  # p of the power utility. -1 = Pollux's harmonic mean
+    restart_seconds: Seconds = 30.0  # assumed for a job whose restart was not measured yet
     hysteresis_seconds: Seconds = 150.0  # H of the restart factor (H - R) / H
     batch_hysteresis: float = 0.05  # a batch change must promise this much more goodput
     batch_growth: float = 2.0  # at most this factor a change
-    settle_seconds: Seconds = 15.0  # a job is not moved again before it ran this long
+    settle_seconds: Seconds = 15.0  # gpq does not move a job again before it ran this long
     retry_seconds: Seconds = 5.0  # wait after a failed attempt, doubled each time
     quick_failure_seconds: Seconds = 30.0  # an attempt that fails sooner counts towards the hold
     max_quick_failures: int = 3
-    # an attempt that is lost sooner counts as a crash of its server or of its shim
+    # an attempt that is lost sooner counts as a crash of its server or its shim
     crash_seconds: Seconds = 3600.0
     max_crashes: int = 3
-    # a GPU that a job does not use for so long is named, after twice that taken; 0 = off
+    # gpq reports a GPU that a job has not used for this long, and takes it after twice that. 0 =
+    # off
     idle_after: Seconds = 1800.0
-    port_salt: int = 0  # shifts master ports, so that daemons beside each other use different ones
-    seed: int = 0  # of policies that search at random
-    events: bool = True  # a round also when something happens, not by the timer alone
-    # What `goodput` uses beyond Pollux; each may be switched off (`make bench-policy` shows what it
-    # gives):
-    by_user: bool = True  # fair shares by user first, then by job; off: by job
+    # shifts master ports, so that several daemons on one server use different ones
+    port_salt: int = 0
+    seed: int = 0  # for policies that search at random
+    events: bool = True  # also run a round when something happens, not only by the timer
+    # What `goodput` uses beyond Pollux. Each can be switched off (`make bench-policy` shows its
+    # effect):
+    by_user: bool = True  # fair shares by user first, then by job. Off: by job
     use_length: bool = True  # what is left of declared lengths
-    fairness_floor: bool = True  # who falls far short of the fair share counts for more
+    fairness_floor: bool = True  # jobs far below their fair share count for more
     use_priors: bool = True  # profiles of earlier jobs of the same program
-    measured_restart: bool = True  # each job's own restart time; off: `restart_seconds` for all
+    measured_restart: bool = True  # each job's own restart time. Off: `restart_seconds` for all
 
     def restart_cost(self, job: Job) -> Seconds:
-        """Seconds that a restart of it takes: as measured, else as assumed."""
+        """The seconds that its restart takes: measured, otherwise assumed."""
         if job.restart_seconds is None or not self.measured_restart:
             return self.restart_seconds
         return job.restart_seconds
 
 
 class Oracle(Protocol):
-    """What a simulator lets a policy know that no job could tell. Live there is none: policies then
-    use estimates."""
+    """What a simulator tells a policy that no job could tell. A live daemon has none, and policies
+    then use estimates."""
 
     @property
     def remaining_steps(self) -> float:
-        """Optimiser steps still to do at the batch that the job asked for."""
+        """Optimizer steps still to do at the batch size that the job asked for."""
         ...
 
     def step_seconds(self, shape: Shape) -> Seconds | None:
-        """True time of one of these steps at a packed `shape`; None where it cannot run."""
+        """True time of one of these steps at a packed `shape`. None if it cannot run."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that a round may look at. Jobs that ended are not in it; the store has them."""
+    """Everything that a round may look at. Ended jobs are not in it, but the store has them."""
 
     now: Seconds = 0.0
     config: Config = field(default_factory=Config)
@@ -77,36 +80,36 @@ class Snapshot:
     jobs: Mapping[JobId, Job] = field(default_factory=dict)
     next_id: int = 1  # ids are never reused
     round_at: Seconds = 0.0  # of the last allocation
-    # by `priors.program_of`, those learnt last at the end
+    # by `priors.program_of`, the latest at the end
     priors: Mapping[str, Prior] = field(default_factory=dict)
-    oracles: Mapping[JobId, Oracle] = field(default_factory=dict)  # of the simulator alone
+    oracles: Mapping[JobId, Oracle] = field(default_factory=dict)  # only in the simulator
     drained: Mapping[NodeId, str] = field(
         default_factory=dict
-    )  # nothing new is placed there, and why; news undoes it not
-    # by id; also some that are over
+    )  # gpq starts nothing new there, and why. Reports do not change it
+    # by id. Some of them are over
     reservations: Mapping[int, Reservation] = field(default_factory=dict)
     next_reservation: int = 1
     # by the names of both ends, sorted
     links: Mapping[tuple[NodeId, NodeId], Link] = field(default_factory=dict)
-    # by `JobSpec.environment`; not kept
+    # by `JobSpec.environment`. Not kept
     checks: Mapping[tuple[NodeId, str], Fitness] = field(default_factory=dict)
     rates: Mapping[tuple[NodeId, NodeId], float] = field(
         default_factory=dict
-    )  # bytes a second from one to the other, of files that were brought since the daemon started
-    # not used since; not kept
+    )  # bytes per second from one to the other, of files copied since the daemon started
+    # unused since then. Not kept
     idle: Mapping[tuple[NodeId, DeviceId], Seconds] = field(default_factory=dict)
-    # first and last, of jobs of a database that was lost: they may yet run
+    # first and last id of jobs of a lost database: they may still run
     lost_ids: tuple[tuple[int, int], ...] = ()
-    # shares averaged over the lives of live jobs
+    # average shares over the lives of live jobs
     means: Mapping[JobId, MeanShare] = field(default_factory=dict)
-    means_at: Seconds = 0.0  # counted up to then; 0: not yet since the daemon started
+    means_at: Seconds = 0.0  # counted up to this time. 0: not yet since the daemon started
     # as they were when last kept
     means_kept: Mapping[JobId, MeanShare] = field(default_factory=dict)
     means_kept_at: Seconds = 0.0
 
     @property
     def holders(self) -> list[Job]:
-        """Jobs in HOLDS_DEVICES, by id: few, however many there are."""
+        """Jobs in HOLDS_DEVICES, by id. There are few, however many jobs there are."""
         return sorted(
             (job for job in self.jobs.values() if job.placement is not None), key=lambda job: job.id
         )

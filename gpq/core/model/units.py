@@ -1,5 +1,5 @@
-"""What the nouns are made of: ids, seconds, words. Imported from `models`; here only so that nouns
-can lie in several files."""
+"""Basic types: ids, seconds, words. Imported from `models`. They are here so that other types can
+be in several files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DeviceId = NewType("DeviceId", str)
 
 
 class Word(str, Enum):
-    """An enumeration whose members are and print as their words (enum.StrEnum needs Python
+    """An enumeration whose members are their words and print as them (enum.StrEnum needs Python
     3.11)."""
 
     def __str__(self) -> str:

@@ -1,4 +1,6 @@
-"""From a shape to the exact devices: the emptiest nodes first, and no job torn apart needlessly.
+"""From a shape to the exact devices: the emptiest servers first, without splitting a job
+needlessly.
 
-`free_devices.py` knows which devices are still free in a round, `placement.py` picks among them.
+`free_devices.py` knows which devices are still free in a round, and `placement.py` picks among
+them.
 """

@@ -1,5 +1,5 @@
-"""The board of a round: which devices are still to be given, counted by node so that thousands of
-nodes cost little."""
+"""The board of a round: which devices are still available, counted by server so that thousands of
+servers cost little."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 
 Counts = NDArray[np.int64]
-# more than any node has devices: a node where the job can start at once comes before any other
+# more than any server has devices: a server where the job can start at once comes first
 _MUST_WAIT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What makes two jobs equal when it comes to devices: type asked for, least memory, type of the
-    shape, whether it needs more than one, what is reserved for others, and what has to be on the
-    node."""
+    """What makes two jobs equal when they ask for devices: the type, the least memory, the type of
+    the shape, and whether it needs more than one. Also what is reserved for others, and what the
+    server must have."""
 
     requested_type: str
     memory_mib: int
@@ -40,19 +40,19 @@ class Kind:
 
 @dataclass(slots=True)
 class _Supply:
-    """Of one kind: the positions that suit it in each node (None: all), and how many of them are
+    """For one kind: the suitable positions in each server (None: all), and how many of them are
     free, and idle."""
 
     suited: list[frozenset[int] | None]
     free: Counts
-    idle: Counts  # free in this round and held by nobody now
+    idle: Counts  # free in this round, and held by nobody now
 
 
 class FreeDevices:
-    """Devices not yet given in this round, and which nodes already carry a multi-node job."""
+    """Devices not yet given in this round, and which servers already carry a multi-server job."""
 
     def __init__(self, snapshot: Snapshot, keepers: Iterable[JobId] = ()) -> None:
-        """`keepers`: jobs whose devices are given already, to themselves."""
+        """`keepers` are jobs that already keep their own devices."""
         self._snapshot = snapshot
         self.nodes = nodes_up(snapshot)
         self.index = {node.id: i for i, node in enumerate(self.nodes)}
@@ -72,7 +72,7 @@ class FreeDevices:
                 self.take(placement)
 
     def copy(self) -> FreeDevices:
-        """Another board with the same devices still to be given."""
+        """Another board with the same available devices."""
         twin = copy(self)
         twin.free = [set(positions) for positions in self.free]
         twin.spanned = self.spanned.copy()
@@ -94,7 +94,7 @@ class FreeDevices:
         )
 
     def take(self, placement: Placement) -> None:
-        """These devices are given."""
+        """Mark these devices as given."""
         for at, positions in self._parts(placement):
             self.free[at] -= positions
             self._recount(at)
@@ -102,18 +102,19 @@ class FreeDevices:
                 self.spanned[at] = True
 
     def give(self, placement: Placement) -> None:
-        """These devices are to be given again. Nodes that carried a multi-node job stay marked."""
+        """Make these devices available again. Servers that carried a multi-server job stay
+        marked."""
         for at, positions in self._parts(placement):
             self.free[at] |= positions
             self._recount(at)
 
     def suits(self, kind: Kind, at: int) -> set[int]:
-        """Free positions of one node that suit the kind."""
+        """Free positions of one server that suit the kind."""
         suited = self._supply(kind).suited[at]
         return self.free[at] if suited is None else self.free[at] & suited
 
     def counts(self, kind: Kind, *, idle: bool = False) -> Counts:
-        """Free devices that suit the kind, by node; with `idle` those of them that nobody holds
+        """Free devices that suit the kind, by server. With `idle`, only those that nobody holds
         now."""
         return self._supply(kind).idle if idle else self._supply(kind).free
 
@@ -126,14 +127,14 @@ class FreeDevices:
         )
 
     def devices(self, kind: Kind, parts: Sequence[tuple[int, int]]) -> Placement:
-        """So many free devices of these nodes (position, count), idle ones first, in the order of
-        the node."""
+        """This many free devices of these servers (position, count), idle ones first, in the order
+        of the server."""
         return self._placement(parts, kind, {})
 
     def find(self, job: Job, allotment: Allotment) -> Placement | None:
-        """Devices for one job: its own first, then idle ones, then the fullest node that still fits
-        (best fit). A number that is no power of two goes where blocks of its pieces are free, if
-        anywhere (see `blocks`): elsewhere it leaves crumbs."""
+        """Devices for one job: its own first, then idle ones, then the fullest server that still
+        fits (best fit). A number that is not a power of two goes where blocks of its pieces are
+        free, if there are any (see `blocks`). Elsewhere it leaves fragments."""
         if isinstance(allotment, Layout):
             return self._find_layout(job, allotment)
         kind = self.kind(job, allotment.gpu_type)
@@ -257,8 +258,8 @@ class FreeDevices:
 
 
 def emptiest(free: Counts, count: int) -> list[tuple[int, int]]:
-    """(position of a node, devices there) of `count` devices, or of all there are: from the node
-    with most of them down."""
+    """(position of a server, devices there) for `count` devices, or for all if there are fewer.
+    Servers with most devices come first."""
     parts: list[tuple[int, int]] = []
     for at in np.argsort(-free, kind="stable").tolist():
         if count == 0 or free[at] == 0:

@@ -1,5 +1,5 @@
-"""place(): allocation -> exactly which GPUs. Never moves what need not move; at most one multi-node
-job per node, unless a policy chose the nodes itself."""
+"""place(): allocation -> exactly which GPUs. It never moves a job needlessly. At most one
+multi-server job per server, unless a policy chose the servers itself."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gpq.core.placement.free_devices import FreeDevices, Kind
 
 
 def place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Placement]:
-    """Placements for as many of the allocated jobs as fit; a job without one waits for the next
+    """Placements for as many of the allocated jobs as fit. A job without one waits for the next
     round.
 
-    Those that keep what they have first, then layouts, then the largest shapes: on their own nodes,
-    else where nobody is now, else on the fullest node that still fits (best fit).
+    Jobs that keep their devices come first, then layouts, then the largest shapes. Each goes to its
+    own servers, otherwise to idle ones, otherwise to the fullest server that still fits (best fit).
     """
     if _latest and _latest[0][0] is snapshot and _latest[0][1] == allocation:
         return dict(_latest[0][2])
@@ -31,8 +31,8 @@ def place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Job
 
 
 def placeable(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Allotment]:
-    """The allocation less what `place` has no room for: where devices of one node differ in memory,
-    it may choose others than whoever counted them."""
+    """The allocation without the jobs for which `place` has no room. If devices of one server
+    differ in memory, it may choose others than the counting assumed."""
     subset = dict(allocation)
     while misfits := subset.keys() - place(snapshot, subset).keys():
         subset = {name: allotment for name, allotment in subset.items() if name not in misfits}
@@ -49,7 +49,7 @@ def _place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Jo
     placed = _unmoved(snapshot, allocation)
     for placement in placed.values():
         board.take(placement)
-    hopeless: dict[Kind, int] = {}  # shapes of so many replicas find no room, whoever moves
+    hopeless: dict[Kind, int] = {}  # shapes of this many replicas find no room, whichever jobs move
     queue = deque(_unplaced(snapshot, allocation, placed))
     while queue:
         job = queue.popleft()
@@ -71,7 +71,7 @@ def _place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Jo
 
 
 def _unmoved(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Placement]:
-    """Jobs that keep what they have."""
+    """Jobs that keep their devices."""
     return {
         job.id: job.placement
         for job in snapshot.jobs.values()
@@ -85,8 +85,7 @@ def _unplaced(
     allocation: Mapping[JobId, Allotment],
     placed: Mapping[JobId, Placement],
 ) -> list[Job]:
-    """The others that are allotted something, in the order in which they are placed: layouts, then
-    the largest."""
+    """The other jobs of the allocation, in the order of placement: layouts, then the largest."""
     jobs = [
         snapshot.jobs[name] for name in allocation if name not in placed and name in snapshot.jobs
     ]
@@ -117,11 +116,11 @@ def _make_room(
     board: FreeDevices,
     placed: dict[JobId, Placement],
 ) -> list[Job]:
-    """Free enough of one node for a single-node shape by unplacing smaller movable jobs that keep
-    their size.
+    """Free enough of one server for a single-server shape, by unplacing smaller movable jobs that
+    keep their size.
 
-    They are placed again after it, elsewhere; a move costs them a restart, so it is done only when
-    nothing else fits and the fewest devices move.
+    They are placed again after it, on other servers. A move costs them a restart, so this happens
+    only if nothing else fits, and so that the fewest devices move.
     """
     tenants = _tenants(snapshot, replicas, board, placed)
     total = sum(len(free) for free in board.free)
@@ -144,7 +143,7 @@ def _make_room(
 def _tenants(
     snapshot: Snapshot, replicas: int, board: FreeDevices, placed: Mapping[JobId, Placement]
 ) -> dict[int, list[Job]]:
-    """Smaller jobs on one node that keep what they have, and could be moved, by node."""
+    """Smaller jobs on one server that keep their devices but could move, by server."""
     tenants: dict[int, list[Job]] = {}
     for name, placement in placed.items():
         tenant = snapshot.jobs[name]
@@ -165,8 +164,8 @@ def _movers(
     board: FreeDevices,
     placed: Mapping[JobId, Placement],
 ) -> list[Job]:
-    """Those of one node that free the `missing` devices, the smallest first; none where all of them
-    do not."""
+    """The jobs of one server that free the `missing` devices, smallest first. Empty if even all of
+    them do not."""
     movers: list[Job] = []
     for tenant in sorted(tenants, key=lambda tenant: (tenant.replicas, tenant.id)):
         if missing <= 0:

@@ -1,5 +1,5 @@
-"""Jobs that take only what nobody else wants: the others are decided on as if these were not there,
-then these on what is left."""
+"""Background jobs run only on GPUs that nobody else wants. gpq first decides on the others as if
+there were no background jobs, then on these with what is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpq.core.placement.placement import place
 def decided(
     snapshot: Snapshot, policy: Policy
 ) -> tuple[dict[JobId, Allotment], dict[JobId, Placement]]:
-    """What `policy` gives whom, and where."""
+    """What `policy` gives to whom, and where."""
     background_jobs = {
         name: job
         for name, job in snapshot.jobs.items()
@@ -44,9 +44,9 @@ def decided(
 def _undisturbing(
     snapshot: Snapshot, allotments: Mapping[JobId, Allotment]
 ) -> dict[JobId, Placement]:
-    """Where there is a choice, the others start on devices that no job of the background has to
-    leave: they would wait for them. Nodes that the policy chose without knowing of it are kept to
-    only if no other place is found."""
+    """If there is a choice, other jobs start on devices that no background job has to leave,
+    because they would have to wait for that. A policy's own choice of servers ignores this, so it
+    stays only if there is no other place."""
     shapes = {
         name: shape_of(wish) if snapshot.jobs[name].placement is None else wish
         for name, wish in allotments.items()
@@ -58,9 +58,9 @@ def _undisturbing(
 def _left(
     snapshot: Snapshot, background_jobs: Mapping[JobId, Job], placements: Mapping[JobId, Placement]
 ) -> Snapshot:
-    """Jobs of the background alone, on the devices that are left. One that keeps its devices is a
-    job as any other there: they do not push each other about. All of them leave when they are told
-    to, so on owners' servers as well."""
+    """Background jobs alone, on the devices that are left. A background job that keeps its devices
+    counts as an ordinary job there, so they do not push each other around. All of them leave when
+    told to, so they may also use owners' servers."""
     busy_devices = {device for placement in placements.values() for device in placement.devices}
     nodes = {
         name: replace(

@@ -1,4 +1,4 @@
-"""Batch orders: the batch that a job starts an attempt with, and a better one while it runs (no
+"""Batch orders: the batch with which a job starts an attempt, and a better one while it runs (no
 restart)."""
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from gpq.core.model.units import JobId
 
 
 def typed(placement: Placement) -> Shape:
-    """Its shape with its type, so that the batch is chosen by what was measured on that type."""
+    """Its shape with its type, so that the batch follows from measurements on that type."""
     return one_shape(placement.replicas, len(placement.parts), placement.gpu_type)
 
 
 def first_order(job: Job, placement: Placement) -> BatchOrder:
-    """The batch for a new attempt: the best for its shape, within the growth limit; the library's
-    own choice while nothing is known."""
+    """The batch for a new attempt: the best for its shape within the growth limit. While nothing is
+    known, the library chooses."""
     choice = estimates.best_batch(job, typed(placement))
     if choice is None:
         return BatchOrder(job.order.seq + 1)
@@ -30,10 +30,10 @@ def first_order(job: Job, placement: Placement) -> BatchOrder:
 
 
 def retunes(jobs: Sequence[Job], config: Config) -> dict[JobId, BatchOrder]:
-    """New orders, for jobs where one promises `batch_hysteresis` more goodput than the batch in
-    use, growing the total batch by at most `batch_growth`. An order that has not yet taken effect
-    is waited for. First of all, for jobs whose batch, or last order, needs a freedom that was lost
-    since: one that does not, whatever it is worth."""
+    """New orders for jobs where one promises `batch_hysteresis` more goodput than the batch in use.
+    They grow the batch size by at most `batch_growth`. gpq waits for an order that has not yet
+    taken effect. Jobs whose batch or last order needs a freedom that was lost come first. They get
+    a batch that does not need it, whatever it is worth."""
     orders = {
         job.id: order
         for job in jobs
@@ -59,8 +59,8 @@ def _better(job: Job, prospect: estimates.Prospect, config: Config) -> BatchOrde
     if best is None or best.goodput <= (1.0 + config.batch_hysteresis) * prospect.now:
         return None
     in_use = (job.profile.atomic_batch, job.profile.accum_steps)
-    # What was ordered last and came out otherwise is more than the script allows: it is not ordered
-    # again.
+    # If the last order had another result, the script does not allow it, and gpq does not repeat
+    # it.
     last_order = (job.order.atomic_batch, job.order.accum_steps)
     if (best.atomic_batch, best.accum_steps) in (in_use, last_order):
         return None
@@ -68,8 +68,7 @@ def _better(job: Job, prospect: estimates.Prospect, config: Config) -> BatchOrde
 
 
 def needs_lost(job: Job) -> str:
-    """The freedom without which a running job could not have the batch that it has, or was last
-    ordered; "" where it has all that it needs."""
+    """The lost freedom that a running job's batch, or last order, needs. "" if it needs none."""
     declared, placement = job.profile.declared, job.placement
     if not job.profile.habits or declared is None or placement is None:
         return ""
@@ -91,14 +90,14 @@ def needs_lost(job: Job) -> str:
 
 
 def _is_base(declared: Declared, replicas: int, atomic: int, accum: int) -> bool:
-    """Is it the base batch, but for what the division leaves?"""
+    """Is it the base batch, except for the remainder of the division?"""
     return declared.batch_size <= 0 or atomic == -(-declared.batch_size // (replicas * (accum + 1)))
 
 
 def _way_back(job: Job, config: Config) -> BatchOrder | None:
-    """The order that needs nothing lost: the best such batch, else the base batch, else (where a
-    share of it fits no GPU at once) the library's own choice. None where none is needed, or it was
-    given already."""
+    """The order that needs no lost freedom: the best such batch, otherwise the base batch. If no
+    GPU fits its share of that at once, the library chooses. None if no order is needed or it was
+    already given."""
     declared, placement = job.profile.declared, job.placement
     if job.stop is not None or declared is None or placement is None or not needs_lost(job):
         return None
@@ -111,7 +110,7 @@ def _way_back(job: Job, config: Config) -> BatchOrder | None:
 def _free_batch(
     job: Job, declared: Declared, placement: Placement, config: Config
 ) -> tuple[int, int]:
-    """The atomic batch and the accumulation steps that need nothing lost; an atomic batch of 0
+    """The micro-batch and the accumulation steps that need no lost freedom. A micro-batch of 0
     leaves the choice to the library."""
     job, shape, at_most, *_ = _question(job, placement, config)
     limits = limits_of(declared, shape.gpu_type)

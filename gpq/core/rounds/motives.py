@@ -1,5 +1,5 @@
-"""What for a round gives a job other GPUs, in one line each: who gets them, who asked for it, what
-it gains. Decides nothing."""
+"""Why a round gives a job other GPUs, in one line each: who gets them, who asked for it, what it
+gains. Decides nothing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Placements = Mapping[JobId, Placement]
 
 @dataclass(frozen=True, slots=True)
 class Reallocation:
-    """What a round changed for one job: GPUs before and after (0: none), and its goodput then over
-    that before; None where that is not known, or it had or has none."""
+    """What a round changed for one job: GPUs before and after (0: none), and the ratio of its
+    goodput then to that before. None if that is not known, or if it had or has no GPUs."""
 
     job: JobId
     before: int
@@ -38,7 +38,7 @@ class Reallocation:
 
 
 def motives(snapshot: Snapshot, placements: Placements) -> dict[JobId, str]:
-    """One line for every job whose placement this round changes: what for."""
+    """One line for every job whose placement this round changes: why."""
     reasons: dict[JobId, str] = {}
     for name in sorted(snapshot.jobs):
         job, new_placement = snapshot.jobs[name], placements.get(name)
@@ -58,7 +58,7 @@ def motives(snapshot: Snapshot, placements: Placements) -> dict[JobId, str]:
 def reallocations(
     snapshot: Snapshot, placements: Placements, reasons: Mapping[JobId, str]
 ) -> tuple[Reallocation, ...]:
-    """Of all jobs in `reasons`, by id."""
+    """The changes of all jobs in `reasons`, by id."""
     changes = []
     for name, why in sorted(reasons.items()):
         job, new_placement = snapshot.jobs[name], placements.get(name)
@@ -72,8 +72,8 @@ def reallocations(
 
 
 def _before(job: Job) -> int:
-    """What it had; of a job that was stopped a moment ago to go on with another number, that which
-    it had then."""
+    """The GPUs it had. For a job that was stopped a moment ago to resume with another number, the
+    GPUs it had then."""
     if job.placement is None and job.target is not None:
         return job.last_replicas
     return job.replicas
@@ -83,9 +83,9 @@ def _launch(job: Job, new_placement: Placement) -> str:
     count = gpus(new_placement.replicas)
     if not job.attempt:
         return f"starts with {count}"
-    text = f"starts again with {count}"
+    text = f"restarts with {count}"
     if job.movable:
-        text = f"goes on with {count}"
+        text = f"resumes with {count}"
     if job.last_replicas and job.last_replicas != new_placement.replicas:
         user_wish = own_wish(job.spec, job.last_replicas)
         why = f": {user_wish}" if user_wish else _gain(job, new_placement)
@@ -94,8 +94,7 @@ def _launch(job: Job, new_placement: Placement) -> str:
 
 
 def _after(job: Job) -> str:
-    """How the attempt before this launch came to its end, where that was not a decision of a
-    round."""
+    """How the attempt before this launch ended, if no decision of a round ended it."""
     if job.stop is not None:
         return AFTER.get(job.stop, "")
     if job.exit is None:
@@ -110,8 +109,8 @@ def _after(job: Job) -> str:
 
 
 def own_wish(spec: JobSpec, gpu_count: int) -> str:
-    """`its user asked for 2 to 4 GPUs` where `gpu_count` GPUs are not what the job is to have by
-    now (`gpq edit --gpus`), else ""."""
+    """`its user asked for 2 to 4 GPUs` if `gpu_count` GPUs are not what the job should now have
+    (`gpq edit --gpus`). Otherwise ""."""
     if spec.min_gpus <= gpu_count <= (spec.max_gpus or gpu_count):
         return ""
     return f"its user asked for {asked_gpus(spec)}"
@@ -127,12 +126,12 @@ def asked_gpus(spec: JobSpec) -> str:
 
 
 def _cramped(job: Job, new_placement: Placement | None) -> str:
-    """For a job whose loop cannot be cut, and whose batch does not fit what it has."""
+    """For a job whose loop cannot be split and whose batch does not fit its GPUs."""
     if new_placement is None or new_placement.replicas <= job.replicas or not is_cramped(job):
         return ""
     return (
-        f"{job.replicas} -> {gpus(new_placement.replicas)}: they hold its base batch at once, since"
-        f" {blamed(job, ACCUMULATE)}"
+        f"{job.replicas} -> {gpus(new_placement.replicas)}: these hold its base batch at once,"
+        f" because {blamed(job, ACCUMULATE)}"
     )
 
 
@@ -144,7 +143,7 @@ def _change(
         if user_wish:
             return f"stops and waits for {gpus(job.spec.min_gpus)}: {user_wish}"
         return (
-            f"stops to give its {gpus(job.replicas)} back:"
+            f"stops to free its {gpus(job.replicas)}:"
             f" {_for_whom(snapshot, job, new_placement, placements)}"
         )
     if new_placement.replicas == job.replicas:
@@ -157,7 +156,7 @@ def _change(
     if new_placement.replicas > job.replicas:
         return f"{text}{_gain(job, new_placement)}"
     if job.idle:
-        return f"{text}: it did not use what it had"
+        return f"{text}: it left GPUs unused"
     ratio = _ratio(job, new_placement)
     if ratio is not None and ratio >= 1.0:
         return f"{text}: fewer are faster, goodput x{ratio:.2f} expected"
@@ -167,8 +166,8 @@ def _change(
 def _for_whom(
     snapshot: Snapshot, job: Job, new_placement: Placement | None, placements: Placements
 ) -> str:
-    """Who gets what the job gives: first of all a job that waits, then one that grows. Of those on
-    its very devices first: where jobs change places, others may stand for whom it is."""
+    """Who gets what the job gives: first a waiting job, then a growing one. Jobs on its own devices
+    come first. If jobs swap places, another job may be named."""
     takers = _takers(job, new_placement, placements)
     other_jobs = [name for name in sorted(placements) if name != job.id and name not in takers]
     need = _need(snapshot, takers, placements) or _need(snapshot, other_jobs, placements)
@@ -190,7 +189,7 @@ def _takers(job: Job, new_placement: Placement | None, placements: Placements) -
 
 
 def _need(snapshot: Snapshot, names: Sequence[JobId], placements: Placements) -> str:
-    """What one of these jobs gets more GPUs for; "" where none does."""
+    """Why one of these jobs gets more GPUs. "" if none does."""
     for name in names:
         if snapshot.jobs[name].placement is None:
             return f"job {name} needs room"
@@ -199,7 +198,7 @@ def _need(snapshot: Snapshot, names: Sequence[JobId], placements: Placements) ->
         if placements[name].replicas > rival.replicas:
             user_wish = own_wish(rival.spec, rival.replicas)
             if user_wish:
-                return f"job {name} is to have more: {user_wish}"
+                return f"job {name} must have more: {user_wish}"
             return f"job {name} gains more from them"
     return ""
 
@@ -213,7 +212,7 @@ def _for_what_place(
     takers = _takers(job, new_placement, placements)
     if takers:
         return f"job {takers[0]} needs its place"
-    return "room is made for larger jobs"
+    return "it makes room for larger jobs"
 
 
 def _devices(placement: Placement | None) -> frozenset[tuple[NodeId, DeviceId]]:
@@ -221,7 +220,7 @@ def _devices(placement: Placement | None) -> frozenset[tuple[NodeId, DeviceId]]:
 
 
 def _leave(snapshot: Snapshot, job: Job, new_placement: Placement | None) -> str:
-    """ "" where nothing drives it from where it is."""
+    """ "" if nothing drives it away."""
     why = [drain_line(snapshot, name) for name in drained_under(job, snapshot)]
     why += [
         reservation_line(snapshot, reservation) for reservation in reserved_under(job, snapshot)
@@ -233,11 +232,11 @@ def _leave(snapshot: Snapshot, job: Job, new_placement: Placement | None) -> str
         where = f"stops and waits for {gpus(job.spec.min_gpus)} elsewhere"
     else:
         where = f"moves to {new_placement}"
-    return f"{where}: {'; '.join(why)}"
+    return f"{where}: {', and '.join(why)}"
 
 
 def _faults(snapshot: Snapshot, job: Job) -> list[str]:
-    """What is the matter with the devices that it has."""
+    """What is wrong with its devices."""
     return [
         condition(node, device, snapshot.now)
         for node, ids in job.parts
@@ -256,8 +255,8 @@ def _gain(job: Job, new_placement: Placement) -> str:
 
 
 def _ratio(job: Job, new_placement: Placement) -> float | None:
-    """Modelled goodput of `new_placement` over that of the present shape, or of the last one; None
-    when not known."""
+    """Ratio of the modelled goodput of `new_placement` to that of the present shape, or of the last
+    one. None if not known."""
     if job.placement:
         before: Shape | None = typed(job.placement)
     else:
@@ -271,6 +270,7 @@ def _ratio(job: Job, new_placement: Placement) -> float | None:
 
 
 def _last_shape(job: Job, gpu_type: str) -> Shape | None:
-    """That of the latest launch; None where its times do not tell over how many servers it was."""
+    """The shape of the latest launch. None if its times do not tell over how many servers it
+    was."""
     over = {row.nodes for row in job.profile.rows if row.replicas == job.last_replicas}
     return Shape(job.last_replicas, over.pop(), gpu_type) if len(over) == 1 else None

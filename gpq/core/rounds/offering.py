@@ -1,6 +1,6 @@
-"""The snapshot as a policy may see it where habits of loops took freedoms: `freedoms.bound` for
-all, and what becomes of jobs that hold too few GPUs for their base batch by now. Decides nothing
-else."""
+"""The snapshot as a policy may see it if habits of loops took freedoms. It has `freedoms.bound` for
+all jobs, and says what happens to jobs that now hold too few GPUs for their base batch. Decides
+nothing else."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gpq.core.model.units import JobId
 
 
 def offered(snapshot: Snapshot, *, moving: bool = True) -> tuple[Snapshot, JobId | None]:
-    """The snapshot in which no job can be offered what it may not have, and the one job, if any,
-    that counts as stopped because it runs cramped and enough GPUs are free for it. The others that
-    run cramped stay where they are, as do all of them without `moving`: for whoever finds that the
-    job that was to move is given nothing.
+    """The snapshot in which no job is offered what it may not have. Also the one job, if any, that
+    counts as stopped because it runs cramped and enough GPUs are free for it. Other cramped jobs
+    stay where they are. Without `moving` all of them stay, for a caller that finds that the job to
+    move gets nothing.
 
-    The same object where no job has a habit.
+    The same object if no job has a habit.
     """
     changes, cramped_jobs = _limits(snapshot)
     roomy_jobs = (job for job in cramped_jobs if moving and _has_room(job, snapshot))
@@ -39,7 +39,7 @@ def offered(snapshot: Snapshot, *, moving: bool = True) -> tuple[Snapshot, JobId
 
 
 def _limits(snapshot: Snapshot) -> tuple[dict[JobId, Job], list[Job]]:
-    """Jobs as lost freedoms limit them, where that changes them; and those that run cramped, in the
+    """Jobs as lost freedoms limit them, if that changes them, and the jobs that run cramped, in the
     order of their arrival."""
     changes: dict[JobId, Job] = {}
     cramped_jobs: list[Job] = []

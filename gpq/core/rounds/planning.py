@@ -1,5 +1,5 @@
-"""plan(): ought minus is = actions. Level-based: the plan of a fulfilled wish is empty, and asked
-twice it is the same."""
+"""plan(): what should be, minus what is, gives actions. Level-based: the plan of a fulfilled wish
+is empty, and a repeated call gives the same plan."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.core.rounds.batch_orders import first_order, needs_lost, retunes
 from gpq.core.rounds.rendezvous_ports import lease, leased
 
-CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a job that the user gave up
-# of sums of stamps: the moment at which a limit is due may lie so far before it
+CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a cancelled job
+# of sums of times: a limit may be reached this much too early
 ROUNDING: Seconds = 1e-6
 
 _STOP_OF_WISH = {
@@ -85,7 +85,7 @@ def _tunings(snapshot: Snapshot, staying_jobs: Set[JobId]) -> dict[JobId, Retune
 
 
 def _retune(job: Job, order: BatchOrder) -> Retune:
-    reason, freedom = "more goodput with this batch", needs_lost(job)
+    reason, freedom = "this batch gives more goodput", needs_lost(job)
     if freedom:
         reason = f"{blamed(job, freedom)}, so gpq may not {freedom}"
     return Retune(job.id, job.attempt, job.nodes[0], order, reason)
@@ -104,8 +104,8 @@ def _move(job: Job, new_placement: Placement | None, snapshot: Snapshot, why: st
 
 
 def wished_stop(job: Job, now: Seconds) -> Stop | None:
-    """The stop that the user's wish or the time limit calls for, None when there is none or it has
-    been sent."""
+    """The stop that the user's wish or the time limit needs. None if there is none or it was
+    already sent."""
     if job.state not in HOLDS_DEVICES:
         return None
     if job.wish is DesiredState.CANCEL:
@@ -115,19 +115,19 @@ def wished_stop(job: Job, now: Seconds) -> Stop | None:
     if job.wish in _STOP_OF_WISH and (job.resumable or job.wish is DesiredState.REQUEUE):
         return stop_of(job, _STOP_OF_WISH[job.wish], f"{job.wish} asked")
     if time_left(job, now) <= ROUNDING:
-        return stop_of(job, StopReason.TIME, "its time limit is reached")
+        return stop_of(job, StopReason.TIME, "it reached its time limit")
     return None
 
 
 def time_left(job: Job, now: Seconds) -> Seconds:
-    """Run time that the limit leaves, infinite without one."""
+    """The run time that the limit leaves. Infinite without one."""
     if job.spec.time_limit is None or job.started_at is None:
         return float("inf")
     return job.spec.time_limit - job.run_seconds - (now - job.started_at)
 
 
 def stop_of(job: Job, reason: StopReason, why: str) -> Stop:
-    """The order that stops a job for `reason`: how, and within which grace."""
+    """The order that stops a job for `reason`: how, and with which grace."""
     mode, grace = "kill", CANCEL_GRACE
     if reason is not StopReason.CANCEL:
         if job.spec.level is Level.SIGNAL:
@@ -161,9 +161,9 @@ def issued(action: Action, now: Seconds) -> Event | None:
 
 
 def repeat(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
-    """Orders that a node may have missed (the daemon was killed between commit and sending, the
-    link was cut): all that still stand. Orders are idempotent by (job, attempt), so one too many
-    does no harm."""
+    """All orders that still stand. A server may have missed some: the daemon was killed between
+    commit and sending, or the link was cut. Orders are idempotent by (job, attempt), so one too
+    many does no harm."""
     actions: list[OfAttempt] = []
     for job in snapshot.expected_on(node):
         name, placement = job.id, job.placement
@@ -172,7 +172,7 @@ def repeat(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
         if job.state is JobState.STARTING and node not in job.started_nodes:
             actions.append(Launch(name, job.attempt, job.spec, placement, job.order, port=job.port))
         if job.stop is not None:
-            actions.append(stop_of(job, job.stop, "said again"))
+            actions.append(stop_of(job, job.stop, "repeated"))
         elif job.order.seq > 0 and job.state is JobState.RUNNING and node == placement.parts[0][0]:
-            actions.append(Retune(name, job.attempt, node, job.order, "said again"))
+            actions.append(Retune(name, job.attempt, node, job.order, "repeated"))
     return actions

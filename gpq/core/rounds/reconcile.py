@@ -1,5 +1,5 @@
-"""What a node has against what the daemon knows: whose attempt is this, and what does it mean that
-one is missing? Pure."""
+"""Compares what a server has with what the daemon knows: whose attempt is this, and what does a
+missing one mean? Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpq.core.state.attempt_end import MOST_DOUBLINGS
 
 
 class AttemptVerdict(Word):
-    LIVE = "live"  # the job's present attempt, placed on this node
-    OVER = "over"  # its end is committed: an exit record may go, a process must
-    STRANGER = "stranger"  # of another daemon or a newer database: left alone
+    LIVE = "live"  # the job's present attempt, placed on this server
+    OVER = "over"  # its end is committed: its exit record may go, and its processes must go
+    STRANGER = "stranger"  # of another daemon or a newer database: gpq leaves it alone
 
 
 def fate(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> AttemptVerdict:
-    """Of one attempt that `node` has. Numbers are never reused and grow, so what is beyond them is
-    not ours."""
+    """For one attempt that `node` has. Numbers grow and are never reused, so larger numbers are not
+    ours."""
     if job_id >= snapshot.next_id:
         return AttemptVerdict.STRANGER
     job = snapshot.jobs.get(job_id)
@@ -40,25 +40,25 @@ def fate(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> Attem
 
 
 def _fate_of_old(number: int, lost_numbers: Iterable[tuple[int, int]]) -> AttemptVerdict:
-    """Of an attempt that is not in the database: over, unless the database that gave out its number
-    was lost."""
+    """For an attempt that is not in the database: over, unless the database that assigned its
+    number was lost."""
     if any(first <= number <= last for first, last in lost_numbers):
         return AttemptVerdict.STRANGER
     return AttemptVerdict.OVER
 
 
 def is_lost(job: Job, node: NodeId, *, start_possible: bool) -> bool:
-    """Is an expected attempt that `node` does not know gone for good? `start_possible`: an order to
-    start it may still be under way. One that never ran is started again instead, unless it is to
-    end anyway."""
+    """Is an expected attempt that `node` does not know gone for ever? `start_possible`: an order to
+    start it may still be on its way. An attempt that never ran is started again instead, unless it
+    must end anyway."""
     if node in job.started_nodes:
         return True
     return (job.stop is not None or is_doomed(job)) and not start_possible
 
 
 def is_doomed(job: Job) -> bool:
-    """Has the attempt failed on one of its nodes? Its other parts wait for that one in vain, some
-    for ever."""
+    """Has the attempt failed on one of its servers? Its other parts wait for that one in vain, some
+    of them for ever."""
     return any(
         not end.stopped and (end.lost or end.fenced or end.code != 0) for _, end in job.exits
     )
@@ -74,7 +74,7 @@ def leftovers(snapshot: Snapshot, node: NodeId) -> list[Stop]:
             StopReason.CANCEL,
             "kill",
             CANCEL_GRACE,
-            "it failed on another node",
+            "it failed on another server",
         )
         for job in snapshot.expected_on(node)
         if is_doomed(job)
@@ -82,28 +82,29 @@ def leftovers(snapshot: Snapshot, node: NodeId) -> list[Stop]:
 
 
 def standing(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
-    """All orders to `node` that still stand. A part of a doomed attempt is ended: no start, no
-    checkpoint is said again."""
+    """All orders to `node` that still stand. gpq ends a part of a doomed attempt and repeats no
+    start and no checkpoint for it."""
     ending = leftovers(snapshot, node)
     doomed = {stop.job for stop in ending}
     return [*ending, *(action for action in repeat(snapshot, node) if action.job not in doomed)]
 
 
 def stuck(snapshot: Snapshot, job: Job) -> str:
-    """Why the job does not end though it was killed, by node; "" for one that does. Its devices
-    stay its own until then."""
+    """Why the job does not end although it was killed, by server. "" for a job that ends. It keeps
+    its devices until then."""
     key = f"{job.id}.{job.attempt}"
     nodes = [snapshot.nodes[name] for name in job.nodes if name in snapshot.nodes]
-    return "; ".join(
+    return ", ".join(
         f"{node.id}: {why}" for node in nodes for name, why in node.stuck if name == key
     )
 
 
 def not_from_the_future(snapshot: Snapshot) -> Snapshot:
-    """The snapshot of an earlier daemon, whose clock went ahead of ours: what it put later than now
-    is put at now.
+    """The snapshot of an earlier daemon whose clock was ahead of ours. Times later than now become
+    now.
 
-    Else a job would not be moved, or not tried again, before the clock has caught up, be it a year.
+    Otherwise gpq would not move or retry a job until the clock has caught up, which may take a
+    year.
     """
     now, longest = snapshot.now, snapshot.config.retry_seconds * 2.0**MOST_DOUBLINGS
 
@@ -129,7 +130,7 @@ def not_from_the_future(snapshot: Snapshot) -> Snapshot:
             stop_sent_at=at_most(job.stop_sent_at),
             not_before=min(job.not_before, now + longest),
         )
-        return job if after == job else after  # what did not change need not be written again
+        return job if after == job else after  # gpq need not write again what did not change
 
     jobs = {name: healed(job) for name, job in snapshot.jobs.items()}
     return replace(snapshot, jobs=jobs, round_at=min(snapshot.round_at, now))

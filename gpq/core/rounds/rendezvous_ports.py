@@ -9,9 +9,9 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 
 FIRST, LAST = 20_000, 65_536
-# torchrun's own defaults, databases
+# defaults of torchrun and databases
 WELL_KNOWN = frozenset({25_000, 27_017, 29_400, 29_500, 29_501, 29_502, 62_078})
-ENOUGH = 1_000  # ports, so that one that was given back is not leased again at once
+ENOUGH = 1_000  # ports, so that a returned one is not leased again at once
 
 
 def leased(snapshot: Snapshot) -> set[tuple[NodeId, int]]:
@@ -30,9 +30,8 @@ def lease(
     placement: Placement,
     leases: set[tuple[NodeId, int]],
 ) -> int:
-    """A port for this attempt; it is entered in `leases`. Attempts that are neighbours in time
-    begin to look far apart, so that none meets the late peers or the closing connections of
-    another."""
+    """A port for this attempt, entered in `leases`. Consecutive attempts start their search far
+    apart, so that none meets late peers or closing connections of another."""
     node = placement.parts[0][0]
     server = snapshot.nodes.get(node)
     span = usable(*server.ephemeral) if server is not None else usable()
@@ -46,9 +45,8 @@ def lease(
 
 
 def usable(first: int = 32_768, last: int = 60_999) -> range:
-    """Ports that the kernel does not give to outgoing connections, which it does from `first` to
-    `last`; where too few are left, those of Linux's default: the server then has to tell which is
-    free."""
+    """Ports that the kernel does not give to outgoing connections, which use `first` to `last`. If
+    too few are left, those of Linux's default. The server must then find out which is free."""
     for span in (
         range(FIRST, max(first, FIRST)),
         range(max(last + 1, FIRST), LAST),

@@ -1,4 +1,4 @@
-"""decide(): fold -> settle -> allocate -> place -> plan. One pure function; the loop commits and
+"""decide(): fold -> settle -> allocate -> place -> plan. One pure function. The loop commits and
 performs its answer."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gpq.core.state.apply_events import fold
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a round wanted, kept so that `explain` reads the very decision that was made."""
+    """What a round wanted, kept so that `explain` reads the decision that was made."""
 
     at: float
     allocation: Mapping[JobId, Shape]
@@ -52,7 +52,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`journal` and `snapshot` (and `ended`, final values) are committed first; then `actions` are
+    """First `journal` and `snapshot` (and `ended`, final values) are committed. Then `actions` are
     performed."""
 
     snapshot: Snapshot
@@ -70,12 +70,12 @@ def decide(
     allocate: bool,
     settled: bool = False,
 ) -> Decision:
-    """One pass at `snapshot.now`. Without `allocate` facts are taken in and urgent wishes followed,
-    nothing more.
+    """One pass at `snapshot.now`. Without `allocate` it only takes in facts and follows urgent
+    wishes.
 
-    `settled`: the snapshot came out of an earlier pass, so that between rounds only jobs that
-    `events` changed are looked at for what follows at once. Raises InvalidTransition for a bug in
-    gpq; the snapshot is then unchanged.
+    `settled`: the snapshot came from an earlier pass, so between rounds only jobs changed by
+    `events` are checked for immediate consequences. Raises InvalidTransition for a bug in gpq. The
+    snapshot is then unchanged.
     """
     if allocate or any(isinstance(event, TRIGGERS) for event in events):
         snapshot = counted(snapshot)
@@ -127,8 +127,8 @@ def _issued(actions: Iterable[Action], now: Seconds) -> list[Event]:
 def _decided(
     snapshot: Snapshot, policy: Policy
 ) -> tuple[dict[JobId, Allotment], dict[JobId, Placement]]:
-    """What `policy` gives whom, and where. It may move a job that runs cramped, and not stop it for
-    nothing."""
+    """What `policy` gives to whom, and where. It may move a job that runs cramped, but not stop it
+    for nothing."""
     offer, mover = offered(opened(snapshot))
     allotments, placements = decided(evacuated(capped(offer)), policy)
     if mover is None or mover in placements:
@@ -138,7 +138,7 @@ def _decided(
 
 
 def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> list[Forget]:
-    """Attempts that are over by now: once that is committed, their nodes need not keep the
+    """Attempts that are now over. When that is committed, their servers need not keep the
     records."""
     nodes: dict[tuple[JobId, int], set[NodeId]] = {}
     for event in journal:
@@ -159,7 +159,7 @@ def _is_over(job: Job | None, attempt: int) -> bool:
 
 
 def changed(before: Snapshot, after: Snapshot) -> list[JobId]:
-    """Live jobs of which something is new."""
+    """Live jobs with news."""
     if before.jobs is after.jobs:
         return []
     previous_job = before.jobs.get
@@ -167,8 +167,8 @@ def changed(before: Snapshot, after: Snapshot) -> list[JobId]:
 
 
 def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
-    """Is it time to allocate: the timer, a trigger, the first times of an attempt, or devices that
-    came or went?"""
+    """Is it time to allocate? Because of the timer, a trigger, the first times of an attempt, or
+    devices that came or went."""
     if (
         snapshot.now >= snapshot.round_at + snapshot.config.interval
         or snapshot.now < snapshot.round_at
@@ -206,13 +206,13 @@ def _changes_offer(before: Node | None, after: Node) -> bool:
 
 
 def _changes_range(job: Job, event: Profiled) -> bool:
-    """May it have other GPUs or batches from now on than it might before?"""
+    """May the job from now on have other GPUs or batches than before?"""
     profile = job.profile
     if event.declared is not None and profile.declared is None:
         return True
     habits = joined(profile.habits, without_accepted(event.habits, job.spec.accept))
     if habits is not profile.habits:
-        return True  # what it has, or does, may be no longer allowed
+        return True  # what it has or does may no longer be allowed
     # It may be moved from now on, and its size may have been a mistake.
     return bool(event.timings) and profile.samples_per_second <= 0 and job.movable
 
@@ -222,8 +222,8 @@ def _offer(devices: Sequence[Device]) -> list[tuple[str, str]]:
 
 
 def next_round(snapshot: Snapshot) -> float:
-    """When the loop must wake at the latest: the timer, or earlier for a back-off, a time limit or
-    a settling job that waiting jobs may need."""
+    """When the loop must wake at the latest: by the timer, or earlier for a back-off, a time limit,
+    or a settling job whose devices waiting jobs may need."""
     at = snapshot.round_at + snapshot.config.interval
     if not snapshot.config.events:
         return max(at, snapshot.now)
@@ -238,7 +238,7 @@ def next_round(snapshot: Snapshot) -> float:
 
 
 def _next_moment(job: Job, snapshot: Snapshot, *, needed: bool) -> Seconds:
-    """When a running job reaches its time limit, or may be moved, if its devices are `needed`."""
+    """When a running job reaches its time limit, or may be moved if its devices are `needed`."""
     moment = float("inf")
     if job.stop is None:
         moment = snapshot.now + time_left(job, snapshot.now)
@@ -249,8 +249,7 @@ def _next_moment(job: Job, snapshot: Snapshot, *, needed: bool) -> Seconds:
 
 
 def sanity(snapshot: Snapshot) -> list[str]:
-    """House rules that hold between rounds, as sentences; empty when all hold. For tests and the
-    simulator."""
+    """Invariants between rounds, as sentences. Empty if all hold. For tests and the simulator."""
     violations: list[str] = []
     owners: dict[object, JobId] = {}
     for job in snapshot.jobs.values():

@@ -1,4 +1,4 @@
-"""What follows at once for jobs that hold nothing: a wish, or a hold, needs no round."""
+"""Immediate consequences for jobs that hold nothing: a wish or a hold needs no round."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gpq.core.model.units import JobId
 
 
 def settle(snapshot: Snapshot, names: Iterable[JobId] | None = None) -> list[Event]:
-    """What follows at once for jobs that hold nothing, all or those named: a wish needs no
-    round."""
+    """Immediate consequences for jobs that hold nothing, all of them or the named ones: a wish
+    needs no round."""
     events: list[Event] = [*reclaimed(snapshot)]
     pending, run = JobState.PENDING, DesiredState.RUN
     for name in sorted(snapshot.jobs if names is None else names):
@@ -33,7 +33,7 @@ def settle(snapshot: Snapshot, names: Iterable[JobId] | None = None) -> list[Eve
 
 
 def _consequence(job: Job, snapshot: Snapshot) -> Event | None:
-    """What follows at once for one job that holds nothing."""
+    """The immediate consequence for one job that holds nothing."""
     if job.wish is DesiredState.CANCEL:
         return Cancelled(snapshot.now, job.id)
     if job.state is JobState.HELD and job.wish in (DesiredState.RUN, DesiredState.REQUEUE):
@@ -47,17 +47,17 @@ def _consequence(job: Job, snapshot: Snapshot) -> Event | None:
 
 
 def _hold_reason(job: Job, config: Config) -> str:
-    """Why gpq holds a job that its user wants to run; "" where it does not."""
+    """Why gpq holds a job that its user wants to run. "" if it does not."""
     if job.unmet:
-        return f"{job.unmet}; `gpq release {job.id}` runs it all the same"
+        return f"{job.unmet}. `gpq release {job.id}` runs it anyway"
     if job.crashes >= config.max_crashes:
         return (
-            f"its server went down or its supervisor was killed {job.crashes} times in a"
-            f" row while it ran; `gpq release {job.id}` tries again"
+            f"its server went down or its supervisor was killed {job.crashes} times in a row while"
+            f" it ran. `gpq release {job.id}` tries again"
         )
     if job.quick_failures >= config.max_quick_failures:
         return (
             f"failed {job.quick_failures} times in a row, each within"
-            f" {config.quick_failure_seconds:.0f} s; `gpq release {job.id}` tries again"
+            f" {config.quick_failure_seconds:.0f} s. `gpq release {job.id}` tries again"
         )
     return ""

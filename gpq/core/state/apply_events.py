@@ -1,4 +1,4 @@
-"""fold(): facts -> the next snapshot. Stale news (of an older attempt, of a job that ended) changes
+"""fold(): facts -> the next snapshot. Stale news (of an older attempt, or of an ended job) changes
 nothing."""
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from gpq.core.state.job_events import apply
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """`journal`: the events with what was concluded from them; `ended`: final values of jobs that
-    left the snapshot."""
+    """`journal` has the events with what was concluded from them. `ended` has final values of jobs
+    that left the snapshot."""
 
     snapshot: Snapshot
     journal: tuple[Event, ...]
@@ -52,8 +52,8 @@ def fold(
     """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow
     (a bug).
 
-    `into`: the snapshot's own jobs, to be changed in place instead of copied; after an error they
-    are good for nothing.
+    `into`: the snapshot's own jobs, to be changed in place instead of copied. After an error they
+    are unusable.
     """
     todo = list(reversed(list(events)))
     if not todo:
@@ -70,7 +70,7 @@ def fold(
 
 
 class _Folding:
-    """What changes of a snapshot while events are applied."""
+    """The changes to a snapshot while events are applied."""
 
     def __init__(self, before: Snapshot, jobs: dict[JobId, Job]) -> None:
         self.ended: list[Job] = []
@@ -82,7 +82,7 @@ class _Folding:
         self._next_id = before.next_id
         self._reservations = before.reservations
         self._next_reservation = before.next_reservation
-        # jobs that may wait for the end of others, looked for once there is an end
+        # jobs that may wait for the end of others, computed when there is an end
         self._waiters: set[JobId] | None = None
 
     def snapshot(self) -> Snapshot:
@@ -102,7 +102,7 @@ class _Folding:
         )
 
     def take(self, event: Event) -> Event | None:
-        """What follows from it by itself, if anything."""
+        """What follows from it, if anything."""
         match event:
             case Submitted():
                 self._submitted(event)
@@ -201,7 +201,7 @@ def _fold_node(nodes: dict[NodeId, Node], event: NodeSeen | NodeSilent | NodeRem
 
 
 def _fold_drained(drained: Mapping[NodeId, str], event: Event) -> Mapping[NodeId, str]:
-    """The same mapping where nothing changes. A node that is removed is drained no more."""
+    """The same mapping if nothing changes. A removed server is no longer drained."""
     match event:
         case NodeDrained():
             return {**drained, event.node: event.reason}
@@ -214,7 +214,7 @@ def _fold_drained(drained: Mapping[NodeId, str], event: Event) -> Mapping[NodeId
 def _fold_reserved(
     reservations: Mapping[int, Reservation], event: Event
 ) -> Mapping[int, Reservation]:
-    """The same mapping where nothing changes. Those that are over go when another comes."""
+    """The same mapping if nothing changes. Expired ones go when another one comes."""
     match event:
         case NodeReserved():
             current = _matching(reservations, lambda reservation: reservation.end > event.at)
@@ -232,7 +232,7 @@ def _fold_reserved(
 def _matching(
     reservations: Mapping[int, Reservation], matches: Callable[[Reservation], bool]
 ) -> Mapping[int, Reservation]:
-    """Those that match; the same mapping where all do."""
+    """Those that match. The same mapping if all do."""
     if all(map(matches, reservations.values())):
         return reservations
     return {name: reservation for name, reservation in reservations.items() if matches(reservation)}

@@ -1,5 +1,5 @@
-"""How the end of an attempt is read (`conclude`): did the job come to its end, does it go on later,
-or has it failed?"""
+"""How to read the end of an attempt (`conclude`): did the job finish, does it resume later, or has
+it failed?"""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gpq.core.model.snapshot import Config
 from gpq.core.model.units import Seconds
 
 MOST_DOUBLINGS = 8  # of the wait after a failure
-STATEMENTS = "it can say so with --done-file PATH, job.done() or a checkpoint at its last step"
+STATEMENTS = "It can prove that with --done-file PATH, job.done() or a checkpoint at its last step"
 
-# Asked of a job that keeps no checkpoints, they lead back to the queue: its user allowed for that.
+# For these reasons a job without checkpoints goes back to the queue: its user allowed that.
 _FROM_ITS_START = (StopReason.REQUEUE, StopReason.PREEMPT, StopReason.RESIZE)
 
 
 def conclude(job: Job, now: Seconds, config: Config) -> Event:
     """What it means that no process of the job's attempt is left anywhere: `job.exits` has all its
-    nodes."""
+    servers."""
     end = _blamed(joint_exit([exit_ for _, exit_ in job.exits], _lead(job)), job)
     end = _told(replace(end, ended_at=_ended_at(job, now)), job)
     finished = _is_well(end) and not is_doubtful(end)
@@ -44,14 +44,14 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
 
 
 def _ended_in_time(job: Job, end: Exit) -> bool:
-    """Was its end before its time was over, and we did not hear of it?"""
+    """Did it end before its time was over, but we did not hear of it?"""
     if job.stop is not StopReason.TIME or end.asked:
         return False
     return end.ended_at < (job.stop_sent_at or 0.0)
 
 
 def _unfinished(job: Job, end: Exit, now: Seconds, config: Config) -> Event:
-    """Of an attempt that ended before the job was through: is it queued again, and from when on, or
+    """For an attempt that ended before the job was done: does gpq queue it again, and from when, or
     has it failed?"""
     quick = _run_seconds(job, end) < config.quick_failure_seconds
     again_at = _next_try(job, now, config)
@@ -59,7 +59,7 @@ def _unfinished(job: Job, end: Exit, now: Seconds, config: Config) -> Event:
         return _not_its_fault(job, end, now, again_at)
     if _goes_on_later(job, end):
         if job.stop is None and quick:
-            # nobody asked: one that always does this would start without end
+            # nobody asked: a job that always does this would start without end
             return Stopped(now, job.id, end, quick=True, not_before=again_at)
         return Stopped(now, job.id, end)
     if end.fenced or (end.lost and _goes_on_elsewhere(job)):
@@ -71,16 +71,16 @@ def _unfinished(job: Job, end: Exit, now: Seconds, config: Config) -> Event:
 
 def _not_its_fault(job: Job, end: Exit, now: Seconds, again_at: Seconds) -> Stopped:
     if end.unlaunched:
-        # Nothing of the user's has run. Another attempt has another port; what keeps servers apart
-        # may take a person.
+        # No code of the user has run. Another attempt gets another port, but a separated server may
+        # need a person.
         return Stopped(now, job.id, end, quick=end.unlaunched != "port", not_before=again_at)
-    # each time it asks for less, so this comes to an end
+    # it asks for less each time, so this ends
     return Stopped(now, job.id, replace(end, note=end.excused))
 
 
 def _lost(job: Job, end: Exit, now: Seconds, config: Config) -> Stopped:
-    """The node's fault, and not counted as a failure; but a job that takes its node down each time
-    is held in the end."""
+    """The server's fault, so it does not count as a failure. But gpq finally holds a job that takes
+    its server down each time."""
     if job.stop is not None:
         return Stopped(now, job.id, end)
     again_at = _next_try(job, now, config)
@@ -106,7 +106,8 @@ def _next_try(job: Job, now: Seconds, config: Config) -> Seconds:
 
 
 def _goes_on_later(job: Job, end: Exit) -> bool:
-    """Did the attempt stop so that the job can go on, or begin anew as its user allowed?"""
+    """Did the attempt stop so that the job can resume, or start from the beginning as its user
+    allowed?"""
     return (
         end.stopped
         or is_doubtful(end)
@@ -116,12 +117,12 @@ def _goes_on_later(job: Job, end: Exit) -> bool:
 
 
 def _ran_everywhere(job: Job) -> bool:
-    """Did the attempt start on all of its nodes?"""
+    """Did the attempt start on all of its servers?"""
     return job.placement is not None and len(job.started_nodes) == len(job.placement.parts)
 
 
 def _ended_at(job: Job, now: Seconds) -> Seconds:
-    """When the last of its parts ended, which may be long before it was told. `now` for one that
+    """When the last of its parts ended, which may be long before the report. `now` for a part that
     does not say."""
     last = max(end.ended_at or now for _, end in job.exits)
     return min(max(last, job.started_at or job.launched_at or last), now)
@@ -132,14 +133,14 @@ def _goes_on_elsewhere(job: Job) -> bool:
 
 
 def _survives(job: Job) -> bool:
-    """Does the job go on after an end that nobody saw, a reboot say? What keeps checkpoints does;
-    what would begin anew only where its user allowed for that."""
+    """Does the job continue after an end that nobody saw, such as a reboot? A job with checkpoints
+    does. A job that would start from the beginning does only if its user allowed that."""
     return job.resumable or job.spec.requeue_on_lost > 0 or job.failures < job.spec.retries
 
 
 def joint_exit(exits: list[Exit], lead: Exit | None = None) -> Exit:
-    """One outcome of an attempt that ran on several nodes, by `_PRECEDENCE`; else `lead`, that of
-    rank 0's node."""
+    """One outcome of an attempt that ran on several servers, by `_PRECEDENCE`. Otherwise `lead`,
+    that of rank 0's server."""
     for criterion in _PRECEDENCE:
         for exit_ in exits:
             if criterion(exit_):
@@ -151,9 +152,9 @@ def _is_failure(end: Exit) -> bool:
     return end.code not in (0, None) and not end.stopped
 
 
-# A lost part, one that its lease ended, one that never began, one that gpq is to blame for, else
-# the first failure (rather one that is not due to another), else the one that proves the checkpoint
-# (the node of rank 0 holds it).
+# First a lost part, then one that its lease ended, one that never started, and one that gpq is to
+# blame for. Then the first failure, preferably one that no other part caused. Then the one that
+# proves the checkpoint, which is on the server of rank 0.
 _PRECEDENCE: tuple[Callable[[Exit], object], ...] = (
     lambda end: end.lost,
     lambda end: end.fenced,
@@ -167,7 +168,7 @@ _PRECEDENCE: tuple[Callable[[Exit], object], ...] = (
 
 
 def _lead(job: Job) -> Exit | None:
-    """How the attempt ended on the node of rank 0."""
+    """How the attempt ended on the server of rank 0."""
     if not job.nodes:
         return None
     first = job.nodes[0]
@@ -179,16 +180,16 @@ def _is_well(end: Exit) -> bool:
 
 
 def is_doubtful(end: Exit) -> bool:
-    """Did it end with 0 after it was asked to stop, and nothing says that it had come to its
-    end? To exit with 0 at a TERM is manners, not success: who saves on a signal often does so
-    half way."""
+    """Did it end with 0 after it was asked to stop, without proof that it had finished? Exit code 0
+    after TERM is good manners, not success: a program that saves on a signal often does this half
+    way."""
     return _is_well(end) and bool(end.asked) and not end.finished
 
 
 def is_unproven(end: Exit, job: Job) -> bool:
-    """Did a job that saves on a signal end by another code, or by a signal, after it was sent its
-    own? A launcher's code says nothing of what its program saved, so this is no failure, and no
-    proof of a checkpoint either."""
+    """Did a job that saves on a signal end with another code or by a signal after gpq sent its own?
+    A launcher's code says nothing about what its program saved, so this is not a failure and not
+    proof of a checkpoint."""
     got_signal = job.spec.level is Level.SIGNAL and end.asked == "signal"
     signalled_stop = got_signal and job.stop in (*_FROM_ITS_START, StopReason.HOLD)
     return (
@@ -202,29 +203,29 @@ def is_unproven(end: Exit, job: Job) -> bool:
 
 
 def _told(end: Exit, job: Job) -> Exit:
-    """With what is made of an exit with 0 after a stop order in its note."""
+    """With the meaning of an exit code 0 after a stop order in its note."""
     remark = ""
     if is_doubtful(end) and job.stop is not StopReason.CANCEL:
         remark = _doubt(job)
     elif is_unproven(end, job):
-        remark = "stopped without a proven checkpoint: neither exit code 75 or 143, nor a done file"
+        remark = "stopped without proof of a checkpoint: no exit code 75 or 143, and no done file"
     elif _is_well(end) and end.asked and end.finished:
-        remark = f"it had finished when it was asked to stop: {end.evidence}"
+        remark = f"it had finished when gpq asked it to stop: {end.evidence}"
     return _with_remark(end, remark)
 
 
 def _doubt(job: Job) -> str:
-    """Why an exit with 0 is no success, and what follows."""
-    remark = "exit 0 after a stop order, and nothing says that it had finished"
-    consequence = "it is queued again"
+    """Why an exit code 0 is not success, and what follows."""
+    remark = "exit 0 after a stop order, without proof that it had finished"
+    consequence = "gpq queues it again"
     if job.stop is StopReason.TIME:
-        consequence = "its time limit was over"
+        consequence = "it ends with its time limit"
     if job.spec.done_file:
         return (
             f"{remark} (gpq saw nothing written to its done file {job.spec.done_file}),"
             f" so {consequence}"
         )
-    return f"{remark}, so {consequence}; {STATEMENTS}"
+    return f"{remark}, so {consequence}. {STATEMENTS}"
 
 
 def _with_remark(end: Exit, remark: str) -> Exit:
@@ -233,8 +234,8 @@ def _with_remark(end: Exit, remark: str) -> Exit:
 
 
 def _blamed(end: Exit, job: Job) -> Exit:
-    """With what failed first in its note, and on which server where there are several: what others
-    say of a peer that is gone, or of the stop that followed, explains nothing."""
+    """With the first failure in its note, and its server if there are several. What other parts say
+    about a missing peer, or about the stop that followed, explains nothing."""
     if end.code == 0 or end.stopped or _has_known_cause(end):
         return end
     culprits = [(node, exit_) for node, exit_ in job.exits if exit_.cause and not exit_.victim]
@@ -251,6 +252,6 @@ def _has_known_cause(end: Exit) -> bool:
 
 
 def preempted(job: Job, code: int | None) -> bool:
-    """Did a job that checkpoints on a signal say by its exit code that it stopped half way (75,
+    """Did a job that checkpoints on a signal report by its exit code that it stopped half way (75,
     143)?"""
     return job.spec.level is Level.SIGNAL and code in (75, 143)

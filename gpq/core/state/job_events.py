@@ -1,5 +1,5 @@
-"""A job after one fact about it. Decides nothing: what follows from a fact by itself is concluded
-in `attempt_end`."""
+"""A job after one fact about it. Decides nothing: `attempt_end` concludes what follows from a
+fact."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MAX_NOTICES = 12
 
 
 def apply(job: Job, event: Event) -> Job:
-    """The job after one fact about it; the same object when the fact is stale."""
+    """The job after one fact about it. The same object if the fact is stale."""
     match event:
         case CancelAsked() | HoldAsked() | ReleaseAsked() | RequeueAsked():
             return _asked(job, event)
@@ -67,15 +67,15 @@ def apply(job: Job, event: Event) -> Job:
 
 
 def _asked(job: Job, event: CancelAsked | HoldAsked | ReleaseAsked | RequeueAsked) -> Job:
-    """A wish. Nothing is wished of a job after its end was."""
+    """A wish. After its end, a job takes no more wishes."""
     if isinstance(event, CancelAsked):
         return replace(job, wish=DesiredState.CANCEL)
     if job.wish is DesiredState.CANCEL:
         return job
     if isinstance(event, HoldAsked):
         return replace(job, wish=DesiredState.HOLD)
-    # Who releases it wants it now. One that waits is where a requeue leads; its wish to be held
-    # may not have been followed yet.
+    # A release means that the user wants it now. A waiting job is where a requeue leads. A wish to
+    # hold it may not have been followed yet.
     if isinstance(event, ReleaseAsked) or job.state is JobState.PENDING:
         return _again(job, DesiredState.RUN)
     return _again(job, DesiredState.REQUEUE)
@@ -104,7 +104,7 @@ def _held(job: Job, event: Held | Released) -> Job:
 
 
 def _again(job: Job, wish: DesiredState) -> Job:
-    """Its user wants another try: what went wrong before counts no more."""
+    """Its user wants another try, so earlier failures no longer count."""
     return replace(job, wish=wish, quick_failures=0, crashes=0, not_before=0.0, unmet="")
 
 
@@ -132,7 +132,7 @@ def _launched(job: Job, event: Launched) -> Job:
         resizes=job.resizes + resized,
         last_replicas=event.placement.replicas,
         wish=DesiredState.RUN if job.wish is DesiredState.REQUEUE else job.wish,
-        # What the last attempt did says nothing of this one until it reports.
+        # What the last attempt did says nothing about this one until it reports.
         profile=replace(
             job.profile, atomic_batch=0, accum_steps=0, samples_per_second=0.0, ranks=()
         ),
@@ -204,7 +204,7 @@ def _refused(job: Job, event: StartRefused) -> Job:
 
 
 def _exit_of(job: Job, event: Exited) -> Exit:
-    """The end as it counts: at the latest when it was told, and a stop where its code says so."""
+    """The end as it counts: no later than its report, and a stop if its code says so."""
     end = event.exit
     if preempted(job, end.code):
         end = replace(end, stopped=True)
@@ -262,8 +262,7 @@ def _stopped(job: Job, event: Stopped) -> Job:
 
 
 def _keeps_one(end: Exit) -> bool:
-    """Did it say that it keeps a checkpoint? One that ends with 0 when it is asked to save does,
-    too."""
+    """Did it prove a checkpoint? So does a job that ends with 0 when asked to save."""
     return end.stopped or (end.code == 0 and end.asked in ("checkpoint", "signal"))
 
 
@@ -280,7 +279,7 @@ def _finished(job: Job, event: Succeeded | Failed | Cancelled | TimeLimitReached
 
 
 def _released(job: Job, ended: float) -> Job:
-    """The attempt is over: its devices are given back and its time is put to the account."""
+    """The attempt is over: its devices become free and its time goes into the account."""
     ran = max(ended - job.launched_at, 0.0) if job.launched_at is not None else 0.0
     return replace(
         job,
@@ -293,7 +292,7 @@ def _released(job: Job, ended: float) -> Job:
 
 
 def notice(job: Job, line: str) -> Job:
-    """`job` with one more line for its user; the same line is not said twice in a row."""
+    """`job` with one more line for its user. The same line does not appear twice in a row."""
     if not line or (job.notices and job.notices[-1] == line):
         return job
     return replace(job, notices=(*job.notices, line)[-MAX_NOTICES:])

@@ -1,4 +1,4 @@
-"""Reports of the training process -> the job's profile: what was measured, the newest weighing
+"""Reports of the training process -> the job's profile: measurements, of which the newest weigh
 most."""
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gpq.core.state.measurements import merge, throughput, with_losses
 from gpq.core.state.stragglers import describe, judged, stragglers
 
 MAX_NOTICES = 12
-# share by which a mean may move before the model is made anew: it errs by more itself
+# relative change of a mean that needs no new model: the model's own error is larger
 TIME_TOLERANCE = 0.03
-NOISE_TOLERANCE = 0.05  # share of the noise scale
+NOISE_TOLERANCE = 0.05  # relative change of the noise scale
 WEIGHT_TOLERANCE = 2.0  # times as many steps
-WELL_KNOWN = 30.0  # steps from which on a weight says no more
+WELL_KNOWN = 30.0  # steps from which a weight says no more
 
 
 def learn(job: Job, event: Profiled) -> Job:
@@ -59,7 +59,7 @@ def _profile_after(job: Job, event: Profiled) -> Profile:
 
 
 def _with_declared(job: Job, event: Profiled) -> Profile:
-    """With what the script declared, and the habits of its loop."""
+    """With the script's declaration and the habits of its loop."""
     declared = None
     if event.declared is not None:
         declared = with_overrides(event.declared, job.spec)
@@ -115,7 +115,7 @@ def _notices_after(before: Job, after: Job, event: Profiled) -> tuple[str, ...]:
 
 
 def _mean_restart(job: Job, event: Profiled) -> Seconds | None:
-    """What a restart of the job takes: the newest counts for half."""
+    """What a restart of the job takes. The newest one counts for half."""
     restart = restart_took(job, event)
     if restart is None:
         return job.restart_seconds
@@ -125,8 +125,8 @@ def _mean_restart(job: Job, event: Profiled) -> Seconds | None:
 
 
 def restart_took(job: Job, event: Profiled) -> Seconds | None:
-    """Of the restart that this report ends: the stop, then the launch to the first step. None: it
-    ends none."""
+    """The time of the restart that this report ends: the stop, then the launch to the first step.
+    None if it ends none."""
     if not event.ready or job.stop_seconds is None or job.launched_at is None:
         return None
     return job.stop_seconds + max(event.at - job.launched_at - job.staged_seconds, 0.0)
@@ -139,9 +139,9 @@ def bookkept(job: Job, event: Profiled) -> Account:
 
 
 def rested(profile: Profile) -> Profile:
-    """The profile with its model's basis brought up to date, where that is called for: a new
-    configuration, a time that moved by TIME_TOLERANCE, a weight that tells more. So that steady
-    reports do not ask for a new fit each."""
+    """The profile with its model's basis brought up to date if needed: a new configuration, a time
+    that moved by TIME_TOLERANCE, or a weight that says more. So steady reports do not each need a
+    new fit."""
     rows = profile.model_rows if _rows_alike(profile.model_rows, profile.rows) else profile.rows
     noise = (
         profile.model_noise if _noise_alike(profile.model_noise, profile.noise) else profile.noise
@@ -186,7 +186,7 @@ def _noise_alike(old: Noise | None, new: Noise | None) -> bool:
 
 
 def _is_live_change(profile: Profile, order: BatchOrder) -> bool:
-    """A batch that changed under a running attempt; the first batch of an attempt is no change."""
+    """A batch that changed during an attempt. The first batch of an attempt is not a change."""
     return (
         order.seq > 0
         and profile.atomic_batch > 0
@@ -214,20 +214,19 @@ def _diverged(profile: Profile, event: Profiled) -> tuple[tuple[str, Seconds], .
 
 
 def is_usable(noise: Noise) -> bool:
-    """Does it tell the noise scale, not only a bound of it?"""
+    """Does it contain the noise scale, and not only a limit of it?"""
     return noise.samples > 0 and noise.sqr > 0 and noise.var > 0 and not noise.capped
 
 
 def _with_noise(profile: Profile, event: Profiled) -> tuple[NoisePoint, ...]:
-    """The curve with what the report says of the noise scale, where it also says how far the job
-    is."""
+    """The curve with the report's noise scale, if the report also says how far the job is."""
     if event.noise is None or event.progress is None or not is_usable(event.noise):
         return profile.noise_curve
     return recorded(profile.noise_curve, event.progress.base_steps, event.noise)
 
 
 def with_overrides(declared: Declared, spec: JobSpec) -> Declared:
-    """What the script declared, with what the user said at submit on top."""
+    """What the script declared, with the user's options of the submission on top."""
     return replace(
         declared,
         batch_size=spec.batch_size or declared.batch_size,

@@ -1,7 +1,7 @@
-"""Job states: the only place that knows them. A table, and `advance`. How the end of an attempt is
-read is in `attempt_end`.
+"""Job states: the only place that knows them. A table, and `advance`. `attempt_end` reads the end
+of an attempt.
 
-This file does not know why a round wants anything; it says what follows from a fact.
+This file does not know why a round wants anything. It says what follows from a fact.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class InvalidTransition(Exception):
 
 
 def advance(state: JobState, event: Event) -> JobState:
-    """The state after `event`. Raises InvalidTransition, naming state and event, when the table has
+    """The state after `event`. Raises InvalidTransition, naming state and event, if the table has
     no such cell."""
     try:
         return TRANSITIONS[state][type(event)]
@@ -73,7 +73,7 @@ def advance(state: JobState, event: Event) -> JobState:
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram, for gpq/README.md."""
+    """The table as a Mermaid state diagram, for docs/internals/index.md."""
     lines = ["stateDiagram-v2", "    [*] --> pending"]
     for state, row in TRANSITIONS.items():
         lines += [f"    {state} --> {after}: {event.__name__}" for event, after in row.items()]

@@ -1,5 +1,4 @@
-"""Measurements mixed into what was measured before: step times by configuration, and a curve of
-losses."""
+"""Mixes new measurements into old ones: step times by configuration, and a curve of losses."""
 
 from __future__ import annotations
 
@@ -11,16 +10,15 @@ from gpq.core.model.profile import LossPoint, ProfileRow
 MAX_WEIGHT = 500.0
 
 
-MAX_LOSSES = 64  # points kept of a loss curve: they are written with every report of the job
+MAX_LOSSES = 64  # points kept of a loss curve. They are written with every report of the job
 
 
 def with_losses(curve: tuple[LossPoint, ...], new: tuple[LossPoint, ...]) -> tuple[LossPoint, ...]:
-    """The curve with `new` at its end, at most MAX_LOSSES points. Where it is full, the two
-    neighbours that stand for the fewest reports become one, so that all points come to stand for
-    about equally many.
+    """The curve with `new` at its end, at most MAX_LOSSES points. If it is full, the two neighbours
+    with the fewest reports become one, so that all points have about equally many.
 
-    Progress that went back (an attempt went on from an earlier checkpoint) takes back what came
-    after.
+    If progress went back (an attempt resumed from an earlier checkpoint), the points after it are
+    removed.
     """
     if not new:
         return curve
@@ -39,16 +37,16 @@ def _joined(first: LossPoint, second: LossPoint) -> LossPoint:
     weight = first.weight + second.weight
     at = (first.base_steps * first.weight + second.base_steps * second.weight) / weight
     loss = (first.loss * first.weight + second.loss * second.weight) / weight
-    # short numbers: it is written with every report
+    # short numbers, because they are written with every report
     return LossPoint(round(at, 1), float(f"{loss:.6g}"), weight)
 
 
 def merge(
     rows: tuple[ProfileRow, ...], timings: tuple[TimingSums, ...], gpu_type: str = ""
 ) -> tuple[ProfileRow, ...]:
-    """Rows with new sums mixed in, sorted by (type, nodes, replicas, atomic batch). `grad_time` is
-    0 while none was measured (a GPU without accumulation, a model with a communication hook of its
-    own): the step times count all the same."""
+    """Rows with new sums mixed in, sorted by (type, servers, replicas, micro-batch). `grad_time` is
+    0 while none was measured (a GPU without accumulation, a model with its own communication hook).
+    The step times count anyway."""
     table = {(row.gpu_type, row.nodes, row.replicas, row.atomic_batch): row for row in rows}
     for sums in timings:
         if sums.step_count <= 0:
@@ -71,8 +69,7 @@ def merge(
 
 
 def throughput(sums: TimingSums) -> float:
-    """Examples a second of one window. Without accumulation `accum_sum` is a part of `step_sum`,
-    not beside it."""
+    """Examples per second of one window. Without accumulation `accum_sum` is part of `step_sum`."""
     spent = sums.step_sum + (sums.accum_sum if sums.accum_steps > 0 else 0.0)
     examples = sums.step_count * sums.replicas * sums.atomic_batch * (sums.accum_steps + 1)
     return examples / spent if spent > 0 else 0.0

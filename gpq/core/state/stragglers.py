@@ -1,8 +1,8 @@
-"""Replicas held against each other: which one makes the others wait, why, and where the job is when
-none goes on.
+"""Compares replicas: which one makes the others wait, why, and where the job is when none makes
+progress.
 
-DDP hides who is slow: every replica's steps take as long as the slowest one's, and that one waits
-least. So what counts is the time from the start of a step to a replica's own last gradient
+DDP hides slow replicas: every replica's steps take as long as the slowest one's, and that one waits
+least. So the measure is the time from the start of a step to a replica's own last gradient
 (training.md 4).
 """
 
@@ -17,16 +17,16 @@ from gpq.core.model.profile import RankPulse, RankTime
 from gpq.core.model.units import DeviceId, NodeId, Seconds
 
 SLOWER = 1.2  # times the median of the others
-WINDOWS = 3  # in a row, until a replica is called a straggler
-LEAST_STEPS = 5  # that a window must have to count
-HUNG: Seconds = 60.0  # without a step
-HUNG_STEPS = 20.0  # times the step time, where that is longer
-MOVING = ("starting", "evaluating", "saving", "ended")  # phases in which no step is to be expected
+WINDOWS = 3  # windows in a row before a replica counts as a straggler
+LEAST_STEPS = 5  # steps that a window needs to count
+HUNG: Seconds = 60.0  # seconds without a step
+HUNG_STEPS = 20.0  # times the step time, if that is longer
+MOVING = ("starting", "evaluating", "saving", "ended")  # phases in which no step is expected
 
 
 def judged(before: Sequence[RankTime], window: Sequence[RankTime]) -> tuple[RankTime, ...]:
-    """The new window with, for each rank, in how many windows running it was slower than the
-    others."""
+    """The new window with, for each rank, the number of consecutive windows in which it was slower
+    than the others."""
     slow_windows = {rank_time.rank: rank_time.slow for rank_time in before}
     ranks = []
     for rank_time in window:
@@ -65,15 +65,15 @@ def describe(job: Job, rank: int) -> str:
     waits = mine.fetch - median(rank_time.fetch for rank_time in peers) > 0.5 * (
         mine.compute - usual
     )
-    why = "it waits for data" if waits else "its GPU or its server is slower, or shared"
+    why = "it waits for data" if waits else "its GPU or its server is slower or shared"
     return (
         f"rank {rank}{_at(job, rank)} is a straggler: {mine.compute / usual:.1f}x the time of the"
-        f" others; {why}"
+        f" others, probably because {why}"
     )
 
 
 def seats(job: Job) -> dict[int, tuple[NodeId, DeviceId]]:
-    """Where each rank is: servers in the order of the placement, on each its devices."""
+    """Where each rank is: servers in the order of the placement, and the devices of each."""
     return dict(enumerate((node, device) for node, devices in job.parts for device in devices))
 
 
@@ -93,8 +93,8 @@ class Hang:
 
 
 def hang(job: Job, now: Seconds) -> Hang | None:
-    """Of a running job whose training library tells where its replicas are; what hangs is told, and
-    not touched: nobody but its user knows how long a step may take."""
+    """For a running job whose training library reports where its replicas are. gpq reports the hang
+    but does not touch the job. Only the user knows how long a step may take."""
     pulses = job.pulses
     if (
         job.state is not JobState.RUNNING
@@ -114,13 +114,12 @@ def _who(job: Job, pulses: Sequence[RankPulse]) -> str:
     late_ranks = [pulse.rank for pulse in pulses if pulse.step < newest or pulse.phase != "arrived"]
     silent_ranks = sorted(set(seats(job)) - {pulse.rank for pulse in pulses})
     if late_ranks and len(late_ranks) + len(silent_ranks) < job.replicas:
-        verb = "have" if late_ranks[1:] else "has"
-        return f"{_ranks(job, late_ranks)} {verb} not arrived where the others wait"
+        return f"the others wait for {_ranks(job, late_ranks)}"
     if silent_ranks:
-        return f"nothing is known of {_ranks(job, silent_ranks)}, the others wait"
+        return f"{_ranks(job, silent_ranks)} reported nothing, and the others wait"
     if late_ranks:
-        return "every rank is busy by itself"
-    return "all ranks have arrived and wait for their network"
+        return "every rank is busy on its own"
+    return "all ranks wait for their network"
 
 
 def _ranks(job: Job, ranks: Sequence[int]) -> str:

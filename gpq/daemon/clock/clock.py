@@ -1,4 +1,4 @@
-"""The daemon's clock: seconds since 1970 that never jump and never go back, whatever is done to the
+"""The daemon's clock: seconds since 1970 that never jump and never go back, whatever happens to the
 machine's clock."""
 
 from __future__ import annotations
@@ -8,17 +8,18 @@ import time
 
 from gpq.core.model.units import Seconds
 
-SLEW = 0.01  # follow the machine's clock by at most this much of the time that passed
+SLEW = 0.01  # follow the machine's clock by at most this part of the elapsed time
 
 
 def elapsed() -> Seconds:
-    """Seconds on a clock that only goes forward and counts a suspended machine's sleep as well."""
+    """Seconds on a clock that only goes forward, and that also counts the time of a suspended
+    machine."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Clock:
-    """Starts at the wall clock's time and then counts real seconds. A wall clock that was set is
-    followed slowly, so that no time limit, grace or back-off runs out by it."""
+    """It starts at the wall clock's time and then counts real seconds. If somebody sets the wall
+    clock, it follows slowly, so that no time limit, grace or back-off ends early."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,5 +1,5 @@
-"""Which daemon this is, as node agents are told, and whether it still may order: no newer one has
-opened the database."""
+"""Which daemon this is, as agents learn it, and whether it may still give orders: no newer daemon
+has opened the database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 class DaemonEpoch:
     store: str  # id of the database
     epoch: int
-    holds: Callable[[], bool]  # asked anew each time; False also where that cannot be told
+    holds: Callable[[], bool]  # asked again each time. False also if that cannot be told
 
 
 # without a database: agents do not fence it, and it has no leases

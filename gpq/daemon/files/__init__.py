@@ -1,4 +1,4 @@
-"""Checkpoints and code on their way to servers, and their removal.
+"""Copies checkpoints and code to servers, and removes them.
 
 Open `staging.py` first.
 """

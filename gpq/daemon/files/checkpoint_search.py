@@ -1,4 +1,4 @@
-"""Which server has the newest checkpoint of a job, and which files it is made of."""
+"""Which server has the newest checkpoint of a job, and which files it consists of."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Checkpoint = tuple[NodeId, list[Any]]  # where it is, and its files
 
 
 class Stays(GpqError):
-    """A checkpoint cannot be made again on another server, and why."""
+    """Why a checkpoint cannot be restored on another server."""
 
 
 class CheckpointSearch:
-    """`ask` gives the operations of a node, `view` the newest snapshot; `is_wanted` tells whether
-    the attempt of a task is still to be started."""
+    """`ask` gives the operations of a server and `view` the newest snapshot. `is_wanted` tells
+    whether the attempt of a task should still start."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class CheckpointSearch:
         self._is_wanted = is_wanted
 
     def newest(self, task: Task, job: Job) -> Checkpoint | None:
-        """None where there is nothing to bring. Raises NodeSilent when nobody who has it answered
-        for GIVE_UP seconds, Abandoned, and Stays."""
+        """None if there is nothing to copy. Raises NodeSilent if no server that has it answered for
+        GIVE_UP seconds, Abandoned, and Stays."""
         until = time.monotonic() + GIVE_UP
         source = job.files.node if job.files else ""
         while True:
@@ -54,7 +54,7 @@ class CheckpointSearch:
                 return None
             task.note = silence or _silence(source)
             if time.monotonic() > until:
-                raise NodeSilent(task.note, "`gpq nodes` tells since when and why")
+                raise NodeSilent(task.note, "`gpq nodes` shows since when and why")
             if not self._is_wanted(task):
                 raise Abandoned
             time.sleep(LOOK)
@@ -63,11 +63,11 @@ class CheckpointSearch:
         """As wire's `files`."""
         answer = self._ask(node)("files", {"job": job}, LONG_WORK)
         if answer["stays"]:
-            raise Stays(f"its checkpoint stays on server {node}: {answer['stays']}")
+            raise Stays(f"its checkpoint cannot leave server {node}: {answer['stays']}")
         return answer
 
     def _first(self, job: JobId, nodes: Sequence[NodeId]) -> tuple[Checkpoint | None, str]:
-        """(the first of `nodes` that answers, what it has; why the others do not)."""
+        """(the first of `nodes` that answers, what it has, why the others do not answer)."""
         silence = ""
         for node in nodes:
             with contextlib.suppress(NodeSilent):
@@ -78,8 +78,7 @@ class CheckpointSearch:
     def _elsewhere(
         self, snapshot: Snapshot, job: Job, nodes: Sequence[NodeId]
     ) -> Checkpoint | None:
-        """The newest on a server that is none of `nodes`, where the one that should have it lost
-        it."""
+        """The newest checkpoint on a server that is not in `nodes`, after its server lost it."""
         candidates: list[tuple[list[int], NodeId, list[Any]]] = []
         for node in sorted(snapshot.nodes):
             if node in nodes or snapshot.nodes[node].state is not NodeState.UP:

@@ -1,6 +1,6 @@
-"""What nobody needs any more is removed: copies of checkpoints of jobs that ended, but for the last
-one; code that no live job was submitted with. Level, not edge: what was missed because a server did
-not answer is found at a later look."""
+"""Removes what nobody needs any more: checkpoint copies of ended jobs except the last one, and code
+of no live job. It checks the state, not changes: if a server does not answer, a later pass finds
+what it missed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 PERIOD: Seconds = 60.0
 ANSWER: Seconds = 20.0
-YOUNG: Seconds = 3600.0  # an archive may be of a job that is being submitted
+YOUNG: Seconds = 3600.0  # an archive may belong to a job that is just being submitted
 
 
 class GarbageCollector:
@@ -54,7 +54,7 @@ class GarbageCollector:
         try:
             self.look()
         except Exception:
-            log.exception("cannot remove what is not needed any more")
+            log.exception("cannot remove files that are no longer needed")
 
     def look(self) -> None:
         """Once over all servers that answer, and the daemon's own archives."""
@@ -62,7 +62,7 @@ class GarbageCollector:
         for _, node in sorted(snapshot.nodes.items()):
             if node.state is NodeState.UP and node.storage:
                 with contextlib.suppress(GpqError):
-                    # it went away, or a job runs there: at a later look
+                    # it no longer answers, or a job runs there: a later pass does it
                     self._look_at(snapshot, node)
         live_codes = {job.spec.code for job in snapshot.jobs.values()}
         with contextlib.suppress(FileNotFoundError):
@@ -82,8 +82,8 @@ class GarbageCollector:
                 self._drop(node.id, {"code": str(code)})
 
     def _ended_jobs(self, snapshot: Snapshot, names: Iterable[str]) -> Sequence[Job]:
-        """Those of `names` that ended; not those that an older state of the database knows nothing
-        of."""
+        """Those of `names` that ended, without those that an older state of the database does not
+        know."""
         ids = (JobId(int(name)) for name in names)
         ended_ids = [name for name in ids if name < snapshot.next_id and name not in snapshot.jobs]
         return self._past.history(ids=ended_ids) if ended_ids else ()

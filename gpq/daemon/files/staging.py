@@ -1,10 +1,10 @@
-"""What has to lie on a node before an attempt may start there: the newest checkpoint, the code of a
-snapshot.
+"""Copies what a server needs before an attempt may start there: the newest checkpoint, and the code
+of a snapshot.
 
-A start order is said only once everything is there, on all nodes of the attempt. Nothing is
-remembered across daemons: what came before a restart lies on the node, and the transfer goes on
-behind it. What cannot be brought is told as a refusal of the start for a passing reason, so that
-the job waits or goes elsewhere.
+The start order is sent only when all servers of the attempt have everything. Daemons remember
+nothing of transfers: what arrived before a restart is on the server, and the transfer continues
+after it. If something cannot be copied, the start is refused for a temporary reason, so that the
+job waits or goes elsewhere.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from gpq.errors import GpqError
 log = logging.getLogger(__name__)
 
 PARALLEL = 8  # transfers of one attempt
-PER_NODE = 2  # pieces under way at a node at once, of all attempts
+PER_NODE = 2  # pieces on their way to one server at once, over all attempts
 BULK = ("fetch", "gather", "put", "scatter")
-OLD: Seconds = 3600.0  # outcomes are remembered so long
+OLD: Seconds = 3600.0  # seconds for which outcomes are remembered
 
 Key = tuple[JobId, int]
 AskNode = Callable[[NodeId, str, Mapping[str, Any], Seconds], Mapping[str, Any]]
 
 
 class Stager:
-    """`ask` is an operation of a node; `nudge` makes the nodes of an attempt look at once what they
-    lack; `codes` is the folder of the archives. All of it may be called from any thread."""
+    """`ask` is an operation of a server. `nudge` makes the servers of an attempt check at once what
+    they lack. `codes` is the folder of the archives. All of it may be called from any thread."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Stager:
         self._closing = True
 
     def ready(self, launch: Launch) -> bool:
-        """May the attempt start? If not, what it lacks is under way. Never blocks."""
+        """May the attempt start? If not, the missing files are on their way. Never blocks."""
         key = (launch.job, launch.attempt)
         with self._lock:
             task = self._tasks.get(key)
@@ -101,7 +101,7 @@ class Stager:
         return False
 
     def progress(self, job: JobId) -> Staging | None:
-        """Of the attempt that is being started; None when nothing is on its way."""
+        """The progress for the attempt that is starting. None if nothing is on its way."""
         with self._lock:
             tasks = [
                 task
@@ -126,7 +126,7 @@ class Stager:
             task.state = "failed"
         except Exception as error:
             if not isinstance(error, GpqError):
-                log.exception("staging for attempt %d.%d", launch.job, launch.attempt)
+                log.exception("copying files for attempt %d.%d failed", launch.job, launch.attempt)
             task.state = "failed"
             self._refuse(task, error)
         else:
@@ -135,11 +135,11 @@ class Stager:
                 self._nudge(node)
 
     def _refuse(self, task: Task, error: Exception) -> None:
-        """The start, for a passing reason."""
+        """Refuse the start, for a temporary reason."""
         launch = task.launch
         words = error.message if isinstance(error, GpqError) else repr(error)
         stays = words if isinstance(error, Stays) else ""
-        reason = stays or f"its files could not be brought there: {words}"
+        reason = stays or f"gpq could not copy its files there: {words}"
         log.info("attempt %d.%d: %s", launch.job, launch.attempt, reason)
         if self._is_wanted(task):
             now, key = self._clock.now(), (launch.job, launch.attempt)
@@ -159,7 +159,7 @@ class Stager:
         return starting and not self._closing
 
     def _bring(self, task: Task) -> None:
-        """All that the attempt lacks, side by side."""
+        """Copy everything that the attempt lacks, in parallel."""
         launch, snapshot = task.launch, self._view()
         job = snapshot.jobs.get(launch.job)
         if job is None:
@@ -183,7 +183,8 @@ class Stager:
             size = os.stat(path).st_size
         except OSError as error:
             raise GpqError(
-                f"the code {digest[:12]} of the job is gone: {error.strerror}", "submit it again"
+                f"the code {digest[:12]} of the job is gone: {error.strerror}",
+                "submit the job again",
             ) from None
         task.what = task.what or "its code"
         self._transfer(
@@ -230,7 +231,7 @@ class Stager:
         ).run()
         if gauge.moved:
             log.info(
-                "attempt %d.%d: %d bytes of %s to %s in %.1f s",
+                "attempt %d.%d: copied %d bytes of %s to %s in %.1f s",
                 task.launch.job, task.launch.attempt, gauge.moved, task.what, node, gauge.seconds,
             )  # fmt: skip
         return gauge

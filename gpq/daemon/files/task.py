@@ -17,12 +17,12 @@ class Task:
     launch: Launch
     began: Seconds
     state: str = "running"  # "running", "done", "failed"
-    what: str = ""  # is brought, and from where
-    note: str = ""  # what it waits for, before there are transfers
+    what: str = ""  # what is copied, and from where
+    note: str = ""  # what it waits for before there are transfers
     gauges: list[Gauge] = field(default_factory=list)
 
     def progress(self) -> Staging | None:
-        """None in its first moment: what it is, is not known yet."""
+        """None in its first moment, when it is not yet known what it is."""
         if not self.what:
             return None
         gauges = list(self.gauges)

@@ -1,9 +1,8 @@
-"""One set of files from where it lies to one node, piece by piece over the connections that the
-daemon has anyway.
+"""Copies one set of files to one server, piece by piece over the daemon's existing connections.
 
-Pieces are small enough that each takes about `PIECE_SECONDS`, so that orders and reports wait no
-longer for them; after a cut it goes on at the offset that the node names. What arrived is proved by
-SHA-256 on the node before it counts.
+Pieces are small enough to take about `PIECE_SECONDS` each, so that orders and reports do not wait
+longer for them. After a cut the transfer continues at the offset that the server names. The server
+verifies everything with SHA-256 before it counts.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from gpq.errors import GpqError, NodeSilent
 PIECE_SECONDS: Seconds = 0.2
 MOST_AT_ONCE = 1000  # files of one piece
 FIRST_PIECE, LEAST_PIECE, MOST_PIECE = 1 << 16, 1 << 13, 1 << 20  # bytes
-ANSWER: Seconds = 20.0  # for one piece; a node that is silent for so long is cut
-LONG_WORK: Seconds = 3600.0  # to hash or to unpack the whole
-LOOK: Seconds = 0.2  # between two looks whether a node is back
-GIVE_UP: Seconds = 60.0  # of silence, after which somebody else is to decide what to do
+ANSWER: Seconds = 20.0  # for one piece. A server that is silent for this long is disconnected
+LONG_WORK: Seconds = 3600.0  # to hash or to unpack everything
+LOOK: Seconds = 0.2  # between two checks whether a server is back
+GIVE_UP: Seconds = 60.0  # of silence, after which the caller decides what to do
 
-TIMED = "t"  # first letter of a mark that is no digest
-SMALL = 1 << 16  # bytes: of files up to here many go in one piece
+TIMED = "t"  # first letter of a mark that is not a digest
+SMALL = 1 << 16  # bytes: many files up to this size go into one piece
 Listing = Sequence[Sequence[Any]]  # [path, size, mark, ...], as wire's `files`
 Ask = Callable[
     [str, Mapping[str, Any], Seconds], Mapping[str, Any]
-]  # an operation of one node; raises NodeSilent, GpqError
+]  # an operation of one server. Raises NodeSilent, GpqError
 
 
 class Source(Protocol):
     """Where a set comes from."""
 
     def read(self, path: str, offset: int, limit: int) -> tuple[int, bytes]:
-        """(bytes of a hole that come first, data)."""
+        """(bytes of a hole before the data, data)."""
 
     def gather(self, paths: Sequence[str]) -> list[str]:
-        """Base64 of small files, the first of those."""
+        """Base64 of small files, as many of the first ones as fit."""
 
     def digest(self, path: str) -> str: ...
 
@@ -54,22 +53,22 @@ class Abandoned(Exception):
 class Gauge:
     """How far a transfer is. Written by its thread, read by any."""
 
-    progress: int = 0  # bytes that lie on the node
+    progress: int = 0  # bytes on the server
     total: int = 0
-    moved: int = 0  # bytes that were really sent, by this transfer
-    seconds: Seconds = 0.0  # that took
+    moved: int = 0  # bytes that this transfer really sent
+    seconds: Seconds = 0.0  # seconds that this took
     note: str = ""  # what it waits for
 
     @property
     def rate(self) -> float:
-        """Bytes a second, 0 while that is not known."""
+        """Bytes per second, 0 while that is not known."""
         if self.seconds <= 0:
             return 0.0
         return self.moved / self.seconds
 
 
 class NodeSource:
-    """The files of a job on a node."""
+    """The files of a job on a server."""
 
     def __init__(self, ask: Ask, job: int) -> None:
         self._ask = ask
@@ -112,8 +111,8 @@ class FileSource:
 
 
 class Transfer:
-    """`subject`: {"job": 42} or {"code": hash}. `target`: operations of the node. `is_wanted` is
-    asked before every piece."""
+    """`subject` is {"job": 42} or {"code": hash}. `target` has operations of the server.
+    `is_wanted` is called before every piece."""
 
     def __init__(
         self,
@@ -133,8 +132,8 @@ class Transfer:
         self._piece = FIRST_PIECE
 
     def run(self) -> None:
-        """Until it is there. Raises Abandoned, NodeSilent when an end was silent for GIVE_UP
-        seconds, GpqError when it cannot be done."""
+        """Returns when everything is there. Raises Abandoned, NodeSilent if one end was silent for
+        GIVE_UP seconds, GpqError if it is impossible."""
         self.gauge.total = sum(int(size) for _, size, *_ in self._files)
         cut_at: Seconds | None = None
         while True:
@@ -175,7 +174,8 @@ class Transfer:
         self.gauge.note = ""
 
     def _digests(self, indices: Iterable[int]) -> dict[str, str]:
-        """Of files that are marked by their times, by index: the others' marks are digests."""
+        """Digests of files whose marks are their times, by index. The marks of the others are
+        digests already."""
         return {
             str(index): self._source.digest(str(self._files[index][0]))
             for index in indices
@@ -186,7 +186,7 @@ class Transfer:
         return int(self._files[index][1])
 
     def _send_small(self, ahead: ThreadPoolExecutor, indices: Sequence[int]) -> None:
-        """Many files a piece."""
+        """Many files per piece."""
         queue = list(indices)
 
         def read() -> Future[list[str]]:
@@ -209,7 +209,7 @@ class Transfer:
             self._count(sum(self._size(index) for index in batch), 0, time.monotonic() - began)
 
     def _batch(self, indices: Sequence[int]) -> list[int]:
-        """The first of them, as many as a piece holds."""
+        """As many of the first ones as one piece holds."""
         room, batch = self._piece, list(indices[:1])
         for index in indices[1:MOST_AT_ONCE]:
             room -= self._size(index)
@@ -219,7 +219,7 @@ class Transfer:
         return batch
 
     def _send(self, ahead: ThreadPoolExecutor, index: int, offset: int) -> None:
-        """One file from `offset` on: while a piece is written, the next one is read."""
+        """One file from `offset` on. While a piece is written, the next one is read."""
         path, size = str(self._files[index][0]), self._size(index)
 
         def read(begin: int) -> Future[tuple[int, bytes]]:
@@ -239,7 +239,7 @@ class Transfer:
             text = base64.b64encode(data).decode("ascii")
             fields = {**self._subject, "at": index, "offset": offset, "skip": skip, "data": text}
             if int(self._target("put", fields, ANSWER)["offset"]) != end:
-                raise NodeSilent("what it has is not what was sent to it", "it goes on from there")
+                raise NodeSilent("it did not store all the data", "gpq continues from there")
             offset = end
             self._count(len(data), skip, time.monotonic() - began)
 
@@ -255,7 +255,7 @@ class Transfer:
 
 
 def next_size(piece: int, seconds: Seconds) -> int:
-    """The next size of a piece, after one of `piece` bytes took so long: at most doubled, within
-    the limits."""
+    """The next size of a piece, after one of `piece` bytes took this long. It at most doubles,
+    within the limits."""
     size = piece * min(PIECE_SECONDS / max(seconds, 1e-4), 2.0)
     return int(min(max(size, LEAST_PIECE), MOST_PIECE))

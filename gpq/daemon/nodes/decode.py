@@ -1,4 +1,4 @@
-"""What a node says (wire) -> what the core calls it: exits, devices, nodes. Conversion only."""
+"""Messages of a server (wire) -> the core's types: exits, devices, servers. Conversion only."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Info = Mapping[str, Any]  # a wire.AttemptInfo
 
 ALIVE = ("starting", "running", "orphan")
 ENDED = ("exited", "lost")
-MOST_DAMAGE = 20  # lines of one node
+MOST_DAMAGE = 20  # lines of one server
 LONGEST_NOTE = 500  # characters
-MOST_ADDRESSES = 16  # of a node, that peers try
-MOST = 1 << 53  # of any number; beyond it JSON and floats are not exact
+MOST_ADDRESSES = 16  # of a server, for peers to try
+MOST = 1 << 53  # of any number. Beyond it JSON and floats are not exact
 
 
 def whole(value: Any) -> int:
-    """Raises ValueError, TypeError or OverflowError for what is no number, or none that anything
-    could have."""
+    """Raises ValueError, TypeError or OverflowError for what is not a number, or an impossible
+    one."""
     number = int(value)
     if abs(number) > MOST:
         raise ValueError("a number is out of range")
@@ -37,7 +37,7 @@ def whole(value: Any) -> int:
 
 
 def real(value: Any) -> float:
-    """As `whole`, of a finite one."""
+    """Like `whole`, for a finite number."""
     number = float(value)
     if not math.isfinite(number) or abs(number) > MOST:
         raise ValueError("a number is out of range")
@@ -45,26 +45,26 @@ def real(value: Any) -> float:
 
 
 def moment(stamp: Any, report_stamp: Any, now: Seconds) -> Seconds:
-    """When it was by the daemon's clock what a node stamped: by its age in the report of that
-    `report_stamp`, taken in `now`, for neither knows what the other's clock says. 0.0 where the
-    node does not tell."""
+    """The time of a server's stamp by the daemon's clock. It uses the stamp's age in the report of
+    that `report_stamp`, received at `now`, because neither side knows the other's clock. 0.0 if the
+    server does not say."""
     if stamp is None or report_stamp is None:
         return 0.0
     return now - max(real(report_stamp) - real(stamp), 0.0)
 
 
 def acknowledgement(report: Mapping[str, Any], boot_id: str) -> Mapping[str, Any]:
-    """What a wire.StartOrder says of the newest report that was taken in before it."""
+    """What a wire.StartOrder says about the newest report received before it."""
     if "stamp" in report:
         return {"stamp": real(report["stamp"]), "boot_id": boot_id}
     return {"expires_at": real(report["time"]) + wire.START_EXPIRY}  # an agent before 0.2
 
 
 def exit_of(record: Mapping[str, Any] | None, *, is_lost: bool, at: Seconds = 0.0) -> Exit:
-    """A wire.ExitRecord. `is_lost`: nobody saw the end, so the code is not known. `at`: when it
-    was, 0.0 if that is not known."""
+    """A wire.ExitRecord. `is_lost`: nobody saw the end, so the code is not known. `at` is its time,
+    or 0.0 if not known."""
     if record is None:
-        return Exit(code=None, lost=True, note="the node does not know it any more")
+        return Exit(code=None, lost=True, note="its server no longer knows it")
     code, signal = record.get("code"), record.get("signal")
     return Exit(
         code=None if code is None else whole(code),
@@ -91,9 +91,9 @@ def devices_of(
     gpus: Collection[str] = (),
     now: Seconds = 0.0,
 ) -> tuple[Device, ...]:
-    """wire.DeviceInfo list, as of `now`; of GPUs only those named in `gpus` by UUID or index, when
-    it names any. `foreign_reasons`: why a device is not to be had, by device: a process that this
-    daemon does not count on is on it."""
+    """A list of wire.DeviceInfo at `now`. Of GPUs only those named in `gpus` by UUID or index, if
+    it names any. `foreign_reasons` says for each device why gpq cannot have it: a process that this
+    daemon does not expect uses it."""
     return tuple(
         _device(info, foreign_reasons.get(info["id"], ""), now)
         for info in infos
@@ -124,7 +124,7 @@ def _device(info: Mapping[str, Any], foreign_reason: str, now: Seconds) -> Devic
 
 
 def living_notes(attempts: Mapping[Key, Info]) -> tuple[tuple[str, str], ...]:
-    """Notes on attempts that live on: what the node has of them beside its states."""
+    """Notes on living attempts: what the server has of them besides their states."""
     notes = {key: str((info.get("exit") or {}).get("note") or "") for key, info in attempts.items()}
     return tuple(
         (f"{key[0]}.{key[1]}", note[:LONGEST_NOTE])
@@ -134,7 +134,7 @@ def living_notes(attempts: Mapping[Key, Info]) -> tuple[tuple[str, str], ...]:
 
 
 def damage(hello: Mapping[str, Any], attempts: Mapping[Key, Info]) -> tuple[str, ...]:
-    """Files that the node set aside, a line each, at most MOST_DAMAGE."""
+    """Files that the server set aside, one line each, at most MOST_DAMAGE."""
     lines = [str(line) for line in hello.get("damage", ())]
     lines += [
         f"attempt {key[0]}.{key[1]}: {line}"
@@ -145,7 +145,7 @@ def damage(hello: Mapping[str, Any], attempts: Mapping[Key, Info]) -> tuple[str,
 
 
 def _state(word: str) -> DeviceState:
-    """A word of a newer agent means at least that it is not to be used."""
+    """An unknown word of a newer agent means at least that gpq must not use the device."""
     return DeviceState(word) if word in set(DeviceState) else DeviceState.DEGRADED
 
 
@@ -164,7 +164,8 @@ def _process(info: Mapping[str, Any]) -> DeviceProcess:
 def pulses_of(
     ranks: Sequence[Mapping[str, Any]], node: NodeId, now: Seconds
 ) -> tuple[RankPulse, ...]:
-    """wire.Pulse list. `since` is by the daemon's clock: a node tells how long ago it was."""
+    """A list of wire.Pulse. `since` is by the daemon's clock: a server reports how long ago it
+    was."""
     return tuple(
         RankPulse(
             whole(pulse["rank"]),
@@ -179,8 +180,8 @@ def pulses_of(
 
 
 def addresses_of(hello: Mapping[str, Any], address: str, interface: str) -> tuple[str, ...]:
-    """Where peers may try to reach a node: where the configuration says, else by the interface that
-    it names, else where ssh has reached it and then wherever else it may be reached."""
+    """Where peers may try to reach a server: the configured address, otherwise the configured
+    interface, otherwise the address that ssh reached and then all other addresses."""
     if address:
         return (address,)
     rows = list(hello.get("network", ()))[:MOST_ADDRESSES]
@@ -196,7 +197,7 @@ def addresses_of(hello: Mapping[str, Any], address: str, interface: str) -> tupl
 
 
 def is_address(text: str) -> bool:
-    """A number, not a name: other servers are sent there."""
+    """A number, not a name, because it is sent to other servers."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -205,14 +206,14 @@ def is_address(text: str) -> bool:
 
 
 def ephemeral_of(hello: Mapping[str, Any]) -> tuple[int, int]:
-    """Ports that its kernel gives to outgoing connections; Linux's default where an agent does not
+    """Ports that its kernel gives to outgoing connections. Linux's default if an agent does not
     say."""
     first, last = hello.get("ephemeral") or Node(NodeId("")).ephemeral
     return whole(first), whole(last)
 
 
 def differs(before: Node | None, after: Node) -> bool:
-    """Is there news for rounds? How busy a device is at the moment is none."""
+    """Is there news for rounds? The present load of a device is not."""
     return before is None or _outline(before) != _outline(after)
 
 

@@ -1,4 +1,4 @@
-"""A server in the core's words: by its configuration, its agent's greeting and its newest report.
+"""A server in the core's terms, from its configuration, its agent's greeting and its newest report.
 Conversion only."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def description(
     yields: Sequence[str],
     now: Seconds,
 ) -> Node:
-    """`attempts`: those that the node has; `yields`: users who want it back."""
+    """`attempts` are those that the server has. `yields` are users who want it back."""
     living_attempts = {key: info for key, info in attempts.items() if info["state"] in ALIVE}
     fates = {key: fate(snapshot, settings.node, *key) for key in living_attempts}
     addresses = decode.addresses_of(hello, settings.address, settings.interface)
@@ -56,14 +56,14 @@ def description(
 
 
 def storage_of(hello: Mapping[str, Any]) -> str:
-    """Of the folder of the checkpoints there."""
+    """The identity of its checkpoint folder."""
     return str(hello.get("storage") or "")
 
 
 def _foreign_reasons(
     attempts: Mapping[Key, Info], fates: Mapping[Key, AttemptVerdict]
 ) -> dict[str, str]:
-    """Why devices are not to be had, by device."""
+    """Why gpq cannot have a device, by device."""
     reasons: dict[str, str] = {}
     for key, info in attempts.items():
         reason = _reason(key, fates[key])
@@ -73,13 +73,13 @@ def _foreign_reasons(
 
 
 def _reason(key: Key, attempt_fate: AttemptVerdict) -> str:
-    """Why nobody else gets the devices of a living attempt; "" where that is known anyway."""
+    """Why nobody else gets the devices of a living attempt. "" if that is known anyway."""
     name = wire.attempt_key(*key)
     match attempt_fate:
         case AttemptVerdict.STRANGER:
-            return f"attempt {name}, which is not in this daemon's database, runs on it"
+            return f"used by attempt {name}, which is not in this daemon's database"
         case AttemptVerdict.OVER:
-            return f"attempt {name}, which was given up, is still being ended on it"
+            return f"used by attempt {name}, which gpq is ending"
         case _:
             return ""
 
@@ -87,7 +87,8 @@ def _reason(key: Key, attempt_fate: AttemptVerdict) -> str:
 def _strangers(
     attempts: Mapping[Key, Info], fates: Mapping[Key, AttemptVerdict], folder: str
 ) -> tuple[Orphan, ...]:
-    """What is committed a moment later is none: no job is started before it is."""
+    """An attempt that is committed a moment later is not a stranger: no job starts before its
+    commit."""
     return tuple(
         Orphan(
             *key,

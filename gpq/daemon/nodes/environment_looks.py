@@ -1,4 +1,4 @@
-"""Looks of a node at what jobs will need there, before any of them is started."""
+"""Checks whether a server has what jobs will need there, before any of them starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpq.daemon.orders import start_orders
 
 
 class EnvironmentLooks:
-    """Of one node; what is found goes to `inbox`."""
+    """For one server. What it finds goes to `inbox`."""
 
     def __init__(
         self, settings: NodeSettings, clock: Clock, inbox: Callable[[Sequence[Event]], None]
@@ -24,11 +24,11 @@ class EnvironmentLooks:
         self._under_way: set[str] = set()  # environments
 
     def clear(self) -> None:
-        """There is a new line: nothing that was asked over the old one is answered."""
+        """There is a new line: requests over the old one get no answer."""
         self._under_way.clear()
 
     def ask(self, send: Send, look: Prepare) -> None:
-        """Once; the answer may take as long as a setup does."""
+        """Once. The answer may take as long as a setup."""
         if look.environment in self._under_way:
             return
         self._under_way.add(look.environment)
@@ -46,9 +46,9 @@ class EnvironmentLooks:
             return
         self._under_way.discard(look.environment)
         if not reply.get("ok") and reply.get("kind") in ("busy", "stale"):
-            return  # it is asked again
-        # One that refuses as such knows no looks: an agent before 0.3. What is lacking there
-        # shows at the start.
+            return  # it is requested again
+        # An agent that refuses the request itself has no checks: it is older than 0.2. Missing
+        # things then show at the start.
         fit = bool(reply.get("fit", True))
         reason, fix = str(reply.get("reason", "")), str(reply.get("fix", ""))
         now, node = self._clock.now(), self._settings.node

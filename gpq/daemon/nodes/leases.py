@@ -1,5 +1,5 @@
-"""Looks each second whether a node has been silent for longer than a lease lasts, and tells the
-ends that follow."""
+"""Checks each second whether a server has been silent for longer than a lease, and reports the ends
+that follow."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gpq.daemon.nodes.decode import Key
 from gpq.daemon.nodes.link import NO_ANSWER
 
 LOOK: Seconds = 1.0
-ABSENCE: Seconds = 5.0  # between two looks: this daemon was stopped, or its machine slept
+ABSENCE: Seconds = 5.0  # between two checks: this daemon was stopped, or its machine slept
 
 
 class LeaseWatch:
-    """`heard` gives, for each node with a link to be, when it was last heard of (`elapsed`).
-    `forgo` is told which attempts a node may not be told to start any more, since their end is
-    told: that may be long before it is committed (a full disk). `resume` takes it back."""
+    """`heard` gives for each configured server when gpq last heard of it (`elapsed`). `forgo`
+    receives the attempts that a server may not start any more, because their end is reported. That
+    may be long before its commit (a full disk). `resume` takes this back."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class LeaseWatch:
                 self._inbox(events)
 
     def look(self) -> list[Event]:
-        """The ends that are certain by now. A node that nobody connects to any more is silent since
-        this daemon's start."""
+        """The ends that are certain by now. A server without any connection counts as silent since
+        this daemon started."""
         monotonic_now, snapshot = self._monotonic(), self._view()
         if monotonic_now - self._looked_at > ABSENCE:
             self._not_before = monotonic_now + pace.LISTENING
@@ -80,7 +80,7 @@ class LeaseWatch:
     def _ends(
         self, snapshot: Snapshot, node: NodeId, since: Seconds, monotonic_now: Seconds
     ) -> list[Event]:
-        """Of attempts on a node that was last heard of at `since`."""
+        """Ends of attempts on a server that was last heard of at `since`."""
         now, silence = self._now(), monotonic_now - since
         ends = given_up(snapshot, node, silence, now)
         if not ends:
@@ -88,12 +88,12 @@ class LeaseWatch:
         keys = frozenset((end.job, end.attempt) for end in ends)
         self._forgo(node, keys)
         if self._heard().get(node, self._born) != since:
-            # heard of in between: it may just have been told to start them
+            # heard of in between: it may just have received the order to start them
             self._resume(node, keys)
             return []
         server = snapshot.nodes.get(node)
-        # Else the next round might choose the very node. Of one that is known to be silent, why is
-        # known as well.
+        # Otherwise the next round might choose this server. For a server that is known to be
+        # silent, the reason is also known.
         if server is not None and server.state is not NodeState.UNREACHABLE:
             return [NodeSilent(now, node, NO_ANSWER, now - silence), *ends]
         return [*ends]

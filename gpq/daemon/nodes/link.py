@@ -1,5 +1,5 @@
-"""One connection to a node agent: numbered requests out, their replies in, silence noticed. Knows
-no job and no order."""
+"""One connection to an agent: numbered requests out, their replies in, silence noticed. Knows no
+job and no order."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ Reply = Mapping[str, Any]
 Callback = Callable[[Reply], None]
 Send = Callable[[str, Mapping[str, Any], Callback], None]  # as Link.send
 
-NO_ANSWER = "nothing comes from it"  # for how long is seen where it is shown
-MAX_LINE = 64 << 20  # bytes; a longer line is no agent's
+NO_ANSWER = "it sends nothing"  # the display shows for how long
+MAX_LINE = 64 << 20  # bytes. No agent sends a longer line
 CHUNK = 1 << 16
 HALVES = re.compile(rb"\\u[dD][89a-fA-F]")  # escapes of surrogates
 
 
 class LinkLost(Exception):
-    """The connection is gone or silent; says why in one line."""
+    """The connection is gone or silent. Says why in one line."""
 
 
 class Link:
-    """`serve` runs in the reader's thread until the link is lost; `send` may be called from any."""
+    """`serve` runs in the reader's thread until the link is lost. `send` may be called from any
+    thread."""
 
     def __init__(self, channel: Channel, name: str) -> None:
         self._channel = channel
@@ -52,8 +53,8 @@ class Link:
         self._writer.start()
 
     def send(self, op: str, fields: Mapping[str, Any], callback: Callback) -> None:
-        """Queue a request; never blocks. `callback` gets the reply in the reader's thread, or at
-        once or later ``{"ok": False, "lost": True, ...}`` when the link is lost before it came."""
+        """Queue a request. Never blocks. `callback` gets the reply in the reader's thread. If the
+        link is lost first, it gets ``{"ok": False, "lost": True, ...}``, at once or later."""
         with self._lock:
             number = next(self._numbers)
             reason = self._lost
@@ -65,17 +66,18 @@ class Link:
         self._outbox.put(wire.encode({"v": wire.VERSION, "id": number, "op": op, **fields}))
 
     def serve(self, silence: Seconds) -> NoReturn:
-        """Read until the link is lost, and raise LinkLost. Nothing heard for `silence` seconds
+        """Read until the link is lost, and raise LinkLost. Hearing nothing for `silence` seconds
         counts as lost.
 
-        Seconds are counted by looks that found nothing, so a daemon that was itself stopped for a
+        It counts seconds by polls that found nothing, so a daemon that was itself stopped for a
         while blames nobody.
         """
         for line in self._lines(silence):
             try:
                 message = _decode(line)
             except ValueError:
-                log.info("%s: noise on the line: %.200r", self._name, line)  # a login banner, say
+                # such as a login banner
+                log.info("%s: noise on the line: %.200r", self._name, line)
                 continue
             number = message.get("id")
             if not isinstance(number, int):
@@ -87,14 +89,14 @@ class Link:
         raise LinkLost(self._lost)
 
     def end(self, reason: str) -> None:
-        """Ask the link to end, from any thread: the agent sees the end of its input, and `serve`
-        the agent's end."""
+        """Ask the link to end, from any thread. The agent sees the end of its input, and `serve`
+        sees the agent's end."""
         with self._lock:
             self._lost = self._lost or reason
         self._outbox.put(None)
 
     def close(self, reason: str) -> None:
-        """After `serve`, in its thread: let go of the agent and answer whoever still waits."""
+        """After `serve`, in its thread: release the agent and answer everybody who still waits."""
         self.end(reason)
         with self._lock:
             callbacks = list(self._pending.values())
@@ -120,11 +122,11 @@ class Link:
             try:
                 chunk = os.read(descriptor, CHUNK)
             except OSError as error:
-                raise LinkLost(f"cannot read from the node agent: {error.strerror}") from None
+                raise LinkLost(f"cannot read from the agent: {error.strerror}") from None
             if not chunk:
                 last_words = self._channel.last_words()
                 raise LinkLost(
-                    f"the node agent ended: {last_words}" if last_words else "the node agent ended"
+                    f"the agent ended: {last_words}" if last_words else "the agent ended"
                 )
             *lines, tail = chunk.split(b"\n")
             for part in lines:
@@ -133,7 +135,7 @@ class Link:
             pieces.append(tail)
             size += len(tail)
             if size > MAX_LINE:
-                raise LinkLost("the node agent sent a line without end")
+                raise LinkLost("the agent sent a line that is too long")
 
     def _write(self) -> None:
         try:
@@ -143,13 +145,13 @@ class Link:
                     buffer = buffer[self._channel.writer.write(buffer) :]
             self._channel.writer.close()
         except (OSError, ValueError) as error:
-            # ValueError: closed meanwhile. The reader notices the end.
+            # ValueError: closed in between. The reader notices the end.
             log.debug("%s: cannot write: %s", self._name, error)
 
 
 def _decode(line: bytes) -> Reply:
-    """As wire.decode; halves of surrogate pairs, which neither the database nor a terminal takes,
-    become question marks."""
+    """Like wire.decode. Halves of surrogate pairs become question marks, because neither the
+    database nor a terminal takes them."""
     message = wire.decode(line)
     if HALVES.search(line):
         message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))

@@ -1,7 +1,7 @@
-"""The daemon's end of one node: a thread that keeps a link to its agent and lends it to the
+"""The daemon's end of one server: a thread that keeps a link to its agent and lends it to the
 conversation.
 
-Decides nothing: what is said, and when, is in `conversation`.
+Decides nothing: `conversation` knows what to say, and when.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import GpqError, NodeSilent, Refused
 
-FIRST_LOOK: Seconds = 0.05  # between looks whether the first contact is there
+FIRST_LOOK: Seconds = 0.05  # between checks for the first contact
 
 log = logging.getLogger(__name__)
 
 
 class NodeClient:
-    """`start`, then `conversation.order` from the controller's thread and `request` from any;
+    """`start`, then `conversation.order` from the controller's thread and `request` from any.
     `close` ends its threads. `arguments` are the agent's."""
 
     def __init__(
@@ -54,7 +54,8 @@ class NodeClient:
         self._thread.start()
 
     def hurry(self) -> None:
-        """Something changed by which the node may be reached: try at once, where it is not."""
+        """Something changed that may make the server reachable: if it is not connected, try at
+        once."""
         self._hurry.set()
 
     def close(self) -> None:
@@ -62,40 +63,40 @@ class NodeClient:
         self._hurry.set()
         link = self._connecting
         if link is not None:
-            link.end("the daemon is ending")
+            link.end("the daemon is stopping")
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
 
     def request(self, op: str, fields: Mapping[str, Any], timeout: Seconds = 10.0) -> Reply:
-        """The node's answer, in any thread. Raises NodeSilent when none comes in time, GpqError
-        when it refuses."""
+        """The server's answer, in any thread. Raises NodeSilent if none comes in time, GpqError if
+        it refuses."""
         line = self._line()
         answer: Future[Reply] = Future()
         if line is None:
             raise NodeSilent(
-                f"node {self.node} does not answer", "`gpq nodes` tells since when and why"
+                f"server {self.node} does not answer", "`gpq nodes` shows since when and why"
             )
         line(op, fields, answer.set_result)
         try:
             reply = answer.result(timeout)
         except FutureTimeout:
             raise NodeSilent(
-                f"node {self.node} did not answer within {timeout:.0f} s", "try again"
+                f"server {self.node} did not answer within {timeout:.0f} s", "try again"
             ) from None
         if reply.get("lost"):
             raise NodeSilent(
-                f"node {self.node} does not answer: {reply['error']}",
-                "`gpq nodes` tells since when and why",
+                f"server {self.node} does not answer: {reply['error']}",
+                "`gpq nodes` shows since when and why",
             )
         if not reply.get("ok"):
             raise GpqError(
-                f"node {self.node}: {reply.get('error', 'refused')}", str(reply.get("hint", ""))
+                f"server {self.node}: {reply.get('error', 'refused')}", str(reply.get("hint", ""))
             )
         return reply
 
     def _line(self) -> Send | None:
-        """None where it is silent. Just after the start of the daemon nobody knows yet: the first
-        contact is waited for."""
+        """None if the server is silent. Right after the daemon started, it waits for the first
+        contact, because nobody knows yet."""
         until = self._began + FIRST_CONTACT
         while (
             (line := self.conversation.line) is None
@@ -119,8 +120,8 @@ class NodeClient:
             except (LinkLost, OSError) as error:
                 reason = str(error)
             except Exception as error:
-                log.exception("%s: an answer made no sense", self.node)
-                reason = f"its answers make no sense: {error!r}"
+                log.exception("%s: invalid answer", self.node)
+                reason = f"it sent an invalid answer: {error!r}"
             self._failed = True
             if self._closing.is_set():
                 return
@@ -129,11 +130,11 @@ class NodeClient:
             self._hurry.clear()
 
     def _converse(self) -> NoReturn:
-        """One connection, from the first greeting to its loss: raises LinkLost or GpqError."""
+        """One connection, from the first greeting to its loss. Raises LinkLost or GpqError."""
         link = Link(self._connector.agent(self._arguments, self._while_connecting), str(self.node))
         self._connecting = link
         if self._closing.is_set():
-            link.end("the daemon is ending")
+            link.end("the daemon is stopping")
         try:
             self.conversation.begin(link.send)
             link.serve(pace.SILENCE)
@@ -143,7 +144,7 @@ class NodeClient:
             raise
 
     def _while_connecting(self) -> None:
-        """A node that is looked for is silent, however long the look takes."""
+        """A server that gpq is trying to reach counts as silent, however long the try takes."""
         if self._closing.is_set():
-            raise LinkLost("the daemon is ending")
+            raise LinkLost("the daemon is stopping")
         self.conversation.waiting()

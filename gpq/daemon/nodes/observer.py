@@ -1,5 +1,5 @@
-"""What a node says against what the snapshot says -> events. Remembers what was told already; sends
-nothing."""
+"""Compares what a server says with the snapshot -> events. Remembers what it has already reported.
+Sends nothing."""
 
 from __future__ import annotations
 
@@ -25,28 +25,29 @@ from gpq.daemon.nodes.settings import NodeSettings
 
 log = logging.getLogger(__name__)
 
-SEEN: Seconds = 5.0  # news of a node without a difference, at most this often
-KEEPING: Seconds = 10.0  # until what was told is in the database
-STILL: Seconds = 30.0  # without a step, until it is told where the replicas are
-RETELL: Seconds = 30.0  # an event that changed nothing is told again, after this long
+SEEN: Seconds = 5.0  # news of a server without a difference, at most this often
+KEEPING: Seconds = 10.0  # until a report is in the database
+STILL: Seconds = 30.0  # without a step before the places of the replicas are reported
+RETELL: Seconds = 30.0  # an event that changed nothing is reported again after this long
 
 
 class Observer:
-    """Of one node; used by that node's reader thread alone."""
+    """For one server. Only that server's reader thread uses it."""
 
     def __init__(self, settings: NodeSettings, clock: Clock) -> None:
         self.node = settings.node
         self._settings = settings
         self._clock = clock
         self._hello: Mapping[str, Any] = {}
-        # what rounds know of the node; None: nothing, or that it is silent
+        # what rounds know of the server. None: nothing, or that it is silent
         self._announced_node: Node | None = None
         self._node_told_at = 0.0
-        self._ends: dict[Key, Seconds] = {}  # told when, of attempts that the node still has
-        self._reason = ""  # of the silence that was told
+        # when it was reported, for attempts that the server still has
+        self._ends: dict[Key, Seconds] = {}
+        self._reason = ""  # of the reported silence
         self._offsets: dict[Key, int] = {}
         self._announced: dict[tuple[str, JobId, int], Seconds] = {}
-        self._still: dict[Key, tuple[tuple[int, int, str], ...]] = {}  # pulses as they were told
+        self._still: dict[Key, tuple[tuple[int, int, str], ...]] = {}  # pulses as reported
         self._noted: set[str] = set()
 
     @property
@@ -55,16 +56,16 @@ class Observer:
 
     @property
     def storage(self) -> str:
-        """Of the folder of the checkpoints there."""
+        """The identity of the checkpoint folder there."""
         return storage_of(self._hello)
 
     def greeted(self, hello: Mapping[str, Any]) -> None:
-        """A new agent: everything may be told anew."""
+        """A new agent: everything may be reported again."""
         self._hello = hello
         self._announced.clear()
 
     def silent(self, reason: str, seconds: Seconds) -> list[Event]:
-        """`seconds`: how long it has not been heard of."""
+        """`seconds` is how long gpq has not heard of it."""
         if self._announced_node is None and reason == self._reason:
             return []
         self._announced_node, self._reason = None, reason
@@ -72,8 +73,8 @@ class Observer:
         return [NodeSilent(now, self.node, reason, now - seconds)]
 
     def offsets(self, snapshot: Snapshot) -> dict[str, int]:
-        """By attempt: where the next report line begins. What was told counts, though it may not be
-        committed yet."""
+        """By attempt, where the next report line begins. Reported lines count even if they may not
+        be committed yet."""
         jobs = snapshot.expected_on(self.node)
         live = {(job.id, job.attempt) for job in jobs}
         self._offsets = {key: offset for key, offset in self._offsets.items() if key in live}
@@ -99,8 +100,8 @@ class Observer:
         stamp: float | None = None,
         yields: Sequence[str] = (),
     ) -> tuple[list[Event], bool]:
-        """(events, is there more to read at once). `offsets`: those that this answer was asked
-        with; `stamp`: its own; `yields`: users who want the server back."""
+        """(events, is there more to read at once). `offsets` are those of the request and `stamp`
+        is the answer's own. `yields` are users who want the server back."""
         events: list[Event] = []
         more = False
         expected = {(job.id, job.attempt) for job in snapshot.expected_on(self.node)}
@@ -118,7 +119,7 @@ class Observer:
     def of_attempt(
         self, info: Info, snapshot: Snapshot, *, drained: bool, stamp: float | None = None
     ) -> list[Event]:
-        """Events of one attempt. Its end is told only once its report was read to the end
+        """Events of one attempt. Its end is reported only when its report was read to the end
         (`drained`)."""
         job_id, attempt, state = JobId(info["job"]), int(info["attempt"]), info["state"]
         key, now = (job_id, attempt), self._clock.now()
@@ -136,8 +137,8 @@ class Observer:
             events.append(self._end(key, info, stamp))
         if state == "orphan":
             self.note(
-                f"the shim of attempt {job_id}.{attempt} is gone, its processes live on and keep"
-                " their devices"
+                f"the shim of attempt {job_id}.{attempt} is gone, but its processes still run and"
+                " keep their devices"
             )
         return events
 
@@ -152,8 +153,7 @@ class Observer:
         return [Started(now, *key, self.node, self.storage, since, note)]
 
     def _damage(self, job: Job, lines: Sequence[Any]) -> list[Event]:
-        """Files of the attempt that its server could not take for what they should be, once
-        each."""
+        """Damaged files of the attempt, each reported once."""
         notices = [f"{self.node}: {str(line)[: decode.LONGEST_NOTE]}" for line in lines]
         new_notices = tuple(
             line
@@ -166,13 +166,14 @@ class Observer:
         return [Profiled(now, job.id, job.attempt, offset, notices=new_notices)]
 
     def _pulses(self, job: Job, ranks: Sequence[Info]) -> list[Event]:
-        """Where its replicas are, once they have made no step for a while, and that they go on."""
+        """Where its replicas are, when they have made no step for a while, and later that they make
+        progress again."""
         key, now = (job.id, job.attempt), self._clock.now()
         pulses = decode.pulses_of(ranks, self.node, now)
         if all(now - pulse.since < STILL for pulse in pulses):
             pulses = ()
         outline = _outline(pulses)
-        # told by the daemon before us, perhaps
+        # perhaps reported by the previous daemon
         previous = tuple(pulse for pulse in job.pulses if pulse.node == self.node)
         if outline == self._still.get(key, _outline(previous)):
             return []
@@ -180,7 +181,7 @@ class Observer:
         return [Pulsed(now, *key, self.node, pulses)]
 
     def _late(self, key: Key, info: Info, snapshot: Snapshot, stamp: float | None) -> list[Event]:
-        """The end of an attempt that was given up by its lease: for the journal alone."""
+        """The end of an attempt whose lease ended it: only for the journal."""
         if not info.get("lease") or info["state"] not in ENDED or key in self._ends:
             return []
         if fate(snapshot, self.node, *key) is not AttemptVerdict.OVER:
@@ -188,7 +189,7 @@ class Observer:
         return [self._end(key, info, stamp)]
 
     def _end(self, key: Key, info: Info, stamp: float | None) -> Exited:
-        """From now on its end is told."""
+        """From now on its end counts as reported."""
         self._ends[key] = self._clock.elapsed()
         now = self._clock.now()
         ended_at = decode.moment(info.get("ended"), stamp, now)
@@ -196,7 +197,7 @@ class Observer:
         return Exited(now, *key, self.node, end)
 
     def is_late(self, key: Key) -> bool:
-        """Was its end told a moment ago, so that it may not be kept yet?"""
+        """Was its end reported a moment ago, so that it may not be stored yet?"""
         return self._clock.elapsed() - self._ends.get(key, -KEEPING) < KEEPING
 
     def _missing(
@@ -205,7 +206,7 @@ class Observer:
         snapshot: Snapshot,
         start_possible: Callable[[Key], bool],
     ) -> list[Event]:
-        """Attempts that ought to be on the node, and are not, and cannot come any more."""
+        """Attempts that should be on the server, but are not and can no longer come."""
         events: list[Event] = []
         for job in snapshot.expected_on(self.node):
             key = (job.id, job.attempt)
@@ -235,7 +236,8 @@ class Observer:
         return [NodeSeen(now, node)]
 
     def _is_new(self, kind: str, key: Key) -> bool:
-        """Was this not told lately? Told again after a while in case that it came to nothing."""
+        """Was this not reported lately? It is reported again after a while in case it had no
+        effect."""
         announcement = (kind, *key)
         announced_at = self._announced.get(announcement)
         if announced_at is not None and self._clock.elapsed() - announced_at < RETELL:

@@ -1,5 +1,5 @@
-"""An outage of one node: how long to wait before the next try, and what it puts into the log: its
-first tries, each new reason, and then tries at doubling distances."""
+"""An outage of one server: how long to wait before the next try, and what to log. It logs the first
+tries, each new reason, and then tries at doubling distances."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import logging
 from gpq import pace
 from gpq.core.model.units import NodeId, Seconds
 
-FIRST_TRIES = 3  # of an outage, each with a line
-MOST_REASONS = 8  # that get a line as they come; more are of a kind that never ends
+FIRST_TRIES = 3  # tries of an outage that get a line each
+MOST_REASONS = 8  # reasons that get a line at once. More are of a kind that never ends
 
 log = logging.getLogger(__name__)
 
 
 class Outage:
-    """Of tries to reach `node` since it last answered."""
+    """The tries to reach `node` since it last answered."""
 
     def __init__(self, node: NodeId) -> None:
         self.node = node
@@ -24,12 +24,12 @@ class Outage:
         self._backoff = pace.FIRST_BACKOFF
 
     def begin(self) -> None:
-        """The node did answer for a while: tries are close together again."""
+        """The server answered for a while: tries are close together again."""
         self._backoff = pace.FIRST_BACKOFF
 
     def failed(self, reason: str, *, is_hopeful: bool) -> Seconds:
-        """A connection, or a try to make one, ended. Seconds to wait at most before the next; they
-        grow further where there is not much hope."""
+        """A connection, or a try to make one, ended. Returns the most seconds to wait before the
+        next one. They grow further if there is little hope."""
         wait = self._backoff
         longest = pace.HOPEFUL_BACKOFF if is_hopeful else pace.LAST_BACKOFF
         self._backoff = min(wait * 2, longest)
@@ -42,15 +42,15 @@ class Outage:
         if is_new:
             self._reasons.add(reason)
         if self._tries <= FIRST_TRIES:
-            log.info("%s: %s; next try in %.1f s", self.node, reason, wait)
+            log.info("%s: %s. Next try in %.1f s", self.node, reason, wait)
         elif is_new or self._tries & (self._tries - 1) == 0:
             log.info(
-                "%s: %s; that was try %d, the next in %.1f s", self.node, reason, self._tries, wait
+                "%s: %s. That was try %d, next try in %.1f s", self.node, reason, self._tries, wait
             )
 
     def over(self) -> None:
         """It answers."""
         if self._tries > FIRST_TRIES:
-            log.info("%s: answers again, after %d tries", self.node, self._tries)
+            log.info("%s: answers again after %d tries", self.node, self._tries)
         self._tries = 0
         self._reasons.clear()

@@ -1,4 +1,5 @@
-"""Starts that a node refused. A refusal is told once no order can start its attempt any more."""
+"""Starts that a server refused. A refusal is reported when no order can start its attempt any
+more."""
 
 from __future__ import annotations
 
@@ -16,54 +17,54 @@ from gpq.daemon.nodes.link import Reply
 
 log = logging.getLogger(__name__)
 
-PATIENCE: Seconds = 10.0  # a start refused for a passing reason is tried again this long
+PATIENCE: Seconds = 10.0  # a start refused for a temporary reason is tried again for this long
 SHELL_CODES = {"not-found": 127, "not-executable": 126}  # of refusals
-TRANSIENT = ("busy", "port", "used", "unfit")  # kinds of refusals that another try may not meet
+TRANSIENT = ("busy", "port", "used", "unfit")  # kinds of refusals that another try may not get
 
 
 class Refusals:
-    """Of one node; used by the thread of its answers."""
+    """For one server. Used by the thread of its answers."""
 
     def __init__(self, node: NodeId, clock: Clock) -> None:
         self._node = node
         self._clock = clock
         self._since: dict[Key, Seconds] = {}
-        self._unanswered: dict[Key, list[Seconds]] = {}  # starts said, when
-        # for good; not told while another start may be under way
+        self._unanswered: dict[Key, list[Seconds]] = {}  # when starts were sent
+        # final, but not reported while another start may be on its way
         self._refusals: dict[Key, StartRefused] = {}
-        self._lacks: dict[Key, EnvironmentSeen] = {}  # told with the refusal, after it
+        self._lacks: dict[Key, EnvironmentSeen] = {}  # reported after the refusal
         self.told: set[Key] = set()
 
     def is_over(self, key: Key) -> bool:
-        """Is its end told, or about to be? That may be long before it is committed."""
+        """Is its end reported, or about to be? That may be long before its commit."""
         return key in self._refusals or key in self.told
 
     def expect_answer(self, key: Key, said_at: Seconds) -> None:
-        """A start is under way from now on."""
+        """A start is on its way from now on."""
         self._unanswered.setdefault(key, []).append(said_at)
 
     def answered(self, key: Key, said_at: Seconds) -> None:
-        """That start is not under way any more; forgotten where it was too long ago."""
+        """That start is no longer on its way. Forgotten if it was too long ago."""
         start_times = self._unanswered.get(key, [])
         if said_at in start_times:
             start_times.remove(said_at)
 
     def withdraw(self, key: Key) -> None:
-        """Another start of the attempt did come to something."""
+        """Another start of the attempt did have an effect."""
         self._refusals.pop(key, None)
 
     def note(self, launch: Launch, reply: Reply) -> bool:
-        """Is it one for good? A passing reason is given some time: the attempt is found missing,
-        and started again, at the next look."""
+        """Is the refusal final? A temporary reason gets some time: the next check finds the attempt
+        missing and starts it again."""
         key = (launch.job, launch.attempt)
         kind, reason = reply.get("kind", ""), str(reply.get("error", "refused"))
         elapsed = self._clock.elapsed()
         since = self._since.setdefault(key, elapsed)
-        # taken: the device is somebody else's, better go elsewhere
+        # taken: somebody else has the device, so another place is better
         passing = kind == "busy" and not reply.get("taken")
         if kind in ("expired", "stale") or (passing and elapsed - since < PATIENCE):
             return False
-        log.info("%s: attempt %d.%d is refused: %s", self._node, launch.job, launch.attempt, reason)
+        log.info("%s: refuses attempt %d.%d: %s", self._node, launch.job, launch.attempt, reason)
         self._refusals[key] = StartRefused(
             self._clock.now(),
             *key,
@@ -84,8 +85,8 @@ class Refusals:
         return True
 
     def due(self, attempts: Collection[Key]) -> list[list[Event]]:
-        """What is to be told now of each attempt that no order can start any more. `attempts`:
-        those that the node has."""
+        """What to report now for each attempt that no order can start any more. `attempts` are
+        those that the server has."""
         oldest = self._clock.elapsed() - wire.START_EXPIRY - 1.0
         news: list[list[Event]] = []
         for key, refusal in list(self._refusals.items()):
@@ -99,7 +100,7 @@ class Refusals:
         return news
 
     def drop_old(self, age: Seconds) -> None:
-        """What is older than that need not be remembered."""
+        """Forget what is older than that."""
         elapsed = self._clock.elapsed()
         for key, since in list(self._since.items()):
             if elapsed - since > age:

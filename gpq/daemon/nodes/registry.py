@@ -1,4 +1,4 @@
-"""Which nodes are configured, and what follows when that changes while the daemon runs. Talks to
+"""Which servers are configured, and what follows if that changes while the daemon runs. Talks to
 none of them itself."""
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from gpq.rpc.node_answers import Reloaded
 
 
 class NodeRegistry:
-    """`settings` is config.toml as it was read, `fingerprint` of the file then."""
+    """`settings` is config.toml as it was read, and `fingerprint` is that of the file at that
+    time."""
 
     def __init__(
         self, world: LiveWorld, controller: Controller, settings: FileConfig, fingerprint: str
@@ -37,15 +38,15 @@ class NodeRegistry:
         return frozenset(self._settings.nodes)
 
     def config_changed(self) -> bool:
-        """Is there something in the file that does not hold yet?"""
+        """Does the file contain something that is not in effect yet?"""
         return config.fingerprint() != self._fingerprint
 
     def reload(self, *, force: bool) -> Reloaded:
-        """Take in nodes that were added to the file and let go of those that were removed; all else
-        needs a new daemon.
+        """Take in servers that were added to the file and release those that were removed. All
+        other changes need a new daemon.
 
-        Raises UsageError for a file that is wrong, and Refused, having changed nothing, for a node
-        with jobs unless `force`.
+        Raises UsageError for an invalid file. Raises Refused for a server with jobs unless `force`,
+        and then changes nothing.
         """
         with self._lock:
             fingerprint = config.fingerprint()
@@ -68,8 +69,8 @@ class NodeRegistry:
             )
 
     def _remove(self, name: str, *, force: bool) -> None:
-        """First the link goes, then the node: so that no news of it can bring it back, and no round
-        in between uses it."""
+        """First the link goes, then the server, so that no news brings it back and no round in
+        between uses it."""
         node_config = self._settings.nodes[name]
         self._world.remove(name)
         now = self._controller.world.now
@@ -96,6 +97,6 @@ def _check_free(snapshot: Snapshot, name: str, *, force: bool) -> None:
     if job_ids and not force:
         raise Refused(
             f"there are jobs on {name}: {', '.join(job_ids)}",
-            f"`gpq nodes drain {name}` sends those away that can leave; wait for the others or `gpq"
-            " cancel` them; --force leaves them there, and gpq hears no more of them",
+            f"`gpq nodes drain {name}` moves away the jobs that can leave. Wait for the others, or"
+            " end them with `gpq cancel`. With --force they stay there, and gpq loses contact",
         )

@@ -1,5 +1,5 @@
-"""Lines of report.jsonl -> one Profiled event. Reads what a training process wrote; trusts none of
-it, decides nothing."""
+"""Lines of report.jsonl -> one Profiled event. It reads what a training process wrote, trusts none
+of it, and decides nothing."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ log = logging.getLogger(__name__)
 MAX_NOTICE = 500  # characters kept of a line for the user
 MAX_NAME = 200  # characters kept of the name of a metric
 MAX_CODE = 64  # characters kept of a habit's code
-MAX_HABIT = 300  # and of what it does, and of its cure
+MAX_HABIT = 300  # and of its description and its fix
 MAX_LOSS = 1e30  # beyond it training has diverged, and sums would overflow
 MAX_RANKS = 4096
 MAX_COUNT = 1 << 53  # beyond it JSON and floats are not exact
 
 
 def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> Profiled:
-    """The event that tells what whole lines `text`, which end at `offset` of the report file, say.
+    """The event for whole lines `text`, which end at `offset` of the report file.
 
-    A line that makes no sense is logged and skipped: the ones around it still count, and the offset
-    goes past it.
+    An invalid line is logged and skipped. The other lines still count, and the offset goes past it.
     """
     report = _Report()
     for line in text.splitlines():
@@ -47,7 +46,7 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
             RecursionError,
         ) as error:
             log.warning(
-                "job %s, attempt %s: a report line makes no sense (%r): %.200s",
+                "job %s, attempt %s: invalid report line (%r): %.200s",
                 job,
                 attempt,
                 error,
@@ -68,7 +67,7 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
 
 
 class _Report:
-    """What several lines say together. `fields`: of which only the newest line counts."""
+    """What several lines say together. `fields` are those of which only the newest line counts."""
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
@@ -79,7 +78,7 @@ class _Report:
         self.habits: tuple[Habit, ...] = ()
 
     def take(self, message: Any) -> None:
-        """One line more. Raises what a line raises that makes no sense."""
+        """One more line. Raises what an invalid line raises."""
         kind = message["kind"]
         match kind:
             case "timing":
@@ -100,23 +99,23 @@ class _Report:
 
 
 def _text(value: Any, most: int) -> str:
-    """At most so many characters; halves of surrogate pairs, which the database does not take,
-    become question marks."""
+    """At most this many characters. Halves of surrogate pairs become question marks, because the
+    database does not take them."""
     return str(value)[:most].encode("utf-8", "replace").decode("utf-8")
 
 
 def _line(value: Any, most: int) -> str:
-    """One line of printable characters, at most so many."""
+    """One line of printable characters, at most this many."""
     text = str(value)[: 4 * most]
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())[:most]
 
 
 def _habit(message: Mapping[str, Any]) -> Habit:
-    """Freedoms that gpq does not know are left out. Raises ValueError where none is left, or it has
-    no code: it says nothing."""
+    """Unknown freedoms are left out. Raises ValueError if none is left or there is no code: it says
+    nothing."""
     names, code = message["freedoms"], message["code"]
     if not isinstance(names, list) or not isinstance(code, str):
-        raise ValueError("freedoms are a list, a code is a text")
+        raise ValueError("freedoms must be a list, and a code must be a text")
     freedoms, code = (
         tuple(freedom for freedom in FREEDOMS if freedom in names),
         _line(code, MAX_CODE),
@@ -204,7 +203,7 @@ def _ranks(message: Mapping[str, Any]) -> tuple[RankTime, ...]:
     names = ("compute", "compute_p95", "whole", "wait", "fetch")
     columns = [[_positive(value) for value in message[name]] for name in names]
     if {len(column) for column in columns} != {len(steps)} or len(steps) > MAX_RANKS:
-        raise ValueError("ranks have different numbers of values, or are too many")
+        raise ValueError("the ranks are too many, or have different numbers of values")
     return tuple(
         RankTime(rank, steps[rank], *row) for rank, row in enumerate(zip(*columns, strict=True))
     )

@@ -1,7 +1,6 @@
-"""What is said to one node, and what its answers mean: greeting, watches, orders and their
-repetition. No threads, no pipes: whoever has a line to the node lends it. It never touches the
-state: the newest committed snapshot is only read.
-"""
+"""What the daemon says to one server, and what the answers mean: greeting, watches, orders and
+their repetition. No threads and no pipes: the owner of a line to the server lends it. It never
+changes the state and only reads the newest committed snapshot."""
 
 from __future__ import annotations
 
@@ -35,35 +34,35 @@ from gpq.daemon.orders.repetition import REMEMBER, Repetition
 
 log = logging.getLogger(__name__)
 
-OWNER_LOOK: Seconds = 2.0  # between two looks at the GPUs of a server that is somebody's
-LEASE_SHARE = 0.25  # of the shortest lease, after which a watch answers at the latest
+OWNER_LOOK: Seconds = 2.0  # between two checks of the GPUs of a server with an owner
+LEASE_SHARE = 0.25  # part of the shortest lease after which a watch answers at the latest
 
 
 class NodeSession:
-    """Over as many connections as it takes: `attempt`, `begin` with a line, replies to what was
-    sent, `over`.
+    """Over as many connections as it takes: `attempt`, `begin` with a line, replies to requests,
+    `over`.
 
-    All of these and the replies come from one thread; `order` may come from another. `line` is
-    there once the node's first full report was taken in.
+    All of these and the replies come from one thread. `order` may come from another. `line` is set
+    after the server's first full report was taken in.
     """
 
     def __init__(self, settings: NodeSettings, ports: NodePorts) -> None:
         self.node = settings.node
         self.line: Send | None = None
         self._settings = settings
-        self._library = settings.library  # until the agent says where it lies
+        self._library = settings.library  # until the agent says where it is
         self._clock, self._inbox, self._view = ports.clock, ports.inbox, ports.view
         self._reign, self._ready = ports.reign, ports.ready
         self._looks = EnvironmentLooks(settings, ports.clock, ports.inbox)
         self._repetition = Repetition(ports.clock)
         self._refusals = Refusals(settings.node, ports.clock)
         self._observer = Observer(settings, ports.clock)
-        # A daemon counts the silence of a node from its own start.
+        # A daemon counts the silence of a server from its own start.
         self._tried_at = self._connected_at = self.heard_at = ports.clock.elapsed()
         # boot id and stamp of the last one taken in on this line
         self._report: Mapping[str, Any] = {}
         self._outage = Outage(settings.node)
-        self._forgone: frozenset[Key] = frozenset()  # written by the thread of the leases alone
+        self._forgone: frozenset[Key] = frozenset()  # only the thread of the leases writes it
 
     def start(self) -> None:
         now = self._clock.now()
@@ -73,7 +72,7 @@ class NodeSession:
     # -- connections -------------------------------------------------------------------------------
 
     def attempt(self) -> None:
-        """A connection is about to be tried."""
+        """The caller is about to try a connection."""
         self._tried_at = self._clock.elapsed()
 
     def begin(self, send: Send) -> None:
@@ -85,7 +84,7 @@ class NodeSession:
         send("hello", hello, lambda reply: self._on_hello(send, reply))
 
     def cut(self) -> None:
-        """The line is no good any more."""
+        """The line is no longer usable."""
         self.line = None
 
     def waiting(self) -> None:
@@ -95,16 +94,16 @@ class NodeSession:
             self._tell(self._observer.silent(NO_ANSWER, silence))
 
     def over(self, reason: str, *, refused: bool = False) -> Seconds:
-        """The connection, or the try, came to its end. Seconds to wait at most before the next;
-        longer where the node refused us, which takes a person to change."""
+        """The connection, or the try, ended. Returns the most seconds to wait before the next one.
+        Longer if the server refused us, because a person has to change that."""
         silence = self._clock.elapsed() - self.heard_at
         if self.heard_at - self._tried_at > pace.LAST_BACKOFF:
             self._outage.begin()
         is_hopeful = not refused and silence < pace.HOPEFUL
         wait = self._outage.failed(reason, is_hopeful=is_hopeful)
-        # An agent that ended and is back at once is no news; one that does not come back is. Where
-        # it was heard of on this very line, long ago by the clock, it may be us who stood still:
-        # the next try tells.
+        # An agent that ended and is back at once is no news. One that does not come back is. If it
+        # was heard of on this very line, but long ago by the clock, our own machine may have been
+        # suspended, and the next try tells.
         ended = reason != NO_ANSWER and self.heard_at >= self._tried_at
         if not self._observer.is_up or (silence > 0.9 * pace.SILENCE and not ended):
             self._tell(self._observer.silent(reason, silence))
@@ -113,8 +112,8 @@ class NodeSession:
     # -- orders ------------------------------------------------------------------------------------
 
     def order(self, action: Action) -> None:
-        """Say it to the node. Without a line it is not kept: it is found missing once there is
-        one."""
+        """Send it to the server. Without a line it is not kept, because the next line shows that it
+        is missing."""
         line = self.line
         if line is None:
             return
@@ -124,7 +123,7 @@ class NodeSession:
             self._say(line, action)
 
     def nudge(self) -> None:
-        """What a start waited for may be there: look at once, in the thread of the answers."""
+        """What a start waited for may be there: check at once, in the thread of the answers."""
         line = self.line
         if line is not None:
             line("ping", {}, lambda reply: self._start_standing(line, reply))
@@ -137,7 +136,7 @@ class NodeSession:
                 self._say(send, action)
 
     def forgo(self, keys: frozenset[Key]) -> None:
-        """These were given up, and that may not be committed yet: they must not be started now."""
+        """These were given up, perhaps not committed yet, so they must not start now."""
         self._forgone |= keys
 
     def resume(self, keys: frozenset[Key]) -> None:
@@ -156,7 +155,7 @@ class NodeSession:
     def _say_start(self, send: Send, launch: Launch) -> None:
         nodes = self._view().nodes
         if not start_orders.can_meet(launch, nodes):
-            return  # said again once the others have been heard of
+            return  # repeated after the others have been heard of
         order = start_orders.start_order(
             launch, self.node, nodes=nodes, library=self._library, python=self._settings.python,
             variables=self._settings.variables, local=self._settings.attributes,
@@ -167,10 +166,12 @@ class NodeSession:
         key, said_at = (launch.job, launch.attempt), self._clock.elapsed()
         if key in self._forgone or self._refusals.is_over(key):
             return
-        if not self._reign.holds():  # asked after the report was read: a start acknowledges it
+        # asked after the report was read, because a start acknowledges it
+        if not self._reign.holds():
             return
         if order.lease > 0 and not (order.stamp and order.store):
-            now, reason = self._clock.now(), "its node agent knows no leases (--requeue-on-lost)"
+            now = self._clock.now()
+            reason = "its agent does not support leases (--requeue-on-lost)"
             self._tell([StartRefused(now, *key, self.node, reason, transient=True)])
             return
         self._refusals.expect_answer(key, said_at)
@@ -189,7 +190,7 @@ class NodeSession:
             self._tell_refusals(())
 
     def _tell_refusals(self, attempts: Collection[Key]) -> None:
-        """Those of attempts that no order can start any more."""
+        """Refusals of attempts that no order can start any more."""
         for events in self._refusals.due(attempts):
             self._tell(events)
 
@@ -204,10 +205,10 @@ class NodeSession:
         if reply.get("lost"):
             return
         if not reply.get("ok"):
-            hint = f"; {reply['hint']}" if reply.get("hint") else ""
-            raise LinkLost(f"the node agent refuses: {reply.get('error')}{hint}")
+            hint = f" ({reply['hint']})" if reply.get("hint") else ""
+            raise LinkLost(f"the agent refuses: {reply.get('error')}{hint}")
         if reply["version"] != wire.VERSION:
-            raise LinkLost(f"the node agent speaks version {reply['version']}, not {wire.VERSION}")
+            raise LinkLost(f"the agent speaks version {reply['version']}, not {wire.VERSION}")
         self._observer.greeted(reply)
         self._library = self._library or str(reply["library"])
         self._take_in(reply, str(reply["boot_id"]))
@@ -229,7 +230,7 @@ class NodeSession:
         if reply.get("lost"):
             return
         if not reply.get("ok"):
-            raise LinkLost(f"the node agent refuses: {reply.get('error')}")
+            raise LinkLost(f"the agent refuses: {reply.get('error')}")
         self._take_in(reply, self._report.get("boot_id", ""))
         holds = self._reign.holds()
         snapshot = self._view()
@@ -245,7 +246,7 @@ class NodeSession:
         )
         self._tell(events)
         self._tell_refusals(attempts)
-        if holds:  # else a newer daemon orders, and renews
+        if holds:  # otherwise a newer daemon gives orders and renews
             self._heal(send, attempts, snapshot)
         self.line = send
         self._outage.over()
@@ -257,13 +258,13 @@ class NodeSession:
         self._watch(send, reply["digest"], patience, self._report.get("stamp") if holds else None)
 
     def _start_possible(self, key: Key) -> bool:
-        """May an order to start this attempt still be under way, from us or from the daemon before
-        us?"""
+        """May an order to start this attempt still be on its way, from us or from the previous
+        daemon?"""
         said_at = max(self._repetition.start_time(key, 0.0), self._connected_at)
         return self._clock.elapsed() - said_at < wire.START_EXPIRY + 1.0
 
     def _heal(self, send: Send, attempts: Mapping[Key, Info], snapshot: Snapshot) -> None:
-        """Say again what still stands and has had no effect, and let go of what is over."""
+        """Repeat what still stands but had no effect, and release what is over."""
         for action in standing(snapshot, self.node):
             state = attempts.get((action.job, action.attempt), {}).get("state")
             expected_states = (None,) if isinstance(action, Launch) else ALIVE
@@ -279,16 +280,16 @@ class NodeSession:
         self._refusals.drop_old(REMEMBER)
 
     def _end_of(self, key: Key, info: Info, snapshot: Snapshot) -> Stop | Forget | None:
-        """The order by which an attempt that is over is let go of."""
+        """The order that releases an attempt that is over."""
         name = f"{key[0]}.{key[1]}"
         match fate(snapshot, self.node, *key):
             case AttemptVerdict.STRANGER:
                 self._observer.note(
-                    f"attempt {name} is not in this daemon's database; it is left alone"
+                    f"attempt {name} is not in this daemon's database. gpq leaves it alone"
                 )
             case AttemptVerdict.OVER if info["state"] in ALIVE:
                 self._observer.note(
-                    f"attempt {name} lives on though its end is recorded; it is killed"
+                    f"attempt {name} still runs although its end is recorded. gpq kills it"
                 )
                 return Stop(*key, (self.node,), StopReason.CANCEL, "kill", CANCEL_GRACE)
             case AttemptVerdict.OVER if not self._observer.is_late(key):

@@ -1,4 +1,4 @@
-"""What a node's client is made with: how the node is configured, and how the daemon is reached."""
+"""The settings of a server's client: how the server is configured, and how to reach the daemon."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from gpq.daemon.clock.epoch import UNNAMED, DaemonEpoch
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """Of one node, and of the jobs there."""
+    """The settings of one server, and of the jobs there."""
 
     node: NodeId
-    library: str = ""  # folder there that holds gpq_agent alone; "" where the agent is to say it
-    gpus: Sequence[str] = ()  # to use, by UUID or index; all when empty
-    address: str = ""  # where peers reach it; "" where the agent is to say it
-    interface: str = ""  # over which it trains; "" for what the agent finds
-    owner: str = ""  # user there to whom it belongs; "" for nobody
-    python: str = ""  # that runs scripts there; "" for the one of each job
+    library: str = ""  # folder there that holds only gpq_agent. "" if the agent must say it
+    gpus: Sequence[str] = ()  # to use, by UUID or index. All if empty
+    address: str = ""  # where peers reach it. "" if the agent must say it
+    interface: str = ""  # over which it trains. "" for what the agent finds
+    owner: str = ""  # its owner's user name there, or ""
+    python: str = ""  # that runs scripts there. "" for the one of each job
     variables: Mapping[str, str] = field(default_factory=dict)  # of all jobs there
-    # what jobs have that noted no attributes, where the node is this machine
+    # attributes of jobs that noted none, if the server is this machine
     attributes: Attributes | None = None
-    setup_limit: Seconds = 600.0  # that a setup may take
-    log_limit: int = 0  # bytes of each attempt's log; 0: no limit
+    setup_limit: Seconds = 600.0  # seconds that a setup may take
+    log_limit: int = 0  # bytes of each attempt's log. 0: no limit
 
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """What a client asks the daemon for, and tells it. `view` gives the newest committed snapshot,
-    `ready` says whether an attempt may start, or lacks files."""
+    """What a client asks the daemon for, and reports to it. `view` gives the newest committed
+    snapshot. `ready` says whether an attempt may start or lacks files."""
 
     clock: Clock
     inbox: Callable[[Sequence[Event]], None]

@@ -1,5 +1,5 @@
-"""LiveWorld: real time, real nodes, and one queue in which all news meet. Holds no state and
-decides nothing."""
+"""LiveWorld: real time, real servers, and one queue for all news. Holds no state and decides
+nothing."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from gpq.daemon.nodes.node_client import NodeClient
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import NodeSilent, NotFound
 
-# the clock is looked at again: it may have been slewed, the machine suspended
+# check the clock again: it may have been slewed, or the machine suspended
 LONGEST_WAIT: Seconds = 60.0
 
 _WAKE: tuple[Event, ...] = ()
 
 
 class LiveWorld:
-    """`start` once the controller exists, `close` at the end: `wait` then answers None. Jobs live
-    on."""
+    """`start` when the controller exists, `close` at the end: `wait` then answers None. Jobs keep
+    running."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class LiveWorld:
         self._agents = SshAgents()
         self._agents.note(os.environ.get(VARIABLE, ""))
         self._reign = reign
-        self._log_limit = log_limit  # bytes of each attempt's log on its node; 0: no limit
+        self._log_limit = log_limit  # bytes of each attempt's log on its server. 0: no limit
         self._snapshot = Snapshot()
         self._over = False
         self._home = home
@@ -80,7 +80,7 @@ class LiveWorld:
             reign=self._reign,
             ready=self.stager.ready,
         )
-        # Replaced as a whole, never changed: other threads look things up in it.
+        # Replaced as a whole and never changed, because other threads read it.
         self._clients = {
             NodeId(name): self._client(NodeId(name), nodes[name]) for name in sorted(nodes)
         }
@@ -124,12 +124,12 @@ class LiveWorld:
     def ask(
         self, node: NodeId, operation: str, fields: Mapping[str, Any], timeout: Seconds
     ) -> Mapping[str, Any]:
-        """The node's answer. Raises NodeSilent when none comes in time, GpqError when it
-        refuses."""
+        """The server's answer. Raises NodeSilent if none comes in time, GpqError if it refuses."""
         client = self._clients.get(node)
         if client is None:
             raise NodeSilent(
-                f"node {node} is not in the configuration any more", "`gpq nodes list`"
+                f"server {node} is no longer in the configuration",
+                "`gpq nodes list` lists the servers",
             )
         return client.request(operation, fields, timeout)
 
@@ -155,7 +155,7 @@ class LiveWorld:
         self._give_up_unreachable()
 
     def _give_up_unreachable(self) -> None:
-        """Jobs that were cancelled before their node was taken out."""
+        """Jobs that were cancelled before their server was removed."""
         for _, job in sorted(self._snapshot.jobs.items()):
             if job.stop_forced and job.placement is not None:
                 for node, _ in job.placement.parts:
@@ -170,14 +170,14 @@ class LiveWorld:
         self._queue.put(None)
 
     def add(self, name: str, config: NodeConfig) -> None:
-        """One node more, from now on."""
+        """Add a server."""
         client = self._client(NodeId(name), config)
         self._clients = {**self._clients, NodeId(name): client}
         client.start()
 
     def remove(self, name: str) -> None:
-        """Let go of a node: nothing more is heard of it. What runs there runs on. Its removal is
-        for others to tell."""
+        """Release a server: nothing more is heard of it. What runs there keeps running. Others
+        report its removal."""
         client = self._clients[NodeId(name)]
         self._clients = {
             node: node_client for node, node_client in self._clients.items() if node != name
@@ -191,8 +191,7 @@ class LiveWorld:
         return self._clock.now()
 
     def wait(self, until: Seconds) -> Sequence[Event] | None:
-        """All that has come; nothing when woken or when it is `until`; None once the world is
-        closed."""
+        """All news. Nothing if woken, or when it is `until`. None after the world is closed."""
         events: list[Event] = []
         woken = False
         while not self._over:
@@ -212,7 +211,7 @@ class LiveWorld:
         return events or None
 
     def _next_news(self, timeout: Seconds) -> Sequence[Event] | None:
-        """Raises Empty. No longer than LONGEST_WAIT."""
+        """Raises Empty. Waits at most LONGEST_WAIT."""
         if timeout <= 0:
             return self._queue.get_nowait()
         return self._queue.get(timeout=min(timeout, LONGEST_WAIT))
@@ -238,10 +237,10 @@ class LiveWorld:
                 self._give_up(node, action.job, action.attempt)
 
     def _give_up(self, node: NodeId, job: JobId, attempt: int) -> None:
-        """A job that its user cancelled on a node that was taken out of the configuration: nobody
-        will ever tell its end. It is not started anywhere else, so nothing can run twice."""
+        """A job that its user cancelled on a removed server: nobody will ever report its end. It is
+        not started anywhere else, so nothing can run twice."""
         end = Exit(
-            code=None, lost=True, note=f"given up: node {node} is not in the configuration any more"
+            code=None, lost=True, note=f"given up: server {node} is no longer in the configuration"
         )
         self._queue.put([Exited(self.now(), job, attempt, node, end)])
 
@@ -256,7 +255,8 @@ class LiveWorld:
     def tail(
         self, node: NodeId, job: JobId, attempt: int, offset: int, limit: int
     ) -> dict[str, Any]:
-        """A piece of a log, as wire's `tail` answers. Raises GpqError when the node does not."""
+        """A piece of a log, as wire's `tail` answers. Raises GpqError if the server does not
+        answer."""
         fields = {
             "attempt": wire.attempt_key(job, attempt),
             "offset": offset,
@@ -268,13 +268,13 @@ class LiveWorld:
     def errand(
         self, node: NodeId, errand: str, fields: Mapping[str, object], limit: Seconds
     ) -> dict[str, Any]:
-        """What a server told of an errand. Raises GpqError when it does not answer or refuses."""
+        """A server's answer to an errand. Raises GpqError if it does not answer or refuses."""
         request = {"errand": errand, "fields": fields, "limit": limit}
         return dict(self._of(node).request("errand", request, timeout=limit + 5.0)["answer"])
 
     def purge(self, job: JobId) -> None:
-        """Remove logs and checkpoints of a job that ended, on every node. Raises GpqError naming
-        the first that refused."""
+        """Remove logs and checkpoints of an ended job on every server. Raises GpqError, naming the
+        first one that refused."""
         for client in self._clients.values():
             client.request("purge", {"job": job})
 
@@ -283,5 +283,6 @@ class LiveWorld:
             return self._clients[node]
         except KeyError:
             raise NotFound(
-                f"no node {node}", f"there is {', '.join(sorted(self._clients))}"
+                f"there is no server {node}",
+                f"known servers: {', '.join(sorted(self._clients))}",
             ) from None

@@ -1,4 +1,5 @@
-"""From what the core decided to what a node is told: command lines and environments, complete.
+"""From what the core decided to the order that a server receives: command lines and environments,
+complete.
 
 Open `start_orders.py` first.
 """

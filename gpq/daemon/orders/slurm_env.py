@@ -1,5 +1,5 @@
-"""What scripts written for Slurm read of where they run, for jobs whose submission found `#SBATCH`
-lines."""
+"""What scripts written for Slurm read about where they run, for jobs whose submission found
+`#SBATCH` lines."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ IN_ARRAY = {"GPQ_ARRAY_ID": "JOB_ID", "GPQ_ARRAY_INDEX": "TASK_ID", "GPQ_ARRAY_S
 
 
 def variables(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) -> dict[str, str]:
-    """Empty for a job that came otherwise. What its submission knew is in its own environment
-    already."""
+    """Empty for other jobs. What the submission knew is already in the job's own environment."""
     env = dict(launch.spec.env)
     if env.get(LIKE_SLURM) != "1":
         return {}
@@ -48,7 +47,7 @@ def variables(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) -> dic
         "SLURM_GPUS_ON_NODE": str(len(gpus)),
         "SLURM_JOB_GPUS": ",".join(map(str, gpus)),
     }
-    if launch.attempt > 1:  # Slurm sets it for a job that was restarted, and no other
+    if launch.attempt > 1:  # Slurm sets it only for a restarted job
         settings["SLURM_RESTART_COUNT"] = str(launch.attempt - 1)
     return settings | {
         f"SLURM_ARRAY_{slurm_name}": env[gpq_name]
@@ -58,7 +57,7 @@ def variables(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) -> dic
 
 
 def _gpus(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) -> list[int]:
-    """Indices of those that it has on this node, by their place where the node is not known."""
+    """Indices of its devices on this server, or their positions if the server is not known."""
     ids = next((devices for name, devices in launch.placement.parts if name == node), ())
     indices = {}
     if node in nodes:
@@ -67,13 +66,13 @@ def _gpus(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) -> list[in
 
 
 def _cpus(env: Mapping[str, str], gpus: int, tasks: int) -> int:
-    """As many as the job asked sbatch for; 1 a task where it did not."""
+    """As many as the job asked sbatch for, otherwise 1 per task."""
     by_gpu = _number(env, "SLURM_CPUS_PER_GPU", 0) * gpus
     return by_gpu or _number(env, "SLURM_CPUS_PER_TASK", 1) * tasks
 
 
 def _number(env: Mapping[str, str], name: str, default: int) -> int:
-    """`default` for what is no number: anybody may set it."""
+    """`default` for what is not a number, because anybody may set it."""
     text = env.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else default
 

@@ -1,5 +1,5 @@
-"""A Launch -> the start orders of its nodes: complete command lines and environments. Says how; the
-core said what."""
+"""A Launch -> the start orders of its servers: complete command lines and environments. It says
+how. The core said what."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _WIRE_LEVEL = {Level.BLACK_BOX: "black-box", Level.SIGNAL: "signal", Level.SCRIP
 
 
 def can_meet(launch: Launch, nodes: Mapping[NodeId, Node]) -> bool:
-    """Is it known where all of them are? After its start the daemon has to hear of them first."""
+    """Is it known where all of them are? After its start the daemon must hear of them first."""
     parts = launch.placement.parts
     return len(parts) == 1 or all(name in nodes and nodes[name].boot_id for name, _ in parts)
 
 
 def masters(launch: Launch, nodes: Mapping[NodeId, Node]) -> tuple[str, ...]:
-    """Addresses under which the others may reach rank 0's node, the most likely first. Where all
-    are on one machine they need no network."""
+    """Addresses under which the others may reach rank 0's server, the most likely first. If all are
+    on one machine, they need no network."""
     servers = [nodes[name] for name, _ in launch.placement.parts]
     addresses = servers[0].addresses or (servers[0].address,)
     if len({node.boot_id for node in servers}) == 1:
@@ -49,10 +49,11 @@ def start_order(
     variables: Mapping[str, str] = NONE,
     local: Attributes | None = None,
 ) -> wire.StartOrder:
-    """The order for one node of `launch.placement`; raises KeyError for another. `library`: the
-    folder on that node that holds gpq_agent and nothing else (a folder with more would hide
-    packages of the script's own environment). `python`: `script_python` of that node; `variables`:
-    of all jobs there; `local`: what jobs that noted none have where it is this machine."""
+    """The order for one server of `launch.placement`. Raises KeyError for another. `library` is the
+    folder on that server that holds only gpq_agent, because a folder with more would hide packages
+    of the script's own environment. `python` is that server's `script_python`, and `variables` are
+    those of all jobs there. `local` has the attributes of jobs that noted none, if it is this
+    machine."""
     parts = launch.placement.parts
     rank = [name for name, _ in parts].index(node)
     spec = launch.spec
@@ -108,14 +109,14 @@ def start_order(
 
 
 def _cwd(spec: JobSpec) -> str:
-    """In frozen code a folder of it, else one of the server."""
+    """A folder of the frozen code, otherwise one of the server."""
     if spec.code:
         return spec.code_cwd or "."
     return spec.cwd
 
 
 def message(action: Stop | Retune | Forget) -> tuple[str, dict[str, Any]]:
-    """The operation of an order that is no start, and its fields."""
+    """The operation of an order that is not a start, and its fields."""
     key = wire.attempt_key(action.job, action.attempt)
     match action:
         case Stop():
@@ -142,12 +143,12 @@ def prepare_order(
     variables: Mapping[str, str] = NONE,
     local: Attributes | None = None,
 ) -> wire.PrepareOrder:
-    """What a node is to look for. `python`: its `script_python`; `limit`: what a setup may take;
-    the others as above."""
+    """What a server must check for. `python` is its `script_python`, and `limit` is the time for a
+    setup. The others as above."""
     spec = prepare.spec
     return wire.PrepareOrder(
         environment=prepare.environment,
-        # frozen code is sent once there is a start to send it for
+        # frozen code is sent when there is a start to send it for
         cwd="~" if spec.code else spec.cwd,
         python=interpreter(spec, python) if spec.level is Level.SCRIPT else "",
         any_python=_gives_way(spec, python),
@@ -160,8 +161,8 @@ def prepare_order(
 
 
 def _attributes(spec: JobSpec, local: Attributes | None) -> dict[str, object] | None:
-    """wire.Attributes. None: those of a login there. Limits that are made from a machine's memory,
-    or set for its network, another machine keeps."""
+    """wire.Attributes. None: those of a login there. Limits that depend on a machine's memory or
+    network stay those of the other machine."""
     source = spec.attributes or local
     if source is None:
         return None
@@ -174,8 +175,8 @@ def _attributes(spec: JobSpec, local: Attributes | None) -> dict[str, object] | 
 
 
 def interpreter(spec: JobSpec, of_node: str) -> str:
-    """Of a script: the one its user named, else the node's own, else the one that was active at its
-    submission."""
+    """For a script: the one its user named, otherwise the server's own, otherwise the one that was
+    active at its submission."""
     if not spec.python_asked and of_node:
         return of_node
     return spec.python or "python3"
@@ -187,12 +188,12 @@ def _gives_way(spec: JobSpec, of_node: str) -> bool:
 
 
 def _script_env(env: Mapping[str, str], spec: JobSpec, library: str) -> dict[str, str]:
-    """Variables of a script that are put over `env`."""
+    """Variables of a script that override `env`."""
     folders = env.get("PYTHONPATH", "").split(":")
     variables: dict[str, str] = {}
     if folders[0] != library:  # as in what such a script submits
         variables["PYTHONPATH"] = ":".join(filter(None, [library, *folders]))
-    # else a log follows its job by 8 KiB
+    # otherwise a log is 8 KiB behind its job
     variables["PYTHONUNBUFFERED"] = env.get("PYTHONUNBUFFERED", "1")
     if spec.accept:
         variables[wire.ENV_ACCEPTED] = ",".join(spec.accept)
@@ -205,8 +206,8 @@ def _script_env(env: Mapping[str, str], spec: JobSpec, library: str) -> dict[str
 
 
 def _launcher(launch: Launch, rank: int, address: str) -> list[str]:
-    """torchrun with exact sizes: an elastic range would make every start wait half a minute for
-    more nodes to come."""
+    """torchrun with exact sizes: with an elastic range every start would wait half a minute for
+    more servers."""
     parts = launch.placement.parts
     return [
         "-m",
@@ -222,8 +223,8 @@ def _launcher(launch: Launch, rank: int, address: str) -> list[str]:
 
 
 def _alone(launch: Launch, address: str) -> dict[str, str]:
-    """What torchrun would set for a single replica. Without the launcher a start is the seconds
-    shorter that it takes to import torch once more."""
+    """What torchrun would set for a single replica. Without the launcher a start saves the seconds
+    that another import of torch takes."""
     sizes = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE")
     ranks = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
     return {

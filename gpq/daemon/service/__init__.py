@@ -1,6 +1,7 @@
 """From the Unix socket to a request, to the control, and back to an answer.
 
-`service.py` hands requests on, to `changes.py` or `readings.py`. Waiting and errands are its own.
+`service.py` passes requests on to `changes.py` or `readings.py`. It handles waiting and errands
+itself.
 
 Open `service.py` first.
 """

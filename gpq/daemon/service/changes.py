@@ -1,4 +1,4 @@
-"""Requests that change something: each becomes events by way of the controller, or a refusal."""
+"""Requests that change something: each becomes events through the controller, or a refusal."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Changes:
         }
 
     def _cancel(self, request: requests.Cancel, peer: Peer) -> job_answers.CancelResult:
-        """Ask, then wait until each job has left the snapshot: it does so only when none of its
+        """Ask, then wait until each job has left the snapshot. It leaves only when none of its
         processes is left."""
         controller = self._controller
         now = controller.world.now
@@ -89,7 +89,7 @@ class Changes:
         )
 
     def _absent(self, snapshot: Snapshot, names: Sequence[JobId]) -> dict[JobId, list[str]]:
-        """Of live jobs: their servers that nobody will ever hear of again."""
+        """For live jobs: their servers that nobody will ever hear of again."""
         servers_by_job = {
             name: _without(snapshot, name, self._node_names())
             for name in names
@@ -98,11 +98,12 @@ class Changes:
         return {name: servers for name, servers in servers_by_job.items() if servers}
 
     def _unheard(self, names: Sequence[JobId]) -> dict[JobId, str]:
-        """Of the jobs that are still live: whose silence an order to them waits out, "" where it
+        """For jobs that are still live: the silence that an order to them waits for, or "" if it
         was given.
 
-        Not yet of servers that were never heard of, or only a moment ago; never of those that are
-        not configured."""
+        Not for servers that gpq has not heard of yet, or only a moment ago, and never for servers
+        that are not configured.
+        """
         snapshot, now = self._controller.snapshot, self._controller.world.now()
         silences = dict.fromkeys((name for name in names if name in snapshot.jobs), "")
         for name in silences:
@@ -148,11 +149,11 @@ class Changes:
         return settled(controller, build)
 
     def _conditions(self, words: object) -> Sequence[Dependency] | None:
-        """As typed; None where they stay as they are. Raises UsageError."""
+        """As typed. None if they do not change. Raises UsageError."""
         if words is None:
             return None
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise UsageError("`after` is a list of jobs with conditions", dependencies.EXAMPLE)
+            raise UsageError("`after` must be a list of jobs with conditions", dependencies.EXAMPLE)
         return dependencies.dependencies(words, self._controller.snapshot, self._past)
 
     def _change(
@@ -207,7 +208,7 @@ class Changes:
     def until_gone(
         self, names: Sequence[JobId], wait: float, hurry: Callable[[], bool]
     ) -> set[JobId]:
-        """Those of `names` that are still live after `wait` seconds, or sooner when `hurry()`."""
+        """Those of `names` that are still live after `wait` seconds, or sooner if `hurry()`."""
         controller, until = self._controller, deadline(wait)
 
         def still() -> set[JobId]:
@@ -227,12 +228,12 @@ def _ids(names: Iterable[JobId], choice: Collection[JobId]) -> list[int]:
 
 
 def _by_id(values: Mapping[JobId, T], choice: Collection[JobId]) -> dict[int, T]:
-    """Of the jobs in `choice`, where there is something to say."""
+    """For the jobs in `choice` that have something to report."""
     return {int(name): value for name, value in values.items() if value and name in choice}
 
 
 def _without(snapshot: Snapshot, name: JobId, node_names: Iterable[str]) -> list[str]:
-    """The servers of a job that are not configured any more and told no end of it."""
+    """The servers of a job that are no longer configured and reported no end of it."""
     job = snapshot.jobs[name]
     if job.state not in HOLDS_DEVICES:
         return []

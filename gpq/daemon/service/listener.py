@@ -1,4 +1,5 @@
-"""The place of the daemon's socket in the file system: taken, shown by a link, and given back."""
+"""The daemon's socket in the file system: takes the path, shows it with a link, and gives it
+back."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ MAX_SOCKET_PATH = 107  # bytes, sockaddr_un
 
 
 class Listener:
-    """Listens on `path` from now on, until `leave` and `close`. `signpost`: a link to the socket,
-    where it is not the socket's own path."""
+    """Listens on `path` from now on, until `leave` and `close`. `signpost` is a link to the socket,
+    if the socket has another path."""
 
     def __init__(self, path: str, signpost: str = "") -> None:
         self._path = path
@@ -28,7 +29,7 @@ class Listener:
         return connection
 
     def leave(self) -> None:
-        """Take the socket away, and accept nothing more."""
+        """Remove the socket, and accept nothing more."""
         with contextlib.suppress(OSError):
             if os.stat(self._path).st_ino == self._inode:  # not a successor's
                 os.unlink(self._path)
@@ -43,7 +44,7 @@ class Listener:
     def _bind(self) -> socket.socket:
         if len(os.fsencode(self._path)) > MAX_SOCKET_PATH:
             raise Refused(
-                f"the path of the socket, {self._path}, is longer than {MAX_SOCKET_PATH} bytes",
+                f"the socket path {self._path} is longer than {MAX_SOCKET_PATH} bytes",
                 "set GPQ_HOME to a folder with a shorter path",
             )
         folder = os.path.dirname(self._path)
@@ -62,7 +63,7 @@ class Listener:
             listener.close()
             raise Refused(
                 f"cannot listen on {self._path}: {error.strerror}",
-                "set GPQ_HOME to a folder that you may write",
+                "set GPQ_HOME to a folder that you can write to",
             ) from None
         except BaseException:
             listener.close()
@@ -74,13 +75,13 @@ class Listener:
             return
         temporary_link = f"{self._signpost}.{os.getpid()}"
         with contextlib.suppress(OSError):
-            # a file system that knows no links: jobs do not find the socket, no more
+            # a file system without links: then jobs do not find the socket
             os.symlink(self._path, temporary_link)
             os.replace(temporary_link, self._signpost)
 
     def _refuse_neighbour(self) -> None:
-        """Another state's daemon may listen here: one that answers keeps its socket, one that hangs
-        loses it."""
+        """Another state's daemon may listen here. A daemon that answers keeps its socket, and one
+        that hangs loses it."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(2.0)
             try:
@@ -90,4 +91,4 @@ class Listener:
             except OSError:
                 return
         if answers:
-            raise Refused(f"another daemon answers on {self._path}", "`gpq daemon stop` ends it")
+            raise Refused(f"another daemon answers on {self._path}", "`gpq daemon stop` stops it")

@@ -1,5 +1,5 @@
-"""Answers `gpq logs`: which attempts there are, and a piece of one; waits for more while the
-attempt goes on."""
+"""Answers `gpq logs`: which attempts there are, and a piece of one. Waits for more while the
+attempt runs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from gpq.ports import History
 from gpq.rpc.job_answers import LogChunk
 from gpq.rpc.requests import Logs
 
-# (node, job, attempt, offset, limit) -> {"data": base64, "offset", "size"}; raises NodeSilent when
+# (node, job, attempt, offset, limit) -> {"data": base64, "offset", "size"}. Raises NodeSilent when
 # the node is
 Tail = Callable[[NodeId, JobId, int, int, int], Mapping[str, Any]]
 
 MAX_PIECE = 4 << 20  # bytes of one answer
-FIRST_PIECE, LEAST_PIECE = 32 << 10, 4 << 10  # bytes asked of a node at once
-PIECE_SECONDS = 0.5  # that one should take: whatever else the node has to say waits for as long
-FIRST_PAUSE, LAST_PAUSE = 0.05, 0.5  # between looks at a log that does not grow
-SILENT_PAUSE = 1.0  # seconds after which a silent node is told of
+FIRST_PIECE, LEAST_PIECE = 32 << 10, 4 << 10  # bytes requested from a server at once
+# seconds that one should take: everything else that the server has to say waits for as long
+PIECE_SECONDS = 0.5
+FIRST_PAUSE, LAST_PAUSE = 0.05, 0.5  # between checks of a log that does not grow
+SILENT_PAUSE = 1.0  # seconds after which a silent server is reported
 
 
 class _Source(NamedTuple):
@@ -48,7 +49,7 @@ class _Source(NamedTuple):
 
     @property
     def is_running(self) -> bool:
-        """Has the node said that it runs there?"""
+        """Has the server said that it runs there?"""
         return self.job.attempt == self.attempt and self.node in self.job.started_nodes
 
     def chunk(
@@ -73,16 +74,16 @@ class LogReader:
         self._controller = controller
         self._past = past
         self._tail = tail
-        self._pieces: dict[NodeId, int] = {}  # bytes that each node brings in about PIECE_SECONDS
+        self._pieces: dict[NodeId, int] = {}  # bytes that each server sends in about PIECE_SECONDS
 
     def read(self, job: JobId, request: Logs, hurry: Callable[[], bool]) -> LogChunk:
-        """A piece from `offset`, at once when there is one, else after `wait` seconds or when
-        `hurry()` says so, or with `silent` soon after its node stopped answering: what is to come
-        will come. Of an attempt that is over and that its node knows nothing of, `silent` says so,
+        """A piece from `offset`, at once if there is one. Otherwise after `wait` seconds or when
+        `hurry()` says so. If its server stops answering, soon after that, with `silent`: the rest
+        may come later. If the attempt is over and its server knows nothing of it, `silent` says so,
         and the piece is its last.
 
-        Raises NotFound for an attempt or node that is none, and what the node says when it cannot
-        be asked.
+        Raises NotFound for an invalid attempt or server, and the server's own error if it cannot be
+        asked.
         """
         if min(request.offset, request.attempt, request.tail) < 0:
             raise UsageError("offset, attempt and tail cannot be negative", "see `gpq logs --help`")
@@ -100,8 +101,8 @@ class LogReader:
             pause = min(pause * 2, LAST_PAUSE)
 
     def _look(self, name: JobId, request: Logs) -> LogChunk:
-        # Read before the log is: what is written before the end of an attempt is then surely seen.
-        # The journal may know of a launch that this snapshot does not.
+        # Read before the log, so that everything written before the end of an attempt is surely
+        # seen. The journal may know of a launch that this snapshot does not.
         job = self._job(name)
         launches = self._launches(name)
         if not launches and request.attempt == 0:
@@ -109,7 +110,7 @@ class LogReader:
             return LogChunk(0, "", "", 0, is_over, [], [], str(job.state))
         source = _source(job, launches, request)
         if job.state in TERMINAL and job.first_started_at is None:
-            # its node refused it, and has nothing of it
+            # its server refused it, and has nothing of it
             return source.chunk("", request.offset, ended=True)
         offset = request.offset
         try:
@@ -123,7 +124,7 @@ class LogReader:
                 return source.chunk("", offset, ended=True, silent=error.message)
             if source.is_running:
                 raise
-            return source.chunk("", offset, ended=False)  # it is to be started there
+            return source.chunk("", offset, ended=False)  # it will start there
         offset = int(piece["offset"])
         return source.chunk(
             str(piece["data"]),
@@ -146,8 +147,8 @@ class LogReader:
         }
 
     def _piece(self, source: _Source, offset: int, limit: int) -> Mapping[str, Any]:
-        """At most as much as the way to the node carries soon: its other news come over the same
-        one."""
+        """At most as much as the connection to the server soon carries, because its other news use
+        the same one."""
         node = NodeId(source.node)
         size = min(limit, self._pieces.get(node, FIRST_PIECE))
         began = time.monotonic()
@@ -157,12 +158,12 @@ class LogReader:
             self._pieces[node] = max(LEAST_PIECE, size // 2)
             raise
         seconds = time.monotonic() - began
-        if not _makes_sense(piece, offset):  # who reads on from there would never come to an end
+        if not _makes_sense(piece, offset):  # a reader that continues from there would never finish
             raise GpqError(
-                f"what node {node} says of the log makes no sense", "see `gpq daemon logs`"
+                f"server {node} sent an invalid answer about the log", "see `gpq daemon logs`"
             )
         full = int(piece["offset"]) - offset - int(piece.get("skipped", 0)) >= size
-        if full and size >= LEAST_PIECE:  # such a one tells how fast it is
+        if full and size >= LEAST_PIECE:  # such a piece shows how fast it is
             target_size = int(size * PIECE_SECONDS / max(seconds, 1e-3))
             self._pieces[node] = max(LEAST_PIECE, min(target_size, 2 * size, MAX_PIECE))
         return piece
@@ -174,16 +175,16 @@ class LogReader:
         ended_jobs = self._past.history(ids=[name])
         if ended_jobs:
             return ended_jobs[0]
-        raise NotFound(f"there is no job {name}", "`gpq status` lists what there is")
+        raise NotFound(f"there is no job {name}", "`gpq status` lists the jobs")
 
 
 def _source(job: Job, launches: Mapping[int, Launched], request: Logs) -> _Source:
-    """Raises NotFound for an attempt or a node that is none of the job's."""
+    """Raises NotFound for an attempt or a server that is not the job's."""
     attempts = sorted(launches)
     attempt = request.attempt or attempts[0]
     if attempt not in launches:
         listing = ", ".join(map(str, attempts)) or "none yet"
-        raise NotFound(f"job {job.id} has no attempt {attempt}", f"its attempts: {listing}")
+        raise NotFound(f"job {job.id} has no attempt {attempt}", f"it has attempts: {listing}")
     nodes = [str(node) for node, _ in launches[attempt].placement.parts]
     node = request.node or nodes[0]
     if node not in nodes:
@@ -195,7 +196,7 @@ def _source(job: Job, launches: Mapping[int, Launched], request: Logs) -> _Sourc
 
 
 def _makes_sense(piece: Mapping[str, Any], offset: int) -> bool:
-    """Does it go on from `offset`, by as much as it holds?"""
+    """Does it continue from `offset` by as much as it holds?"""
     try:
         data = base64.b64decode(piece["data"], validate=True)
         skipped = int(piece.get("skipped", 0))

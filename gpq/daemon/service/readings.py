@@ -36,13 +36,13 @@ from gpq.ports import History
 from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers, requests
 
 RECENT_IN_TOP = 5
-ENDED_IN_TOP = 100  # where the query names a state of jobs that ended
+ENDED_IN_TOP = 100  # if the query names a state of ended jobs
 CHANGES_IN_TOP = 12
-SEARCHED = 1000  # jobs that ended, by a query without --all
+SEARCHED = 1000  # ended jobs in a query without --all
 
 
 class Readings:
-    """Answers from any thread. `notes` are what could not be told to anybody about a job."""
+    """Answers from any thread. `notes` are notifications about a job that could not be sent."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Readings:
         }
 
     def look(self) -> tuple[Reader, Counters]:
-        """The newest snapshot and what was counted up to it. From any thread."""
+        """The newest snapshot, and the counters up to it. From any thread."""
         with self._controller.changed:
             snapshot, tally = self._controller.snapshot, self._controller.tally
         return self._reader(snapshot), tally
@@ -81,7 +81,7 @@ class Readings:
         controller = self._controller
         newest = newest or controller.snapshot
         snapshot, fairness = self._fairness
-        if snapshot is not newest:  # it changes with the snapshot alone: many look at each
+        if snapshot is not newest:  # it only changes with the snapshot, and many look at each
             snapshot = newest
             self._fairness = snapshot, fairness = snapshot, known_fairness(snapshot)
         return Reader(
@@ -96,7 +96,7 @@ class Readings:
     def _status(self, request: requests.Status, peer: Peer) -> job_answers.JobList:
         for state in request.states:
             if state not in set(JobState):
-                raise UsageError(f"unknown state `{state}`", f"known are {', '.join(JobState)}")
+                raise UsageError(f"unknown state `{state}`", f"use one of {', '.join(JobState)}")
         query = query_language.parse(request.query)
         if not request.jobs:
             return self._queue(request, query)
@@ -106,7 +106,7 @@ class Readings:
         return msgspec.structs.replace(answer, jobs=query.answer(answer.jobs))
 
     def _queue(self, request: requests.Status, query: query_language.Query) -> job_answers.JobList:
-        """Live jobs and the newest of those that ended, as far as they match."""
+        """Live jobs and the newest ended ones, as far as they match."""
         reader = self._reader()
         users = [request.user] if request.user else query.exactly("user")
         states = request.states or query.exactly("state")
@@ -139,7 +139,7 @@ class Readings:
     def _recent_jobs(
         self, snapshot: Snapshot, users: Sequence[str], states: Sequence[str], limit: int
     ) -> list[Job]:
-        """The newest of those that ended, by id."""
+        """The newest ended jobs, by id."""
         finals = [state for state in states if state in TERMINAL]
         if limit <= 0 or (states and not finals):
             return []
@@ -170,7 +170,7 @@ class Readings:
         if job is None:
             ended_jobs = self._past.history(ids=[name])
             if not ended_jobs:
-                raise NotFound(f"there is no job {selector}", "`gpq status` lists what there is")
+                raise NotFound(f"there is no job {selector}", "`gpq status` lists the jobs")
             job = ended_jobs[0]
         return reader, job
 
@@ -236,7 +236,7 @@ class Readings:
     def _looked_at(
         self, reader: Reader, live: list[Job], request: requests.Top
     ) -> list[job_answers.JobView]:
-        """It is asked for every second, so that few of the jobs that ended are searched."""
+        """Callers ask for it every second, so it searches only a few ended jobs."""
         query = query_language.parse(request.query)
         if request.jobs:
             return query.answer(self.rows(resolve(request.jobs, reader.snapshot, self._past)).jobs)
@@ -253,7 +253,7 @@ class Readings:
 
 
 def _live_jobs(snapshot: Snapshot, users: Sequence[str], states: Sequence[str]) -> list[Job]:
-    """By id; all users where `users` is empty, and all states where `states` is."""
+    """By id. All users if `users` is empty, and all states if `states` is."""
     jobs = [snapshot.jobs[name] for name in sorted(snapshot.jobs)]
     if users:
         jobs = [job for job in jobs if job.spec.user in users]
@@ -263,7 +263,7 @@ def _live_jobs(snapshot: Snapshot, users: Sequence[str], states: Sequence[str]) 
 
 
 def _screen(reader: Reader, live: list[Job], waiting: int) -> tuple[list[job_answers.JobView], int]:
-    """(rows, how many are hidden): with at most so many `waiting` jobs, all where that is 0."""
+    """(rows, how many are hidden), with at most this many `waiting` jobs, or all of them for 0."""
     if waiting <= 0:
         return reader.jobs(live), 0
     return job_rows.screen(reader, live, waiting)
@@ -277,7 +277,7 @@ def _age(reader: Reader) -> float | None:
 
 
 def _single(users: Sequence[str]) -> str:
-    """The user of whom alone there is to be history, "" for all."""
+    """The only user whose history is asked for, "" for all."""
     return users[0] if len(users) == 1 else ""
 
 
@@ -285,5 +285,5 @@ def _unsearched(count: int) -> list[str]:
     if count == 0:
         return []
     return [
-        f"{count} jobs that ended earlier were not searched: `gpq status --all` with the query does"
+        f"{count} jobs that ended earlier were not searched: `gpq status --all` searches them too"
     ]

@@ -1,7 +1,7 @@
-"""The Unix socket: who may speak, how much, how long. Turns lines into requests and results into
-lines, no more.
+"""The Unix socket: who may speak, how much, how long. It only turns lines into requests and results
+into lines.
 
-Nobody but the daemon's own user and root is let in, by the kernel's word (SO_PEERCRED). A user's
+Only the daemon's own user and root may connect, as the kernel reports (SO_PEERCRED). A user's
 connections beyond `MAX_PER_USER` wait for their turn.
 """
 
@@ -28,13 +28,14 @@ from gpq.rpc import codec
 from gpq.rpc.protocol import MAX_LINE
 from gpq.rpc.requests import Request
 
-MAX_PER_USER = 64  # connections served at once; more cost more than they gain: each is a thread
-MAX_LOOKS = 16  # beyond those, of commands that only look and wait for no commit: they need no turn
-MAX_PARKED = 512  # connections that wait for their turn; more are refused
+MAX_PER_USER = 64  # connections served at once. Each is a thread, so more cost more than they gain
+# beyond those, for commands that only look and wait for no commit. They need no turn
+MAX_LOOKS = 16
+MAX_PARKED = 512  # connections that wait for their turn. More are refused
 LOOKS = (b"status", b"complete")
 IDLE_SECONDS = 300.0  # between two requests
 LINE_SECONDS = 10.0  # from a request's first byte to its last
-SEND_SECONDS = 30.0  # a reader that takes no answer for so long is dropped
+SEND_SECONDS = 30.0  # a reader that takes no answer for this long is disconnected
 LAST_WORDS_SECONDS = 2.0  # at the end of the daemon
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Peer:
-    """Who is at the other end, as the kernel says; `crowded` tells whether others of the same user
+    """Who is at the other end, as the kernel says. `crowded` tells whether others of the same user
     wait for a turn."""
 
     uid: int
@@ -56,8 +57,8 @@ Turn = tuple[socket.socket, int, int]  # a connection, its user, its process
 
 
 class Server:
-    """Serves `handle` on `path` from `start` to `close`. `handle` raises GpqError for what the user
-    is to read. `signpost`: a link to the socket, where it is not the socket's own path."""
+    """Serves `handle` on `path` from `start` to `close`. `handle` raises GpqError for the user to
+    read. `signpost` is a link to the socket, if the socket has another path."""
 
     def __init__(self, path: str, handle: Handler, signpost: str = "") -> None:
         self._handle = handle
@@ -73,8 +74,8 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Accept nothing more, take the socket away, let answers under way go out for a moment, and
-        hang up."""
+        """Accept nothing more, remove the socket, let current answers go out for a moment, and hang
+        up."""
         with self._lock:
             first = not self._closing
             self._closing = True
@@ -101,7 +102,7 @@ class Server:
             except OSError as error:
                 if self._closing:
                     return
-                # no descriptor left: what is open goes on, and frees some
+                # no descriptor left: open connections continue and will free some
                 log.warning("accept: %s", error)
                 threading.Event().wait(0.1)
                 continue
@@ -135,7 +136,7 @@ class Server:
         if crowded:
             _hang_up(
                 connection,
-                Refused("too many commands wait for the daemon", "end some, or try again"),
+                Refused("too many commands wait for the daemon", "end some, or try again later"),
             )
             return
         self._spawn(connection, uid, pid)
@@ -145,9 +146,9 @@ class Server:
             threading.Thread(
                 target=self._serve, args=(connection, uid, pid), name="client", daemon=True
             ).start()
-        except RuntimeError:  # no thread to be had
-            log.warning("no thread for another connection")
-            _hang_up(connection, Refused("the daemon has too much to do", "try again"))
+        except RuntimeError:  # no thread available
+            log.warning("cannot start a thread for another connection")
+            _hang_up(connection, Refused("the daemon is overloaded", "try again later"))
             next_turn = self._leave(connection, uid)
             if next_turn is not None:
                 self._spawn(*next_turn)
@@ -159,8 +160,8 @@ class Server:
         return self._closing or bool(self._parked.get(uid))
 
     def _serve(self, connection: socket.socket, uid: int, pid: int) -> None:
-        """This one, and then those that wait for their turn: in a crowd a thread for each would
-        cost more than it does."""
+        """This one, and then those that wait for their turn. In a crowd, a thread for each would
+        cost more than the work."""
         turn: Turn | None = (connection, uid, pid)
         while turn is not None:
             self._serve_one(*turn)
@@ -177,8 +178,8 @@ class Server:
             log.exception("a connection of uid %d failed", uid)
 
     def _leave(self, connection: socket.socket, uid: int) -> Turn | None:
-        """A connection is served no more: whose turn it is. The place of a look beyond
-        `MAX_PER_USER` is nobody's turn, or those who wait would take all places of looks."""
+        """A connection has ended: whose turn is it? The place of a look beyond `MAX_PER_USER` goes
+        to nobody. Otherwise waiting connections would take all places of looks."""
         with self._lock:
             self._open.pop(connection, None)
             self._departures.notify_all()
@@ -206,7 +207,7 @@ class Server:
     def _answer(self, line: bytes, peer: Peer) -> bytes:
         try:
             if len(line) > MAX_LINE:
-                raise UsageError(f"the request is longer than {MAX_LINE} bytes", "shorten it")
+                raise UsageError(f"the request is longer than {MAX_LINE} bytes", "make it shorter")
             return codec.encode_result(self._handle(codec.decode_request(line), peer))
         except GpqError as error:
             return codec.encode_error(error)
@@ -214,15 +215,15 @@ class Server:
             log.exception("a request of uid %d (pid %d) failed", peer.uid, peer.pid)
             return codec.encode_error(
                 GpqError(
-                    f"the daemon failed at this request: {error!r:.200}",
-                    "a bug in gpq: see `gpq daemon logs`",
+                    f"this request failed in the daemon: {error!r:.200}",
+                    "this is a bug in gpq: see `gpq daemon logs`",
                 )
             )
 
 
 def _read_line(connection: socket.socket, surplus: bytes) -> tuple[bytes | None, bytes]:
-    """(line, what follows it); (None, b"") at the end. A line that never ends comes back once it is
-    too long."""
+    """(line, what follows it). (None, b"") at the end. A line that never ends is returned when it
+    is too long."""
     buffer = bytearray(surplus)
     until = deadline(LINE_SECONDS if surplus else IDLE_SECONDS)
     scan_start = 0
@@ -233,7 +234,8 @@ def _read_line(connection: socket.socket, surplus: bytes) -> tuple[bytes | None,
         if len(buffer) > MAX_LINE:
             return bytes(buffer), b""
         scan_start = len(buffer)
-        # Too late, what lies in the socket still counts: it may be us who stood still.
+        # Even if it is late, what is in the socket still counts: this process may have been
+        # stopped.
         connection.settimeout(left(until))
         piece = connection.recv(65536)
         if not piece:
@@ -244,15 +246,15 @@ def _read_line(connection: socket.socket, surplus: bytes) -> tuple[bytes | None,
 
 
 def _most_served(connection: socket.socket) -> int:
-    """How many connections of a user are served at most where this is to be one of them."""
+    """The most connections of a user that are served if this is one of them."""
     if _is_look(connection):
         return MAX_PER_USER + MAX_LOOKS
     return MAX_PER_USER
 
 
 def _is_look(connection: socket.socket) -> bool:
-    """Does its first request only look, as far as it has come in by now? Nothing is taken out of
-    the socket."""
+    """Does its first request only look, as far as it has arrived by now? Takes nothing out of the
+    socket."""
     try:
         begin = connection.recv(64, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except OSError:
@@ -267,8 +269,8 @@ def _shut(connections: Iterable[socket.socket], how: int) -> None:
 
 
 def _hang_up(connection: socket.socket, error: GpqError) -> None:
-    """Say why, and leave. What the other end still writes is read for a moment, or the kernel would
-    drop our answer."""
+    """Say why, and leave. What the other end still writes is read for a moment, because otherwise
+    the kernel would drop our answer."""
     with connection, contextlib.suppress(OSError):
         connection.settimeout(0.2)
         connection.sendall(codec.encode_error(error))
@@ -278,7 +280,7 @@ def _hang_up(connection: socket.socket, error: GpqError) -> None:
 
 @lru_cache(maxsize=64)
 def user_name(uid: int) -> str:
-    """The name of a user, or the number where nobody has it; as it was when first asked for."""
+    """The name of a user, or the number if it has no name. As it was when first asked for."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -39,21 +39,21 @@ MAX_ERRAND = 120.0  # seconds
 
 @dataclass(frozen=True)
 class DaemonFacts:
-    """What the daemon knows of itself."""
+    """What the daemon knows about itself."""
 
     config: Config
     started_at: float
     epoch: int
     grace: float  # of jobs that ask for none
     lease: float = 0.0  # of jobs that ask for none: requeue_on_lost
-    # as of its start; targets that were added since are known as well
+    # as of its start. Targets added since then are known as well
     notify: outward.Notify = outward.NO_TARGETS
     accept: Mapping[str, Sequence[str]] = field(default_factory=dict)  # suspicions by script
 
 
 class Service:
     """`handle` answers any request, from any thread. `end` is called when somebody asks the daemon
-    to end, `on_peer` with the process that a request is of."""
+    to end. `on_peer` gets the process that sent a request."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Service:
         self._fleet = fleet
         self._end = end
         self._run_errand = errand
-        # where they are served, why they are not
+        # where they are served, or why not
         self.metrics: Callable[[], tuple[str, str]] = lambda: ("", "")
         submissions = Submitting(
             controller, past, lambda: fleet.names,
@@ -96,7 +96,7 @@ class Service:
         """The answer. Raises GpqError."""
         wait = getattr(request, "wait", 0.0)
         if not 0.0 <= wait <= MAX_WAIT:
-            raise UsageError(f"a request may wait at most {MAX_WAIT:.0f} s", "ask again and again")
+            raise UsageError(f"a request may wait at most {MAX_WAIT:.0f} s", "repeat the request")
         self._came_from(peer.pid)
         return self._handlers[type(request)](request, peer)
 
@@ -106,10 +106,10 @@ class Service:
         return self.readings.rows(names)
 
     def _errand(self, request: requests.Errand, peer: Peer) -> node_answers.ErrandResult:
-        """A server that does not answer is an answer too; one that there is not is none."""
+        """A server that does not answer is an answer too. A server that does not exist is not."""
         node = drain.known(self._controller.snapshot, request.node)
         if not 0 < request.wait <= MAX_ERRAND:
-            raise UsageError(f"an errand may take at most {MAX_ERRAND:.0f} s", "ask for less")
+            raise UsageError(f"an errand may take at most {MAX_ERRAND:.0f} s", "ask for less time")
         begin = time.monotonic()
         try:
             answer = self._run_errand(node, request.errand, request.fields, request.wait)

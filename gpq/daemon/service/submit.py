@@ -37,8 +37,7 @@ T = TypeVar("T")
 
 
 def settled(controller: Controller, build: Callable[[Snapshot], tuple[Sequence[Any], T]]) -> T:
-    """`Controller.ask`, asked again while a job that `build` has to know the end of is just
-    ending."""
+    """`Controller.ask`, repeated while a job whose end `build` needs to know is just ending."""
     until = deadline(ENDING_PATIENCE)
     while True:
         snapshot = controller.snapshot
@@ -49,12 +48,12 @@ def settled(controller: Controller, build: Callable[[Snapshot], tuple[Sequence[A
                 if controller.snapshot is snapshot:
                     controller.changed.wait(min(left(until), 1.0))
             if left(until) <= 0:
-                raise Refused("a job that this one waits for is just ending", "try again") from None
+                raise Refused("a job that this one waits for is ending now", "try again") from None
 
 
 class Submitting:
-    """`grace`, `lease`: seconds, and `notify`: of jobs that ask for none. `accept`: suspicions by
-    script. `node_names` answers with those that are configured."""
+    """`grace` and `lease` (seconds) and `notify` are those of jobs that ask for none. `accept` has
+    suspicions by script. `node_names` returns the configured servers."""
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class Submitting:
         self._born = deadline(0.0)
 
     def submit(self, request: requests.Submit, peer: Peer) -> msgspec.Struct:
-        """Submitted, or what a dry run came to. Raises GpqError; nothing is queued then."""
+        """Submitted, or the result of a dry run. Raises GpqError, and then queues nothing."""
         notify = self.targets(request.spec.notify)
         spec = submission.spec_of(
             request.spec, peer.user, peer.uid, self._grace, self._lease, notify
@@ -108,8 +107,8 @@ class Submitting:
         return settled(self._controller, build)
 
     def targets(self, names: object) -> outward.Notify:
-        """Whom a job may tell; where it names somebody, those that were added since the daemon's
-        start are known as well."""
+        """Whom a job may notify. If it names somebody, targets added since the daemon started are
+        known as well."""
         if not names:
             return self._notify
         return self._notify._replace(targets=outward.notify(config.load().notify).targets)
@@ -118,8 +117,8 @@ class Submitting:
         return dependencies.awaited(after, snapshot, lambda names: self._past.history(ids=names))
 
     def _wait_for_nodes(self) -> None:
-        """Just after the start the servers have not said yet what they have, and a misfit could not
-        be told."""
+        """Right after the start the servers have not reported their devices yet, so a job that does
+        not fit could not be refused."""
         controller = self._controller
         with controller.changed:
             controller.changed.wait_for(
@@ -128,20 +127,19 @@ class Submitting:
             )
 
     def _dry_run(self, request: requests.Submit, spec: JobSpec) -> job_answers.DryRun:
-        """A round on a copy that is thrown away. Of an array the first job is told of."""
+        """A round on a copy that is thrown away. For an array it reports on the first job."""
         controller = self._controller
         now = controller.world.now()
         snapshot = replace(controller.snapshot, now=now)
         if spec.environment not in {environment for _, environment in snapshot.checks}:
-            # no server has been asked for it yet: it is at the submission
+            # no server has been asked for it yet: that happens at the submission
             spec = environments.unasked(spec)
         specs = _specs(request, spec, snapshot)
         events = submission.submitted(
             snapshot, specs, self._awaited(spec.after, snapshot), now, on_hold=request.held
         )
         name = next(event.job for event in events if isinstance(event, Submitted))
-        # What was found lacking still is: only a job that is really submitted is a reason to look
-        # again.
+        # What was found missing still is: only a real submission is a reason to check again.
         snapshot = replace(fold(snapshot, events).snapshot, checks=snapshot.checks)
         decision = decide(snapshot, [], controller.policy, allocate=True)
         reader = Reader(decision.snapshot, decision.round, now, {})
@@ -159,7 +157,7 @@ class Submitting:
 
 
 def _outlook(decision: Decision, name: JobId, reader: Reader) -> tuple[str, list[str]]:
-    """(what would become of a job now, why)."""
+    """(what would happen to a job now, why)."""
     job = decision.snapshot.jobs[name]
     reasons = detail.explanation(reader, job).reasons
     if name in _starting_ids(decision):
@@ -181,18 +179,18 @@ def _specs(request: requests.Submit, spec: JobSpec, snapshot: Snapshot) -> list[
 
 
 def keep_archive(code: str) -> None:
-    """Its age begins anew, so that it is not removed before the job is known. Raises Refused where
-    it is not there."""
+    """Its age starts again, so that it is not removed before the job is known. Raises Refused if it
+    is missing."""
     try:
         os.utime(os.path.join(paths.snapshots(), f"{code}.tar"))
     except OSError as error:
         raise Refused(
-            f"the frozen code {code[:12]} is not there: {error.strerror}", "submit it again"
+            f"the frozen code {code[:12]} is missing: {error.strerror}", "submit the job again"
         ) from None
 
 
 def warnings(spec: JobSpec) -> list[str]:
     """What the user may not have meant."""
     if spec.level is Level.BLACK_BOX and spec.max_batch_size:
-        return ["--max-batch-size has no effect on a command that is run as it is"]
+        return ["--max-batch-size has no effect on a command"]
     return []

@@ -1,2 +1,1 @@
-"""Options that scripts carry in their lines: gpq's own, and those of Slurm that have a meaning
-here."""
+"""Options in the lines of scripts: gpq's own, and those of Slurm that have a meaning here."""

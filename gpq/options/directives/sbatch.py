@@ -1,6 +1,6 @@
-"""sbatch's options as gpq's: what means the same is translated, what means nothing here is named,
-and what gpq would do otherwise than Slurm is refused. Knows the options of sbatch 22 to 24; submits
-nothing."""
+"""sbatch's options as gpq's. Options with the same meaning are translated, options without a
+meaning here are named, and options that gpq would treat differently are refused. Knows the options
+of sbatch 22 to 24. Submits nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpq.options.directives import sbatch_sizes
 from gpq.options.parsing import values
 
 NOTHING: Mapping[str, Any] = {}
-Pair = tuple[str, str]  # (name without dashes, value; "" for a flag)
+Pair = tuple[str, str]  # (name without dashes, value or "" for a flag)
 
 SHORT = {
     "A": "account", "a": "array", "b": "begin", "D": "chdir", "M": "clusters", "C": "constraint",
@@ -31,7 +31,7 @@ FLAGS = frozenset({
     "quiet", "reboot", "requeue", "spread-job", "stepmgr", "test-only", "use-min-nodes", "verbose",
     "wait",
 })  # fmt: skip
-# a value only after =
+# a value is only after =
 OPTIONAL = frozenset({"exclusive", "get-user-env", "nice", "no-kill", "propagate"})
 # Without a meaning here: gpq gives a job whole GPUs and the cores and the memory of its server with
 # them.
@@ -58,26 +58,26 @@ REFUSED = {
     "signal": (
         "gpq sends no signal before the time limit",
         (
-            "--preemptible --signal USR1 --grace 2m has it checkpoint whenever it is stopped; or"
-            " take the line out"
+            "remove the line, or use --preemptible --signal USR1 --grace 2m: the job then saves a"
+            " checkpoint whenever gpq stops it"
         ),
     ),
-    "export-file": ("gpq reads no file of variables", "--env NAME=VALUE"),
-    "uid": ("a job runs as who submits it", "take it out"),
-    "gid": ("a job runs as who submits it", "take it out"),
+    "export-file": ("gpq reads no file of variables", "use --env NAME=VALUE"),
+    "uid": ("a job runs as the user who submits it", "remove it"),
+    "gid": ("a job runs as the user who submits it", "remove it"),
     "container": ("gpq starts no containers", "start it in the script: `apptainer exec ...`"),
-    "nodefile": ("gpq chooses the server", "--gpu-type and --min-gpu-memory say what it must have"),
-    "gpus-per-socket": ("gpq knows no sockets", "--gpus N"),
-    "tres-per-task": ("gpq reads GPUs from --gpus and --gres alone", "--gpus N"),
-    "reboot": ("gpq reboots no server", "take it out"),
+    "nodefile": ("gpq chooses the server", "use --gpu-type and --min-gpu-memory for requirements"),
+    "gpus-per-socket": ("gpq does not know sockets", "use --gpus N"),
+    "tres-per-task": ("gpq reads GPUs only from --gpus and --gres", "use --gpus N"),
+    "reboot": ("gpq does not reboot servers", "remove it"),
 }
 KNOWN = USED | UNUSED | frozenset(REFUSED)
-EXAMPLES = "minutes, MM:SS, HH:MM:SS, D-HH or D-HH:MM:SS"
+EXAMPLES = "use minutes, MM:SS, HH:MM:SS, D-HH or D-HH:MM:SS"
 
 
 def name_of(word: str) -> str:
-    """The long name that a word such as `-J` or `--job-n` means; "" for none, or for what may mean
-    several."""
+    """The long name that a word such as `-J` or `--job-n` means. "" if there is none, or several
+    match."""
     if not word.startswith("--"):
         return SHORT.get(word[1:2], "")
     name = word[2:].partition("=")[0]
@@ -92,15 +92,15 @@ def takes_value(name: str) -> bool:
 
 
 def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
-    """The options in words of sbatch. One that sbatch does not know is handed on as it is written,
-    beginning with a dash. Raises UsageError for a word that is no option, or lacks its value."""
+    """The options in words of sbatch. An option that sbatch does not know is passed on as it is,
+    starting with a dash. Raises UsageError for a word that is not an option, or lacks its value."""
     remaining_words = list(words)
     while remaining_words:
         word = remaining_words.pop(0)
         if word == "hetjob" or not word.startswith("-") or word in ("-", "--"):
             raise UsageError(
-                f"{where}: {word} is no option",
-                "a value with blanks goes in quotes; there is one job for each script",
+                f"{where}: {word} is not an option",
+                "put a value with spaces in quotes, and use one job per script",
             )
         name, (_, assigned, value) = name_of(word), word.partition("=")
         if not name:
@@ -109,7 +109,7 @@ def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
             yield word.partition("=")[0], value
         elif not takes_value(name):
             yield name, value if word.startswith("--") else ""
-            if not word.startswith("--") and len(word) > 2:  # flags together: -HW
+            if not word.startswith("--") and len(word) > 2:  # combined flags: -HW
                 remaining_words.insert(0, f"-{word[2:]}")
         else:
             short = not word.startswith("--") and len(word) > 2  # -c4
@@ -118,12 +118,12 @@ def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
             elif not assigned:
                 value = remaining_words.pop(0) if remaining_words else ""
             if not value:
-                raise UsageError(f"{where}: {word} needs a value", f"--{name}=...")
+                raise UsageError(f"{where}: {word} needs a value", f"use --{name}=...")
             yield name, value
 
 
 class Translated(msgspec.Struct):
-    """`fields`: of SubmitTexts and of how it is queued, as typed. `unused`: options without a
+    """`fields`: of SubmitTexts and of the way it is queued, as typed. `unused`: options without a
     meaning here. `notes`: lines."""
 
     fields: dict[str, Any] = {}
@@ -139,15 +139,15 @@ def translate(
     shell: bool = True,
     lines: bool = False,
 ) -> Translated:
-    """Of a job of whose SubmitTexts `explicit_fields` have been said otherwise, and count.
-    `shell`: it is run as a command, on a fixed number of GPUs of one server; `lines`: of a script
-    written for Slurm. Raises UsageError."""
+    """The translation for a job. `explicit_fields` of its SubmitTexts were given otherwise, and
+    win. `shell`: it runs as a command, on a fixed number of GPUs of one server. `lines`: of a
+    script written for Slurm. Raises UsageError."""
     translated = Translated()
-    last = dict(pairs)  # of an option that is repeated the last one counts, as for sbatch
+    last = dict(pairs)  # the last one of a repeated option counts, as for sbatch
     for name, value in last.items():
         flag = f"--{name}={value}" if value else f"--{name}"
         if name.startswith("-"):
-            translated.unused.append(f"{name} (no option of sbatch that gpq knows)")
+            translated.unused.append(f"{name} (gpq does not know this sbatch option)")
         elif name in REFUSED:
             if name not in explicit_fields:
                 raise UsageError(f"{where}: {flag}: {REFUSED[name][0]}", REFUSED[name][1])
@@ -161,14 +161,12 @@ def translate(
         last, where, explicit_fields, translated.unused, shell=shell
     )
     if lines and pairs and "gpus" not in translated.fields and "gpus" not in explicit_fields:
-        translated.notes.append(
-            "it asks for no GPU and gets one: every job of gpq has one at least"
-        )
+        translated.notes.append("it asks for no GPU, but every gpq job gets at least one")
     return translated
 
 
 def seconds(text: str, context: str) -> float | None:
-    """Slurm's ways to write a time limit; None for no limit. Raises UsageError."""
+    """Slurm's ways to write a time limit. None for no limit. Raises UsageError."""
     if text.upper() in ("UNLIMITED", "INFINITE", "-1", "0"):
         return None
     days, dash, clock = text.rpartition("-")
@@ -178,7 +176,7 @@ def seconds(text: str, context: str) -> float | None:
         or len(parts) > 3
         or (dash and not days.isdigit())
     ):
-        raise UsageError(f"{context} is no time that Slurm knows", EXAMPLES)
+        raise UsageError(f"{context}: invalid time", EXAMPLES)
     numbers = [int(part) for part in parts]
     if dash:  # D-HH, D-HH:MM, D-HH:MM:SS
         hours, minutes, second = [*numbers, 0, 0][:3]
@@ -188,7 +186,7 @@ def seconds(text: str, context: str) -> float | None:
     else:  # MM, MM:SS
         total = numbers[0] * 60 + (numbers[1] if len(numbers) == 2 else 0)
     if total == 0:
-        raise UsageError(f"{context} is no time at all", EXAMPLES)
+        raise UsageError(f"{context}: the time is zero", EXAMPLES)
     return float(total)
 
 
@@ -204,7 +202,8 @@ def _name(translated: Translated, value: str, context: str) -> None:
 
 def _output(translated: Translated, value: str, context: str) -> None:
     note = (
-        "gpq keeps what the job prints, both streams in one: `gpq logs JOB`, `gpq logs JOB > FILE`"
+        "gpq keeps the output and the errors of a job in one log: `gpq logs JOB`, or"
+        " `gpq logs JOB > FILE`"
     )
     translated.unused.append(context.rpartition(": ")[2])
     if note not in translated.notes:
@@ -224,14 +223,14 @@ def _dependency(translated: Translated, value: str, context: str) -> None:
         ):
             raise UsageError(
                 f"{context}: gpq cannot wait for {part}",
-                "afterok, afterany or afternotok, with numbers of gpq's jobs",
+                "use afterok, afterany or afternotok, with ids of gpq jobs",
             )
         conditions += [f"{job}:{kinds[kind]}" for job in jobs]
     translated.fields["after"] = conditions
 
 
 def _begin(translated: Translated, value: str, context: str) -> None:
-    """`now+1hour` as +1h; what else there is, gpq reads as well, or says that it does not."""
+    """`now+1hour` as +1h. gpq reads other forms itself, or refuses them."""
     later = re.fullmatch(r"now\+(\d{1,9})(second|minute|hour|day|week)?s?", value)
     if later:
         unit = {None: 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}[
@@ -251,14 +250,14 @@ def _begin(translated: Translated, value: str, context: str) -> None:
 
 
 def _export(translated: Translated, value: str, context: str) -> None:
-    """`ALL,A=1,B`: A as it is given, B as it is set here. ALL and NONE change nothing: gpq has a
-    list of its own."""
+    """`ALL,A=1,B`: A as given, B as set here. ALL and NONE change nothing, because gpq has its own
+    list."""
     for part in filter(None, value.split(",")):
         if part in ("ALL", "NONE", "NIL"):
             translated.unused.append(f"--export={part}")
             translated.notes.append(
-                "of your environment gpq passes on what jobs commonly need: --env NAME for anything"
-                " else"
+                "gpq passes on only the variables that jobs commonly need. Use --env NAME for any"
+                " other"
             )
         elif "=" in part or part in os.environ:
             translated.fields.setdefault("env", []).append(part)

@@ -1,4 +1,4 @@
-"""How many GPUs, nodes and tasks options of sbatch come to, and how much memory."""
+"""The number of GPUs, nodes and tasks, and the memory, that options of sbatch ask for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from gpq.errors import UsageError
 
 ONE_PROCESS = (
-    "start them in the script (`torchrun --nproc-per-node 4 train.py`) and ask for one task,"
-    " or submit the training script itself: gpq submit --gpus 4 train.py"
+    "ask for one task and start the processes in the script (`torchrun --nproc-per-node 4"
+    " train.py`), or submit the training script itself: gpq submit --gpus 4 train.py"
 )
-GPUS = ("gpus", "gpus-per-node", "gres", "gpus-per-task")  # the first that names any counts
+GPUS = ("gpus", "gpus-per-node", "gres", "gpus-per-task")  # the first one that names GPUs counts
 TASKS = ("ntasks", "ntasks-per-node", "ntasks-per-gpu")
 NUMBERS = ("cpus-per-task", "cpus-per-gpu")
 MEMORY = re.compile(r"(\d{1,12})([KMGT]?)B?", re.IGNORECASE)
@@ -27,8 +27,8 @@ def fields(
     *,
     shell: bool,
 ) -> dict[str, str]:
-    """`gpus` and `gpu_type`, unless they are among `explicit_fields`: --gpus, else those of a node
-    times nodes, else those of a task times tasks. What is no GPU goes to `unused`. Raises
+    """`gpus` and `gpu_type`, unless they are among `explicit_fields`: --gpus, otherwise those per
+    node times nodes, otherwise those per task times tasks. Other resources go to `unused`. Raises
     UsageError, also for what a command (`shell`) cannot have."""
     count = nodes(options, where)
     for name in NUMBERS:
@@ -37,8 +37,8 @@ def fields(
     if shell and count > 1:
         raise UsageError(
             f"{where}: --nodes={count}: gpq runs a command on one server",
-            f"a training script on gpq's library may run over several: gpq submit --gpus {count}"
-            " train.py",
+            "a script that uses gpq's training library can run on several:"
+            f" gpq submit --gpus {count} train.py",
         )
     sizes: dict[str, str] = {}
     if "gpus" not in explicit_fields:
@@ -48,7 +48,7 @@ def fields(
     task_count = tasks(options, where, sizes.get("gpus") or str(explicit_fields.get("gpus", "1")))
     if shell and task_count > 1:
         raise UsageError(
-            f"{where}: {task_count} tasks: gpq starts a command once, and there is no srun",
+            f"{where}: {task_count} tasks: gpq starts a command only once, and has no srun",
             ONE_PROCESS,
         )
     return sizes
@@ -59,7 +59,7 @@ def nodes(options: Mapping[str, str], where: str) -> int:
 
 
 def tasks(options: Mapping[str, str], where: str, gpus: str) -> int:
-    """As sbatch counts them; 1 where nothing is said. `gpus`: how many there are in all."""
+    """As sbatch counts them, 1 by default. `gpus`: how many there are in all."""
     for name in TASKS:
         if name in options:
             number(options[name], where, name)
@@ -74,12 +74,15 @@ def tasks(options: Mapping[str, str], where: str, gpus: str) -> int:
 
 def number(text: str, where: str, name: str) -> int:
     if not re.fullmatch(r"\d{1,6}", text) or int(text) == 0:
-        raise UsageError(f"{where}: --{name}={text} is no number above 0", f"--{name}=1")
+        raise UsageError(
+            f"{where}: invalid --{name}={text}: expected a number above 0",
+            f"for example --{name}=1",
+        )
     return int(text)
 
 
 def mebibytes(text: str) -> int:
-    """Of `32G`, `4000M`, `2000`; 0 for all that there is, and for what sbatch would not take."""
+    """MiB of `32G`, `4000M`, `2000`. 0 for all memory, and for values that sbatch would refuse."""
     match = MEMORY.fullmatch(text)
     return -(-int(match[1]) * KIB[match[2].upper()] // 1024) if match else 0
 
@@ -105,8 +108,8 @@ def _gpus_in_all(
 
 
 def _gpus(text: str, context: str, unused: list[str], kinds: set[str]) -> int:
-    """`2`, `a100:2`, `gpu`, `gpu:a100:2(S:0)`: how many; their type is added to `kinds`. 0 where no
-    GPU is in it."""
+    """The number in `2`, `a100:2`, `gpu`, `gpu:a100:2(S:0)`. Adds the type to `kinds`. 0 if it asks
+    for no GPU."""
     total = 0
     gres = "--gres=" in context
     for part in text.split(","):
@@ -121,10 +124,11 @@ def _gpus(text: str, context: str, unused: list[str], kinds: set[str]) -> int:
         count = words.pop() if words and words[-1].isdigit() else "1"
         if len(words) > 1 or (words and not re.fullmatch(r"[A-Za-z0-9._-]+", words[0])):
             raise UsageError(
-                f"{context} is no number of GPUs", "--gres=gpu:2, --gres=gpu:a100:2 or --gpus=2"
+                f"{context}: invalid number of GPUs",
+                "for example --gres=gpu:2, --gres=gpu:a100:2 or --gpus=2",
             )
         kinds.update(words)
         total += int(count)
     if len(kinds) > 1:
-        raise UsageError(f"{context}: a job of gpq has GPUs of one type", "--gpu-type names it")
+        raise UsageError(f"{context}: a gpq job uses GPUs of one type", "choose it with --gpu-type")
     return total

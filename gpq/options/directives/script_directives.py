@@ -1,5 +1,5 @@
-"""The head of a script: its `#SBATCH` and `#GPQ` lines, and what it is run with. Reads one file;
-understands no option."""
+"""The head of a script: its `#SBATCH` and `#GPQ` lines, and its interpreter. Reads one file and
+interprets no option."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ SRUN = re.compile(r"^[^#\n]*\bsrun\s", re.MULTILINE)
 
 
 class Script(msgspec.Struct, frozen=True):
-    """`slurm` and `own`: the words of each `#SBATCH` and each `#GPQ` line, with where it stands."""
+    """`slurm` and `own`: the words of each `#SBATCH` and each `#GPQ` line, with their line
+    number."""
 
     path: str  # absolute
-    python: bool  # run as a training script; else as a command
-    interpreter: list[str] = []  # that its first line names
+    python: bool  # run as a training script, otherwise as a command
+    interpreter: list[str] = []  # in its first line
     slurm: list[tuple[str, list[str]]] = []
     own: list[tuple[str, list[str]]] = []
     calls_srun: bool = False
@@ -35,8 +36,8 @@ class Script(msgspec.Struct, frozen=True):
 
 
 def read(path: str) -> Script | None:
-    """None for what is no script, or cannot be read. Raises UsageError for lines that cannot be
-    split into words."""
+    """None if it is not a script, or unreadable. Raises UsageError for lines that cannot be split
+    into words."""
     try:
         with open(path, "rb") as stream:
             text = stream.read(MOST_READ).decode("utf-8", "replace")
@@ -49,7 +50,7 @@ def read(path: str) -> Script | None:
         return None
     if not python and first.endswith("\r"):
         raise UsageError(
-            f"{path} has line ends of DOS: no shell runs it",
+            f"{path} has DOS line endings, so a shell cannot run it",
             f"sed -i 's/\\r$//' {shlex.quote(path)}",
         )
     interpreter = first[2:].strip().split(None, 1) if first.startswith("#!") else []
@@ -59,8 +60,8 @@ def read(path: str) -> Script | None:
 
 
 def command(script: Script, cwd: str, *, relative: bool = False) -> list[str]:
-    """How it is run in `cwd`: itself, or by the interpreter that it names. `relative`: by no
-    absolute path, ever."""
+    """How it runs in `cwd`: itself, or through the interpreter that it names. `relative`: never by
+    an absolute path."""
     path = os.path.relpath(script.path, cwd)
     if path.startswith("..") and not relative:
         path = script.path
@@ -84,7 +85,7 @@ def _lines(text: str, name: str) -> tuple[list[tuple[str, list[str]]], list[tupl
 
 
 def words(text: str, where: str) -> list[str]:
-    """As a shell would split it, up to a word that begins a comment. Raises UsageError."""
+    """Split as a shell would, up to a word that starts a comment. Raises UsageError."""
     reader = shlex.shlex(text, posix=True)
     reader.whitespace_split, reader.commenters = True, ""
     split_words: list[str] = []
@@ -94,5 +95,5 @@ def words(text: str, where: str) -> list[str]:
                 break
             split_words.append(word)
     except ValueError as error:
-        raise UsageError(f"{where}: {error}", "quote it as a shell would read it") from None
+        raise UsageError(f"{where}: {error}", "quote it as in a shell") from None
     return split_words

@@ -1,6 +1,6 @@
-"""What a script written for Slurm reads of its environment, as far as its submission knows it: the
-variables that sbatch sets for its options, with its values (as sbatch 22.05 does). The daemon adds
-the others (gpq.daemon.orders.slurm_env)."""
+"""The variables of Slurm that a script may read, as far as its submission knows them: those that
+sbatch sets for its options, with its values (as sbatch 22.05 does). The daemon adds the others
+(gpq.daemon.orders.slurm_env)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpq.rpc.protocol import LIKE_SLURM
 if TYPE_CHECKING:
     from gpq.options.directives.script_directives import Script
 
-Options = Mapping[str, str]  # of sbatch, by name without dashes; "" for a flag
+Options = Mapping[str, str]  # of sbatch, by name without dashes. "" for a flag
 AS_TYPED = {
     "account": "SLURM_JOB_ACCOUNT", "cpus-per-gpu": "SLURM_CPUS_PER_GPU",
     "cpus-per-task": "SLURM_CPUS_PER_TASK", "dependency": "SLURM_JOB_DEPENDENCY",
@@ -45,13 +45,13 @@ BY_DAEMON = frozenset({
 })  # fmt: skip
 # Slurm sets these without the option as well
 OF_CLUSTER = frozenset({"account", "partition", "qos"})
-# What Slurm, too, leaves unset where nobody asks for it, or nothing was restarted.
+# Slurm also leaves these unset without a request or a restart.
 OPTIONAL = frozenset({
     *(variable for option, variable in AS_TYPED.items() if option not in OF_CLUSTER),
     *IN_MIB.values(), *TASKS, *ARRAY,
     "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_RESTART_COUNT",
 })  # fmt: skip
-# Options of gpq, and those of sbatch that count no more beside them.
+# Options of gpq, and those of sbatch that they replace.
 INSTEAD = {"name": ("job-name",), "gpus": sbatch_sizes.GPUS, "after": ("dependency",)}
 COMMENT = re.compile(r"(?m)^\s*#.*$")
 NAME = r"SLURMD?_[A-Z0-9_]+"
@@ -62,8 +62,8 @@ ASSIGNMENT = re.compile(rf"\b({NAME})=|\$\{{({NAME}):?=")
 def overlay(
     below: Options, pairs: Sequence[tuple[str, str]], fields: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Options of a place `below`, with what `pairs` of sbatch and `fields` of gpq's own options
-    above it replace."""
+    """Options of a place `below`, with those that `pairs` of sbatch and `fields` of gpq's own
+    options above it replace."""
     options = {**below, **dict(pairs)}
     replaced = {name for field, names in INSTEAD.items() if field in fields for name in names}
     options_left = {name: value for name, value in options.items() if name not in replaced}
@@ -77,8 +77,8 @@ def overlay(
 def environment(
     options: Options, fields: Mapping[str, Any], script: Script, *, shell: bool
 ) -> tuple[list[str], list[str]]:
-    """(assignments, remarks). `fields`: of the request, as they count in the end; `shell`: it runs
-    as a command. Raises UsageError for an array that is none."""
+    """(assignments, remarks). `fields`: of the final request. `shell`: it runs as a command. Raises
+    UsageError for an invalid array."""
     variables = _variables(options, fields, script.name)
     assigned_names = {assignment.partition("=")[0] for assignment in fields.get("env", [])}
     remarks = []
@@ -90,14 +90,14 @@ def environment(
     if tasks:
         variables |= dict.fromkeys(tasks, "1")
         remarks.append(
-            f"{script.name} reads {', '.join(tasks)}, which sbatch sets for --ntasks alone: here it"
-            " is 1"
+            f"{script.name} reads {', '.join(tasks)}, which sbatch sets only with --ntasks:"
+            " gpq sets it to 1"
         )
     missing = _missing(script.text, {*variables, *assigned_names})
     if missing:
         remarks.append(
-            f"{script.name} reads {', '.join(missing)}, which gpq leaves unset: --env"
-            f" {missing[0]}=VALUE sets it"
+            f"{script.name} reads {', '.join(missing)}, which gpq does not set: set it with --env"
+            f" {missing[0]}=VALUE"
         )
     return [f"{name}={value}" for name, value in variables.items()], remarks
 
@@ -113,7 +113,7 @@ def _variables(options: Options, fields: Mapping[str, Any], script: str) -> dict
         name: options[option] or "1" for option, name in AS_TYPED.items() if option in options
     }
     if "," in variables.get("SLURM_JOB_PARTITION", ""):
-        del variables["SLURM_JOB_PARTITION"]  # it is the one of them that was chosen
+        del variables["SLURM_JOB_PARTITION"]  # Slurm sets it to the one that it chose
     sizes = {
         name: sbatch_sizes.mebibytes(options[option])
         for option, name in IN_MIB.items()
@@ -131,20 +131,20 @@ def _of_array(fields: Mapping[str, Any]) -> dict[str, str]:
     array = sweeps.array_of(text, fields.get("sweep", []), fields.get("sweep_file", ""))
     if array is None:
         return {}
-    step = re.search(r":(\d+)", text)  # the first counts, also where each range has one
+    step = re.search(r":(\d+)", text)  # the first one counts, even if each range has one
     ends = str(array.indices[0]), str(array.indices[-1])
     return dict(zip(ARRAY, (*ends, step[1] if step else "1"), strict=True))
 
 
 def _plain_tasks(text: str) -> list[str]:
-    """Numbers of tasks that a shell script reads as if they were set. Others do not get them: a
-    library that finds one waits for processes that `srun` starts."""
+    """Numbers of tasks that a shell script reads as if they were set. Other scripts do not get
+    them, because a library that finds one waits for processes that `srun` starts."""
     code = COMMENT.sub("", text)
     return [name for name in TASKS if re.search(rf"\$(?:{name}\b|\{{{name}\}})", code)]
 
 
 def _missing(text: str, set_names: Collection[str]) -> list[str]:
-    """What `text` reads, does not set itself, and Slurm would set."""
+    """Variables that `text` reads, does not set itself, and Slurm would set."""
     code = COMMENT.sub("", text)
     assigned = {name for names in ASSIGNMENT.findall(code) for name in names}
     return sorted({*ANY.findall(code)} - assigned - BY_DAEMON - OPTIONAL - {*set_names})

@@ -1,2 +1,2 @@
-"""From words to values: durations, moments, GPU ranges, sweeps, targets. Each error says what
-fits."""
+"""From words to values: durations, moments, GPU ranges, sweeps, targets. Each error says what is
+valid."""

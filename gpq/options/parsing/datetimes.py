@@ -1,5 +1,5 @@
-"""Moments as people write them: `18:00`, `noon`, `fri 6pm`, `tomorrow 8am`, `2026-11-27 18:00`, `27
-nov`, `+2h`, `now`; in local time."""
+"""Moments as people write them, in local time: `18:00`, `noon`, `fri 6pm`, `tomorrow 8am`,
+`2026-11-27 18:00`, `27 nov`, `+2h`, `now`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gpq.errors import UsageError
 from gpq.options.parsing.values import seconds
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-PAST_EXAMPLES = "write for example 7d, yesterday, 'mon 9:00', 2026-11-01 or '2026-11-01 18:00'"
+PAST_EXAMPLES = "for example 7d, yesterday, 'mon 9:00', 2026-11-01 or '2026-11-01 18:00'"
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 HOURS = {"noon": "12:00", "midnight": "0:00"}
 TIME = r"(\d{1,2})(?::(\d{2}))?\s*([ap]m)?"
-EXAMPLES = "write for example 18:00, 'fri 6pm', 'tomorrow 8am', '2026-11-27 18:00' or +2h"
+EXAMPLES = "for example 18:00, 'fri 6pm', 'tomorrow 8am', '2026-11-27 18:00' or +2h"
 
 
 def moment(text: str, option: str, now: datetime) -> float:
-    """Seconds since the epoch. Days of the week and bare times are the next such ones after `now`,
-    which is local and knows its zone. Raises UsageError."""
+    """Seconds since the epoch. Days of the week and bare times are the next ones after `now`, which
+    is local and knows its zone. Raises UsageError."""
     word = text.strip().lower()
     if word == "now":
         return now.timestamp()
@@ -44,8 +44,8 @@ def moment(text: str, option: str, now: datetime) -> float:
 
 
 def earlier(text: str, option: str, now: datetime) -> float:
-    """As `moment`, but looking back: days of the week and bare times are the latest such ones that
-    are over, `7d` is so long ago. Raises UsageError."""
+    """Like `moment`, but in the past: days of the week and bare times are the latest past ones, and
+    `7d` is that long ago. Raises UsageError."""
     word = text.strip().lower()
     try:
         if re.fullmatch(r"(\d+(\.\d+)?[smhd])+", word):
@@ -82,8 +82,8 @@ def window(since: str, until: str) -> tuple[float | None, float | None]:
     end = earlier(until, "--until", now) if until else None
     if begin is not None and end is not None and end <= begin:
         raise UsageError(
-            f"--until {until}: that is not after --since {since}",
-            "name a later end, or an earlier beginning",
+            f"--until {until} is not after --since {since}",
+            "use a later --until or an earlier --since",
         )
     return begin, end
 
@@ -98,11 +98,11 @@ def _words(word: str, text: str, option: str) -> tuple[str, int, int]:
         rf"(?:(?:next\s+)?({names})[a-z]*|({dates})[a-z]*)?(?:^|\s+|$)(?:at\s+)?(?:{TIME})?", word
     )
     if match is None:
-        raise UsageError(f"{option} {text}: no such moment", EXAMPLES)
+        raise UsageError(f"invalid {option} {text!r}: expected a time", EXAMPLES)
     day = match[1] or match[2] or ""
     hours, minutes, half = match.group(3, 4, 5)
     if not day and not (hours and (minutes or half)):
-        raise UsageError(f"{option} {text}: no such moment", EXAMPLES)
+        raise UsageError(f"invalid {option} {text!r}: expected a time", EXAMPLES)
     if not hours:
         return day, 0, 0
     return day, *_clock(hours, minutes, half, f"{option} {text}")
@@ -112,7 +112,9 @@ def _clock(hours: str, minutes: str | None, half: str | None, typed: str) -> tup
     """(hour, minute) of the day. `half`: am or pm."""
     hour, minute = int(hours), int(minutes or 0)
     if not minutes and not half:
-        raise UsageError(f"{typed}: {hours} what?", f"write {hours}:00, {hours}am or {hours}pm")
+        raise UsageError(
+            f"{typed}: {hours} is ambiguous", f"use {hours}:00, {hours}am or {hours}pm"
+        )
     if half:
         is_right = 1 <= hour <= 12
         hour = hour % 12 + 12 * (half == "pm")
@@ -126,13 +128,13 @@ def _clock(hours: str, minutes: str | None, half: str | None, typed: str) -> tup
 def _of_the_year(
     day: str, hour: int, minute: int, now: datetime, option: str, text: str, *, past: bool = False
 ) -> float:
-    """`27 nov` or `nov 27`, the next one, or the latest that is over."""
+    """`27 nov` or `nov 27`, the next one, or the latest past one."""
     number, month = re.findall(r"\d+", day)[0], re.findall("|".join(MONTHS), day)[0]
     for year in (now.year, now.year - 1 if past else now.year + 1):
         try:
             candidate = _at(date(year, MONTHS.index(month) + 1, int(number)), hour, minute)
         except ValueError:
-            raise UsageError(f"{option} {text}: no such day", EXAMPLES) from None
+            raise UsageError(f"invalid {option} {text!r}: no such day", EXAMPLES) from None
         if (candidate <= now.timestamp()) is past:
             break
     return candidate
@@ -143,10 +145,10 @@ def _at(day: date, hour: int, minute: int) -> float:
 
 
 def _exact(text: str, option: str) -> float:
-    """ISO 8601; of this machine's zone unless it names one."""
+    """ISO 8601, in this machine's zone unless it names one."""
     try:
         return datetime.fromisoformat(
             text.replace("Z", "+00:00").replace("z", "+00:00")
         ).timestamp()
     except (ValueError, OverflowError):
-        raise UsageError(f"{option} {text}: no such moment", EXAMPLES) from None
+        raise UsageError(f"invalid {option} {text!r}: expected a time", EXAMPLES) from None

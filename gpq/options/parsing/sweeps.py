@@ -14,15 +14,15 @@ from gpq.options.parsing.sweep_values import MOST
 from gpq.rpc import placeholders
 from gpq.rpc.requests import ArrayMessage, SpecMessage
 
-EXAMPLE = "write for example --array 0-99, --array 0-99%4 (4 at once) or --array 1,3,8-20:4"
-SWEEP_EXAMPLE = "write for example --sweep lr=1e-3,1e-2 or --sweep seed=0..9"
+EXAMPLE = "for example --array 0-99, --array 0-99%4 (4 at once) or --array 1,3,8-20:4"
+SWEEP_EXAMPLE = "for example --sweep lr=1e-3,1e-2 or --sweep seed=0..9"
 PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 Params = dict[str, str]
 
 
 def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
-    """None where none of the three options was given. `--array %4` beside a sweep is its limit
-    alone."""
+    """None if none of the three options was given. `--array %4` together with a sweep is only its
+    limit."""
     if not array and not sweeps and not file:
         return None
     text, percent, at_once = array.partition("%")
@@ -31,16 +31,17 @@ def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
         return ArrayMessage(indices(text, array), limit=limit)
     if text:
         raise UsageError(
-            f"--array {array} beside a sweep",
-            "the sweep says which jobs there are: `--array %4` limits how many run at once",
+            f"--array {text} cannot be combined with --sweep",
+            "the sweep already defines the jobs. `--array %4` limits how many run at once",
         )
     points = _combined([_from_file(file)] if file else [], [_grid(sweep) for sweep in sweeps])
     return ArrayMessage(list(range(len(points))), points, limit)
 
 
 def unused(array: ArrayMessage, spec: SpecMessage) -> list[str]:
-    """A line on each `${NAME}` that is left to the shell where `{NAME}` may have been meant, and
-    one where something swept is in no argument: the job then has it in its environment alone."""
+    """A line about each `${NAME}` that is left to the shell although `{NAME}` may have been meant.
+    Also one if something swept is in no argument, because the job then has it only in its
+    environment."""
     texts = [*spec.argv, *spec.resume_argv, spec.done_file, *spec.env.values()]
     written = {name for text in texts for name in placeholders.names(text)}
     swept = list((array.params or [{}])[0])
@@ -53,15 +54,15 @@ def unused(array: ArrayMessage, spec: SpecMessage) -> list[str]:
         or (name not in written and _is_the_shells(name, texts))
     ]
     notes = [
-        f"${{{name}}} is the shell's and stays as it is: gpq fills in {{{name}}},"
-        f" and the job finds it in its environment, as {variables[name]}"
+        f"gpq leaves ${{{name}}} to the shell and fills in only {{{name}}}:"
+        f" the job also gets it as the variable {variables[name]}"
         for name in shells
     ]
     names = [name for name in swept if name not in written and name not in shells]
     if names:
         placeholder_list = ", ".join(f"{{{name}}}" for name in names)
         notes.append(
-            f"{placeholder_list} is in no argument: the job finds it in its environment, as"
+            f"no argument contains {placeholder_list}: the job gets it only as the variable"
             f" GPQ_SWEEP_{names[0]}"
         )
     return notes
@@ -72,20 +73,20 @@ def _is_the_shells(name: str, texts: Sequence[str]) -> bool:
 
 
 def plain_indices(text: str, spec: SpecMessage) -> list[str]:
-    """A line where zeros before an index are lost in what is filled in."""
+    """A line if the substituted values lose leading zeros of an index."""
     texts = [*spec.argv, *spec.resume_argv, spec.done_file, *spec.env.values()]
     zeros = re.search(r"(?<!\d)0\d+", text.partition("%")[0])
     if not zeros or not any("index" in placeholders.names(word) for word in texts):
         return []
     return [
-        f"--array {text}: an index is a number, so {{index}} has no zeros before it: --sweep"
-        " i=001..010 keeps them"
+        f"--array {text}: an index is a number, so {{index}} has no leading zeros."
+        " --sweep i=001..010 keeps them"
     ]
 
 
 def _limit(array: str, text: str) -> int:
     if not re.fullmatch(r"\d{1,5}", text) or not 1 <= int(text) <= MOST:
-        raise UsageError(f"--array {array}: after % goes how many may run at once", EXAMPLE)
+        raise UsageError(f"invalid --array {array!r}: expected a number of jobs after %", EXAMPLE)
     return int(text)
 
 
@@ -95,16 +96,16 @@ def indices(text: str, array: str) -> list[int]:
     for part in text.split(","):
         bounds = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::([1-9]\d{0,8}))?)?", part.strip())
         if not bounds:
-            raise UsageError(f"--array {array} names no jobs", EXAMPLE)
+            raise UsageError(f"invalid --array {array!r}: expected indices", EXAMPLE)
         low, high = int(bounds[1]), int(bounds[2] or bounds[1])
         if high < low:
             raise UsageError(
-                f"--array {array}: {part.strip()} ends below its begin",
+                f"invalid --array {array!r}: range end is below its start",
                 f"did you mean {high}-{low}?",
             )
         span = range(low, high + 1, int(bounds[3] or 1))
         if len(span) + len(numbers) > MOST:
-            raise UsageError(f"--array {array} is more than {MOST} jobs", "submit it in parts")
+            raise UsageError(f"--array {array} has more than {MOST} jobs", "submit it in parts")
         numbers.update(span)
     return sorted(numbers)
 
@@ -112,8 +113,8 @@ def indices(text: str, array: str) -> list[int]:
 def _name(text: str, where: str) -> str:
     if not PARAM.fullmatch(text) or text == "index":
         raise UsageError(
-            f"{where}: {text[:80]!r} cannot be swept",
-            "a name has letters, digits and _, and is not index",
+            f"{where}: invalid name {text[:80]!r}",
+            "use letters, digits and _, and not the name index",
         )
     return text
 
@@ -127,7 +128,7 @@ def _grid(text: str) -> list[Params]:
     name = _name(name.strip(), option)
     points = sweep_values.read(values, option)
     if len(set(points)) < len(points):
-        raise UsageError(f"{option} names a value twice", "to repeat a job, sweep its seed")
+        raise UsageError(f"{option} has a value twice", "to repeat a job, sweep its seed")
     return [{name: value} for value in points]
 
 
@@ -138,39 +139,42 @@ def _from_file(path: str) -> list[Params]:
             reader = csv.reader(stream, strict=True, skipinitialspace=True)
             lines = [(reader.line_num, row) for row in reader if row]
     except OSError as error:
-        raise UsageError(f"--sweep-file {path}: {error.strerror}", "name a CSV file") from None
+        raise UsageError(f"--sweep-file {path}: {error.strerror}", "give a CSV file") from None
     except (csv.Error, UnicodeDecodeError) as error:
         raise UsageError(
-            f"--sweep-file {path} is no CSV file: {error}", "save it as CSV, in UTF-8"
+            f"--sweep-file {path} is not a CSV file: {error}", "save it as CSV in UTF-8"
         ) from None
     if len(lines) < 2:
         raise UsageError(
-            f"--sweep-file {path} has no jobs", "a first line with names, then a line for each job"
+            f"--sweep-file {path} has no jobs",
+            "write the names in the first line, then one job per line",
         )
     names = [_name(column.strip(), f"--sweep-file {path}") for column in lines[0][1]]
     if len(set(names)) < len(names):
-        raise UsageError(f"--sweep-file {path} names a column twice", "a name for each")
+        raise UsageError(f"--sweep-file {path} has two columns of the same name", "rename one")
     for number, row in lines[1:]:
         if len(row) != len(names):
             raise UsageError(
                 f"--sweep-file {path}, line {number}: {len(row)} values for {len(names)} names",
-                "a value for each; one with a comma stands in double quotes",
+                "give one value per name, and put a value with a comma in double quotes",
             )
     return [dict(zip(names, map(str.strip, row), strict=True)) for _, row in lines[1:]]
 
 
 def _combined(files: list[list[Params]], grids: list[list[Params]]) -> list[Params]:
-    """Every line with every point of the grid; the last option varies fastest."""
+    """Every line with every point of the grid. The last option varies fastest."""
     parts = [*files, *grids]
     names = [name for part in parts for name in part[0]]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UsageError(f"{twice} is swept twice", "put all of its values into one option")
+        raise UsageError(f"{twice} is swept twice", "put all its values into one option")
     count = 1
     for part in parts:
         count *= len(part)
     if count > MOST:
-        raise UsageError(f"the sweep is {count} jobs, and can be {MOST}", "submit it in parts")
+        raise UsageError(
+            f"the sweep has {count} jobs, and the limit is {MOST}", "submit it in parts"
+        )
     return [_merged(point) for point in itertools.product(*parts)]
 
 

@@ -1,5 +1,5 @@
-"""What gangs ask of the types: steps per second on each, and the steps that are left. True ones
-where an oracle tells, else as estimated."""
+"""What gangs need from each type: steps per second, and the steps that are left. True values if an
+oracle knows them, otherwise estimates."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 
-UNKNOWN_SECONDS: Seconds = 60.0  # taken to remain, at least, of a job of unknown length
+UNKNOWN_SECONDS: Seconds = 60.0  # assumed at least to remain for a job of unknown length
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """One gang, with the batch that it asked for."""
+    """One gang, with the batch size that it asked for."""
 
     job: JobId
-    shapes: Mapping[str, Shape]  # the packed one of each type on which it fits
+    shapes: Mapping[str, Shape]  # the packed shape on each type where it fits
     speeds: Mapping[str, float]  # steps per second there, > 0
-    steps: float  # still to do
-    total: float  # of them and those done
-    age: Seconds  # since the submission
+    steps: float  # steps left
+    total: float  # steps left and done
+    age: Seconds  # since submission
 
     @property
     def gpus(self) -> int:
@@ -36,7 +36,7 @@ class Demand:
 def demands(
     snapshot: Snapshot, jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]
 ) -> tuple[Demand, ...]:
-    """Of each job that fits on at least one type. A job of which no speed is known counts as the
+    """The demand of each job that fits on at least one type. A job of unknown speed counts as the
     median of the others."""
     shapes = {job.id: _packed(job, parts[job.id]) for job in jobs}
     placeable_jobs = [job for job in jobs if shapes[job.id]]
@@ -64,8 +64,8 @@ def _packed(job: Job, parts: Mapping[str, Supply]) -> dict[str, Shape]:
 
 
 def _speeds(job: Job, snapshot: Snapshot, shapes: Mapping[str, Shape]) -> dict[str, float]:
-    """Steps per second of the batch asked for; types on which it cannot run, or not known, are left
-    out."""
+    """Steps per second at the requested batch size. Types on which it cannot run, or of unknown
+    speed, are left out."""
     oracle = snapshot.oracles.get(job.id)
     if oracle is not None:
         times = {name: oracle.step_seconds(shape) for name, shape in shapes.items()}
@@ -103,7 +103,7 @@ def _demand(
 
 
 def _steps_left(job: Job, snapshot: Snapshot, fraction: float, speed: float) -> float:
-    """Never less than one. Of unknown length: as much is to come as was (Lindy's law)."""
+    """Never less than one. A job of unknown length has as much ahead as behind it (Lindy's law)."""
     if job.id in snapshot.oracles:
         return max(snapshot.oracles[job.id].remaining_steps, 1.0)
     steps = _steps_to_declared_end(job, fraction)
@@ -116,7 +116,7 @@ def _steps_left(job: Job, snapshot: Snapshot, fraction: float, speed: float) -> 
 
 
 def _steps_to_declared_end(job: Job, fraction: float) -> float | None:
-    """None where no length was declared."""
+    """None if no length was declared."""
     declaration, progress, batch = job.profile.declared, job.profile.progress, _batch(job)
     if declaration is None or declaration.dataset_size <= 0 or batch <= 0:
         return None
@@ -128,7 +128,7 @@ def _steps_to_declared_end(job: Job, fraction: float) -> float | None:
 
 
 def without(demand: Demand, gpu_type: str) -> Demand:
-    """The same, but not on one type."""
+    """The same, without one type."""
     return replace(
         demand,
         shapes={name: shape for name, shape in demand.shapes.items() if name != gpu_type},

@@ -1,5 +1,5 @@
-"""Gavel (OSDI'20): shares of time on every GPU type, optimal for one of four objectives, approached
-in rounds of gangs."""
+"""Gavel (OSDI'20): shares of time on every GPU type, optimal for one of four objectives, which
+rounds of gangs approach."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpq.policies.shared.eligible import contest
 from gpq.policies.shared.packing import pack_in_turns
 from gpq.policies.shared.type_transfer import informed
 
-# as published: time is shared by restarts, which shorter turns would spend all of it on
+# as published: sharing time means restarts, which would use up shorter turns
 ROUND: Seconds = 360.0
 
 
@@ -24,8 +24,8 @@ class Gavel:
     """The most throughput, summed over jobs. Each gang has exactly the GPUs that it asked for, of
     one type.
 
-    A round lasts `interval`, at least ROUND; until its end who runs stays, and what becomes free
-    goes to the next.
+    A round lasts `interval`, at least ROUND. Running jobs stay until it ends, and GPUs that become
+    free go to the next job.
     """
 
     name = "gavel"
@@ -50,8 +50,8 @@ class Gavel:
     def _order(
         self, snapshot: Snapshot, gangs: Sequence[Demand], shares: Shares
     ) -> list[tuple[JobId, Shape]]:
-        """The first to be seated first: those in the middle of their round, then by X / f, X, and
-        where it is."""
+        """Seating order: jobs in the middle of their round first, then by X / f, X, and their
+        present place."""
         length, now = max(snapshot.config.interval, ROUND), snapshot.now
         begins = self._round_at is None or not self._round_at <= now < self._round_at + length * (
             1.0 - 1e-9
@@ -87,7 +87,7 @@ class Gavel:
 
 class GavelMaxMin(Gavel):
     """Max-min fairness: the job with the least throughput, relative to an equal share of every
-    type, has the most."""
+    type, gets as much as possible."""
 
     name = "gavel-max-min"
 
@@ -96,7 +96,7 @@ class GavelMaxMin(Gavel):
 
 
 class GavelFtf(Gavel):
-    """The worst finish-time fairness is the least (Themis' measure, without its auction)."""
+    """Minimises the worst finish-time fairness (the measure of Themis, without its auction)."""
 
     name = "gavel-ftf"
 
@@ -105,7 +105,7 @@ class GavelFtf(Gavel):
 
 
 class GavelMakespan(Gavel):
-    """The last of the jobs ends soonest."""
+    """The last job ends as early as possible."""
 
     name = "gavel-makespan"
 

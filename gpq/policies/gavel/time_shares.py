@@ -1,9 +1,9 @@
 """Shares of time on every GPU type as linear programmes, and the rounds that approach them (Gavel,
 OSDI'20).
 
-X[j, g] is the part of its time that gang j of d_j GPUs is to spend on type g: sum_g X[j, g] <= 1
-for every job and sum_j d_j X[j, g] <= N_g for every type. R_j(X) = sum_g R[j, g] X[j, g] is its
-throughput, R in steps per second.
+X[j, g] is the share of time that gang j with d_j GPUs should spend on type g. sum_g X[j, g] <= 1
+for every job, and sum_j d_j X[j, g] <= N_g for every type. R_j(X) = sum_g R[j, g] X[j, g] is its
+throughput, with R in steps per second.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from gpq.policies.gavel.demand import Demand
 Array = NDArray[np.float64]
 Shares = Mapping[JobId, Mapping[str, float]]
 
-DECIMALS = 5  # of a share: below it is the solver's noise
-TOLERANCE = 1e-3  # relative, of the bisection
+DECIMALS = 5  # of a share. Smaller digits are the solver's noise
+TOLERANCE = 1e-3  # relative tolerance of the bisection
 
 
 class Programme:
@@ -42,7 +42,7 @@ class Programme:
         self.gpus = np.array([float(demand.gpus) for demand in demands])
 
     def most_throughput(self) -> Shares:
-        """max sum_j R_j(X): the most steps per second, whose ever."""
+        """max sum_j R_j(X): the most steps per second over all jobs."""
         return self._shares(self._solve(self.speed))
 
     def max_min(self, scale: Array) -> tuple[float, Array]:
@@ -51,7 +51,7 @@ class Programme:
         return float(solution[-1]), solution[:-1]
 
     def max_min_fairness(self) -> Shares:
-        """max min_j d_j R_j(X) / R_j(X_equal): the least served job is served best."""
+        """max min_j d_j R_j(X) / R_j(X_equal): as much as possible for the job that gets least."""
         scale = self.gpus / self.throughput(self._equal())
         return self._spread(scale, self.max_min(scale)[0])
 
@@ -61,11 +61,11 @@ class Programme:
         return self._spread(scale, self.max_min(scale)[0])
 
     def finish_time_fairness(self) -> Shares:
-        """min max_j (t_j + W_j / R_j(X)) / T_iso_j: age and what is left, over all its steps on a
-        1/J share of each type.
+        """min max_j (t_j + W_j / R_j(X)) / T_iso_j: age and remaining time, relative to all its
+        steps on a 1/J share of each type.
 
-        rho is reached if R_j(X) (rho T_iso_j - t_j) / W_j >= 1 for every job; found by bisection,
-        from what X_iso gives.
+        A job reaches rho if R_j(X) (rho T_iso_j - t_j) / W_j >= 1. Bisection finds the rho that
+        every job reaches, starting from X_iso.
         """
         steps = np.array([demand.steps for demand in self.demands])
         age = np.array([demand.age for demand in self.demands])
@@ -81,8 +81,8 @@ class Programme:
         return self._spread((high * ideal - age) / steps, 1.0)
 
     def _spread(self, scale: Array, level: float) -> Shares:
-        """Of all X that reach the level, the one that gives away what is left where it helps most
-        (not in the paper, which leaves to the solver which optimum it is)."""
+        """The X that reaches the level and gives the rest away where it helps most. The paper
+        leaves the choice among optima to the solver."""
         jobs = [j for j, _ in self.pairs]
         return self._shares(self._solve(scale[jobs] * self.speed, scale, (1.0 - 1e-6) * level))
 
@@ -105,8 +105,8 @@ class Programme:
         )
 
     def _solve(self, value: Array, scale: Array | None = None, level: float = 0.0) -> Array:
-        """max value . (X, s) within the base constraints. With `scale`: and scale_j R_j(X) >= s, a
-        variable if `value` has one for it, else `level`."""
+        """max value . (X, s) within the base constraints. With `scale` also scale_j R_j(X) >= s. s
+        is a variable if `value` has a coefficient for it, otherwise `level`."""
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
 
@@ -117,7 +117,7 @@ class Programme:
         bound = [1.0] * m + self.supply.tolist()
         if scale is not None:
             base = len(bound)
-            unit = float(np.max(scale))  # so that the solver sees no huge numbers
+            unit = float(np.max(scale))  # keeps the numbers for the solver small
             lines += [base + j for j, _ in self.pairs]
             columns += range(n)
             entries += [
@@ -162,11 +162,11 @@ class Ledger:
     jobs: frozenset[JobId] = frozenset()
     seen_at: Seconds | None = None
     seconds: dict[tuple[JobId, str], Seconds] = field(default_factory=dict)
-    # the most steps that a job was seen to need
+    # the most steps that a job has needed so far
     totals: dict[JobId, float] = field(default_factory=dict)
 
     def credit(self, snapshot: Snapshot) -> None:
-        """The time since the last round to those who have held devices since then."""
+        """Adds the time since the last round to the jobs that have held devices since then."""
         is_mixed_cluster, now = is_mixed(snapshot), snapshot.now
         if frozenset(snapshot.jobs) != self.jobs or self.seen_at is None or now < self.seen_at:
             self.jobs, self.seconds = frozenset(snapshot.jobs), {}
@@ -179,8 +179,7 @@ class Ledger:
         self.seen_at = now
 
     def whole(self, demands: Sequence[Demand]) -> tuple[Demand, ...]:
-        """With the steps done since a job was first seen counted in, where nothing tells how many
-        it has done."""
+        """Adds the steps since a job was first seen, if nothing reports how many it has done."""
         totals = {
             demand.job: max(demand.total, self.totals.get(demand.job, 0.0)) for demand in demands
         }
@@ -190,8 +189,9 @@ class Ledger:
         return tuple(replace(demand, total=totals[demand.job]) for demand in demands)
 
     def priority(self, shares: Shares, interval: Seconds) -> dict[tuple[JobId, str], float]:
-        """X / f: what it is to have over its part of the time that the type was given out so far,
-        both counted from half a round for everybody, so that nobody is infinitely ahead."""
+        """X / f: the share of time that a job should have relative to the share of the type's
+        assigned time that it had. Both start half a round ahead for everybody, so that no job is
+        infinitely ahead."""
         first = max(interval, 1.0) / 2.0
         keys = [(name, kind) for name, type_shares in shares.items() for kind in type_shares]
         busy: dict[str, float] = {}

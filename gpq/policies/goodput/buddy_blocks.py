@@ -1,11 +1,11 @@
-"""Free devices as blocks of powers of two: which sums of shapes can be placed, and a knapsack that
-respects it.
+"""Free devices as blocks of powers of two: which sums of shapes fit, and a knapsack that respects
+this.
 
-A node with 3 of 4 devices free is a block of two and one of one: on two such nodes two jobs find
-room on two GPUs each, a third one does not. Sizes that divide each other fit whenever the blocks of
-each size and larger have room for all that needs such blocks (Coffman, Garey and Johnson 1987). So
-classes of blocks are to the knapsack what types of GPUs are: capacities of their own. Classes are
-told apart only where a choice does not fit otherwise.
+A node with 3 of 4 devices free is a block of two and one of one. Two such nodes have room for two
+jobs with two GPUs each, but not for a third one. Sizes that divide each other fit if the blocks of
+each size and larger have room for everything that needs such blocks (Coffman, Garey and Johnson
+1987). So a class of blocks has its own capacity in the knapsack, like a type of GPU. The knapsack
+distinguishes classes only if a choice does not fit otherwise.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Level = tuple[str, int]  # type of GPU, devices of a block
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """Devices in blocks, by type and size of the block: types sorted, the largest blocks first.
-    `counts`: devices free on each node, by type, most first."""
+    `counts`: free devices of each node by type, the largest count first."""
 
     devices: Mapping[Level, int]
     counts: Mapping[str, tuple[int, ...]]
@@ -56,8 +56,8 @@ class Blocks:
         return levels
 
     def pieces(self, shape: Shape) -> list[int]:
-        """Devices of a shape in powers of two, as it may lie in blocks. One that spans nodes takes
-        the largest whole, as many as it has, and of the last one what is left."""
+        """Devices of a shape in powers of two, as blocks can hold it. A shape that spans nodes
+        takes the largest nodes whole, and the rest of the last one."""
         remainder, powers = shape.replicas, list[int]()
         counts: tuple[int, ...] = (shape.replicas,)
         if shape.nodes > 1:
@@ -77,7 +77,7 @@ class Blocks:
         return totals
 
     def classes(self, cuts: set[Level]) -> list[tuple[str, int, int]]:
-        """(type, largest block, devices) of each class, where blocks below a cut are told from
+        """(type, largest block, devices) of each class. A cut separates the blocks below it from
         those above."""
         classes: list[tuple[str, int, int]] = []
         is_new = True
@@ -121,9 +121,9 @@ def programme(
 
 
 def choose(choices: Sequence[Valuation], blocks: Blocks) -> list[int] | None:
-    """The best option of each choice by the sum of GPUs; by blocks, of those sizes for which it
-    does not fit otherwise: positions in each choice's shapes. None where nothing fits. Where
-    telling blocks apart would take too long, what is chosen may still find no place."""
+    """The best option of each choice by the sum of GPUs, as positions in each choice's shapes. If
+    that does not fit, the sizes in question are counted by blocks. None if nothing fits. If
+    counting by blocks would take too long, part of the choice may still find no place."""
     answer = solve(*programme(choices, blocks.capacities))
     cuts: set[Level] = set()
     while answer is not None:
@@ -145,7 +145,7 @@ Class = tuple[str, int, int]  # type, largest block, devices
 def _by_blocks(
     choices: Sequence[Valuation], blocks: Blocks, classes: Sequence[Class]
 ) -> Answer | None:
-    """None where it would take too long, or nothing fits."""
+    """None if it would take too long, or if nothing fits."""
     menus = _block_menus(choices, blocks, classes)
     choice_menus = [menus[id(choice.menu)] for choice in choices]
     capacities = [devices for *_, devices in classes]
@@ -169,7 +169,8 @@ def _by_blocks(
 def _block_menus(
     choices: Sequence[Valuation], blocks: Blocks, classes: Sequence[Class]
 ) -> dict[int, tuple[Ints, Ints]]:
-    """By menu, for each way to lie in blocks: (the option, what it takes from each class)."""
+    """By menu, for each way to place a shape in blocks: (the option, what it takes from each
+    class)."""
     homes: dict[Shape | None, list[tuple[int, ...]]] = {None: [(0,) * len(classes)]}
     menus: dict[int, tuple[Ints, Ints]] = {}
     for menu in {id(choice.menu): choice.menu for choice in choices}.values():
@@ -185,8 +186,8 @@ def _block_menus(
 
 
 def _homes(shape: Shape, blocks: Blocks, classes: Sequence[Class]) -> list[tuple[int, ...]]:
-    """What it takes from each class, for each way to lie in them: in blocks that hold all of it, or
-    in pieces, where that is another way."""
+    """What it takes from each class, for each way to place it: in blocks that hold all of it, or in
+    pieces if that differs."""
     type_classes = [number for number, (name, _, _) in enumerate(classes) if name == shape.gpu_type]
     ways: list[dict[int, int]] = []
     if shape.nodes == 1:
@@ -203,8 +204,8 @@ def _homes(shape: Shape, blocks: Blocks, classes: Sequence[Class]) -> list[tuple
 def _split(
     pieces: Sequence[int], type_classes: Sequence[int], classes: Sequence[Class]
 ) -> dict[int, int]:
-    """Devices from each class: every piece in the class of the smallest blocks that hold it, else
-    in that of the largest."""
+    """Devices from each class: every piece goes to the class of the smallest blocks that hold it,
+    otherwise to that of the largest."""
     split: dict[int, int] = {}
     for piece in pieces:
         fitting_classes = [number for number in type_classes if classes[number][1] >= piece]

@@ -1,4 +1,4 @@
-"""Which jobs a round decides on, and which shapes each could have: equal questions are answered
+"""Which jobs a round decides on, and which shapes each could have. Equal questions are answered
 once."""
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ OPTIONS_KEPT = 1024  # of each
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """Devices that jobs of one kind may be given. Equal ones are one object, also of different
-    rounds, so that what was worked out for one is there again: `options`, by what a job asks."""
+    """Devices that jobs of one kind may get. Equal offers are one object, also across rounds, so
+    that earlier results are found again: `options`, by what a job asks for."""
 
     devices: Supply
     types: Mapping[str, Supply]  # the same by type (`shapes.by_type`)
-    node_size: int  # devices free on the node that has most of them
-    sizes: frozenset[tuple[str, int]]  # (type, devices) of its nodes when nobody is on them
+    node_size: int  # free devices of the node that has most of them
+    sizes: frozenset[tuple[str, int]]  # (type, devices) of its nodes when they are empty
     options: dict[Hashable, Options] = field(default_factory=dict)
 
     @property
@@ -51,9 +51,8 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Menu:
-    """What a job may be given now (None: nothing). The first `tidy` may be mixed at will, those
-    after them only where the blocks that they lie in are counted. `sizes` and `types` are those of
-    the first."""
+    """What a job may get now (None: nothing). The first `tidy` shapes can be combined freely, the
+    others only if their blocks are counted. `sizes` and `types` describe the first ones."""
 
     shapes: tuple[Shape | None, ...]
     tidy: int
@@ -69,22 +68,22 @@ def menu_of(shapes: tuple[Shape | None, ...], tidy: int) -> Menu:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Options:
-    """Shapes that jobs may choose from, with what is asked of them often. One object for equal
-    questions. `menus`, with their columns (nothing: the one after the last): by column of the
-    present shape (-1: none) and mask of the allowed ones."""
+    """Shapes that jobs may choose from, with answers to frequent questions. One object for equal
+    questions. `menus` are kept with their columns (nothing: the one after the last), by the column
+    of the present shape (-1: none) and the mask of the allowed ones."""
 
     shapes: tuple[Shape, ...]
     offer: Offer
     index: Mapping[Shape, int]
     replicas: NDArray[np.int64]
     tidy: NDArray[np.bool_]
-    most: int  # replicas; 0 where there is no shape
+    most: int  # replicas. 0 if there is no shape
     menus: dict[tuple[int, bytes], tuple[NDArray[np.int64], Menu]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A job to decide on. `current` is the shape it has, or was stopped to go on with."""
+    """A job to decide on. `current` is its shape, or the shape with which it will resume."""
 
     job: Job
     options: Options
@@ -93,8 +92,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """`fixed_shapes`: of jobs that keep what they have. `free`: what is left for the others,
-    devices of each node, by type ("" where all are one). `capacities`: their sums."""
+    """`fixed_shapes`: of jobs that keep what they have. `free`: what is left for the others, as
+    devices of each node by type ("" if all are alike). `capacities`: their sums."""
 
     fixed_shapes: Mapping[JobId, Shape]
     candidates: tuple[Candidate, ...]
@@ -106,8 +105,8 @@ class Contest:
 
 
 def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Contest:
-    """Everything that is to be decided in this round. `reach`: no shape with more replicas than
-    this is looked at, but the one that the job has; default: all shapes are."""
+    """Everything that this round must decide. `reach`: consider no shape with more replicas, except
+    the present one. Default: all shapes."""
     fixed_shapes = _fixed_shapes(snapshot)
     holders = _holders(snapshot, fixed_shapes)
     jobs = [
@@ -115,7 +114,7 @@ def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Co
         for name in sorted(snapshot.jobs)
         if name not in fixed_shapes and _ready(snapshot, name)
     ]
-    # The same for all who ask for the same, since none of them holds what is taken.
+    # The same for all with the same request, because none of them holds what is taken.
     job_kinds = [(job, kind_of(job, snapshot)) for job in jobs]
     kinds = {kind: job for job, kind in job_kinds}
     offers = {kind: _offer(snapshot, supply(snapshot, job, holders)) for kind, job in kinds.items()}
@@ -127,7 +126,7 @@ def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Co
 
 
 def _fixed_shapes(snapshot: Snapshot) -> dict[JobId, Shape]:
-    """Of jobs that keep what they have."""
+    """The shapes of jobs that keep what they have."""
     return {
         job.id: shape_on(job.placement, snapshot)
         for job in snapshot.jobs.values()
@@ -137,7 +136,7 @@ def _fixed_shapes(snapshot: Snapshot) -> dict[JobId, Shape]:
 
 
 def _holders(snapshot: Snapshot, names: Iterable[JobId]) -> dict[tuple[NodeId, DeviceId], JobId]:
-    """Which of these jobs holds each device that they hold."""
+    """Which of these jobs holds each of their devices."""
     return {
         device: name
         for name in names
@@ -205,7 +204,7 @@ def _candidate(job: Job, offer: Offer, reach: int | None, snapshot: Snapshot) ->
 
 
 def _with_shape(options: Options, shape: Shape, asks: Hashable) -> Options:
-    """And this shape, which is none of them."""
+    """And this shape, which is not among them."""
     wider_options = options.offer.options.get(asks)
     if wider_options is not None:
         return wider_options
@@ -235,9 +234,8 @@ def _options(shapes: tuple[Shape, ...], offer: Offer) -> Options:
 
 
 def _tidy(shapes: tuple[Shape, ...], offer: Offer) -> NDArray[np.bool_]:
-    """Among several nodes, parts of a node are powers of two (or all that a job may have): the
-    pieces then fit together and nodes are not left with crumbs. On one node every number is
-    tidy."""
+    """On several nodes, parts of a node are powers of two (or all that a job may have). Then the
+    pieces fit together and leave no unusable rest. On one node every number is tidy."""
     if offer.nodes <= 1:
         return np.ones(len(shapes), dtype=bool)
     ends = set()
@@ -286,7 +284,7 @@ def _device_types(snapshot: Snapshot) -> dict[tuple[NodeId, DeviceId], str]:
 
 
 def asks_for(job: Job) -> int:
-    """GPUs of a job that has no choice; 0 where it has."""
+    """GPUs of a job that has no choice. 0 if it has one."""
     if job.spec.level is Level.SCRIPT:
         return 0
     return job.spec.min_gpus

@@ -1,7 +1,7 @@
-"""What a job will make of each shape over the next minutes, where earlier jobs of its program told
+"""What a job will make of each shape over the next minutes, if earlier jobs of its program showed
 how the noise scale grows.
 
-The batch is not chosen by this: it follows the noise scale of the moment.
+This does not choose the batch size, which follows the present noise scale.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from gpq.core.model.units import JobId, Seconds
 from gpq.policies.goodput.candidates import Candidate
 from gpq.policies.goodput.round_cache import RoundCache, Shapes
 
-Question = tuple[Candidate, Prior | None, float]  # and the GPUs at which it is expected to go on
+Question = tuple[Candidate, Prior | None, float]  # and the GPUs that it is expected to have
 
-LOOK_AHEAD: Seconds = 150.0  # as long as a move may take to pay (Config.hysteresis_seconds)
-# share of what is expected at the end of it: the scale grows steeply at first, then slowly
+LOOK_AHEAD: Seconds = 150.0  # the time in which a move must pay off (Config.hysteresis_seconds)
+# weight of the table at the end of it, because the scale grows steeply at first, then slowly
 LATER = 0.75
 
 
 @dataclass
 class Forecast:
-    """Tables of goodput, the mean over LOOK_AHEAD; as they are now where no growth is known. Keeps
+    """Tables of goodput, averaged over LOOK_AHEAD, or as they are now if no growth is known. Keeps
     unchanged ones."""
 
     now: RoundCache = field(default_factory=RoundCache)
@@ -36,7 +36,7 @@ class Forecast:
     )
 
     def tables(self, questions: Sequence[Question]) -> dict[JobId, GoodputTable | None]:
-        """By job; None while it has no model."""
+        """By job. None while it has no model."""
         tables = self.now.tables(
             [(candidate.job, candidate.options.shapes) for candidate, _, _ in questions]
         )
@@ -69,7 +69,7 @@ class Forecast:
         return entry[2]
 
     def forget_others(self, jobs: Container[JobId]) -> None:
-        """Keep only what is known of `jobs`."""
+        """Forget all jobs but `jobs`."""
         self.now.forget_others(jobs)
         self.later.forget_others(jobs)
         for name in [name for name in self._means if name not in jobs]:
@@ -79,8 +79,7 @@ class Forecast:
 def _noise_ahead(
     candidate: Candidate, prior: Prior, share: float, table: GoodputTable
 ) -> Noise | None:
-    """The noise scale that it is to have by then; None where that is not known, or no other than
-    now."""
+    """The noise scale expected by then. None if it is unknown, or the same as now."""
     profile = candidate.job.profile
     if not prior.noise_curve or profile.progress is None or profile.declared is None:
         return None

@@ -1,5 +1,5 @@
-"""The fairest sum of goodput: every job's gain over its fair share, bent by a power, weighted, and
-maximised exactly."""
+"""The fairest sum of goodput: the gain of each job over its fair share, bent by a power, weighted,
+and maximised exactly."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from gpq.policies.shared import link_priors, type_transfer
 from gpq.policies.shared.remaining_time import seconds_left
 from gpq.policies.solvers.knapsack import Item
 
-FEW_NODES = 32  # and so few shapes that span nodes
-REPAIRS = 12  # times that shapes which cannot be placed together are withdrawn
+FEW_NODES = 32  # up to this many, few shapes span nodes
+REPAIRS = 12  # how often shapes that do not fit together are withdrawn
 
 
 @dataclass
@@ -44,9 +44,9 @@ class Goodput:
     """Chooses n_j GPUs for every job j to maximise the sum of w_j (eps + f(n_j) g_j(n_j) / g_j(fair
     share))^p.
 
-    g: modelled goodput (`outlook`), f: what a restart leaves of it, w: `weights`, p: the fairness
-    power (1 = sum of speedups, 0 = Nash welfare, -1 = Pollux's harmonic mean). Jobs that must not
-    be moved keep what they have.
+    g is modelled goodput (`outlook`), f what a restart leaves of it, w are `weights`. p is the
+    fairness power: 1 = sum of speedups, 0 = Nash welfare, -1 = Pollux's harmonic mean. Jobs that
+    must not move keep what they have.
     """
 
     outlook: Forecast = field(default_factory=Forecast)
@@ -58,7 +58,7 @@ class Goodput:
         return {**round_field.fixed_shapes, **solved(snapshot, round_field, valuations)}
 
     def programme(self, snapshot: Snapshot) -> tuple[list[Item], list[int]]:
-        """The knapsack of a round (items, capacities), before anything that finds no place is
+        """The knapsack of a round (items, capacities), before shapes without a place are
         withdrawn."""
         round_field, valuations = self._valued(type_transfer.informed(snapshot))
         return programme(valuations, round_field.capacities)
@@ -97,8 +97,7 @@ class Goodput:
 
 
 def _times_to_end(group: Group, config: Config) -> Array:
-    """Seconds to the declared ends, rows x options; infinite where they are not known, or not to be
-    used."""
+    """Seconds to the declared ends, rows x options. Infinite if unknown, or if lengths are off."""
     if not config.use_length:
         return np.full((len(group.rows), len(group.options.shapes)), np.inf)
     return seconds_left([row.job for row in group.rows], group.tables, len(group.options.shapes))
@@ -116,8 +115,8 @@ def _ends(groups: Sequence[Group], times_by_group: Sequence[Array]) -> dict[JobI
 
 
 def _bringing(snapshot: Snapshot, group: Group) -> Array | None:
-    """Seconds to bring the files of each job to where each shape would lead it; None where nothing
-    needs to be brought."""
+    """Seconds to copy the files of each job to where each shape would put it. None if nothing needs
+    copying."""
     options = group.options
     devices_by_type = by_type(options.offer.devices, snapshot)
     rows = [
@@ -129,7 +128,7 @@ def _bringing(snapshot: Snapshot, group: Group) -> Array | None:
 
 
 def _priors(snapshot: Snapshot) -> dict[JobId, Prior]:
-    """What earlier jobs of its program taught, by job; empty where that is not to be used."""
+    """What earlier jobs of its program taught, by job. Empty if this is off."""
     if not snapshot.config.use_priors or not (snapshot.priors or snapshot.links):
         return {}
     priors = {name: snapshot.priors.get(program_of(job)) for name, job in snapshot.jobs.items()}
@@ -144,9 +143,9 @@ def _priors(snapshot: Snapshot) -> dict[JobId, Prior]:
 def _reach(
     snapshot: Snapshot, max_replicas: Mapping[JobId, int], shares: Mapping[JobId, float]
 ) -> Mapping[JobId, int] | None:
-    """Replicas beyond which no shape of a job matters: its growth cap and its fair share, to the
-    next power of two. None where there are few shapes: with the same for all jobs they are valued
-    together."""
+    """Replicas beyond which no shape of a job matters: its growth cap and its fair share, rounded
+    up to a power of two. None if there are few shapes, because gpq values all jobs together if this
+    is the same for all."""
     if len(snapshot.nodes) <= FEW_NODES:
         return None
     node_size = max((len(node.devices) for node in snapshot.nodes.values()), default=0)
@@ -162,7 +161,7 @@ def _reach(
 
 
 def _with_prior(candidate: Candidate, prior: Prior | None) -> Candidate:
-    """What earlier jobs of the program taught counts as if the job had measured it."""
+    """What earlier jobs of the program taught counts as if this job had measured it."""
     job = informed(candidate.job, prior)
     return (
         candidate if job is candidate.job else Candidate(job, candidate.options, candidate.current)
@@ -172,8 +171,8 @@ def _with_prior(candidate: Candidate, prior: Prior | None) -> Candidate:
 def solved(
     snapshot: Snapshot, round_field: Contest, valuations: Sequence[Valuation]
 ) -> dict[JobId, Shape]:
-    """The best choice that can also be placed: counts that fit the sum may not fit the nodes, so
-    what cannot be placed is withdrawn and the rest chosen anew."""
+    """The best choice that also fits on nodes. Counts may fit the sum but not the nodes, so shapes
+    without a place are withdrawn and the rest is chosen again."""
     blocks = blocks_of(round_field.free)
     choices = list(valuations)
     allocation: dict[JobId, Shape] = {}
@@ -197,7 +196,7 @@ def solved(
 
 
 def _allocation(choices: Sequence[Valuation], blocks: Blocks) -> dict[JobId, Shape]:
-    """The best choice; nothing at all where none fits."""
+    """The best choice, or nothing at all if none fits."""
     options = choose(choices, blocks) or [choice.shapes.index(None) for choice in choices]
     shapes = {
         choice.job: choice.shapes[option] for choice, option in zip(choices, options, strict=True)
@@ -206,8 +205,8 @@ def _allocation(choices: Sequence[Valuation], blocks: Blocks) -> dict[JobId, Sha
 
 
 def _without(valuation: Valuation, shape: Shape) -> Valuation:
-    """The choice less a shape that found no place, and less the larger ones that span nodes if it
-    does."""
+    """The choice without a shape that found no place. If that shape spans nodes, also without
+    larger ones that do."""
     columns = [
         i
         for i, option in enumerate(valuation.shapes)
@@ -222,7 +221,7 @@ def _without(valuation: Valuation, shape: Shape) -> Valuation:
 
 
 def _is_no_smaller(option: Shape, shape: Shape) -> bool:
-    """Is it the same, or does it need at least as many GPUs of the same type, both over nodes?"""
+    """Is it the same shape, or one over nodes that needs at least as many GPUs of the same type?"""
     if option == shape:
         return True
     spans_nodes = option.nodes > 1 and shape.nodes > 1

@@ -1,5 +1,5 @@
-"""What a policy keeps of its estimates from one round to the next, so that an unchanged profile is
-not even compared."""
+"""The estimates that a policy keeps from one round to the next, so that it does not even compare an
+unchanged profile."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ Shapes = tuple[Shape, ...]
 
 @dataclass
 class RoundCache:
-    """Answers as `estimates.tables`. Knows a profile again by its parts."""
+    """Answers like `estimates.tables`. Recognises a profile by its parts."""
 
     _answers: dict[JobId, tuple[Profile, Shapes, GoodputTable | None]] = field(default_factory=dict)
 
     def tables(self, questions: Sequence[tuple[Job, Shapes]]) -> dict[JobId, GoodputTable | None]:
-        """Best batch and goodput of every shape of each job, None for one that has no model."""
+        """Best batch size and goodput of every shape of each job. None for a job without a
+        model."""
         new_questions = [
             (job, shapes) for job, shapes in questions if not self._is_known(job, shapes)
         ]
@@ -45,6 +46,6 @@ class RoundCache:
         return is_same and (old_shapes is shapes or old_shapes == shapes)
 
     def forget_others(self, jobs: Container[JobId]) -> None:
-        """Keep only what is known of `jobs`."""
+        """Forget all jobs but `jobs`."""
         for name in [name for name in self._answers if name not in jobs]:
             del self._answers[name]

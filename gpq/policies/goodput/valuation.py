@@ -1,5 +1,5 @@
-"""What every shape is worth to every job: goodput over that of the fair share, less what a restart
-costs, bent and weighted.
+"""What every shape is worth to every job: goodput relative to that on the fair share, less the cost
+of a restart, bent and weighted.
 
     V_j(n) = w_j (eps + f_j(n) g_j(n) / g_j(fair share))^p
 
@@ -21,17 +21,17 @@ from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.goodput.candidates import Candidate, Menu, Options, asks_for, menu_of
 
-EPSILON = 1e-3  # what no GPUs at all are worth, in fair shares
+EPSILON = 1e-3  # value of no GPUs at all, in fair shares
 FIRST_START = 4  # GPUs, at most one node, of a script that was never profiled
-GROWTH = 4  # times the replicas that were profiled: farther the model has not earned trust
-# the same where there are several types: every type that was profiled tells of the others
+GROWTH = 4  # times the profiled replicas. Beyond that the model is not trusted yet
+# the same with several types, because each profiled type says something about the others
 GROWTH_MIXED = 8
-# a move must promise this much, however quick the restart: estimates are no better than that
+# a move must promise this much, even if restarts are quick, because estimates are no better
 LEAST_GAIN = 0.1
-TINY = 1e-12  # seconds, instead of a division by none
-FOR_EVER = 1e12  # seconds, so that no infinity is divided
+TINY = 1e-12  # seconds, to avoid a division by zero
+FOR_EVER = 1e12  # seconds, to avoid a division of infinity
 MENUS_KEPT = 1024  # of the same options
-LEAST_FACTOR = 0.7  # of a restart, however long it takes
+LEAST_FACTOR = 0.7  # of a restart, even a long one
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -40,7 +40,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Valuation:
-    """What each shape on its menu is worth to a job; the present one first, then nothing."""
+    """What each shape on its menu is worth to a job: first the present one, then nothing."""
 
     job: JobId
     menu: Menu
@@ -53,7 +53,7 @@ class Valuation:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Candidates with the same options and offer: rows; the options: columns."""
+    """Candidates with the same options and offer. Rows are candidates, columns are options."""
 
     rows: Sequence[Candidate]
     tables: Sequence[GoodputTable | None]
@@ -82,7 +82,8 @@ def groups_of(
 
 
 def speeds_of(group: Group) -> Array:
-    """Goodput, rows x options; of a job of which nothing is known: as if it scaled perfectly."""
+    """Goodput, rows x options. A job about which nothing is known counts as if it scaled
+    perfectly."""
     replicas = group.options.replicas.astype(np.float64)
     speeds = np.stack([replicas if table is None else table.goodput for table in group.tables])
     speeds[~speeds.any(axis=1)] = replicas
@@ -99,8 +100,8 @@ def value(
     capacities: Mapping[str, int],
     bringing: Array | None = None,
 ) -> list[Valuation]:
-    """`times`: seconds to the declared end, rows x options, infinite where that is not known.
-    `bringing`: those that a restart takes longer where files must be brought first, likewise."""
+    """`times`: seconds to the declared end, rows x options, infinite if unknown. `bringing`: extra
+    seconds of a restart that must first copy files, rows x options."""
     speeds = speeds_of(group)
     share = np.array([shares[row.job.id] for row in group.rows])
     options = group.options
@@ -149,8 +150,8 @@ def _menu(options: Options, current: int, allowed: Mask) -> tuple[Ints, Menu]:
 
 
 def bend(utility: Array, p: float) -> Array:
-    """u^p for p > 0, log u for p = 0, -u^p for p < 0: always growing, the more bent the smaller p
-    is."""
+    """u^p for p > 0, log u for p = 0, -u^p for p < 0. It always grows, and bends more for smaller
+    p."""
     bent: Array = np.log(utility) if p == 0 else np.sign(p) * utility**p
     return bent
 
@@ -158,8 +159,8 @@ def bend(utility: Array, p: float) -> Array:
 def fair_speeds(
     speeds: Array, options: tuple[Shape, ...], share: Array, capacities: Mapping[str, int]
 ) -> Array:
-    """Goodput on the fair share, by row. Of several types: on the same share of each, the mean by
-    their GPUs."""
+    """Goodput on the fair share, by row. With several types, the job has the same share of each,
+    and this is the mean over their GPUs."""
     total = sum(capacities.values())
     weighted_sums = np.zeros(len(speeds))
     weight = 0.0
@@ -177,8 +178,9 @@ def fair_speeds(
 
 
 def _interpolated(speeds: Array, counts: Array, share: Array) -> Array:
-    """`fairness.speed_at` of every row: linear between the shapes around the share, never falling;
-    from nothing to the first shape that it can have, as if it had that one for part of the time."""
+    """`fairness.speed_at` for every row. It is linear between the shapes around the share and never
+    falls. Below the first shape that a job can have, it counts as if the job had that one for part
+    of the time."""
     best = np.maximum.accumulate(speeds, axis=1)
     rows = np.arange(len(speeds))
     first = np.argmax(best > 0, axis=1)
@@ -207,15 +209,14 @@ def _within_cap(group: Group, times: int) -> Mask:
 
 
 def growth(types: int) -> int:
-    """How many times the replicas that it was profiled with a job may be given, by the number of
-    types of GPUs."""
+    """How many times the profiled replicas a job may get, by the number of GPU types."""
     if types > 1:
         return GROWTH_MIXED
     return GROWTH
 
 
 def growth_cap(job: Job, node_size: int, max_replicas: int, times: int = GROWTH) -> int:
-    """Most replicas that it may be given now."""
+    """The most replicas that it may get now."""
     return asks_for(job) or max(
         job.spec.min_gpus, min(FIRST_START, node_size), times * max_replicas
     )
@@ -229,15 +230,15 @@ def _restart_factors(
     times: Array,
     bringing: Array | None,
 ) -> Array:
-    """f(n) = (H - R) / H where a shape costs a restart, R its restart time (with what has to be
-    brought to where it leads), at most 1 / (1 + LEAST_GAIN); else 1.
+    """f(n) = (H - R) / H if a shape costs a restart, at most 1 / (1 + LEAST_GAIN). Otherwise 1. R
+    is the restart time, with the time to copy files to where the shape would put the job.
 
-    The horizon H is how long a move may take to pay: longer for jobs that restart slowly (f is
-    LEAST_FACTOR at least, or they would never be moved), but no job is trusted to last much longer
-    than it has lasted (Lindy's law). Nor is a shape left at once that a restart was just paid for:
-    f <= (t + R) / (t + 2 R) after t seconds in it. A job that was stopped pays when it goes on, so
-    that two jobs do not take turns at every round. One that would end in `times` seconds at a shape
-    has no more than these to make up for the restart in.
+    The horizon H is how long a move may take to pay off. It is longer for jobs that restart slowly:
+    f is at least LEAST_FACTOR, or they would never move. But no job is expected to last much longer
+    than it has lasted (Lindy's law). A job also does not leave a shape just after it paid a restart
+    for it: f <= (t + R) / (t + 2 R) after t seconds in it. A stopped job pays when it resumes, so
+    that two jobs do not take turns in every round. A job that would end in `times` seconds at a
+    shape has only these to make up for the restart.
     """
     horizon = config.hysteresis_seconds
     restart = np.array([config.restart_cost(row.job) for row in group.rows])[:, None]
@@ -268,7 +269,7 @@ def _restart_factors(
 
 
 def _tenure(job: Job, now: Seconds) -> Seconds:
-    """For how long it has had the shape that it has; for ever where it has none."""
+    """For how long it has had its present shape. Forever if it has none."""
     if job.placement is None or job.launched_at is None:
         return FOR_EVER
     return max(now - job.launched_at, 0.0)

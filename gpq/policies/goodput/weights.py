@@ -1,4 +1,4 @@
-"""How much each job counts in a round: by what is left of it where lengths are declared, else by
+"""How much each job counts in a round: by what is left of it if lengths are declared, otherwise by
 what it has had."""
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from gpq.core.model.units import JobId, Seconds
 from gpq.policies.goodput.candidates import Candidate
 from gpq.policies.shared.eligible import priority_weight
 
-# taken to remain of a job of which nothing is known: it is soon known
+# assumed for a job about which nothing is known, which soon changes
 UNKNOWN_SECONDS: Seconds = 60.0
-SERVICE_KNEE = 4000.0  # GPU-seconds that make no difference yet
+SERVICE_KNEE = 4000.0  # GPU-seconds below which service makes little difference
 SERVICE_POWER = 0.4
-DEFICIT = 2.0  # times less service than the fair share from which on a job counts for more
+DEFICIT = 2.0  # a job with this many times less service than its fair share counts for more
 
 
 def weights(
@@ -26,14 +26,15 @@ def weights(
     now: Seconds,
     config: Config,
 ) -> dict[JobId, float]:
-    """Weights of the jobs. `remaining_seconds`: to the declared end at the best shape, of those
+    """Weights of the jobs. `remaining_seconds`: to the declared end at the best shape, for jobs
     whose end is known.
 
-    Where at least one length is known: rank / J, the job that needs the longest ranked 1 (only the
-    order counts, so that one very long job does not swamp the rest; compare heSRPT, Berg et al.
-    2020), and more for a job that got far less than its share so far, so that short ones cannot put
-    it off for ever. Else (service + 4000)^-0.4, least attained service first. Both times the fair
-    share (so that users count, not their number of jobs) and priority.
+    If at least one length is known, the weight is rank / J, and the longest job has rank 1. Only
+    the order counts, so that one very long job does not swamp the rest (compare heSRPT, Berg et al.
+    2020). A job that got far less than its share so far counts for more, so that short ones cannot
+    delay it forever. If no length is known, the weight is (service + 4000)^-0.4, least attained
+    service first. Both are multiplied by the fair share, so that users count and not their number
+    of jobs, and by priority.
     """
     if not candidates:
         return {}
@@ -66,10 +67,11 @@ def weights(
 
 
 def _or_guess(seconds: Seconds | None, job: Job, now: Seconds) -> Seconds:
-    """Of unknown length: as much is to come as was (Lindy's law), at least UNKNOWN_SECONDS.
+    """A job of unknown length has as much ahead as behind it (Lindy's law), at least
+    UNKNOWN_SECONDS.
 
-    Rounded up to a power of two of them, so that two such jobs do not take turns at every round but
-    at every doubling.
+    This is rounded up to a power of two of them, so that two such jobs take turns only at each
+    doubling, not in every round.
     """
     if seconds is not None:
         return seconds
@@ -81,15 +83,15 @@ def _or_guess(seconds: Seconds | None, job: Job, now: Seconds) -> Seconds:
 
 
 def _deficit(candidate: Candidate, share: float, now: Seconds) -> float:
-    """1, or how many times beyond DEFICIT its service falls short of its share (what it cannot use
-    left out)."""
+    """1, or how many times beyond DEFICIT its service falls short of its share. What it cannot use
+    does not count."""
     job = candidate.job
     fair_service = min(share, candidate.options.most) * max(now - job.submitted_at, 0.0)
     return max(1.0, (fair_service + SERVICE_KNEE) / (job.service_at(now) + SERVICE_KNEE) / DEFICIT)
 
 
 def _ranks(seconds: Mapping[JobId, Seconds]) -> dict[JobId, float]:
-    """Rank / J from the longest (1 / J) to the shortest (1); equal ones share the mean of their
+    """Rank / J from the longest (1 / J) to the shortest (1). Equal ones share the mean of their
     ranks."""
     ordered = sorted(seconds.values(), reverse=True)
     first: dict[Seconds, int] = {}

@@ -1,8 +1,8 @@
 """Pollux's own model of a job (OSDI'21, sections 3 and 4.1): its seven parameters, their fit, its
-choice of the batch.
+choice of the batch size.
 
-Kept apart from `goodput.py`, which gpq decides with: here everything is as published, so that a
-comparison is one.
+It is separate from gpq's own model because everything here is as published, so that comparisons are
+valid.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from gpq.core.model.profile import ProfileRow
 
 Array = NDArray[np.float64]
 
-# while no statistics are known: every batch is as good as the base batch
+# without statistics every batch size is as good as the base batch size
 NO_NOISE = GradientStats(0.0, 1.0)
-_LEAST = 1e-8  # s: what stands for no time at all
+_LEAST = 1e-8  # s, stands for zero
 _MOST_OVERLAP = 10.0
-_OVERLAP_WEIGHT = 1e-3  # of the penalty (gamma - 1)^2
-# of the penalty (beta / alpha)^2: rather believe that synchronising does not grow
+_OVERLAP_WEIGHT = 1e-3  # weight of the penalty (gamma - 1)^2
+# weight of the penalty (beta / alpha)^2, which prefers synchronisation that does not grow
 _GROWTH_WEIGHT = 1e-2
-_INTER_PENALTY = 1.1  # nodes among each other are at least a tenth slower than the GPUs of one
+_INTER_PENALTY = 1.1  # synchronisation across nodes is at least a tenth slower than within one
 _START = np.array([0.1, 0.01, 0.1, 0.01, 0.1, 0.01, 1.001])
 _ALPHA_C, _BETA_C, _ALPHA_N, _BETA_N, _ALPHA_R, _BETA_R, _GAMMA = range(7)
-_SLACK = 1e-8  # of the rounding up
+_SLACK = 1e-8  # tolerance of rounding up
 
 
 @dataclass(frozen=True, slots=True)
 class PolluxParams:
-    """T_grad(m) = alpha_c + beta_c m; T_sync = 0 alone, alpha_r + beta_r (K - 2) within a node,
-    alpha_n + beta_n (K - 2) across nodes; T_step = (T_grad^gamma + T_sync^gamma)^(1 / gamma).
-    Seconds."""
+    """T_grad(m) = alpha_c + beta_c m. T_sync = 0 for one replica, alpha_r + beta_r (K - 2) within a
+    node, alpha_n + beta_n (K - 2) across nodes. T_step = (T_grad^gamma + T_sync^gamma)^(1 / gamma).
+    All in seconds."""
 
     alpha_c: float
     beta_c: float
@@ -50,24 +50,24 @@ class PolluxParams:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Usable rows as columns. `sync` @ (alpha_n, beta_n, alpha_r, beta_r) is T_sync, but for the
+    """Usable rows as columns. `sync` @ (alpha_n, beta_n, alpha_r, beta_r) is T_sync, except for the
     1e-8 of one replica."""
 
     atomic: Array
-    log_grad: Array  # 0 where it was not measured
+    log_grad: Array  # 0 if not measured
     log_step: Array
-    grad_weights: Array  # 1 / (rows whose gradient time was measured) for those, 0 for the others
+    grad_weights: Array  # 1 / (rows with a measured gradient time) for those, 0 for the others
     alone: Array
     sync: Array
 
 
 @lru_cache(maxsize=4096)
 def fit(rows: tuple[ProfileRow, ...]) -> PolluxParams | None:
-    """Least RMSE of log T_grad plus RMSE of log T_step plus penalties, by L-BFGS-B. None: not one
-    usable row.
+    """Minimises RMSE of log T_grad plus RMSE of log T_step plus penalties, by L-BFGS-B. None
+    without a usable row.
 
-    What no row can tell is held at its optimistic value (no synchronisation). Rows count alike,
-    however many steps they stand for, as in Pollux.
+    Parameters that no row can show stay at their optimistic value (no synchronisation). All rows
+    count the same, even if they stand for different numbers of steps, as in Pollux.
     """
     from scipy.optimize import minimize
 
@@ -99,8 +99,8 @@ def fit(rows: tuple[ProfileRow, ...]) -> PolluxParams | None:
 
 
 def _columns(rows: Sequence[ProfileRow]) -> tuple[_Rows | None, Array]:
-    """The columns, and the gradient times that were measured. Alone the step is the gradient; where
-    no row says more than whole steps, these stand for the gradients, too."""
+    """The columns, and the measured gradient times. With one replica the step is the gradient. If
+    rows only have whole steps, these stand for the gradients too."""
     usable = [
         r
         for r in rows
@@ -128,10 +128,10 @@ def _columns(rows: Sequence[ProfileRow]) -> tuple[_Rows | None, Array]:
 
 
 def _start(data: _Rows, grad: Array) -> tuple[Array, NDArray[np.intp]]:
-    """Where the search starts, and which parameters it may change; the others stay."""
+    """The start of the search, and which parameters it may change. The others stay."""
     theta, is_constant = _START.copy(), np.zeros(7, dtype=bool)
     if len(np.unique(data.atomic)) == 1:
-        # half of the time is constant: optimistic about larger batches
+        # half of the time is constant, which is optimistic about larger batches
         theta[_ALPHA_C], is_constant[_ALPHA_C] = grad.mean() / 2.0, True
     across, within = data.sync[:, 0] > 0, data.sync[:, 2] > 0
     if not across.any():
@@ -155,7 +155,9 @@ def _loss_of(data: _Rows) -> Callable[[Array], tuple[float, Array]]:
         sync = data.alone + data.sync @ theta[_ALPHA_N:_GAMMA]
         log_compute, log_sync = np.log(compute), np.log(sync)
         log_sum = np.logaddexp(gamma * log_compute, gamma * log_sync)
-        share = np.exp(gamma * log_sync - log_sum)  # of the step's growth that synchronising has
+        share = np.exp(
+            gamma * log_sync - log_sum
+        )  # share of synchronisation in the growth of the step
         off_grad, off_step = log_compute - data.log_grad, log_sum / gamma - data.log_step
         weighted = data.grad_weights * off_grad
         grad_error, step_error = (
@@ -189,9 +191,9 @@ def best_batches(
     nodes: ArrayLike,
     replicas: ArrayLike,
 ) -> tuple[Array, Array, Array]:
-    """(goodput, atomic batch, accumulation steps) of each (nodes, replicas): the best of 50 total
-    batches from the base to the maximum, evenly in logarithm. One replica exceeds the base batch
-    only by accumulating. Goodput 0: none fits."""
+    """(goodput, micro-batch, accumulation steps) of each (nodes, replicas): the best of 50 batch
+    sizes from the base to the maximum, evenly spaced in logarithm. One replica exceeds the base
+    batch size only through accumulation. Goodput 0 if none fits."""
     n, k = (
         np.atleast_1d(np.asarray(nodes)),
         np.atleast_1d(np.asarray(replicas, dtype=np.float64))[:, None],

@@ -21,12 +21,12 @@ from gpq.policies.solvers.genetic_search import GENERATIONS, search
 
 @dataclass(slots=True)
 class Pollux:
-    """Maximises the harmonic mean of speedups over the fair share, less what restarts cost, where
-    the job with the least service so far wins what two want. A job may grow to twice the replicas
-    that it was seen with, on GPUs of one type.
+    """Maximises the harmonic mean of speedups over the fair share, minus the cost of restarts. If
+    two jobs want the same GPU, the job with the least service so far gets it. A job may grow to
+    twice the replicas that it was seen with, on GPUs of one type.
 
-    Kept between rounds: the Pareto front, from which the next search starts, and what was last
-    chosen.
+    It keeps two things between rounds: the Pareto front, where the next search starts, and its last
+    choice.
     """
 
     name = "pollux"
@@ -84,8 +84,8 @@ class Pollux:
         return {job: Layout(tuple(parts), gpu_type) for job, parts in rows.items() if parts}
 
     def _present(self, contender: Contender, snapshot: Snapshot) -> Layout | None:
-        """What it has; of one that is being moved what it is being moved to, if that is still
-        remembered."""
+        """Its layout. If the job is being moved, the layout that it moves to, if that is still
+        known."""
         job, layout = contender.job, self._last_layouts.get(contender.job.id)
         is_moving = job.placement is None or is_leaving(job, snapshot)
         if (
@@ -101,5 +101,5 @@ class Pollux:
 
 
 def _order(job: Job, now: float) -> tuple[int, float, float, int]:
-    """Who has had least comes first; a higher priority before that."""
+    """Least service first, and a higher priority before that."""
     return -job.spec.priority, job.service_at(now), job.submitted_at, job.id

@@ -25,15 +25,17 @@ from gpq.policies.solvers.genetic_search import Ints, Problem
 from gpq.policies.solvers.pareto import Floats
 
 FLOOR = 1e-3  # utility of a job without GPUs
-GROWTH = 2  # times the replicas that were profiled
-MOST_NODES = 16  # of one job: Pollux's measurements reach no farther
-_YOUNGEST = 1.0  # s: of age 0 the restart factor would be 0, and starting a job worth nothing
+GROWTH = 2  # times the profiled replicas
+MOST_NODES = 16  # for one job, because Pollux's measurements end there
+_YOUNGEST = (
+    1.0  # s. At age 0 the restart factor would be 0, so starting a job would be worth nothing
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a job is measured by, on one type of GPUs: G GPUs on N nodes, and its fair share of
-    them, ceil(G / J), as if all of it were on one node (as in Pollux's artifact)."""
+    """The reference of a job on one type of GPU: G GPUs on N nodes, and its fair share of them,
+    ceil(G / J), as if all of it were on one node (as in Pollux's artifact)."""
 
     nodes: int
     gpus: int
@@ -54,8 +56,8 @@ class Front:
     states: Ints = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.int16))
 
     def mapped(self, jobs: Sequence[JobId], nodes: Sequence[NodeId]) -> Ints:
-        """Its states for these jobs and nodes, by their names: the new ones have nothing, what is
-        gone is dropped."""
+        """Its states for these jobs and nodes, by their names. New ones have nothing, and missing
+        ones are dropped."""
         states = np.zeros((len(self.states), len(jobs), len(nodes)), dtype=np.int16)
         rows = [at for at, job in enumerate(jobs) if job in self.jobs]
         columns = [at for at, node in enumerate(nodes) if node in self.nodes]
@@ -70,7 +72,7 @@ class Front:
 
 
 def shares(snapshot: Snapshot, round_: Entrants) -> dict[str, Share]:
-    """By type of GPUs. Devices of nodes that answer count whether or not they can be used now."""
+    """By type of GPU. Devices of nodes that answer count, even if they cannot be used now."""
     homes = [contender.gpu_type for contender in round_.contenders]
     homes += [shape.gpu_type for shape in round_.fixed_shapes.values()]
     share_by_type = {}
@@ -86,9 +88,9 @@ def shares(snapshot: Snapshot, round_: Entrants) -> dict[str, Share]:
 
 
 def speedups(job: Job, gpu_type: str, share: Share, most: int) -> Floats:
-    """Goodput over that of the fair share, [on several nodes][replicas, 0 to `most`]. Never
-    profiled (or no batch fits the share): perfect, K / K_f; also a job that is not elastic, since
-    it never chooses."""
+    """Goodput relative to that on the fair share, [on several nodes][replicas, 0 to `most`]. A job
+    that was never profiled counts as perfect, K / K_f. So does one with no batch size that fits the
+    share, and one that is not elastic, because it never chooses."""
     table = _table_of(job, gpu_type, share, most)
     if table is not None:
         return table
@@ -96,7 +98,7 @@ def speedups(job: Job, gpu_type: str, share: Share, most: int) -> Floats:
 
 
 def _table_of(job: Job, gpu_type: str, share: Share, most: int) -> Floats | None:
-    """As its model has it; None where it has none, or never chooses."""
+    """As its model says. None if it has no model, or never chooses."""
     declaration = job.profile.declared
     if declaration is None or not job.elastic:
         return None
@@ -133,14 +135,14 @@ def restart_factor(job: Job, now: float, config: Config) -> float:
 
 
 def growth_cap(contender: Contender) -> int:
-    """Twice the replicas that were profiled, at least its least and at most its most."""
+    """Twice the profiled replicas, at least its minimum and at most its maximum."""
     job = contender.job
     return max(contender.least, min(contender.most, max(GROWTH * job.profile.max_replicas, 1)))
 
 
 def objective(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> float:
-    """Pollux's fitness of an allocation, whoever chose it: the harmonic mean of the utilities of
-    all jobs that hold GPUs or could have some now. What is not named gets nothing."""
+    """Pollux's fitness of an allocation by any policy: the harmonic mean of the utilities of all
+    jobs that hold GPUs or could have some now. A job without a layout gets nothing."""
     round_ = entrants(snapshot)
     share = shares(snapshot, round_)
     costs = []
@@ -179,8 +181,8 @@ def problem_of(
     share: Share,
 ) -> tuple[Problem, list[NodeId]]:
     """The problem of the jobs of one type, in this order, and the nodes of its columns.
-    `current_layouts`: what each has now (or is about to have), `fixed_shapes`: of the jobs of this
-    type that are not to be moved."""
+    `current_layouts`: what each has now, or is about to have. `fixed_shapes`: of the jobs of this
+    type that must not move."""
     nodes = sorted({node for contender in contenders for node in contender.offer})
     room, capacity = _room(contenders, nodes)
     base = _base(contenders, current_layouts, nodes, capacity)
@@ -223,7 +225,7 @@ def _base(
     nodes: Sequence[NodeId],
     capacity: Ints,
 ) -> Ints:
-    """What each job has on each node. Those that hold devices fit together; what others were about
+    """What each job has on each node. Jobs that hold devices fit together. What others were about
     to have counts only if it still fits."""
     base = np.zeros((len(contenders), len(nodes)), dtype=np.int16)
     for row in sorted(range(len(base)), key=lambda row: contenders[row].job.placement is None):

@@ -1,4 +1,4 @@
-"""Who a round decides on, who keeps what they have, and the devices that there are for the others.
+"""Which jobs a round decides on, which ones keep what they have, and the devices for the others.
 Decides nothing."""
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 
 PRIORITY_FACTOR = 4.0  # one step of priority
-MOST_STEPS = 10  # of priority that make a difference
+MOST_STEPS = 10  # more steps of priority make no difference
 
 
 def eligible(snapshot: Snapshot) -> list[Job]:
-    """Jobs that a policy may decide on now, by id: those that wait and may start, and those that
-    may be moved."""
+    """Jobs that a policy may decide on now, by id: waiting jobs that may start, and running jobs
+    that may move."""
     jobs = (snapshot.jobs[name] for name in sorted(snapshot.jobs))
     return [job for job in jobs if _is_eligible(job, snapshot)]
 
 
 def waiting(snapshot: Snapshot) -> list[Job]:
-    """Those of them that hold nothing, in the order of `arrival`."""
+    """Those that hold nothing, in the order of `arrival`."""
     return sorted((job for job in eligible(snapshot) if job.placement is None), key=arrival)
 
 
@@ -58,8 +58,8 @@ def _is_eligible(job: Job, snapshot: Snapshot) -> bool:
 @dataclass(frozen=True, slots=True)
 class Contest:
     """`fixed_shapes`: of jobs that keep what they have. `jobs`: those to decide on, by id, with the
-    devices that each could use (`offers`; by type: `parts`), and what there is for all of them
-    (`capacity`: devices by type)."""
+    devices that each could use (`offers`, by type `parts`). `capacity`: the devices for all of
+    them, by type."""
 
     fixed_shapes: Mapping[JobId, Shape]
     jobs: tuple[Job, ...]
@@ -69,13 +69,13 @@ class Contest:
 
 
 def contest(snapshot: Snapshot, jobs: Sequence[Job] | None = None) -> Contest:
-    """Of `jobs`, by default all that are eligible. Everybody else who holds devices keeps them."""
+    """Of `jobs`, by default all eligible ones. All other jobs keep their devices."""
     if jobs is None:
         jobs = eligible(snapshot)
     kinds = {job.id: kind_of(job, snapshot) for job in jobs}
     fixed_shapes = _shapes_of_others(snapshot, kinds)
     holders = {device: name for device, name in held_by(snapshot).items() if name in fixed_shapes}
-    # The same for all of one kind, since none of them holds what is taken.
+    # The same for all of one kind, because none of them holds what is taken.
     examples = {kinds[job.id]: job for job in jobs}
     offers = {kind: supply(snapshot, job, holders) for kind, job in examples.items()}
     parts = {kind: by_type(offer, snapshot) for kind, offer in offers.items()}
@@ -89,7 +89,7 @@ def contest(snapshot: Snapshot, jobs: Sequence[Job] | None = None) -> Contest:
 
 
 def _shapes_of_others(snapshot: Snapshot, jobs: Container[JobId]) -> dict[JobId, Shape]:
-    """What those who are none of these `jobs` hold."""
+    """What jobs other than `jobs` hold."""
     return {
         name: shape_on(job.placement, snapshot)
         for name, job in sorted(snapshot.jobs.items())
@@ -114,12 +114,12 @@ def _capacity(
 
 
 def configurations(snapshot: Snapshot, round_: Contest) -> dict[JobId, list[Shape]]:
-    """Powers of two within a node, whole nodes, and the least that the job may have: about N + log2
-    R of a type (Sia, SOSP'23, section 3.3)."""
+    """Powers of two within a node, whole nodes, and the job's minimum. That is about N + log2 R of
+    a type (Sia, SOSP'23, section 3.3)."""
     shapes_by_key: dict[tuple[object, ...], list[Shape]] = {}
     shapes_by_job = {}
     for job in round_.jobs:
-        # Alike for all jobs with the same devices and the same range of sizes.
+        # The same for all jobs with the same devices and range of sizes.
         key = (kind_of(job, snapshot), job.spec.level, gpu_range(job, ANY_NUMBER))
         if key not in shapes_by_key:
             node_sizes = {

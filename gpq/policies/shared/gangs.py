@@ -1,7 +1,7 @@
-"""Gangs: jobs that get exactly the GPUs they asked for, or none. Finds seats; the order of the jobs
-is the policy's.
+"""Gangs: jobs that get exactly the GPUs they asked for, or none. This finds seats. The policy
+chooses the order of the jobs.
 
-Knows nothing of speeds. What it names, `placement.place` can place.
+Knows nothing about speeds. `placement.place` can place everything that this names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpq.policies.shared.eligible import eligible
 def seat_all(
     snapshot: Snapshot, order: Iterable[Job], *, spread: bool = False
 ) -> dict[JobId, Allotment]:
-    """Every job in `order` gets its gang if it still fits; those that do not are skipped."""
+    """Every job in `order` gets its gang if it still fits. Other jobs are skipped."""
     seats = Seats(snapshot, spread=spread)
     for job in order:
         seats.admit(job)
@@ -32,19 +32,19 @@ def seat_all(
 
 
 class Seats:
-    """Who sits where. A job that was admitted is not displaced by those that come later.
+    """Which gang sits where. Later jobs do not displace an admitted job.
 
-    What runs keeps its devices if it is admitted. Who waits is seated for the time being, and sits
-    down elsewhere when a later job wants to keep what it has; the seats are final with
+    A running job keeps its devices if it is admitted. A waiting job gets a preliminary seat, and
+    moves to another one if a later job wants to keep what it has. The seats are final with
     `allotments`.
     """
 
     def __init__(
         self, snapshot: Snapshot, *, keep_running: bool = False, spread: bool = False
     ) -> None:
-        """`keep_running`: nothing that runs is up for decision. `spread`: always on the emptiest
-        nodes, as the artifacts of Pollux and Tiresias do; else a gang that fits on one node is put
-        on the fullest that has room for it."""
+        """`keep_running`: running jobs are not up for decision. `spread`: always use the emptiest
+        nodes, like the artifacts of Pollux and Tiresias. Otherwise a gang that fits on one node
+        goes to the fullest node with room for it."""
         self._snapshot = snapshot
         self._spread = spread
         self._final = keep_running
@@ -59,11 +59,11 @@ class Seats:
         self._provisional_seats: dict[JobId, Placement] = {}
         self._sitters: dict[tuple[NodeId, DeviceId], JobId] = {}
         self._empty = FreeDevices(snapshot)
-        self._free = FreeDevices(snapshot, self._fixed_seats)  # less what is kept
-        self._vacancies = self._free.copy()  # less the seats as well
+        self._free = FreeDevices(snapshot, self._fixed_seats)  # without what jobs keep
+        self._vacancies = self._free.copy()  # also without the seats
 
     def admit(self, job: Job, avoid: Placement | None = None) -> bool:
-        """Does its gang still fit, on other devices than those to `avoid`? Then it is seated."""
+        """Seats its gang on devices other than `avoid` and returns True, if it still fits."""
         if job.placement is not None and self._keep(job, job.placement):
             return True
         board = self._vacancies
@@ -77,12 +77,11 @@ class Seats:
         return seat is not None
 
     def could_ever(self, job: Job) -> bool:
-        """Would it fit if it were alone?"""
+        """Would it fit alone?"""
         return self._find(job, self._empty) is not None
 
     def later(self, job: Job, leavers: Iterable[JobId]) -> Placement | None:
-        """Devices on which it will fit once the `leavers` are gone; None while it does not
-        fit."""
+        """Devices on which it will fit when the `leavers` are gone. None while it does not fit."""
         board = self._vacancies.copy()
         for name in leavers:
             board.give(
@@ -93,7 +92,7 @@ class Seats:
         return self._find(job, board)
 
     def allotments(self) -> dict[JobId, Allotment]:
-        """The shapes of those that keep what they have, and layouts of the others."""
+        """The shapes of jobs that keep what they have, and layouts of the others."""
         seats = self._provisional_seats
         if not self._final:
             seats = self._reseat(seats, self._free.copy()) or seats
@@ -105,8 +104,7 @@ class Seats:
         return placeable(self._snapshot, allotments)
 
     def _keep(self, job: Job, placement: Placement) -> bool:
-        """Let a running gang stay; those seated on its devices sit down elsewhere, if there is
-        room."""
+        """Keep a running gang. Gangs seated on its devices get other seats, if there is room."""
         if placement.replicas != job.spec.min_gpus or is_leaving(job, self._snapshot):
             return False
         sitters = {self._sitters[device] for device in placement.devices if device in self._sitters}
@@ -119,8 +117,8 @@ class Seats:
         return True
 
     def _displace(self, sitters: set[JobId], placement: Placement) -> bool:
-        """Seat them elsewhere than on the placement, which is then taken; False, and nothing is
-        done, where there is no room."""
+        """Seat them outside the placement, which then counts as taken. If there is no room, change
+        nothing and return False."""
         order = [name for name in self._provisional_seats if name in sitters]
         vacancies = self._vacancies.copy()
         for name in order:
@@ -142,8 +140,8 @@ class Seats:
         self._sitters.update(dict.fromkeys(seat.devices, name))
 
     def _reseat(self, order: Iterable[JobId], board: FreeDevices) -> dict[JobId, Placement] | None:
-        """These jobs, one after the other, on a board, which is used up; None if they do not
-        fit."""
+        """Seats for these jobs, one after the other, on a board, which this uses up. None if they
+        do not fit."""
         seats: dict[JobId, Placement] = {}
         for name in order:
             seat = self._sit(self._snapshot.jobs[name], board)
@@ -154,8 +152,8 @@ class Seats:
         return seats
 
     def _sit(self, job: Job, board: FreeDevices) -> Placement | None:
-        """Where nobody has to leave first, if that takes no more nodes and the policy does not want
-        it spread."""
+        """Nodes that no job has to leave first, if that takes no more nodes and the policy does not
+        want to spread."""
         seat = self._find(job, board)
         if seat is None or self._spread:
             return seat
@@ -165,8 +163,8 @@ class Seats:
         return seat
 
     def _find(self, job: Job, board: FreeDevices, *, idle: bool = False) -> Placement | None:
-        """On the type with most free devices, on one node if it can be, else for a script on the
-        emptiest nodes."""
+        """On the type with most free devices, on one node if possible. Otherwise, for a script, on
+        the emptiest nodes."""
         kinds = [board.kind(job, gpu_type) for gpu_type in shape_types(self._snapshot)]
         counts = {kind: board.counts(kind, idle=idle) for kind in kinds}
         for kind in sorted(kinds, key=lambda kind: (-int(counts[kind].sum()), kind.gpu_type)):
@@ -178,7 +176,7 @@ class Seats:
         return None
 
     def _nodes(self, job: Job, free: Counts) -> list[tuple[int, int]]:
-        """(position of a node, devices there) for a gang; empty if it does not fit."""
+        """(position of a node, devices there) for a gang. Empty if it does not fit."""
         gang = job.spec.min_gpus
         hosts = np.flatnonzero(free >= gang)
         if len(hosts):
@@ -191,8 +189,8 @@ class Seats:
         return []
 
     def _runs(self, job: Job, seat: Placement) -> bool:
-        """Where types differ, a batch may be too large for the memory of one; only a simulator
-        knows beforehand."""
+        """If types differ, a batch may be too large for the memory of one. Only a simulator knows
+        this in advance."""
         oracle = self._snapshot.oracles.get(job.id)
         if oracle is None or not is_mixed(self._snapshot):
             return True

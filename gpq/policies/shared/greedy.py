@@ -1,5 +1,5 @@
-"""One more GPU to whom it brings most: the greedy loop of Optimus and SLAQ, and nodes for the
-counts that it finds."""
+"""One more GPU to the job that gains most: the greedy loop of Optimus and SLAQ, and nodes for its
+counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpq.core.model.units import JobId, NodeId
 from gpq.core.placement.free_devices import FreeDevices, emptiest
 from gpq.policies.shared.sizing import Contender
 
-Gain = Callable[[int], float]  # of k + 1 GPUs over k, in whatever the policy counts
+Gain = Callable[[int], float]  # of k + 1 GPUs over k, in the unit of the policy
 
 
 def allot(
@@ -22,7 +22,7 @@ def allot(
     contenders: Sequence[Contender],
     gains: Mapping[JobId, Gain],
 ) -> dict[JobId, Allotment]:
-    """What is kept, and layouts for the `counts` of the contenders."""
+    """What jobs keep, and layouts for the `counts` of the contenders."""
     return {
         **fixed_shapes,
         **layouts(snapshot, contenders, counts(contenders, gains), fixed_shapes),
@@ -30,8 +30,8 @@ def allot(
 
 
 def counts(contenders: Sequence[Contender], gains: Mapping[JobId, Gain]) -> dict[JobId, int]:
-    """Each its least, in this order, while there are GPUs; then one more at a time where the gain
-    is largest and positive. Of equal gains the earlier one's. O(GPUs log jobs)."""
+    """In this order, each job gets its minimum while there are GPUs. Then one GPU at a time goes
+    where the gain is largest and positive, and the earlier job wins a tie. O(GPUs log jobs)."""
     free = _free_devices(contenders)
     replicas: dict[JobId, int] = {}
     for contender in contenders:
@@ -58,7 +58,7 @@ def counts(contenders: Sequence[Contender], gains: Mapping[JobId, Gain]) -> dict
 
 
 def _free_devices(contenders: Sequence[Contender]) -> dict[str, int]:
-    """Devices that there are for all of them, by type."""
+    """Devices for all of them, by type."""
     devices: dict[str, set[tuple[NodeId, str]]] = {}
     for contender in contenders:
         offer_devices = {(node, device) for node, ids in contender.offer.items() for device in ids}
@@ -72,10 +72,10 @@ def layouts(
     replicas: Mapping[JobId, int],
     fixed_jobs: Iterable[JobId],
 ) -> dict[JobId, Layout]:
-    """Nodes for these counts. Who has as many as now stays where they are; the others, fewest
-    first, take the node with most free GPUs, then the next (as in Pollux's Optimus). What must have
-    one node comes first; should that not fit, everybody moves, and should it still not fit, it
-    waits."""
+    """Nodes for these counts. A job that keeps its count stays on its nodes. The others, fewest
+    GPUs first, take the node with most free GPUs, then the next, as in Pollux's Optimus. Jobs that
+    need one node come first. If one of those does not fit, everybody moves. If it still does not
+    fit, it waits."""
     stayers = {
         c.job.id
         for c in contenders
@@ -112,7 +112,7 @@ def _laid_out(
 def _old_homes(
     contenders: Sequence[Contender], board: FreeDevices, stayers: set[JobId]
 ) -> dict[JobId, Layout]:
-    """Of those that stay where they are; their devices are taken from the board."""
+    """Layouts of jobs that stay on their nodes. The board loses their devices."""
     homes: dict[JobId, Layout] = {}
     for contender in contenders:
         placement = contender.job.placement
@@ -123,16 +123,16 @@ def _old_homes(
 
 
 def _turn(contender: Contender, count: int) -> int:
-    """Who must have one node for several GPUs comes first, the largest before the others; then who
-    may spread, the fewest first."""
+    """Jobs that need one node for several GPUs come first, the largest before the others. Then jobs
+    that may spread, the smallest first."""
     if contender.spreads or count == 1:
         return count
     return -count
 
 
 def _emptiest(board: FreeDevices, contender: Contender, count: int) -> Layout | None:
-    """That many GPUs on the nodes with most free ones, or as many as there are if these are enough
-    for its least."""
+    """That many GPUs on the nodes with most free ones. If there are fewer, all of them, as long as
+    they are enough for its minimum."""
     parts = emptiest(board.counts(board.kind(contender.job, contender.gpu_type)), count)
     least = contender.least
     if not contender.spreads:

@@ -1,10 +1,9 @@
-"""What was measured between servers (`gpq doctor`), and what it tells of jobs that never ran on two
-of them. Pure.
+"""What was measured between servers (`gpq doctor`), and what it says about jobs that never ran on
+two of them. Pure.
 
-A row for two replicas on two nodes is lent to jobs (as `priors` lends rows), so that the network
-term of their model is that of this network before the first such launch, instead of a tenth above
-what it is in one node. It gives way to the first row over several nodes that the program was
-measured with.
+Jobs borrow a row for two replicas on two nodes, as `priors` lends rows. So the network term of
+their model is that of this network before the first such launch, not a tenth above that within one
+node. The first row over several nodes that the program measured replaces it.
 """
 
 from __future__ import annotations
@@ -20,28 +19,27 @@ from gpq.core.model.profile import Prior, ProfileRow
 from gpq.core.model.units import NodeId
 
 LENT_WEIGHT = 5.0  # steps that such a row counts for
-BYTES = 4.0  # of a parameter's gradient
-USUAL_OVERLAP = 2.0  # gamma of the step model where it was not measured (measured.usual)
+BYTES = 4.0  # for the gradient of a parameter
+USUAL_OVERLAP = 2.0  # gamma of the step model if it was not measured (measured.usual)
 
 Links = Mapping[tuple[NodeId, NodeId], Link]
 
 
 def slowest(links: Links) -> Link | None:
-    """The link that an all-reduce over all servers waits for: of the least bandwidth, then of the
-    most latency."""
+    """The link that an all-reduce over all servers waits for: the least bandwidth, then the highest
+    latency."""
     return min(links.values(), key=lambda link: (link.bandwidth, -link.latency), default=None)
 
 
 def sync_seconds(link: Link, parameters: int) -> float:
-    """Of two replicas on the two ends of a link: each sends and receives every gradient once, as
+    """For two replicas at the two ends of a link: each sends and receives every gradient once, as
     the measurement did."""
     return link.latency + BYTES * parameters / link.bandwidth
 
 
 def informed(job: Job, prior: Prior | None, links: Links) -> Prior | None:
-    """`prior` with a row of two nodes, where the job has told its size and times and neither was
-    measured over nodes. The same object where there is nothing to add, and for the same
-    question."""
+    """`prior` with a row of two nodes, if the job has reported its size and times, and neither was
+    measured over nodes. The same object if there is nothing to add, and for the same question."""
     link, declaration = slowest(links), job.profile.declared
     if link is None or declaration is None or declaration.parameters <= 0:
         return prior
@@ -62,7 +60,7 @@ def _with_link_rows(
 
 
 def _weightiest(rows: Sequence[ProfileRow]) -> dict[str, ProfileRow]:
-    """The row of each type that counts most, the first of equal ones."""
+    """The row of each type that counts most, the first among equals."""
     best: dict[str, ProfileRow] = {}
     for row in rows:
         if row.gpu_type not in best or row.weight > best[row.gpu_type].weight:

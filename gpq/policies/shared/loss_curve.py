@@ -1,7 +1,7 @@
-"""How a loss will fall: the curve l(k) = 1 / (b0 k + b1) + b2 through what was seen of it (Optimus,
+"""How a loss will fall: the curve l(k) = 1 / (b0 k + b1) + b2 through the losses so far (Optimus,
 EuroSys'18, 3.1).
 
-k counts steps of the base batch. Says nothing about speed.
+k counts steps at the base batch size. Says nothing about speed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gpq.core.model.profile import LossPoint
 Array = NDArray[np.float64]
 
 LEAST_POINTS = 4
-CONVERGED = 0.01  # of the whole fall so far: what an epoch must gain, or training has converged
-# how far the floor may lie below the lowest loss, in units of the fall so far
+CONVERGED = 0.01  # share of the fall so far that an epoch must gain, or training has converged
+# how far the floor may be below the lowest loss, in units of the fall so far
 _FLOORS = np.geomspace(1e-3, 30.0, 60)
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """l(k) = 1 / (b0 k + b1) + b2, falling; `fall`: the largest change of the loss so far, from
+    """l(k) = 1 / (b0 k + b1) + b2, falling. `fall`: the largest change of the loss so far, from
     highest to lowest."""
 
     b0: float  # > 0
@@ -37,25 +37,25 @@ class Curve:
         return 1.0 / (self.b0 * steps + self.b1) + self.b2
 
     def gained(self, steps: float, extra_steps: float) -> float:
-        """What `extra_steps` after `steps` take off the loss, in units of `fall`; so jobs can be
-        compared."""
+        """What `extra_steps` after `steps` remove from the loss, in units of `fall`, so that jobs
+        are comparable."""
         start, end = self.b0 * steps + self.b1, self.b0 * (steps + extra_steps) + self.b1
         if start <= 0:
             return 1.0
         return (1.0 / start - 1.0 / end) / self.fall
 
     def remaining_steps(self, steps: float, epoch: float) -> float:
-        """Until `epoch` more steps gain less than `CONVERGED` of `fall`: b0 epoch / (b0 k + b1)^2 =
-        CONVERGED fall."""
+        """Steps until `epoch` more steps gain less than `CONVERGED` of `fall`: b0 epoch / (b0 k +
+        b1)^2 = CONVERGED fall."""
         end = (sqrt(self.b0 * epoch / (CONVERGED * self.fall)) - self.b1) / self.b0
         return max(end - steps, 0.0)
 
 
 @lru_cache(maxsize=1024)
 def fit(points: tuple[LossPoint, ...]) -> Curve | None:
-    """Non-negative least squares of b0 k + b1 to 1 / (l - b2), errors weighted so that they count
-    as errors of l, for a row of floors b2; the best of them. None: too few points, or a loss that
-    does not fall."""
+    """Non-negative least squares of b0 k + b1 to 1 / (l - b2), weighted so that errors count as
+    errors of l. This tries a series of floors b2 and keeps the best. None if there are too few
+    points, or if the loss does not fall."""
     if len(points) < LEAST_POINTS:
         return None
     steps = np.array([point.base_steps for point in points])
@@ -67,12 +67,12 @@ def fit(points: tuple[LossPoint, ...]) -> Curve | None:
 
 
 def _best_curve(steps: Array, losses: Array) -> Curve | None:
-    """Of all floors."""
+    """The best of all floors."""
     fall = float(losses.max() - losses.min())
     best_error, best = np.inf, None
     for floor in losses.min() - fall * _FLOORS:
         if losses.min() >= 0 > floor:
-            floor = 0.0  # a loss that was never negative will not be
+            floor = 0.0  # a loss that was never negative stays so
         error, curve = _curve(steps, losses, floor)
         if curve is not None and (best is None or error < best_error):
             best_error, best = error, curve
@@ -82,7 +82,7 @@ def _best_curve(steps: Array, losses: Array) -> Curve | None:
 
 
 def _curve(steps: Array, losses: Array, floor: float) -> tuple[float, Curve | None]:
-    """(mean squared error, the curve) above a floor; None where it does not fall."""
+    """(mean squared error, the curve) above a floor. None if it does not fall."""
     fall, length = float(losses.max() - losses.min()), float(steps.max())
     b0, b1 = _line(steps / length, losses - floor)
     if b0 <= 0:
@@ -103,7 +103,7 @@ def _line(steps: Array, above: Array) -> tuple[float, float]:
 
 
 def _without_outliers(losses: Array) -> Array:
-    """Each loss but the first and last within the range of its neighbours: their median (a spike is
-    no change)."""
+    """Each loss but the first and last, limited to the range of its neighbours, so that a spike is
+    no change."""
     middle = np.median(np.stack([losses[:-2], losses[1:-1], losses[2:]]), axis=0)
     return np.concatenate([losses[:1], middle, losses[-1:]])

@@ -1,5 +1,5 @@
-"""Nodes for shapes, the largest first: `place` can honour every one that is handed out. Who gets
-which shape is the policy's."""
+"""Nodes for shapes, the largest first. `place` can honour every shape that gets nodes here. The
+policy chooses the shapes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def pack(
     *,
     loose: bool = False,
 ) -> dict[JobId, Allotment]:
-    """`fixed_shapes`, and nodes for as many of `shapes` as possible: all of this `place` will
-    honour; who is left out found none.
+    """`fixed_shapes`, and nodes for as many of `shapes` as possible. `place` can honour all of
+    this. A job that is missing found no nodes.
 
-    The largest first, and of equal ones those first that stay where they are. The others go where
-    they drive nobody away, else where they drive away fewest, to the fullest node that still fits
-    (best fit): shapes of powers of two on equal nodes thus always find room. `loose`: a script may
-    come to lie on more nodes than its shape says.
+    The largest shapes come first, and among equals those that stay where they are. The others go
+    where they displace nobody, otherwise where they displace fewest, to the fullest node that still
+    fits (best fit). So shapes of powers of two on equal nodes always find room. `loose`: a script
+    may spread over more nodes than its shape says.
     """
     board = FreeDevices(snapshot, fixed_shapes)
     stayers = _stayers(snapshot, shapes, loose)
@@ -61,8 +61,8 @@ def pack(
 def pack_in_turns(
     snapshot: Snapshot, round_: Contest, turns: Sequence[tuple[JobId, Shape]]
 ) -> dict[JobId, Allotment]:
-    """Gangs in their turns while devices of the type are left; who finds no nodes there is passed
-    over in this turn."""
+    """Gangs take turns while devices of the type are left. A gang that finds no nodes is skipped in
+    that turn."""
     skips: set[int] = set()
     while True:
         free = dict(round_.capacity)
@@ -96,7 +96,7 @@ def _stayers(snapshot: Snapshot, shapes: Mapping[JobId, Shape], loose: bool) -> 
 
 
 def _stays(snapshot: Snapshot, job: Job, shape: Shape, loose: bool) -> bool:
-    """Has it this shape, and is it not about to give it up?"""
+    """Does it have this shape, and will it keep it?"""
     if job.placement is None or is_leaving(job, snapshot):
         return False
     current_shape = shape_on(job.placement, snapshot)
@@ -114,7 +114,7 @@ def _reserve(board: FreeDevices, job: Job, reservations: Counts, sign: int) -> N
 
 
 def _where_it_is(board: FreeDevices, job: Job, shape: Shape) -> Layout | None:
-    """Its own nodes, if none of its devices is given."""
+    """Its own nodes, if no other job got any of its devices."""
     assert job.placement is not None
     for node, devices in job.placement.parts:
         at = board.index.get(node)
@@ -168,7 +168,7 @@ def _several_nodes(
 def _largest_nodes(
     room: Counts, unclaimed: Counts, shape: Shape, loose: bool
 ) -> list[tuple[int, int]]:
-    """The largest nodes first; the last piece to the fullest node that still fits."""
+    """The largest nodes first. The last piece goes to the fullest node that still fits."""
     remainder, parts = shape.replicas, list[tuple[int, int]]()
     order = np.lexsort((np.arange(len(room)), -unclaimed, -room)).tolist()
     for rank, at in enumerate(order):
@@ -183,6 +183,6 @@ def _largest_nodes(
 
 
 def _fullest(nodes: Sequence[int], size: int, room: Counts, unclaimed: Counts) -> int:
-    """The node with least room that still has room for so many."""
+    """The node with least room that still has room for this many."""
     hosts = [node for node in nodes if room[node] >= size]
     return min(hosts, key=lambda node: (room[node], -unclaimed[node], node))

@@ -1,5 +1,5 @@
 """How long a job still takes: what is left of its declared length, and what policies that look
-ahead believe of a gang. Not known is None or infinite, never zero."""
+ahead assume about a gang. Unknown is None or infinite, never zero."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from gpq.core.model.units import Seconds
 
 
 class Lengths:
-    """Of the jobs of one snapshot, each with exactly the GPUs that it asked for."""
+    """Lengths of the jobs of one snapshot, each with exactly the GPUs that it asked for."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._counts: dict[DeviceKind, dict[str, list[int]]] = {}
 
     def left(self, job: Job) -> Seconds | None:
-        """Run time still to come, where it is or else on the best type: of the oracle, else of
-        its declared length; at most what its time limit leaves. None where nothing of these is
-        known."""
+        """Run time still to come on its present GPUs, otherwise on the best type. An oracle knows
+        it, otherwise the declared length says it, and the time limit bounds it. None if all are
+        unknown."""
         estimate, limit = self._estimate(job), job.spec.time_limit
         if limit is None:
             return estimate
@@ -49,16 +49,16 @@ class Lengths:
         return min(estimate, bound)
 
     def to_end(self, job: Job) -> Seconds | None:
-        """The same if it were to run from now on: who does not run pays a start, as long as its
-        last one or as assumed."""
+        """The same if it ran from now on. A job that does not run pays for a start, as measured
+        last time or as assumed."""
         seconds = self.left(job)
         if seconds is None or self._stays(job):
             return seconds
         return seconds + self._snapshot.config.restart_cost(job)
 
     def packed(self, job: Job) -> tuple[Shape, ...]:
-        """Its gang on as few nodes as can be, alone on the cluster: a shape for each type that has
-        room for it."""
+        """Its gang on as few nodes as possible, alone on the cluster: a shape for each type that
+        has room for it."""
         shapes = (
             packed(job.spec.min_gpus, counts, job.spec.level, name)
             for name, counts in self._counts_of(job).items()
@@ -87,7 +87,7 @@ class Lengths:
         return job.placement is not None and not is_leaving(job, self._snapshot)
 
     def _counts_of(self, job: Job) -> dict[str, list[int]]:
-        """Devices that it could use, by type, then node, most first."""
+        """Devices that it could use, by type, then by node, the largest count first."""
         kind = kind_of(job, self._snapshot)
         if kind not in self._counts:
             parts = by_type(supply(self._snapshot, job, {}), self._snapshot)
@@ -98,8 +98,8 @@ class Lengths:
 def seconds_left(
     jobs: Sequence[Job], tables: Sequence[GoodputTable | None], options: int
 ) -> NDArray[np.float64]:
-    """What is left of the declared lengths, jobs x shapes of their tables; infinite where length or
-    speed are not known."""
+    """What is left of the declared lengths, jobs x shapes of their tables. Infinite if length or
+    speed are unknown."""
     speeds = np.zeros((len(jobs), options))
     examples = np.zeros(len(jobs))
     for row, (job, table) in enumerate(zip(jobs, tables, strict=True)):
@@ -113,8 +113,8 @@ def seconds_left(
 
 
 def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
-    """What is left of the declared length at the fastest shape; None when length or speed are not
-    known."""
+    """What is left of the declared length at the fastest shape. None if length or speed are
+    unknown."""
     times = seconds_left([job], [estimates.table(job, shapes)], len(shapes))
     if not np.isfinite(times).any():
         return None
@@ -122,7 +122,8 @@ def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
 
 
 def examples_left(job: Job) -> float | None:
-    """Of the declared length; None where none was declared or nothing is known of how far it is."""
+    """Steps left of the declared length. None if the script declared none, or if its progress is
+    unknown."""
     declaration, progress = job.profile.declared, job.profile.progress
     if (
         declaration is None

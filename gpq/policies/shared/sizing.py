@@ -1,5 +1,5 @@
-"""Jobs of a policy that sizes them itself: each on one type of GPUs, with the fewest and the most
-that it may have."""
+"""Jobs of a policy that chooses their sizes: each on one type of GPU, with its minimum and
+maximum."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from gpq.policies.shared.eligible import contest, eligible
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A job to decide on. Its GPUs are all of `gpu_type` ("" where there is one only); `offer`:
-    those it could have."""
+    """A job to decide on. Its GPUs are all of `gpu_type` ("" if there is only one). `offer`:
+    devices that it could have."""
 
     job: Job
     gpu_type: str
     offer: Supply
     least: int  # GPUs, at least 1
     most: int
-    # may have GPUs of several nodes: who can be resized, and scripts that fit on no single one
+    # may use several nodes: it can be resized, or is a script that fits on no single node
     spreads: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Entrants:
-    """Jobs of `fixed_shapes` have what they have; `contenders` in the order of `arrival`."""
+    """Jobs of `fixed_shapes` keep what they have. `contenders` are in the order of `arrival`."""
 
     fixed_shapes: Mapping[JobId, Shape]
     contenders: tuple[Contender, ...]
 
 
 def entrants(snapshot: Snapshot) -> Entrants:
-    """Kept are also jobs that hold a device which they could not be given anew (what runs on a
-    draining node runs on). Jobs that could never have their least are left out."""
+    """Jobs also keep devices that they could not get now: a job on a draining node goes on there.
+    Jobs that can never have their minimum are left out."""
     jobs = eligible(snapshot)
     kinds = {kind_of(job, snapshot): job for job in jobs}
     offers_by_kind = {
@@ -65,14 +65,14 @@ def entrants(snapshot: Snapshot) -> Entrants:
 
 
 def _holds(job: Job, offer: Supply) -> bool:
-    """Are all devices that it has of this offer? So they are where it has none."""
+    """Are all its devices in this offer? True if it has none."""
     parts = job.placement.parts if job.placement is not None else ()
     return all(set(devices) <= set(offer.get(node, ())) for node, devices in parts)
 
 
 def _at_home(jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]) -> list[Contender]:
-    """Each on its type: a job that holds GPUs stays on theirs, another goes where most are left by
-    those, by the jobs that have no choice, and by those before it."""
+    """A type for each job. A job that holds GPUs stays on their type. Another one goes where most
+    GPUs are left by those jobs, by jobs without a choice, and by jobs before it."""
     choices = {job.id: _possible_types(job, parts[job.id]) for job in jobs}
     claims: Counter[str] = Counter()
     contenders: dict[JobId, Contender] = {}
@@ -92,7 +92,7 @@ def _possible_types(job: Job, offers: Mapping[str, Supply]) -> dict[str, Supply]
 
 
 def _contender(job: Job, types: Mapping[str, Supply], claims: Mapping[str, int]) -> Contender:
-    """On the type that has most GPUs beyond those claimed."""
+    """The type that has most GPUs beyond those claimed."""
     counts = {name: node_counts(offer) for name, offer in types.items()}
     home = max(types, key=lambda name: sum(counts[name]) - claims.get(name, 0))
     least, most = gpu_range(job, sum(counts[home]), home)

@@ -1,5 +1,5 @@
-"""How fast a job takes steps of its own batch, and how many it has left, as far as an oracle or its
-reports tell."""
+"""How fast a job takes steps at its own batch size, and how many it has left, as far as an oracle
+or its reports say."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpq.core.model.units import Seconds
 from gpq.policies.shared import loss_curve
 from gpq.policies.shared.sizing import Contender
 
-UNKNOWN_EPOCH = 0.1  # of the steps done so far: what counts as an epoch where none was declared
+UNKNOWN_EPOCH = 0.1  # share of the steps so far that counts as an epoch if none was declared
 
 StepSeconds = Callable[[int], Seconds | None]
 
 
 def step_seconds(contender: Contender, oracle: Oracle | None) -> StepSeconds:
-    """Seconds of a step of the batch asked for on so many GPUs, packed on the largest nodes; None
-    where it is not known, or where less than the least atomic batch would be left for each."""
+    """Seconds of a step at the requested batch size on this many GPUs, packed on the largest nodes.
+    None if unknown, or if each GPU would get less than the smallest micro-batch."""
     sizes, level = node_counts(contender.offer), contender.job.spec.level
     model = model_of(contender.job.profile, contender.gpu_type) if oracle is None else None
     declaration = contender.job.profile.declared
@@ -46,8 +46,8 @@ def step_seconds(contender: Contender, oracle: Oracle | None) -> StepSeconds:
 
 
 def remaining_steps(job: Job, oracle: Oracle | None) -> float:
-    """Of the batch asked for: what the oracle knows; else what is left of the declared length; else
-    what the loss curve says; else as many as were done."""
+    """Steps left at the requested batch size: the oracle knows it. Otherwise the declared length
+    says it, then the loss curve. Otherwise it is as many as were done."""
     if oracle is not None:
         return oracle.remaining_steps
     epoch, progress = _epoch_steps(job), job.profile.progress
@@ -61,7 +61,7 @@ def remaining_steps(job: Job, oracle: Oracle | None) -> float:
 
 
 def _epoch_steps(job: Job) -> float:
-    """Of an epoch; 0 where none was declared."""
+    """Steps of an epoch. 0 if none was declared."""
     declaration = job.profile.declared
     if declaration is None or declaration.dataset_size <= 0 or declaration.batch_size <= 0:
         return 0.0
@@ -69,7 +69,7 @@ def _epoch_steps(job: Job) -> float:
 
 
 def steps_done(job: Job) -> float:
-    """Steps of the base batch."""
+    """Steps at the base batch size."""
     steps = 0.0
     if job.profile.progress is not None:
         steps = max(steps, job.profile.progress.base_steps)

@@ -1,8 +1,8 @@
-"""informed(): what jobs may learn about a GPU type from other types and from other jobs. Adds
+"""informed(): what jobs can learn about a GPU type from other types and from other jobs. Adds
 scaled rows, measures nothing.
 
-One number carries over: the ratio of the times that one GPU of each type takes for the same work
-(Sia, SOSP'23, section 3.3: xput_A(N) = xput_A(1) / xput_B(1) * xput_B(N)).
+One number carries over: the ratio of the times that one GPU of each type takes for the same work.
+It is xput_A(N) = xput_A(1) / xput_B(1) * xput_B(N) in Sia, SOSP'23, section 3.3.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gpq.core.model.profile import Declared, ProfileRow
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 
-SCALED_WEIGHT = 1.0  # at most, of a scaled row, in steps: what was measured there counts for more
-# times: two atomic batches no farther apart take times per example that may be compared
+SCALED_WEIGHT = 1.0  # at most, in steps, for a scaled row: measurements there count for more
+# two micro-batches within this factor take comparable times per example
 COMPARABLE = 1.5
 
 Pair = tuple[str, str]
@@ -28,13 +28,13 @@ Ratios = Mapping[Pair, float]
 
 
 def informed(snapshot: Snapshot) -> Snapshot:
-    """The snapshot with rows for the types that jobs do not know yet; the same object where there
-    is nothing to add.
+    """The snapshot with rows for types that jobs do not know yet. The same object if there is
+    nothing to add.
 
     A type without rows gets those of the type that the job knows best, times the ratio of the two
-    types; one on which only one replica was timed gets the rows of several replicas. The ratio: the
-    job's own; the median of jobs that declared the same; the median of all; else 1. What is scaled
-    keeps its number of replicas and of nodes.
+    types. A type on which only one replica was timed gets the rows of several replicas. The ratio
+    is the job's own, otherwise the median of jobs with the same declaration, otherwise the median
+    of all, otherwise 1. Scaled rows keep their number of replicas and nodes.
     """
     types = gpu_types(snapshot)
     if len(types) <= 1:
@@ -61,10 +61,11 @@ def informed(snapshot: Snapshot) -> Snapshot:
 
 @lru_cache(maxsize=4096)
 def ratios(rows: tuple[ProfileRow, ...]) -> Ratios:
-    """(A, B) -> time on one GPU of A over that of B for the same work, for the types among `rows`.
+    """(A, B) -> time on one GPU of A relative to that of B for the same work, for the types among
+    `rows`.
 
-    The median over comparable batches, of one replica's steps where both types have some; else of
-    gradient times, which are those of one GPU with any number of replicas.
+    This is the median over comparable batches of steps with one replica, if both types have some.
+    Otherwise it uses gradient times, which are those of one GPU with any number of replicas.
     """
     step_times: dict[str, list[tuple[int, float]]] = {}
     grad_times: dict[str, list[tuple[int, float]]] = {}
@@ -89,8 +90,8 @@ def ratios(rows: tuple[ProfileRow, ...]) -> Ratios:
 
 
 def _quotients(first: list[tuple[int, float]], second: list[tuple[int, float]]) -> Iterator[float]:
-    """Time per example of each of `first` over that of the nearest batch of `second`, where they
-    are comparable."""
+    """Time per example of each of `first` relative to the nearest batch of `second`, if they are
+    comparable."""
     for batch, time in first:
         nearest, base = min(
             second,
@@ -102,7 +103,7 @@ def _quotients(first: list[tuple[int, float]], second: list[tuple[int, float]]) 
 
 
 def _median_ratios(snapshot: Snapshot) -> dict[Declared | None, dict[Pair, float]]:
-    """Medians over the jobs that declared the same, and under None over all jobs and priors."""
+    """Medians over jobs with the same declaration, and under None over all jobs and priors."""
     samples: dict[Declared | None, dict[Pair, list[float]]] = {None: {}}
     profiles = [
         (job.profile.declared, job.profile.basis) for _, job in sorted(snapshot.jobs.items())
@@ -127,8 +128,8 @@ def _ratio(job: Job, pair: Pair, medians: Mapping[Declared | None, Mapping[Pair,
 
 @lru_cache(maxsize=4096)
 def _gaps(rows: tuple[ProfileRow, ...], types: tuple[str, ...]) -> tuple[Pair, ...]:
-    """(type to learn of, type to learn from): types without rows, and types with one replica
-    alone."""
+    """(type to learn about, type to learn from): types without rows, and types with only one
+    replica."""
     extents: dict[str, tuple[int, float]] = {}
     for row in rows:
         replicas, weight = extents.get(row.gpu_type, (0, 0.0))
@@ -147,8 +148,8 @@ def _gaps(rows: tuple[ProfileRow, ...], types: tuple[str, ...]) -> tuple[Pair, .
 def _scaled(
     rows: tuple[ProfileRow, ...], declaration: Declared, target: str, source: str, ratio: float
 ) -> tuple[ProfileRow, ...]:
-    """Rows of `source` as they would be on `target`, within the limits of the batch there; all,
-    where none is within."""
+    """Rows of `source` as they would be on `target`, within the batch limits there. All of them, if
+    none is within."""
     is_new = all(row.gpu_type != target for row in rows)
     source_rows = [row for row in rows if row.gpu_type == source and (is_new or row.replicas > 1)]
     return tuple(
@@ -166,7 +167,7 @@ def _scaled(
 def _within_limits(
     rows: Sequence[ProfileRow], declaration: Declared, gpu_type: str
 ) -> Sequence[ProfileRow]:
-    """Those with a batch that there may be on this type."""
+    """Rows with a batch that this type allows."""
     limits = limits_of(declaration, gpu_type)
     if limits is None:
         return rows

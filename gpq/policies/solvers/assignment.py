@@ -14,7 +14,7 @@ from gpq.policies.solvers.knapsack import item, solve
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-GAP = 1e-4  # relative, at which the search may end (Sia's artefact)
+GAP = 1e-4  # relative gap at which the search may end (Sia's artifact)
 # A limit of time would make the answer depend on the machine's load: the search tree is bounded by
 # its nodes instead.
 NODE_LIMIT = 5000
@@ -22,7 +22,7 @@ NODE_LIMIT = 5000
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """So many devices of one type at a cost."""
+    """This many devices of one type at a cost."""
 
     gpu_type: str
     size: int
@@ -32,11 +32,11 @@ class Option:
 def cheapest(
     rows: Sequence[Sequence[Option]], idle: Sequence[float], capacity: Mapping[str, int]
 ) -> list[int | None]:
-    """min sum_j (cost of j's option, or idle_j), sizes of each type within `capacity`: the position
-    of each job's option.
+    """min sum_j (cost of j's option, or idle_j), with the sizes of each type within `capacity`.
+    Returns the position of each job's option.
 
-    One type: dynamic programme. Several: integer programme (HiGHS), without the options that
-    another one of the type beats with no more devices.
+    One type: dynamic programme. Several: integer programme (HiGHS), without options that another
+    one of the type beats with no more devices.
     """
     useful_options = [_undominated(row, bound) for row, bound in zip(rows, idle, strict=True)]
     types = sorted(
@@ -64,7 +64,7 @@ def _knapsack(
         for row, positions, bound in zip(rows, useful_options, idle, strict=True)
     ]
     answer = solve(items, [capacity], exact=True)
-    assert answer is not None  # nothing at all always fits
+    assert answer is not None  # choosing nothing always fits
     return [
         positions[at - 1] if at else None
         for positions, at in zip(useful_options, answer.choice, strict=True)
@@ -72,8 +72,8 @@ def _knapsack(
 
 
 def _undominated(row: Sequence[Option], idle: float) -> list[int]:
-    """Options cheaper than none, and than every other one of their type that is no larger (of equal
-    ones the first)."""
+    """Options that are cheaper than none, and cheaper than every other one of their type that is no
+    larger. The first wins a tie."""
     best: dict[str, float] = {}
     positions = []
     for i in sorted(range(len(row)), key=lambda i: (row[i].size, row[i].cost, i)):

@@ -1,8 +1,8 @@
-"""The genetic search of Pollux (OSDI'21, section 4.2; NSGA-II, Deb et al. 2002) on integer
+"""The genetic search of Pollux (OSDI'21, section 4.2, and NSGA-II, Deb et al. 2002) on integer
 matrices, jobs x nodes.
 
-Knows no job and no node, only the matrices of a `Problem`; the luck comes as a generator. Whole
-populations at once.
+Knows no job and no node, only the matrices of a `Problem`. A generator brings the random numbers.
+Works on whole populations.
 """
 
 from __future__ import annotations
@@ -20,37 +20,38 @@ Bools = NDArray[np.bool_]
 
 POPULATION = 100
 GENERATIONS = 100  # the first is the start itself
-CROSSOVER = 0.9  # of the pairs exchange jobs
-# of the rows go back to what is; of the rows lose each element with the same probability
+CROSSOVER = 0.9  # share of the pairs that exchange jobs
+# shares of the rows: that return to the present state, and that lose each element with the
+# same probability
 RESET, SHRINK = 0.1, 0.1
-TRIES = 2  # passes of a generation to find new states, until there are
-ENOUGH = 90  # of them
+TRIES = 2  # passes of a generation to find new states
+ENOUGH = 90  # new states that are enough
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """J jobs (in the order in which they may keep what two want) on N nodes; K the most replicas of
+    """J jobs on N nodes. Earlier jobs keep what two want. K is the largest number of replicas of
     any job."""
 
-    base: Ints  # J x N: the replicas that are there
-    room: Ints  # J x N: the most of a job that a node could hold
+    base: Ints  # J x N: the present replicas
+    room: Ints  # J x N: the most replicas of a job that a node can hold
     capacity: Ints  # N
-    least: Ints  # J: fewer replicas than this are none
+    least: Ints  # J: fewer replicas than this count as none
     most: Ints  # J
     most_nodes: Ints  # J
-    spanned: Bools  # N: carries a job of several nodes that is not to be moved
+    spanned: Bools  # N: has a job of several nodes that must not move
     cost: (
         # J x 2 (changed) x 2 (on several nodes) x K + 1: 1 / (utility + 1e-3), of which the mean is
         # to be least
         Floats
     )
     speedup: Floats  # J x 2 x K + 1
-    # summed cost and number of the jobs that are not to be moved
+    # summed cost and number of the jobs that must not move
     fixed_jobs: tuple[float, int] = (0.0, 0)
 
     def values(self, states: Ints) -> Floats:
-        """What is to be least of each state: minus the harmonic mean of the utilities, minus the
-        cluster's utility."""
+        """The values to minimise for each state: minus the harmonic mean of the utilities, and
+        minus the cluster's utility."""
         jobs = np.arange(len(self.base))
         replicas = states.sum(axis=2, dtype=np.intp)
         wide = (np.count_nonzero(states, axis=2) > 1).astype(np.intp)
@@ -69,9 +70,9 @@ class Problem:
 def search(
     problem: Problem, start: Ints, luck: Generator, generations: int = GENERATIONS
 ) -> tuple[Ints, Ints]:
-    """(the state with the best harmonic mean, the Pareto front). The present state is among the
-    start, as it is; the rest of `start` (states x J x N) is repaired first. So what comes out is
-    never worse than what is."""
+    """(the state with the best harmonic mean, the Pareto front). The start has the present state
+    unchanged. The rest of `start` (states x J x N) is repaired first. So the result is never worse
+    than the present state."""
     states = np.concatenate([problem.base[None], repair(problem, start.copy(), luck)]).astype(
         np.int16
     )
@@ -92,7 +93,7 @@ def search(
 def _children(
     problem: Problem, states: Ints, values: Floats, lonely: Floats, luck: Generator
 ) -> Ints:
-    """Up to POPULATION states that are not there yet."""
+    """Up to POPULATION states that are new."""
     keys = dict.fromkeys(state.tobytes() for state in states)
     batches: list[Ints] = []
     missing = POPULATION
@@ -109,7 +110,7 @@ def _children(
 
 
 def _new(states: Ints, keys: dict[bytes, None]) -> Ints:
-    """Those that `keys` does not have; from now on it has them."""
+    """The states that `keys` does not have. Adds them to it."""
     new_indexes = []
     for index, state in enumerate(states):
         key = state.tobytes()
@@ -122,8 +123,8 @@ def _new(states: Ints, keys: dict[bytes, None]) -> Ints:
 def _survive(
     states: Ints, values: Floats, luck: Generator
 ) -> tuple[Ints, Floats, NDArray[np.intp], Floats]:
-    """The best POPULATION by front, then by how far they are from the others: (states, values,
-    front, distance)."""
+    """The best POPULATION by front, then by distance from the others: (states, values, front,
+    distance)."""
     rank = fronts(values)
     lonely = crowding(values, rank)
     order = np.lexsort((luck.random(len(values)), -lonely, rank))[:POPULATION]
@@ -131,7 +132,8 @@ def _survive(
 
 
 def _tournament(values: Floats, lonely: Floats, winners: int, luck: Generator) -> NDArray[np.intp]:
-    """Of two drawn, the one that dominates, else the one farther from others, else either."""
+    """Of two drawn states, the one that dominates, otherwise the one farther from others, otherwise
+    either."""
     rounds = -(-2 * winners // len(values))
     draws = np.concatenate([luck.permutation(len(values)) for _ in range(rounds)])[: 2 * winners]
     first, second = draws[:winners], draws[winners:]
@@ -156,8 +158,8 @@ def _cross(parents: Ints, luck: Generator) -> Ints:
 
 
 def _mutate(problem: Problem, states: Ints, luck: Generator) -> Ints:
-    """Some rows go back to what is, some elements are cleared, some grow: about one job of those
-    that fit on a node with a free GPU, and one of those that are there already."""
+    """Some rows return to the present state, some elements are cleared, some grow. About one job
+    grows of those that fit on a node with a free GPU, and one of those that are already there."""
     many, jobs, nodes = states.shape
     is_reset = luck.random((many, jobs), dtype=np.float32) < RESET
     states = np.where(is_reset[:, :, None], problem.base, states)
@@ -189,8 +191,8 @@ def _mutate(problem: Problem, states: Ints, luck: Generator) -> Ints:
 def _unseated(
     problem: Problem, states: Ints, state: NDArray[np.intp], job: NDArray[np.intp]
 ) -> NDArray[np.intp]:
-    """(state, job) among those that grow of which fewer than `least` make no sense: gangs, and what
-    has nothing yet."""
+    """(state, job) among those that grow for which fewer than `least` make no sense: gangs, and
+    jobs that have nothing yet."""
     has_least = problem.least > 1
     if not has_least.any():
         return np.zeros((0, 2), dtype=np.intp)
@@ -202,8 +204,8 @@ def _unseated(
 def _seat(
     problem: Problem, states: Ints, free: Ints, new_seats: NDArray[np.intp], luck: Generator
 ) -> None:
-    """Give these exactly their least: on a node with room for all of it, else, where they may, over
-    several."""
+    """Give these exactly their minimum: on a node with room for all of it, otherwise on several if
+    they may."""
     state, job = new_seats.T
     room = np.minimum(free[state], problem.room[job])
     least = problem.least[job]
@@ -217,8 +219,8 @@ def _seat(
 
 
 def repair(problem: Problem, states: Ints, luck: Generator) -> Ints:
-    """Make states feasible, in place, in Pollux's order: one job of several nodes on a node, the
-    jobs' most, the nodes' capacity (earlier jobs first), the jobs' least."""
+    """Make states feasible, in place, in Pollux's order: one job of several nodes per node, the
+    maximum of jobs, the capacity of nodes (earlier jobs first), the minimum of jobs."""
     wide = states > 0
     wide &= (np.count_nonzero(states, axis=2) > 1)[:, :, None]
     at, node = np.nonzero(wide.sum(axis=1) + problem.spanned > 1)
@@ -239,7 +241,7 @@ def repair(problem: Problem, states: Ints, luck: Generator) -> Ints:
 
 
 def _trim(rows: Ints, most: Ints, most_nodes: Ints, luck: Generator) -> Ints:
-    """Rows cut to their most replicas and nodes, the nodes visited at random."""
+    """Rows limited to their maximum of replicas and nodes, with nodes in random order."""
     order = np.argsort(luck.random(rows.shape, dtype=np.float32), axis=1)
     at = np.arange(len(rows))[:, None]
     shuffled = _steps(np.minimum(rows[at, order].cumsum(axis=1), most[:, None]))
@@ -250,6 +252,6 @@ def _trim(rows: Ints, most: Ints, most_nodes: Ints, luck: Generator) -> Ints:
 
 
 def _steps(sums: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The rows whose running sums these are, in place."""
+    """The rows with these running sums, in place."""
     sums[:, 1:] -= sums[:, :-1].copy()
     return sums

@@ -1,9 +1,9 @@
-"""Multiple-choice knapsack: one option of each item, sizes within capacities, the sum of values
-greatest.
+"""Multiple-choice knapsack: one option of each item, with sizes within capacities, and the largest
+sum of values.
 
-Exact by a dynamic programme up to a lab's size (Sinha and Zoltners 1979); beyond it by prices, with
-a bound on what the optimum could be worth more. Deterministic: of equal values the option that
-stands first in its item.
+Exact by a dynamic programme up to a lab's size (Sinha and Zoltners 1979). Beyond it by prices, with
+a bound on how much better the optimum could be. Deterministic: of equal values, the option that
+comes first in its item wins.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-EXACT_STATES = 40_000  # of a dynamic programme: products of capacities + 1
+EXACT_STATES = 40_000  # states of a dynamic programme: products of capacities + 1
 EXACT_WORK = 500_000  # items x states
-PRICE_STEPS = 80  # of the search for prices
+PRICE_STEPS = 80  # steps of the search for prices
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Options of one item: the size of each, its value, and which capacity it takes from (all 0
-    where there is one)."""
+    """Options of one item: the size of each, its value, and the capacity that it uses (0 for all if
+    there is one)."""
 
     sizes: Ints
     values: Array
@@ -34,7 +34,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The option of each item by position, the sum of their values, and what no choice can
+    """The option of each item by position, the sum of their values, and a bound that no choice can
     exceed."""
 
     choice: list[int]
@@ -43,12 +43,12 @@ class Answer:
 
     @property
     def gap(self) -> float:
-        """Of the optimum, at most this is missing, in units of value."""
+        """At most this much is missing to the optimum, in units of value."""
         return max(self.bound - self.value, 0.0)
 
 
 def item(options: Sequence[tuple[int, float]]) -> Item:
-    """Of (size, value) pairs, for one capacity."""
+    """An item of (size, value) pairs, for one capacity."""
     sizes = np.array([size for size, _ in options], dtype=np.int64)
     return Item(
         sizes, np.array([value for _, value in options], dtype=np.float64), np.zeros_like(sizes)
@@ -58,7 +58,8 @@ def item(options: Sequence[tuple[int, float]]) -> Item:
 def solve(
     items: Sequence[Item], capacities: Sequence[int], *, exact: bool | None = None
 ) -> Answer | None:
-    """None when no choice of sizes fits. `exact`: which way; default by the size of the problem."""
+    """None if no choice of sizes fits. `exact` chooses the way. By default the size of the problem
+    does."""
     states = int(np.prod([capacity + 1 for capacity in capacities], dtype=np.float64))
     if exact is None:
         exact = states <= EXACT_STATES and len(items) * states <= EXACT_WORK
@@ -70,7 +71,7 @@ def solve(
 def _exactly(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:
     axes = np.arange(len(capacities))
     needs: dict[bytes, Ints] = {}
-    # the same by the very arrays: equal ones are often one object
+    # by identity of the arrays, because equal ones are often one object
     needs_by_arrays: dict[tuple[int, int], Ints] = {}
     for choice in items:
         if (id(choice.sizes), id(choice.kinds)) not in needs_by_arrays:
@@ -85,19 +86,19 @@ def _exactly(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:
 
 
 def exactly(items: Sequence[tuple[Ints, Array]], capacities: Sequence[int]) -> Answer | None:
-    """The optimum where an option may take from several capacities: needs (options x capacities)
-    and values of each item.
+    """The optimum if an option may use several capacities: needs (options x capacities) and values
+    of each item.
 
-    A dynamic programme over what is used of each capacity, all states at once: one numpy operation
-    an item.
+    A dynamic programme over the used part of each capacity, all states at once, with one numpy
+    operation per item.
     """
     shape = np.array(capacities) + 1
     strides = np.append(np.cumprod(shape[:0:-1])[::-1], 1).astype(np.int64)
     states = np.arange(int(shape.prod()))
-    # Slot 0 stands for "does not fit": what is taken from before it is minus infinity.
+    # Slot 0 stands for "does not fit", so its value is minus infinity.
     best = np.concatenate([[-np.inf], np.zeros(len(states))])
     steps: list[Array] = []  # the best before each item
-    # by needs: the states that options take, and whence they reach each state
+    # by needs: the states that options use, and the slots that reach each state
     ways: dict[int, tuple[Ints, Ints]] = {}
     for needs, values in items:
         way = ways.get(id(needs))
@@ -124,8 +125,8 @@ def exactly(items: Sequence[tuple[Ints, Array]], capacities: Sequence[int]) -> A
 
 
 def _sources(needs: Ints, offsets: Ints, states: Ints, strides: Ints, shape: Ints) -> Ints:
-    """Slots (options x states) that each state is reached from by each option, 0 where the option
-    does not fit."""
+    """Slots (options x states) from which each option reaches each state. 0 if the option does not
+    fit."""
     slots: Ints = states + 1 - offsets[:, None]
     if len(shape) == 1:
         return np.maximum(slots, 0)
@@ -134,9 +135,9 @@ def _sources(needs: Ints, offsets: Ints, states: Ints, strides: Ints, shape: Int
 
 
 def _by_prices(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:
-    """Lagrangian relaxation: at a price a GPU of each kind every item picks for itself; the least
-    sum over all prices bounds the optimum (Fisher 1981). The picks are then made to fit, and what
-    is left over is given away greedily."""
+    """Lagrangian relaxation: at a price per GPU of each kind, every item chooses for itself. The
+    least sum over all prices bounds the optimum (Fisher 1981). Then the choices are made to fit,
+    and the rest is given away greedily."""
     sizes, values, kinds = _padded(items)
     room = np.array(capacities, dtype=np.float64)
     prices, bound = _prices(sizes, values, kinds, room)
@@ -164,8 +165,8 @@ def _padded(items: Sequence[Item]) -> tuple[Ints, Array, Ints]:
 
 
 def _prices(sizes: Ints, values: Array, kinds: Ints, room: Array) -> tuple[Array, float]:
-    """Prices of least bound: coordinate by coordinate by bisection (exact for one kind), then that
-    bound."""
+    """The prices with the least bound, by bisection of one coordinate after the other (exact for
+    one kind), and that bound."""
     prices = np.zeros(len(room))
     rows = np.arange(len(sizes))
     spread = np.where(np.isfinite(values), values, 0.0)
@@ -189,8 +190,8 @@ def _prices(sizes: Ints, values: Array, kinds: Ints, room: Array) -> tuple[Array
 
 
 def _make_fit(choice: Ints, sizes: Ints, values: Array, kinds: Ints, room: Array) -> bool:
-    """Take back what costs least a GPU until every kind fits, in place; False where that is not
-    possible."""
+    """Take back what costs least per GPU until every kind fits, in place. False if that is
+    impossible."""
     rows = np.arange(len(choice))
     for kind in range(len(room)):
         while True:
@@ -220,7 +221,7 @@ def _make_fit(choice: Ints, sizes: Ints, values: Array, kinds: Ints, room: Array
 
 
 def _fill(choice: Ints, sizes: Ints, values: Array, kinds: Ints, room: Array) -> None:
-    """Give what is left to whoever gains most by a GPU, one change of one item at a time, in
+    """Give the rest to the item that gains most per GPU, one change of one item at a time, in
     place."""
     rows = np.arange(len(choice))
     usage = np.array(

@@ -1,5 +1,5 @@
-"""Pareto fronts of two values that are both to be least, and how far the members of a front lie
-apart (NSGA-II)."""
+"""Pareto fronts of two values that are both minimised, and the distance between members of a front
+(NSGA-II)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Floats = NDArray[np.float64]
 
 
 def fronts(values: Floats) -> NDArray[np.intp]:
-    """Of each row of `values` (n x 2) the front, 0 = nobody is as good in both and better in one.
-    O(n log n): in the order of the first value, a front dominates a point if the least second value
-    it has seen is no larger."""
+    """The front of each row of `values` (n x 2). In front 0, no other row is as good in both and
+    better in one. O(n log n): in the order of the first value, a front dominates a point if the
+    least second value that it has seen is no larger."""
     order = np.lexsort((values[:, 1], values[:, 0]))
     front = 0
     least: list[float] = []
@@ -32,8 +32,8 @@ def fronts(values: Floats) -> NDArray[np.intp]:
 
 
 def crowding(values: Floats, front: NDArray[np.intp]) -> Floats:
-    """How far the neighbours in its front are apart, each value in units of the front's range;
-    infinite at its ends, 0 for the second and later of equal ones."""
+    """The distance between a point's neighbours in its front, each value in units of the front's
+    range. Infinite at its ends, 0 for the second and later of equal points."""
     distance = np.zeros(len(values))
     order = np.lexsort((values[:, 1], values[:, 0], front))
     sorted_values, sorted_fronts = values[order], front[order]

@@ -1,8 +1,8 @@
-"""Many simulated runs, side by side: policies x workloads x clusters x seeds. Decides nothing about
-a run: `replay` does.
+"""Many simulated runs next to each other: policies x workloads x clusters x seeds. Decides nothing
+about a run, because `replay` does.
 
-Results come in the order of the runs, however many processes there are; one that fails takes no
-other along.
+Results come in the order of the runs, for any number of processes. A failed run does not affect the
+others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpq.sim.replay.rules import Rules
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`name`: as it was asked for, `16x4`."""
+    """`name`: as typed, `16x4`."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -34,7 +34,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One policy on one workload and cluster; the seed is in the rules."""
+    """One policy on one workload and cluster. The rules hold the seed."""
 
     policy: str
     source: Source
@@ -56,7 +56,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What the runs on one cluster came to, in the order they were asked for."""
+    """The outcomes of the runs on one cluster, in the requested order."""
 
     cluster: str
     outcomes: tuple[Outcome, ...]
@@ -92,7 +92,7 @@ def plan(
 
 
 def blocks(runs: Sequence[Run], outcomes: Sequence[Outcome | Failure]) -> list[Block]:
-    """By cluster, in the order of the runs; clusters on which all failed are left out."""
+    """By cluster, in the order of the runs. A cluster on which every run failed is left out."""
     pairs = [
         (run.cluster, outcome)
         for run, outcome in zip(runs, outcomes, strict=True)
@@ -108,8 +108,8 @@ def blocks(runs: Sequence[Run], outcomes: Sequence[Outcome | Failure]) -> list[B
 def attempt_all(
     runs: Sequence[Run], processes: int = 1, progress: Progress | None = None
 ) -> list[Outcome | Failure]:
-    """What each came to, in the order of the runs: of one that cannot be simulated to its end, why.
-    Input that cannot be read ends all; so do Ctrl-C and SIGTERM, as Interrupted."""
+    """The outcome of each run in order, or why it cannot be simulated to its end. Unreadable input
+    ends all runs. So do Ctrl-C and SIGTERM, as Interrupted."""
     with _without_chatter():
         return work_on(runs, _attempt, _fallback, processes, progress)
 
@@ -117,7 +117,7 @@ def attempt_all(
 def run_all(
     runs: Sequence[Run], processes: int = 1, progress: Progress | None = None
 ) -> list[Outcome]:
-    """The outcomes, in the order of the runs. Raises Refused about the first that failed, once all
+    """The outcomes, in the order of the runs. Raises Refused about the first that failed, when all
     others have ended."""
     results = attempt_all(runs, processes, progress)
     failure = next((result for result in results if isinstance(result, Failure)), None)
@@ -128,15 +128,17 @@ def run_all(
 
 @contextmanager
 def _without_chatter() -> Iterator[None]:
-    """HiGHS now and then writes a line of its own to the standard output, past Python: it would
-    spoil what is printed."""
+    """HiGHS sometimes writes a line to standard output, past Python, which would spoil the
+    output."""
     sys.stdout.flush()
     stdout, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(null, 1)
         yield
     finally:
-        ctypes.CDLL(None).fflush(None)  # what C keeps for a file or a pipe until the program ends
+        ctypes.CDLL(None).fflush(
+            None
+        )  # C buffers output for a file or a pipe until the program ends
         os.dup2(stdout, 1)
         os.close(stdout)
         os.close(null)
@@ -155,5 +157,5 @@ def _attempt(run: Run, watch: Callable[[float], None]) -> Outcome | Failure:
 
 def _fallback(run: Run) -> Failure:
     message = "a process of the simulation was killed"
-    hint = "give it more memory, or fewer processes"
+    hint = "give it more memory, or use fewer processes"
     return Failure(run.cluster, run.policy, run.source.name, run.rules.seed, message, hint)

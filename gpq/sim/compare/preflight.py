@@ -1,8 +1,8 @@
-"""Can every job run on every cluster under every policy? Asked before hours of simulation; says
-file, row and what there is.
+"""Can every job run on every cluster under every policy? gpq asks this before hours of simulation,
+and names file, row and what exists.
 
-As far as can be told: which placements a policy will choose over several nodes shows only in the
-run.
+Some answers come only in the run: nobody knows in advance which placements over several nodes a
+policy will choose.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gpq.sim.measurements.sources import Published, Source
 from gpq.sim.measurements.tables import at
 from gpq.sim.measurements.timings import Counts, NotMeasured
 
-_Key = tuple[int, str, Counts]  # the truth, the type of GPUs, how many on each node
+_Key = tuple[int, str, Counts]  # the truth, the GPU type, the GPUs on each node
 
-HINT = "name with --nodes a cluster on which every job can run"
+HINT = "choose a cluster with --nodes on which every job can run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def _refusal(source: Source, task: Task, cluster: Cluster, problem: _Problem) ->
 
 
 def _node_sizes(nodes: Sequence[Node]) -> dict[str, list[int]]:
-    """GPUs of each node, by type, largest first."""
+    """GPUs of each node, by type, the largest first."""
     sizes: dict[str, list[int]] = {}
     for node in nodes:
         for kind, count in Counter(device.type for device in node.devices).items():
@@ -77,11 +77,11 @@ def _misfit(task: Task, sizes: dict[str, list[int]], policies: Sequence[str]) ->
     if least <= most:
         return None
     of_type = " of one type" if len(gpus_by_type) > 1 else ""
-    return _Problem(f"it asks for {least} GPUs, and there are {most}{of_type}")
+    return _Problem(f"it asks for {least} GPUs, but there are {most}{of_type}")
 
 
 def _least_gpus(task: Task, policies: Sequence[str]) -> int:
-    """That it must have under one of the policies."""
+    """The GPUs that it must have under one of the policies."""
     if task.rigid or any(entry(policy).gang for policy in policies):
         return task.replicas
     return 1
@@ -101,8 +101,8 @@ def _first_unmeasured(
     policies: Sequence[str],
     verdicts: dict[_Key, _Problem | None],
 ) -> _Problem | None:
-    """Of the placements that a policy will give the job, the first of which there are no times.
-    `verdicts`: what was found before."""
+    """The first placement without measured times among those that a policy will give the job.
+    `verdicts`: earlier findings."""
     for kind, nodes in sizes.items():
         if task.gpu_type.lower() not in kind.lower():
             continue
@@ -118,8 +118,8 @@ def _first_unmeasured(
 def _placements(
     task: Task, kind: str, nodes: Sequence[int], policies: Sequence[str]
 ) -> list[Counts]:
-    """Gangs have the GPUs that they ask for, packed; others from one GPU to the whole largest node,
-    as far as their batch can be split."""
+    """Gangs have the GPUs that they ask for, packed. Other jobs have from one GPU to the whole
+    largest node, as far as their batch can be split."""
     placements: set[Counts] = set()
     for policy in policies:
         traits, truth = entry(policy), task.truth

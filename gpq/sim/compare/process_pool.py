@@ -1,7 +1,6 @@
-"""Work on a list of items, in several processes where that is asked for. Results come in the order
-of the items.
+"""Work on a list of items, in several processes on request. Results come in the order of the items.
 
-Owns the processes and the signals: Ctrl-C and SIGTERM end all of them, and the parent says so in
+Owns the processes and the signals: Ctrl-C and SIGTERM end all of them, and the parent reports it in
 one line.
 """
 
@@ -20,14 +19,14 @@ from typing import TypeVar
 
 from gpq.errors import Interrupted
 
-LOOK_SECONDS = 0.2  # between two looks at how far the other processes are
+LOOK_SECONDS = 0.2  # between two looks at the progress of the other processes
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 # gets the share of each item that is done, 0 to 1, in their order
 Progress = Callable[[Sequence[float]], None]
-# of one item; it tells the share of it that is done
+# work on one item, which reports the share that is done
 Work = Callable[[Item, Callable[[float], None]], Result]
 
 
@@ -38,9 +37,9 @@ def work_on(
     processes: int = 1,
     progress: Progress | None = None,
 ) -> list[Result]:
-    """The result of each item. `work` and what it takes and gives travel between processes;
+    """The result of each item. `work`, its arguments and its results travel between processes.
     `fallback` gives the result of an item whose process was killed. An error in one of them ends
-    all; so does a signal, as Interrupted."""
+    all. So does a signal, as Interrupted."""
     if min(processes, len(items)) > 1:
         return _in_processes(items, work, fallback, min(processes, len(items)), progress)
     return _here(items, work, progress)
@@ -75,7 +74,7 @@ def _tell(shares: list[float], index: int, progress: Progress | None, share: flo
 
 
 class _Stop(BaseException):
-    """Not to be caught by what catches errors."""
+    """Code that catches errors must not catch this."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -87,14 +86,14 @@ def _interrupted(number: int, completed_runs: int, count: int) -> Interrupted:
     if number == signal.SIGINT:
         name = "Ctrl-C"
     return Interrupted(
-        number, f"ended by {name} after {completed_runs} of {count} runs; none is shown"
+        number, f"ended by {name} after {completed_runs} of {count} runs. It shows none of them"
     )
 
 
 @contextmanager
 def _hearing(act: Callable[[int], None]) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM calls `act`; further ones are not heard, until the process has
-    ended. Whoever ignores one of them goes on ignoring it."""
+    """The first Ctrl-C or SIGTERM calls `act`. The process ignores further ones until it has ended.
+    A process that ignored one of them before still does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -122,8 +121,8 @@ def _hearing(act: Callable[[int], None]) -> Iterator[None]:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Processes started meanwhile never hear Ctrl-C: whoever started them ends them, by SIGTERM if
-    need be."""
+    """Processes started in this context never get Ctrl-C. Their parent ends them, by SIGTERM if
+    necessary."""
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -146,7 +145,7 @@ def _in_processes(
 ) -> list[Result]:
     signals: list[int] = []
     with _hearing(signals.append):
-        # it raises nothing: the pool is never left half made or half ended
+        # it raises nothing, so the pool is never half started or half ended
         context = multiprocessing.get_context("spawn")
         shares = context.Array("d", len(items), lock=False)
         old_children = set(multiprocessing.active_children())
@@ -178,7 +177,7 @@ def _await(
     shares: Sequence[float],
     progress: Progress | None,
 ) -> None:
-    """Until all have ended or a signal has come. Raises the error of the work itself."""
+    """Waits until all have ended or a signal has come. Raises the error of the work itself."""
     pending_futures = set(futures)
     while pending_futures and not signals:
         completed_futures, pending_futures = wait(pending_futures, LOOK_SECONDS, FIRST_EXCEPTION)
@@ -189,8 +188,7 @@ def _await(
 
 
 def _raise_own(future: Future[Result]) -> None:
-    """The error of the work itself. A process that was killed takes down only what had not
-    ended."""
+    """The error of the work itself. A killed process affects only items that had not ended."""
     error = future.exception()
     if error is not None and not isinstance(error, BrokenExecutor):
         raise error
@@ -207,7 +205,7 @@ def _result(future: Future[Result], item: Item, fallback: Callable[[Item], Resul
 
 
 def _prepare(shares: MutableSequence[float]) -> None:
-    """In a worker: where to say how far it is. It does not outlive the process that started it."""
+    """In a worker: where to report progress. It does not outlive the process that started it."""
     global _shares
     _shares = shares
     threading.Thread(target=_follow, daemon=True).start()

@@ -1,6 +1,6 @@
-"""What a simulated job would really do, whatever anybody believes of it: the protocol, and one job
-to come. Policies never see it, only what jobs report (and, where they ask for an oracle,
-`Snapshot.oracles`)."""
+"""What a simulated job would really do, regardless of estimates: the protocol, and one job to come.
+Policies never see it. They see only what jobs report and, if they ask for an oracle,
+`Snapshot.oracles`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Truth(Protocol):
     def epochs(self) -> int: ...
     @property
     def fixed_batch(self) -> int:
-        """It trains with exactly this batch; 0: with any from base to max."""
+        """The only batch size that it trains with. 0: any from base to max."""
         ...
 
     @property
@@ -36,21 +36,21 @@ class Truth(Protocol):
         ...
 
     def limits(self, gpu_type: str = "") -> tuple[int, int]:
-        """(least, most) atomic batch."""
+        """(least, most) micro-batch."""
         ...
 
     def times(
         self, counts: tuple[int, ...], atomic: float, gpu_type: str = ""
     ) -> tuple[Seconds, Seconds]:
-        """(optimiser step without accumulation, the part of it that is synchronising) on `counts`
+        """(optimiser step without accumulation, the part of it that is synchronisation) on `counts`
         GPUs by node.
 
-        Raises NotMeasured (timings.py) where the data do not say.
+        Raises NotMeasured (timings.py) if the data do not say.
         """
         ...
 
     def measured(self, counts: tuple[int, ...], gpu_type: str = "") -> tuple[int, int]:
-        """(least, most) atomic batch within the limits that `times` can answer for on these
+        """(least, most) micro-batch within the limits for which `times` has an answer on these
         GPUs."""
         ...
 
@@ -60,11 +60,12 @@ class Truth(Protocol):
         ...
 
     def progress(self, epoch: int) -> float:
-        """Base-batch steps done once `epoch` epochs are; strictly increasing, 0 at 0."""
+        """Steps at the base batch size done when `epoch` epochs are. Strictly increasing, 0 at
+        0."""
         ...
 
     def iterations(self, total_batch: float, epoch: int) -> float:
-        """Optimiser steps done at that batch once `epoch` epochs are."""
+        """Optimiser steps done at that batch size when `epoch` epochs are."""
         ...
 
     def loss(self, total_batch: float, progress: float) -> float:
@@ -79,15 +80,15 @@ class Task:
     name: str
     at: Seconds
     truth: Truth
-    replicas: int = 1  # asked for: what policies without elasticity give it
-    batch_size: int = 0  # asked for: what policies without adaptive batches train with
+    replicas: int = 1  # requested, and what policies without elasticity give it
+    batch_size: int = 0  # requested, and what policies without adaptive batch sizes use
     user: str = "user"
     gpu_type: str = ""
     restart: Seconds = 30.0  # each start or move: GPUs held, no progress
-    rigid: bool = False  # exactly `replicas`, whatever the policy
-    # of its true progress against its measured steps (the calibration of an artifact)
+    rigid: bool = False  # exactly `replicas`, under every policy
+    # true progress relative to measured steps (the calibration of an artifact)
     slowdown: float = 1.0
-    habits: tuple[Habit, ...] = ()  # of its loop, known from its arrival on
+    habits: tuple[Habit, ...] = ()  # habits of its loop, known when it arrives
 
     def has_lost(self, freedom: str) -> bool:
         return any(freedom in habit.freedoms for habit in self.habits)

@@ -27,7 +27,7 @@ class Program:
     exit_code: int = 0
     checkpoint_seconds: Seconds = 1.0
     start_seconds: Seconds = 5.0  # from launch to the first step
-    habits: tuple[Habit, ...] = ()  # of its loop, told with its first report
+    habits: tuple[Habit, ...] = ()  # habits of its loop, in its first report
 
 
 def step_seconds(
@@ -52,8 +52,8 @@ def gain_of(program: Program, total_batch: int) -> float:
 
 
 def default_batch(program: Program, replicas: int) -> tuple[int, int]:
-    """What the training library takes without an order: the base batch, split, accumulated where it
-    must be."""
+    """What the training library uses without an order: the base batch size, split over the
+    replicas, with accumulation if necessary."""
     declaration = program.declared
     local = -(-declaration.batch_size // replicas)
     largest = declaration.max_atomic_batch or local

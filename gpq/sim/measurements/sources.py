@@ -1,7 +1,7 @@
-"""Where the jobs of a simulated run come from: a workload file on public measurements, with what an
-artifact charges.
+"""Where the jobs of a simulated run come from: a workload file on public measurements, with the
+costs of an artifact.
 
-A source is small and travels between processes; each process reads the measurements itself, once.
+A source is small and travels between processes. Each process reads the measurements itself, once.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Source(Protocol):
     def name(self) -> str: ...
 
     def tasks(self) -> Sequence[Task]:
-        """The same in every process. Raises UsageError for what cannot be read."""
+        """The same in every process. Raises UsageError for unreadable input."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Charges:
-    """By application: seconds of each start or move, and by how much true progress is slower than
-    the measured steps."""
+    """By application: seconds of each start or move, and how much slower true progress is than the
+    measured steps."""
 
     restarts: tuple[tuple[str, Seconds], ...] = ()
     restart: Seconds = 30.0  # of all others
@@ -71,7 +71,7 @@ class Published:
         return tuple(self._task(arrival, traces) for arrival in arrivals)
 
     def rows(self) -> dict[str, int]:
-        """The row of the file that each job stands in."""
+        """The row of the file for each job."""
         return {arrival.name: arrival.row for arrival in workload.read(self.path)}
 
     def _task(self, arrival: workload.Arrival, traces: Traces) -> Task:
@@ -103,7 +103,7 @@ def _one_batch(folder: str, application: str, batch: int) -> Truth:
 
 @dataclass(frozen=True, slots=True)
 class KeptBatch:
-    """An application that is trained with one batch, under every policy (categories `scale-gpus`
+    """An application that trains with one batch size under every policy (categories `scale-gpus`
     and `rigid`)."""
 
     application: Truth

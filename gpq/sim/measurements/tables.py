@@ -1,8 +1,8 @@
-"""Strict CSV: columns of numbers and words, or one line that names the file, the row and what is
-wrong there.
+"""Strict CSV: columns of numbers and words, or one line that names the file, the row and the
+problem.
 
-Guesses nothing: no missing cell, no NaN, no rounding. Row numbers are lines of the file; the header
-is row 1.
+Guesses nothing: no missing cell, no NaN, no rounding. Row numbers are lines of the file, and the
+header is row 1.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ Line = tuple[int, list[str]]  # its number and its cells
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What its cells must be: words, or finite numbers, perhaps whole, from `least` (itself
-    excluded if `above`)."""
+    """What its cells must be: words, or finite numbers, perhaps whole, from `least` (excluded
+    itself if `above`)."""
 
     name: str
     text: bool = False
     whole: bool = False
     least: float = -math.inf
     above: bool = False
-    default: str = ""  # of a column that may be missing; "" = it may not
+    default: str = ""  # for a column that may be missing. "": it may not
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     path: Path
-    rows: tuple[int, ...]  # of each record, its line in the file
+    rows: tuple[int, ...]  # line in the file of each record
     numbers: dict[str, NDArray[np.float64]]
     texts: dict[str, list[str]]
 
@@ -54,8 +54,7 @@ def at(path: Path, row: int, problem: str, hint: str = "") -> UsageError:
 
 
 def read(path: str | Path, columns: Sequence[Column]) -> Table:
-    """The named columns; others may be there and are not looked at. Blank lines are skipped, cells
-    are stripped."""
+    """The named columns. Other columns are ignored. Blank lines are skipped, cells are stripped."""
     path = Path(path)
     header, records = _records(path)
     _check_header(path, header, columns)
@@ -84,7 +83,7 @@ def _check_header(path: Path, header: Sequence[str], columns: Sequence[Column]) 
 
 
 def _cells(header: Sequence[str], records: Sequence[Line], column: Column) -> list[str]:
-    """Of one column; its default where the file does not have it."""
+    """The cells of one column, or its default if the file does not have it."""
     if column.name not in header:
         return [column.default] * len(records)
     place = header.index(column.name)
@@ -92,10 +91,10 @@ def _cells(header: Sequence[str], records: Sequence[Line], column: Column) -> li
 
 
 def _records(path: Path) -> tuple[list[str], list[Line]]:
-    """The header and what follows it."""
+    """The header and the lines after it."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UsageError(
-            f"{path} is no regular file", "it is read more than once: write it to a file first"
+            f"{path} is not a regular file", "gpq reads it more than once: write it to a file first"
         )
     lines = _lines(path)
     if len(lines) < 2:
@@ -106,25 +105,25 @@ def _records(path: Path) -> tuple[list[str], list[Line]]:
     header = lines[0][1]
     duplicates = sorted({name for name in header if header.count(name) > 1})
     if duplicates:
-        raise at(path, lines[0][0], f"column {duplicates[0]} is there twice")
+        raise at(path, lines[0][0], f"column {duplicates[0]} appears twice")
     for row, cells in lines[1:]:
         if len(cells) != len(header):
-            raise at(path, row, f"the number of cells is {len(cells)}, must be {len(header)}")
+            raise at(path, row, f"expected {len(header)} cells, found {len(cells)}")
     return header, lines[1:]
 
 
 def _lines(path: Path) -> list[Line]:
-    """Without the blank ones. Raises UsageError for what cannot be read."""
+    """The lines without blank ones. Raises UsageError for unreadable input."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, strict=True)
             lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
     except FileNotFoundError:
-        raise UsageError(f"there is no file {path}", "check the path") from None
+        raise UsageError(f"no file {path}", "check the path") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path.name} is no UTF-8 text", f"{path} must be a CSV file") from None
+        raise UsageError(f"{path.name} is not UTF-8 text", f"{path} must be a CSV file") from None
     except csv.Error as error:
-        raise UsageError(f"{path.name} is no CSV file: {error}", f"correct {path}") from None
+        raise UsageError(f"{path.name} is not a CSV file: {error}", f"correct {path}") from None
     except OSError as error:
         raise UsageError(
             f"cannot read {path}: {error.strerror}", "name a readable CSV file"
@@ -143,7 +142,7 @@ def _number(path: Path, row: int, column: Column, cell: str) -> float:
         value = float(cell)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or "_" in cell:  # Python takes 1_000
+    if not math.isfinite(value) or "_" in cell:  # Python accepts 1_000
         raise at(path, row, f"{column.name} is {cell!r}, must be a number")
     if column.whole and value != int(value):
         raise at(path, row, f"{column.name} is {cell}, must be a whole number")

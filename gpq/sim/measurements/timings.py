@@ -16,7 +16,7 @@ from gpq.core.model.units import Seconds
 from gpq.errors import Refused
 from gpq.sim.measurements.tables import Column, Table, read
 
-MOST_NODES = 16  # of the published measurements; a placement on more counts as one on this many
+MOST_NODES = 16  # in the published measurements. A placement on more counts as one on this many
 
 TIMES = (
     Column("local_bsz", least=1.0),
@@ -31,13 +31,13 @@ SCALABILITY = (
 )
 
 Counts = tuple[int, ...]  # GPUs on each node
-Pair = tuple[Seconds, Seconds]  # the step, and what of it is synchronisation
-Curve = tuple[list[float], list[Pair]]  # sorted atomic batches and their times
-Point = tuple[int, int, float]  # nodes, replicas, atomic batch
+Pair = tuple[Seconds, Seconds]  # the step, and the part that is synchronisation
+Curve = tuple[list[float], list[Pair]]  # sorted micro-batches and their times
+Point = tuple[int, int, float]  # nodes, replicas, micro-batch
 
 
 class NotMeasured(Refused):
-    """Nobody measured this; a number would be invented."""
+    """Nobody measured this, so any number would be invented."""
 
 
 def normalised(counts: Counts) -> Counts:
@@ -50,9 +50,9 @@ def normalised(counts: Counts) -> Counts:
 
 
 class StepTimes:
-    """`times` answers from the measured curve of the placement or, if there is none, by linear
-    interpolation over (nodes, replicas, atomic batch) of all measurements, as the published
-    simulators do. Answers are kept."""
+    """`times` answers from the measured curve of the placement. If there is none, it interpolates
+    linearly over (nodes, replicas, micro-batch) of all measurements, as the published simulators
+    do. Keeps its answers."""
 
     __slots__ = (
         "_answers",
@@ -94,7 +94,7 @@ class StepTimes:
         return pair
 
     def measured(self, counts: Counts) -> tuple[int, int]:
-        """The smallest and the largest atomic batch for which there are times on these GPUs."""
+        """The smallest and the largest micro-batch with measured times on these GPUs."""
         bounds = self._ranges.get(counts)
         if bounds is None:
             placement = normalised(counts)
@@ -110,7 +110,7 @@ class StepTimes:
         if not sizes[0] <= atomic <= sizes[-1]:
             problem = (
                 f"was measured on {_prose(placement)} at {sizes[0]:g} to {sizes[-1]:g} examples"
-                " a GPU"
+                " per GPU"
             )
             raise self._refusal(placement, f"{problem}, not at {atomic:g}")
         right = bisect_left(sizes, atomic)
@@ -124,12 +124,12 @@ class StepTimes:
         step, sync = self._at(placement, atomic)
         if np.isnan(step):
             raise self._refusal(
-                placement, f"was not measured on {_prose(placement)} at {atomic:g} examples a GPU"
+                placement, f"was not measured on {_prose(placement)} at {atomic:g} examples per GPU"
             )
         return step, sync
 
     def _at(self, placement: Counts, atomic: float) -> Pair:
-        """NaN outside the convex hull of what was measured."""
+        """NaN outside the convex hull of the measurements."""
         if self._interpolator is None:
             self._interpolator = _interpolator(self._points)
         pair = self._interpolator(
@@ -152,7 +152,7 @@ class StepTimes:
             f"{self._path} and {self._path.name.replace('placements', 'scalability')} have {reach}"
         )
         return NotMeasured(
-            f"{self.name} {problem}", f"{hint}; name with --nodes a cluster within that"
+            f"{self.name} {problem}", f"{hint}. Choose a cluster within that with --nodes"
         )
 
 
@@ -165,7 +165,7 @@ def _curves(table: Table) -> dict[Counts, Curve]:
             )
         placement, size = normalised(tuple(map(int, digits))), float(table.numbers["local_bsz"][i])
         if size in rows[placement]:
-            raise table.wrong(i, f"placement {digits} with local_bsz {size:g} is there twice")
+            raise table.wrong(i, f"placement {digits} with local_bsz {size:g} appears twice")
         rows[placement][size] = _pair(table, i)
     return {
         placement: (sorted(pairs), [pairs[m] for m in sorted(pairs)])
@@ -174,9 +174,9 @@ def _curves(table: Table) -> dict[Counts, Curve]:
 
 
 def _points(curves: dict[Counts, Curve], scalability: Table) -> list[tuple[Point, Pair]]:
-    """Means over the placements of the same nodes and replicas, then what else was measured, mostly
-    of larger ones. What is there twice stays twice, as in the published simulators: without it ties
-    in the triangulation fall otherwise."""
+    """Means over the placements of the same nodes and replicas, then other measurements, mostly of
+    larger placements. Duplicates stay, as in the published simulators. Without them, ties in the
+    triangulation are resolved otherwise."""
     groups: dict[Point, list[Pair]] = defaultdict(list)
     for placement, curve in curves.items():
         for size, pair in zip(*curve, strict=True):
@@ -212,7 +212,7 @@ def _pair(table: Table, i: int) -> Pair:
 
 def _interpolator(points: list[tuple[Point, Pair]]) -> Callable[[Point], NDArray[np.float64]]:
     """Piecewise linear on a Delaunay triangulation, in the measurements' own units as published.
-    Points that span no volume (one node only, say) have none, and all answers are NaN."""
+    Points that span no volume, for example on one node only, have none, and all answers are NaN."""
     from scipy.interpolate import LinearNDInterpolator
     from scipy.spatial import QhullError
 

@@ -18,25 +18,25 @@ from gpq.sim.measurements.training import Training
 # Not in the data, but in the artifacts' tables of applications: passes over the data to the final
 # quality.
 EPOCHS = {"bert": 2, "cifar10": 100, "deepspeech2": 80, "imagenet": 90, "ncf": 10, "yolov3": 50}
-FIXED_BATCH = {"ncf": 32768}  # OSDI'21: ncf runs so under every policy
+FIXED_BATCH = {"ncf": 32768}  # OSDI'21: ncf has this batch size under every policy
 MOST_REPLICAS = {"ncf": 1}
 # By application and the type in the file's name: atomic batches that were measured but are not
 # used.
 MOST_ATOMIC = {("yolov3", ""): 8, ("deepspeech2", "rtx"): 57}
 # What people call the types that the Sia artifact's file names mean.
 FILE_TYPES = {"t4": "aws", "a100": "dgx-ext", "v100": "azure", "2080ti": "rtx", "rtx6000": "quad"}
-OSDI_TYPE = "t4"  # of measurements without a type
+OSDI_TYPE = "t4"  # for measurements without a type
 PLAIN_NAMES = {"aws": "t4", "dgx-ext": "a100", "azure": "v100"}
 
 PLACEMENTS_FILE = re.compile(r"placements(?:-(.+))?\.csv")
 
 
 class Application:
-    """What one application really does. Batches are in examples: `atomic` on one GPU in one pass,
-    `total` a whole step.
+    """What one application really does. Batch sizes are in examples: `atomic` on one GPU in one
+    pass, `total` in a whole step.
 
-    `types` are the GPU types of its files, () where they name none. Epochs count from 0 where they
-    are under way.
+    `types` are the GPU types of its files, () if they name none. Epochs count from 0 while they
+    run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -62,14 +62,14 @@ class Application:
         return self._times(gpu_type).times(counts, atomic)
 
     def measured(self, counts: Counts, gpu_type: str = "") -> tuple[int, int]:
-        """The smallest and largest atomic batch that `times` can answer for on these GPUs, within
-        the limits."""
+        """The smallest and largest micro-batch for which `times` has an answer on these GPUs,
+        within the limits."""
         low, high = self._times(gpu_type).measured(counts)
         smallest, largest = self.limits(gpu_type)
         return max(low, smallest), min(high, largest)
 
     def limits(self, gpu_type: str = "") -> tuple[int, int]:
-        """The smallest and the largest atomic batch on this type: what its memory holds."""
+        """The smallest and the largest micro-batch on this type, which its memory limits."""
         times = self._times(gpu_type)
         most = MOST_ATOMIC.get((self.name, self._file_type(gpu_type)))
         largest = int(times.largest)
@@ -78,7 +78,7 @@ class Application:
         return -int(-times.smallest // 1), largest
 
     def stats(self, total_batch: float, epoch: int) -> tuple[float, float]:
-        """(|G|^2, tr(Cov)) of the gradient of a base batch while `epoch` is under way, trained at
+        """(|G|^2, tr(Cov)) of the gradient of a base batch during `epoch`, trained at
         `total_batch`."""
         return self.training.stats(total_batch, epoch)
 
@@ -87,7 +87,7 @@ class Application:
         return self.training.progress(epoch)
 
     def iterations(self, total_batch: float, epoch: int) -> float:
-        """Steps of `total_batch` that `epoch` epochs take."""
+        """Steps at `total_batch` that `epoch` epochs take."""
         return self.training.iterations(total_batch, epoch)
 
     def metric(self, total_batch: float, epoch: int) -> tuple[float, bool]:
@@ -95,12 +95,12 @@ class Application:
         return self.training.metric(total_batch, epoch)
 
     def loss(self, total_batch: float, progress: float) -> float:
-        """From 1 down to about 0: what is still to be gained in the metric after `progress` base
+        """From 1 down to about 0: how far the metric still is from its best after `progress` base
         steps."""
         return self.training.loss(total_batch, progress)
 
     def _widest_limits(self) -> tuple[int, int]:
-        """The smallest and the largest atomic batch on any type."""
+        """The smallest and the largest micro-batch on any type."""
         kinds = self._files
         if "" in kinds:
             kinds = [""]
@@ -110,10 +110,10 @@ class Application:
     def _check_fixed_batch(self) -> None:
         if self.fixed_batch and not self.base_batch <= self.fixed_batch <= self.max_batch:
             problem = (
-                f"{self.name} runs at a batch of {self.fixed_batch}, it was measured up to"
+                f"{self.name} runs at a batch size of {self.fixed_batch}, but was measured up to"
                 f" {self.max_batch}"
             )
-            hint = f"another application in {self.folder.parent} needs another name"
+            hint = f"give another application in {self.folder.parent} another name"
             raise UsageError(problem, hint)
 
     def _times(self, gpu_type: str) -> StepTimes:
@@ -126,7 +126,7 @@ class Application:
         return times
 
     def _read_times(self, kind: str) -> StepTimes:
-        """`kind`: the type in the files' names; "" where they have none."""
+        """`kind`: the type in the file names, "" if they have none."""
         name, suffix = self.name, ""
         if kind:
             name, suffix = f"{self.name} on {PLAIN_NAMES.get(kind, kind)}", f"-{kind}"
@@ -134,7 +134,7 @@ class Application:
         return StepTimes(name, placements, self.folder / f"scalability{suffix}.csv")
 
     def _file_type(self, gpu_type: str) -> str:
-        """The type in the file's name that is meant by what the user calls it."""
+        """The type in the file name that matches the user's name for it."""
         type_name = gpu_type.lower()
         for kind in (type_name, FILE_TYPES.get(type_name, type_name)):
             if kind in self._files:
@@ -149,14 +149,14 @@ class Application:
 
 
 class Traces:
-    """A folder of applications. Each is read when it is first asked for."""
+    """A folder of applications. Each is read at its first use."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise UsageError(
-                f"there is no folder {folder}",
-                "name a folder with one folder of measurements an application",
+                f"no folder {folder}",
+                "give a folder that has one folder of measurements for each application",
             )
         self.names = tuple(
             sorted(

@@ -1,8 +1,8 @@
-"""How training of one application goes at each total batch: gradient noise, steps, metric, epoch by
+"""How training of one application goes at each batch size: gradient noise, steps, metric, epoch by
 epoch.
 
-Between measured batches all is linear in the batch; outside them, and after the last epoch, nothing
-is known.
+Between measured batch sizes everything is linear in the batch size. Outside them, and after the
+last epoch, nothing is known.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training run at one batch: values after 0, 1, 2... epochs; of the noise: during epoch 0,
-    1, 2..."""
+    """One training run at one batch size: values after 0, 1, 2... epochs, and the noise during
+    epoch 0, 1, 2..."""
 
     progress: Floats  # base steps
     iteration: Floats
-    best: Floats  # the best metric so far; before training: the estimate of `_start`
+    best: Floats  # the best metric so far, before training the estimate of `_start`
     sqr: list[float]
     var: list[float]
 
 
 class Training:
-    """The runs in a folder. `sizes` are their batches, smallest (the base batch) first."""
+    """The runs in a folder. `sizes` are their batch sizes, the smallest (the base batch size)
+    first."""
 
     def __init__(self, folder: Path, epochs: int) -> None:
-        """`epochs` 0 = as many as every run has."""
+        """`epochs` 0: as many as every run has."""
         self.name = folder.name
         files = _validation_files(folder)
         tables = [read(path, COLUMNS) for _, path in files]
@@ -77,12 +78,12 @@ class Training:
         return sqr, low.var[epoch] + part * (high.var[epoch] - low.var[epoch])
 
     def progress(self, epoch: int) -> float:
-        """Base steps after `epoch` epochs: of the run that needs fewest."""
+        """Base steps after `epoch` epochs, of the run that needs fewest."""
         self._within(epoch, 0, self.epochs)
         return self._progress[epoch]
 
     def iterations(self, total_batch: float, epoch: int) -> float:
-        """Steps of `total_batch` that the first `epoch` epochs take."""
+        """Steps at `total_batch` that the first `epoch` epochs take."""
         self._within(epoch, 0, self.epochs)
         low, high, part = self._bracket(total_batch)
         return float(low.iteration[epoch] + part * (high.iteration[epoch] - low.iteration[epoch]))
@@ -96,8 +97,8 @@ class Training:
         ), self.larger_is_better
 
     def loss(self, total_batch: float, progress: float) -> float:
-        """The share of the metric's way that is still to go, 1 at the worst start, 0 at the best
-        end of all runs; linear in progress between epochs, constant after the last. It never
+        """The share of the metric's way that is still ahead: 1 at the worst start, 0 at the best
+        end of all runs. Linear in progress between epochs, constant after the last. It never
         grows."""
         if self._goal == self._worst:
             raise NotMeasured(
@@ -110,8 +111,8 @@ class Training:
         return abs(best - self._goal) / abs(self._worst - self._goal)
 
     def _bracket(self, total_batch: float) -> tuple[Run, Run, float]:
-        """The runs at the measured batches on both sides, and how far it is from the first to the
-        second."""
+        """The runs at the measured batch sizes on both sides, and how far it is from the first to
+        the second."""
         sizes = self.sizes
         if not sizes[0] <= total_batch <= sizes[-1]:
             range_text = f"from {sizes[0]} to {sizes[-1]}"
@@ -126,31 +127,29 @@ class Training:
     def _within(self, epoch: int, first: int, last: int) -> None:
         if not first <= epoch <= last:
             raise NotMeasured(
-                f"{self.name} has {self.epochs} epochs, {epoch} is none of {first} to {last}"
+                f"{self.name} has {self.epochs} epochs, but {epoch} is outside {first} to {last}"
             )
 
     def _check(self, table: Table) -> None:
         if len(table) < self.epochs:
             problem = (
-                f"{table.path.name} of {self.name} has {len(table)} epochs, must have {self.epochs}"
+                f"{table.path.name} of {self.name} has {len(table)} epochs, expected {self.epochs}"
             )
-            raise UsageError(
-                problem, "the file is cut short, or another application needs another name"
-            )
+            raise UsageError(problem, "complete the file, or give another application another name")
         for name in ("progress", "iteration"):
             setbacks = np.flatnonzero(np.diff(table.numbers[name]) <= 0)
             if setbacks.size:
-                raise table.wrong(int(setbacks[0]) + 1, f"{name} does not grow")
+                raise table.wrong(int(setbacks[0]) + 1, f"{name} must grow")
 
 
 def _validation_files(folder: Path) -> list[tuple[int, Path]]:
-    """(batch, file), the smallest batch first."""
+    """(batch size, file), the smallest first."""
     files = sorted(
         (int(match[1]), path) for path in folder.iterdir() if (match := _validation(path))
     )
     if not files:
         raise UsageError(
-            f"{folder} has no validation-BATCH.csv", "there must be one for each measured batch"
+            f"{folder} has no validation-BATCH.csv", "add one for each measured batch size"
         )
     return files
 
@@ -159,7 +158,8 @@ def _validation(path: Path) -> re.Match[str] | None:
     match = VALIDATION_FILE.fullmatch(path.name)
     if match is None and path.name.startswith("validation"):
         raise UsageError(
-            f"{path.name} names no batch", f"call {path} validation-BATCH.csv or take it away"
+            f"{path.name} does not name a batch size",
+            f"call {path} validation-BATCH.csv or remove it",
         )
     return match
 
@@ -177,8 +177,8 @@ def _run(table: Table, epochs: int, larger_is_better: bool) -> Run:
 
 
 def _start(best: Floats, larger_is_better: bool) -> float:
-    """The metric before training, which nobody measured: 0 of a quality (accuracy, F1, hit rate);
-    of an error, as much above the first value as the second is below it."""
+    """The metric before training, which nobody measured. 0 for a quality (accuracy, F1, hit rate).
+    For an error, as much above the first value as the second is below it."""
     if larger_is_better and best[0] >= 0:
         return 0.0
     return float(2 * best[0] - best[min(1, len(best) - 1)])

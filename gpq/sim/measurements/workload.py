@@ -1,5 +1,5 @@
-"""The jobs of a simulation from a workload file: who arrives when, running which application.
-Refuses what cannot run."""
+"""The jobs of a simulation from a workload file: when each arrives, and which application it runs.
+Refuses jobs that cannot run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpq.sim.measurements.trace import Traces
 # batch.
 CATEGORIES = ("adaptive", "scale-gpus", "rigid")
 
-LATEST: Seconds = 1e12  # beyond it a clock of floating point numbers loses its seconds
+LATEST: Seconds = 1e12  # beyond this a floating-point clock loses its seconds
 
 COLUMNS = (
     Column("name", text=True),
@@ -30,8 +30,8 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One job to come. `replicas` and `batch_size` are what its user would ask for; adaptive
-    policies choose anew."""
+    """One job to come. `replicas` and `batch_size` are what its user would ask for. Adaptive
+    policies choose for themselves."""
 
     name: str
     at: Seconds  # since the start
@@ -43,14 +43,14 @@ class Arrival:
 
 
 def read(path: str | Path) -> tuple[Arrival, ...]:
-    """Sorted by time; those of the same time in the order of the file."""
+    """Sorted by time. Jobs with the same time keep the order of the file."""
     table = read_table(path, COLUMNS)
     rows_by_name: dict[str, int] = {}
     arrivals: list[Arrival] = []
     for i, row in enumerate(table.rows):
         name, category = table.texts["name"][i], table.texts["category"][i]
         if name in rows_by_name:
-            raise table.wrong(i, f"the name {name} is taken, by row {rows_by_name[name]}")
+            raise table.wrong(i, f"the name {name} is already used in row {rows_by_name[name]}")
         if table.numbers["time"][i] > LATEST:
             raise table.wrong(
                 i, f"time is {table.numbers['time'][i]:g}, must be at most {LATEST:g} s"
@@ -73,8 +73,8 @@ def read(path: str | Path) -> tuple[Arrival, ...]:
 
 
 def check(arrivals: Sequence[Arrival], traces: Traces, path: str | Path) -> None:
-    """Can every job run on what was measured? Raises UsageError about the first, in the file's
-    order, that cannot."""
+    """Can every job run on the measurements? Raises UsageError about the first in the file that
+    cannot."""
     path = Path(path)
     for arrival in sorted(arrivals, key=lambda arrival: arrival.row):
         if arrival.application not in traces.names:

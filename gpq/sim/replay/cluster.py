@@ -1,5 +1,5 @@
 """The cluster of a simulation from a short text: "16x4", "6x4:t4,3x8:rtx,2x8:a100". Refuses empty
-and absurd ones, and types on which nothing was measured."""
+and absurd ones, and types without measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpq.errors import UsageError
 
 PART = re.compile(r"([0-9]{1,7})x([0-9]{1,7})(?::([A-Za-z0-9][A-Za-z0-9._-]*))?", re.ASCII)
 MOST_GPUS = 100_000
-MEMORY_MIB = 16_000  # of every GPU; the traces' batch limits say what fits, not this
+MEMORY_MIB = 16_000  # of every GPU. The batch limits of the traces say what fits, not this
 HINT = "write NODESxGPUS[:TYPE], separated by commas, as in 16x4 or 6x4:t4,2x8:a100"
 
 
@@ -52,9 +52,9 @@ def _node(name: str, gpus: int, gpu_type: str) -> Node:
 
 
 def typed(nodes: Sequence[Node], types: Sequence[str]) -> tuple[Node, ...]:
-    """The nodes with their GPUs called as those in `types`, on which jobs were measured: `a100` may
-    be said for the one that has it in its name. Raises UsageError for a type that is none of them.
-    GPUs of no type stay so."""
+    """The nodes, with their GPUs named as in `types`, on which jobs were measured. `a100` matches
+    the one that has it in its name. Raises UsageError for a type that matches none. GPUs without a
+    type stay so."""
     names = {
         device.type: _measured_type(device.type, types) for node in nodes for device in node.devices
     }
@@ -76,9 +76,9 @@ def _measured_type(type_name: str, types: Sequence[str]) -> str:
         return matches[0]
     if matches:
         raise UsageError(
-            f"GPUs of type {type_name} may be of several types", f"say which: {', '.join(matches)}"
+            f"GPUs of type {type_name} match several types", f"say which: {', '.join(matches)}"
         )
-    hint = "the types are not known: say none, as in 2x4"
+    hint = "the types are unknown: leave them out, as in 2x4"
     if types:
         hint = f"there are measurements on {', '.join(types)}"
     raise UsageError(f"no job was measured on GPUs of type {type_name}", hint)

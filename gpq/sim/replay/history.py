@@ -1,9 +1,9 @@
-"""The lab's own jobs as tasks of the simulator: what was measured of each is taken for the truth.
+"""The lab's own jobs as tasks of the simulator, with their measurements as the truth.
 
-The work of a training script with a profile is what it did; everything else takes as long as it
-took, on as many GPUs (`job_truths`). Refuses to guess: a job that never ran or was cancelled is
-left out, one that has not ended is replayed as far as it came, and a type of GPUs that no job was
-on is refused.
+The work of a training script with a profile is what it did. Everything else takes as long as it
+took, on the same number of GPUs (`job_truths`). Refuses to guess. A job that never ran or was
+cancelled is left out. A job that has not ended is replayed as far as it came. A type of GPU that no
+job used is refused.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ NAME = "history"  # of this workload, in tables
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A source: the jobs that can be replayed, and why the others cannot be."""
+    """A source: the jobs that can be replayed, and why the others cannot."""
 
     replayable: tuple[Task, ...]
     left_out: tuple[tuple[str, str], ...] = ()  # (job, why)
-    unended: tuple[str, ...] = ()  # of those that are replayed: as far as they came
-    gpu_types: tuple[str, ...] = ()  # that they were on, where that is known
+    unended: tuple[str, ...] = ()  # replayed as far as they came
+    gpu_types: tuple[str, ...] = ()  # that they used, if known
     name: str = NAME
 
     def tasks(self) -> tuple[Task, ...]:
@@ -47,9 +47,9 @@ def history(
     hold_seconds: Mapping[JobId, Seconds] | None = None,
     gpu_types: Mapping[JobId, Set[str]] | None = None,
 ) -> History:
-    """Those submitted in the last `since` seconds. `restart`: of every job, instead of each one's
-    measured 30 s or so. `hold_seconds`: for which its user held it before its first start; it
-    arrives when it was released. `gpu_types`: that it ran on."""
+    """Jobs submitted in the last `since` seconds. `restart`: for every job, instead of each one's
+    measured time. `hold_seconds`: how long its user held it before its first start, because it
+    arrives when it was released. `gpu_types`: the types that it used."""
     recent_jobs = _recent_jobs(jobs, now, since)
     reasons = {job.id: _unfit(job, now) for job in recent_jobs}
     replayed_jobs = [job for job in recent_jobs if not reasons[job.id]]
@@ -67,7 +67,7 @@ def history(
 
 
 def _recent_jobs(jobs: Sequence[Job], now: Seconds, since: Seconds | None) -> list[Job]:
-    """In the order of their submission."""
+    """In the order of submission."""
     order = sorted(jobs, key=lambda job: (job.submitted_at, job.id))
     if since is None:
         return order
@@ -79,7 +79,7 @@ def _names_of_unended(jobs: Sequence[Job]) -> tuple[str, ...]:
 
 
 def _types_of(jobs: Sequence[Job], gpu_types: Mapping[JobId, Set[str]]) -> tuple[str, ...]:
-    """Types of GPUs that the jobs were on, as far as that is known."""
+    """Types of GPU that the jobs used, as far as known."""
     types = {row.gpu_type for job in jobs for row in job.profile.rows}
     types = types.union(*(gpu_types.get(job.id, ()) for job in jobs))
     return tuple(sorted(filter(None, types)))
@@ -102,7 +102,7 @@ def _unfit(job: Job, now: Seconds) -> str:
 
 
 def _run_seconds(job: Job, now: Seconds) -> Seconds:
-    """Of all attempts; the present one up to now."""
+    """Seconds of all attempts, the present one up to now."""
     if job.state in TERMINAL or not job.placement or not job.started_at:
         return job.run_seconds
     return job.run_seconds + max(now - job.started_at, 0.0)
@@ -150,7 +150,7 @@ def _program(job: Job) -> str:
 
 
 def _usual_replicas(job: Job, now: Seconds) -> int:
-    """The mean of those that it had, within what it asked for."""
+    """The mean number of GPUs that it had, within what it asked for."""
     seconds, mean = _run_seconds(job, now), 1
     if seconds > 0:
         mean = round(job.service_at(now) / seconds)
@@ -158,8 +158,8 @@ def _usual_replicas(job: Job, now: Seconds) -> int:
 
 
 def _work(job: Job) -> float:
-    """Base-batch steps that it did. What one that has not ended is still to do, only its script
-    believes to know."""
+    """Steps at the base batch size that it did. If it has not ended, only its script may know what
+    is left."""
     progress = job.profile.progress
     if progress is None:
         return 0.0

@@ -1,9 +1,9 @@
-"""How long a simulated job would take alone on a share of the cluster: what finish-time fairness
-compares with.
+"""How long a simulated job would take alone on a share of the cluster, which is the reference of
+finish-time fairness.
 
-The job starts at once, pays one start, and trains at the best batch of every epoch, by the true
-times; nobody else is there. A share that is no whole shape is interpolated between the two around
-it (Sia's definition, schedulers.md 1.5).
+The job starts at once, pays one start, and trains at the best batch size of every epoch, by the
+true times. Nobody else is there. A share that is not a whole shape is interpolated between the two
+around it (Sia's definition, schedulers.md 1.5).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Alone:
         self.sizes = {kind: tuple(sorted(sizes[kind], reverse=True)) for kind in sorted(sizes)}
 
     def seconds(self, task: Task, jobs: float) -> Seconds | None:
-        """Start included, on 1 / `jobs` of the GPUs of every type that it may use: the mean over
-        the types, weighted by their GPUs. None where the data do not say."""
+        """Seconds, start included, on 1 / `jobs` of the GPUs of every type that it may use: the
+        mean over the types, weighted by their GPUs. None if the data do not say."""
         kinds = {
             kind: sum(sizes)
             for kind, sizes in self.sizes.items()
@@ -49,7 +49,7 @@ class Alone:
         return sum(gpus * seconds for gpus, seconds in weighted_times) / weight
 
     def speed_on_one(self, truth: Truth, gpu_type: str, epoch: int) -> float:
-        """Best true progress on one GPU during an epoch, base-batch steps a second; 0 where it
+        """Best true progress on one GPU during an epoch, base-batch steps per second. 0 if it
         cannot run on one."""
         speeds = best_speeds(truth, gpu_type, ((1,),))
         return float(speeds[min(epoch, len(speeds) - 1), 0])
@@ -70,7 +70,7 @@ class Alone:
 
 
 def _shapes(sizes: tuple[int, ...], most: int) -> tuple[tuple[int, ...], ...]:
-    """Packed shapes: parts of the largest node, then whole nodes, largest first."""
+    """Packed shapes: parts of the largest node, then whole nodes, the largest first."""
     whole_nodes = (sizes[:nodes] for nodes in range(2, len(sizes) + 1))
     node_parts = ((count,) for count in range(1, min(sizes[0], most) + 1))
     return (*node_parts, *(counts for counts in whole_nodes if sum(counts) <= most))
@@ -80,8 +80,8 @@ _REMEMBERED: dict[tuple[int, str, tuple[tuple[int, ...], ...]], tuple[Truth, Arr
 
 
 def best_speeds(truth: Truth, kind: str, shapes: tuple[tuple[int, ...], ...]) -> Array:
-    """True progress at the best batch, epochs x shapes, base-batch steps a second; 0 where nothing
-    was measured."""
+    """True progress at the best batch size, epochs x shapes, base-batch steps per second. 0 without
+    measurements."""
     entry = _REMEMBERED.get((id(truth), kind, shapes))
     if entry is not None and entry[0] is truth:
         return entry[1]
@@ -101,7 +101,7 @@ def best_speeds(truth: Truth, kind: str, shapes: tuple[tuple[int, ...], ...]) ->
 def _candidates(
     truth: Truth, kind: str, counts: tuple[int, ...]
 ) -> tuple[list[float], list[Seconds]]:
-    """(total batches, seconds a step) of what was measured on these GPUs."""
+    """(batch sizes, seconds per step) measured on these GPUs."""
     least, most = truth.limits(kind)
     base = truth.fixed_batch or truth.base_batch
     limits = BatchLimits(
@@ -116,7 +116,7 @@ def _candidates(
     totals, seconds = [], []
     for m, s in sorted(pairs):
         if sum(counts) == 1 and s == 0 and m > truth.base_batch:
-            continue  # alone it accumulates, as it does in the run
+            continue  # alone it accumulates, as in the run
         try:
             step, sync = truth.times(counts, m, kind)
         except NotMeasured:

@@ -1,5 +1,4 @@
-"""What the lab's own jobs would really do in the simulator: what was measured of each is taken for
-the truth.
+"""What the lab's own jobs would really do in the simulator, with their measurements as the truth.
 
 A training script with a profile follows its fitted step-time model and its latest noise scale.
 Everything else takes as long as it took.
@@ -21,7 +20,7 @@ from gpq.sim.measurements.timings import NotMeasured
 
 @dataclass(frozen=True, slots=True)
 class LearntTruth:
-    """An adaptive or resizable training script: what gpq believes of it. One epoch, as long as all
+    """An adaptive or resizable training script as gpq's model sees it. One epoch, as long as all
     its work."""
 
     name: str
@@ -50,7 +49,7 @@ class LearntTruth:
         return limits.min_atomic, limits.max_atomic
 
     def measured(self, counts: tuple[int, ...], gpu_type: str = "") -> tuple[int, int]:
-        """As `limits`: a model answers for every shape."""
+        """Like `limits`, because a model answers for every shape."""
         return self.limits(gpu_type)
 
     def times(
@@ -61,7 +60,8 @@ class LearntTruth:
         return step, max(step - float(grad_time(params, atomic)), 0.0)
 
     def stats(self, total_batch: float, epoch: int) -> tuple[float, float]:
-        """Constant. Without a noise scale a larger batch is worth no more than the base batch."""
+        """Constant. Without a noise scale a larger batch is worth no more than the base batch
+        size."""
         model = self._model("")
         if model.stats is None:
             return 1.0, 0.0
@@ -79,21 +79,20 @@ class LearntTruth:
         )
 
     def loss(self, total_batch: float, progress: float) -> float:
-        """As it was logged, the lowest so far, scaled from 1 to 0; a straight line where none
-        was."""
+        """As logged, the lowest so far, scaled from 1 to 0. A straight line if none was logged."""
         steps, losses = _curve(self.profile.losses, self.work)
         return float(np.interp(progress, steps, losses))
 
     def _model(self, gpu_type: str) -> Model:
         model = model_of(self.profile, gpu_type)
-        assert model is not None  # `history` looked
+        assert model is not None  # `history` checked this
         return model
 
 
 @dataclass(frozen=True, slots=True)
 class FixedTruth:
     """A black box: `seconds` long on `replicas` GPUs. On fewer, which it never gets, they would
-    take turns: that is what finish-time fairness compares it with."""
+    take turns. Finish-time fairness compares with that."""
 
     name: str
     replicas: int

@@ -1,5 +1,5 @@
 """What the simulator tells policies that were published with an oracle (Optimus+Oracle, Gavel):
-true times, true work left."""
+true times, and the true work left."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _SLACK = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class TrueOracle:
-    """Of one job, at the batch that it asked for. Answers for packed shapes: full nodes of
-    `node_sizes`, then the rest."""
+    """The oracle of one job, at the batch size that it asked for. Answers for packed shapes: full
+    nodes of `node_sizes`, then the rest."""
 
     job: Running
-    node_sizes: Mapping[str, int]  # GPUs of the largest node of each type there is
+    node_sizes: Mapping[str, int]  # GPUs of the largest node of each type
 
     @property
     def remaining_steps(self) -> float:
-        """Optimiser steps at the batch asked for, from the end of the epoch that is under way (as
+        """Optimiser steps left at the requested batch size, from the end of the present epoch (as
         in the artifact), at least one."""
         truth, batch = self.job.task.truth, self._total()
         past_steps = truth.iterations(batch, min(self.job.epoch + 1, truth.epochs))
@@ -35,7 +35,7 @@ class TrueOracle:
     def step_seconds(self, shape: Shape) -> Seconds | None:
         truth, batch = self.job.task.truth, self._total()
         gpu_type = shape.gpu_type
-        if not gpu_type:  # a shape names no type that is the only one
+        if not gpu_type:  # a shape does not name the only type
             [gpu_type] = self.node_sizes
         size = self.node_sizes[gpu_type]
         remainder = shape.replicas % size

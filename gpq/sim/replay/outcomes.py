@@ -1,5 +1,4 @@
-"""What a simulated run came to: by job, and the figures that policies are compared by. Measures
-only."""
+"""The results of a simulated run: by job, and the figures that compare policies. Measures only."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ class JobOutcome:
     ended_at: Seconds
     restarts: int
     gpu_seconds: float  # restarts included
-    rho: float | None  # finish-time fairness; None where it is not known
-    sizes: tuple[tuple[Seconds, int], ...]  # from then on it had so many GPUs
+    rho: float | None  # finish-time fairness, None if unknown
+    sizes: tuple[tuple[Seconds, int], ...]  # (time, GPUs from then on)
 
     @property
     def completion_seconds(self) -> Seconds:
@@ -51,7 +50,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The row of a run in a comparison; field names are those of `gpq simulate --json`."""
+    """The row of a run in a comparison. Its field names are those of `gpq simulate --json`."""
 
     policy: str
     workload: str
@@ -98,15 +97,15 @@ def summary(run: Outcome) -> Summary:
 
 
 def _rho_figures(rhos: Array) -> tuple[float | None, float | None, float | None]:
-    """(95th percentile, worst, share above 1); None each where no rho is known."""
+    """(95th percentile, worst, share above 1). Each is None if no rho is known."""
     if not len(rhos):
         return None, None, None
     return float(np.percentile(rhos, 95)), float(rhos.max()), float((rhos > 1.0).mean())
 
 
 def means(rows: Sequence[Summary]) -> list[Summary]:
-    """One row a policy, in the order of their first runs: the mean over its runs, the worst where a
-    column is a worst."""
+    """One row per policy, in the order of their first runs: the mean over its runs, or the worst
+    for a column that is a worst."""
     policies = list(dict.fromkeys(row.policy for row in rows))
     return [_mean([row for row in rows if row.policy == policy]) for policy in policies]
 

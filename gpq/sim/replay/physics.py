@@ -1,9 +1,9 @@
-"""The physics of one simulated job: how far it gets in a stretch of time, and what it measures
-meanwhile.
+"""The physics of one simulated job: how far it gets in a stretch of time, and what it measures on
+the way.
 
-After the simulator of the OSDI'21 artifact (pollux.md 1.14): a (re)start holds its GPUs for a while
-without progress; then progress is gain / time of a step; the end of an epoch falls on a whole
-second; the batch is chosen anew at every epoch.
+It follows the simulator of the OSDI'21 artifact (pollux.md 1.14). A start or restart holds its GPUs
+for a while without progress. Then progress is gain / time of a step. The end of an epoch falls on a
+whole second. The job chooses its batch size again at every epoch.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from gpq.sim.measurements.ground_truth import Task
 
 Batch = tuple[int, int]  # atomic batch, accumulation steps
 _SLACK = 1e-8
-_ROW_WEIGHT = 100.0  # of a simulated measurement: steps
-_NOISE_SAMPLES = 10_000  # of a simulated noise scale: as many as make it certain
+_ROW_WEIGHT = 100.0  # steps of a simulated measurement
+_NOISE_SAMPLES = 10_000  # samples of a simulated noise scale, enough to make it certain
 
 
 @dataclass
 class Running:
-    """One job that was submitted. Its batch is set from outside at each start, and asked for after
-    each epoch."""
+    """One submitted job. Its batch size is set from outside at each start, and requested after each
+    epoch."""
 
     task: Task
-    fixed_batch: int  # total; 0: as it is set
-    rng: np.random.Generator | None  # of measurement errors; None: exact
+    fixed_batch: int  # batch size. 0: as set
+    rng: np.random.Generator | None  # for measurement errors. None: exact
     error: float = 0.0  # standard deviation of the logarithm of what is measured
     placement: Placement | None = None
     counts: tuple[int, ...] = ()
     gpu_type: str = ""
     batch: Batch = (0, 0)
-    waiting: Seconds = 0.0  # of a restart still to pay
+    waiting: Seconds = 0.0  # of a restart that is still to pay
     epoch: int = 0
     progress: float = 0.0  # base-batch steps
     service: float = 0.0  # GPU-seconds
@@ -57,7 +57,7 @@ class Running:
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """Those that it is on."""
+        """The nodes that it uses."""
         if self.placement is None:
             return ()
         return tuple(node for node, _ in self.placement.parts)
@@ -66,8 +66,8 @@ class Running:
         return self.replicas * self.batch[0] * (self.batch[1] + 1)
 
     def base_choice(self) -> Batch:
-        """The batch before anything is known: the one asked for, or the base batch, split as it
-        must be."""
+        """The batch size before anything is known: the requested one, or the base batch size, split
+        as necessary."""
         truth = self.task.truth
         least, most = self.bounds()
         total = self.fixed_batch or max(truth.base_batch, least * self.replicas)
@@ -80,11 +80,11 @@ class Running:
         return self._capped((ceil(local / (accum + 1) - _SLACK), accum))
 
     def bounds(self) -> tuple[int, int]:
-        """(least, most) atomic batch on the GPUs that it has."""
+        """(least, most) micro-batch on its GPUs."""
         return self.task.truth.measured(self.counts, self.gpu_type)
 
     def set_batch(self, batch: Batch | None) -> None:
-        """None: the batch before anything is known."""
+        """None: the batch size before anything is known."""
         if self.fixed_batch or batch is None:
             self.batch = self.base_choice()
         else:
@@ -96,13 +96,13 @@ class Running:
         return max(min(batch[0], largest), 1), batch[1]
 
     def times(self) -> tuple[Seconds, Seconds]:
-        """True (micro-batch without synchronising, whole optimiser step)."""
+        """True (micro-batch without synchronisation, whole optimiser step)."""
         step, sync = self.task.truth.times(self.counts, self.batch[0], self.gpu_type)
         grad = step - sync
         return grad, step + grad * self.batch[1]
 
     def speed(self, interference: float) -> float:
-        """True progress, base-batch steps a second."""
+        """True progress, base-batch steps per second."""
         scale = self.total_batch() / self.task.truth.base_batch
         sqr, var = self.stats
         return (
@@ -114,7 +114,7 @@ class Running:
         )
 
     def measure(self) -> None:
-        """What the job learns of its present configuration: one sample suffices."""
+        """What the job learns about its present configuration. One sample suffices."""
         truth = self.task.truth
         sqr, var = self.stats = truth.stats(self.total_batch(), self.epoch)
         key = (self.gpu_type, len(self.counts), self.replicas, self.batch[0])
@@ -139,7 +139,7 @@ class Running:
             self.measured += 1
 
     def _error(self) -> float:
-        """The factor by which the next measurement is wrong."""
+        """The error factor of the next measurement."""
         if self.rng is None:
             return 1.0
         return float(np.exp(self.error * self.rng.standard_normal()))
@@ -151,7 +151,8 @@ class Running:
         interference: float,
         choose: Callable[[], Batch | None],
     ) -> None:
-        """`seconds` from `now` on, or to its end. `choose` gives the batch of the next epoch."""
+        """Run for `seconds` from `now` on, or to its end. `choose` gives the batch size of the next
+        epoch."""
         if self.placement is None or self.ended_at is not None:
             return
         delay = min(self.waiting, seconds)
@@ -177,7 +178,7 @@ class Running:
                 self.set_batch(choose())
 
     def seconds_to_end(self, interference: float) -> Seconds:
-        """At the present speed: an estimate of when to look again, never past the end of this
+        """At the present speed, an estimate of when to check again, never past the end of this
         epoch."""
         if self.placement is None:
             return float("inf")
@@ -207,7 +208,7 @@ class Running:
 
 
 def geometric_batches(least: int, most: int, count: int) -> list[int]:
-    """`count` atomic batches from least to most, evenly spaced in their logarithm, without
+    """`count` micro-batches from least to most, evenly spaced in their logarithm, without
     repetition."""
     if most <= least:
         return [least]

@@ -1,8 +1,8 @@
 """A workload under a policy, in simulated time: the policy and placement code of the daemon on the
 physics of `running`.
 
-Daemon and artifact differ in the life of a job (the artifact stops and restarts in one instant), so
-this loop keeps its own jobs, and shows them to the policy as the daemon would.
+Daemon and artifact differ in the life of a job, because the artifact stops and restarts in one
+instant. So this loop keeps its own jobs, and shows them to the policy as the daemon would.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from gpq.sim.replay.outcomes import JobOutcome, Outcome
 from gpq.sim.replay.rules import Rules
 from gpq.sim.replay.sim_job import SimJob, arrive
 
-IDLE_ROUNDS = 100_000  # without any job holding a GPU: the policy starves them
-IDLE_AT_THE_END = 10  # the same once nobody is to come, so that nothing will change
-FIRST_TIMES: Seconds = 1.0  # from the first step of an attempt to the round that its times call for
+IDLE_ROUNDS = 100_000  # rounds without any job on a GPU, so the policy starves them
+IDLE_AT_THE_END = 10  # the same when no job is to come, so that nothing will change
+FIRST_TIMES: Seconds = 1.0  # from the first step of an attempt to the round that its times trigger
 _EPSILON = 1e-9
 
 Array = NDArray[np.float64]
@@ -49,10 +49,10 @@ def replay(
     workload: str = "",
     watch: Callable[[float], None] | None = None,
 ) -> Outcome:
-    """Run all `tasks` to their ends under the policy called `name`.
+    """Run all `tasks` to their ends under the policy `name`.
 
     `watch` gets the share of the jobs that have ended. Raises UsageError for an unknown policy,
-    Refused when a job can never run on these nodes.
+    Refused if a job can never run on these nodes.
     """
     start = time.perf_counter()
     run = Replay(entry(name), policy(name), tasks, rules)
@@ -102,7 +102,7 @@ class Replay:
     # -- time --------------------------------------------------------------------------------------
 
     def round(self) -> None:
-        """On to the next moment that calls for a round, and hold it."""
+        """Go to the next moment that needs a round, and run it."""
         until = self._next_moment()
         self._advance(until - self.now)
         self.now = until
@@ -156,7 +156,7 @@ class Replay:
             self._goodput_seconds += seconds
 
     def _sharing(self) -> dict[JobId, float]:
-        """Slowdown of the multi-node jobs that share a node with another one."""
+        """Slowdown of jobs on several nodes that share a node with another one."""
         if self.rules.interference <= 0:
             return {}
         spans = {
@@ -219,7 +219,7 @@ class Replay:
         if self._idle > IDLE_ROUNDS or (self._idle > IDLE_AT_THE_END and not self.to_come):
             names = ", ".join(guest.running.task.name for guest in list(self.guests.values())[:3])
             raise Refused(
-                f"{self.policy.name} gives no GPU to {names}: no node of this cluster fits what is"
+                f"{self.policy.name} gives no GPUs to {names}: no node of this cluster fits what is"
                 " asked for",
                 "give larger nodes, or a workload that asks for fewer GPUs",
             )

@@ -1,4 +1,4 @@
-"""The rules of a simulated run: the machines, the timer, what a restart costs, what policies may
+"""The rules of a simulated run: the machines, the timer, the cost of a restart, what policies may
 know."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from gpq.core.model.units import Seconds
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Defaults are those of the OSDI'21 artifact (pollux.md 1.14): a fixed timer, nothing known
-    beforehand."""
+    """Defaults are those of the OSDI'21 artifact (pollux.md 1.14): a fixed timer, and nothing known
+    in advance."""
 
     nodes: tuple[Node, ...]
     interval: Seconds = 60.0
@@ -26,4 +26,4 @@ class Rules:
     seed: int = 0
     # jobs arrive with step times of one GPU of each type (as in Sia's artifact)
     profiled: bool = False
-    config: Config = field(default_factory=Config)  # of the policy: powers, switches
+    config: Config = field(default_factory=Config)  # settings of the policy

@@ -1,4 +1,4 @@
-"""One job of a replay: its physics, and what of it the policy sees, as the daemon would show it."""
+"""One job of a replay: its physics, and what the policy sees of it, as the daemon would show it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from gpq.sim.measurements.ground_truth import Task
 from gpq.sim.replay.physics import Batch, Running, geometric_batches
 from gpq.sim.replay.rules import Rules
 
-PROFILED_BATCHES = 10  # atomic batches of a one-GPU profile on arrival
-# steps that each of them was measured for: less than anything measured in the run
+PROFILED_BATCHES = 10  # micro-batches of a one-GPU profile on arrival
+# steps of each measurement, which count for less than any measurement in the run
 PROFILED_WEIGHT = 10.0
 
 
@@ -38,18 +38,18 @@ class SimJob:
     """One job that has arrived."""
 
     running: Running
-    job: Job  # as it was last shown
+    job: Job  # as last shown
     rules: Rules
-    # as its batch is chosen: with what earlier jobs of its program measured
+    # with what earlier jobs of its program measured, to choose its batch size
     taught: Callable[[Job], Job]
     logs_loss: bool = False
     first_start: Seconds | None = None
-    restarts: int = -1  # the first start is none
+    restarts: int = -1  # the first start does not count
     sizes: list[tuple[Seconds, int]] = field(default_factory=list)
-    reported: int = -1  # of what it measured, the part that is in `job`
+    reported: int = -1  # the part of its measurements that is in `job`
 
     def seen(self) -> Job:
-        """The job as its reports have it up to now."""
+        """The job according to its reports up to now."""
         running, job = self.running, self.job
         if self.reported == running.measured and not self.rules.known_length:
             return job
@@ -75,14 +75,13 @@ class SimJob:
         return self.job
 
     def shown(self, now: Seconds) -> Job:
-        """The job as it is in the snapshot of a round."""
+        """The job as it appears in the snapshot of a round."""
         if self.logs_loss:
             self._log_loss()
         job, running = self.seen(), self.running
         state = job.state
         if job.placement is not None:
-            # Between events a restart is not disturbed; the timer alone comes as it comes (as in
-            # the artifact).
+            # Events do not disturb a restart. The timer runs anyway (as in the artifact).
             state = JobState.RUNNING
             if self.rules.events and running.waiting > 0:
                 state = JobState.STARTING
@@ -94,7 +93,7 @@ class SimJob:
         return job
 
     def _log_loss(self) -> None:
-        """The loss of this moment, if it has come further since the last."""
+        """The loss of this moment, if it has made progress since the last."""
         running, losses = self.running, self.job.profile.losses
         total = float(running.total_batch() or running.fixed_batch or running.task.truth.base_batch)
         if running.progress > (losses[-1].base_steps if losses else -1.0):
@@ -104,14 +103,14 @@ class SimJob:
             )
 
     def batch(self) -> Batch | None:
-        """The batch that gpq would order now; None while nothing is known."""
+        """The batch size that gpq would order now. None while nothing is known."""
         running = self.running
         if running.fixed_batch or running.placement is None:
             return None
         job = self.taught(self.seen())
         bounds = running.bounds()
         if bounds != running.task.truth.limits(running.gpu_type):
-            # the measurements do not reach as far as the limits
+            # the measurements end before the limits
             assert job.profile.declared is not None
             least, most = bounds
             declaration = replace(
@@ -166,7 +165,7 @@ def arrive(
     types: Sequence[str],
     taught: Callable[[Job], Job],
 ) -> SimJob:
-    """A job that was just submitted to a policy with these `traits`, on a cluster of GPUs of these
+    """A job just submitted to a policy with these `traits`, on a cluster of GPUs of these
     `types`."""
     rng = None
     if rules.noise > 0:
@@ -184,7 +183,7 @@ def arrive(
 
 
 def _fixed_batch(task: Task, traits: Entry) -> int:
-    """The one batch that it trains with; 0: any."""
+    """The only batch size that it trains with. 0: any."""
     batch = task.truth.fixed_batch
     if traits.own_batch:
         batch = task.batch_size
@@ -236,7 +235,7 @@ def _declared(task: Task, fixed_batch: int, rules: Rules, types: Sequence[str]) 
 
 
 def _profile(running: Running, types: Sequence[str]) -> None:
-    """One-GPU step times of each type, as a job of Sia's artifact arrives with them."""
+    """One-GPU step times of each type, which a job of Sia's artifact has when it arrives."""
     truth = running.task.truth
     for kind in types:
         least, most = truth.limits(kind)

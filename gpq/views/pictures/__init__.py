@@ -1,1 +1,1 @@
-"""What is written to files: HTML pages, SVG, plots and CSV."""
+"""Files that gpq writes: HTML pages, SVG, plots and CSV."""

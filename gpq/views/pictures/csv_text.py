@@ -1,5 +1,5 @@
-"""Rows of an answer as CSV: one line a row, with the names and units of the JSON; an empty cell
-where nothing is known."""
+"""Rows of an answer as CSV: one line per row, with the names and units of the JSON. Unknown values
+are empty cells."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpq.views.plain import safe
 
 
 def text(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> str:
-    """With a line of names, also where there are no rows."""
+    """The CSV text. It has a line of names even without rows."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     names = kind.__struct_fields__

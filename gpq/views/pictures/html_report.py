@@ -1,5 +1,5 @@
-"""The page of `gpq report --html`: one file with tables and plots, without scripts, that asks for
-nothing from elsewhere."""
+"""The page of `gpq report --html`: one file with tables and plots. It has no scripts and loads
+nothing."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from gpq.views.pictures.report_text import STYLE, WORDS
 from gpq.views.plain import Column, duration, fit, moment, number
 from gpq.views.queue import percent
 
-MOST_USERS = 8  # with a colour and a plot of their own
-MOST_ROWS = 500  # of the table; the CSV has all
+MOST_USERS = 8  # users with their own colour and plot
+MOST_ROWS = 500  # rows of the table. The CSV has all rows
 OTHERS = "others"
 HOUR = 3600.0
 
 
 def check(path: str) -> None:
-    """Raises UsageError where it cannot be written."""
+    """Raises UsageError if the file cannot be written."""
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         raise UsageError(
             f"--html {path}: cannot write there",
-            "name a file in a folder that is there and writable",
+            "choose a file in a directory that exists and is writable",
         )
 
 
 def write(path: str, page: str) -> None:
-    """An older page is replaced by a whole one or not at all. Raises UsageError."""
+    """Replace an older page completely or not at all. Raises UsageError."""
     part = f"{path}.part"
     try:
         with open(part, "w", encoding="utf-8") as stream:
@@ -43,14 +43,16 @@ def write(path: str, page: str) -> None:
         with suppress(OSError):
             os.unlink(part)
         raise UsageError(
-            f"--html {path}: {error.strerror or error}", "name a file that can be written"
+            f"--html {path}: {error.strerror or error}", "choose a writable file"
         ) from None
 
 
 def document(answer: ReportView, users: ReportView) -> str:
-    """`answer` gives the table, `users` (the same window by user) the plots."""
-    span = f"{moment(answer.since)[:16]} until {moment(answer.until)[:16]}"
-    plots = _plots(users) if users.rows else "<p>No job held a GPU, waited or ended then.</p>"
+    """`answer` is for the table, and `users` (the same time by user) for the plots."""
+    span = f"{moment(answer.since)[:16]} to {moment(answer.until)[:16]}"
+    plots = (
+        _plots(users) if users.rows else "<p>No job used a GPU, waited or ended in this time.</p>"
+    )
     words = "".join(
         f"<dt>{svg.text(word)}</dt><dd>{svg.text(meaning)}</dd>" for word, meaning in WORDS
     )
@@ -60,10 +62,10 @@ def document(answer: ReportView, users: ReportView) -> str:
         ' \'unsafe-inline\'"><meta name="viewport" content="width=device-width,'
         ' initial-scale=1"><title>gpq report,'
         f" {svg.text(span)}</title><style>{STYLE}</style></head>\n<body><main><h1>gpq report</h1><p"
-        f' class="dim">{svg.text(span)}, as known at'
+        f' class="dim">{svg.text(span)}, as of'
         f" {svg.text(moment(answer.now))}</p>\n{_tiles(answer.total)}\n{_table(answer)}\n"
-        f"{plots}\n<h2>What"
-        f" the words mean</h2><dl>{words}</dl></main></body></html>\n"
+        f"{plots}\n<h2>Terms</h2>"
+        f"<dl>{words}</dl></main></body></html>\n"
     )
 
 
@@ -149,8 +151,8 @@ def _use(series: Sequence[tuple[str, list[float]]], labels: Sequence[str]) -> st
 def _worth(rows: Sequence[ReportRow]) -> str:
     kinds = (
         ("worth", "good"),
-        ("not worth it: slow, restarted, repeated", "lost"),
-        ("not known", "none"),
+        ("lost to slow, restarted or repeated work", "lost"),
+        ("unknown", "none"),
     )
     bars = [(row.key, _parts(row)) for row in rows if row.gpu_hours > 0]
     return (
@@ -163,9 +165,9 @@ def _rhos(bars: Sequence[RhoBar]) -> str:
     counts = [(_between(bar.least, bar.below), bar.jobs) for bar in bars]
     shades = [_shade(bar) for bar in bars]
     return (
-        "<h2>Finish-time fairness</h2><figure><figcaption>jobs that completed; below 1 they"
-        " took less than alone on a fair "
-        f'share</figcaption><div class="pair">{svg.histogram(counts, shades)}</div></figure>'
+        "<h2>Finish-time fairness</h2><figure><figcaption>completed jobs (below 1, a job took"
+        " less time than alone on its fair "
+        f'share)</figcaption><div class="pair">{svg.histogram(counts, shades)}</div></figure>'
     )
 
 
@@ -187,7 +189,7 @@ def _fairness(pieces: Sequence[Piece], names: Sequence[str], labels: Sequence[st
         f"{svg.shares(share, fair, labels, name, f's{place % colours}', ceiling=ceiling)}</figure>"
         for place, (name, (share, fair)) in enumerate(shares_by_name.items())
     ]
-    caption = "bars: share of the GPUs in use; line: the fair share"
+    caption = "bars: share of the GPUs in use, line: fair share"
     return (
         f'<h2>Fairness over time</h2><p class="dim">{caption}</p><div'
         f' class="pair">{"".join(figures)}</div>'
@@ -195,7 +197,7 @@ def _fairness(pieces: Sequence[Piece], names: Sequence[str], labels: Sequence[st
 
 
 def _shares(pieces: Sequence[Piece], name: str) -> tuple[list[float], list[float]]:
-    """Of the GPU hours of each piece: the user's, and a fair share."""
+    """Parts of the GPU hours of each piece: those of the user, and the fair share."""
     shares, fair_shares = [0.0] * len(pieces), [0.0] * len(pieces)
     for index, piece in enumerate(pieces):
         total = sum(usage.gpu_hours for usage in piece.users)
@@ -209,7 +211,7 @@ def _shares(pieces: Sequence[Piece], name: str) -> tuple[list[float], list[float
 def _series(
     pieces: Sequence[Piece], names: Sequence[str], *, has_others: bool
 ) -> list[tuple[str, list[float]]]:
-    """GPUs held on average in each piece, by user."""
+    """Mean GPUs in each piece, by user."""
     series = {name: [0.0] * len(pieces) for name in names}
     if has_others:
         series.setdefault(OTHERS, [0.0] * len(pieces))
@@ -229,8 +231,8 @@ def _parts(row: ReportRow) -> list[tuple[str, float, str]]:
     worth = row.goodput_hours or 0.0
     return [
         ("worth", worth, "good"),
-        ("not worth it", max(row.known_gpu_hours - worth, 0.0), "lost"),
-        ("not known", max(row.gpu_hours - row.known_gpu_hours, 0.0), "none"),
+        ("lost", max(row.known_gpu_hours - worth, 0.0), "lost"),
+        ("unknown", max(row.gpu_hours - row.known_gpu_hours, 0.0), "none"),
     ]
 
 
@@ -255,7 +257,7 @@ def _at(stamp: str) -> datetime:
 
 
 def _labels(pieces: Sequence[Piece]) -> list[str]:
-    """Local: times of day where pieces are hours, else dates."""
+    """Labels in local time: times of day for hours, or else dates."""
     if not pieces:
         return []
     hourly = (_at(pieces[-1].start) - _at(pieces[0].start)).total_seconds() <= 49 * HOUR and all(

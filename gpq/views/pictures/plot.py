@@ -1,8 +1,7 @@
-"""One figure of simulated runs: completion times, finish-time fairness, and who had the GPUs when.
-SVG or PNG.
+"""One figure of simulated runs: completion times, finish-time fairness, and GPUs over time. SVG or
+PNG.
 
-The only module that imports matplotlib, and only when a figure is asked for. The same runs give the
-same bytes.
+The only module that imports matplotlib, and only for a figure. The same runs give the same bytes.
 """
 
 from __future__ import annotations
@@ -27,28 +26,29 @@ if TYPE_CHECKING:
 
 FORMATS = {".svg": "svg", ".png": "png"}
 BACKENDS = {"svg": "svg", "png": "agg"}
-LEGEND_COLUMNS = 4  # at most, above the figure, which grows with its rows
-LEGEND_WIDTH = 140  # characters that fit beside each other
+LEGEND_COLUMNS = 4  # at most, above the figure, which grows with the rows
+LEGEND_WIDTH = 140  # characters that fit in a row
 LEGEND_ROW = 0.25  # inches
 Style = Literal["-", "--", ":", "-."]
 STYLES: tuple[Style, ...] = ("-", "--", ":", "-.")
-MOST_PANELS = 3  # of GPUs over time; with more policies, of the first alone
+MOST_PANELS = 3  # panels of GPUs over time. With more policies, only the first is shown
 HOUR = 3600.0
 
 
 def check(path: str) -> None:
-    """Raises UsageError for what could not be drawn or written: to be asked before hours of
+    """Raises UsageError if the figure could not be drawn or written. Call it before hours of
     simulation."""
     extension = os.path.splitext(path)[1].lower()
     if extension not in FORMATS:
         raise UsageError(
-            f"--plot {path}: cannot draw {extension or 'a file without an ending'}",
-            "write FILE.svg or FILE.png",
+            f"--plot {path}: cannot draw {extension or 'a file without an extension'}",
+            "use FILE.svg or FILE.png",
         )
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         raise UsageError(
-            f"--plot {path}: cannot write in {folder}", "name a folder that is there and writable"
+            f"--plot {path}: cannot write in {folder}",
+            "choose a directory that exists and is writable",
         )
     problem = _broken(FORMATS[extension])
     if problem:
@@ -59,17 +59,18 @@ def check(path: str) -> None:
 
 
 def _broken(kind: str) -> str:
-    """Why matplotlib cannot be imported with what draws this kind of file, "" where it can."""
+    """Why matplotlib and its writer for this kind of file cannot be imported, or ""."""
     try:
         import_module("matplotlib.figure")
         import_module(f"matplotlib.backends.backend_{BACKENDS[kind]}")
-    except Exception as error:  # one built for another numpy raises what it likes
+    except Exception as error:  # one built for another numpy raises anything
         return " ".join(f"{type(error).__name__}: {error}".split())[:200]
     return ""
 
 
 def draw(blocks: Sequence[Block], path: str) -> None:
-    """Of several clusters each policy has a line for each. Raises UsageError as `check` does."""
+    """Draw the figure. With several clusters, each policy has one line per cluster. Raises
+    UsageError as `check` does."""
     check(path)
     import matplotlib
     from matplotlib.figure import Figure
@@ -96,7 +97,7 @@ def draw(blocks: Sequence[Block], path: str) -> None:
         for index, (label, outcome) in enumerate(panels):
             _gpus(figure.add_subplot(grid[1, 2 * index : 2 * index + 2]), label, outcome)
         metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
-        part = f"{path}.part"  # an older figure is replaced by a whole one or not at all
+        part = f"{path}.part"  # replaces an older figure completely or not at all
         try:
             figure.savefig(part, format=kind, dpi=150, metadata=metadata)
             os.replace(part, path)
@@ -104,12 +105,12 @@ def draw(blocks: Sequence[Block], path: str) -> None:
             with suppress(OSError):
                 os.unlink(part)
             raise UsageError(
-                f"--plot {path}: {error.strerror or error}", "name a file that can be written"
+                f"--plot {path}: {error.strerror or error}", "choose a writable file"
             ) from None
 
 
 def _groups(blocks: Sequence[Block]) -> dict[str, list[Outcome]]:
-    """All runs of a policy (and cluster, where there are several) together."""
+    """All runs of a policy together, by cluster if there are several."""
     groups: dict[str, list[Outcome]] = {}
     for block in blocks:
         for outcome in block.outcomes:
@@ -152,14 +153,14 @@ def _fairness(axes: Axes, groups: dict[str, list[Outcome]]) -> None:
 
 
 def _looks(count: int) -> list[tuple[str, Style]]:
-    """A colour and a line style for each: ten colours, then the same ones dashed, dotted,
+    """A colour and a line style for each: ten colours, then the same dashed, dotted and
     dash-dotted."""
     pairs = [(f"C{colour}", style) for style, colour in product(STYLES, range(10))]
     return [pairs[index % len(pairs)] for index in range(count)]
 
 
 def _legend_columns(groups: dict[str, list[Outcome]]) -> int:
-    """As many as fit with the longest label, and eight characters for the line and the gap."""
+    """As many columns as fit with the longest label and eight characters for line and gap."""
     return max(min(len(groups), LEGEND_COLUMNS, LEGEND_WIDTH // (max(map(len, groups)) + 8)), 1)
 
 
@@ -193,7 +194,7 @@ def _gpus(axes: Axes, label: str, outcome: Outcome) -> None:
 
 
 def gpus_over_time(jobs: Sequence[JobOutcome]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(moments of change in seconds, GPUs of each job from each moment on: jobs x moments)."""
+    """(times of changes in seconds, GPUs of each job from each time on: jobs x times)."""
     changes: list[list[tuple[Seconds, int]]] = [[*job.sizes, (job.ended_at, 0)] for job in jobs]
     moments = np.array(sorted({moment for sizes in changes for moment, _ in sizes}))
     gpus = np.zeros((len(jobs), len(moments)))

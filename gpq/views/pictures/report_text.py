@@ -1,4 +1,4 @@
-"""The style of the HTML report, and what its words mean."""
+"""The style of the HTML report, and its glossary."""
 
 from __future__ import annotations
 
@@ -33,47 +33,46 @@ dt{font-weight:600}dd{margin:0}
 .s8{fill:#8a929a}.good{fill:#1a9e77}.lost{fill:#d9822b}.none{fill:#aab2ba}.bad{fill:#cf4a3f}
 """
 WORDS = (
-    ("GPU H", "hours times GPUs, from the launch of an attempt to its end"),
+    ("GPU H", "hours times GPUs, from the start of an attempt to its end"),
     (
         "GOODPUT H",
         (
-            "what these were worth: hours in which one GPU, used as well as the job can use one,"
-            " would have done the same useful work. Useful work is progress in steps at the job's"
-            " base batch, as its training library counts it; work that was done twice counts once."
-            " Jobs that report no progress have none"
+            "how many hours one GPU, used as well as the job can use it, needs for the same useful"
+            " work. Useful work is progress in steps at the job's base batch size, as its training"
+            " library counts it. Repeated work counts once. Jobs that report no progress have none"
         ),
     ),
-    ("WORTH", "goodput hours over the GPU hours of the jobs that report progress"),
+    ("WORTH", "goodput hours relative to the GPU hours, over jobs that report progress"),
     (
         "SHARE, FAIR",
         (
-            "of all GPU hours; and what equal parts, at every moment, for all whose jobs ran or"
-            " waited would have been"
+            "the part of all GPU hours, and what it would have been if all users with running or"
+            " waiting jobs had shared the GPUs equally at every moment"
         ),
     ),
     (
         "WAIT, P95",
         (
-            "from the submission to the first start, less what its user held it: median, and all"
-            " but the longest 5%"
+            "time from submission to the first start, without the time on hold: the median, and the"
+            " value that 95% of the waits stay below"
         ),
     ),
     (
         "RESTARTS, COST H",
         (
-            "starts after a job's first, and the GPU hours held by stops and by starts up to the"
+            "starts after a job's first, and the GPU hours that stops took, and starts up to the"
             " first step"
         ),
     ),
     (
         "FAILED H",
-        "GPU hours of attempts that failed or were lost, also where a checkpoint kept their work",
+        "GPU hours of attempts that failed or were lost, even if a checkpoint saved their work",
     ),
     (
         "RHO, MAX",
         (
-            "finish-time fairness of jobs that completed: time taken over the time alone on the"
-            " fair share; 1 is fair, less is better. Median and worst"
+            "finish-time fairness of completed jobs: the time taken, relative to the time alone on"
+            " the fair share. 1 is fair, and lower is better. Median and worst"
         ),
     ),
 )

@@ -1,8 +1,8 @@
-"""A few plots as SVG that stands in a page: bars over time, parts of a whole, shares beside fair
-shares, a histogram.
+"""A few plots as inline SVG: bars over time, parts of a whole, shares next to fair shares, and a
+histogram.
 
-Drawn directly: a page of four is some 30 KB without a library. Colours are classes of the page
-(`s0`, `s1`, ...), so that it may be light or dark. All text is escaped here.
+They are drawn directly, so a page with four plots has about 30 KB and needs no library. Colours are
+classes of the page (`s0`, `s1`, ...), so the page can be light or dark. All text is escaped here.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from html import escape
 
 from gpq.views.plain import cut, number, safe
 
-COLOURS = 9  # s0 to s8; the last is for all others
-LEFT, TOP, BOTTOM = 44, 8, 26  # around the plot, user units
-LABEL = 22  # characters of a name beside a bar
+COLOURS = 9  # s0 to s8. The last is for all others
+LEFT, TOP, BOTTOM = 44, 8, 26  # margins of the plot in user units
+LABEL = 22  # characters of a name next to a bar
 
 
 def text(value: str) -> str:
-    """Fit for a page, whatever it is."""
+    """Any text, escaped for a page."""
     return escape(safe(value), quote=True)
 
 
@@ -31,7 +31,7 @@ def over_time(
     width: int = 760,
     height: int = 230,
 ) -> str:
-    """Stacked bars, one for each of `labels`; `series`: (name, its values)."""
+    """Stacked bars, one for each of `labels`. `series`: (name, values)."""
     tops = [sum(values[index] for _, values in series) for index in range(len(labels))]
     scale = _Scale(max(tops, default=0.0), height - TOP - BOTTOM, height - BOTTOM)
     step = (width - LEFT) / max(len(labels), 1)
@@ -53,7 +53,7 @@ def over_time(
 
 
 def colour(place: int, count: int) -> str:
-    """The last of many is all others."""
+    """The colour class. The last of many series stands for all others."""
     return f"s{COLOURS - 1 if place == count - 1 and count >= COLOURS else place % (COLOURS - 1)}"
 
 
@@ -106,7 +106,7 @@ def shares(
 def parts_of(
     rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]], unit: str, *, width: int = 760
 ) -> str:
-    """A bar a row, of (what, how much, class)."""
+    """One bar per row, made of (what, how much, class)."""
     largest = max((sum(value for _, value, _ in values) for _, values in rows), default=0.0) or 1.0
     margin, row_height = 170, 22
     parts: list[str] = []
@@ -132,7 +132,7 @@ def parts_of(
 def histogram(
     bars: Sequence[tuple[str, int]], shades: Sequence[str], *, width: int = 370, height: int = 180
 ) -> str:
-    """How many of each; `bars`: (what, how many)."""
+    """A histogram. `bars`: (what, how many)."""
     scale = _Scale(
         float(max((count for _, count in bars), default=0)),
         height - TOP - BOTTOM,
@@ -151,7 +151,7 @@ def histogram(
 
 
 class _Scale:
-    """Values to heights, with round numbers beside them."""
+    """Converts values to heights, with round numbers on the axis."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class _Scale:
 
 
 def _round_step(least: float) -> float:
-    """1, 2 or 5 times a power of ten, and no less."""
+    """The next larger value among 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(
         factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least * (1 - 1e-9)

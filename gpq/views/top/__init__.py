@@ -1,4 +1,4 @@
-"""The pictures of `gpq top`, from one answer each.
+"""Draws `gpq top`, each picture from one answer.
 
 Open `once.py` first.
 """

@@ -1,7 +1,7 @@
-"""The interactive picture of `gpq top`: the list of jobs with a cursor, the GPUs above it, who gets
-what below it.
+"""The interactive picture of `gpq top`: the list of jobs with a cursor, the GPUs above it, and
+shares and changes below it.
 
-Everything fits in the size it is given; what does not is scrolled to, or counted.
+Everything fits in the given size. The rest can be scrolled to, or is counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpq.views.queue import ENDED
 from gpq.views.top import job_columns, once, tables
 from gpq.views.top.utilisation import Past
 
-LAST = "age"  # of the columns of jobs
+LAST = "age"  # the last column of jobs
 Key = Callable[[JobView], float | str | None]
 KEYS: Mapping[str, Key] = {
     "job": lambda job: job.id,
@@ -38,28 +38,28 @@ KEYS: Mapping[str, Key] = {
     "prio": lambda job: job.priority,
     "age": lambda job: job.age_seconds,
 }
-ONLY_JOBS = 12  # lines below which the jobs have the screen for themselves
-NO_LOWER = 18  # lines below which fairness and changes are left out
+ONLY_JOBS = 12  # below this height the jobs fill the screen
+NO_LOWER = 18  # below this height fairness and changes are left out
 
 
 @dataclass(frozen=True, slots=True)
 class ListView:
-    """What of the list is looked at."""
+    """The view of the list."""
 
     selected: int | None = None  # the job under the cursor
     first: int = 0  # row at the top
-    sort: str = ""  # the title of a column; "": running first, or as the query orders
+    sort: str = ""  # title of a column. "": running jobs first, or as in the query
     descending: bool = False
     filter: str = ""
 
 
 def titles(rows: Sequence[JobView], look: ListView, width: int) -> list[str]:
-    """The columns that there is room for and something in."""
+    """The columns that fit and are not empty."""
     return job_columns.titles(rows, width, LAST, look.sort)
 
 
 def ordered(jobs: Sequence[JobView], look: ListView) -> list[JobView]:
-    """Rows of which the sorted column is not known come last, whichever way it is sorted."""
+    """The sorted jobs. Jobs without a value in the sorted column come last in both directions."""
     if not look.sort:
         if "sort=" in look.filter:
             return list(jobs)
@@ -71,24 +71,24 @@ def ordered(jobs: Sequence[JobView], look: ListView) -> list[JobView]:
 
 
 def place(rows: Sequence[JobView], look: ListView) -> int:
-    """Of the cursor; that of a job that is gone is 0."""
+    """The row of the cursor, or 0 if its job is gone."""
     return next((index for index, job in enumerate(rows) if job.id == look.selected), 0)
 
 
 def first_row(rows: Sequence[JobView], look: ListView, room: int) -> int:
-    """The row at the top with which the cursor is seen, moved as little as can be."""
+    """The top row that keeps the cursor visible with the least movement."""
     position = place(rows, look)
     first = min(max(look.first, position - room + 1), position)
     return max(min(first, len(rows) - room), 0)
 
 
 def room_for_jobs(view: TopView, jobs: int, height: int) -> int:
-    """Rows of jobs that are seen at once."""
+    """Number of visible rows."""
     return max(_lines(view, jobs, height)[1] - 1, 1)
 
 
 def _lines(view: TopView, jobs: int, height: int) -> tuple[int, int, int]:
-    """Lines inside the panels of GPUs, jobs and the lower ones; 0: left out."""
+    """Lines inside the panels of GPUs, of jobs and below. 0: left out."""
     devices = sum(len(node.devices) for node in view.nodes)
     if height < ONLY_JOBS:
         return 0, max(height - 2, 1), 0
@@ -102,8 +102,8 @@ def _lines(view: TopView, jobs: int, height: int) -> tuple[int, int, int]:
 def picture(
     view: TopView, rows: list[JobView], look: ListView, past: Past, width: int, height: int
 ) -> RenderableType:
-    """`rows`: the jobs of `view` in order. What stands above and below it is not counted in
-    `height`."""
+    """The picture. `rows`: the jobs of `view` in order. `height` does not count the lines above and
+    below."""
     live_jobs = [job for job in rows if job.state not in ENDED]
     gpus, jobs, lower = _lines(view, len(rows), height)
     parts: list[RenderableType] = []
@@ -157,12 +157,12 @@ def _table(
 
 def _why_empty(look: ListView) -> str:
     if look.filter:
-        return "no job matches: / changes the filter, Esc ends it"
-    return "no jobs: gpq submit queues one"
+        return "no job matches: press / to change the filter, Esc to clear it"
+    return "no jobs: submit one with gpq submit"
 
 
 def _head(name: str, look: ListView) -> str:
-    """With an arrow where the column is sorted."""
+    """The title, with an arrow if the column is sorted."""
     if name != look.sort:
         return name
     if look.descending:

@@ -1,5 +1,5 @@
-"""The columns of jobs in both forms of `gpq top`: what they say, which of them there is something
-in, and whether there is room for the reason. Draws nothing."""
+"""The columns of jobs in both forms of `gpq top`: their contents, which ones are empty, and whether
+the reason fits. Draws nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STYLES = {
     "failed": "red",
     "timeout": "red",
 }
-COLUMNS = (  # with the least width of the terminal at which they are shown
+COLUMNS = (  # with the minimum width of the terminal for each column
     ("job", 0),
     ("name", 0),
     ("user", 64),
@@ -38,7 +38,7 @@ COLUMNS = (  # with the least width of the terminal at which they are shown
     ("age", 120),
 )
 RIGHT = "job GPUs batch goodput eff done ETA thruput restarts prio age"
-# a column that says something of none of the jobs is left out
+# a column that is empty for all jobs is left out
 CONTENT: Mapping[str, Callable[[JobView], bool]] = {
     "batch": lambda job: bool(job.total_batch and job.gpus),
     "goodput": lambda job: job.goodput is not None,
@@ -47,16 +47,17 @@ CONTENT: Mapping[str, Callable[[JobView], bool]] = {
     "ETA": lambda job: job.eta_seconds is not None,
     "thruput": lambda job: job.throughput is not None,
 }
-YIELDING = ("age", "prio", "restarts", "thruput", "user")  # to the reason, in this order
-FRAME, CURSOR = 4, 2  # columns of a panel, and of the cursor in it
-NAME = 24  # columns at most of a name beside a reason
-GOOD, REASON = 32, 18  # columns at least of a reason: sought, and if need be
+# columns that make room for the reason, in this order
+YIELDING = ("age", "prio", "restarts", "thruput", "user")
+FRAME, CURSOR = 4, 2  # width of a panel's frame, and of the cursor
+NAME = 24  # longest name next to a reason
+GOOD, REASON = 32, 18  # width of a reason: wanted, and minimum
 
 
 def titles(
     jobs: Sequence[JobView], width: int, last: str = "restarts", sort: str = ""
 ) -> list[str]:
-    """Those that there is room for and something in, up to `last`; `sort` stays."""
+    """The columns up to `last` that fit and are not empty. `sort` always stays."""
     names = [title for title, _ in COLUMNS]
     last_index = names.index(last)
     return [
@@ -74,9 +75,9 @@ def with_reason(
     width: int,
     sort: str = "",
 ) -> tuple[list[str], int]:
-    """`names`, those that yield left out and "reason" at the end where it helps, and how many
-    columns the reason has: 0 where nothing needs one, or there is no room. `cells` of `jobs`, the
-    rows that are seen."""
+    """`names` with "reason" at the end if it helps, without the columns that make room for it, and
+    the width of the reason. The width is 0 if no job needs a reason or there is no room. `cells`
+    are those of the visible rows."""
     longest = max((plain.width(str(row["reason"])) for row in cells), default=0)
     if not longest:
         return list(names), 0
@@ -92,13 +93,14 @@ def with_reason(
 
 
 def _yielding_names(jobs: Sequence[JobView], sort: str) -> list[str]:
-    """Never the sorted column, and the user only where all have the same."""
+    """The columns that may go: never the sorted one, and the user only if it is the same for
+    all."""
     has_one_user = len({job.user for job in jobs}) == 1
     return [name for name in YIELDING if name != sort and (name != "user" or has_one_user)]
 
 
 def _ever_fewer(names: Sequence[str], yielding: Sequence[str]) -> Iterator[list[str]]:
-    """All of `names`, then without those that yield, one after the other."""
+    """All of `names`, then with fewer and fewer of the columns that may go."""
     remaining_names = list(names)
     yield remaining_names
     for name in yielding:
@@ -108,13 +110,13 @@ def _ever_fewer(names: Sequence[str], yielding: Sequence[str]) -> Iterator[list[
 
 
 def _size(name: str, cells: Sequence[Mapping[str, str | Text]], sort: str) -> int:
-    """Columns that it takes, a gap and the arrow of the sorted one included."""
+    """Its width, including a gap and the arrow of the sorted column."""
     title = len(name) + (name == sort)
     return max(title, *(plain.width(str(row[name])) for row in cells)) + 1
 
 
 def cells(job: JobView) -> dict[str, str | Text]:
-    """Of one row, by title."""
+    """The cells of one row, by title."""
     row = {"exit_status": job.exit_status, "state": job.state, "reason": job.reason}
     return {
         "job": str(job.id),
@@ -136,7 +138,7 @@ def cells(job: JobView) -> dict[str, str | Text]:
 
 
 def narrowed(row: Mapping[str, str | Text], reason: int) -> dict[str, str | Text]:
-    """`row` as it fits beside a reason of so many columns; as it is where that is 0."""
+    """`row` cut to fit next to a reason of this width, or unchanged for 0."""
     if not reason:
         return dict(row)
     mark = plain.ellipsis()
@@ -148,14 +150,14 @@ def narrowed(row: Mapping[str, str | Text], reason: int) -> dict[str, str | Text
 
 
 def state_of(job: JobView) -> Text:
-    """`unknown 40s` where nobody can tell, `hung 90s` where no replica goes on, `running nan` where
-    a metric is no number, `running !3` where the others wait for rank 3."""
+    """The state. `unknown 40s`: the server is silent. `hung 90s`: no replica makes progress.
+    `running nan`: a metric is not finite. `running !3`: the others wait for replica 3."""
     if job.unknown_seconds is not None:
         return Text(f"unknown {duration(job.unknown_seconds)}", style="red")
     if job.hung_seconds is not None:
         return Text(f"hung {duration(job.hung_seconds)}", style="red")
     if job.diverged and job.ended_at is None:
         return Text(f"{safe(job.state)} {safe(job.diverged[0].value)}", style="red")
-    if job.stragglers:  # the one to look for first
+    if job.stragglers:  # the first to look at
         return Text(f"{safe(job.state)} !{job.stragglers[0]}", style="yellow")
     return Text(safe(job.state), style=STYLES.get(job.state, ""))

@@ -1,4 +1,4 @@
-"""The page of one job in `gpq top`: how it goes and why, its loss and goodput curves, its replicas,
+"""The page of one job in `gpq top`: progress and reasons, loss and goodput curves, replicas, and
 the end of its log."""
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from gpq.views.top import status_bar
 from gpq.views.top.job_columns import state_of
 
 PARTS = ("all", "log", "text")
-LEAST = 3  # lines of a log
-EVENTS = 6  # of the journal, the latest
+LEAST = 3  # minimum lines of a log
+EVENTS = 6  # latest events that are shown
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What was last told of a job."""
+    """The latest answers about a job."""
 
     detail: JobDetail
     why: Explanation
-    # lines, made fit for a terminal (views.terminal): colours are the only codes in them
+    # lines, safe for a terminal (views.terminal): colours are their only codes
     log: tuple[str, ...] = ()
     log_of: str = ""  # `attempt 2 on a`, or why there is none
 
@@ -37,8 +37,9 @@ class Page:
 def picture(
     page: Page, part: str, scroll: int, width: int, height: int
 ) -> tuple[RenderableType, int]:
-    """All, or one of `PARTS`, below the first line; and how far it is scrolled really. The end of
-    the log is always seen, unless it is the log through which one scrolls, from its end."""
+    """The picture with all parts, or one of `PARTS`, below the first line, and the real scroll
+    position. The end of the log is always visible, unless the user scrolls the log itself from its
+    end."""
     text = lines(page, width)
     if part == "text":
         return status_bar.window(text, scroll, height)
@@ -54,7 +55,7 @@ def picture(
 
 
 def head(job: JobView, width: int) -> Text:
-    """One line, also for a job of which no more is known yet."""
+    """One line, also for a job without details yet."""
     text = Text(f"job {job.id} ", style="bold").append(f"{safe(job.name)} of {safe(job.user)}  ")
     text.append_text(state_of(job))
     if job.placement:
@@ -64,7 +65,7 @@ def head(job: JobView, width: int) -> Text:
 
 
 def lines(page: Page, width: int) -> list[Text]:
-    """Everything but the log; nothing is wider than `width`."""
+    """Everything except the log. No line is wider than `width`."""
     answer, job = page.detail, page.detail.job
     bar = plain.drawable("█", "#")
     reasons = msgspec.structs.replace(page.why, curve=[])
@@ -112,8 +113,8 @@ def _speedup(value: float) -> str:
 
 
 def tail(log: Sequence[str], width: int, height: int, offset: int = 0) -> list[Text]:
-    """So many rows of the log's end, `offset` lines before it; long lines are folded, colours are
-    kept."""
+    """`height` rows of the log that end `offset` lines before its end. Long lines are folded, and
+    colours stay."""
     rows: list[Text] = []
     for line in reversed(log[: max(len(log) - offset, 0)]):
         text = Text.from_ansi(line, no_wrap=True)

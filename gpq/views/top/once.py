@@ -1,7 +1,7 @@
-"""The live view of `gpq top`: GPUs by server, goodput, fairness, and the last re-allocations, as
-rich renderables.
+"""The picture of `gpq top`: GPUs by server, goodput, fairness, and the latest changes, as rich
+renderables.
 
-Everything fits in the size it is given: what does not is counted in a last row, never wrapped.
+Everything fits in the given size. A last row counts the rest, and nothing is wrapped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpq.views.top.tables import (
 
 
 def frame(view: TopView, width: int, height: int | None, filter: str = "") -> RenderableType:
-    """One picture, `width` columns wide; `height` lines high, or as high as it must be (None)."""
+    """One picture, `width` columns wide and `height` lines high, or as high as needed (None)."""
     live_jobs = [job for job in view.jobs if job.state not in ENDED]
     rows = shares(
         height,
@@ -49,12 +49,12 @@ def frame(view: TopView, width: int, height: int | None, filter: str = "") -> Re
 def lower(
     view: TopView, live: list[JobView], width: int, lines: int | None
 ) -> list[RenderableType]:
-    """Fairness and changes, side by side where there is room; below `SLIM` columns only the
-    changes, or both."""
+    """Fairness and changes, side by side if there is room. Below `SLIM` columns only the changes,
+    or both below each other."""
     half = width // 2 if width >= SLIM else width
     fairness = panel("fairness", fairness_table(view, live, lines), lines)
     changes = panel(
-        "last re-allocations", change_lines(view.changes, (width - half or width) - 4, lines), lines
+        "latest changes", change_lines(view.changes, (width - half or width) - 4, lines), lines
     )
     if width < SLIM:
         if lines is None:
@@ -70,7 +70,7 @@ def lower(
 def shares(
     height: int | None, *, devices: int, jobs: int, users: int
 ) -> tuple[int | None, int | None, int | None]:
-    """Lines inside the panels of GPUs, goodput and fairness; None = as many as it takes."""
+    """Lines inside the panels of GPUs, goodput and fairness. None: as many as needed."""
     if height is None:
         return None, None, None
     room = max(height - 1 - 6, 6)  # a header, and three borders of two lines
@@ -81,7 +81,7 @@ def shares(
         min(needs[2], max(room // 3, 2)),
     )
     heights = list(least)
-    for index in (1, 0, 2):  # jobs first: that is what one looks for
+    for index in (1, 0, 2):  # jobs first, because users look for them
         heights[index] += max(min(needs[index] - heights[index], room - sum(heights)), 0)
     heights[2] += max(room - sum(heights), 0)
     return heights[0], heights[1], heights[2]
@@ -98,7 +98,7 @@ def panel(title: str | Text, body: RenderableType, lines: int | None) -> Panel:
 
 
 def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "") -> Text:
-    """What is so of the whole, and how much of it a `filter` shows: `rows`."""
+    """The summary of everything, and how much of it the `filter` shows (`rows`)."""
     live_jobs = [job for job in rows if job.state not in ENDED]
     states: Mapping[str, int] = Counter(job.state for job in live_jobs)
     if isinstance(view, TopLook):
@@ -116,9 +116,9 @@ def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "")
     ]
     if view.round_seconds is not None:
         parts.append(f"round {1000 * view.round_seconds:.1f} ms, {duration(view.round_age)} ago")
-    while len(parts) > 2 + len(job_counts) and _is_too_wide(parts, width):  # whole words, or none
+    while len(parts) > 2 + len(job_counts) and _is_too_wide(parts, width):  # drop whole parts
         parts.pop()
-    if _is_too_wide(parts, width):  # the panel below has them
+    if _is_too_wide(parts, width):  # the panel below shows them too
         parts.remove(gpus)
     return Text(plain.cut("  ".join(parts), width, plain.ellipsis()), style="bold", no_wrap=True)
 

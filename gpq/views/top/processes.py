@@ -1,5 +1,5 @@
 """The page of servers in `gpq top`: each GPU with its last minutes, and every process on it with
-its owner."""
+its user."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gpq.views.plain import moment, safe
 from gpq.views.top.tables import owned
 from gpq.views.top.utilisation import PIECES, Past
 
-NARROW = 110  # columns below which half of the past is shown
+NARROW = 110  # below this width only half of the past is shown
 
 
 def lines(nodes: list[NodeView], past: Past, width: int) -> list[Text]:
-    """Each at most so wide where it is drawn: what is beyond is cut off there."""
+    """The lines of the page. The terminal cuts what is wider."""
     text: list[Text] = []
     room = PIECES if width >= NARROW else PIECES // 2
     for node in nodes:
@@ -23,7 +23,8 @@ def lines(nodes: list[NodeView], past: Past, width: int) -> list[Text]:
         head = f"{safe(node.name)}  {safe(node.state)}  {node.cores} cores  {gib(node.memory_mib)}"
         text.append(Text(f"{head}  seen {seen(node)}  {safe(node.reason)}".rstrip(), style=style))
         text += [
-            Text(f"  not in the database: {safe(line)}", style="red") for line in node.strangers
+            Text(f"  not in the database of gpq: {safe(line)}", style="red")
+            for line in node.strangers
         ]
         text += [Text(f"  {safe(line)}", style="yellow") for line in node.damage]
         for device in node.devices:

@@ -1,5 +1,5 @@
-"""The last line of the interactive `gpq top`, the first where no answer comes, the page of its
-keys, and lines through which one scrolls."""
+"""The last line of the interactive `gpq top`, the first line when answers are late, the page of
+keys, and scrolled lines."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gpq.views import plain
 from gpq.views.plain import safe
 
 KEYS = {
-    "up down j k": "move; PgUp PgDn Home End as well",
-    "Enter": "open the job: how it goes and why, its curves, its log as it grows",
-    "/": "filter, as gpq status takes it: user=ana state=running sort=-goodput",
-    "s S": "sort by the next, the previous column; also right, left",
-    "r": "the other way round",
-    "c": "cancel, after a y",
-    "h": "hold; release a job that is held",
-    "+ -": "raise, lower the priority",
-    "n": "servers: the last minutes of each GPU, every process and whose it is",
-    "l": "in a job: its log alone, then all else alone",
-    "Esc q": "back; in the list Esc ends the filter, and q gpq top",
-    "Ctrl-L": "draw anew",
+    "up down j k": "move (also PgUp PgDn Home End)",
+    "Enter": "open the job, with its reasons, curves and growing log",
+    "/": "filter, as in gpq status: user=ana state=running sort=-goodput",
+    "s S": "sort by the next or the previous column (also right, left)",
+    "r": "reverse the order",
+    "c": "cancel (asks first)",
+    "h": "hold the job, or release it if it is held",
+    "+ -": "raise or lower the priority",
+    "n": "servers: the last minutes of each GPU, and every process with its user",
+    "l": "in a job: show only the log, then everything else",
+    "Esc q": "go back. In the list, Esc clears the filter and q quits",
+    "Ctrl-L": "redraw the screen",
 }
 INDENT = 13
 LIST_KEYS = (
@@ -46,13 +46,13 @@ def keys(width: int) -> list[Text]:
 
 
 def late(age: float, reason: str, width: int) -> Text:
-    """The same, when the last answer is `age` seconds old."""
-    message = f"gpq as of {plain.duration(age)} ago: {safe(reason) or 'the daemon takes its time'}"
+    """The first line when the last answer is `age` seconds old."""
+    message = f"gpq as of {plain.duration(age)} ago: {safe(reason) or 'the daemon is slow'}"
     return Text(plain.cut(message, width, plain.ellipsis()), style="bold reverse")
 
 
 def prompt(query: str, width: int) -> Text:
-    """The end of what is being typed, with a cursor."""
+    """The end of the typed filter, with a cursor."""
     line = f"/{safe(query)}_"
     return Text(line[max(len(line) - width + 1, 0) :], style="bold")
 
@@ -70,7 +70,7 @@ def told(text: str, width: int) -> Text:
 
 
 def hints(keys: str, width: int) -> Text:
-    """Whole words, the help and the end last to go."""
+    """Whole hints. Help and quit are dropped last."""
     end = next((last for last in LAST if keys.endswith(last)), "")
     keys = keys.removesuffix(end)
     while len(keys + end) >= width and "  " in keys:
@@ -79,14 +79,14 @@ def hints(keys: str, width: int) -> Text:
 
 
 def stacked(lines: Sequence[Text]) -> RenderableType:
-    """A line each, cut where the screen ends."""
+    """One line each, cut at the width of the screen."""
     for line in lines:
         line.no_wrap, line.overflow = True, "crop"
     return Group(*lines)
 
 
 def window(lines: Sequence[Text], scroll: int, height: int) -> tuple[RenderableType, int]:
-    """So many of them from `scroll` on, or from the last place where the window is full, which is
-    told."""
+    """`height` of the lines from `scroll` on, or from the last position that fills the window, and
+    that position."""
     top = max(min(scroll, len(lines) - height), 0)
     return stacked(lines[top : top + max(height, 0)]), top

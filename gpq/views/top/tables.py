@@ -20,19 +20,18 @@ from gpq.views.queue import percent, ranges
 from gpq.views.top import job_columns
 from gpq.views.top.utilisation import Past
 
-# columns from which on the goodput table is only as wide as its cells: the eye must find its way
-# back
+# from this width on the goodput table is only as wide as its cells, so that rows are easy to read
 WIDE = 140
 IDLE = ("pending", "held")  # states without GPUs
-SLIM = 64  # columns below which the two lower panels stand one below the other
-CELLS, SLIM_CELLS = (0, 1, 2, 3, 4, 5), (0, 3, 5)  # of a line of GPUs that are shown
-RATIOS = {5: 1}  # the cell that takes what room there is
+SLIM = 64  # below this width the two lower panels are below each other
+CELLS, SLIM_CELLS = (0, 1, 2, 3, 4, 5), (0, 3, 5)  # cells of a line of GPUs that are shown
+RATIOS = {5: 1}  # the cell that takes the remaining room
 Cells = tuple[str | Text, ...]
 
 
 def grid(*titles: str, right: str, give: str, expand: bool = True) -> Table:
-    """A table without lines; columns in `right` (words) are aligned right, the one named `give`
-    takes or gives room."""
+    """A table without lines. The columns in `right` (words) are aligned right, and the one named
+    `give` takes or gives room."""
     table = Table(
         box=None,
         expand=expand,
@@ -51,8 +50,8 @@ def grid(*titles: str, right: str, give: str, expand: bool = True) -> Table:
 def device_table(
     nodes: list[NodeView], lines: int | None, width: int, past: Past | None = None
 ) -> RenderableType:
-    """A line a GPU; a line a server where that is too many. With a `past`, its last minutes instead
-    of a bar."""
+    """One line per GPU, or per server if there are too many. With a `past`, its last minutes
+    instead of a bar."""
     if not nodes:
         return Text("no servers")
     is_measured = any(device.utilisation is not None for node in nodes for device in node.devices)
@@ -102,7 +101,7 @@ def _device(node: NodeView, device: DeviceView, past: Past | None, *, is_measure
 
 
 def _picture(node: NodeView, device: DeviceView, past: Past | None) -> str:
-    """Its last minutes, or a bar of how busy it is now."""
+    """Its last minutes, or a bar of its utilisation now."""
     if past is None:
         return bar(device.utilisation)
     return past.utilisation(node.name, device.id)
@@ -115,7 +114,7 @@ def _memory(node: NodeView, device: DeviceView, past: Past | None) -> str:
 
 
 def _occupancy(node: NodeView, device: DeviceView, past: Past | None) -> Text:
-    """Who is on it; in red what is wrong with it, or with its server."""
+    """What uses it. Problems of the GPU or its server are red."""
     text = owned(device, past.owners) if past is not None else occupant(device)
     state = device.state if node.state == "up" else node.state
     if state != "ok":
@@ -124,7 +123,7 @@ def _occupancy(node: NodeView, device: DeviceView, past: Past | None) -> Text:
 
 
 def owned(device: DeviceView, owners: Mapping[int, str]) -> str:
-    """As `occupant`, with the user of the job: `job 3 of ana`."""
+    """Like `occupant`, with the user of the job: `job 3 of ana`."""
     if device.job is None or not owners.get(device.job):
         return occupant(device)
     job = f"job {device.job}"
@@ -147,7 +146,7 @@ def _percent_cell(share: int) -> str:
 
 
 def _jobs(node: NodeView) -> Text:
-    """The jobs on a server, and in red what is wrong with it."""
+    """The jobs on a server. Its problems are red."""
     indices_by_job: dict[int, list[int]] = {}
     for device in node.devices:
         if device.job is not None:
@@ -171,8 +170,7 @@ def bar(value: int | None, cells: int = 10) -> str:
 def goodput_table(
     jobs: list[JobView], lines: int | None, width: int, filter: str = ""
 ) -> RenderableType:
-    """Running jobs first; columns that say nothing, or that a narrow terminal has no room for, are
-    left out."""
+    """Running jobs first. Columns that are empty or do not fit are left out."""
     if not jobs:
         return Text(_why_empty(filter))
     sorted_jobs = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
@@ -190,7 +188,7 @@ def goodput_table(
 
 
 def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> RenderableType:
-    """By user, then by job: share of the GPUs, speedup against the fair share, finish-time fairness
+    """By user, then by job: share of the GPUs, speedup on the fair share, and finish-time fairness
     (rho)."""
     table = grid(
         "who", "GPUs", "share", "speedup", "rho", right="GPUs share speedup rho", give="who"
@@ -199,7 +197,7 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
     rows = [_user_row(user) for user in view.users]
     rows += [_job_row(job, total) for job in jobs if job.gpus]
     if not rows:
-        return Text("nobody uses anything")
+        return Text("no GPU is in use")
     shown_rows = rows[: _row_count(len(rows), lines)]
     for row in shown_rows:
         table.add_row(*row)
@@ -211,12 +209,12 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
 def _why_empty(filter: str) -> str:
     if filter:
         return "no live job matches the filter"
-    return "no jobs: gpq submit queues one"
+    return "no jobs: submit one with gpq submit"
 
 
 def _row_count(count: int, lines: int | None) -> int:
-    """How many of `count` rows fit in so many lines, below the head and above a line that counts
-    what is left out."""
+    """How many of `count` rows fit in this many lines, below the titles and above a line that
+    counts the rest."""
     if lines is None or count + 1 <= lines:
         return count
     return max(lines - 2, 0)
@@ -233,7 +231,7 @@ def _user_row(user: UserShare) -> tuple[str, ...]:
 
 
 def _job_row(job: JobView, total: int) -> tuple[str, ...]:
-    """Of a job with GPUs; `total`: GPUs in use."""
+    """The row of a job with GPUs. `total`: GPUs in use."""
     return (
         f" {job.id} {safe(job.name)}",
         str(job.gpus),
@@ -244,8 +242,8 @@ def _job_row(job: JobView, total: int) -> tuple[str, ...]:
 
 
 def change_lines(changes: list[EventView], width: int, lines: int | None) -> RenderableType:
-    """Newest first: when, which job, what and why, in as many lines as that takes; the last may be
-    missing its end."""
+    """The changes, newest first: time, job, change and reason, each in as many lines as needed. The
+    last may be cut."""
     if not changes:
         return Text("none yet")
     text: list[str] = []

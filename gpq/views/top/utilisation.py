@@ -1,5 +1,5 @@
-"""What the GPUs did in the last minutes, as far as `gpq top` looked on: means over pieces of time,
-so that it stays small. And whose the jobs on them are, which a filter may hide."""
+"""The past minutes of the GPUs, since `gpq top` began: means over short periods, so that the data
+stay small. Also the users of the jobs on them, which a filter may hide."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gpq.rpc.job_answers import JobView
 from gpq.rpc.node_answers import DeviceView, NodeView
 from gpq.views import plain
 
-PIECE = 15.0  # seconds that one character stands for
-PIECES = 20  # kept of each GPU: five minutes
+PIECE = 15.0  # seconds per character
+PIECES = 20  # periods kept per GPU: five minutes
 USE, MEMORY = 10, 5  # characters in the live picture
 LEVELS = "▁▂▃▄▅▆▇█"
 ASCII = "_.-~=+*#"
-GONE = 400.0  # seconds after which a GPU that nobody told of any more is forgotten
+GONE = 400.0  # seconds after which a GPU that no answer mentions is forgotten
 
 
 class Track:
-    """Means of one quantity, 0 to 1, oldest first; the last piece is still being filled."""
+    """Means of one quantity from 0 to 1, oldest first. The last period is not complete yet."""
 
     __slots__ = ("_begins", "_count", "_means", "_sum")
 
@@ -28,7 +28,7 @@ class Track:
         self._begins, self._sum, self._count = 0.0, 0.0, 0
 
     def note(self, value: float, at: float) -> None:
-        """`at`: seconds, by any clock that does not go back."""
+        """`at`: seconds of a clock that never goes back."""
         if not self._count or at - self._begins >= PIECE:
             self._begins, self._sum, self._count = at, 0.0, 0
             self._means.append(value)
@@ -40,18 +40,18 @@ class Track:
         return list(self._means)
 
 
-NO_TRACKS = (Track(), Track(), 0.0)  # of a GPU that nobody told of
+NO_TRACKS = (Track(), Track(), 0.0)  # for a GPU that no answer mentioned
 
 
 class Past:
-    """Of every GPU: utilisation and memory."""
+    """Utilisation and memory of every GPU."""
 
     def __init__(self) -> None:
         self._tracks: dict[tuple[str, str], tuple[Track, Track, float]] = {}
-        self.owners: dict[int, str] = {}  # user by job, of jobs on GPUs
+        self.owners: dict[int, str] = {}  # job -> user, for jobs on GPUs
 
     def note(self, nodes: Sequence[NodeView], jobs: Iterable[JobView], at: float) -> None:
-        """What was seen at a moment (seconds, monotonic)."""
+        """Add an answer from the time `at` (seconds, monotonic)."""
         self._note_owners(nodes, jobs)
         for node in nodes:
             for device in node.devices:
@@ -81,7 +81,7 @@ class Past:
         return spark(memory.means(), room)
 
     def server(self, node: str, room: int = USE) -> str:
-        """Mean utilisation of its GPUs."""
+        """Mean utilisation of the server's GPUs."""
         rows = [use.means() for (name, _), (use, _, _) in self._tracks.items() if name == node]
         rows = [row for row in rows if row]
         shortest = min(map(len, rows), default=0)
@@ -100,7 +100,8 @@ def _process_owners(devices: Iterable[DeviceView]) -> dict[int, str]:
 
 
 def spark(shares: Sequence[float], room: int) -> str:
-    """The last `room` of them, one character each, now at the right; 1 is the highest."""
+    """The last `room` values, one character each, with the newest at the right. 1 is the
+    highest."""
     levels = plain.drawable(LEVELS, ASCII)
     visible_shares = list(shares)[-room:]
     return "".join(

@@ -1,6 +1,6 @@
 """Runs checks of `gpq doctor --gpu` on the CPU, each with a defect planted in its fork, and prints their lines.
 
-`python -m tests.agent.gpucheck.planted` reads names, of PLANTS or of checks, which then run as they are.
+`python -m tests.agent.gpucheck.planted` reads names from PLANTS, or names of checks, which run unchanged.
 """
 
 import importlib
@@ -93,7 +93,7 @@ def survivor_stays() -> None:
     plain = replicas.as_a_script
 
     def stays(work: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until the library arms its own, and after that
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until the library starts its own, and after that
         try:
             work()
         except RuntimeError:
@@ -145,7 +145,7 @@ PLANTS: dict[str, tuple[Work, Callable[[], None]]] = {
 
 def main() -> None:
     speed.TURNS = 4
-    replicas._port = free_port  # its own comes from where connections of other tests get theirs
+    replicas._port = free_port  # gpq picks its own from the ports of other tests' connections
     whole = {name: check.work for part in checks.CHECKS.values() for name, check in part.items()}
     for name in map(str.strip, sys.stdin):
         work, plant = PLANTS.get(name, (whole.get(name), nothing))

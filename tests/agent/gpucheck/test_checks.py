@@ -1,4 +1,4 @@
-"""The checks of `gpq doctor --gpu` that can run on a CPU do so, and each fails where its defect is planted."""
+"""The checks of `gpq doctor --gpu` that can run on a CPU pass there, and each fails when its defect is planted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Made = Callable[[str], wire.GpuLine]
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[Made]:
-    """Makes the check of this name, planted or not, in a fork of one interpreter that has imported torch."""
+    """Runs the check with this name, planted or not, in a fork of one interpreter that has imported torch."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
     env = {**clean, "PYTHONPATH": os.pathsep.join(ROOTS), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.agent.gpucheck.planted"]
@@ -41,7 +41,7 @@ def made() -> Iterator[Made]:
         questions.close()
 
 
-def test_every_check_that_is_announced_is_there() -> None:
+def test_every_announced_check_exists() -> None:
     announced = {part: facts.names for part, facts in wire.GPU_PARTS.items() if part in checks.CHECKS}
     assert announced == {part: tuple(names) for part, names in checks.CHECKS.items()}
     assert set(wire.GPU_PARTS) - set(checks.CHECKS) == {"driver", "holder"}, "these need no torch of their own"
@@ -54,25 +54,25 @@ def test_a_check_passes_on_a_cpu_or_says_why_it_needs_a_gpu(made: Made, name: st
     assert line.verdict == ("SKIP" if name in NEED_CUDA else "PASS"), line
     assert line.figure
     if name.startswith("waits"):
-        assert "0 of them sampled" not in line.figure
+        assert "(0 sampled)" not in line.figure
         assert "in the first 30 steps: 0" in line.figure, "a CPU waits for nothing"
 
 
 @pytest.mark.parametrize(
     ("name", "figure"),
     [
-        ("product off", "a product of matrices is off by 1.0e-03"),
-        ("nothing refused", "it was not refused: the job runs on cpu"),
+        ("product off", "a matrix product has an error of 1.0e-03"),
+        ("nothing refused", "expected a refusal, but the job runs on cpu"),
         ("events off", "-10.0%"),
         ("hidden wait", "the host waits in"),
-        ("weights forgotten", "off by"),
+        ("weights forgotten", "errors too large"),
         ("noise off", "examples"),
-        ("memory unknown", "not recognised"),
+        ("memory unknown", "gpq does not recognise it"),
         ("momentum lost", "weights differ by"),
         ("init fails", "ValueError: planted"),
-        ("weights of two forgotten", "off by"),
-        ("checkpoints lost", " different ones: "),
-        ("survivor stays", "none is left, where one raises 3"),
+        ("weights of two forgotten", "errors too large"),
+        ("checkpoints lost", " of them different: "),
+        ("survivor stays", "both are gone when one raises: 3"),
         ("crash", "killed by signal 11"),
         ("hang", "no answer within 1 s"),
     ],
@@ -82,16 +82,16 @@ def test_a_planted_defect_is_a_fail(made: Made, name: str, figure: str) -> None:
     assert (line.verdict, figure in line.figure) == ("FAIL", True), line
 
 
-def test_a_wait_by_design_is_named_and_is_no_fail(made: Made) -> None:
+def test_a_wait_by_design_is_named_and_does_not_fail(made: Made) -> None:
     line = made("designed wait")
-    assert (line.verdict, "by design: looks for what was forgotten 50" in line.figure) == ("SKIP", True), line
+    assert (line.verdict, "by design: checks for forgotten state 50" in line.figure) == ("SKIP", True), line
 
 
-def test_the_memory_of_samples_is_judged_by_that_of_the_gradients() -> None:
-    """No CPU counts its memory by step."""
+def test_the_memory_of_samples_is_compared_with_that_of_the_gradients() -> None:
+    """A CPU does not count its memory by step."""
     mib = 1 << 20
-    assert memory.judged({False: 500 * mib, True: 700 * mib}, 100 * mib).startswith("200 MiB beyond the 500 MiB")
-    with pytest.raises(CheckFailed, match="400 MiB beyond"):
+    assert memory.judged({False: 500 * mib, True: 700 * mib}, 100 * mib).startswith("200 MiB more than the 500 MiB")
+    with pytest.raises(CheckFailed, match="400 MiB more than"):
         memory.judged({False: 500 * mib, True: 900 * mib}, 100 * mib)
     with pytest.raises(CheckFailed, match="no step was sampled"):
         memory.judged({False: 500 * mib}, 100 * mib)

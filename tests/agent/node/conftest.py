@@ -1,4 +1,4 @@
-"""Fixtures: agents on a spool of their own, and nothing left of them afterwards."""
+"""Fixtures: agents on their own spool, which leave nothing behind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.agent.node.harness import NodeAgent, sweep
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Iterator[Path]:
-    """A spool whose processes are gone when the test is over."""
+    """A spool whose processes are gone after the test."""
     path = tmp_path / "spool"
     yield path
     sweep(path)
@@ -21,7 +21,7 @@ def spool(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def agent(spool: Path, tmp_path: Path) -> Iterator[Callable[..., NodeAgent]]:
-    """Starts agents on the spool, with a folder of locks that no other test's agent looks into."""
+    """Starts agents on the spool, with a lock folder that no other test's agent reads."""
     running: list[NodeAgent] = []
     locks = tmp_path / "own-locks"
     locks.mkdir()

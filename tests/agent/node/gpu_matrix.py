@@ -1,6 +1,7 @@
-"""What a look says of the stub of NVML under several conditions: `python -m tests.agent.node.gpu_matrix < conditions.json`.
+"""What a look reports about the stub of NVML under several conditions: `python -m tests.agent.node.gpu_matrix <
+conditions.json`.
 
-Conditions are environments by name. Each look is made by a fork that has the binding already, as the agent does it.
+Conditions are environments by name. Like the agent, it makes each look in a fork that already has the binding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A node agent over real pipes, and the means to look for what it left behind."""
+"""An agent over real pipes, and helpers that find what it left behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE = 60.0
 
 
 def wait_until(look: Callable[[], Found], what: str, patience: float = PATIENCE) -> Found:
-    """The first truthy answer of `look`. Fails with the last answer that it saw."""
+    """The first truthy answer of `look`. Fails with the last answer."""
     deadline = time.monotonic() + patience
     while True:
         seen = look()
@@ -38,12 +38,12 @@ def wait_until(look: Callable[[], Found], what: str, patience: float = PATIENCE)
 
 
 def interpreters() -> list[str]:
-    """Every Python from 3.8 up on this machine, one for each minor version, without the one that runs the tests."""
+    """Every Python from 3.8 on this machine, one for each minor version, without the one that runs the tests."""
     return [python.executable for version, python in pythons().items() if version != sys.version_info[:2]]
 
 
 class NodeAgent:
-    """One running agent. Replies are matched by their id, so that several requests may be under way."""
+    """One running agent. Replies are matched by their id, so several requests may be pending."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class NodeAgent:
             data, offset = data + chunk, reply["offset"]
 
     def close(self) -> int:
-        """End of the daemon: the agent sees the end of its input."""
+        """The daemon ends: the agent sees the end of its input."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         assert self.process.stderr is not None
@@ -183,7 +183,7 @@ class NodeAgent:
 
 
 def shims(spool: Path) -> list[procs.Process]:
-    """Living shims of a spool, found by the command line that they inherited from their agent (its own one included)."""
+    """Living shims of a spool, found by the command line that they inherited from their agent (the agent included)."""
     needle = re.compile(rb"--spool\0" + re.escape(str(spool).encode()) + rb"\0")
     found = []
     for process in procs.snapshot().values():
@@ -201,7 +201,7 @@ def survivors(spool: Path, key: str) -> list[procs.Process]:
 
 
 def sweep(spool: Path) -> None:
-    """Kill, by identity, whatever a test left running under this spool."""
+    """Kill, by identity, everything that a test left running under this spool."""
     for shim in shims(spool):
         procs.send(shim, 9)
     for folder in sorted((spool / "attempts").glob("*")):

@@ -1,8 +1,9 @@
-"""The stop table: what becomes of a program that saves on a signal, behind launchers, with workers: a cell each.
+"""The stop table: what happens to a program that saves on a signal, behind launchers, with workers. One
+cell per case.
 
     python -m tests.agent.node.stop_table [--torch]    prints it
 
-The program saves only if none of its workers has gone, as a DataLoader refuses to go on without one.
+The program saves only if none of its workers has gone, because a DataLoader cannot continue without one.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ code=$?
 echo over
 exit $code
 """
-# As conda run and accelerate with one process do: a Python that waits for another one.
+# Like conda run, and accelerate with one process: a Python that waits for another.
 LAUNCHER = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, *sys.argv[2:]]))"
 
 

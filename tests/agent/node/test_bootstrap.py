@@ -1,4 +1,4 @@
-"""What is sent to a server first, as a process of its own: nothing but the right agent is ever installed."""
+"""The first program on a server, as a separate process: it installs nothing but the right agent."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_files_that_are_not_the_agents_are_refused(tmp_path: Path, path: str) ->
     assert not list(tmp_path.rglob("*evil*"))
 
 
-def test_a_bundle_that_came_damaged_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_bundle_that_arrives_damaged_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     _, archive = packed({"gpq_agent/__init__.py": "another"})
     for damaged in (archive, b"", bundle().archive[:-100], bundle().archive[:99] + b"?" + bundle().archive[100:]):
         _, refused = run(tmp_path, ask(bundle().digest), damaged)

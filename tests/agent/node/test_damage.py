@@ -1,4 +1,5 @@
-"""Files that others write, damaged in every way that a generator knows: set aside and told, and all else goes on."""
+"""Files that others write, damaged in every way that a generator knows: gpq sets them aside, reports them, and
+everything else continues."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def identity(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_what_cannot_be_taken_is_named(tmp_path: Path, harm: str) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path, harm: str) -> None:
     path = tmp_path / wire.SHIM
     HARM[harm](path)
     with pytest.raises(records.Damaged) as caught:
@@ -41,7 +42,7 @@ def test_what_cannot_be_taken_is_named(tmp_path: Path, harm: str) -> None:
     assert (os.path.lexists(path), os.path.lexists(place)) == (False, True)
 
 
-def test_what_is_whole_is_taken_and_more_than_is_known(tmp_path: Path) -> None:
+def test_a_complete_file_is_accepted_even_with_unknown_fields(tmp_path: Path) -> None:
     path = tmp_path / wire.SHIM
     wire.write_json(str(path), {"pid": 1, "start_time": 2, "boot_id": "b", "newer": [1]})
     assert identity(path)["newer"] == [1]
@@ -61,10 +62,10 @@ ENDED = (wire.EXIT, wire.STARTED, wire.SHIM, wire.ORDER, wire.STOP, wire.CONTROL
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_a_damaged_file_of_one_attempt_costs_no_other(
+def test_a_damaged_file_of_one_attempt_affects_no_other(
     agent: Callable[..., NodeAgent], figures: Figures, name: str
 ) -> None:
-    """Every kind of damage to one file, each in an attempt of its own, and then a new agent."""
+    """Every kind of damage to one file, each in its own attempt, followed by a new agent."""
     node = agent("--slots", SLOTS)
     keys = {harm: node.start(number, ["true"], devices=[f"slot-{number}"]) for number, harm in enumerate(HARM, start=1)}
     for key in keys.values():
@@ -165,7 +166,7 @@ STATEMENTS = (
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_a_job_that_leaves_nonsense_where_gpq_reads_is_over_when_it_ends(
+def test_a_job_that_leaves_nonsense_for_gpq_still_ends(
     agent: Callable[..., NodeAgent], figures: Figures, tmp_path: Path, name: str
 ) -> None:
     node = agent("--slots", SLOTS)
@@ -181,7 +182,7 @@ def test_a_job_that_leaves_nonsense_where_gpq_reads_is_over_when_it_ends(
 
 
 @pytest.mark.parametrize("name", [f"epoch.{STORE}.json", f"epoch.{STORE}.json.copy", f"lease.{STORE}.json"])
-def test_leases_go_on_beside_damaged_files_of_theirs(agent: Callable[..., NodeAgent], name: str) -> None:
+def test_leases_survive_their_damaged_files(agent: Callable[..., NodeAgent], name: str) -> None:
     node = agent("--slots", "2")
 
     def start(job: int, argv: list[str]) -> str:
@@ -208,8 +209,8 @@ def test_leases_go_on_beside_damaged_files_of_theirs(agent: Callable[..., NodeAg
 
 
 @pytest.mark.parametrize("name", ["spool.json", "spool.json.copy", "checkpoints/.storage.json"])
-def test_a_damaged_file_of_the_spool_costs_no_attempt(agent: Callable[..., NodeAgent], name: str) -> None:
-    """Every kind of damage, one after the other, each met by a new agent."""
+def test_a_damaged_file_of_the_spool_loses_no_attempt(agent: Callable[..., NodeAgent], name: str) -> None:
+    """Every kind of damage, one after the other, each for a new agent."""
     node = agent("--slots", "2")
     key = node.start(1, ["sleep", "600"])
     node.wait_for(key, "running")
@@ -236,7 +237,7 @@ def test_without_its_own_file_and_the_copy_a_spool_with_attempts_says_what_to_do
     assert Spool(str(tmp_path)).id == known
     for name in ("spool.json", "spool.json.copy"):
         (tmp_path / name).write_bytes(b"")
-    with pytest.raises(SpoolError, match=r"spool\.json was damaged \(it is empty\).*nothing tells which attempts"):
+    with pytest.raises(SpoolError, match=r"spool\.json was damaged \(it is empty\).*gpq cannot tell which attempts"):
         Spool(str(tmp_path))
     (tmp_path / "attempts" / "1.1").rmdir()
     (tmp_path / "spool.json").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""A full disk under the spool: no exit code is lost, a stop still works, a start is refused and leaves nothing."""
+"""A full disk under the spool: no exit code is lost, a stop still works, and a refused start leaves nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.figures import Figures
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 
-# Writes to its log until the disk is full, byte by byte at the end, then waits to be told how to end.
+# Writes to its log until the disk is full, byte by byte at the end, then waits for the word to end.
 FILL = """
 import os, sys, time
 for size in (4096, 1):
@@ -61,7 +61,7 @@ def fill(node: NodeAgent, tmp_path: Path) -> tuple[str, Path]:
 
 
 @pytest.mark.row("7")
-def test_exit_codes_are_kept_on_a_full_disk_also_when_the_agent_is_killed(
+def test_exit_codes_survive_a_full_disk_even_if_the_agent_is_killed(
     node: NodeAgent, tmp_path: Path, figures: Figures
 ) -> None:
     waits = f"while [ ! -e {tmp_path}/gate ]; do sleep 0.05; done; exit 5"
@@ -104,7 +104,7 @@ def test_a_start_on_a_full_disk_is_refused_and_leaves_nothing(
 ) -> None:
     key, gate = fill(node, tmp_path)
     reply = node.try_ask("start", order=node.order(2, ["true"], devices=["slot-1"], cwd="/"))
-    assert "cannot be written" in reply["error"]
+    assert "cannot write to" in reply["error"]
     assert [path.name for path in (node.spool / "attempts").iterdir()] == [key]
     gate.touch()
     node.ended(key)

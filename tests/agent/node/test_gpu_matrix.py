@@ -1,4 +1,5 @@
-"""Drivers of five branches under the oldest and the newest nvidia-ml-py that gpq allows, in each condition that a lab meets."""
+"""Drivers of five branches with the oldest and the newest nvidia-ml-py that gpq allows, in each condition that occurs
+in a lab."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.agent.node.harness import NodeAgent, interpreters
 
 FAKES = Path(__file__).resolve().parents[2] / "fakes"
 ROOT = FAKES.parents[1]
-OLDEST = Path(sys.prefix, "nvidia-ml-py-oldest")  # installed there by the Makefile
+OLDEST = Path(sys.prefix, "nvidia-ml-py-oldest")  # the Makefile installs it there
 BRANCHES = [470, 535, 550, 570, 580]
 FIRST, SECOND = (f"GPU-0000000{number}-0000-0000-0000-000000000000" for number in (0, 1))
 SLICES = [f"MIG-0000000{number}-0000-0000-0000-000000000000" for number in (8, 9)]
@@ -37,7 +38,7 @@ def with_first(*first: Any) -> Seen:
     return {**both(), FIRST: list(first)}
 
 
-# The environment of the stub, and what a look says by NVML.
+# The environment of the stub, and what a look by NVML reports.
 CONDITIONS: dict[str, tuple[dict[str, object], Seen]] = {
     "healthy": ({}, both()),
     "one lost": ({"X_HANDLE": 15}, {FIRST: ["", TOTAL, [], []]}),
@@ -54,7 +55,8 @@ CONDITIONS: dict[str, tuple[dict[str, object], Seen]] = {
     "compositor": ({"X_DRAWS": "pids"}, with_first("", TOTAL, [], [USER])),
     "prohibited": ({"X_MODE": 2}, both(BANNED)),
 }
-# What nvidia-smi says of the same, on the fake of it. It tells nothing of what draws, nor of what the driver asks for.
+# What a fake nvidia-smi reports in the same condition. It shows nothing about processes that draw, nor about what the
+# driver asks for.
 GPU = {"name": "Stub", "total_mib": TOTAL, "processes": []}
 PARTS = [{"uuid": one, "profile": "3g.40gb"} for one in SLICES]
 BY_SMI: dict[str, list[dict[str, Any]]] = {
@@ -91,7 +93,7 @@ def test_the_right_devices_are_offered(driver: tuple[int, Path], binding: str, t
     branch, library = driver
     (tmp_path / "pids").write_text(f"{USER} 64\n")
     made = looks(library, OLDEST if binding == "oldest" else None, tmp_path)
-    by_smi = branch < 510 and binding == "oldest"  # it cannot ask this driver who is on a GPU
+    by_smi = branch < 510 and binding == "oldest"  # it cannot ask this driver which processes use a GPU
     assert {look["driver"] for look in made.values()} == {"by nvidia-smi" if by_smi else f"{branch}.159"}
     wanted = {name: seen for name, (_, seen) in CONDITIONS.items()}
     if by_smi:
@@ -145,7 +147,7 @@ def seen(look: dict[str, Any]) -> Seen:
 
 
 def test_a_slow_driver_is_slow_and_not_dead(agent: Callable[..., NodeAgent], tmp_path: Path) -> None:
-    """Each look takes three times what an answer may take at first."""
+    """Each look takes three times as long as an answer may take at first."""
     (tmp_path / "locks").mkdir()
     options = ["--probe-limit", "1", "--probe-period", "0.3", "--locks", str(tmp_path / "locks"), "--visible", "index"]
     env = {"LD_LIBRARY_PATH": str(library_of(550, tmp_path)), "X_SLEEP": "3500"}
@@ -154,7 +156,7 @@ def test_a_slow_driver_is_slow_and_not_dead(agent: Callable[..., NodeAgent], tmp
     assert node.ask("hello")["devices"] == [], "nothing is known yet, and that is an answer"
     told = node.reply(probe)
     assert ([one["state"] for one in told["devices"]], told["error"]) == (["ok", "ok"], "")
-    assert "with persistence mode the driver stays initialised" in told["notice"]
+    assert "persistence mode keeps the driver initialised" in told["notice"]
     key = node.start(1, ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES $GPQ_DEVICES"], devices=[SECOND])
     assert node.ended(key)["code"] == 0
     assert node.log(key).decode().split() == ["1", SECOND]
@@ -163,7 +165,7 @@ def test_a_slow_driver_is_slow_and_not_dead(agent: Callable[..., NodeAgent], tmp
 
 @pytest.mark.parametrize("python", [sys.executable, *interpreters()])
 def test_the_binding_travels_with_the_agent(python: str, tmp_path: Path) -> None:
-    """To servers that have nothing but Python."""
+    """For servers that have nothing but Python."""
     for path, text in json.loads(zlib.decompress(bundle().archive)).items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")

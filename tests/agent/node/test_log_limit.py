@@ -1,4 +1,5 @@
-"""The limit of a log: head and end are kept to the byte, every offset stays, the job notices nothing, and readers are told."""
+"""The limit of a log: head and end stay exact to the byte, every offset stays, the job notices nothing, and readers
+learn of the gap."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.agent.node.harness import NodeAgent, wait_until
 
 LIMIT = 2 << 20
 TOTAL = 24 << 20
-# Byte n of the log is known: 8-byte counters, binary, with every byte value and no lines.
+# The content of byte n is known: 8-byte counters, binary, with every byte value and no lines.
 WRITER = f"""
 import os, struct, sys, time
 for first in range(0, {TOTAL} // 8, 8192):
@@ -55,11 +56,11 @@ def test_head_and_end_of_a_log_over_its_limit_are_kept_to_the_byte(node: NodeAge
     assert found[-1][0] + len(found[-1][1]) == TOTAL
     kept = sum(len(data) for _, data in found)
     assert LIMIT / 2 <= kept <= LIMIT
-    whole = node.ask("tail", attempt=key, offset=TOTAL // 2, limit=4096)  # a daemon that knows of no limit
+    whole = node.ask("tail", attempt=key, offset=TOTAL // 2, limit=4096)  # a daemon that knows no limit
     assert base64.b64decode(whole["data"]) == bytes(4096)
 
 
-def test_who_reads_while_the_middle_is_cut_out_gets_true_bytes_only(node: NodeAgent) -> None:
+def test_a_reader_gets_only_true_bytes_while_the_middle_is_cut_out(node: NodeAgent) -> None:
     key = node.start(1, [sys.executable, "-c", WRITER], log_limit=LIMIT)
     path = node.folder(key) / "log"
     wait_until(lambda: path.exists() and path.stat().st_size > LIMIT, "it is over its limit")
@@ -78,7 +79,7 @@ def test_without_a_limit_everything_stays(node: NodeAgent) -> None:
     )
 
 
-def test_a_limit_that_cannot_be_kept_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_cannot_be_kept_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"x" * (2 * LIMIT))
     cap = log_cap.Cap(str(log), LIMIT)

@@ -1,4 +1,4 @@
-"""Out of memory: told only on the kernel's own evidence, of the job it was."""
+"""Out of memory: reported only on the kernel's own evidence, and only for the right job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.cgroup import group, lacking
 from tests.support.figures import Figures
 
 HOG = "b = []\nwhile True:\n    b.append(bytearray(b'x' * (8 << 20)))\n"
-# Its child is killed, not itself: a worker of a DataLoader, say.
+# The kernel kills its child and not the job itself, as with a worker of a DataLoader.
 WORKER = f"import subprocess, sys\nsys.exit(subprocess.run([sys.executable, '-c', {HOG!r}]).returncode != 0)\n"
 
 needs_memory = pytest.mark.skipif(bool(lacking("memory")), reason=lacking("memory"))
@@ -23,7 +23,7 @@ needs_memory = pytest.mark.skipif(bool(lacking("memory")), reason=lacking("memor
 
 @needs_memory
 @pytest.mark.row("30")
-def test_the_cause_is_told_with_its_evidence_and_only_to_whom_it_happened(
+def test_the_cause_is_reported_with_its_evidence_and_only_for_the_right_job(
     agent: Callable[..., NodeAgent], figures: Figures
 ) -> None:
     first, second = agent("--slots", "4"), agent("--slots", "4")
@@ -43,11 +43,11 @@ def test_the_cause_is_told_with_its_evidence_and_only_to_whom_it_happened(
     assert f"oom_kill rose from 0 to 1 in {narrow}/memory.oom_control" in causes["a hog"]["note"]
     assert "not by gpq" in causes["killed by hand"]["note"]
     assert (worker["code"], worker["oom"]) == (1, False)
-    assert "killed a process beside it for want of memory (oom_kill rose from 1 to 2" in worker["note"]
+    assert "killed a process next to it because memory ran out (oom_kill rose from 1 to 2" in worker["note"]
 
 
 @needs_memory
-def test_what_was_killed_long_before_is_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_kill_is_not_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     with group("memory", memory__limit_in_bytes=64 << 20) as place:
         code = f"open({str(place / 'cgroup.procs')!r}, 'w').write(str(__import__('os').getpid()))\n"

@@ -1,4 +1,4 @@
-"""The pipe: whatever comes down it, the agent answers and lives on. Watching and reading logs."""
+"""The pipe: whatever comes through it, the agent answers and lives on. Also watching and reading logs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_line_without_end_is_refused_and_skipped(node: NodeAgent) -> None:
 
 
 def test_an_unknown_operation_and_another_version_are_refused(node: NodeAgent) -> None:
-    assert "no operation 'dance'" in node.try_ask("dance")["error"]
+    assert "unknown operation 'dance'" in node.try_ask("dance")["error"]
     node.send_bytes(wire.encode({"v": 99, "id": 77, "op": "ping"}))
     reply = node.reply(77)
     assert not reply["ok"]
@@ -104,7 +104,7 @@ def test_a_watch_answers_after_its_time_when_nothing_happens(node: NodeAgent) ->
     assert again["time"] >= first["time"]
 
 
-def test_reports_come_as_whole_lines_and_each_of_them_once(node: NodeAgent, tmp_path: Path) -> None:
+def test_reports_come_as_complete_lines_and_only_once(node: NodeAgent, tmp_path: Path) -> None:
     code = (
         "import os, sys, time\n"
         "f = open(os.environ['GPQ_RUN_DIR'] + '/report.jsonl', 'ab', buffering=0)\n"
@@ -132,7 +132,7 @@ def test_an_attempt_that_nobody_asked_about_sends_no_report(node: NodeAgent) -> 
     assert (info["report"], info["report_offset"]) == ("", 0)
 
 
-def test_a_long_report_comes_in_parts_and_starves_nobody(node: NodeAgent) -> None:
+def test_a_long_report_comes_in_parts_and_delays_no_other(node: NodeAgent) -> None:
     many = (
         'i=0; while [ $i -lt 20000 ]; do echo \'{"n": "0123456789012345678901234567890123456789"}\'; i=$((i+1)); done'
     )
@@ -182,7 +182,7 @@ def test_forgotten_attempts_are_not_reported_and_their_log_stays(node: NodeAgent
     assert node.log(key) == b"hello\n"
 
 
-def test_an_attempt_that_was_forgotten_is_told_again_to_a_daemon_that_waits_for_its_end(node: NodeAgent) -> None:
+def test_a_forgotten_attempt_is_reported_again_to_a_daemon_that_waits_for_its_end(node: NodeAgent) -> None:
     """Its database was restored from a copy."""
     key = node.start(1, ["sh", "-c", "exit 7"])
     node.ended(key)
@@ -237,7 +237,7 @@ def test_every_interpreter_from_3_8_up_starts_reports_and_stops(agent: Callable[
     rest=st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"")),
     budget=st.integers(1, 100),
 )
-def test_lines_after_gives_every_whole_line_once(
+def test_lines_after_gives_every_complete_line_once(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], rest: bytes, budget: int
 ) -> None:
     path = tmp_path_factory.mktemp("report") / "report.jsonl"

@@ -1,4 +1,5 @@
-"""Fork bombs and descriptors that run out: refused in one line, nothing living is called gone, and it recovers."""
+"""Fork bombs and missing descriptors: refused in one line, no living process counts as gone, and everything
+recovers."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ FULL = (
 
 @pytest.mark.row("31")
 @pytest.mark.skipif(bool(lacking("pids")), reason=lacking("pids"))
-def test_a_fork_bomb_is_ended_whole_and_what_cannot_start_beside_it_is_refused(
+def test_a_fork_bomb_is_ended_completely_and_starts_next_to_it_are_refused(
     agent: Callable[..., NodeAgent], figures: Figures
 ) -> None:
     node = agent("--slots", "2")
@@ -37,7 +38,7 @@ def test_a_fork_bomb_is_ended_whole_and_what_cannot_start_beside_it_is_refused(
         wait_until(lambda: int((place / "pids.current").read_text()) >= 120, "there is no room for a process")
         refused = node.try_ask("start", order=node.order(2, ["true"], devices=["slot-1"]))
         figures.exactly("a start beside it", (refused["ok"], refused.get("kind")), (False, "busy"))
-        assert "no process can be started on this server" in refused["error"]
+        assert "cannot start a process on this server" in refused["error"]
         assert "pids.max" in refused["hint"]
         assert node.attempts()[key]["state"] == "running"
         node.ask("stop", attempt=key, mode="kill", grace=0)
@@ -49,7 +50,7 @@ def test_a_fork_bomb_is_ended_whole_and_what_cannot_start_beside_it_is_refused(
 
 
 @pytest.mark.row("31")
-def test_a_node_with_64_descriptors_serves_and_one_without_any_calls_nothing_gone(
+def test_an_agent_with_64_descriptors_serves_and_one_without_any_calls_nothing_gone(
     agent: Callable[..., NodeAgent], figures: Figures
 ) -> None:
     node = agent("--slots", "4")
@@ -65,7 +66,7 @@ def test_a_node_with_64_descriptors_serves_and_one_without_any_calls_nothing_gon
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, 4096))
     refused = node.try_ask("start", order=node.order(23, ["true"], devices=["slot-1"]))
     assert (refused["ok"], refused["kind"]) == (False, "busy"), refused
-    os.kill(shim["pid"], procs.signal.SIGUSR1)  # it looks, and can see nothing
+    os.kill(shim["pid"], procs.signal.SIGUSR1)  # it looks and sees nothing
     asked = node.send("watch", offsets={}, wait=0.2, seen="other")
     resource.prlimit(shim["pid"], resource.RLIMIT_NOFILE, (64, 4096))
     resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE, (64, 4096))
@@ -77,7 +78,7 @@ def test_a_node_with_64_descriptors_serves_and_one_without_any_calls_nothing_gon
     assert node.ended(first)["signal"] in (9, 15)
 
 
-def test_who_cannot_look_does_not_say_that_a_process_is_gone() -> None:
+def test_an_agent_that_cannot_look_does_not_say_that_a_process_is_gone() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
     try:

@@ -1,4 +1,4 @@
-"""Starting: what runs, with what around it, how often, and what is refused."""
+"""Starts: what runs, in which environment, how often, and what is refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_exit_of_a_job_is_reported_as_it_was(
     assert told["stamp"] - info["ended"] == pytest.approx(time.time() - record["ended_at"], abs=5.0)
 
 
-def test_what_ended_before_the_server_booted_is_told_as_older_than_that(node: NodeAgent) -> None:
+def test_an_end_before_the_boot_is_reported_as_older_than_the_boot(node: NodeAgent) -> None:
     key = node.start(1, ["true"])
     node.ended(key)
     path = str(node.folder(key) / wire.EXIT)
@@ -98,15 +98,15 @@ def test_a_job_gets_its_environment_its_cores_and_nothing_of_the_shim(node: Node
     assert ignored in ([], [13])  # an interpreter itself ignores SIGPIPE
     umask = os.umask(0o022)
     os.umask(umask)
-    assert seen["umask"] == umask  # the shim's own, 077, is not for the job's files
+    assert seen["umask"] == umask  # the shim's own 077 does not apply to the job's files
     log = os.path.realpath(node.folder("5.1") / "log")
     assert [name for name in seen["files"] if not name.startswith("/proc/")] == sorted([os.devnull, log, log])
 
 
-def test_what_an_order_says_nothing_of_is_as_the_agent_found_it(
+def test_attributes_that_an_order_leaves_out_stay_as_the_agent_found_them(
     agent: Callable[..., NodeAgent], tmp_path: Path
 ) -> None:
-    """From a daemon of an older version, and what another machine keeps of its own. The agent itself takes more."""
+    """From an older daemon, and what another machine keeps for itself. The agent itself takes more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
@@ -180,7 +180,7 @@ def test_a_start_that_comes_again_after_the_end_runs_nothing(node: NodeAgent, tm
         ({"cwd": "relative"}, "cwd"),
         ({"argv": ["no-such-command-here"]}, "no command no-such-command-here"),
         ({"argv": ["./missing.sh"]}, "no command"),
-        ({"argv": ["/etc/passwd"]}, "cannot be executed"),
+        ({"argv": ["/etc/passwd"]}, "is not executable"),
         ({"argv": []}, "argv"),
         ({"argv": ["a\0b"]}, "argv"),
         ({"devices": ["slot-9"]}, "no device slot-9"),
@@ -212,7 +212,7 @@ def test_an_order_that_cannot_be_kept_is_refused_and_leaves_nothing(
 def test_an_order_without_a_command_is_refused(node: NodeAgent) -> None:
     order = node.order(8, ["true"])
     del order["argv"]
-    assert "not complete" in node.try_ask("start", order=order)["error"]
+    assert "incomplete" in node.try_ask("start", order=order)["error"]
     assert "needs an order" in node.try_ask("start")["error"]
 
 
@@ -227,16 +227,16 @@ def test_a_busy_port_is_refused_on_rank_0_only(node: NodeAgent) -> None:
     node.ended(node.start(3, ["true"], port=port))
 
 
-def test_a_slot_is_not_given_twice(node: NodeAgent) -> None:
+def test_a_slot_is_not_assigned_twice(node: NodeAgent) -> None:
     key = node.start(1, ["sleep", "60"])
     reply = node.try_ask("start", order=node.order(2, ["true"]))
-    assert "slot-0 is still held by attempt 1.1" in reply["error"]
+    assert "attempt 1.1 still uses slot-0" in reply["error"]
     node.ask("stop", attempt=key, mode="kill", grace=0)
     node.ended(key)
     node.ended(node.start(2, ["true"]))
 
 
-def test_a_file_that_is_no_program_ends_with_126_and_says_so_in_the_log(node: NodeAgent, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_program_ends_with_126_and_says_so_in_the_log(node: NodeAgent, tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("echo hello\n")
     script.chmod(0o755)

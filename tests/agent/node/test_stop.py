@@ -1,4 +1,4 @@
-"""Stopping: the three modes, each only harder than the last, and always the whole tree and nothing but the tree."""
+"""Stops: the three modes, each only harder than the last, and always the whole tree and nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpq_agent.node.shim import addressees
 
 from tests.agent.node.harness import NodeAgent, survivors, wait_until
 
-# Forks a child into a new session, which forks another into yet another; all ignore TERM and all lose their mark.
+# Forks a child into a new session, which forks another into yet another. All ignore TERM and lose their mark.
 ESCAPE = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -39,7 +39,7 @@ note()
 time.sleep(600)
 """
 
-# A training process in small: obeys control.json, as the training library does.
+# A tiny training process: obeys control.json like the training library.
 OBEDIENT = """
 import json, os, time
 folder = os.environ["GPQ_RUN_DIR"]
@@ -86,7 +86,7 @@ def test_kill_leaves_no_process_of_a_tree_that_hides_and_ignores_term(
     assert all(before)
     node.ask("stop", attempt=key, mode="kill", grace=0.2)
     record = node.ended(key)
-    # The record comes after the proof: at this very moment none of them may be alive.
+    # The record comes after the proof, so at this moment none of them may be alive.
     for process in before:
         assert process is not None
         now = procs.read(process.pid)
@@ -139,7 +139,7 @@ def test_an_old_order_changes_nothing(node: NodeAgent) -> None:
     assert "attempt 2, not 1" in wrong["error"]
 
 
-def test_who_does_not_checkpoint_in_time_is_killed_and_the_record_says_so(node: NodeAgent) -> None:
+def test_a_job_that_does_not_checkpoint_in_time_is_killed_and_the_record_says_so(node: NodeAgent) -> None:
     key = node.start(1, ["sh", "-c", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.1; done"])
     ready(node, key)
     node.ask("stop", attempt=key, mode="checkpoint", grace=0.3)
@@ -187,7 +187,7 @@ time.sleep(600)
         (["sh", "-c", "echo ready; exec sleep 600"], "TERM", 15, False),  # it has saved nothing
     ],
 )
-def test_death_by_the_asked_signal_counts_only_for_term_and_who_has_a_handler(
+def test_death_by_the_requested_signal_counts_only_for_term_and_with_a_handler(
     node: NodeAgent, argv: list[str], name: str, killer: int, stopped: bool
 ) -> None:
     key = node.start(1, argv, level="signal", signal=name)
@@ -220,10 +220,12 @@ def test_a_softer_stop_changes_nothing_and_a_harder_one_does_not_wait(node: Node
     node.ask("stop", attempt=key, mode="kill", grace=0)
     begun = time.monotonic()
     assert node.ended(key)["signal"] == 9
-    assert time.monotonic() - begun < 300  # far below the grace that was asked for first
+    assert time.monotonic() - begun < 300  # far below the grace period of the first request
 
 
-def test_what_the_first_process_leaves_behind_is_ended_before_the_record(node: NodeAgent, tmp_path: Path) -> None:
+def test_processes_that_the_first_one_leaves_behind_are_ended_before_the_record(
+    node: NodeAgent, tmp_path: Path
+) -> None:
     pid = tmp_path / "pid"
     key = node.start(1, ["sh", "-c", f"setsid sleep 600 & echo $! > {pid}; exit 4"])
     record = node.ended(key)
@@ -234,20 +236,20 @@ def test_what_the_first_process_leaves_behind_is_ended_before_the_record(node: N
     assert left is None or not left.alive or left.name != "sleep"
 
 
-def test_stopping_what_has_ended_answers_with_its_end(node: NodeAgent) -> None:
+def test_stopping_an_ended_attempt_answers_with_its_end(node: NodeAgent) -> None:
     key = node.start(1, ["true"])
     node.ended(key)
     assert node.ask("stop", attempt=key, mode="kill", grace=0)["attempt"]["state"] == "exited"
 
 
-def test_a_stop_of_nothing_or_in_no_mode_is_refused(node: NodeAgent) -> None:
+def test_a_stop_without_an_attempt_or_a_mode_is_refused(node: NodeAgent) -> None:
     assert "no attempt 9.9" in node.try_ask("stop", attempt="9.9", mode="kill", grace=0)["error"]
     key = node.start(1, ["sleep", "600"])
-    assert "no stop mode 'please'" in node.try_ask("stop", attempt=key, mode="please", grace=0)["error"]
+    assert "unknown stop mode 'please'" in node.try_ask("stop", attempt=key, mode="please", grace=0)["error"]
     assert node.attempts()[key]["state"] in ("starting", "running")
 
 
-def test_the_first_process_is_told_before_it_has_begun_a_group_of_its_own(bystander: subprocess.Popen[bytes]) -> None:
+def test_the_first_process_gets_the_signal_even_before_it_has_its_own_group(bystander: subprocess.Popen[bytes]) -> None:
     process = procs.read(bystander.pid)
     assert process is not None
     assert process.group != process.pid

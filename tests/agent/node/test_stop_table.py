@@ -1,4 +1,4 @@
-"""Whoever stands before a program, and whatever works for it, it hears its signal and has its grace to save."""
+"""Whatever runs above a program or works for it, the program gets its signal and its grace period to save."""
 
 from __future__ import annotations
 

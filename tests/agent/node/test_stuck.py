@@ -1,4 +1,4 @@
-"""A process that the kernel does not let go: told, waited for, and never reported as ended."""
+"""A process that the kernel does not release: gpq reports it, waits for it, and never calls it ended."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.skipif(bool(lacking("freezer")), reason=lacking("freeze
 
 @pytest.fixture
 def ice() -> Iterator[Path]:
-    """A control group whose processes cannot even be killed while it is frozen."""
+    """A control group whose frozen processes cannot even be killed."""
     with group("freezer") as path:
         yield path
 
 
-def test_what_cannot_be_killed_stays_running_with_a_note_until_it_goes(ice: Path, node: NodeAgent) -> None:
+def test_a_process_that_cannot_be_killed_stays_running_with_a_note_until_it_goes(ice: Path, node: NodeAgent) -> None:
     key = node.start(1, ["sleep", "600"])
     pid = node.wait_for(key, "running")["pid"]
     freeze(ice, pid)

@@ -1,4 +1,4 @@
-"""Who may die without the job noticing, and what is told of attempts whose shim is gone."""
+"""Who may die without the job noticing, and what gpq reports about attempts whose shim is gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.agent.node.harness import NodeAgent, survivors, wait_until
 
 
 def kill_shim(node: NodeAgent, key: str) -> None:
-    """Once the job's own program runs: before, its first process waits for the shim's word, and gives up without it."""
+    """Wait until the job's own program runs. Before that, its first process waits for the shim's word, and gives up
+    without it."""
     record = json.loads((node.folder(key) / wire.SHIM).read_text())
     first = json.loads((node.folder(key) / wire.STARTED).read_text())["pid"]
     programs = [Path(f"/proc/{pid}/exe") for pid in (first, record["pid"])]
@@ -76,33 +77,33 @@ def test_a_hang_up_does_not_reach_shim_or_job(node: NodeAgent) -> None:
     assert os.getsid(shim) != os.getsid(pid) != node.process.pid
 
 
-def test_an_orphan_is_reported_and_can_be_killed_whole(node: NodeAgent) -> None:
+def test_an_orphan_is_reported_and_can_be_killed_completely(node: NodeAgent) -> None:
     key = node.start(1, ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo ready; while :; do sleep 1; done"])
     wait_until(lambda: b"ready" in node.log(key), "the job to be ready")
     kill_shim(node, key)
     assert node.wait_for(key, "orphan")["processes"] >= 2
-    assert "is still held" in node.try_ask("start", order=node.order(2, ["true"]))["error"]
+    assert "still uses" in node.try_ask("start", order=node.order(2, ["true"]))["error"]
     assert "is orphan" in node.try_ask("forget", attempt=key)["error"]
     node.ask("stop", attempt=key, mode="kill", grace=0.1)
     record = node.ended(key)
     assert (record["code"], record["signal"], record["asked"]) == (None, None, "kill")
-    assert "exit code is not known" in record["note"]
+    assert "exit code is unknown" in record["note"]
     assert survivors(node.spool, key) == []
 
 
-def test_a_stop_that_comes_while_the_shim_dies_is_obeyed_all_the_same(node: NodeAgent) -> None:
+def test_a_stop_that_comes_while_the_shim_dies_is_obeyed_anyway(node: NodeAgent) -> None:
     key = node.start(1, ["sleep", "600"])
     node.wait_for(key, "running")
     kill_shim(node, key)
     node.wait_for(key, "orphan")
-    with open(node.folder(key) / "lock") as lock:  # as a first process has it that has not come to its exec yet
+    with open(node.folder(key) / "lock") as lock:  # as a first process has it that has not reached exec yet
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert node.ask("stop", attempt=key, mode="kill", grace=0.1)["attempt"]["state"] == "orphan"
     assert node.ended(key)["asked"] == "kill"
     assert survivors(node.spool, key) == []
 
 
-def test_an_orphan_that_ends_by_itself_is_lost_and_never_called_a_success(node: NodeAgent, tmp_path: Path) -> None:
+def test_an_orphan_that_ends_on_its_own_is_lost_and_never_counts_as_a_success(node: NodeAgent, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     key = node.start(1, ["sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done"])
     node.wait_for(key, "running")
@@ -124,14 +125,16 @@ def test_after_a_reboot_an_attempt_is_lost_and_the_note_says_so(agent: Callable[
     node.close()
     for process in survivors(spool, key):
         procs.send(process, signal.SIGKILL)
-    for name in (wire.SHIM, wire.STARTED):  # as a boot of another id would have left them
+    for name in (wire.SHIM, wire.STARTED):  # as a boot with another id would have left them
         record = json.loads((node.folder(key) / name).read_text())
         wire.write_json(str(node.folder(key) / name), {**record, "boot_id": "another"})
     info = agent("--slots", "1").wait_for(key, "lost")
     assert info["exit"]["note"] == "rebooted"
 
 
-def test_a_stranger_with_the_pid_of_a_dead_shim_is_left_alone(agent: Callable[..., NodeAgent], spool: Path) -> None:
+def test_a_foreign_process_with_the_pid_of_a_dead_shim_is_left_alone(
+    agent: Callable[..., NodeAgent], spool: Path
+) -> None:
     node = agent("--slots", "1")
     key = node.start(1, ["sleep", "600"])
     node.wait_for(key, "running")
@@ -179,7 +182,7 @@ def test_a_name_with_parentheses_and_spaces_is_read_right(tmp_path: Path) -> Non
         child.wait()
 
 
-def test_what_has_ended_and_was_not_collected_does_not_count_as_alive() -> None:
+def test_an_ended_process_that_nobody_collected_does_not_count_as_alive() -> None:
     child = subprocess.Popen(["true"])
     try:
         zombie = wait_until(lambda: (now := procs.read(child.pid)) and now.state == "Z" and now, "a zombie")
@@ -212,7 +215,7 @@ def test_a_spool_of_another_machine_is_refused(agent: Callable[..., NodeAgent], 
 
 
 def test_an_idle_shim_uses_next_to_no_cpu(node: NodeAgent) -> None:
-    """Its ticks over a second or more of real idling: far fewer than a polling loop would burn."""
+    """Clock ticks over a second or more of real idling: far fewer than a polling loop would use."""
     key = node.start(1, ["sleep", "600"])
     node.wait_for(key, "running")
     shim = json.loads((node.folder(key) / wire.SHIM).read_text())["pid"]

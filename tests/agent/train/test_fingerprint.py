@@ -30,7 +30,7 @@ def test_other_data_after_a_restart_stops_the_job_before_a_step(training: Make, 
     job.start(1, brake=4).after_micros(3).stop()
     assert job.start(1).wait() == [1]
     (line,) = refusals(job)
-    assert line.startswith("the training data is not what the job was trained on before: ")
+    assert line.startswith("the training data has changed since the previous attempt: ")
     assert job.attempts[1].micros() == []
 
 
@@ -39,7 +39,7 @@ def test_other_data_on_another_replica_stops_both_before_a_step(training: Make) 
     assert job.start(2).wait() == [1, 1]
     lines = refusals(job)
     assert len(lines) == 2
-    assert all(line.startswith("replica 1 has other training data than replica 0: ") for line in lines)
+    assert all(line.startswith("replica 1 has different training data from replica 0: ") for line in lines)
     assert not any(job.attempts[0].micros(rank) for rank in (0, 1))
 
 
@@ -55,7 +55,7 @@ def test_what_is_random_or_rounded_is_no_other_data(training: Make, data: str, n
     job = training(data=data, pace=0.02)
     job.start(1, brake=4).after_micros(3).stop()
     resumed = job.run(2)
-    lines = [line for line in resumed.reports("notice") if "cannot be compared" in json.dumps(line)]
+    lines = [line for line in resumed.reports("notice") if "gpq cannot compare" in json.dumps(line)]
     assert len(lines) == notices
 
 
@@ -103,7 +103,7 @@ def fail(index: int) -> Any:
 def test_a_data_set_that_cannot_be_read_is_not_compared_and_that_is_said(read: Callable[[int], Any], why: str) -> None:
     _, lines = compared(Broken(read))
     (line,) = lines
-    assert line.startswith("9 of 9 examples cannot be compared with those of the next attempt (")
+    assert line.startswith("gpq cannot compare 9 of 9 examples with those of the next attempt (")
     assert why in line
 
 
@@ -149,7 +149,7 @@ def test_the_places_of_a_subset_are_compared_one_by_one() -> None:
     data = torch.utils.data.TensorDataset(torch.zeros(1000, 1))  # examples do not tell
     places = list(range(900))
     kept, _ = compared(torch.utils.data.Subset(data, places))
-    with pytest.raises(GpqTrainError, match="the indices of its Subset are others"):
+    with pytest.raises(GpqTrainError, match="the indices of its Subset differ"):
         compared(torch.utils.data.Subset(data, [*places[:-1], 999]), kept.state_dict())
 
 

@@ -178,14 +178,14 @@ def test_what_is_only_suspected_may_be_accepted_and_what_is_observed_not(
 ) -> None:
     assert set(attempt(tmp_path)._agreed) == {"own-next", "own-rate"}
     text = capsys.readouterr().err
-    assert "gpq check comes out the same: --accept own-next" in text
+    assert "gpq check finds no difference: --accept own-next" in text
     assert "--accept own-rate" not in text
     # Also by an attempt after one that has noted it.
     assert set(attempt(tmp_path, "own-next,own-rate,made-up")._agreed) == {"own-rate"}
     text = capsys.readouterr().err
-    assert "--accept own-rate changes nothing: gpq suspects no such habit" in text
-    assert "--accept made-up changes nothing" in text
-    assert "--accept own-next changes" not in text
+    assert "--accept own-rate has no effect: only suspected habits can be accepted" in text
+    assert "--accept made-up has no effect" in text
+    assert "--accept own-next has" not in text
 
 
 SAFE = ["accumulate", "split", "resize"]
@@ -199,12 +199,12 @@ def test_what_gpq_check_found_against_a_shape_counts_also_where_the_program_has_
     assert not any("site-packages" in path or "gpq_agent" in path for path in here.files)
     noted = {*HABITS["own-next"].freedoms, *HABITS["own-rate"].freedoms}
     assert attempt(tmp_path / "a", found=wire.Proof(here.digest, SAFE, [])).lost == noted
-    assert "is not as it was" not in capsys.readouterr().err
+    assert "has changed since gpq check" not in capsys.readouterr().err
     other = wire.Proof("another", SAFE[:2], ["resize"], "two replicas: differs")
     assert attempt(tmp_path / "b", found=other).lost == noted
     text = capsys.readouterr().err
-    assert "is not as it was when gpq check found shapes that train the same" in text
-    assert "(two replicas: differs): no other number of GPUs (resize)" in text
+    assert "has changed since gpq check found that it trains the same" in text
+    assert "(two replicas: differs). gpq will not change the number of GPUs (resize)" in text
     environ = {wire.ENV_PROOF: "[]"}
     Job(Environment(), torch.device("cpu"), 0, environ)._engine._recall()
-    assert "what gpq check found cannot be read" in capsys.readouterr().err
+    assert "the verdict of gpq check cannot be read" in capsys.readouterr().err

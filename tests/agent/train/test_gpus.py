@@ -54,8 +54,8 @@ def test_a_script_with_a_gpu_that_cannot_be_opened_is_refused(script: list[str],
     begun = time.monotonic()
     done = subprocess.run([sys.executable, *script], env=given(GPU), capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 1
-    assert f"cannot be used ({GPU}): {torch_words()}" in done.stderr
-    assert "hint: it is not trained on the CPU instead" in done.stderr
+    assert f"this replica cannot use its GPU ({GPU}): {torch_words()}" in done.stderr
+    assert "hint: gpq does not train on the CPU instead" in done.stderr
     assert not Path(script[1] + "0").exists(), "nothing was trained"
     figures.at_most("from the start to the refusal", time.monotonic() - begun, 30.0)
 
@@ -97,5 +97,5 @@ def test_fewer_gpus_than_replicas_are_refused(monkeypatch: pytest.MonkeyPatch) -
     launched = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     launch = read_environment({**launched, wire.ENV_DEVICES: f"{GPU},{OTHER}"})
     assert (launch.local_replicas, launch.gpus) == (2, (GPU, OTHER))
-    with pytest.raises(GpqTrainError, match="2 replicas run on this server, and torch sees 1 of its GPUs"):
+    with pytest.raises(GpqTrainError, match="2 replicas run on this server, but torch sees only 1 of its GPUs"):
         open_device(launch)

@@ -131,8 +131,8 @@ def test_scalers() -> None:
     [
         (torch.__version__, ""),
         ("2.5.1+cu121", ""),
-        ("2.4.0", "torch 2.4.0 was never tried with gpq"),
-        ("3.0.0a0+gitabc", "torch 3.0.0a0 was never tried with gpq"),
+        ("2.4.0", "gpq has never been tested with torch 2.4.0 "),
+        ("3.0.0a0+gitabc", "gpq has never been tested with torch 3.0.0a0 "),
     ],
 )
 def test_a_version_that_was_never_tried_is_named(version: str, words: str) -> None:

@@ -196,7 +196,7 @@ def test_a_clean_up_that_fails_is_told_in_a_line_and_the_job_has_stopped(tmp_pat
     runs = Runs(tmp_path, FAILING)
     done = runs.run(replicas=2, order=3)
     said = (
-        "the script's own clean-up failed while it was stopping (ValueError: no such table); its checkpoint is complete"
+        "the script's own clean-up failed while it stopped (ValueError: no such table), but its checkpoint is complete"
     )
     assert done.stderr.count(f"gpq: {said}\n") == 1, done.stderr
     assert "Traceback" in done.stderr

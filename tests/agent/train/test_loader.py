@@ -182,7 +182,7 @@ def test_collating_is_the_scripts_own_and_out_of_order_is_in_order(capsys: pytes
     model = network()
     this.prepare(model, adam(model))
     assert list(loader) == [("mine", 10)] * 2
-    assert "in_order=False: batches come in order all the same" in capsys.readouterr().err
+    assert "in_order=False has no effect: gpq needs the batches in order" in capsys.readouterr().err
 
 
 SEQUENCE = SequentialSampler(range(4))
@@ -194,10 +194,10 @@ SEQUENCE = SequentialSampler(range(4))
         ({}, "job.loader\\(\\) needs batch_size"),
         ({"batch_size": 2.5}, "batch_size must be a whole number, not 2.5"),
         ({"batch_size": 2, "sampler": SEQUENCE, "shuffle": True}, "sampler= and shuffle= were both given"),
-        ({"batch_sampler": [[1, 2]]}, "needs batch_size: the batch sampler does not say it"),
+        ({"batch_sampler": [[1, 2]]}, "needs batch_size, because the batch sampler has no batch_size"),
         (
             {"batch_size": 3, "batch_sampler": BatchSampler(SEQUENCE, 2, False)},
-            "batch_size 3 is not the 2 of the batch sampler",
+            "batch_size 3 differs from the 2 of the batch sampler",
         ),
         (
             {"batch_size": 2, "batch_sampler": [[1, 2]], "sampler": SEQUENCE, "shuffle": True, "drop_last": True},
@@ -205,14 +205,14 @@ SEQUENCE = SequentialSampler(range(4))
         ),
         (
             {"batch_sampler": BatchSampler(SEQUENCE, 2, False), "max_batch_size": 8},
-            "max_batch_size has no meaning with batch_sampler=",
+            "max_batch_size cannot be combined with batch_sampler=",
         ),
-        ({"batch_size": 8, "drop_last": True}, "drop_last=True leaves nothing: an epoch has 4 examples, a batch 8"),
+        ({"batch_size": 8, "drop_last": True}, "drop_last=True leaves nothing: an epoch has 4 examples and a batch 8"),
         (
             {"batch_size": 2, "sampler": DistributedSampler(range(4), 2, 0)},  # type: ignore[arg-type]
-            "DistributedSampler deals the data out to replicas",
+            "DistributedSampler splits the data over replicas",
         ),
-        ({"batch_size": 2, "sampler": ["a"]}, "needs integers as indices; list yields a str"),
+        ({"batch_size": 2, "sampler": ["a"]}, "needs integer indices, but list yields a str"),
         ({"batch_size": 2, "timeout": -1}, "job.loader\\(\\): timeout option should be non-negative"),
         ({"batch_size": 2, "multiprocessing_context": "spawn"}, "multiprocessing_context can only be used with"),
         ({"batch_size": 2, "colour": "red"}, "job.loader\\(\\) has no option colour"),
@@ -304,7 +304,7 @@ def test_replicas_whose_samplers_differ_stop_with_a_line(training: Training) -> 
     assert this.start(2).wait() == [1, 1]
     for rank in range(2):
         line = (this.out / f"refused.1.{rank}").read_text()
-        assert line == "the sampler list yields another order on each replica (epoch 0)"
+        assert line == "the sampler list yields a different order on each replica (epoch 0)"
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_data_comes_back(value: Any) -> None:
 
 def test_code_in_a_checkpoint_does_not_run(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
-    with pytest.raises(GpqTrainError, match="may run any code"):
+    with pytest.raises(GpqTrainError, match="could run any code"):
         read_state(saved(Code(mark)))
     with pytest.raises(GpqTrainError):
         read_state(saved(np.array([Code(mark)], dtype=object)))

@@ -309,9 +309,9 @@ def test_an_observer_that_raises_is_closed_and_named_and_no_other_is() -> None:
     assert [habit.detail for habit in habits if habit.code == "own-next"] == ["0", "1", "2", "3"]
     assert Failing.closed == 1
     assert lines == [
-        "gpq looks no longer for own-epochs, and training goes on (ValueError: not here)",
-        "gpq looks no longer for own-break, and training goes on (LookupError: of its own)",
-        "gpq looks no longer for own-break, and training goes on (OSError: twice)",
+        "gpq no longer watches for own-epochs, and training continues (ValueError: not here)",
+        "gpq no longer watches for own-break, and training continues (LookupError: of its own)",
+        "gpq no longer watches for own-break, and training continues (OSError: twice)",
     ]
 
 
@@ -328,4 +328,4 @@ def test_training_goes_on_where_an_observer_raises(
             optimizer.step()
             optimizer.zero_grad()
     assert this.step == 4
-    assert capsys.readouterr().err.count("gpq looks no longer for own-break") == 2
+    assert capsys.readouterr().err.count("gpq no longer watches for own-break") == 2

@@ -319,9 +319,9 @@ def together(makes: list[Callable[[], Any]]) -> None:
 
 def test_a_sampler_that_differs_between_replicas_is_named() -> None:
     together([lambda: OwnEpochs(20), lambda: OwnEpochs(20)])
-    with pytest.raises(GpqTrainError, match="the sampler list yields another order on each replica \\(epoch 0\\)"):
+    with pytest.raises(GpqTrainError, match="the sampler list yields a different order on each replica \\(epoch 0\\)"):
         together([lambda: list(range(20)), lambda: list(range(1, 21))])
-    with pytest.raises(GpqTrainError, match="another order on each replica"):
+    with pytest.raises(GpqTrainError, match="different order on each replica"):
         together([lambda: list(range(20)), lambda: list(range(19))])
 
 
@@ -352,7 +352,7 @@ def test_an_epoch_that_cannot_be_drawn_again_ends_as_it_began_and_that_is_said(m
     again.load_state_dict(state)
     assert [index for batch in list(again) for index in batch] == whole[8:]
     assert len(told) == 1
-    assert "the sampler Counting yields another order of epoch 2 than before the restart" in told[0]
+    assert "the sampler Counting yields a different order for epoch 2 than before the restart" in told[0]
     again.seek(2, 12)
     assert torch.equal(again.state_dict()["order"]["indices"], state["order"]["indices"]), "also after another restart"
     same = sampler_of(OwnEpochs(20), told.append)
@@ -368,19 +368,19 @@ def test_an_epoch_that_cannot_be_drawn_again_ends_as_it_began_and_that_is_said(m
     assert bare["order"]["indices"] is None
     refused = sampler_of(Counting(20))
     refused.load_state_dict(bare)
-    with pytest.raises(GpqTrainError, match="yields another order of epoch 2 than before the restart"):
+    with pytest.raises(GpqTrainError, match="yields a different order for epoch 2 than before the restart"):
         list(refused)
 
 
 def test_a_checkpoint_from_the_middle_of_an_epoch_without_a_sampler_does_not_fit_one_with_it() -> None:
     plain = GlobalSampler(20, starting(Limits(4, 4, 4, 1)), replicas=1, rank=0, seed=0, shuffle=True)
     plain.seek(0, 8)
-    with pytest.raises(GpqTrainError, match="from the middle of an epoch without a sampler"):
+    with pytest.raises(GpqTrainError, match="in the middle of an epoch without a sampler"):
         sampler_of(OwnEpochs(20)).load_state_dict(plain.state_dict())
     own = sampler_of(OwnEpochs(20))
     own.seek(1, 4)
     list(own)
-    with pytest.raises(GpqTrainError, match="from the middle of an epoch with a sampler"):
+    with pytest.raises(GpqTrainError, match="in the middle of an epoch with a sampler"):
         plain.load_state_dict(own.state_dict())
 
 
@@ -399,14 +399,14 @@ class ForeverInBatches:
 @pytest.mark.parametrize(
     ("sampler", "batched", "message"),
     [
-        (Forever(), False, "the sampler Forever does not end: more than"),
+        (Forever(), False, "the sampler Forever does not end: it yielded more than"),
         (ForeverInBatches(), True, "the sampler ForeverInBatches does not end"),
         ([], False, "the sampler list yields nothing in epoch 0"),
         ([[0, 1], []], True, "yields an empty batch"),
-        ([[0, 1]], False, "needs integers as indices; list yields a list"),
-        (["a"], False, "needs integers as indices; list yields a str"),
-        ([0, 1], True, "batch_sampler= yields lists of indices; list yields a int"),
-        ([["a"]], True, "needs integers as indices; list yields a str"),
+        ([[0, 1]], False, "needs integer indices, but list yields a list"),
+        (["a"], False, "needs integer indices, but list yields a str"),
+        ([0, 1], True, "batch_sampler= needs lists of indices, but list yields a int"),
+        ([["a"]], True, "needs integer indices, but list yields a str"),
     ],
 )
 def test_what_is_no_order_of_an_epoch_is_one_clear_line(
@@ -421,7 +421,7 @@ def test_what_is_no_order_of_an_epoch_is_one_clear_line(
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_sampler_that_deals_the_data_out_is_refused_with_what_to_do_instead(batched: bool) -> None:
     sampler: Any = DistributedSampler(range(20), num_replicas=2, rank=0)  # type: ignore[arg-type]
-    with pytest.raises(GpqTrainError, match="DistributedSampler deals the data out to replicas") as caught:
+    with pytest.raises(GpqTrainError, match="DistributedSampler splits the data over replicas") as caught:
         OwnOrder(BatchSampler(sampler, 4, drop_last=False) if batched else sampler, 20, batched=batched)
     assert "leave it out" in caught.value.hint
     OwnOrder(SequentialSampler(range(20)), 20, batched=False)

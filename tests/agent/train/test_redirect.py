@@ -164,7 +164,7 @@ TORCH = {
     "a new memmap": "array = numpy.memmap('new', mode='w+', dtype='u1', shape=(3,)); array[:] = 65; array.flush(); "
     "seen = open('new').read()",
 }  # fmt: skip
-PAST = "the script writes to here/{} past what gpq check redirects ({})"
+PAST = "the script writes to here/{} in a way that gpq check cannot redirect ({})"
 REFUSED = {
     "io.FileIO('kept', 'w')": PAST.format("kept", "open"),
     "posix.rename('kept', 'other')": PAST.format("kept", "os.rename"),
@@ -172,7 +172,7 @@ REFUSED = {
     "posix.mkdir('folder/new')": PAST.format("folder/new", "os.mkdir"),
     "os.fchmod(os.open('kept', os.O_RDONLY), 0o600)": PAST.format("kept", "os.chmod"),
     "sqlite3.Connection('base')": PAST.format("base", "sqlite3.connect"),
-    "open('fifo', 'w')": "the script writes to here/fifo, which is no file and no folder",
+    "open('fifo', 'w')": "the script writes to here/fifo, which is neither a file nor a folder",
 }
 BEGIN = """
 import bz2, fcntl, glob, gzip, io, json, logging, lzma, os, pathlib, pickle, posix, shutil, sqlite3, stat, sys, tempfile

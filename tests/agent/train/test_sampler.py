@@ -309,7 +309,7 @@ def test_a_sampled_step_is_any_other_step(
 def test_a_data_set_of_another_size_is_refused() -> None:
     sampler = GlobalSampler(10, starting(limits(1)), replicas=1, rank=0, seed=0, shuffle=True)
     other = GlobalSampler(11, starting(limits(1)), replicas=1, rank=0, seed=0, shuffle=True)
-    with pytest.raises(GpqTrainError, match="11 examples, the checkpoint was made with 10"):
+    with pytest.raises(GpqTrainError, match="11 examples, but it had 10 when the checkpoint was written"):
         other.load_state_dict(sampler.state_dict())
 
 

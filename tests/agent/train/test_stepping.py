@@ -409,7 +409,7 @@ def test_what_is_logged_after_the_last_epoch_is_reported(tmp_path: Path) -> None
         (lambda this: [prepared(this), this.loader(Examples(4), batch_size=2)], "before job.loader"),
         (lambda this: prepared(this) and prepared(this), "called twice"),
         (lambda this: next(this.steps(3)), "before job.prepare"),
-        (lambda this: this.state("best", object()), "keeps numbers, texts and lists"),
+        (lambda this: this.state("best", object()), "keeps numbers, strings and lists"),
         (lambda this: this.loader(Examples(4), batch_size=0), "batch_size must be at least 1, not 0"),
         (
             lambda this: this.loader(Examples(4), batch_size=8, max_batch_size=4),

@@ -44,7 +44,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(replica, 0)[1]))
 
 
 @pytest.mark.parametrize(
-    ("kind", "code", "words"), [("stuck", 143, "waits for one that is gone"), ("training", 75, "")]
+    ("kind", "code", "words"), [("stuck", 143, "waits for another one that is gone"), ("training", 75, "")]
 )
 def test_only_a_replica_that_cannot_hear_is_ended(kind: str, code: int, words: str) -> None:
     command = [sys.executable, "-c", LAUNCHER, kind]

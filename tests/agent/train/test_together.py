@@ -39,7 +39,7 @@ SKIPS = {
 FAULTS = {
     "raise ValueError('a bad batch')": "ValueError: a bad batch",
     "sys.exit(3)": "",
-    "continue": "GpqTrainError: this replica left backward() out of a step",
+    "continue": "GpqTrainError: this replica skipped backward() in a step",
 }
 
 
@@ -84,4 +84,4 @@ def test_a_step_that_is_left_out_ends_no_training(tmp_path: Path, skip: str, ste
         timeout=DEADLINE, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    assert "a step of the loader ended without optimizer.step()" in run.stderr
+    assert "a pass of the loop ended without optimizer.step()" in run.stderr

@@ -153,7 +153,7 @@ def test_a_planted_habit_is_found_and_named(
     assert ("gpq would change what this script trains" in last.stdout) == ("differs" in told)
     assert found["shapes"][0]["shape"] in last.stdout
     other = gpq("check", "--last", str(path))
-    assert (other.returncode, "no verdict is kept" in other.stderr) == (4, True)
+    assert (other.returncode, "there is no saved verdict" in other.stderr) == (4, True)
     path.write_text(path.read_text() + "\n")
     assert gpq("check", "--last", str(path), "--anything", "1").returncode == 4
 
@@ -176,11 +176,11 @@ def test_a_submission_says_what_a_kept_verdict_has_against_the_script(live: Gpq,
     [job] = json.loads(live("submit", "--hold", "--json", str(path)).stdout)["jobs"]
     shown = json.loads(live("show", "--json", str(job)).stdout)["spec"]["proof"]
     assert "accumulate" in shown["lost"]
-    assert "gpq check safe: split; not safe: accumulate, resize (accumulating: differs;" in " ".join(
+    assert "gpq check safe: split; not safe: accumulate, resize (accumulating: differs /" in " ".join(
         live("show", str(job)).stdout.split()
     )
     assert (
-        f"no verdict on this script yet: `gpq check {path} --more`"
+        f"gpq has not checked this script yet: `gpq check {path} --more`"
         in live("submit", "--hold", str(path), "--more").stderr
     )
     assert "gpq check" not in live("submit", "--hold", "--", "true").stderr
@@ -201,7 +201,7 @@ def test_a_verdict_reaches_the_job_of_the_program_that_was_checked(live: Gpq, tm
     beside.write_text("HERE = False\n")
     assert live("release", str(job)).returncode == 0
     assert live("wait", str(job), timeout=120).returncode == 0
-    assert "is not as it was when gpq check found shapes" in live("logs", str(job)).stdout
+    assert "has changed since gpq check found that it trains the same" in live("logs", str(job)).stdout
 
 
 def test_a_loop_of_the_scripts_own_is_checked_in_the_shapes_that_it_may_get(gpq: Gpq, tmp_path: Path) -> None:
@@ -238,10 +238,10 @@ def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path, scra
     broken = script(tmp_path, "broken.py", before="raise RuntimeError('planted', epoch)")
     said = gpq("check", str(broken), timeout=280)
     assert (said.returncode, said.stdout) == (1, "")
-    assert "failed in one replica alone, with exit code 1" in said.stderr
+    assert "fails on its own, in one replica, with exit code 1" in said.stderr
     assert "\n  [rank0]: RuntimeError: ('planted', 0)\n" in said.stderr
     assert "\\x0a" not in said.stderr
-    log = Path(said.stderr.rpartition("printed: ")[2].strip())
+    log = Path(said.stderr.rpartition("full output in ")[2].strip())
     assert "planted" in log.read_text()
     assert not list(log.parents[1].glob("*/checkpoints"))
 
@@ -254,7 +254,7 @@ def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path, scra
     (tmp_path / "python").write_text("no program")
     (tmp_path / "python").chmod(0o755)
     said = gpq("check", "--python", str(tmp_path / "python"), str(broken))
-    assert (said.returncode, "python cannot be started here" in said.stderr) == (1, True)
+    assert (said.returncode, "python here: " in said.stderr) == (1, True)
     folders = [str(folder) for folder in scratch.glob("gpq-check-*")]
     assert len(folders) == 2
     assert all(any(folder in text for text in told) for folder in folders), "one is left for each that was told of it"
@@ -264,7 +264,7 @@ def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path, scra
         (["--steps", "3", str(broken)], 2, "--steps 3 is out of range"),
         (["--timeout", "5", str(broken)], 2, "5 what?"),
         (["--python", "no-such", str(broken)], 2, "no such program"),
-        (["--last", str(broken)], 4, "no verdict is kept"),
+        (["--last", str(broken)], 4, "there is no saved verdict"),
         ([], 2, "missing argument"),
     ):
         said = gpq("check", *argv)
@@ -369,7 +369,7 @@ def test_a_program_that_writes_files_is_refused_in_words(gpq: Gpq, tmp_path: Pat
     )  # fmt: skip
     assert said.returncode == 1
     assert "cp: cannot create regular file 'copy.py': Permission denied" in said.stderr
-    assert "under gpq check, C code and other programs may write below TMPDIR alone" in said.stderr
+    assert "under gpq check, C code and other programs may only write below TMPDIR" in said.stderr
     assert contents(folder) == before
 
 
@@ -380,13 +380,13 @@ def test_a_program_that_writes_files_is_refused_in_words(gpq: Gpq, tmp_path: Pat
             "{name: item.detach().clone() for name, item in net.named_parameters()}",
             "[copy[name].lerp_(item.detach(), 0.1) for name, item in net.named_parameters()]",
             "same",
-            "so few steps cannot show it: a copy of the model's weights",
+            "a job would assume it: job.state() was not given a copy of the model's weights",
         ),
         (
             "torch.optim.swa_utils.AveragedModel(net)",
             "copy.update_parameters(net)",
             "told",
-            "gpq says: a copy of the model's weights",
+            "gpq says: job.state() was not given a copy of the model's weights",
         ),
     ],
 )
@@ -416,7 +416,7 @@ def test_fresh_interpreters_come_to_the_same(gpq: Gpq, tmp_path: Path) -> None:
         found = checked(gpq, "--timeout", "4m", *argv, str(path), code=0)
         tables.append([(row["shape"], row["verdict"], row["step"], row["habit"]) for row in found["shapes"]])
         lost = [note for note in found["notes"] if "fork server" in note]
-        assert lost == ([] if argv else ["slower, for want of a fork server: it ended with signal 9"])
+        assert lost == ([] if argv else ["the check was slower, because it had no fork server: it ended with signal 9"])
     assert tables[0] == tables[1]
     assert {shape for shape, verdict, *_ in tables[0] if verdict != "same"} == {TWO, BOTH, RESUMED}
 
@@ -425,10 +425,10 @@ def test_what_takes_too_long_is_ended_and_named(gpq: Gpq, tmp_path: Path, scratc
     path = script(tmp_path, before="import time; time.sleep(600)")
     said = gpq("check", "--timeout", "2s", str(path))
     assert said.returncode == 124
-    assert "not done after 2 s: one replica; one replica, batches reversed; " in said.stderr
+    assert "not done after 2 s: one replica / one replica, batches reversed / " in said.stderr
     assert "a longer --timeout" in said.stderr
     (folder,) = scratch.glob("gpq-check-*")
-    assert f"what they printed: {folder}\n" in said.stderr
+    assert f"Their output is in {folder}\n" in said.stderr
 
 
 def test_a_layer_has_one_name_in_all_shapes(gpq: Gpq, tmp_path: Path) -> None:
@@ -437,17 +437,17 @@ def test_a_layer_has_one_name_in_all_shapes(gpq: Gpq, tmp_path: Path) -> None:
     found = checked(gpq, "--steps", "4", "--timeout", "4m", str(path), code=0)
     assert {shape: row["verdict"] for shape, row in rows(found).items()} == dict.fromkeys(EVERY, "told")
     (message,) = {row["habit"]["message"] for row in found["shapes"]}
-    assert message.startswith("batch norm (1) takes")
+    assert message.startswith("batch norm (1) computes")
     said = gpq("check", "--last", str(path)).stdout
     assert f"every shape: gpq says: {message}" in said
-    assert "until then gpq leaves out: accumulate (a step in several micro-batches), split (" in said
+    assert "until then gpq does not use: accumulate (a step in several micro-batches), split (" in said
 
 
 def test_gpus_that_are_not_there_are_refused(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:
     gpq.environ["CUDA_VISIBLE_DEVICES"] = ""
     said = gpq("check", "--gpu", str(script(tmp_path)))
     assert (said.returncode, said.stdout) == (5, "")
-    assert "--gpu needs 2 GPUs, and torch sees 0 GPUs here" in said.stderr
+    assert "--gpu needs 2 GPUs, but torch sees 0 GPUs here" in said.stderr
     assert not list(scratch.glob("gpq-check-*"))
 
     (tmp_path / "torch.py").write_text("raise ImportError('planted')")

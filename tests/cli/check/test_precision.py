@@ -108,8 +108,8 @@ net = nn.Sequential(nn.Linear(12, 32), nn.LayerNorm(32), nn.Linear(32, 32), Pick
 nn.init.zeros_(net[2].bias)
 """
 ROUGH = (
-    "not in full precision, where the script fails (RuntimeError: only torch.bfloat16, not "
-    "torch.float32): judged at the first step that is made otherwise, to within 3 units in the "
+    "not run in full precision, because the script fails in it (RuntimeError: only torch.bfloat16, not "
+    "torch.float32): only the first step that differs was compared, to within 3 units in the "
     "last place (2.3%)"
 )
 
@@ -132,7 +132,7 @@ def test_a_right_loop_is_the_same_in_every_shape(gpq: Gpq, tmp_path: Path, name:
     assert set(verdicts(found).values()) == {"same"}, found
     assert max(row["largest"] for row in found["shapes"]) < 1e-5
     assert found["habits"] == []
-    assert "all was computed in full precision: no autocast, no TF32" in found["notes"]
+    assert "everything ran in full precision, without autocast and TF32" in found["notes"]
 
 
 @pytest.mark.parametrize("name", LOOPS)
@@ -146,7 +146,7 @@ def test_an_error_of_a_hundredth_in_parts_of_a_batch_shows(gpq: Gpq, tmp_path: P
 def test_weights_in_half_precision_are_judged_at_one_step_within_their_last_places(gpq: Gpq, tmp_path: Path) -> None:
     found = checked(gpq, tmp_path / "train.py", HALF, HALF_CLASSES, factor=1.0)
     assert set(verdicts(found).values()) == {"same"}, found
-    assert any(note.startswith("weights in half precision: judged at the first step") for note in found["notes"])
+    assert any(note.startswith("weights in half precision: only the first step") for note in found["notes"])
     found = checked(gpq, tmp_path / "train.py", HALF, HALF_CLASSES, factor=1.1)
     rows = {row["shape"]: row for row in found["shapes"]}
     assert (rows["accumulating"]["verdict"], rows["accumulating"]["step"]) == ("differs", 1), found
@@ -158,7 +158,7 @@ def test_a_script_that_fails_in_full_precision_is_judged_as_it_is(gpq: Gpq, tmp_
     verdict = checked(gpq, tmp_path / "train.py", picky, AUTOCAST, factor=1.0)
     assert set(verdicts(verdict).values()) == {"same"}, verdict
     assert ROUGH in verdict["notes"]
-    assert not any(note.startswith("all was computed") for note in verdict["notes"])
+    assert not any(note.startswith("everything ran in full") for note in verdict["notes"])
     verdict = checked(gpq, tmp_path / "train.py", picky, AUTOCAST, factor=1.1)
     rows = verdicts(verdict)
     cut = {rows[shape] for shape in ("accumulating", "split", "two replicas, accumulating")}
@@ -172,5 +172,5 @@ def test_what_fails_as_it_is_too_says_so(gpq: Gpq, tmp_path: Path) -> None:
     path.write_text(SCRIPT.format(model=model, loss=AUTOCAST, factor=1.0))
     result = gpq("check", "--timeout", "4m", str(path), timeout=280)
     assert (result.returncode, result.stdout) == (1, "")
-    assert "the script failed in one replica alone, with exit code 1:" in result.stderr
+    assert "the script fails on its own, in one replica, with exit code 1:" in result.stderr
     assert "RuntimeError: only torch.float16, not torch.bfloat16" in result.stderr

@@ -169,6 +169,6 @@ def test_the_command_prints_the_script_of_the_repository(gpq: Gpq, shell: str) -
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_readme_help_and_script_name_the_same_line(gpq: Gpq, shell: str) -> None:
-    for text in ((ROOT / "README.md").read_text(), gpq("completion", "--help").stdout, SCRIPTS[shell]):
+def test_page_help_and_script_name_the_same_line(gpq: Gpq, shell: str) -> None:
+    for text in ((ROOT / "docs" / "install.md").read_text(), gpq("completion", "--help").stdout, SCRIPTS[shell]):
         assert LINES[shell] in text

@@ -69,7 +69,7 @@ def test_scripts_of_slurm_are_shown_as_what_gpq_would_submit_and_queued_on_reque
         " -- /bin/bash -l ./finetune.sbatch",
         "sweep.slurm: gpq submit --gpus 1 --name sweep.slurm --time 30m ... --array 1-20%5 -- /usr/bin/env bash ./sweep.slurm",
         "plain.sh: gpq submit --name plain.sh -- /bin/sh ./plain.sh",
-        "nothing is queued yet: --submit does it",
+        "nothing is queued yet: add --submit",
     ]
     assert "gpq: ddp.sh: #SBATCH in ddp.sh: --nodes=2: gpq runs a command on one server" in said.stderr
     assert "--qos=normal" in said.stderr
@@ -124,7 +124,7 @@ def test_what_sbatch_would_only_test_is_not_queued(made: Made, call: Call, home:
     (home / "job.sh").write_text("#!/bin/sh\n#SBATCH --test-only\n")
     said = call("import", "slurm", "job.sh", "--submit")
     assert (said.returncode, made.asked) == (5, [])
-    assert "job.sh: it says --test-only" in said.stderr
+    assert "job.sh: it has --test-only" in said.stderr
 
 
 READERS = {
@@ -167,8 +167,8 @@ def test_a_script_finds_the_variables_that_its_lines_bring_also_by_the_line_that
         assert [each.stderr for each in logs] == [""] * len(logs)
         assert [each.stdout for each in logs] == [f"{each}\n".format(home=tmp_path) for each in printed]
     notes = {
-        "seg.sh": "SLURM_NTASKS, which sbatch sets for --ntasks alone",
-        "bare.sh": "SLURM_TMPDIR, which gpq leaves unset",
+        "seg.sh": "SLURM_NTASKS, which sbatch sets only with --ntasks",
+        "bare.sh": "SLURM_TMPDIR, which gpq does not set",
     }
     assert notes.get(name, "") in shown.stderr
 
@@ -241,8 +241,8 @@ def test_what_waits_there_is_offered_queued_on_request_and_left_alone(
     assert f" --cwd {home} -- sh -c " in line
     assert " --env OMP_NUM_THREADS=7 " in line
     assert "-- echo 'a  b'   # after 1 of this list" in shown.stdout
-    assert "CUDA_VISIBLE_DEVICES was set there" in shown.stderr
-    assert "3: it waits for 0, which runs there now" in shown.stderr
+    assert "CUDA_VISIBLE_DEVICES was set, but" in shown.stderr
+    assert "3: it waits for 0, which is running there" in shown.stderr
     assert json.loads(live("status", "--json").stdout)["jobs"] == []
     said = live("import", "ts", "--submit", "--hold")
     assert said.stdout.splitlines()[:2] == ["1: job 1 submitted", "2: job 2 submitted"]
@@ -274,15 +274,15 @@ def test_a_job_whose_process_is_not_found_is_offered_only_where_its_words_are_cl
     said = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
     first, second = json.loads(said.stdout)["jobs"]
     assert first["argv"][-3:] == ["echo", "plain", "words"]
-    assert "its directory is not known" in first["notes"][0]
-    assert "was quoted is not known" in second["refused"]
+    assert "its directory is unknown" in first["notes"][0]
+    assert "cannot tell how" in second["refused"]
 
 
 def test_where_no_task_spooler_runs_none_is_started(gpq: Gpq, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("tsp") is None:
         pytest.skip("needs task-spooler")
     monkeypatch.setenv("TS_SOCKET", str(home / "none.sock"))
-    with pytest.raises(NotFound, match="no task-spooler runs at"):
+    with pytest.raises(NotFound, match="task-spooler does not run at"):
         task_spooler.queue()
     assert not (home / "none.sock").exists()
     with socket.socket(socket.AF_UNIX) as dead:
@@ -290,7 +290,7 @@ def test_where_no_task_spooler_runs_none_is_started(gpq: Gpq, home: Path, monkey
     with pytest.raises(NotFound, match="Connection refused"):
         task_spooler.queue()
     monkeypatch.setenv("PATH", str(home))
-    with pytest.raises(NotFound, match="there is no task-spooler here"):
+    with pytest.raises(NotFound, match="task-spooler is not installed here"):
         task_spooler.queue()
 
 

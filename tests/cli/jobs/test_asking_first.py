@@ -72,7 +72,7 @@ def test_the_log_of_a_name_says_whose_it_is(queue: Gpq) -> None:
     for word in ("one", "two"):
         job = submitted(queue, "--name", "tune", "--", "sh", "-c", f"echo {word}; sleep 600")
     terminal = Terminal(queue.environment, "logs", "-f", "tune", columns=100)
-    terminal.shows(f"`tune` stands for 2 jobs; this is the newest, job {job}", "two")
+    terminal.shows(f"2 jobs match `tune`: this is the newest, job {job}", "two")
     terminal.press("\x03")
     assert terminal.end() == 130
-    assert "the job stays queued or runs on" in terminal.text
+    assert "the job stays queued or keeps running" in terminal.text

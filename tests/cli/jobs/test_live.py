@@ -63,7 +63,7 @@ def test_wait_gives_up_with_124_and_ctrl_c_with_130(queue: Gpq) -> None:
     waiting = begin(queue, "wait", job)
     wait_until(lambda: asks(waiting.pid), "it waits")
     waiting.send_signal(signal.SIGINT)
-    assert waiting.communicate(timeout=60)[1] == "note: the jobs stay queued or run on: `gpq cancel` stops them\n"
+    assert waiting.communicate(timeout=60)[1] == "note: the jobs stay queued or keep running: `gpq cancel` stops them\n"
     assert waiting.returncode == 130
 
 
@@ -71,9 +71,9 @@ def test_cancel_returns_when_no_process_is_left(queue: Gpq, tmp_path: Path) -> N
     ends = f"trap '' TERM; echo $$ > {tmp_path}/pid; setsid sleep 1000 & sleep 1000"
     job = submitted(queue, "--", "sh", "-c", ends)
     pid = pid_in(tmp_path / "pid")
-    assert ok(queue, "cancel", job) == f"job {job} cancelled: no process is left\n"
+    assert ok(queue, "cancel", job) == f"job {job} cancelled: every process is gone\n"
     assert not Path(f"/proc/{pid}").exists()
-    assert ok(queue, "cancel", job) == f"job {job} had ended: nothing to cancel\n"
+    assert ok(queue, "cancel", job) == f"job {job} had already ended: nothing to cancel\n"
 
 
 def test_what_waits_goes_on_with_the_next_daemon_when_one_is_killed(queue: Gpq, tmp_path: Path) -> None:
@@ -99,11 +99,11 @@ def test_what_waits_goes_on_with_the_next_daemon_when_one_is_killed(queue: Gpq, 
         (submitting, 5, f"job {first} failed: exit 5\n"),
         (waiting, 5, f"job {first} failed: exit 5\n"),
         (following, 0, "two\n"),
-        (cancelling, 0, f"job {second} cancelled: no process is left\n"),
+        (cancelling, 0, f"job {second} cancelled: every process is gone\n"),
     ):
         stdout, stderr = process.communicate(timeout=60)
         assert (process.returncode, stdout) == (code, printed), stderr
-        assert stderr == "note: the daemon hung up before it answered; asking again\n"
+        assert stderr == "note: the daemon hung up before it answered, asking again\n"
 
 
 def test_what_waits_ends_with_the_error_of_a_daemon_that_cannot_start(gpq: Gpq, home: Path) -> None:
@@ -130,7 +130,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job_and_says_so(queue: Gpq) -> None
     wait_until(lambda: asks(waiting.pid), "it waits")
     wait_for_state(queue, job, "running")
     waiting.send_signal(signal.SIGINT)
-    note = f"note: job {job} stays queued or runs on: `gpq cancel {job}` stops it\n"
+    note = f"note: job {job} stays queued or keeps running: `gpq cancel {job}` stops it\n"
     assert (waiting.communicate(timeout=60)[1], waiting.returncode) == (note, 130)
     [row] = json.loads(ok(queue, "status", job, "--json"))["jobs"]
     assert row["state"] == "running"
@@ -163,14 +163,17 @@ def test_a_job_whose_server_was_taken_out_is_given_up_and_not_said_to_be_gone(gp
         wait_until(lambda: (home / "pid").exists() and (home / "pid").read_text().strip(), "it wrote its pid")
         ok(gpq, "nodes", "remove", part["node"], "--force")
         said = " ".join(ok(gpq, "why", "1").split())
-        assert f"server {part['node']} is not in the configuration any more" in said
+        assert f"server {part['node']} is no longer in the configuration" in said
         assert "take it out" not in said
         said = gpq("cancel", "1")
         assert (said.returncode, said.stdout) == (1, "")
-        told = f"job 1 given up: nothing is known of its processes on {part['node']}, taken out of gpq"
+        told = (
+            f"job 1 given up: gpq does not know whether its processes still run on {part['node']},"
+            " because that server was removed from gpq"
+        )
         assert said.stderr == f"note: {told}\n"
         assert Path(f"/proc/{(home / 'pid').read_text().strip()}").exists()
-        assert ok(gpq, "cancel", "1") == "job 1 had ended: nothing to cancel\n"
+        assert ok(gpq, "cancel", "1") == "job 1 had already ended: nothing to cancel\n"
     finally:
         os.kill(int((home / "pid").read_text()), signal.SIGKILL)
         gpq("daemon", "stop")
@@ -188,17 +191,17 @@ def test_held_jobs_wait_until_released(queue: Gpq) -> None:
 
 def test_the_log_of_a_job_that_never_started_is_one_line_that_says_why(queue: Gpq) -> None:
     job = submitted(queue, "--hold", "--", "true")
-    held = f"gpq: job {job} has not started: it is held by its user; there is no log\n"
+    held = f"gpq: there is no log: job {job} has not started (held by its user)\n"
     for words in ((), ("-n", "3")):
         done = queue("logs", job, *words)
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr == held + f"hint: `gpq why {job}` says more\n"
+        assert done.stderr == held + f"hint: see `gpq why {job}`\n"
     following = begin(queue, "logs", job, "-f")
     assert following.stderr is not None
-    note = f"note: job {job} has not started: it is held by its user; `gpq why {job}` says more\n"
+    note = f"note: job {job} has not started (held by its user): see `gpq why {job}`\n"
     assert following.stderr.readline() == note
     ok(queue, "cancel", job)
-    never = f"gpq: job {job} never started: it is cancelled; there is no log\nhint: `gpq why {job}` says more\n"
+    never = f"gpq: there is no log: job {job} never started (cancelled)\nhint: see `gpq why {job}`\n"
     assert (following.communicate(timeout=60)[1], following.returncode) == (never, 1)
     assert (queue("logs", job).stderr, queue("logs", job, "-f").returncode) == (never, 1)
 
@@ -287,13 +290,15 @@ def test_a_file_that_was_broken_since_the_start_is_noticed_and_in_nobodys_way(gp
         ok(gpq, "submit", "--wait", "--", "true")
         assert "completed" in ok(gpq, "status")
         assert json.loads(ok(gpq, "show", "1", "--json"))["spec"]["grace"] == 33.0
-        assert "config.toml changed since the daemon started: `gpq daemon stop`" in gpq("daemon", "status").stderr
+        assert (
+            "config.toml has changed since the daemon started: run `gpq daemon stop`" in gpq("daemon", "status").stderr
+        )
         [said] = [
             check
             for check in json.loads(gpq("doctor", "--json", "--python", BARE).stdout)["checks"]
             if check["name"] == "daemon"
         ]
-        assert (said["verdict"], "config.toml changed" in said["message"]) == ("warn", True)
+        assert (said["verdict"], "config.toml has changed" in said["message"]) == ("warn", True)
     finally:
         gpq("daemon", "stop")
     stopped = gpq("status")
@@ -304,11 +309,11 @@ def test_a_file_that_was_broken_since_the_start_is_noticed_and_in_nobodys_way(gp
 def test_a_server_whose_agent_cannot_start_is_said_why_wherever_one_asks(gpq: Gpq, home: Path) -> None:
     (home / "config.toml").write_text("[nodes.local]\nslots = 1\ncores = [99999]\n")
     ok(gpq, "daemon", "start")
-    said = "the node agent ended: no core 99999 may be used here"
+    said = "the agent ended: core 99999 is not available here"
     try:
         waiting = begin(gpq, "submit", "--wait", "--", "true")
         assert waiting.stderr is not None
-        assert waiting.stderr.readline() == "note: job 1 is pending: no server answers; `gpq why 1` says more\n"
+        assert waiting.stderr.readline() == "note: job 1 is pending: no server answers (see `gpq why 1`)\n"
         assert waiting.stderr.readline() == f"note: server local does not answer: {said}\n"
         [server] = json.loads(ok(gpq, "nodes", "--json"))["nodes"]
         assert server["reason"] == said
@@ -325,7 +330,9 @@ def test_an_array_runs_a_few_at_once_and_what_comes_after_it_waits(queue: Gpq) -
     array = int(answer.split()[1])
     a, b, c, both, last = range(array + 1, array + 6)
     jobs = f"{a} to {c} ({array}_0 to {array}_2)"
-    assert answer == (f"array {array} submitted: 3 jobs, {jobs}, at most 1 at once, held: `gpq release` lets it run\n")
+    assert answer == (
+        f"array {array} submitted: 3 jobs, {jobs}, at most 1 at once, held: `gpq release` lets it start\n"
+    )
     assert submitted(queue, "--after", f"{array}:any", "--name", "both", "--", "true") == str(both)
     assert submitted(queue, "--after", f"{array}_2", "--name", "last", "--", "true") == str(last)
     rows = json.loads(ok(queue, "status", str(array), "both", "--json"))["jobs"]
@@ -334,7 +341,7 @@ def test_an_array_runs_a_few_at_once_and_what_comes_after_it_waits(queue: Gpq) -
         (both, None, None, [f"{a}:any", f"{b}:any", f"{c}:any"]),
     ]  # fmt: skip
     assert f"after job {a}:any" in ok(queue, "status")
-    assert f"job {c} (sh, held) is to succeed first" in ok(queue, "why", "last")
+    assert f"job {c} (sh, held) must succeed first" in ok(queue, "why", "last")
     ok(queue, "release", str(array))
     assert queue("wait", str(array)).returncode == 1
     assert queue("wait", "both").returncode == 0
@@ -361,7 +368,7 @@ def test_a_sweep_fills_arguments_and_environment(queue: Gpq) -> None:
     answer = json.loads(done.stdout)
     array = answer["id"]
     assert answer["jobs"] == [array + 1, array + 2]
-    assert "{wd} is in no argument" in done.stderr
+    assert "no argument contains {wd}" in done.stderr
     assert queue("wait", str(array)).returncode == 0
     assert [ok(queue, "logs", job) for job in (f"{array}_0", f"{array}_1")] == ["0.1 1\n", "0.2 1\n"]
     assert "sh[lr=0.2 wd=1]" in ok(queue, "status", str(array))
@@ -370,15 +377,15 @@ def test_a_sweep_fills_arguments_and_environment(queue: Gpq) -> None:
 def test_the_shells_variables_stay_the_shells_and_values_with_commas_one(queue: Gpq) -> None:
     run = "lr=5; for index in 7; do echo ${lr} ${index} $GPQ_SWEEP_lr '{hidden}'; done"
     done = queue("submit", "--sweep", "lr=1e-3, 1e-2", "--sweep", "hidden=[64,64],[8,8]", "--", "bash", "-c", run)
-    assert "note: ${lr} is the shell's and stays as it is" in done.stderr
-    assert "note: ${index} is the shell's" in done.stderr
+    assert "note: gpq leaves ${lr} to the shell" in done.stderr
+    assert "note: gpq leaves ${index} to the shell" in done.stderr
     array = done.stdout.split()[1]
     assert queue("wait", array).returncode == 0
     logs = [ok(queue, "logs", f"{array}_{index}") for index in range(4)]
     assert logs == [f"5 7 {lr} {hidden}\n" for lr in ("1e-3", "1e-2") for hidden in ("[64,64]", "[8,8]")]
     refusal = queue("submit", "--sweep", "lr=0.1..0.5", "--", "true")
     assert refusal.returncode == 2
-    assert "0.1..0.5 is no range of whole numbers" in refusal.stderr
+    assert "0.1..0.5 is not a range of whole numbers" in refusal.stderr
 
 
 def test_edits_of_jobs_that_wait_and_run(queue: Gpq) -> None:
@@ -433,4 +440,4 @@ def test_a_job_of_the_background_makes_room_and_comes_back(queue: Gpq) -> None:
     assert "leaves as soon as somebody else" in ok(queue, "why", "back")
     assert ok(queue, "edit", "back", "--no-background") == f"job {back}: background yes -> no\n"
     ok(queue, "submit", "--name", "next", "--", "true")
-    assert f"held by job {back}" in ok(queue, "why", "next")
+    assert f"in use by job {back}" in ok(queue, "why", "next")

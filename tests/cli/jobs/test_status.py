@@ -205,6 +205,6 @@ def test_top_fills_the_terminal_and_leaves_with_q(gpq: Gpq, made: Made) -> None:
     written = on_terminal(gpq, "top", "--interval", "60", keys=b"q")
     assert written.startswith(b"\x1b[?1049h")  # the alternate screen, and back
     assert b"\x1b[?1049l" in written
-    for word in (b"GPUs", b"goodput", b"fairness", b"last re-allocations"):
+    for word in (b"GPUs", b"goodput", b"fairness", b"latest changes"):
         assert word in written
     assert not re.search(rb"\x1b\[[0-9;]*3[0-9]m", on_terminal(gpq, "top", keys=b"q", NO_COLOR="1"))

@@ -16,7 +16,7 @@ from tests.cli.conftest import Call, Gpq
 from tests.cli.jobs.test_live import ok, wait_for_state
 from tests.cli.served import Made
 
-EMPTY = "no job held a GPU, waited or ended then"
+EMPTY = "no job used a GPU, waited or ended in this time"
 
 
 def test_history_asks_for_what_was_typed(gpq: Gpq, made: Made) -> None:
@@ -49,7 +49,7 @@ def test_history_asks_for_what_was_typed(gpq: Gpq, made: Made) -> None:
 def test_history_is_a_table_of_the_latest_or_all_as_csv_and_json(gpq: Gpq, made: Made) -> None:
     table = ok(gpq, "history")
     assert table.splitlines()[0].split()[:4] == ["ID", "NAME", "USER", "STATE"]
-    assert "39 more ended before: gpq history -n 42" in table
+    assert "39 more ended earlier: gpq history -n 42" in table
     rows = list(csv.DictReader(io.StringIO(ok(gpq, "history", "--csv"))))
     told = json.loads(ok(gpq, "history", "--json"))
     assert told["schema"] == protocol.SCHEMA
@@ -79,13 +79,13 @@ def test_the_page_is_written_and_stdout_is_still_ones_own(gpq: Gpq, made: Made, 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["history", "--since", "soon"], "--since soon: no such moment"),
-        (["report", "--since", "2026-13-01"], "--since 2026-13-01: no such moment"),
-        (["report", "--until", "7"], "--until 7: no such moment"),
-        (["history", "--since", "1d", "--until", "2d"], "--until 2d: that is not after --since 1d"),
+        (["history", "--since", "soon"], "invalid --since 'soon': expected a time"),
+        (["report", "--since", "2026-13-01"], "invalid --since '2026-13-01': expected a time"),
+        (["report", "--until", "7"], "invalid --until '7': expected a time"),
+        (["history", "--since", "1d", "--until", "2d"], "--until 2d is not after --since 1d"),
         (["history", "-n", "0"], "--number must be 1 or more"),
-        (["history", "--csv", "--json"], "--csv and --json do not go together"),
-        (["report", "--csv", "--json"], "--csv and --json do not go together"),
+        (["history", "--csv", "--json"], "--csv and --json cannot be combined"),
+        (["report", "--csv", "--json"], "--csv and --json cannot be combined"),
         (["report", "--by", "week"], "week"),
         (["report", "--html", "none/page.html"], "--html none/page.html: cannot write there"),
         (["report", "--html", "."], "--html .: cannot write there"),
@@ -102,7 +102,7 @@ def test_mistakes_are_one_line_and_a_hint(call: Call, made: Made, argv: list[str
 
 
 def test_a_daemon_tells_what_its_jobs_came_to(live: Gpq, call: Call) -> None:
-    assert ok(call, "history") == "no jobs ended then\n"
+    assert ok(call, "history") == "no jobs ended in this time\n"
     assert ok(call, "report").splitlines()[-1] == EMPTY
     assert ok(call, "report", "--csv").count("\n") == 1
     assert ok(call, "history", "--csv").count("\n") == 1
@@ -133,7 +133,7 @@ def test_a_daemon_tells_what_its_jobs_came_to(live: Gpq, call: Call) -> None:
     assert [row["key"] for row in answers["server"]["rows"]] == ["local"]
 
     tomorrow = (datetime.now() + timedelta(days=1)).strftime("%Y-%m-%d")
-    assert ok(call, "history", "--since", tomorrow) == "no jobs ended then\n"
+    assert ok(call, "history", "--since", tomorrow) == "no jobs ended in this time\n"
     assert ok(call, "report", "--since", tomorrow).splitlines()[-1] == EMPTY
     named = call("history", "two", "3")
     assert (named.returncode, named.stderr) == (0, "note: job 3 has not ended\n")

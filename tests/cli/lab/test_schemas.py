@@ -42,23 +42,23 @@ def test_a_schema_is_one_and_asks_for_every_field_and_forbids_none(path: str) ->
     for each in found["$defs"].values():
         assert set(each.get("required", ())) == set(each.get("properties", ()))
         assert each.get("additionalProperties") is not False
-    assert "ignore those that you do not know" in found["description"]
+    assert "ignore fields that you do not know" in found["description"]
 
 
 def test_what_the_source_says_of_a_field_is_said_in_the_schema() -> None:
     row = schemas.schema("status")["$defs"]["JobView"]
-    assert row["properties"]["goodput"]["description"].startswith("useful examples a second")
+    assert row["properties"]["goodput"]["description"].startswith("useful examples per second")
     assert row["description"] == "One row of `gpq status`."
-    assert schemas.comments(job_answers.CancelResult)["waiting"].startswith("of those: whose server")
+    assert schemas.comments(job_answers.CancelResult)["waiting"].startswith("the jobs among them")
     assert schemas.comments(json_answers.Settings)["grace"] == "default of `gpq submit --grace`"
 
 
 def test_two_kinds_of_habit_are_each_described_by_their_own_words() -> None:
     kept = schemas.schema("show")["$defs"]["HabitView"]["properties"]
     found = schemas.schema("check")["$defs"]["FoundHabit"]["properties"]
-    assert kept["freedoms"]["description"] == "of accumulate, split, resize, retune"
+    assert kept["freedoms"]["description"] == "some of accumulate, split, resize, retune"
     assert found["freedoms"]["description"].endswith("empty for a guess")
-    assert kept["lent"]["description"].startswith("an earlier job of the program had it")
+    assert kept["lent"]["description"].startswith("an earlier job of the program had this habit")
 
 
 def test_two_classes_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ def test_runs_that_ended_are_printed_though_another_failed(say: Say, tmp_path: P
 def test_where_nothing_ended_there_is_no_table(say: Say, tmp_path: Path) -> None:
     argv = FAILS[:-1]
     code, out, err = say(*argv, "goodput", "--plot", "x.svg")
-    assert (code, out, err.splitlines()[0]) == (1, "", "note: --plot x.svg: there is nothing to draw")
+    assert (code, out, err.splitlines()[0]) == (1, "", "note: --plot x.svg: there is nothing to plot")
     assert not (tmp_path / "x.svg").exists()
     code, out, _ = say(*argv, "goodput", "--csv")
     assert (code, out.splitlines()) == (1, [",".join(COLUMNS)])
@@ -151,15 +151,15 @@ def test_a_pipe_gets_all_columns_and_a_terminal_is_told_what_is_missing(
     _, out, _ = say(*argv)
     assert max(map(len, out.splitlines())) <= 60
     assert " TOOK" not in out.splitlines()[0]
-    assert "columns left out at 60 columns: " in out
-    assert out.rstrip().replace("\n", " ").endswith("TOOK; --csv or --json has all")
+    assert "columns left out at width 60: " in out
+    assert out.rstrip().replace("\n", " ").endswith("TOOK (see --csv or --json)")
 
 
 IDLE = [
-    ("fifo", "--seed 3", "--seed (nothing is drawn without --noise)"),
+    ("fifo", "--seed 3", "--seed (nothing is random without --noise)"),
     ("pollux,fifo", "--seed 3", ""),
     ("goodput", "--seed 3 --noise 0.1", ""),
-    ("fifo,srtf", "--noise 0.1", "--noise (none of these policies looks at measurements)"),
+    ("fifo,srtf", "--noise 0.1", "--noise (none of these policies uses measurements)"),
     ("goodput", "--set use_length=off", "--set use_length (it needs --known-length)"),
     ("goodput", "--set use_length=off --known-length", ""),
     ("goodput", "--set use_length=on", ""),
@@ -180,7 +180,7 @@ def test_an_option_without_effect_is_said_to_have_none(
     monkeypatch.setattr("gpq.sim.compare.compare.attempt_all", lambda *_: [])
     monkeypatch.setattr("gpq.sim.compare.compare.plan", lambda *_: [])
     _, _, err = say(*TRACES, "--policy", policy, *argv.split())
-    assert err == (f"note: without effect here: {said}\n" if said else "")
+    assert err == (f"note: no effect here: {said}\n" if said else "")
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -254,10 +254,10 @@ MISTAKES: list[tuple[str, str]] = [
     ("unknown.csv --traces traces", "unknown.csv row 3: there are no measurements of application giant"),
     ("negative.csv --traces traces", "negative.csv row 2: time is -3"),
     ("nan.csv --traces traces", "nan.csv row 3: time is 'nan', must be a number"),
-    ("twice.csv --traces traces", "twice.csv row 3: the name a is taken, by row 2"),
+    ("twice.csv --traces traces", "twice.csv row 3: the name a is already used in row 2"),
     ("none.csv --traces traces", "none.csv"),
     ("late.csv --traces traces", "late.csv row 2: time is 1e+300, must be at most"),
-    ("pipe.csv --traces traces", "pipe.csv is no regular file"),
+    ("pipe.csv --traces traces", "pipe.csv is not a regular file"),
     ("w.csv --traces traces --interval 0.001", "--interval 0.001 is out of range"),
     ("w.csv --traces traces --set fairness_power=2", "--set fairness_power 2 is out of range"),
     ("w.csv --traces traces --set hysteresis_seconds=-5", "--set hysteresis_seconds -5 is out of range"),
@@ -276,25 +276,25 @@ MISTAKES: list[tuple[str, str]] = [
     ("w.csv --traces traces --policy gopdut", "unknown policy `gopdut`"),
     ("w.csv --traces traces --policy ,", "names no policy"),
     ("w.csv --traces traces --set fairness=1", "there is no setting 'fairness'"),
-    ("w.csv --traces traces --set by_user=perhaps", "write on or off"),
-    ("w.csv --traces traces --set fairness_power=nan", "write a number"),
-    ("w.csv --traces traces --set by_user", "no value"),
+    ("w.csv --traces traces --set by_user=perhaps", "use on or off"),
+    ("w.csv --traces traces --set fairness_power=nan", "use a number"),
+    ("w.csv --traces traces --set by_user", "invalid value"),
     ("w.csv --traces traces --set interval=5", "use --interval"),
     ("w.csv --traces traces --plot x.pdf", "cannot draw .pdf"),
     ("w.csv --traces traces --plot nowhere/x.svg", "cannot write in nowhere"),
     ("w.csv --traces traces --jobs-parallel 0", "--jobs-parallel"),
-    ("w.csv --traces traces --seed x", "--seed x is no whole number"),
-    ("w.csv --traces traces --seed 1,-2", "--seed 1,-2"),
+    ("w.csv --traces traces --seed x", "invalid --seed 'x': expected whole numbers"),
+    ("w.csv --traces traces --seed 1,-2", "--seed '1,-2'"),
     ("w.csv --traces traces --interval 0", "--interval 0 is out of range"),
     ("w.csv --traces traces --restart nan", "--restart nan is out of range"),
     ("w.csv --traces traces --noise -1", "--noise -1 is out of range"),
     ("w.csv --traces traces --interference 1", "--interference 1 is out of range"),
     ("w.csv --traces traces --rules pollux", "--rules"),
-    ("w.csv --traces traces --csv --json", "do not go together"),
-    ("w.csv --traces traces --since 3d", "--since is for --history"),
-    ("w.csv --history", "does not go with --history"),
-    ("--history --traces traces", "--traces does not go with --history"),
-    ("--history --since 30", "30 what?"),
+    ("w.csv --traces traces --csv --json", "cannot be combined"),
+    ("w.csv --traces traces --since 3d", "--since needs --history"),
+    ("w.csv --history", "cannot be combined with --history"),
+    ("--history --traces traces", "--traces cannot be combined with --history"),
+    ("--history --since 30", "the unit is missing"),
 ]
 
 
@@ -392,7 +392,7 @@ def test_without_a_daemon_the_configuration_may_say_what_there_is(say: Say, tmp_
     assert (code, err.splitlines()[0]) == (4, f"gpq: there is no history at {tmp_path}/home/gpq.db")
     keep(tmp_path / "home", ran(1, time.time() - 100.0, 60.0, 1)).close()
     code, _, err = say("--history")
-    assert (code, err.splitlines()[1]) == (2, "hint: say it: --nodes 2x4")
+    assert (code, err.splitlines()[1]) == (2, "hint: give it: --nodes 2x4")
     write(tmp_path / "config" / "gpq" / "config.toml", ["[nodes.local]", "slots = 2"])
     code, out, err = say("--history", "--json")
     assert (code, [run["cluster"] for run in json.loads(out)["runs"]]) == (0, ["own"]), err
@@ -435,7 +435,7 @@ def test_ctrl_c_ends_every_process_and_is_one_line(busy: tuple[subprocess.Popen[
     time.sleep(0.05)
     process.send_signal(signal.SIGINT)  # who is impatient gets no traceback either
     _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (130, "gpq: ended by Ctrl-C after 0 of 2 runs; none is shown\n")
+    assert (process.returncode, err) == (130, "gpq: ended by Ctrl-C after 0 of 2 runs. It shows none of them\n")
     assert not any(map(alive, workers))
 
 
@@ -443,7 +443,7 @@ def test_a_signal_to_all_of_its_processes_is_one_line_too(busy: tuple[subprocess
     process, workers = busy
     os.killpg(process.pid, signal.SIGTERM)  # as a terminal or `timeout` does
     _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (143, "gpq: ended by SIGTERM after 0 of 2 runs; none is shown\n")
+    assert (process.returncode, err) == (143, "gpq: ended by SIGTERM after 0 of 2 runs. It shows none of them\n")
     assert not any(map(alive, workers))
 
 
@@ -466,14 +466,14 @@ def test_without_other_processes_a_signal_is_one_line_too(tmp_path: Path) -> Non
     done = subprocess.run([sys.executable, "-c", code, "simulate", *TRACES, "--policy", "fifo"], cwd=tmp_path, env=environ,
                           capture_output=True, text=True, check=False, timeout=60)  # fmt: skip
     assert (done.returncode, done.stdout) == (143, "")
-    assert done.stderr == "gpq: ended by SIGTERM after 0 of 1 runs; none is shown\n"
+    assert done.stderr == "gpq: ended by SIGTERM after 0 of 1 runs. It shows none of them\n"
 
 
 def test_a_killed_process_takes_no_finished_run_along(busy: tuple[subprocess.Popen[str], list[int]]) -> None:
     process, workers = busy
     os.kill(workers[0], signal.SIGKILL)
     _, err = process.communicate(timeout=30)
-    said = "a process of the simulation was killed\nhint: give it more memory, or fewer processes\n"
+    said = "a process of the simulation was killed\nhint: give it more memory, or use fewer processes\n"
     assert (process.returncode, err) == (
         1, f"gpq: fifo on w (2x4, seed 0): {said}gpq: backfill on w (2x4, seed 0): {said}",
     )  # fmt: skip

@@ -361,7 +361,7 @@ def test_what_gpq_stands_on_is_not_there_is_one_line(home: Path) -> None:
     done = Shell(Gpq(home)).run(sys.executable, "-S", "-m", "gpq", "submit", "--", "true")
     assert done.returncode == 1
     said, hint = done.stderr.splitlines()
-    assert said.startswith("gpq: what gpq stands on cannot be imported: No module named 'msgspec' (")
+    assert said.startswith("gpq: cannot import a package that gpq needs: No module named 'msgspec' (")
     assert hint.startswith("hint: install gpq again")
 
 
@@ -369,7 +369,7 @@ def test_a_proxy_goes_along_and_its_password_does_not_without_a_word(queue: Gpq)
     code = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if 'proxy' in k.lower()}))"
     environ = {"https_proxy": "http://ana:secret@proxy:3128", "HTTP_PROXY": "http://proxy:3128", "no_proxy": "lab"}
     done = queue("submit", "--", sys.executable, "-c", code, **environ)
-    assert done.stderr.startswith("note: https_proxy stays behind"), done
+    assert done.stderr.startswith("note: https_proxy is not passed on"), done
     job = done.stdout.split()[1]
     queue("wait", job)
     assert json.loads(queue("logs", job).stdout) == {"HTTP_PROXY": "http://proxy:3128", "no_proxy": "lab"}
@@ -449,7 +449,7 @@ def test_a_server_is_reached_by_the_ssh_agent_of_whoever_says_something(home: Pa
         for pid in clients(config):
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: "accepts none of your keys" in node()["reason"], "the next connection finds no key")
-        advice = f"say `gpq nodes` in one where `{' '.join(ssh)} {far.name} true` works"
+        advice = f"Run `gpq nodes` in a shell where `{' '.join(ssh)} {far.name} true` works"
         assert advice in node()["reason"]
         with SshAgent(home / "agent-2", far.key) as agent:
             person_b = Shell(gpq, {"SSH_AUTH_SOCK": agent.path})

@@ -154,15 +154,15 @@ def test_what_a_script_reads_and_gpq_does_not_know_is_named_in_one_note(tmp_path
         return settled(tmp_path, f"#!/bin/bash\n#SBATCH {line}\n{script}\n", *argv).notes
 
     assert told("cd $SLURM_TMPDIR; echo ${SLURM_CLUSTER_NAME:-here} $SLURM_JOB_PARTITION") == [
-        "job.sh reads SLURM_CLUSTER_NAME, SLURM_JOB_PARTITION, SLURM_TMPDIR, which gpq leaves unset:"
-        " --env SLURM_CLUSTER_NAME=VALUE sets it"
+        "job.sh reads SLURM_CLUSTER_NAME, SLURM_JOB_PARTITION, SLURM_TMPDIR, which gpq does not set:"
+        " set it with --env SLURM_CLUSTER_NAME=VALUE"
     ]
     assert told("cd $SLURM_TMPDIR", "--env", "SLURM_TMPDIR=/x") == []
     assert told("export SLURM_TMPDIR=/x\ncd $SLURM_TMPDIR\n: ${SLURM_CONF:=y}; cat $SLURM_CONF\n# $SLURM_GTID") == []
     assert told("echo $SLURM_JOB_ID ${SLURM_ARRAY_TASK_ID:-0} $SLURM_CPUS_PER_TASK") == [], "as Slurm has them"
     assert told("echo ${SLURM_NTASKS:-1}\n# $SLURM_NTASKS") == []
     assert told("echo ${SLURM_NTASKS}") == [
-        "job.sh reads SLURM_NTASKS, which sbatch sets for --ntasks alone: here it is 1"
+        "job.sh reads SLURM_NTASKS, which sbatch sets only with --ntasks: gpq sets it to 1"
     ]
     assert told("echo $SLURM_NTASKS", line="-G1 --ntasks=1") == []
 
@@ -194,7 +194,7 @@ def test_a_time_of_slurm_is_understood_on_the_command_line_where_it_is_clear() -
         131400,
         5400,
     ]
-    for text, hint in (("90", "write 90s"), ("1:30", "write 1h30m"), ("1-", "write for example")):
+    for text, hint in (("90", "use 90s"), ("1:30", "use 1h30m"), ("1-", "for example")):
         with pytest.raises(UsageError) as raised:
             values.limit(text, "--time")
         assert raised.value.hint.startswith(hint)
@@ -219,7 +219,7 @@ def test_gpus_are_read_from_wherever_they_are_asked_for(tmp_path: Path, options:
 
 def test_what_asks_for_no_gpu_is_told_that_it_gets_one(tmp_path: Path) -> None:
     notes = settled(tmp_path, "#!/bin/sh\n#SBATCH --mem=4G\n").notes
-    assert any("asks for no GPU and gets one" in note for note in notes)
+    assert any("asks for no GPU, but every gpq job gets" in note for note in notes)
     assert settled(tmp_path, "#!/bin/sh\n#GPQ --tag x\n").notes == []
 
 
@@ -228,24 +228,24 @@ def test_what_asks_for_no_gpu_is_told_that_it_gets_one(tmp_path: Path) -> None:
     [
         ("--nodes=2", "gpq runs a command on one server"),
         ("-N 2-4", "gpq runs a command on one server"),
-        ("-n 4", "4 tasks: gpq starts a command once"),
+        ("-n 4", "4 tasks: gpq starts a command only once"),
         ("--ntasks-per-node=8", "8 tasks"),
         ("--ntasks-per-gpu=1 --gres=gpu:2", "2 tasks"),
-        ("--cpus-per-task=many", "is no number above 0"),
-        ("--nodes=many", "is no number above 0"),
+        ("--cpus-per-task=many", "expected a number above 0"),
+        ("--nodes=many", "expected a number above 0"),
         ("--signal=B:USR1@60", "no signal before the time limit"),
         ("--input=data.txt", "gives jobs no input"),
         ("--container=oci", "starts no containers"),
         ("--gres=gpu:a100:1,gpu:v100:1", "GPUs of one type"),
-        ("--gres=gpu:a:b:1", "no number of GPUs"),
+        ("--gres=gpu:a:b:1", "invalid number of GPUs"),
         ("--dependency=singleton", "cannot wait for singleton"),
         ("--dependency=after:3", "cannot wait for after:3"),
         ("--dependency=afterok:1?afterok:2", "cannot wait"),
-        ("--time=tomorrow", "is no time that Slurm knows"),
-        ("--wrap=ls", "--wrap is for the command line"),
-        ("--job-name=two words", "words is no option"),
+        ("--time=tomorrow", "invalid time"),
+        ("--wrap=ls", "--wrap works only on the command line"),
+        ("--job-name=two words", "words is not an option"),
         ("--mem", "needs a value"),
-        ("hetjob", "hetjob is no option"),
+        ("hetjob", "hetjob is not an option"),
         ('--job-name="open', "No closing quotation"),
     ],
 )
@@ -280,7 +280,13 @@ def test_options_that_sbatch_does_not_know_are_named_and_short_forms_and_prefixe
     assert found.texts.name == "x"
     assert found.how["hold"]
     [unused, *_] = found.notes
-    for option in ("--frobnicate (no option", "--bogus (no option", "-Z (no option", "--cpus-per-task=4", "--quiet"):
+    for option in (
+        "--frobnicate (gpq does not know",
+        "--bogus (gpq does not know",
+        "-Z (gpq does not know",
+        "--cpus-per-task=4",
+        "--quiet",
+    ):
         assert option in unused
 
 
@@ -363,7 +369,7 @@ def test_how_a_script_is_run(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("just words\n")
     assert script_directives.read(str(tmp_path / "notes")) is None
     (tmp_path / "dos.sh").write_text("#!/bin/sh\r\necho\r\n")
-    with pytest.raises(UsageError, match="line ends of DOS"):
+    with pytest.raises(UsageError, match="DOS line endings"):
         script_directives.read(str(tmp_path / "dos.sh"))
 
 
@@ -388,9 +394,9 @@ def test_flags_of_sbatch_on_the_command_line(gpq: Gpq, made: Made, home: Path) -
     assert asked("-G2", "--dependency=afterok:3", "--", "true").after == ["3:ok"]
     assert asked("-g2", "-n", "mine", "--", "true").min_gpus == 2
     said = gpq("submit", "--mem=32G", "--partition", "gpu", "--", "true")
-    assert "without a meaning here: --mem=32G, --partition=gpu" in said.stderr
+    assert "gpq ignores --mem=32G, --partition=gpu" in said.stderr
     for argv, message in (
-        (["-N", "2", "--", "true"], "one server"), (["--wrap", "ls", "train.py"], "--wrap and a script"),
+        (["-N", "2", "--", "true"], "one server"), (["--wrap", "ls", "train.py"], "--wrap cannot be combined with a script"),
         (["-J", "x", "--gpsu", "2", "--", "true"], "has no option --gpsu"), (["--mem"], "requires an argument"),
         (["-J", "x", "--priority", "high", "--", "true"], "--priority must be a whole number"),
     ):  # fmt: skip

@@ -91,17 +91,17 @@ def test_what_is_too_large_or_leads_out_is_refused_with_a_hint(
     work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (work / "out").symlink_to("/etc/passwd")
-    with pytest.raises(UsageError, match="the link out leads out"):
+    with pytest.raises(UsageError, match="the link out points outside"):
         snapshot.freeze(str(work))
     (work / "out").unlink()
     monkeypatch.setattr(snapshot, "MOST_BYTES", 20)
     (work / "train.py").write_text("#" * 50)
-    with pytest.raises(UsageError, match=r"the largest is train\.py") as told:
+    with pytest.raises(UsageError, match=r"the largest file is train\.py") as told:
         snapshot.freeze(str(work))
     assert ".gitignore" in told.value.hint
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "x").write_text("x" * 21)
-    with pytest.raises(UsageError, match="is no git repository and holds more than"):
+    with pytest.raises(UsageError, match="is not a git repository and has more than"):
         snapshot.freeze(str(tmp_path / "plain"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="nothing to freeze"):
@@ -113,7 +113,7 @@ def test_a_script_is_named_as_it_is_in_the_copy_and_one_from_elsewhere_is_refuse
     built = job_spec.build(SubmitTexts(["train.py", "--x"], black_box=False, cwd=str(work), snapshot=True))
     assert (built.argv, built.code_cwd, built.name) == (["train.py", "--x"], ".", "train")
     (tmp_path / "other.py").write_text("")
-    with pytest.raises(UsageError, match="is not in"):
+    with pytest.raises(UsageError, match="is outside the snapshot"):
         job_spec.build(SubmitTexts([str(tmp_path / "other.py")], black_box=False, cwd=str(work), snapshot=True))
     assert job_spec.build(SubmitTexts(["train.py"], black_box=False, cwd=str(work))).code == ""
 

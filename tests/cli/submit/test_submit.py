@@ -116,7 +116,7 @@ def test_a_lease_is_seconds_off_or_the_files_to_choose(gpq: Gpq, made: Made) -> 
     assert asked(gpq, made, "--", "true").requeue_on_lost is None
     for short in ("59s", "31d"):
         said = gpq("submit", "--requeue-on-lost", short, "--", "true")
-        assert (said.returncode, "between 1m and 30d" in said.stderr) == (2, True)
+        assert (said.returncode, "expected 1m to 30d" in said.stderr) == (2, True)
 
 
 def test_the_interpreter_is_that_of_the_active_environment(gpq: Gpq, made: Made, home: Path) -> None:
@@ -201,10 +201,10 @@ def test_json_and_dry_run_print_the_daemons_answer(gpq: Gpq, made: Made) -> None
 def test_cancel_tells_what_is_proven_and_what_is_not(gpq: Gpq, made: Made) -> None:
     said = gpq("cancel", "1", "2", "3", "--timeout", "7s")
     assert said.returncode == 1
-    assert said.stdout == "job 1 cancelled: no process is left\njob 2 had ended: nothing to cancel\n"
+    assert said.stdout == "job 1 cancelled: every process is gone\njob 2 had already ended: nothing to cancel\n"
     assert said.stderr == "note: job 3 still has processes after 7s: `gpq why 3`\n"
     assert requests.Cancel(["1", "2"], wait=7.0) in made.asked  # the made daemon knows of two
-    assert f"after {CANCEL_GRACE:.0f} s KILL" in " ".join(gpq("cancel", "--help").stdout.split())
+    assert f"KILL after {CANCEL_GRACE:.0f} s" in " ".join(gpq("cancel", "--help").stdout.split())
 
 
 @pytest.mark.parametrize(("command", "done"), [("hold", "held"), ("release", "released"), ("requeue", "requeued")])
@@ -226,14 +226,14 @@ def test_logs_join_the_attempts_with_a_line_between(gpq: Gpq, made: Made) -> Non
 
 def test_an_attempt_whose_server_is_down_is_named_and_the_others_are_shown(gpq: Gpq, made: Made) -> None:
     made.silent[1] = "node a does not answer"
-    told = "--- attempt 1 on a: its log is not to be had now: node a does not answer ---\n"
+    told = "--- attempt 1 on a: its log is not available now: node a does not answer ---\n"
     for options in ((), ("-f",)):
         said = gpq("logs", "1", *options)
         assert said.returncode == 0, said
         assert said.stdout.startswith(f"{told}--- attempt 2 on a ---\nsecond ")
     alone = gpq("logs", "1", "--attempt", "1")
     assert (alone.returncode, alone.stdout) == (1, "")
-    assert alone.stderr == "gpq: node a does not answer\nhint: `gpq nodes` tells since when and why\n"
+    assert alone.stderr == "gpq: server a does not answer\nhint: `gpq nodes` shows since when and why\n"
     del made.silent[1]
     made.silent[2] = "node a does not answer"
     last = gpq("logs", "1")
@@ -248,7 +248,7 @@ def test_who_follows_a_server_that_is_down_is_told_once_and_then_shown_all(gpq: 
     made.mute = 4
     said = gpq("logs", "1", "-f", "--attempt", "1")
     assert (said.returncode, said.stdout) == (0, "--- attempt 1 on a ---\nfirst\n")
-    assert said.stderr == "note: node a does not answer; waiting for it\n"
+    assert said.stderr == "note: node a does not answer, waiting for it\n"
     made.mute = 4
     pieces = gpq("logs", "1", "-f", "--attempt", "1", "--json").stdout.splitlines()
     assert [json.loads(piece)["silent"] for piece in pieces] == ["", ""]
@@ -259,12 +259,12 @@ def test_options_of_gpq_after_the_script_are_the_scripts_and_that_is_said(gpq: G
     (home / "train.py").write_text("")
     late = gpq("submit", "--name", "a", "train.py", "--gpus=2", "--dry-run", "--epochs", "3", "-n", "1")
     assert late.stdout == "job 5 submitted\n"
-    said = "stand after the script and so go to it: gpq's own options stand before it"
+    said = "are after the script and so go to it: put gpq's options before it"
     assert late.stderr == f"note: --gpus, --dry-run {said}\n"
     assert gpq("submit", "train.py", "--epochs", "3").stderr == ""
     shell = home / "run.sh"
     shell.write_text("#!/bin/sh\n")
-    said = "--hold stands after the script and so goes to it: gpq's own options stand before it"
+    said = "--hold is after the script and so goes to it: put gpq's options before it"
     assert gpq("submit", "run.sh", "--hold").stderr == f"note: {said}\n"
 
 
@@ -273,7 +273,7 @@ def test_after_dashes_the_note_says_where_gpqs_options_stand_and_names_none_that
 ) -> None:
     said = gpq("submit", "--", "true", "--hold", "--gpus", "2")
     assert said.stdout == "job 5 submitted\n"
-    told = "stand after `--` and so go to the command: gpq's own options stand before `--`"
+    told = "are after `--` and so go to the command: put gpq's options before `--`"
     assert said.stderr == f"note: --hold, --gpus {told}\n"
 
 
@@ -294,7 +294,7 @@ def test_what_gpq_would_refuse_for_a_command_is_the_commands_own(option: str) ->
         job_spec.build(submit_request.settle(parsed).texts)
         refused = False
     except UsageError as error:
-        refused = "is for training scripts" in error.message
+        refused = "is only for training scripts" in error.message
     typed = submit_words.parse(["--", "true", option, *value])
     assert typed is not None
     assert bool(submit_fast.late(typed)) is not (refused or option == "--python")
@@ -306,14 +306,14 @@ def test_a_command_cannot_begin_with_an_option_of_gpq(gpq: Gpq, made: Made, word
     assert (said.returncode, said.stdout, made.asked) == (2, "", [])
     option = words[0].partition("=")[0]
     assert said.stderr == (
-        f"gpq: {option} stands after `--`, where the command begins\nhint: gpq's own options stand before `--`\n"
+        f"gpq: {option} is after `--`, where the command begins\nhint: put gpq's options before `--`\n"
     )
 
 
 def stays(gpq: Gpq, *argv: str, **environ: str) -> list[str]:
     """The names that the note of a submission has."""
     said = gpq("submit", "--dry-run", *argv, timeout=120, cwd=None, **environ)
-    lines = [line for line in said.stderr.splitlines() if "behind" in line]
+    lines = [line for line in said.stderr.splitlines() if "not passed on" in line]
     assert len(lines) <= 1, said.stderr
     assert "canary" not in said.stdout + said.stderr
     return sorted(re.findall(r"--env (\w+)", lines[0])) if lines else []
@@ -328,7 +328,7 @@ def test_the_check_is_named_for_a_script_on_the_library_that_may_be_resized_and_
     (home / "train.py").write_text(LOOP)
     (home / "plain.py").write_text("import torch\n")
     said = gpq("submit", "--sweep", "lr=0.1,0.2", "train.py", "--lr", "{lr}")
-    assert "no verdict on this script yet: `gpq check train.py --lr 0.1` tries" in said.stderr
+    assert "gpq has not checked this script yet: `gpq check train.py --lr 0.1` tests" in said.stderr
     for quiet in (["plain.py"], ["--gpus", "2", "train.py"], ["--rigid", "train.py"], ["--", "./train.py"]):
         assert "verdict" not in gpq("submit", *quiet).stderr
 
@@ -344,12 +344,12 @@ def test_a_verdict_goes_along_with_the_job_until_its_program_changes(gpq: Gpq, m
         patch.setenv("GPQ_HOME", gpq.environment["GPQ_HOME"])
         keeping.keep(keeping.place(str(script), ["--lr", "0.3"]), found)
     said = gpq("submit", "train.py", "--lr", "0.1")
-    assert "(split: differs), so the job does without split: gpq check --last train.py --lr 0.1" in said.stderr
+    assert "(split: differs), so it does not use split: see `gpq check --last train.py --lr 0.1`" in said.stderr
     proof = requests.ProofMessage("abc", ["accumulate"], ["split"], "split: differs", "2026-11-27T10:00:00Z")
     assert made.asked[-1].spec.proof == proof  # type: ignore[attr-defined]
     script.write_text(LOOP + "\n")
     said = gpq("submit", "train.py", "--lr", "0.1")
-    assert "train.py has changed since gpq check found" in said.stderr
+    assert "train.py has changed since the last check" in said.stderr
     assert made.asked[-1].spec.proof is None  # type: ignore[attr-defined]
 
 
@@ -393,10 +393,10 @@ def test_the_note_on_variables_is_not_mixed_with_json_and_can_be_silenced_for_go
 ) -> None:
     (home / "train.py").write_text("import wandb\n")
     said = gpq("submit", "train.py", "--json", WANDB_API_KEY="canary")
-    assert said.stderr.count("WANDB_API_KEY stays behind") == 1
+    assert said.stderr.count("WANDB_API_KEY is not passed on") == 1
     typed = gpq("submit", "--json", "train.py", WANDB_API_KEY="canary")
     assert json.loads(typed.stdout)["id"] == 5
-    assert "WANDB_API_KEY stays behind" in typed.stderr
+    assert "WANDB_API_KEY is not passed on" in typed.stderr
     config = home / "config.toml"
     config.write_text("note_env = false\n" + config.read_text())
-    assert "behind" not in gpq("submit", "train.py", WANDB_API_KEY="canary").stderr
+    assert "not passed on" not in gpq("submit", "train.py", WANDB_API_KEY="canary").stderr

@@ -80,38 +80,38 @@ def test_none_of_them_is_no_array() -> None:
 @pytest.mark.parametrize(
     ("array", "sweeps", "told"),
     [
-        ("x", [], "names no jobs"),
-        ("%4", [], "names no jobs"),
-        ("1-", [], "names no jobs"),
-        ("5-3", [], "ends below"),
+        ("x", [], "expected "),
+        ("%4", [], "expected "),
+        ("1-", [], "expected "),
+        ("5-3", [], "range end is below its start"),
         ("0-10000", [], "more than 10000"),
-        ("0-9%0", [], "after % goes"),
-        ("0-9%x", [], "after % goes"),
-        ("0-9%", [], "after % goes"),
-        ("0-9:0", [], "names no jobs"),
-        ("0-9", ["a=1"], "beside a sweep"),
+        ("0-9%0", [], "a number of jobs after %"),
+        ("0-9%x", [], "a number of jobs after %"),
+        ("0-9%", [], "a number of jobs after %"),
+        ("0-9:0", [], "expected "),
+        ("0-9", ["a=1"], "cannot be combined with --sweep"),
         ("", ["a"], "has no values"),
         ("", ["a="], "has no values"),
-        ("", ["=1"], "cannot be swept"),
-        ("", ["a-b=1"], "cannot be swept"),
-        ("", ["index=1"], "cannot be swept"),
+        ("", ["=1"], "invalid name"),
+        ("", ["a-b=1"], "invalid name"),
+        ("", ["index=1"], "invalid name"),
         ("", ["a=1", "a=2"], "swept twice"),
         ("", ["a=1,1"], "a value twice"),
-        ("", ["a=3..1"], "ends below"),
+        ("", ["a=3..1"], "range end is below its start"),
         ("", ["a=0..10000"], "more than 10000"),
         ("", ["a=0..999", "b=0..99"], "100000 jobs"),
-        ("", ["a=0.1..0.5"], "0.1..0.5 is no range of whole numbers"),
-        ("", ["a={0..9}"], "no range"),
-        ("", ["a=1..9..2"], "no range"),
-        ("", ["a=1 .. 3"], "no range"),
-        ("", ["a=[0..3]"], "no range"),
-        ("", ["a=..5"], "no range"),
+        ("", ["a=0.1..0.5"], "0.1..0.5 is not a range of whole numbers"),
+        ("", ["a={0..9}"], "is not a range"),
+        ("", ["a=1..9..2"], "is not a range"),
+        ("", ["a=1 .. 3"], "is not a range"),
+        ("", ["a=[0..3]"], "is not a range"),
+        ("", ["a=..5"], "is not a range"),
         ("", ["a=8..012"], "different width"),
-        ("", ["a=003..001"], "ends below"),
+        ("", ["a=003..001"], "range end is below its start"),
         ("", ["a=[1,2"], r"a \] is missing"),
-        ("", ["a=1)"], r"\) closes no bracket"),
-        ("", ["a=[1)"], r"\) closes no bracket"),
-        ("", ["a=don't,do"], "a ' is never closed"),
+        ("", ["a=1)"], r"\) has no opening bracket"),
+        ("", ["a=[1)"], r"\) has no opening bracket"),
+        ("", ["a=don't,do"], "a ' is not closed"),
         ("", ['a="x"y'], "y follows a value in quotes"),
         ("", ["a=1,,2"], "a value is empty"),
         ("", ["a=1, "], "a value is empty"),
@@ -129,10 +129,10 @@ def test_what_is_no_array_or_sweep_is_refused(array: str, sweeps: list[str], tol
         (None, "No such file"),
         ("", "has no jobs"),
         ("a,b\n", "has no jobs"),
-        ("a,a\n1,2\n", "a column twice"),
-        ("a b\n1\n", "cannot be swept"),
+        ("a,a\n1,2\n", "two columns of the same name"),
+        ("a b\n1\n", "invalid name"),
         ("a,b\n1,2\n1\n", "line 3: 1 values for 2 names"),
-        ('a\n"1\n', "no CSV"),
+        ('a\n"1\n', "is not a CSV file"),
     ],
 )
 def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str | None, told: str) -> None:
@@ -148,10 +148,9 @@ def test_a_name_that_is_in_no_argument_is_noted() -> None:
         return unused(ArrayMessage([0], [{"lr": "1", "wd": "2"}]), spec)
 
     assert told("t.py", "--lr={lr}", OUT="{wd}") == []
-    assert told("t.py", "{lr}") == ["{wd} is in no argument: the job finds it in its environment, as GPQ_SWEEP_wd"]
+    assert told("t.py", "{lr}") == ["no argument contains {wd}: the job gets it only as the variable GPQ_SWEEP_wd"]
     of_the_shell = (
-        "${wd} is the shell's and stays as it is: gpq fills in {wd},"
-        " and the job finds it in its environment, as GPQ_SWEEP_wd"
+        "gpq leaves ${wd} to the shell and fills in only {wd}: the job also gets it as the variable GPQ_SWEEP_wd"
     )
     assert told("sh", "-c", "t --lr {lr} --wd ${wd}") == [of_the_shell]
     assert told("sh", "-c", "lr={lr}; wd={wd}; t --wd ${wd}") == []

@@ -95,7 +95,7 @@ def test_deeds_are_done_in_order_and_told(made: Made) -> None:
     deeds.hold(made.rows[1])
     wait_until(lambda: len(made.asked) == 3, "three requests")
     assert [getattr(each, "changes", None) for each in made.asked] == [{"priority": 1}, {"priority": 2}, None]
-    wait_until(lambda: deeds.remark() == "job 1 is to be held", "it is told")
+    wait_until(lambda: deeds.remark() == "job 1 will be held", "it is told")
     deeds.read()
     wait_until(lambda: deeds.remark() == "", "who pressed a key has read it")
     assert done.is_set()

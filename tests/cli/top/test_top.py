@@ -70,7 +70,7 @@ def test_filters_are_those_of_status_and_a_wrong_one_is_told(gpq: Gpq, several: 
         terminal.until(lambda seen: listed(seen) == [5, 4, 2, 1], "in the order of the query")
         assert "/user=alice sort=-id" in terminal.text
         terminal.press("/\x15usr=alice\r")
-        terminal.shows("jobs have no `usr`; did you mean user")
+        terminal.shows("jobs have no `usr` (did you mean user")
         terminal.until(lambda seen: listed(seen) == [5, 4, 2, 1], "the filter before it holds")
         terminal.press("/\x15name~'train\r")
         terminal.shows("a quote is not closed")
@@ -81,7 +81,7 @@ def test_filters_are_those_of_status_and_a_wrong_one_is_told(gpq: Gpq, several: 
         terminal.shows("no job matches")
         terminal.press("c\r")
         terminal.press("?")
-        terminal.shows("after a y")
+        terminal.shows("asks first")
     assert not asked(several, requests.Cancel)
     refused = gpq("top", "usr=alice")
     assert (refused.returncode, refused.stdout) == (2, "")
@@ -120,7 +120,7 @@ def test_a_job_that_has_ended_is_not_asked_about(gpq: Gpq, home: Path) -> None:
     with serving(home, [job(1, "failed", exit_status=1), job(2)]) as made, top(gpq) as terminal:
         terminal.shows("train-1")
         terminal.press("Gc")
-        terminal.shows("job 1 has ended (failed): there is nothing to cancel")
+        terminal.shows("job 1 has already ended (failed)")
         terminal.press("y")
         terminal.shows_no_more("has ended")
         terminal.press("gc")
@@ -189,7 +189,7 @@ def test_hold_release_and_priority(gpq: Gpq, several: Made) -> None:
     with top(gpq) as terminal:
         terminal.shows("train-4")
         terminal.press("h")
-        terminal.shows("job 1 is to be held")
+        terminal.shows("job 1 will be held")
         terminal.press("Gh")
         terminal.shows("job 1 released")  # the id is that of the made answer
         terminal.press("\x1b[H+++-")
@@ -386,7 +386,7 @@ def test_a_daemon_that_dies_is_awaited(queue: Gpq) -> None:
         terminal.until(lambda seen: re.match(r"gpq as of \d+s ago: .*config.toml", seen.rows[0]), "it is said")
         assert "sturdy" in terminal.text
         terminal.press("j?")
-        terminal.shows("after a y")
+        terminal.shows("asks first")
         terminal.press("q")
         (home / "kept.toml").rename(home / "config.toml")
         terminal.until(lambda seen: "policy" in seen.rows[0], "the next one answers")

@@ -1,4 +1,4 @@
-"""The words of completion: which jobs are offered for a command, in which order, and what a name says."""
+"""The words of completion: which jobs a command offers, in which order, and what a name stands for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def named(one: Job, name: str) -> Job:
     return replace(one, spec=replace(one.spec, name=name))
 
 
-RIGID = named(running(3, on("a", 0), declared=False), "train")  # cannot be stopped without losing its work
+RIGID = named(running(3, on("a", 0), declared=False), "train")  # cannot stop without losing its work
 MOVABLE = replace(RIGID, id=5, spec=replace(RIGID.spec, name="big", level=Level.SIGNAL))  # type: ignore[arg-type]
 HERE = (
     RIGID,
@@ -53,7 +53,7 @@ def ids(command: str, prefix: str = "", given: Sequence[str] = ()) -> list[int]:
         ("edit", [7, 6, 5, 3]),
         ("hold", [6, 5]),
         ("release", [7]),
-        ("requeue", [8, 7, 5, 4, 2]),  # those that ended are submitted again
+        ("requeue", [8, 7, 5, 4, 2]),  # ended jobs are submitted again
         ("wait", [9, 7, 6, 5, 3]),
         ("submit", [9, 7, 6, 5, 3]),
         ("history", [8, 4, 2]),
@@ -79,9 +79,9 @@ def test_ids_come_before_names_each_with_its_own_description() -> None:
 
 
 def test_a_name_says_which_jobs_it_stands_for() -> None:
-    assert offered("hold", "tr") == [("train", "6 pending; 2 jobs have this name: 3, 6")]
-    assert offered("logs", "tr") == [("train", "6 pending; 3 jobs have this name: 3, 6, 8")]
-    assert offered("logs", "o") == [("old", "4 completed; 2 jobs have this name: 2, 4")]
+    assert offered("hold", "tr") == [("train", "6 pending, 2 jobs have this name: 3, 6")]
+    assert offered("logs", "tr") == [("train", "6 pending, 3 jobs have this name: 3, 6, 8")]
+    assert offered("logs", "o") == [("old", "4 completed, 2 jobs have this name: 2, 4")]
     assert offered("history", "o") == [("old", "2 jobs: 2, 4")]
     assert offered("requeue", "tr") == []  # it means those that have not ended
 
@@ -94,7 +94,7 @@ def test_a_name_says_which_jobs_it_stands_for() -> None:
         (["train"], [7, 5]),
         (["3", "5"], [7, 6]),
         (["all"], []),
-        (["@", "@~3", "6_0", "?"], [7, 5, 3]),  # @~3 is 6; the others name nothing here that could be cancelled
+        (["@", "@~3", "6_0", "?"], [7, 5, 3]),  # @~3 is 6, and the others name nothing here that could be cancelled
     ],
 )
 def test_what_is_on_the_line_is_not_offered_again(given: list[str], left: list[int]) -> None:
@@ -108,13 +108,13 @@ def test_a_name_that_means_something_else_is_not_offered() -> None:
     assert [word for word, _ in said] == ["3", "2", "1"]
 
 
-def test_of_many_jobs_with_a_name_a_few_are_named() -> None:
+def test_of_many_jobs_with_one_name_a_few_are_listed() -> None:
     here = snapshot(node("a"), *(named(job(number), "train") for number in range(1, 21)))
     said = words(Reader(here, None, 50.0), MemoryStore(), Complete("jobs", "train", "cancel")).words
     assert said == [("train", "20 jobs: 1, 2, 3, 4, 5 to 20")]
 
 
-def test_of_thousands_of_words_those_are_told_that_have_the_same_beginning_as_all() -> None:
+def test_of_thousands_of_words_some_with_the_common_prefix_are_returned() -> None:
     words = [f"train-{number}" for number in range(3000)] + ["test"]
     told = some(words)
     assert len(told) <= MOST_WORDS + 2

@@ -27,7 +27,7 @@ def test_the_loss_curve_of_a_job_is_in_its_detail() -> None:
     assert told.losses == [LossView(10.0, 2.5), LossView(25.0, 1.5)]
 
 
-def test_a_loss_that_is_no_number_is_shown_as_such_with_since_when() -> None:
+def test_a_loss_that_is_not_finite_is_shown_with_its_time() -> None:
     one = running(1, on("a", 0))
     metrics, since = (("accuracy", 0.5), ("loss", math.nan)), (("loss", 30.0),)
     one = replace(one, profile=replace(one.profile, metrics=metrics, diverged=since))
@@ -39,7 +39,7 @@ def test_a_loss_that_is_no_number_is_shown_as_such_with_since_when() -> None:
     assert state_of(told.job).plain == "running nan"
 
 
-def test_on_one_gpu_a_share_of_less_than_that_is_told_and_is_no_speedup() -> None:
+def test_a_share_below_one_gpu_is_shown_but_gives_no_speedup() -> None:
     rows = tuple(ProfileRow(1, k, 64, 0.08, 0.08 + 0.01 * k, 100.0) for k in (1, 2))
     profile = Profile(declared=DECLARED, rows=rows, atomic_batch=64)
     here = snapshot(node("a", 1), running(1, on("a", 0), profile=profile), *(job(number) for number in (2, 3, 4)))
@@ -49,11 +49,11 @@ def test_on_one_gpu_a_share_of_less_than_that_is_told_and_is_no_speedup() -> Non
     assert abs(told.job.speedup - 1.0) < 0.02
     assert [point.speedup for point in told.curve] == [1.0]
     page = "\n".join(lines(told, 80))
-    assert "x that of its fewest GPUs (1); a fair share is 0.250 now" in " ".join(page.split())
+    assert "x the goodput on its minimum of 1 GPU (the fair share is 0.250 now)" in " ".join(page.split())
     assert "goodput by number of GPUs, 1x = fewest" in page
 
 
-def test_a_server_that_only_starts_is_no_warning_and_one_that_cannot_be_reached_is() -> None:
+def test_an_unreachable_server_is_a_warning_but_a_connecting_one_is_not() -> None:
     def told(reason: str, seconds: float) -> list[str]:
         starting = replace(node("a", state=NodeState.UNREACHABLE), reason=reason, silent_since=100.0)
         return Reader(snapshot(starting), None, 100.0 + seconds).warnings()
@@ -63,7 +63,7 @@ def test_a_server_that_only_starts_is_no_warning_and_one_that_cannot_be_reached_
     assert told("a refuses connections", 2.0) == ["server a does not answer: a refuses connections"]
 
 
-def test_why_of_an_ended_job_says_it_once_and_what_to_do_only_where_something_went_wrong() -> None:
+def test_why_of_an_ended_job_suggests_a_fix_only_after_a_failure() -> None:
     def told(state: JobState, **more: object) -> Explanation:
         return explanation(Reader(snapshot(node("a")), None, 0.0), job(7, state=state, **more))
 
@@ -71,12 +71,12 @@ def test_why_of_an_ended_job_says_it_once_and_what_to_do_only_where_something_we
     assert (done.headline, done.reasons, done.remedies) == ("completed", [], [])
     failed = told(JobState.FAILED, first_started_at=1.0, exit=Exit(1))
     assert (failed.headline, failed.reasons) == ("failed: exit 1", [])
-    assert failed.remedies[0] == "`gpq logs 7` shows what it said last"
+    assert failed.remedies[0] == "`gpq logs 7` shows its last output"
     assert not any("gpq logs" in line for line in told(JobState.FAILED, exit=Exit(127)).remedies)
 
 
-def test_while_the_first_contact_is_under_way_no_sentence_calls_the_server_silent() -> None:
-    """Of a job that waits, one that runs there, one whose checkpoint is there, and in the lists; and it ends."""
+def test_during_first_contact_no_sentence_calls_the_server_silent() -> None:
+    """For a waiting job, a running one, one with its checkpoint there, and in the lists. And it ends."""
     starting = replace(node("a", state=NodeState.UNREACHABLE), reason=NOT_YET, silent_since=100.0, devices=())
     lone = job(3, attempt=1, files=FilesAt(NodeId("a"), proved=True))
     here = snapshot(starting, job(1), running(2, on("a", 0)), lone)

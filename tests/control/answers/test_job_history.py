@@ -1,4 +1,5 @@
-"""The daemon's answers about the past: on simulated jobs that train, over restarts, from older databases, cut at local days."""
+"""The daemon's answers about the past: simulated training jobs, over restarts, from older databases, cut at local
+days."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def ran() -> tuple[MemoryStore, Snapshot, float]:
-    """Two users train on four GPUs until all have ended; a third runs something else."""
+    """Two users train on four GPUs until all jobs have ended. A third user runs something else."""
     programs = [
         program(1.0, spec=spec(user="ana", name="first")),
         program(60.0, spec=spec(user="bo", name="second")),
@@ -58,7 +59,7 @@ def life() -> tuple[MemoryStore, Snapshot, float]:
     return ran()
 
 
-def test_what_training_jobs_did_is_what_their_gpus_were_worth(life: tuple[MemoryStore, Snapshot, float]) -> None:
+def test_the_worth_of_gpus_matches_the_work_of_training_jobs(life: tuple[MemoryStore, Snapshot, float]) -> None:
     store, _, now = life
     first, second, third = sorted(store.history(), key=lambda job: job.id)
     for job in (first, second):
@@ -84,7 +85,7 @@ def test_what_training_jobs_did_is_what_their_gpus_were_worth(life: tuple[Memory
     assert now > 0
 
 
-def test_the_report_is_what_the_jobs_say(life: tuple[MemoryStore, Snapshot, float]) -> None:
+def test_the_report_matches_the_jobs(life: tuple[MemoryStore, Snapshot, float]) -> None:
     store, state, now = life
     jobs = {job.spec.user: job for job in store.history()}
     answer = usage_report.report(requests.Report(), state, store, now)
@@ -127,7 +128,7 @@ def test_a_report_in_the_middle_of_a_life_counts_what_runs_and_the_rest_follows(
     assert whole.total.gpu_hours > sum(row.gpu_hours for row in cut.values())
 
 
-def test_names_are_all_jobs_of_that_name_and_what_is_wrong_is_said(life: tuple[MemoryStore, Snapshot, float]) -> None:
+def test_a_name_selects_all_its_jobs_and_errors_are_named(life: tuple[MemoryStore, Snapshot, float]) -> None:
     store, state, now = life
 
     def told(**asked: object) -> list[int]:
@@ -140,7 +141,7 @@ def test_names_are_all_jobs_of_that_name_and_what_is_wrong_is_said(life: tuple[M
     assert told(since=now + 1) == []
     assert len(told(limit=1)) == 1
     assert job_history.history(requests.History(limit=1), state, store, now).hidden == 2
-    with pytest.raises(UsageError, match="`running` is no state of a job that ended"):
+    with pytest.raises(UsageError, match="no job ends as `running`"):
         told(states=["running"])
     with pytest.raises(NotFound):
         told(jobs=["nobody"])
@@ -149,7 +150,7 @@ def test_names_are_all_jobs_of_that_name_and_what_is_wrong_is_said(life: tuple[M
 
 
 @pytest.mark.parametrize("moment", [float("nan"), float("inf"), -1.0, 1e300])
-def test_moments_that_are_none_are_refused(moment: float) -> None:
+def test_invalid_times_are_refused(moment: float) -> None:
     for asked in (requests.Report(since=moment), requests.Report(until=moment)):
         with pytest.raises(UsageError):
             usage_report.report(asked, Snapshot(), MemoryStore(), 1000.0)
@@ -197,7 +198,7 @@ def test_the_database_of_the_first_release_has_times_and_no_costs(tmp_path: Path
     ("since", "until", "count", "first"),
     [
         ("2026-03-01 10:30", "2026-03-01 13:00", 3, "2026-03-01 11:00"),
-        ("2026-03-28 10:30", "2026-04-02 10:00", 6, "2026-03-29 00:00"),  # the clock is put forward
+        ("2026-03-28 10:30", "2026-04-02 10:00", 6, "2026-03-29 00:00"),  # the clock goes forward
         ("2026-10-24 10:30", "2026-10-25 10:00", 25, "2026-10-24 11:00"),  # and back: an hour comes twice
         ("2026-01-01 10:00", "2026-06-01 10:00", 23, "2026-01-05 00:00"),
         ("2020-01-15 10:00", "2026-06-01 10:00", 78, "2020-02-01 00:00"),

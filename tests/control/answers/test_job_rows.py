@@ -1,4 +1,5 @@
-"""The rows of a screen: all jobs with GPUs, elements that wait for the same as one, and no more of the others than asked."""
+"""The rows of a screen: all jobs with GPUs, elements that wait for the same thing as one row, and no more others than
+asked."""
 
 from __future__ import annotations
 
@@ -22,19 +23,19 @@ def waiting(number: int, array: int = 0, index: int = 0) -> Job:
 
 
 def rows(state: Snapshot, most: int) -> tuple[list[tuple[int, int]], int]:
-    """(first id, how many jobs it stands for) of each row, and how many have none."""
+    """(first id, number of jobs) of each row, and how many jobs have no row."""
     shown, hidden = screen(Reader(state, None, 1.0), [state.jobs[name] for name in sorted(state.jobs)], most)
     assert sum(row.alike for row in shown) + hidden == len(state.jobs)
     return [(row.id, row.alike) for row in shown], hidden
 
 
-def test_what_has_gpus_is_shown_however_much_waits() -> None:
+def test_jobs_with_gpus_are_shown_however_many_wait() -> None:
     busy = running(9, on("a", 0))
     state = snapshot(node("a"), *(waiting(number) for number in range(1, 9)), busy)
     assert rows(state, 3) == ([(1, 1), (2, 1), (3, 1), (9, 1)], 5)
 
 
-def test_elements_that_wait_for_the_same_are_one_row() -> None:
+def test_elements_that_wait_for_the_same_thing_are_one_row() -> None:
     array = [waiting(11 + index, 10, index) for index in range(50)]
     state = snapshot(node("a"), waiting(1), *array, waiting(99))
     assert rows(state, 10) == ([(1, 1), (11, 50), (99, 1)], 0)

@@ -60,7 +60,7 @@ def ids(*words: str, rows: list[JobView] = ROWS) -> list[int]:
         ("state=running sort=-submitted limit=1", [1]),
     ],
 )
-def test_all_conditions_have_to_hold(query: str, found: list[int]) -> None:
+def test_all_conditions_must_hold(query: str, found: list[int]) -> None:
     assert ids(query) == found
     if "'" not in query:
         assert ids(*query.split(" ")) == found
@@ -70,22 +70,22 @@ def test_all_conditions_have_to_hold(query: str, found: list[int]) -> None:
     ("query", "told", "hint"),
     [
         ("usr=ana", "jobs have no `usr`", "did you mean user"),
-        ("zzz=1", "jobs have no `zzz`", "there are name"),
+        ("zzz=1", "jobs have no `zzz`", "jobs have name"),
         ("sort=-godput", "jobs have no `godput`", "did you mean goodput"),
-        ("state=runing", "unknown state `runing`", "known are pending"),
+        ("state=runing", "unknown state `runing`", "use one of pending"),
         ("user>a", "user is text", "user~a"),
         ("goodput~1", "goodput is a number", "goodput=1"),
-        ("goodput>much", "cannot be compared", "goodput>1"),
+        ("goodput>much", "cannot be compared with", "goodput>1"),
         ("age>2", "cannot be compared", "age>2h"),
         ("gpus>2h", "cannot be compared", "gpus>1"),
-        ("limit=0", "no number of jobs", "limit=10"),
+        ("limit=0", "not a number of jobs", "limit=10"),
         ("limit>3", "jobs have no `limit`", ""),
-        ("user=", "asks for nothing", "e.g."),
-        ("=ana", "is no condition", "e.g."),
-        ("user='ana", "a quote is not closed", "e.g."),
+        ("user=", "has no value", "e.g."),
+        ("=ana", "is not a condition", "e.g."),
+        ("user='ana", "a quote has no end", "e.g."),
     ],
 )
-def test_what_is_no_query_is_refused_with_a_way_out(query: str, told: str, hint: str) -> None:
+def test_an_invalid_query_is_refused_with_a_hint(query: str, told: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse([query])
     assert told in caught.value.message

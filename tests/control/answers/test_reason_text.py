@@ -1,4 +1,4 @@
-"""Each code that the core gives has its sentence, with the facts that this names."""
+"""Each code of the core has its sentence, and the sentence names the code's facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpq.control.answers.reason_text import FORMATS
 from gpq.control.answers.sentences import SENTENCES
 
 SOURCES = [*sorted(Path(gpq.core.explain.__file__).parent.glob("*.py")), Path(detail.__file__)]
-DYNAMIC = {  # codes that are chosen before `reason` is called, by the function that chooses
+DYNAMIC = {  # codes that a function chooses before it calls `reason`
     *("asked-to-end", "asked-to-checkpoint", "idle-keeps", "idle-shrinks"),
     *("too-large-for-all", "too-large-for-server"),
     *("waits-for-success", "waits-for-failure", "waits-for-end"),
@@ -23,7 +23,7 @@ DYNAMIC = {  # codes that are chosen before `reason` is called, by the function 
 
 
 def calls() -> Iterator[tuple[str, set[str | None]]]:
-    """Codes with the names of their facts, as they are written in the code; None: `**worth`."""
+    """Codes with the names of their facts, as the code gives them. None: `**worth`."""
     for source in SOURCES:
         for call in ast.walk(ast.parse(source.read_text())):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or not call.args:
@@ -46,6 +46,6 @@ def test_a_sentence_names_only_facts_that_its_reason_has() -> None:
         assert not missing, (code, missing)
 
 
-def test_each_way_to_say_a_fact_is_used() -> None:
+def test_each_format_of_a_fact_is_used() -> None:
     specs = {spec for text in SENTENCES.values() for _, _, spec, _ in string.Formatter().parse(text)}
     assert set(FORMATS) <= specs

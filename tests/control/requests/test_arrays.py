@@ -1,4 +1,4 @@
-"""One submission becomes an array: what each of its jobs runs, and how they are named together."""
+"""One submission becomes an array: what each of its jobs runs, and how they are named."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.builders import black_box
 
 
 def queue(*specs: JobSpec | ArrayMessage) -> Snapshot:
-    """Submitted one after the other; arrays of `echo {index} {lr}`."""
+    """Submitted one after the other: arrays of `echo {index} {lr}`."""
     state = Snapshot()
     for one in specs:
         made = [one] if isinstance(one, JobSpec) else list(elements(ECHO, one, JobId(state.next_id)))
@@ -74,18 +74,18 @@ def test_variables_of_the_shell_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("array", "told"),
     [
-        (ArrayMessage([]), "an array of 0 jobs"),
-        (ArrayMessage(list(range(10_001))), "an array of 10001 jobs"),
-        (ArrayMessage([1, 1]), "each once"),
+        (ArrayMessage([]), "invalid array of 0 jobs"),
+        (ArrayMessage(list(range(10_001))), "invalid array of 10001 jobs"),
+        (ArrayMessage([1, 1]), "must be different"),
         (ArrayMessage([-1]), "from 0"),
         (ArrayMessage([1], limit=-1), "%-1"),
         (ArrayMessage([0, 1], [{"a": "1"}]), "2 indices with 1 sets"),
-        (ArrayMessage([0], [{"index": "1"}]), "cannot be swept"),
-        (ArrayMessage([0], [{"a b": "1"}]), "cannot be swept"),
+        (ArrayMessage([0], [{"index": "1"}]), "invalid name in the sweep"),
+        (ArrayMessage([0], [{"a b": "1"}]), "invalid name in the sweep"),
         (ArrayMessage([0], [{"a": "\0"}]), "NUL"),
     ],
 )
-def test_what_is_no_array_is_refused(array: ArrayMessage, told: str) -> None:
+def test_an_invalid_array_is_refused(array: ArrayMessage, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         list(elements(ECHO, array, JobId(1)))
 
@@ -105,7 +105,7 @@ def test_the_id_of_an_array_is_its_own_and_names_all_its_jobs() -> None:
     assert resolve(["@~1"], state, past) == [5]
 
 
-def test_jobs_of_an_array_that_ended_are_still_of_it() -> None:
+def test_ended_jobs_still_belong_to_their_array() -> None:
     state = queue(ArrayMessage([0, 1, 2]))
     past = MemoryStore()
     ended = builders.job(2, spec_=state.jobs[JobId(2)].spec, state=JobState.COMPLETED, ended_at=5.0)
@@ -113,12 +113,12 @@ def test_jobs_of_an_array_that_ended_are_still_of_it() -> None:
     past.commit([], live, [ended])
     assert resolve(["1"], live, past) == [2, 3, 4]
     assert resolve(["1_0"], live, past) == [2]
-    # Submitted again it is a job of its own.
+    # A job that is submitted again stands alone.
     [again], _ = changes(live, [JobId(2)], [ended], requeue, 9.0, "ana")
     assert again.spec.seat is None  # type: ignore[union-attr]
 
 
-def test_one_job_of_an_array_has_to_be_named() -> None:
+def test_a_single_job_of_an_array_must_be_named() -> None:
     state, past = queue(ArrayMessage([0, 1])), MemoryStore()
     assert single("1_1", state, past) == 3
     assert single("echo", state, past) == 3
@@ -128,7 +128,7 @@ def test_one_job_of_an_array_has_to_be_named() -> None:
 
 
 @pytest.mark.parametrize("word", ["1_7", "5_0", "2_0"])
-def test_an_index_that_there_is_not_is_not_found(word: str) -> None:
+def test_a_missing_index_is_not_found(word: str) -> None:
     with pytest.raises(NotFound):
         resolve([word], queue(ArrayMessage([0, 1])), MemoryStore())
 

@@ -1,4 +1,4 @@
-"""`--after`: which jobs are meant, what is to be waited for, and what is refused."""
+"""`--after`: which jobs are meant, what to wait for, and what is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def history(**ended: JobState) -> MemoryStore:
     return past
 
 
-def test_words_name_jobs_and_how_they_are_to_end() -> None:
+def test_words_name_jobs_and_how_they_must_end() -> None:
     state, past = snapshot(job(1), job(2), job(7)), history(j5=JobState.FAILED)
     assert dependencies(["7:any", "1-2,5:notok"], state, past) == (
         Dependency(JobId(1)),
@@ -45,7 +45,7 @@ def test_words_name_jobs_and_how_they_are_to_end() -> None:
         (["1:"], UsageError, "no such condition"),
         ([":ok"], UsageError, "no such condition"),
         ([""], UsageError, "no such condition"),
-        (["all"], UsageError, "which ones"),
+        (["all"], UsageError, "cannot be `all`"),
         (["1:ok", "1:any"], UsageError, "twice"),
         (["9"], NotFound, "no job 9"),
         (["nobody:any"], NotFound, "no job is named"),
@@ -56,7 +56,7 @@ def test_words_that_name_nothing_are_refused(words: list[str], error: type[Excep
         dependencies(words, snapshot(job(1)), history())
 
 
-def test_what_has_ended_well_is_waited_for_no_more() -> None:
+def test_a_job_that_ended_as_required_is_not_waited_for() -> None:
     asked = (Dependency(JobId(1)), Dependency(JobId(2)), Dependency(JobId(3), On.NOTOK))
     past = history(j2=JobState.COMPLETED, j3=JobState.CANCELLED)
     assert awaited(asked, snapshot(job(1)), lambda ids: past.history(ids=ids)) == (Dependency(JobId(1)),)
@@ -65,18 +65,18 @@ def test_what_has_ended_well_is_waited_for_no_more() -> None:
 @pytest.mark.parametrize(
     ("state", "on"), [(JobState.FAILED, On.OK), (JobState.TIMEOUT, On.OK), (JobState.COMPLETED, On.NOTOK)]
 )
-def test_what_has_ended_otherwise_is_refused(state: JobState, on: On) -> None:
+def test_a_job_that_ended_otherwise_is_refused(state: JobState, on: On) -> None:
     past = history(j1=state)
     with pytest.raises(Refused, match="job 1 "):
         awaited([Dependency(JobId(1), on)], snapshot(), lambda ids: past.history(ids=ids))
 
 
-def test_an_end_that_is_not_on_disk_yet_is_asked_for_again() -> None:
+def test_an_end_that_is_not_stored_yet_is_looked_up_again() -> None:
     with pytest.raises(StillEnding):
         awaited([Dependency(JobId(1))], snapshot(), lambda ids: [])
 
 
-def test_nobody_waits_for_himself() -> None:
+def test_no_job_waits_for_itself() -> None:
     state = snapshot(job(1), job(2, 1), job(3, 2), job(4))
     with pytest.raises(Refused, match="wait for itself"):
         refuse_circle(state.jobs[JobId(1)], [Dependency(JobId(3))], state)

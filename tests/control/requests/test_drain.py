@@ -1,4 +1,4 @@
-"""What drain and undrain ask of the loop: idempotent, and nothing for a node that there is not."""
+"""What drain and undrain ask of the loop: idempotent, and nothing for a server that does not exist."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_drain_names_who_leaves_and_who_stays() -> None:
 
 
 @pytest.mark.parametrize(("reason", "becomes"), [("", None), ("repair", None), ("other", "other")])
-def test_a_second_drain_changes_the_reason_at_most(reason: str, becomes: str | None) -> None:
+def test_a_second_drain_only_changes_the_reason(reason: str, becomes: str | None) -> None:
     events, answer = drain(replace(HERE, drained={A: "repair"}), "a", reason, 7.0, "bo")
     assert events == ([NodeDrained(7.0, A, becomes, "bo")] if becomes else [])
     assert (answer.changed, answer.reason) == (bool(becomes), becomes or "repair")
@@ -45,11 +45,11 @@ def test_unknown_nodes_and_unprintable_reasons_are_refused() -> None:
         drain(HERE, "a", "two\nlines", 7.0, "")
 
 
-def test_the_row_of_a_node_tells_state_and_reason() -> None:
+def test_the_row_of_a_server_shows_state_and_reason() -> None:
     silent = replace(node("b", state=NodeState.UNREACHABLE), reason="cut")
     here = replace(snapshot(node("a"), silent), drained={A: "repair", NodeId("b"): "moving"})
     rows = Reader(here, None, 0.0).nodes()
     assert [(row.state, row.reason, row.drained) for row in rows] == [
         ("drained", "repair", True),
-        ("unreachable", "cut; drained: moving", True),
+        ("unreachable", "cut, drained: moving", True),
     ]

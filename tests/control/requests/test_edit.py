@@ -1,4 +1,4 @@
-"""`gpq edit`: what may change of a job in which state, and what is said of it."""
+"""`gpq edit`: what may change in which state, and what gpq says about it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def asked(job: Job, after: Sequence[Dependency] | None = None, **request: Any) -
 def test_name_priority_and_limits_change_in_every_state(job: Job) -> None:
     event = asked(job, changes={"name": "new", "priority": 5, "time_limit": 60.0, "retries": 2}, tags=["x"])
     assert isinstance(event, Edited)
-    assert event.said == "tags none -> x; name none -> new; priority 0 -> 5; retries 0 -> 2; time limit none -> 60 s"
+    assert event.said == "tags none -> x, name none -> new, priority 0 -> 5, retries 0 -> 2, time limit none -> 60 s"
     assert event.spec == replace(job.spec, name="new", priority=5, time_limit=60.0, retries=2, tags=("x",))
 
 
@@ -52,14 +52,14 @@ def test_name_priority_and_limits_change_in_every_state(job: Job) -> None:
     [
         (RIGID, {"min_gpus": 2, "max_gpus": 2}, "cannot be resized"),
         (YOUNG, {"max_gpus": 2}, "has not declared itself"),
-        (ELASTIC, {"begin": 100.0}, "--begin counts at a start only"),
-        (ELASTIC, {"gpu_type": "A100"}, "--gpu-type counts"),
-        (RIGID, {"min_gpu_memory_mib": 10}, "--min-gpu-memory counts"),
+        (ELASTIC, {"begin": 100.0}, "--begin only takes effect when a job starts"),
+        (ELASTIC, {"gpu_type": "A100"}, "--gpu-type only takes effect"),
+        (RIGID, {"min_gpu_memory_mib": 10}, "--min-gpu-memory only takes effect"),
         (replace(PENDING, wish=DesiredState.CANCEL), {"priority": 1}, "is being cancelled"),
         (PENDING, {"min_gpus": 9, "max_gpus": 9}, "there are fewer than 9 GPUs|no server has 9"),
     ],
 )
-def test_what_a_job_cannot_take_on_is_refused(job: Job, changes: dict[str, object], told: str) -> None:
+def test_a_change_that_a_job_cannot_make_is_refused(job: Job, changes: dict[str, object], told: str) -> None:
     with pytest.raises(Refused, match=told):
         asked(job, changes=changes)
 
@@ -84,26 +84,26 @@ def test_a_held_job_may_change_in_everything() -> None:
         ({"changes": {"argv": ["rm"]}}, "`argv` of a job cannot be changed"),
         ({"changes": {"uid": 0}}, "`uid` of a job cannot be changed"),
         ({"changes": {"priority": "high"}}, "Expected `int`"),
-        ({"changes": {"name": "../x"}}, "cannot be a job's name"),
+        ({"changes": {"name": "../x"}}, "invalid job name"),
         ({"changes": {"time_limit": -1.0}}, "--time must be above 0"),
         ({"changes": {"min_gpus": 1, "max_gpus": 4}}, "gets a fixed number"),
-        ({"tags": ["a b"]}, "cannot be a tag"),
-        ({"array_limit": 4}, "is of no array"),
-        ({"changes": {"notify_on": ["end"]}}, "job 1 tells nobody"),
+        ({"tags": ["a b"]}, "invalid tag"),
+        ({"array_limit": 4}, "is not part of an array"),
+        ({"changes": {"notify_on": ["end"]}}, "job 1 notifies nobody"),
         ({"changes": {"notify_on": ["never"], "notify": ["slack"]}}, "`never` is nothing to be notified of"),
         ({"changes": {"notify": ["nobody-here"]}}, "no target `nobody-here`"),
-        ({"changes": {"notify": ["json://x/secret"]}}, "a URL or the like is no name"),
+        ({"changes": {"notify": ["json://x/secret"]}}, "a URL is not the name of a target"),
         ({"changes": {"notify": "slack"}}, "Expected `array | null`"),
         ({"array_limit": -1}, "--array-limit -1"),
     ],
 )
-def test_nonsense_is_refused(request_: dict[str, Any], told: str) -> None:
+def test_an_invalid_edit_is_refused(request_: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         asked(PENDING, **request_)
 
 
-def test_what_is_so_already_is_said_and_changes_nothing() -> None:
-    assert asked(PENDING, changes={"priority": 0}, untags=["x"]) == "job 1 is so already"
+def test_an_edit_to_the_present_value_says_so_and_changes_nothing() -> None:
+    assert asked(PENDING, changes={"priority": 0}, untags=["x"]) == "job 1 already has these values"
 
 
 def test_tags_are_added_and_taken_away() -> None:
@@ -144,22 +144,22 @@ def test_an_edit_keeps_what_the_user_did_not_name() -> None:
 
 
 @pytest.mark.parametrize("job", [ELASTIC, YOUNG])
-def test_suspicions_are_accepted_in_every_state_of_a_script_alone(job: Job) -> None:
+def test_only_scripts_accept_suspicions_and_in_every_state(job: Job) -> None:
     event = asked(job, changes={"accept": ["own-next"]})
     assert isinstance(event, Edited)
     assert (event.spec.accept, event.said) == (("own-next",), "accept none -> own-next")
-    with pytest.raises(UsageError, match="is no habit's code"):
+    with pytest.raises(UsageError, match="is not the code of a habit"):
         asked(job, changes={"accept": ["Own next"]})
     with pytest.raises(UsageError, match="--accept is for training scripts"):
         asked(RIGID, changes={"accept": ["own-next"]})
 
 
 @pytest.mark.parametrize("job", [PENDING, RIGID, ELASTIC, YOUNG])
-def test_whom_it_tells_changes_in_every_state(job: Job) -> None:
+def test_whom_it_notifies_changes_in_every_state(job: Job) -> None:
     event = asked(job, changes={"notify": ["slack", "mailto:ana@lab.example"]})
     assert isinstance(event, Edited)
     assert (event.spec.notify, event.spec.notify_on) == (("slack", "mailto:ana@lab.example"), ("fail",))
-    assert event.said == "notify none -> slack,mailto:ana@lab.example; notify on none -> fail"
+    assert event.said == "notify none -> slack,mailto:ana@lab.example, notify on none -> fail"
     told = replace(job, spec=event.spec)
     less = asked(told, changes={"notify_on": ["start", "end"]})
     assert isinstance(less, Edited)
@@ -172,7 +172,7 @@ def test_whom_it_tells_changes_in_every_state(job: Job) -> None:
     assert default.spec == replace(job.spec, notify=("desktop",), notify_on=("fail",))
 
 
-def test_a_target_that_is_gone_from_the_file_hinders_no_other_change() -> None:
+def test_a_target_removed_from_the_file_blocks_no_other_change() -> None:
     job = replace(PENDING, spec=replace(PENDING.spec, notify=("gone",), notify_on=("end",)))
     event = asked(job, changes={"priority": 1})
     assert isinstance(event, Edited)
@@ -182,13 +182,13 @@ def test_a_target_that_is_gone_from_the_file_hinders_no_other_change() -> None:
 
 
 NOT_RESIZED = [
-    (YOUNG, "wait until it has taken its first steps, then edit it again", ("cancel",)),
+    (YOUNG, "wait for its first steps, then edit it again", ("cancel",)),
     (
         builders.running(1, on("a", 0), spec_=spec(rigid=True)),
         "`gpq hold 1`, then edit and release it",
         ("cancel", "wait"),
     ),
-    (RIGID, "`gpq cancel 1` and submit it so", ("wait",)),
+    (RIGID, "`gpq cancel 1` and submit it again", ("wait",)),
     (
         builders.running(1, on("a", 0), spec_=spec(level=Level.SIGNAL, up_to=1), declared=False),
         "`gpq hold 1`, then edit and release it",
@@ -199,19 +199,19 @@ NOT_RESIZED = [
 
 @pytest.mark.parametrize(("job", "way", "never"), NOT_RESIZED)
 @pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING, JobState.STOPPING])
-def test_a_refusal_names_the_way_that_works_for_this_kind_of_job(
+def test_a_refusal_names_what_works_for_this_kind_of_job(
     job: Job, way: str, never: tuple[str, ...], state: JobState
 ) -> None:
-    """Of the number of GPUs, and of what counts at a start only."""
+    """For the number of GPUs, and for options that only take effect when a job starts."""
     for changes in ({"min_gpus": 2, "max_gpus": 2}, {"begin": 100.0}, {"gpu_type": "A100"}):
         with pytest.raises(Refused) as caught:
             asked(replace(job, state=state), changes=changes)
         hint = caught.value.hint
-        assert (way in hint) or (job is YOUNG and "wait until" in hint and "`gpq hold 1`" in hint)
+        assert (way in hint) or (job is YOUNG and "wait for its first steps" in hint and "`gpq hold 1`" in hint)
         assert not any(word in hint for word in never), hint
 
 
-def test_who_waits_as_told_can_edit_it() -> None:
+def test_a_user_who_follows_the_hint_can_edit_the_job() -> None:
     with pytest.raises(Refused, match="has not declared itself"):
         asked(YOUNG, changes={"min_gpus": 2, "max_gpus": 2})
     declared = replace(YOUNG, profile=replace(YOUNG.profile, declared=DECLARED))
@@ -233,8 +233,8 @@ STRICT = replace(
 )
 
 
-def test_another_number_of_gpus_is_refused_while_a_job_runs_whose_loop_does_not_stand_it() -> None:
-    with pytest.raises(Refused, match=r"would not go on exactly: its own epochs \(own-epochs\)") as refusal:
+def test_a_resize_that_the_loop_does_not_survive_is_refused_while_it_runs() -> None:
+    with pytest.raises(Refused, match=r"would not resume exactly: its own epochs \(own-epochs\)") as refusal:
         asked(STRICT, changes={"min_gpus": 2, "max_gpus": 4})
     assert "use job.epochs()" in str(refusal.value.hint)
     assert isinstance(asked(STRICT, changes={"priority": 3}), Edited)
@@ -242,7 +242,7 @@ def test_another_number_of_gpus_is_refused_while_a_job_runs_whose_loop_does_not_
     assert isinstance(asked(waits, changes={"min_gpus": 2, "max_gpus": 4}), Edited), "its user may, where it waits"
 
 
-def test_a_hold_or_requeue_of_such_a_job_is_carried_out_and_says_what_is_lost() -> None:
+def test_a_hold_or_requeue_of_such_a_job_works_and_says_what_is_lost() -> None:
     state = Snapshot(now=5.0, jobs={STRICT.id: STRICT, JobId(2): replace(ELASTIC, id=JobId(2))}, next_id=3)
     for verb, kind in ((job_requests.hold, HoldAsked), (job_requests.requeue, RequeueAsked)):
         events, answer = job_requests.changes(state, [JobId(1), JobId(2)], [], verb, 5.0, "ana")
@@ -250,6 +250,6 @@ def test_a_hold_or_requeue_of_such_a_job_is_carried_out_and_says_what_is_lost() 
         assert answer.jobs == [1, 2]
         first, second = answer.warnings
         assert first.startswith(
-            "job 1: it has a checkpoint, but does not go on exactly after a restart: its own epochs"
+            "job 1: it has a checkpoint, but does not resume exactly after a restart: its own epochs"
         )
-        assert second == "cure for own-epochs (takes resize): use job.epochs()"
+        assert second == "fix for own-epochs (which takes away resize): use job.epochs()"

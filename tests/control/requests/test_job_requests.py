@@ -1,4 +1,4 @@
-"""Requests -> events or refusals, on snapshots: what may be asked of a job in which state."""
+"""Requests -> events or refusals, on snapshots: which request a job accepts in which state."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HELD = queued(1, SIGNAL, state=JobState.HELD, wish=DesiredState.HOLD)
         (hold, running(1, SIGNAL), HoldAsked),
         (hold, running(1, spec(), profile=DECLARING), HoldAsked),
         (hold, running(1, spec()), "has not declared itself"),
-        (hold, running(1, black_box()), "cannot be stopped"),
+        (hold, running(1, black_box()), "cannot stop and restart"),
         (hold, HELD, str),
         (hold, running(1, SIGNAL, wish=DesiredState.HOLD), str),
         (hold, queued(1, SIGNAL, wish=DesiredState.CANCEL), "being cancelled"),
@@ -62,11 +62,11 @@ HELD = queued(1, SIGNAL, state=JobState.HELD, wish=DesiredState.HOLD)
         (requeue, HELD, RequeueAsked),
         (requeue, queued(1, SIGNAL), str),
         (requeue, running(1, SIGNAL, wish=DesiredState.REQUEUE), str),
-        (requeue, running(1, black_box()), "cannot be stopped"),
+        (requeue, running(1, black_box()), "cannot stop and restart"),
         (requeue, running(1, SIGNAL, wish=DesiredState.CANCEL), "being cancelled"),
     ],
 )
-def test_what_may_be_asked_of_a_job(judge: object, job: Job, expected: type | str) -> None:
+def test_which_requests_a_job_accepts(judge: object, job: Job, expected: type | str) -> None:
     if isinstance(expected, str):
         with pytest.raises(Refused, match=expected) as refusal:
             judge(job, NOW, "ada")  # type: ignore[operator]
@@ -75,12 +75,12 @@ def test_what_may_be_asked_of_a_job(judge: object, job: Job, expected: type | st
         assert isinstance(judge(job, NOW, "ada"), expected)  # type: ignore[operator]
 
 
-def test_a_hold_after_a_release_in_the_same_breath_is_no_repetition() -> None:
+def test_a_hold_right_after_a_release_is_not_a_repetition() -> None:
     assert isinstance(hold(queued(1, SIGNAL, state=JobState.HELD), NOW, "ada"), HoldAsked)
-    assert hold(queued(1, SIGNAL, state=JobState.HELD, wish=DesiredState.HOLD), NOW, "ada") == "job 1 is held already"
+    assert hold(queued(1, SIGNAL, state=JobState.HELD, wish=DesiredState.HOLD), NOW, "ada") == "job 1 is already held"
 
 
-def test_a_cancel_is_asked_once() -> None:
+def test_a_cancel_is_requested_once() -> None:
     state = snapshot(queued(1, black_box()), queued(2, black_box(), wish=DesiredState.CANCEL))
     wanted = [JobId(number) for number in (1, 2, 3)]
     assert job_requests.cancel(state, wanted, NOW, "ada") == [CancelAsked(NOW, JobId(1), "ada")]
@@ -96,7 +96,7 @@ def test_among_others_a_job_that_cannot_change_gets_a_line_and_the_others_change
         changes(state, [JobId(2)], [], hold, NOW, "ada")
 
 
-def test_ended_jobs_are_requeued_as_copies_with_ids_of_their_own() -> None:
+def test_ended_jobs_are_requeued_as_copies_with_new_ids() -> None:
     over = [queued(number, black_box(name=f"j{number}"), state=JobState.FAILED) for number in (1, 2)]
     events, answer = changes(snapshot(), [JobId(1), JobId(2)], over, requeue, NOW, "ada")
     assert [(event.job, event.spec.name) for event in events if isinstance(event, Submitted)] == [
@@ -104,12 +104,12 @@ def test_ended_jobs_are_requeued_as_copies_with_ids_of_their_own() -> None:
         (11, "j2"),
     ]
     assert answer.jobs == [10, 11]
-    assert answer.unchanged[0] == "job 1 has ended; it is submitted again as job 10"
+    assert answer.unchanged[0] == "job 1 has ended, so gpq submitted it as job 10"
     with pytest.raises(Refused, match="job 1 has ended"):
         changes(snapshot(), [JobId(1)], over, hold, NOW, "ada")
 
 
-def test_a_rigid_script_that_keeps_checkpoints_may_be_stopped_and_started_again() -> None:
+def test_a_rigid_script_with_checkpoints_may_be_restarted() -> None:
     rigid = builders.running(1, on("a", 0), spec_=spec(rigid=True))
     assert isinstance(requeue(rigid, NOW, "ada"), RequeueAsked)
     with pytest.raises(Refused, match="has not declared itself"):
@@ -123,20 +123,20 @@ def test_a_rigid_script_that_keeps_checkpoints_may_be_stopped_and_started_again(
         (black_box(5), True),  # no single server has them
         (spec(gpus=6, up_to=6), False),  # a script may span servers
         (spec(gpus=7, up_to=9), True),
-        (spec(gpus=1, up_to=900), False),  # the upper end is a wish
+        (spec(gpus=1, up_to=900), False),  # the upper end is only a wish
         (black_box(1, gpu_type="a100"), False),
         (black_box(3, gpu_type="v100"), True),
         (black_box(1, min_gpu_memory_mib=50_000), True),
     ],
 )
-def test_a_job_that_no_waiting_would_place_is_refused_naming_what_there_is(of: JobSpec, refused: bool) -> None:
+def test_a_job_that_would_never_start_is_refused_with_what_there_is(of: JobSpec, refused: bool) -> None:
     state = snapshot(nodes={"a": node("a", 4), "b": node("b", 2, type="V100")})
     if not refused:
         fits(state, of, ["a", "b"])
         return
     with pytest.raises(Refused) as refusal:
         fits(state, of, ["a", "b"])
-    assert refusal.value.hint == "there is: a: 4 x A100 (40000 MiB); b: 2 x V100 (40000 MiB)"
+    assert refusal.value.hint == "a has 4 x A100 (40000 MiB), b has 2 x V100 (40000 MiB)"
 
 
 @pytest.mark.parametrize(
@@ -148,19 +148,19 @@ def test_a_job_that_no_waiting_would_place_is_refused_naming_what_there_is(of: J
         (black_box(5, min_gpu_memory_mib=30000), "no server has 5 GPUs with 30000 MiB"),
     ],
 )
-def test_what_there_is_too_little_of_is_said_in_a_sentence(of: JobSpec, said: str) -> None:
+def test_a_sentence_says_what_is_missing(of: JobSpec, said: str) -> None:
     with pytest.raises(Refused) as refusal:
         fits(snapshot(nodes={"a": node("a", 4), "b": node("b", 2, type="V100")}), of, ["a", "b"])
     assert refusal.value.message == said
 
 
-def test_while_a_server_is_unknown_nothing_is_refused_for_want_of_gpus() -> None:
+def test_nothing_is_refused_for_lack_of_gpus_while_a_server_is_unknown() -> None:
     fits(snapshot(nodes={"a": node("a", 4)}), black_box(100), ["a", "b"])
     silent = node("b", 0, state=NodeState.UNREACHABLE)
     fits(snapshot(nodes={"a": node("a", 4), "b": silent}), black_box(100), ["a", "b"])
 
 
-def test_a_spec_survives_the_way_there_and_back() -> None:
+def test_a_spec_survives_the_round_trip() -> None:
     message = submission.message_of(black_box(2, name="x", env=(("A", "b"),), tags=("t",)))
     assert submission.message_of(submission.spec_of(message, "ana", 1000, 60.0)) == message
     noted = AttributesMessage(0o27, 3, {"nofile": (256, -1), "core": (0, 0)})
@@ -176,8 +176,8 @@ def test_a_spec_survives_the_way_there_and_back() -> None:
         AttributesMessage(0, 0, {"nofile": (-2, 1)}), AttributesMessage(0, 0, {"no file": (1, 1)}),
     ],
 )  # fmt: skip
-def test_attributes_that_no_process_can_have_are_refused(wrong: AttributesMessage) -> None:
-    with pytest.raises(UsageError, match="cannot be"):
+def test_impossible_attributes_are_refused(wrong: AttributesMessage) -> None:
+    with pytest.raises(UsageError, match="invalid"):
         submission.spec_of(SpecMessage(["true"], "/tmp", "black-box", attributes=wrong), "ana", 1000, 60.0)
 
 
@@ -185,7 +185,7 @@ def test_jobs_that_need_the_same_have_one_environment_and_others_another() -> No
     script = SpecMessage(["a.py"], "/tmp", "script", python="/py", modules=["torch"], env={"PATH": "/bin", "LR": "1"})
     same = [
         structs.replace(script, argv=["b.py", "--x"], name="b", min_gpus=4),
-        structs.replace(script, env={"PATH": "/bin", "LR": "2"}),  # by which no module is found
+        structs.replace(script, env={"PATH": "/bin", "LR": "2"}),  # which find no module
     ]
     others = [
         structs.replace(script, **changed)
@@ -201,13 +201,13 @@ def test_jobs_that_need_the_same_have_one_environment_and_others_another() -> No
 
 
 @pytest.mark.parametrize("wrong", [{"modules": ["a b"]}, {"modules": ["-c"]}, {"setup": "x" * 10_001}, {"setup": "\0"}])
-def test_a_setup_and_modules_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+def test_an_invalid_setup_or_module_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError) as refusal:
         submission.spec_of(SpecMessage(["a.py"], "/tmp", "script", **wrong), "ana", 1000, 1.0)  # type: ignore[arg-type]
     assert refusal.value.hint
 
 
-def test_the_daemons_grace_is_that_of_who_asks_for_none() -> None:
+def test_jobs_without_a_grace_get_the_daemons() -> None:
     asked = SpecMessage(["true"], "/tmp", "black-box")
     assert submission.spec_of(asked, "ana", 1000, 33.0).grace == 33.0
     assert submission.spec_of(structs.replace(asked, grace=5.0), "ana", 1000, 33.0).grace == 5.0
@@ -246,7 +246,7 @@ def test_selectors_name_jobs(selectors: list[str], expected: list[int]) -> None:
     assert resolve(selectors, LIVE, PAST) == expected
 
 
-def test_a_single_one_of_several_is_the_newest() -> None:
+def test_of_several_jobs_the_newest_is_meant() -> None:
     assert single("twin", LIVE, PAST) == 9
 
 
@@ -257,7 +257,7 @@ def test_a_single_one_of_several_is_the_newest() -> None:
         ("10", NotFound, "there is no job 10"),
         ("@~20", NotFound, "no such job"),
         ("0", NotFound, "there is no job 0"),
-        ("8-7", UsageError, "upwards"),
+        ("8-7", UsageError, "range end is below its start"),
         ("1-999999999", UsageError, "at most"),
         ("", UsageError, "names no job"),
         ("a b", UsageError, "names no job"),
@@ -265,14 +265,14 @@ def test_a_single_one_of_several_is_the_newest() -> None:
         ("resnet50", NotFound, "no job is named"),
     ],
 )
-def test_what_names_no_job_is_an_error_with_a_hint(selector: str, error: type[GpqError], said: str) -> None:
+def test_a_word_that_names_no_job_is_an_error_with_a_hint(selector: str, error: type[GpqError], said: str) -> None:
     with pytest.raises(error, match=said) as raised:
         resolve([selector], LIVE, PAST)
     assert raised.value.hint
     assert "\x1b" not in raised.value.message
 
 
-def test_a_misspelt_name_lists_the_near_ones() -> None:
+def test_a_misspelt_name_lists_similar_ones() -> None:
     with pytest.raises(NotFound) as raised:
         resolve(["resnet50"], LIVE, PAST)
     assert "resnet-50" in raised.value.hint
@@ -287,7 +287,7 @@ PROOF = ProofMessage("abc", ["split"], ["resize"], "two replicas: differs", "202
 SCRIPT = SpecMessage(["/x/train.py"], "/x", "script", proof=PROOF)
 
 
-def test_what_gpq_check_found_goes_along_both_ways() -> None:
+def test_the_result_of_gpq_check_survives_the_round_trip() -> None:
     made = submission.spec_of(SCRIPT, "ana", 1000, 60.0)
     assert made.proof == Proof("abc", ("split",), ("resize",), "two replicas: differs", "2026-11-27T10:00:00Z")
     assert submission.message_of(made).proof == PROOF
@@ -302,10 +302,10 @@ def test_what_gpq_check_found_goes_along_both_ways() -> None:
         structs.replace(PROOF, program="a\x1b"),
     ],
 )
-def test_what_it_cannot_have_found_is_refused(proof: ProofMessage) -> None:
-    with pytest.raises(UsageError, match="what gpq check found"):
+def test_an_invalid_result_of_gpq_check_is_refused(proof: ProofMessage) -> None:
+    with pytest.raises(UsageError, match="invalid result of gpq check"):
         submission.spec_of(structs.replace(SCRIPT, proof=proof), "ana", 1000, 60.0)
-    with pytest.raises(UsageError, match="what gpq check found"):
+    with pytest.raises(UsageError, match="invalid result of gpq check"):
         submission.spec_of(structs.replace(SCRIPT, level="black-box"), "ana", 1000, 60.0)
 
 

@@ -34,7 +34,7 @@ def test_it_names_the_gpus_and_who_leaves_and_who_stays() -> None:
     assert view.start == "1970-01-01T00:00:50.000Z"
 
 
-def test_the_whole_of_a_server_and_a_beginning_that_is_over() -> None:
+def test_a_whole_server_and_a_start_in_the_past() -> None:
     events, answer = reserve(HERE, "a", [], "", 1.0, 100.0, 7.0, "ada")
     assert events == [NodeReserved(7.0, Reservation(1, A, 7.0, 100.0, (), "", "ada"))]
     assert (answer.leaving, answer.staying, answer.reservation.begins_in_seconds) == ([1], [2, 3], 0.0)
@@ -44,7 +44,7 @@ def test_one_gpu_is_reserved_once_at_a_time() -> None:
     [first], _ = reserve(HERE, "a", ["0"], "bo", 50.0, 100.0, 7.0, "ada")
     here = fold(HERE, [first]).snapshot
     for gpus in (["0"], ["1", "0"], []):
-        with pytest.raises(Refused, match="reserved then already: for bo, reservation 1"):
+        with pytest.raises(Refused, match=r"is already reserved at that time for bo \(reservation 1\)"):
             reserve(here, "a", gpus, "ana", 99.0, 200.0, 8.0, "ada")
     assert reserve(here, "a", ["1"], "ana", 99.0, 200.0, 8.0, "ada")[0]
     [second], _ = reserve(here, "a", ["0"], "ana", 100.0, 200.0, 8.0, "ada")
@@ -66,14 +66,14 @@ def test_one_gpu_is_reserved_once_at_a_time() -> None:
         ("a", [], "", (0.0, float("nan")), UsageError),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_an_invalid_reservation_is_refused(
     name: str, gpus: list[str], user: str, span: tuple[float, float], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         reserve(HERE, name, gpus, user, *span, 7.0, "")
 
 
-def test_unreserve_is_of_what_there_is() -> None:
+def test_only_existing_reservations_can_be_removed() -> None:
     [event], _ = reserve(HERE, "a", ["0"], "bo", 50.0, 100.0, 7.0, "ada")
     here = fold(HERE, [event]).snapshot
     assert unreserve(here, 1, 8.0, "ada")[0] == [NodeUnreserved(8.0, 1, "ada")]

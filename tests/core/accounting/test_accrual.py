@@ -1,4 +1,4 @@
-"""Accounts against hand-computed lives of jobs: waits, worth, what restarts cost, what failed, fairness at the end."""
+"""Accounts against hand-computed lives of jobs: waits, worth, cost of restarts, failures, and fairness at the end."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def exited(at: float, attempt: int = 1, **how: object) -> facts.Exited:
 
 
 def knows(state: Snapshot, base_steps: float, **more: object) -> Snapshot:
-    """With what its reports have told so far."""
+    """With what its reports have said until now."""
     job = state.jobs[ONE]
     profile = replace(KNOWN, progress=Progress(0, 10, 0, 0, base_steps, 0.5), **more)  # type: ignore[arg-type]
     return replace(state, jobs={ONE: replace(job, profile=profile)})
 
 
-def test_a_wait_is_from_the_submission_to_the_first_launch_without_what_its_user_held_it() -> None:
+def test_a_wait_lasts_from_submission_to_first_launch_without_holds() -> None:
     state = fold(submit(10.0), [facts.Held(15.0, ONE), facts.Released(40.0, ONE)]).snapshot
     account = state.jobs[ONE].account
     assert (account.waited, account.held, account.mark) == (5.0, 25.0, 40.0)
@@ -66,7 +66,7 @@ def test_a_wait_is_from_the_submission_to_the_first_launch_without_what_its_user
     )
 
 
-def test_what_a_job_waits_for_besides_gpus_is_no_wait_for_gpus() -> None:
+def test_other_waits_do_not_count_as_waits_for_gpus() -> None:
     state = submit(10.0, begin=50.0)
     assert accrual.so_far(state.jobs[ONE], 40.0).waited == 0.0
     assert fold(state, [launch(58.0)]).snapshot.jobs[ONE].account.waited == 8.0
@@ -100,7 +100,7 @@ def test_a_restart_costs_the_stop_and_the_start_that_follows_times_the_gpus_held
     assert over.account.working_at is None
 
 
-def test_what_reports_no_step_works_once_its_processes_run_and_what_never_ran_was_all_start() -> None:
+def test_without_reported_steps_work_begins_with_the_processes() -> None:
     state = submit(level=black_box().level, retries=2)
     state = fold(state, [launch(10.0), started(12.0), exited(50.0, code=1)]).snapshot
     assert state.jobs[ONE].account.failed == 40.0
@@ -113,7 +113,7 @@ def test_what_reports_no_step_works_once_its_processes_run_and_what_never_ran_wa
     assert over.service == 78.0
 
 
-def test_worth_is_useful_work_over_the_best_goodput_per_gpu_and_work_done_twice_counts_once() -> None:
+def test_worth_is_useful_work_over_the_best_goodput_per_gpu() -> None:
     state = knows(fold(submit(), [launch(0.0), started(0.0)]).snapshot, 100.0)
     best = accrual.best_goodput(state.jobs[ONE])
     assert best is not None
@@ -123,7 +123,7 @@ def test_worth_is_useful_work_over_the_best_goodput_per_gpu_and_work_done_twice_
     assert folded.journal[-1].tally == AttemptAccount(None, pytest.approx(worth))  # type: ignore[union-attr]
     account = folded.snapshot.jobs[ONE].account
     assert (account.worth, account.peak) == (pytest.approx(worth), 100.0)
-    # It goes on from a checkpoint of step 80 and gets to 90: nothing new. Then to 150: 50 new ones.
+    # It resumes from a checkpoint of step 80 and gets to 90: nothing new. Then to 150: 50 new steps.
     state = knows(fold(folded.snapshot, [launch(1001.0, 2)]).snapshot, 90.0)
     state = fold(state, [exited(1100.0, 2, stopped=True)]).snapshot
     assert state.jobs[ONE].account.worth == pytest.approx(worth)
@@ -137,7 +137,7 @@ def test_no_attempt_is_worth_more_than_it_held() -> None:
     assert over.account.worth == over.service == 60.0
 
 
-def test_the_best_goodput_per_gpu_is_that_of_one_gpu_where_several_synchronise() -> None:
+def test_the_best_goodput_per_gpu_is_that_of_a_single_gpu_if_synchronising_costs() -> None:
     state = knows(fold(submit(), [launch(0.0)]).snapshot, 1.0)
     curve = fairness.estimates.curve(state.jobs[ONE], [fairness.Shape(1)])
     assert accrual.best_goodput(state.jobs[ONE]) == pytest.approx(curve[0].goodput, rel=0.02)
@@ -157,7 +157,7 @@ def test_a_job_from_before_accounts_were_kept_stays_unknown() -> None:
     st.none() | st.floats(-50, 150),
     st.floats(0, 100),
 )
-def test_spans_of_a_restart_lie_in_the_attempt_and_apart(
+def test_spans_of_a_restart_are_inside_the_attempt_and_separate(
     again: bool, began: float, working: float | None, stopping: float | None, longer: float
 ) -> None:
     ended = began + longer
@@ -169,7 +169,7 @@ def test_spans_of_a_restart_lie_in_the_attempt_and_apart(
 
 
 def test_fairness_at_the_end_is_the_time_taken_over_the_time_alone_on_the_mean_share() -> None:
-    """Two users share four GPUs: each is entitled to two. The job has two all its life, so rho is about 1."""
+    """Two users share four GPUs, so each has a fair share of two. The job has two all its life, so rho is about 1."""
     choice = fairness.estimates.best_batch(Job(ONE, spec(), 0.0, profile=KNOWN), fairness.Shape(2))
     assert choice is not None
     seconds = DECLARED.dataset_size * 10 / choice.throughput
@@ -206,7 +206,7 @@ def test_shares_are_counted_over_restarts_of_the_daemon_and_not_while_it_was_dow
     assert again.means[ONE] == MeanShare(3200.0, 800.0)
 
 
-def test_a_held_job_keeps_its_mean_share_and_is_entitled_to_nothing_more() -> None:
+def test_a_held_job_keeps_its_mean_share_and_gets_no_more() -> None:
     state = fairness.counted(replace(snapshot(node("a", 4), now=1.0), jobs=submit().jobs))
     state = fairness.counted(replace(state, now=11.0))
     held = replace(state.jobs[ONE], state=JobState.HELD)

@@ -1,4 +1,4 @@
-"""Shares go to users first, are measured on shapes that exist, and an unknown length stays unknown."""
+"""Shares go to users first and are measured on existing shapes. An unknown length stays unknown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_twenty_jobs_of_one_user_share_what_one_job_of_another_has() -> None:
     assert found[JobId(1)] == pytest.approx(4 / 20)
 
 
-def test_where_users_do_not_count_every_job_has_the_same_share() -> None:
+def test_without_users_every_job_has_the_same_share() -> None:
     jobs = [running(n, on("a", n), spec_=spec(user="ana" if n < 3 else "bo")) for n in range(4)]
     now = snapshot(node("a", gpus=8), *jobs)
     assert fairness.shares_now(now) == {JobId(0): 4 / 3, JobId(1): 4 / 3, JobId(2): 4 / 3, JobId(3): 4.0}
@@ -56,7 +56,7 @@ def test_shares_add_up_and_users_have_the_same(owners: dict[JobId, str], gpus: f
     assert max(users.values()) == pytest.approx(min(users.values()))
 
 
-def test_the_speed_of_a_share_lies_between_the_shapes_around_it() -> None:
+def test_the_throughput_of_a_share_is_between_the_shapes_around_it() -> None:
     assert speed_at(CURVE, 2) == 18
     assert speed_at(CURVE, 3) == 24
     assert speed_at(CURVE, 0.5) == 5, "half of the time on one GPU"
@@ -104,7 +104,7 @@ def test_a_job_at_its_fair_share_has_speedup_one_and_is_finished_as_if_alone() -
 
 
 def test_a_share_that_spans_nodes_is_measured_on_as_many_nodes() -> None:
-    slow = replace(PARAMS, alpha_n=0.06)  # crossing nodes is dear
+    slow = replace(PARAMS, alpha_n=0.06)  # crossing servers is expensive
     known = profile()
     across = tuple(
         ProfileRow(2, 8, m, float(gp.grad_time(slow, m)), float(gp.step_time(slow, 2, 8, m)), 100.0) for m in (16, 64)
@@ -132,7 +132,7 @@ def test_a_waiting_job_has_speedup_zero_and_one_without_an_end_no_rho() -> None:
 
 @st.composite
 def crowds(draw: st.DrawFn) -> Snapshot:
-    """A job that runs and was measured on some sizes, and others that wait or run, of one user or several."""
+    """A job that runs and was measured on some sizes, and other waiting or running jobs, of one user or several."""
     gpus = draw(st.integers(1, 8))
     fewest = draw(st.integers(1, gpus))
     has = draw(st.integers(fewest, gpus))
@@ -159,7 +159,7 @@ def crowds(draw: st.DrawFn) -> Snapshot:
 
 @given(crowds())
 @settings(max_examples=examples(300), deadline=None)
-def test_a_speedup_is_only_told_where_it_was_measured_and_never_of_who_has_its_share_or_less(here: Snapshot) -> None:
+def test_a_speedup_needs_measurements_and_more_than_the_fair_share(here: Snapshot) -> None:
     mine = here.jobs[JobId(1)]
     found = fairness.fairness_by_job(here)[JobId(1)]
     most = max(row.replicas for row in mine.profile.rows)
@@ -178,7 +178,7 @@ def test_a_speedup_is_only_told_where_it_was_measured_and_never_of_who_has_its_s
     assert again.speedup == found.speedup, "a slow minute changes the throughput, not how it scales"
 
 
-def test_more_that_waits_does_not_make_a_job_on_one_gpu_faster() -> None:
+def test_more_waiting_jobs_do_not_speed_up_a_job_on_one_gpu() -> None:
     known = profile()
     choice = estimates.best_batch(job(1, profile=known), Shape(1))
     assert choice is not None
@@ -193,7 +193,7 @@ def test_more_that_waits_does_not_make_a_job_on_one_gpu_faster() -> None:
     assert told[1:] == pytest.approx([1.0, 1.0])
 
 
-def test_what_was_never_measured_is_no_measure() -> None:
+def test_nothing_is_compared_with_what_was_never_measured() -> None:
     once = replace(profile(), rows=tuple(row for row in profile().rows if row.replicas == 1), atomic_batch=64)
     elastic = running(1, on("a", 0), profile=once)
     assert fairness.fairness_by_job(snapshot(node("a", 4), elastic))[JobId(1)].speedup is None

@@ -1,4 +1,4 @@
-"""Reports against hand-computed windows; sums by user, job, server and day are the same, and are what the jobs themselves say."""
+"""Reports against hand-computed windows. Sums by user, job, server and day agree, and match what the jobs say."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_journal_from_before_tallies_has_the_times_and_no_costs() -> None:
     assert (first.restarting, second.restarting, second.again) == ((), (), True)
 
 
-def test_only_what_lies_in_the_window_counts() -> None:
+def test_only_time_inside_the_window_counts() -> None:
     jobs = [record(1, "ana", 0.0, 300.0, waited=5.0), record(2, "bo", 0.0, 900.0, "failed", waited=7.0)]
     spells = [
         spell(1, 100.0, 300.0, 2, worth=200.0),
@@ -89,8 +89,8 @@ def test_only_what_lies_in_the_window_counts() -> None:
     assert (whole.rows["ana"].wait_median, whole.total.wait_median, whole.total.waits) == (5.0, 6.0, 2)
 
 
-def test_fair_shares_are_equal_parts_of_what_is_held_for_whom_is_there() -> None:
-    """ana: 4 GPUs from 0 to 100; bo waits from 50 and has 4 from 100 to 200; ana has left at 100."""
+def test_fair_shares_split_held_gpus_equally_among_present_users() -> None:
+    """ana: 4 GPUs from 0 to 100. bo waits from 50 and has 4 from 100 to 200. ana has left at 100."""
     jobs = [record(1, "ana", 0.0, 100.0), record(2, "bo", 50.0, 200.0)]
     spells = [spell(1, 0.0, 100.0, 4), spell(2, 100.0, 200.0, 4)]
     first, second = over_time(
@@ -102,7 +102,7 @@ def test_fair_shares_are_equal_parts_of_what_is_held_for_whom_is_there() -> None
     assert made(jobs, spells).rows["bo"].fair == 500.0
 
 
-def test_a_held_job_is_entitled_to_nothing_and_twenty_jobs_are_one_user() -> None:
+def test_a_held_job_has_no_share_and_twenty_jobs_are_one_user() -> None:
     jobs = [record(n, "ana", 0.0, 100.0) for n in range(1, 21)] + [record(21, "bo", 0.0, 100.0)]
     journal = Journal((spell(1, 0.0, 100.0, 2),), {JobId(21): ((0.0, 60.0),)})
     by_id = {each.id: each for each in jobs}
@@ -112,8 +112,9 @@ def test_a_held_job_is_entitled_to_nothing_and_twenty_jobs_are_one_user() -> Non
     assert piece["bo"].fair == pytest.approx(2 * 40 / 21)
 
 
-def test_who_waits_for_something_else_than_gpus_is_entitled_to_none_until_then() -> None:
-    """bo's job was submitted at 0, to begin at 60; it waited 10 for GPUs. carl's has waited 25 so far, and has none yet."""
+def test_a_job_that_waits_for_something_else_has_no_share_until_then() -> None:
+    """bo's job was submitted at 0, to begin at 60, and waited 10 for GPUs. carl's has waited 25 until now and has none
+    yet."""
     jobs = [
         record(1, "ana", 0.0, 100.0, waited=0.0),
         record(2, "bo", 0.0, 100.0, waited=10.0),
@@ -153,7 +154,7 @@ def test_quantiles() -> None:
 
 
 def life(state: Snapshot, draw: random.Random, number: int, user: str) -> tuple[Snapshot, list[facts.Event]]:
-    """One job from its submission to wherever it gets by NOW, through the rules of the fold."""
+    """One job from its submission to its state at NOW, by the rules of the fold."""
     job, at = JobId(number), draw.uniform(0, 500)
     journal: list[facts.Event] = []
     asked = black_box(user=user, retries=3) if draw.random() < 0.5 else spec(user=user, retries=3)
@@ -194,7 +195,7 @@ def life(state: Snapshot, draw: random.Random, number: int, user: str) -> tuple[
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10**6), st.lists(st.floats(1.0, 2000.0), max_size=4))
-def test_sums_are_the_same_however_they_are_taken_and_are_what_the_jobs_say(seed: int, cuts: list[float]) -> None:
+def test_sums_agree_for_every_key_and_match_the_jobs(seed: int, cuts: list[float]) -> None:
     draw = random.Random(seed)
     state = snapshot(node("a"), node("b"))
     journal: list[facts.Event] = []
@@ -236,7 +237,7 @@ def everybody(journal: list[facts.Event]) -> list[tuple[JobId, Record]]:
 
 
 def concluded(event: facts.Event) -> bool:
-    """Is it one that the fold adds by itself?"""
+    """Does the fold add it on its own?"""
     return isinstance(event, (facts.Stopped, facts.Succeeded, facts.Failed, facts.TimeLimitReached)) or (
         isinstance(event, facts.Cancelled) and event.tally is not None
     )
@@ -247,7 +248,7 @@ def assert_adds_up(rows: object, total: Figures, by: str) -> None:
     for name in ("held", "known", "restarting", "failed"):
         assert sum(getattr(each, name) for each in figures) == pytest.approx(getattr(total, name)), (by, name)
     assert sum(each.worth or 0.0 for each in figures) == pytest.approx(total.worth or 0.0)
-    if by != "server":  # whose restarts may span several, and which no job ends on
+    if by != "server":  # whose restarts may span several days, and on which no job ends
         for name in ("waits", "restarts", "rhos"):
             assert sum(getattr(each, name) for each in figures) == getattr(total, name), (by, name)
         assert sum(sum(each.ended.values()) for each in figures) == sum(total.ended.values())

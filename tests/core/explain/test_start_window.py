@@ -1,4 +1,4 @@
-"""When a waiting job may start: bounds that hold in simulated time, and words for what is open."""
+"""When a waiting job may start: limits that hold in simulated time, and words for what is open."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_time_limit_bounds_the_end_and_nothing_the_beginning() -> None:
     assert found is not None
     assert (found.earliest, found.latest) == (0.0, 510.0)
     assert words(found) == (
-        "it may start as soon as GPUs are given back, and within 8 m if nobody else comes: "
+        "it may start as soon as jobs release GPUs, and within 8 m if no other job comes first: "
         "the time limit of job 1 ends it by then"
     )
 
@@ -62,25 +62,28 @@ def test_progress_gives_both_ends_and_a_limit_cuts_the_later() -> None:
     assert found.latest == pytest.approx(210.0)
 
 
-def test_what_nobody_knows_stays_open() -> None:
+def test_unknown_ends_stay_open() -> None:
     found = of(snapshot(A, limited(1, 0, 1, limit=None)))
     assert found is not None
     assert found.latest == NEVER
-    assert words(found) == "nobody knows when it may start: job 1 has told neither its length nor a time limit (--time)"
+    assert (
+        words(found)
+        == "gpq cannot tell when it may start: job 1 has no time limit (--time) and has not reported its length"
+    )
     both = of(snapshot(A, limited(1, 0, limit=None), limited(2, 1, limit=None)), 2)
-    assert "jobs 1 and 2 have told neither their length nor" in words(both)
+    assert "jobs 1 and 2 have no time limit (--time) and have not reported" in words(both)
 
 
-def test_a_beginning_that_is_known_is_told_though_the_end_is_not() -> None:
+def test_a_known_earliest_time_is_given_without_a_latest_one() -> None:
     bounded = limited(2, 1, limit=100.0)
     found = of(snapshot(A, limited(1, 0, limit=None), bounded), 1, {JobId(50): 1})
     assert found is not None
     assert words(found).startswith(
-        "it may start as soon as GPUs are given back; nobody knows how late: job 50 comes before it; job 1 has"
+        "it may start as soon as jobs release GPUs, but gpq cannot tell the latest time: job 50 is ahead of it, and job 1 has"
     )
 
 
-def test_on_one_server_all_of_its_gpus_have_to_be_there() -> None:
+def test_all_gpus_must_be_free_on_one_server() -> None:
     state = snapshot(A, B, limited(1, 0, limit=100.0), limited(2, 0, 1, 2, limit=500.0, at="b"), now=0.0)
     two, three = of(state, 2), of(state, 3)
     assert two is not None
@@ -89,30 +92,30 @@ def test_on_one_server_all_of_its_gpus_have_to_be_there() -> None:
     assert of(state, 5) is None
 
 
-def test_those_ahead_take_theirs_first() -> None:
+def test_jobs_ahead_take_their_gpus_first() -> None:
     state = snapshot(A, limited(1, 0, limit=100.0), limited(2, 1, limit=500.0))
     one, both, too_many = of(state, 1), of(state, 1, {JobId(50): 1}), of(state, 1, {JobId(50): 2})
     assert one is not None
     assert both is not None
     assert too_many is not None
     assert (one.latest, both.latest, too_many.latest) == (110.0, 510.0, NEVER)
-    assert "job 50 comes before it" in words(both)
+    assert "job 50 is ahead of it" in words(both)
 
 
-def test_who_can_be_moved_may_give_its_gpus_at_any_moment() -> None:
+def test_a_movable_job_may_release_its_gpus_at_any_time() -> None:
     found = of(snapshot(A, running(1, on("a", 0, 1))), 2)
     assert found is not None
     assert found.earliest == 0.0
 
 
-def test_why_tells_it() -> None:
+def test_why_says_so() -> None:
     state = snapshot(A, limited(1, 0, 1, limit=600.0), job(2, spec_=black_box()), now=100.0)
     assert any(line.startswith("it may start") for line in explain(state, {}, state.jobs[JobId(2)]).reasons)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_bounds_hold_where_nobody_else_comes(seed: int) -> None:
-    """Commands with time limits, first come first served, in simulated time: each starts within what it was told."""
+def test_the_limits_hold_if_no_other_job_comes(seed: int) -> None:
+    """Commands with time limits, first come first served, in simulated time: each starts within its window."""
     random = Random(seed)
     made = []
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""What one GPU more is worth, and to whom: by the same models as the round's."""
+"""What one more GPU is worth, and to whom, by the models of the round."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NODE = node("a", 4)
 
 
 def profile(scale: float) -> Profile:
-    """Measured with 1, 2 and 3 GPUs; `scale`: how much of a GPU more is gained (1 = all)."""
+    """Measured with 1, 2 and 3 GPUs. `scale` is how much of one more GPU is gained (1 = all)."""
     rows = tuple(ProfileRow(1, k, 64, 0.08, 0.1 * k ** (1 - scale), 100.0) for k in (1, 2, 3))
     noise = Noise(1.0, 4000.0, 100)
     return Profile(declared=DECLARED, rows=rows, noise=noise, atomic_batch=64, samples_per_second=640.0)
@@ -38,7 +38,7 @@ def of(state: Snapshot, number: int) -> Job:
     return state.jobs[JobId(number)]
 
 
-def test_more_is_worth_more_to_who_scales_better() -> None:
+def test_more_gpus_are_worth_more_to_a_job_that_scales_better() -> None:
     state = two()
     well, badly = what_if.more(state, of(state, 1)), what_if.more(state, of(state, 2))
     assert well is not None
@@ -50,27 +50,27 @@ def test_more_is_worth_more_to_who_scales_better() -> None:
     assert giver.ratio < 1.0
 
 
-def test_who_could_give_and_what_it_would_lose_is_said() -> None:
+def test_jobs_that_could_give_gpus_are_named_with_their_loss() -> None:
     state = two()
     more, who = map(text, what_if.reasons(state, of(state, 1)))
     assert more.startswith("3 GPUs would change its goodput by +")
-    assert re.fullmatch(r"who could give: job 2 would lose [1-9]\d?% with 1", who)
+    assert re.fullmatch(r"jobs that could give GPUs: job 2 would lose [1-9]\d?% with 1 GPU", who)
     assert more in explain(state, {}, of(state, 1)).reasons
 
 
 def test_free_gpus_that_were_not_worth_it_are_named() -> None:
     state = snapshot(NODE, running(1, on("a", 0, 1), spec_=spec(up_to=4), profile=profile(0.0)), now=1000.0)
     [said] = map(text, what_if.reasons(state, of(state, 1)))
-    assert "2 are free, and that was not worth a restart" in said
+    assert "2 are free, but that was not worth a restart" in said
 
 
-def test_more_that_would_be_slower_is_no_question_of_restarts() -> None:
+def test_slower_with_more_gpus_is_not_blamed_on_restarts() -> None:
     state = snapshot(NODE, running(1, on("a", 0), spec_=spec(up_to=4), profile=profile(-3.0)), now=1000.0)
     [said] = map(text, what_if.reasons(state, of(state, 1)))
     assert re.fullmatch(r"2 GPUs would not make it faster: its goodput would change by -\d+%", said)
 
 
-def test_who_cannot_be_resized_has_no_bargains() -> None:
+def test_a_job_that_cannot_be_resized_gives_and_takes_nothing() -> None:
     state = snapshot(NODE, running(1, on("a", 0), spec_=black_box()), now=1000.0)
     assert what_if.reasons(state, of(state, 1)) == []
     assert what_if.more(state, job(5)) is None
@@ -79,13 +79,13 @@ def test_who_cannot_be_resized_has_no_bargains() -> None:
     assert what_if.fewer(full, of(full, 1)) is None
 
 
-def test_the_batch_is_told_against_the_one_that_was_declared() -> None:
+def test_the_batch_is_compared_with_the_declared_one() -> None:
     state = two()
     plain = explain(state, {}, of(state, 1)).reasons
-    assert any("total batch of 128" in line for line in plain)
+    assert any("batch size of 128" in line for line in plain)
     fixed = replace(of(state, 1), profile=replace(profile(0.9), declared=replace(DECLARED, adaptive=False)))
     told = explain(replace(state, jobs={fixed.id: fixed}), {}, fixed).reasons
-    assert "its total batch is 128: it lets gpq change its GPUs, not its batch" in told
+    assert "its batch size is 128. It lets gpq change its GPUs, but not its batch size" in told
 
 
 def test_a_reallocation_says_what_changed_for_whom() -> None:

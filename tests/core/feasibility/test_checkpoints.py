@@ -1,4 +1,4 @@
-"""Where a job's newest checkpoint lies, and what follows from that."""
+"""Where a job's newest checkpoint is, and what follows from that."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 
 
 def cluster(job: Job, **storage: str) -> Snapshot:
-    """Three servers of two devices; those named have that storage."""
+    """Three servers with two devices each. The named ones have that storage."""
     nodes = [replace(builders.node(name, 2), storage=storage.get(name, f"own-{name}")) for name in "abc"]
     return builders.snapshot(job, *nodes, now=100.0)
 
@@ -49,7 +49,7 @@ def stopped(level: Level = Level.SCRIPT) -> Job:
     return replace(job, attempt=1, files=FilesAt(A, "own-a"), profile=replace(job.profile, checkpoints=1))
 
 
-def test_the_newest_checkpoint_lies_where_rank_0_of_the_latest_attempt_that_started_ran() -> None:
+def test_the_newest_checkpoint_is_where_rank_0_of_the_latest_attempt_ran() -> None:
     job = builders.job(1, state=JobState.STARTING, placement=placed(A, B), attempt=1, launched_at=99.0)
     snapshot = cluster(job)
     after = fold(snapshot, [Started(100.0, job.id, 1, B, "own-b")]).snapshot
@@ -78,7 +78,7 @@ def test_a_stop_that_proved_a_checkpoint_is_not_forgotten_by_a_refused_start() -
     assert "server a" in out_of_reach(after.snapshot, after.snapshot.jobs[job.id])
 
 
-def test_one_of_each_folder_is_asked_and_none_that_sees_it() -> None:
+def test_one_server_of_each_folder_is_asked_and_none_that_sees_the_files() -> None:
     job = stopped()
     assert lacking(cluster(job), job, placed(A, B, C)) == [B, C]
     assert lacking(cluster(job, b="own-a"), job, placed(A, B, C)) == [C]
@@ -87,7 +87,7 @@ def test_one_of_each_folder_is_asked_and_none_that_sees_it() -> None:
     assert lacking(cluster(replace(job, files=None)), replace(job, files=None), placed(B)) == []
 
 
-def test_whoever_shares_the_folder_has_it_as_well() -> None:
+def test_servers_that_share_the_folder_have_it_too() -> None:
     job = stopped()
     silent = fold(cluster(job, b="own-a"), [NodeSilent(100.0, A, "cut")]).snapshot
     assert holders(silent, job) == [B]
@@ -95,7 +95,7 @@ def test_whoever_shares_the_folder_has_it_as_well() -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_no_policy_starts_from_the_beginning_what_has_a_checkpoint_that_nobody_can_reach(name: str) -> None:
+def test_no_policy_restarts_from_scratch_if_the_checkpoint_is_unreachable(name: str) -> None:
     job = stopped()
     snapshot = fold(cluster(job), [NodeSilent(100.0, A, "cut")]).snapshot
     assert decide(snapshot, [], policy(name), allocate=True).actions == ()
@@ -109,20 +109,20 @@ def test_no_policy_starts_from_the_beginning_what_has_a_checkpoint_that_nobody_c
     assert decide(back, [], policy(name), allocate=True).actions
 
 
-def test_a_server_that_was_taken_out_is_named() -> None:
+def test_a_removed_server_is_named() -> None:
     snapshot = cluster(stopped())
     gone = replace(snapshot, nodes={name: node for name, node in snapshot.nodes.items() if name != A})
-    assert "not in the configuration any more" in out_of_reach(gone, gone.jobs[JobId(1)])
+    assert "no longer in the configuration" in out_of_reach(gone, gone.jobs[JobId(1)])
 
 
 def test_progress_is_said_in_one_line() -> None:
-    assert str(Staging("its checkpoint from a", 0, 0, 0.0)) == "looks for its checkpoint from a"
+    assert str(Staging("its checkpoint from a", 0, 0, 0.0)) == "about to copy its checkpoint from a"
     said = Staging("its checkpoint from a", 1_234_000_000, 3_400_000_000, 85e6, "interrupted: b")
-    assert str(said) == "brings its checkpoint from a: 1.23 GB of 3.4 GB, 85 MB/s; interrupted: b"
+    assert str(said) == "copying its checkpoint from a: 1.23 GB of 3.4 GB, 85 MB/s (interrupted: b)"
     assert [size(999), size(999_600), size(2_000_000_000_000)] == ["999 B", "1 MB", "2 TB"]
 
 
-def test_a_checkpoint_that_is_told_counts() -> None:
+def test_a_reported_checkpoint_counts() -> None:
     job = builders.job(1, state=JobState.RUNNING, placement=placed(A), attempt=1, launched_at=0.0)
     told = Profiled(100.0, job.id, 1, 10, checkpoint_seconds=0.5)
     assert fold(cluster(job), [told]).snapshot.jobs[job.id].profile.checkpoints == 1
@@ -135,7 +135,7 @@ def offered(snapshot: Snapshot) -> dict[str, dict[NodeId, tuple[DeviceId, ...]]]
     return {"": {name: tuple(device.id for device in node.devices) for name, node in snapshot.nodes.items()}}
 
 
-def test_only_a_shape_that_must_leave_the_folder_costs_what_is_brought() -> None:
+def test_only_a_shape_outside_the_folder_pays_for_the_copy() -> None:
     job = stopped()
     job = replace(job, profile=replace(job.profile, checkpoint_bytes=SIZE))
     shapes = [Shape(1), Shape(2), Shape(4, 2), Shape(6, 3)]
@@ -163,7 +163,7 @@ def test_the_cost_follows_what_was_measured_by_the_slowest_way() -> None:
     assert again.rates[A, B] == 1.5e8
 
 
-def test_what_was_brought_is_no_part_of_the_measured_restart() -> None:
+def test_copying_is_not_part_of_the_measured_restart() -> None:
     job = builders.job(1, state=JobState.RUNNING, placement=placed(B), attempt=2, launched_at=50.0)
     job = replace(job, stop_seconds=2.0, staged_seconds=40.0)
     after = fold(cluster(job), [Profiled(100.0, job.id, 2, 10, ready=True)]).snapshot.jobs[job.id]
@@ -171,7 +171,7 @@ def test_what_was_brought_is_no_part_of_the_measured_restart() -> None:
 
 
 def test_a_large_checkpoint_keeps_a_job_where_it_is_and_a_small_one_does_not() -> None:
-    """It runs on all of `a`, and would gain by going to the larger server."""
+    """It runs on all of `a`, and would gain from moving to the larger server."""
 
     def grows(size: int) -> bool:
         job = builders.running(1, builders.on("a", 0, 1), since=0.0)

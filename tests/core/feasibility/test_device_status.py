@@ -1,4 +1,4 @@
-"""What is said of devices that somebody else uses or that are out of use."""
+"""What gpq says about devices that somebody else uses or that are out of use."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def test_a_sentence_says_which_gpu_whose_since_when_and_until_when() -> None:
     sick = with_device(
         ada, 1, state=DeviceState.QUARANTINED, reason="NVML: Unknown Error", since=100.0, next_probe=430.0
     )
-    said = "GPU 1 of ada is quarantined: NVML: Unknown Error, for 5 m, looked at again in 30 s"
+    said = "GPU 1 of ada is quarantined: NVML: Unknown Error, for 5 m, next check in 30 s"
     assert condition(NodeId("ada"), sick.devices[1], 400.0) == said
     assert condition(NodeId("ada"), ada.devices[0], 0.0) == ""
 
 
-def test_why_names_them_for_jobs_that_wait() -> None:
+def test_why_names_them_for_waiting_jobs() -> None:
     ada = with_device(node("ada", 4), 2, state=DeviceState.FOREIGN, reason=CARL)
     never = job(1, spec_=black_box(4))
     assert explain(snapshot(ada, never), None, never).reasons == (
-        "it needs 4 GPUs and some are out of use",
+        "it needs 4 GPUs, but some are out of use",
         f"GPU 2 of ada is {CARL}",
     )
     waits = job(1, spec_=black_box(3))
@@ -44,7 +44,7 @@ def test_why_names_them_for_jobs_that_wait() -> None:
     assert f"GPU 2 of ada is {CARL}" in explain(snapshot(ada, waits, busy), None, waits).reasons
 
 
-def test_a_stranger_beside_a_job_is_a_warning_of_that_job() -> None:
+def test_a_foreign_process_next_to_a_job_is_a_warning() -> None:
     ada = with_device(node("ada", 4), 2, reason=f"also {CARL}")
     here, there = running(1, on("ada", 2), spec_=black_box()), running(2, on("ada", 3), spec_=black_box())
     shared = snapshot(ada, here, there)

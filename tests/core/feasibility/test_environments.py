@@ -1,4 +1,4 @@
-"""Servers that lack what a job needs are not used for it; they are asked, and asked again; nobody is driven out by it."""
+"""gpq does not use servers that lack what a job needs. It asks them, and asks again. Nobody is driven away by that."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from tests.support.explanations import explain
 A, B = NodeId("a"), NodeId("b")
 NEEDS = black_box(environment="e1")
 ELASTIC = spec(environment="e1")
-on_every_policy = pytest.mark.parametrize("name", sorted(set(POLICIES) - {"pollux"}))  # which names nodes by their GPUs
+# which names servers by their GPUs
+on_every_policy = pytest.mark.parametrize("name", sorted(set(POLICIES) - {"pollux"}))
 
 
 def seen(name: NodeId, fit: bool = True, environment: str = "e1", at: float = 0.0) -> facts.EnvironmentSeen:
@@ -49,7 +50,7 @@ def started(decision: Decision) -> list[Placement]:
 
 
 @on_every_policy
-def test_nothing_starts_before_a_server_was_asked_and_then_only_where_it_fits(name: str) -> None:
+def test_nothing_starts_before_a_server_was_asked_and_fits(name: str) -> None:
     here = snapshot(node("a", 4), node("b", 1), job(1, spec_=NEEDS))
     first = next_round(here, name)
     assert (started(first), asked(first)) == ([], [("a", "e1"), ("b", "e1")])
@@ -57,13 +58,13 @@ def test_nothing_starts_before_a_server_was_asked_and_then_only_where_it_fits(na
     assert (started(then), asked(then)) == ([on("b", 0)], [])
 
 
-def test_what_asks_for_nothing_starts_at_once_and_nobody_is_asked() -> None:
+def test_a_job_without_needs_starts_at_once_and_no_server_is_asked() -> None:
     first = next_round(snapshot(node("a"), job(1, spec_=black_box())))
     assert len(started(first)) == 1
     assert not asked(first)
 
 
-def test_jobs_of_one_environment_share_a_look_and_others_have_their_own() -> None:
+def test_jobs_with_one_environment_share_a_check() -> None:
     here = snapshot(node("a"), *(job(i, spec_=NEEDS) for i in (1, 2, 3)), job(4, spec_=black_box(environment="e2")))
     assert asked(next_round(here)) == [("a", "e1"), ("a", "e2")]
     assert [look.spec for look in environments.wanted(here)] == [NEEDS, here.jobs[JobId(4)].spec]
@@ -79,7 +80,7 @@ def test_only_servers_that_answer_and_are_not_drained_are_asked_and_only_for_job
     assert environments.wanted(held) == []
 
 
-def test_what_was_found_is_looked_at_again_in_time() -> None:
+def test_findings_are_checked_again_in_time() -> None:
     here = after(snapshot(node("a"), node("b"), job(1, spec_=NEEDS)), seen(A, at=100.0), seen(B, fit=False, at=100.0))
     for now, nodes in (
         (100.0, []), (99.0 + UNFIT_FOR, []), (101.0 + UNFIT_FOR, ["b"]), (101.0 + FIT_FOR, ["a", "b"]), (50.0, ["a", "b"]),
@@ -87,7 +88,7 @@ def test_what_was_found_is_looked_at_again_in_time() -> None:
         assert [look.node for look in environments.wanted(replace(here, now=now))] == nodes, now
 
 
-def test_who_submits_again_is_not_told_an_old_lack() -> None:
+def test_a_new_submission_does_not_get_an_old_finding() -> None:
     here = after(snapshot(node("a"), node("b"), job(1, spec_=NEEDS)), seen(A, fit=False), seen(B))
     assert list(after(here, facts.Submitted(1.0, JobId(2), NEEDS)).checks) == [(B, "e1")]
     assert after(here, facts.Submitted(1.0, JobId(2), black_box())).checks is here.checks
@@ -106,7 +107,7 @@ def test_an_elastic_job_does_not_grow_onto_a_server_without_it_and_keeps_what_it
     one = here.jobs[JobId(1)]
     assert {shape.nodes for shape in feasible(one, here)} == {1}
     assert Shape(4, 2) in feasible(one, after(here, seen(B)))
-    here = after(here, seen(A, fit=False), seen(B, fit=False))  # a part of it is on a: that proves more
+    here = after(here, seen(A, fit=False), seen(B, fit=False))  # a part of it is on a, which proves more
     decision = next_round(here)
     assert {shape.replicas for shape in feasible(one, here)} == {1, 2}
     assert not any(isinstance(action, Stop) and action.target is None for action in decision.actions)
@@ -119,13 +120,13 @@ def test_a_new_daemon_takes_what_its_jobs_prove_and_asks_for_the_rest() -> None:
     assert [look.node for look in environments.wanted(here)] == ["b"]
 
 
-def test_a_server_that_was_removed_is_asked_anew_unless_a_job_is_there() -> None:
+def test_a_removed_server_is_asked_again_unless_a_job_is_there() -> None:
     here = after(snapshot(node("a"), node("b"), running(1, on("a", 0), spec_=ELASTIC)), seen(A), seen(B))
     here = after(here, facts.NodeRemoved(0.0, A), facts.NodeRemoved(0.0, B))
     assert list(here.checks) == [(A, "e1")]
 
 
-def test_a_lack_that_shows_at_the_start_queues_the_job_again_and_is_remembered() -> None:
+def test_something_missing_at_the_start_requeues_the_job_and_is_remembered() -> None:
     here = after(snapshot(node("a"), job(1, spec_=NEEDS)), seen(A))
     here = next_round(here).snapshot
     refused = facts.StartRefused(1.0, JobId(1), 1, A, "no folder /x", transient=True)
@@ -137,9 +138,9 @@ def test_a_lack_that_shows_at_the_start_queues_the_job_again_and_is_remembered()
     assert explain(replace(here, now=20.0), {}, here.jobs[JobId(1)]).headline == "no server fits: no folder /x"
 
 
-def test_why_names_each_server_its_lack_and_the_fix() -> None:
+def test_why_names_each_server_what_is_missing_and_the_fix() -> None:
     here = snapshot(node("a"), node("b"), job(1, spec_=NEEDS), now=12.0)
-    assert explain(here, None, here.jobs[JobId(1)]).headline == "its environment is checked"
+    assert explain(here, None, here.jobs[JobId(1)]).headline == "gpq is checking its environment"
     other = facts.EnvironmentSeen(10.0, B, "e1", False, "no interpreter /p", "make the interpreter")
     here = after(here, seen(A, fit=False, at=2.0), other)
     said = explain(here, {}, here.jobs[JobId(1)])
@@ -148,10 +149,10 @@ def test_why_names_each_server_its_lack_and_the_fix() -> None:
         "server a: no folder /x (seen 10 s ago)",
         "server b: no interpreter /p (seen 2 s ago)",
     )
-    assert said.remedies == ("make it", "make the interpreter", "gpq looks again every 30 s")
+    assert said.remedies == ("make it", "make the interpreter", "gpq checks again every 30 s")
 
 
-def test_why_of_a_job_that_waits_for_gpus_tells_which_servers_are_not_used() -> None:
+def test_why_of_a_waiting_job_says_which_servers_it_cannot_use() -> None:
     full = Placement(((A, (DeviceId("a-0"),)),))
     here = snapshot(
         node("a", 1), node("b", 1), job(1, spec_=NEEDS), running(2, full, spec_=spec(level=Level.BLACK_BOX))
@@ -159,7 +160,8 @@ def test_why_of_a_job_that_waits_for_gpus_tells_which_servers_are_not_used() -> 
     here = after(here, seen(A), seen(B, fit=False))
     said = explain(here, {}, here.jobs[JobId(1)])
     assert said.headline == "waits for GPUs"
-    assert "not used for it: server b: no folder /x (seen 0 s ago)" in said.reasons
+    assert "gpq cannot use server b: no folder /x (seen 0 s ago)" in said.reasons
     assert (
-        explain(replace(here, checks={}), {}, job(1, spec_=replace(NEEDS, setup="make"))).headline == "its setup runs"
+        explain(replace(here, checks={}), {}, job(1, spec_=replace(NEEDS, setup="make"))).headline
+        == "gpq is running its setup"
     )

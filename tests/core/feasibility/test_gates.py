@@ -1,4 +1,4 @@
-"""What a gate does: no policy sees who is behind it, it opens by itself, and `why` says what would open it."""
+"""A gate hides jobs from policies and opens on its own. `why` says what would open it."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def test_it_waits_for_all_of_them() -> None:
 
 
 def test_one_end_opens_the_gate_for_the_next_in_the_same_round() -> None:
-    """A chain goes on from job to job; a job that is held for an unmet end holds those behind it only by waiting."""
+    """A chain continues from job to job. A job that is held for an unmet end holds those behind it only by waiting."""
     state = snapshot(A, running(1, on("a", 0)), behind(2, "1:ok"), behind(3, "2:any"), now=1.0)
     after = decide(state, [ends(1, Failed)], Fifo(), allocate=True).snapshot
     assert [after.jobs[JobId(n)].state for n in (2, 3)] == [JobState.HELD, JobState.PENDING]
     assert after.jobs[JobId(3)].awaits
 
 
-def test_a_moment_opens_the_gate_and_wakes_the_loop() -> None:
+def test_a_start_time_opens_the_gate_and_wakes_the_loop() -> None:
     state = snapshot(A, job(1, spec_=black_box(begin=100.0)), now=40.0, interval=3600.0)
     assert launched(state) == []
     assert next_round(state) == 100.0
@@ -85,7 +85,7 @@ def test_a_moment_opens_the_gate_and_wakes_the_loop() -> None:
     assert explain(state, {}, state.jobs[JobId(1)]).headline == "begins in 60 s"
 
 
-def test_an_array_has_at_most_so_many_at_once_and_the_next_goes_when_one_ends() -> None:
+def test_an_array_runs_up_to_its_limit_and_starts_the_next_when_one_ends() -> None:
     state = snapshot(A, running(11, on("a", 0), spec_=element(11).spec), *(element(n) for n in range(12, 16)), now=1.0)
     assert launched(state) == [12]
     assert launched(state, [ends(11, Failed)]) == [12, 13]
@@ -100,7 +100,7 @@ def test_two_arrays_do_not_count_for_each_other() -> None:
     assert launched(snapshot(A, *two)) == [11, 21]
 
 
-def test_who_is_held_or_backs_off_takes_no_seat_in_its_array() -> None:
+def test_a_held_or_backing_off_job_does_not_count_towards_the_limit() -> None:
     held, late = element(11, state=JobState.HELD, wish=DesiredState.HOLD), element(12, not_before=50.0)
     assert launched(snapshot(A, held, late, *(element(n) for n in (13, 14, 15)), now=1.0)) == [13, 14]
 
@@ -128,8 +128,8 @@ def test_why_names_what_it_waits_for() -> None:
     state = snapshot(A, running(1, on("a", 0), spec_=spec(name="train")), behind(2, "1:notok"))
     said = explain(state, {}, state.jobs[JobId(2)])
     assert said.headline == "after job 1:notok"
-    assert said.reasons == ("job 1 (train, running) is to end without success first",)
-    assert said.remedies == ("`gpq edit 2 --after none` lets it go without them",)
+    assert said.reasons == ("job 1 (train, running) must end without success first",)
+    assert said.remedies == ("`gpq edit 2 --after none` lets it start without them",)
 
 
 @pytest.mark.parametrize("name", POLICIES)

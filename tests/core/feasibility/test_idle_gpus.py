@@ -1,4 +1,4 @@
-"""GPUs that a job holds and does not use: named, then taken from who can be resized, given back once they are used."""
+"""GPUs that a job holds but does not use: reported, then taken from resizable jobs, and returned when they are used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.explanations import explain
 
 
 def used(*percent: int | None, name: str = "a") -> Node:
-    """A node whose GPUs are in use for so much of the time."""
+    """A server whose GPUs are used for this part of the time."""
     plain = node(name, len(percent))
     return replace(
         plain, devices=tuple(replace(one, utilisation=each) for one, each in zip(plain.devices, percent, strict=True))
@@ -48,15 +48,15 @@ def looks(state: Snapshot, *times: float, of: Node) -> Snapshot:
 IDLE, BUSY = used(0, 0, 0, 0), used(0, 80, 0, 0)
 
 
-def test_what_is_not_used_for_long_is_named_with_how_long() -> None:
+def test_an_unused_gpu_is_named_with_its_idle_time() -> None:
     state = looks(snapshot(wide(), idle_after=600.0), 10.0, 300.0, 610.0, of=used(0, 90, 0, None))
-    assert idle_gpus.line(state, state.jobs[JobId(1)]) == "does not use GPU 0, 2 of a, for 10 m now"
-    assert "warning: it does not use GPU 0, 2 of a, for 10 m now" in explain(state, {}, state.jobs[JobId(1)]).reasons
+    assert idle_gpus.line(state, state.jobs[JobId(1)]) == "has not used GPU 0, 2 of a for 10 m"
+    assert "warning: it has not used GPU 0, 2 of a for 10 m" in explain(state, {}, state.jobs[JobId(1)]).reasons
     assert idle_gpus.line(replace(state, now=609.0), state.jobs[JobId(1)]) == ""
 
 
 @pytest.mark.parametrize("between", [NodeSeen(300.0, used(1, 1, 1, 1)), NodeSilent(300.0, NodeId("a"), "no answer")])
-def test_a_use_or_a_silence_in_between_begins_the_count_anew(between: Event) -> None:
+def test_a_use_or_a_silence_restarts_the_count(between: Event) -> None:
     state = after(
         snapshot(wide(), idle_after=600.0), NodeSeen(0.0, IDLE), between, NodeSeen(400.0, IDLE), NodeSeen(900.0, IDLE)
     )
@@ -77,7 +77,7 @@ def test_switched_off_nothing_is_named() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_after_twice_as_long_a_job_that_can_be_resized_keeps_the_fewest(policy: str) -> None:
+def test_after_twice_the_time_a_resizable_job_keeps_its_fewest_gpus(policy: str) -> None:
     state = looks(snapshot(wide(), idle_after=600.0), 0.0, 1199.0, of=IDLE)
     assert not any(isinstance(event, Idled) for event in decided(state, policy).journal)
     found = decided(replace(state, now=1200.0), policy)
@@ -86,24 +86,24 @@ def test_after_twice_as_long_a_job_that_can_be_resized_keeps_the_fewest(policy: 
     assert (stop.reason, stop.target and stop.target.replicas) == (StopReason.RESIZE, 2)
 
 
-def test_once_it_uses_one_again_it_may_have_more() -> None:
+def test_when_it_uses_one_again_it_may_have_more() -> None:
     few = running(1, on("a", 0, 1), since=0.0, spec_=spec(gpus=2, up_to=4), idle=True)
     state = looks(snapshot(few), 100.0, of=IDLE)
     assert idle_gpus.capped(state).jobs[JobId(1)].spec.max_gpus == 2
-    assert "keeps 2 GPUs until it uses them" in "".join(explain(state, {}, state.jobs[JobId(1)]).reasons)
+    assert "keeps only 2 GPUs until it uses them" in "".join(explain(state, {}, state.jobs[JobId(1)]).reasons)
     state = looks(state, 200.0, of=BUSY)
     assert not state.jobs[JobId(1)].idle
     assert idle_gpus.capped(state) is state
 
 
-def test_what_cannot_be_resized_is_named_and_left_alone() -> None:
+def test_a_job_that_cannot_be_resized_is_named_and_left_alone() -> None:
     fixed = running(1, on("a", 0, 1, 2, 3), since=0.0, spec_=black_box(4))
     state = looks(snapshot(fixed, idle_after=600.0), 0.0, 1e5, of=IDLE)
     assert idle_gpus.line(state, fixed)
     assert decided(state).actions == ()
 
 
-def test_a_look_that_tells_nothing_new_changes_nothing() -> None:
+def test_a_report_without_news_changes_nothing() -> None:
     since = idle_gpus.folded({}, IDLE, 5.0)
     assert set(since.values()) == {5.0}
     assert idle_gpus.folded(since, IDLE, 9.0) is since

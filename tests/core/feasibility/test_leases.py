@@ -1,4 +1,5 @@
-"""Silence ends no job without a lease; with one, the ends that follow are certain, and a poisonous job is held."""
+"""Silence ends no job without a lease. With a lease, the ends that follow are certain, and a job that crashes servers
+is held."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def leased(placement: Placement = HERE, lease: float = 600.0, **more: Any) -> Jo
 
 
 def silent(*jobs: Job, since: float = 100.0, now: float = 140.0) -> Snapshot:
-    """Node a does not answer, node b does."""
+    """Server a does not answer, server b does."""
     state = snapshot(node("a"), node("b"), *jobs, now=now)
     return fold(state, [facts.NodeSilent(now, A, "no answer", since)]).snapshot
 
@@ -47,7 +48,7 @@ def test_the_daemon_waits_longer_than_term_kill_and_drift_need() -> None:
         assert margin(lease) - kill - drift > 3.0
 
 
-def test_a_part_is_given_up_when_lease_and_margin_are_over_and_not_before() -> None:
+def test_a_part_is_given_up_after_lease_and_margin_and_not_before() -> None:
     job = leased(BOTH)
     state = silent(job)
     assert patience(job) == 633.0
@@ -77,7 +78,7 @@ def test_a_given_up_attempt_is_queued_again_and_news_of_it_change_nothing_but_th
     assert after.journal == (late,)
 
 
-def test_a_job_of_two_nodes_goes_on_once_both_parts_are_over() -> None:
+def test_a_job_on_two_servers_continues_when_both_parts_are_over() -> None:
     state = silent(leased(BOTH))
     one = fold(state, given_up(state, A, 1e3, 700.0)).snapshot
     assert one.jobs[ONE].state is JobState.RUNNING
@@ -88,7 +89,7 @@ def test_a_job_of_two_nodes_goes_on_once_both_parts_are_over() -> None:
 
 
 @pytest.mark.parametrize("end", [Exit(0, fenced=True), Exit(None, signal=15, fenced=True), Exit(1, fenced=True)])
-def test_whatever_a_fenced_job_says_as_it_leaves_it_has_neither_succeeded_nor_failed(end: Exit) -> None:
+def test_a_fenced_job_has_neither_succeeded_nor_failed(end: Exit) -> None:
     job = leased(exits=((A, end),))
     event = conclude(job, 100.0, Config())
     assert isinstance(event, facts.Stopped)
@@ -102,16 +103,14 @@ def test_whatever_a_fenced_job_says_as_it_leaves_it_has_neither_succeeded_nor_fa
     ("what", "goes_on"),
     [
         (spec(level=Level.SIGNAL), True),  # it checkpoints on a signal
-        (spec(), True),  # it declared itself: it checkpoints
-        (black_box(), False),  # it would begin anew, and nobody said that it may
+        (spec(), True),  # it declared itself, so it checkpoints
+        (black_box(), False),  # it would start from the beginning, and nobody allowed that
         (black_box(requeue_on_lost=600.0), True),
         (black_box(retries=1), True),
         (spec(rigid=True), True),
     ],
 )
-def test_after_a_reboot_what_keeps_checkpoints_goes_on_and_a_black_box_where_its_user_allowed(
-    what: Any, goes_on: bool
-) -> None:
+def test_after_a_reboot_a_job_with_checkpoints_resumes_and_a_black_box_if_allowed(what: Any, goes_on: bool) -> None:
     job = running(1, on("a", 0), spec_=what, since=0.0, exits=((A, Exit(None, lost=True, note="rebooted")),))
     event = conclude(job, 100.0, Config())
     assert type(event) is (facts.Stopped if goes_on else facts.Failed)
@@ -133,7 +132,7 @@ def test_a_job_that_takes_its_server_down_each_time_is_held_and_release_forgets_
     assert "3 times in a row" in held[0].why  # type: ignore[union-attr]
     freed = fold(snapshot(job), [facts.ReleaseAsked(0.0, ONE)]).snapshot.jobs[ONE]
     assert (freed.crashes, freed.wish) == (0, DesiredState.RUN)
-    assert lose(replace(job, crashes=2), 7200.0).crashes == 0  # two hours of work are no crash
+    assert lose(replace(job, crashes=2), 7200.0).crashes == 0  # two hours of work are not a crash
 
 
 def test_a_silent_server_makes_its_jobs_unknown_with_an_age_and_they_keep_their_gpus() -> None:
@@ -141,21 +140,21 @@ def test_a_silent_server_makes_its_jobs_unknown_with_an_age_and_they_keep_their_
     job = state.jobs[ONE]
     found = silence(state, job, 140.0)
     assert found is not None
-    assert (str(found), found.requeue_in) == ("unknown since 40 s: server a does not answer", None)
+    assert (str(found), found.requeue_in) == ("unknown for 40 s: server a does not answer", None)
     told = explain(state, None, job)
     assert told.headline == str(found)
-    assert any("not started a second time" in reason for reason in told.reasons)
+    assert any("gpq does not start it again" in reason for reason in told.reasons)
     later = decide(replace(state, now=9e5), [], policy("fifo"), allocate=True)
     assert later.actions == ()
     assert later.snapshot.jobs[ONE].placement == on("a", 0)
     assert shape_of(later.snapshot.jobs[ONE].placement.shape).replicas == 1  # type: ignore[union-attr]
 
 
-def test_silence_is_told_of_the_nodes_whose_end_is_not_known_and_names_the_lease_and_the_order_that_waits() -> None:
+def test_silence_names_the_servers_the_lease_and_the_waiting_order() -> None:
     state = silent(leased(BOTH, wish=DesiredState.CANCEL, stop=StopReason.CANCEL))
     told = explain(state, None, state.jobs[ONE])
-    assert any("the order to cancel waits until a answers" in reason for reason in told.reasons)
-    assert any("queued again in 9 m at the earliest" in reason for reason in told.reasons)
+    assert any("the order to cancel it waits until a answers" in reason for reason in told.reasons)
+    assert any("queues it again in 9 m at the earliest" in reason for reason in told.reasons)
     over = replace(state.jobs[ONE], exits=((A, Exit(0)),))
     assert silence(state, over, 140.0) is None
     assert silence(state, replace(over, exits=(), placement=on("b", 0)), 140.0) is None

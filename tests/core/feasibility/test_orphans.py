@@ -1,4 +1,5 @@
-"""What runs on servers and is not in the database: waited for by its own job, told to the user, in nobody else's way."""
+"""Attempts on servers that the database does not know: their own job waits for them, the user sees them, nobody else is
+affected."""
 
 from __future__ import annotations
 
@@ -34,25 +35,23 @@ def launched(here: Snapshot, name: str = "goodput") -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-def test_a_job_that_runs_unknown_to_the_database_is_not_started_beside_itself(name: str) -> None:
+def test_a_job_that_runs_unknown_to_the_database_is_not_started_twice(name: str) -> None:
     assert launched(restored(HERE), name) == [(2, 1)]
     assert launched(restored(), name) == [(1, 17), (2, 1)]
     assert launched(restored(replace(HERE, job=JobId(9))), name) == [(1, 17), (2, 1)]
 
 
-def test_why_tells_where_it_runs_and_how_it_is_ended() -> None:
+def test_why_says_where_it_runs_and_how_to_end_it() -> None:
     here = restored(HERE)
     told = explain(here, None, here.jobs[JobId(1)])
-    assert told.headline == "attempt 1.2 of it, which this daemon's database does not know, runs on server a"
-    assert "`kill 77` on a ends it" in told.remedies[0]
+    assert told.headline == "server a runs its attempt 1.2, which this daemon's database does not know"
+    assert "`kill 77` on a ends that attempt" in told.remedies[0]
 
 
-def test_the_user_is_told_in_status_in_nodes_and_in_doctor() -> None:
+def test_status_nodes_and_doctor_tell_the_user() -> None:
     reader = Reader(restored(HERE), None, 100.0)
     [line] = reader.warnings()
-    assert line.startswith(
-        "server a runs attempt 1.2 (since 60 s, pid 77), which this daemon's database does not know; "
-    )
+    assert line.startswith("server a runs attempt 1.2 (for 60 s, pid 77), which this daemon's database does not know. ")
     views = reader.nodes()
     assert [view.strangers for view in views] == [[line], []]
     assert line in lines(NodeList(views), 0)[1]

@@ -1,4 +1,4 @@
-"""Somebody's server: gpq leaves it while its owner is there, and what could not leave never starts there."""
+"""A server with an owner: gpq leaves it while the owner is there, and jobs that could not leave never start there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIGNAL = spec(level=Level.SIGNAL, up_to=1, user="ben")
 
 
 def used_by(user: str, *, beside: bool = False, at: Node = DESK) -> Node:
-    """Somebody has a process on its first GPU; `beside` a job of ours."""
+    """Somebody has a process on its first GPU, `beside` a job of ours or not."""
     state = DeviceState.OK if beside else DeviceState.FOREIGN
     theirs = replace(
         at.devices[0], state=state, reason=f"used by {user}", processes=(DeviceProcess(7, user, "python"),)
@@ -57,7 +57,7 @@ def starts(decision: Decision) -> dict[int, str]:
         (replace(used_by("ana"), owner=""), ""),
         (replace(DESK, yields=("ana",)), "asked for it with `gpq yield`"),
         (replace(DESK, yields=("ben",)), ""),
-        # A look that saw her once, and may have been a blip.
+        # A report that saw her once, which may have been a short blip.
         (replace(DESK, devices=(replace(used_by("ana").devices[0], state=DeviceState.OK, reason=""),)), ""),
         # Our own job under her name.
         (
@@ -84,7 +84,7 @@ def test_a_job_leaves_when_the_owner_comes_and_returns_when_she_has_gone(policy:
     assert starts(decided(waits, NodeSeen(101.0, DESK), policy=policy)) == {1: "desk"}
 
 
-def test_that_she_is_there_calls_for_a_round_also_where_all_gpus_are_ours() -> None:
+def test_her_presence_triggers_a_round_even_if_all_gpus_are_ours() -> None:
     state = snapshot(DESK, running(1, on("desk", 0, 1), spec_=SIGNAL), now=100.0, interval=3600.0)
     state = replace(state, round_at=100.0)
     assert due(state, [NodeSeen(101.0, used_by("ana", beside=True))])
@@ -108,19 +108,19 @@ def test_her_own_jobs_stay() -> None:
         (job(1, spec_=SIGNAL), True),
     ],
 )
-def test_what_could_not_leave_does_not_start_there(policy: str, one: Job, may: bool) -> None:
+def test_a_job_that_could_not_leave_does_not_start_there(policy: str, one: Job, may: bool) -> None:
     assert starts(decided(snapshot(DESK, one), policy=policy)) == ({1: "desk"} if may else {})
     assert starts(decided(snapshot(LAB, one), policy=policy)) == {1: "lab"}
 
 
-def test_a_script_that_has_not_declared_itself_begins_anew_elsewhere_once_its_grace_is_over() -> None:
+def test_an_undeclared_script_restarts_elsewhere_after_its_grace() -> None:
     young = running(1, on("desk", 0), spec_=spec(user="ben", up_to=1, grace=30.0), declared=False)
     state = fold(snapshot(DESK, LAB, young, now=100.0, interval=3600.0), [NodeSeen(100.0, used_by("ana"))]).snapshot
     state = replace(state, round_at=100.0)
     assert stops(decided(state)) == []
     assert next_round(state) == 130.0
     assert stops(decided(replace(state, now=130.0))) == [1]
-    # What runs there from before it had an owner, and can never leave, runs to its end.
+    # A job from before the server had an owner, which can never leave, runs to its end.
     old = running(1, on("desk", 0), spec_=black_box(user="ben", grace=30.0))
     kept = fold(snapshot(DESK, LAB, old, now=100.0), [NodeSeen(100.0, used_by("ana"))]).snapshot
     assert stops(decided(replace(kept, now=1000.0))) == []
@@ -130,7 +130,7 @@ def reserved(state: Snapshot, events: Sequence[Event]) -> list[tuple[int, str]]:
     return [(each.id, each.user) for each in fold(state, events).snapshot.reservations.values()]
 
 
-def test_silence_and_a_new_daemon_undo_nothing() -> None:
+def test_silence_and_a_new_daemon_change_nothing() -> None:
     there = NodeSeen(100.0, used_by("ana"))
     unheard = NodeSeen(110.0, Node(NodeId("desk"), owner="ana"))
     state = snapshot(DESK, now=100.0)
@@ -141,12 +141,12 @@ def test_silence_and_a_new_daemon_undo_nothing() -> None:
     assert reserved(state, [there, other]) == [(-1, "ana"), (-2, "eva")]
 
 
-def test_it_is_said_whose_server_it_is() -> None:
+def test_the_owner_of_the_server_is_named() -> None:
     state = replace(fold(snapshot(DESK), [NodeSeen(0.0, used_by("ana"))]).snapshot, now=90.0)
     [held] = state.reservations.values()
-    assert reservation_line(state, held) == "server desk is ana's, who uses GPU 0, for 90 s now"
+    assert reservation_line(state, held) == "server desk belongs to ana, who uses GPU 0 (for 90 s)"
 
 
 def test_policies_see_no_owner() -> None:
-    """The rule is in what a job may use, so none of them has to know it."""
+    """The rule is part of what a job may use, so no policy has to know it."""
     assert Fifo().allocate(snapshot(DESK, job(1, spec_=black_box(user="ben")))) == {}

@@ -1,4 +1,5 @@
-"""Reserved GPUs: nobody else is there when the time comes, under every policy, and nobody is kept out longer than that."""
+"""Reserved GPUs: nobody else is there when the time comes, under every policy, and they are not kept free for
+longer."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def test_it_is_kept_until_it_is_undone_over_or_its_node_removed() -> None:
     assert dict(here.reservations) == {1: HELD}
     assert here.next_reservation == 2
     gone = fold(here, [facts.NodeUnreserved(1.0, 1)]).snapshot
-    assert (dict(gone.reservations), gone.next_reservation) == ({}, 2)  # numbers are not used again
+    assert (dict(gone.reservations), gone.next_reservation) == ({}, 2)  # numbers are not reused
     assert not fold(here, [facts.NodeRemoved(1.0, A)]).snapshot.reservations
     assert not current(replace(here, now=END), END)
     later = fold(replace(here, now=END), [facts.NodeReserved(END, replace(HELD, id=2, end=END + 9))]).snapshot
@@ -54,7 +55,7 @@ def test_it_is_kept_until_it_is_undone_over_or_its_node_removed() -> None:
 
 
 @on_every_policy
-def test_while_it_holds_its_user_alone_gets_the_gpu(name: str) -> None:
+def test_while_it_lasts_only_its_user_gets_the_gpu(name: str) -> None:
     mine, theirs = black_box(user="bo"), black_box(user="ana")
     for now in (START, END - 1.0):
         assert launched(one_round(at(now, node("a", 1), job(1, spec_=theirs), job(2, spec_=mine)), name)) == {
@@ -65,7 +66,7 @@ def test_while_it_holds_its_user_alone_gets_the_gpu(name: str) -> None:
 
 
 @on_every_policy
-def test_left_alone_it_is_nobodys_and_the_gpus_beside_it_are_used(name: str) -> None:
+def test_a_gpu_kept_from_gpq_is_unused_and_its_neighbours_are_used(name: str) -> None:
     nobodys = replace(HELD, user="")
     here = at(
         START, node("a", 2), job(1, spec_=black_box(user="bo")), job(2, spec_=black_box(user="ana")), held=nobodys
@@ -78,7 +79,7 @@ def test_left_alone_it_is_nobodys_and_the_gpus_beside_it_are_used(name: str) -> 
 @on_every_policy
 @pytest.mark.parametrize("what", [SIGNAL, spec(up_to=1)], ids=["signal", "elastic"])
 @pytest.mark.parametrize("room", [2, 1], ids=["room", "no room"])
-def test_what_can_go_on_leaves_with_a_checkpoint_in_time(name: str, what: JobSpec, room: int) -> None:
+def test_a_resumable_job_leaves_with_a_checkpoint_in_time(name: str, what: JobSpec, room: int) -> None:
     runs = running(1, on("a", 0), since=START - 5000.0, spec_=what)
     early = at(START - what.grace - 1.0, node("a", room), runs)
     assert not one_round(early, name).actions
@@ -97,7 +98,7 @@ def test_what_can_go_on_leaves_with_a_checkpoint_in_time(name: str, what: JobSpe
 
 @on_every_policy
 @pytest.mark.parametrize("stays", [black_box(user="ana"), black_box(user="bo")], ids=["fixed", "its user's"])
-def test_what_cannot_be_moved_and_what_need_not_stay(name: str, stays: JobSpec) -> None:
+def test_jobs_that_cannot_or_need_not_move_stay(name: str, stays: JobSpec) -> None:
     assert not one_round(at(START + 1.0, node("a", 2), running(1, on("a", 0), spec_=stays)), name).actions
 
 
@@ -111,7 +112,7 @@ def test_what_cannot_be_moved_and_what_need_not_stay(name: str, stays: JobSpec) 
         (None, UNKNOWN_LENGTH - 1.0, False),
     ],
 )
-def test_what_cannot_be_stopped_does_not_start_there_if_it_may_reach_into_it(
+def test_an_unstoppable_job_does_not_start_if_it_might_reach_into_it(
     limit: float | None, before: float, starts: bool
 ) -> None:
     waits = job(1, spec_=black_box(user="ana", time_limit=limit))
@@ -133,7 +134,7 @@ def test_the_loop_wakes_when_it_begins_to_matter_begins_and_ends() -> None:
     assert barred(at(0.0, node("a")), mover) == frozenset()
 
 
-def test_why_names_it_and_the_way_back() -> None:
+def test_why_names_it_and_how_to_undo_it() -> None:
     waits = job(1, spec_=black_box(user="ana"))
     here = at(START, node("a", 1), waits)
     said = explain(here, None, waits)
@@ -143,9 +144,9 @@ def test_why_names_it_and_the_way_back() -> None:
     busy: list[Job] = [running(2, on("a", 1), spec_=black_box())]
     beside = explain(at(START, node("a", 2), waits, *busy), None, waits)
     assert beside.headline == "waits for GPUs"
-    assert "it needs 1 GPU; 0 of 2 are free" in beside.reasons
+    assert "it needs 1 GPU, and 0 of 2 are free" in beside.reasons
     assert any("reserved for bo" in line for line in beside.reasons)
     soon = explain(at(START - 1800.0, node("a", 1), waits), None, waits)
-    assert "GPU 0 of a is reserved for bo in 30 m, for 2 h (reservation 1)" in soon.reasons
+    assert "GPU 0 of a is reserved for bo starting in 30 m, for 2 h (reservation 1)" in soon.reasons
     leaving = running(3, on("a", 0), spec_=SIGNAL)
-    assert explain(at(START, node("a", 1), leaving), None, leaving).reasons[0].startswith("it is to leave: GPU 0 of a")
+    assert explain(at(START, node("a", 1), leaving), None, leaving).reasons[0].startswith("it must leave: GPU 0 of a")

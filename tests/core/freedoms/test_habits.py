@@ -1,4 +1,5 @@
-"""What a loop does is kept, one of a code, takes what it takes for good, and is lent to the next job of the program."""
+"""What a loop does is kept once for each code, takes its freedoms permanently, and is lent to the next job of the
+program."""
 
 from __future__ import annotations
 
@@ -41,18 +42,18 @@ def at_step(step: int) -> Progress:
     return Progress(0, 10, 0, step, float(step), 0.1)
 
 
-def test_the_words_are_those_of_the_wire() -> None:
+def test_the_names_match_the_wire() -> None:
     assert FREEDOMS == wire.FREEDOMS == tuple(MEANING)
 
 
-def test_habits_are_kept_one_of_a_code_and_a_freedom_that_is_lost_stays_lost() -> None:
+def test_one_habit_is_kept_per_code_and_a_lost_freedom_stays_lost() -> None:
     once = joined((), [SAM])
     assert joined(once, [SAM]) is once
     [both] = joined(once, [replace(SAM, freedoms=(RETUNE,), message="other words")])
     assert (both.freedoms, both.message) == ((ACCUMULATE, SPLIT, RETUNE), "other words")
 
 
-def test_a_suspicion_that_its_user_accepts_takes_nothing_now_or_later_and_an_observation_does() -> None:
+def test_an_accepted_suspicion_takes_nothing_but_an_observation_does() -> None:
     suspected = Habit("token-loss", (RESIZE,), "a mean over tokens", "job.weigh(tokens)", suspected=True)
     here = report(
         snapshot(running(1, on("a", 0), declared=False), node("a", 2)),
@@ -74,7 +75,7 @@ def test_a_suspicion_that_its_user_accepts_takes_nothing_now_or_later_and_an_obs
     assert lent(borrower, [SAM, suspected]).profile.lost == {ACCUMULATE, SPLIT}
 
 
-def test_what_gpq_check_found_of_one_job_is_lent_to_no_other() -> None:
+def test_a_result_of_gpq_check_is_not_lent_to_other_jobs() -> None:
     here = snapshot(running(1, on("a", 0), declared=False), job(2), node("a", 2))
     here = report(here, 1, 10, declared=DECLARES, habits=(Habit("proven", (SPLIT,), "two replicas: differs"), SAM))
     assert profile_of(here, 1).lost == {ACCUMULATE, SPLIT}
@@ -82,13 +83,13 @@ def test_what_gpq_check_found_of_one_job_is_lent_to_no_other() -> None:
     assert prior.habits == (SAM,)
 
 
-def test_of_more_habits_than_are_kept_the_freedoms_count_all_the_same() -> None:
+def test_the_freedoms_of_habits_beyond_the_limit_still_count() -> None:
     many = joined((), [Habit(f"code-{number}", (SPLIT,)) for number in range(500)] + [OWN_EPOCHS])
     assert len(many) == MAX_HABITS
     assert Profile(habits=many).lost == {SPLIT, RESIZE}
 
 
-def test_what_was_declared_is_cut_to_what_is_left_whichever_comes_first() -> None:
+def test_a_declaration_is_reduced_by_habits_in_any_order() -> None:
     for reports in ([{"declared": DECLARES}, {"habits": (SAM,)}], [{"habits": (SAM,)}, {"declared": DECLARES}]):
         here = snapshot(running(1, on("a", 0), declared=False), node("a"))
         for offset, said in enumerate(reports, 1):
@@ -100,13 +101,13 @@ def test_what_was_declared_is_cut_to_what_is_left_whichever_comes_first() -> Non
         assert profile_of(again, 1).declared == declared, "the next attempt declares the same"
 
 
-def test_a_job_that_lost_retune_is_as_one_that_is_not_adaptive() -> None:
+def test_a_job_that_lost_retune_counts_as_not_adaptive() -> None:
     kept = with_habits(Profile(declared=DECLARED), (Habit("closure", (ACCUMULATE, SPLIT, RETUNE)),))
     assert kept.declared == replace(DECLARED, accumulation=False, adaptive=False)
     assert with_habits(kept, ()).declared == DECLARED
 
 
-def test_who_lost_resize_can_be_stopped_with_a_checkpoint_and_is_not_gpqs_to_move() -> None:
+def test_a_job_that_lost_resize_can_be_stopped_but_not_moved() -> None:
     one = running(1, on("a", 0))
     strict = replace(one, profile=with_habits(one.profile, (OWN_EPOCHS,)))
     assert (one.elastic, one.movable, one.resumable) == (True, True, True)
@@ -118,7 +119,7 @@ def test_who_lost_resize_can_be_stopped_with_a_checkpoint_and_is_not_gpqs_to_mov
 @pytest.mark.parametrize(
     ("asked", "last", "kept"), [((1, 8), 3, 3), ((1, 2), 3, 2), ((4, 0), 3, 4), ((1, 0), 5, 5), ((2, 4), 0, 2)]
 )
-def test_it_goes_on_with_as_many_gpus_as_it_had_within_what_its_user_asks_by_now(
+def test_it_resumes_with_its_old_number_of_gpus_within_the_present_request(
     asked: tuple[int, int], last: int, kept: int
 ) -> None:
     profile = with_habits(Profile(declared=DECLARED), (OWN_EPOCHS,))
@@ -130,20 +131,20 @@ def test_it_goes_on_with_as_many_gpus_as_it_had_within_what_its_user_asks_by_now
     assert bound(narrow, here) == narrow
 
 
-def test_a_target_that_a_stopping_job_may_not_have_any_more_is_forgotten() -> None:
+def test_a_target_that_is_no_longer_allowed_is_forgotten() -> None:
     profile = with_habits(Profile(declared=DECLARED), (OWN_EPOCHS,))
     leaving = running(1, on("a", 0), profile=profile, state=JobState.STOPPING, target=Shape(4))
     assert bound(leaving, snapshot(node("a", 8), leaving)).target is None
 
 
-def test_a_new_habit_calls_for_a_round_at_once_and_an_old_one_does_not() -> None:
+def test_a_new_habit_triggers_a_round_but_an_old_one_does_not() -> None:
     here = replace(snapshot(running(1, on("a", 0)), node("a"), interval=1e9), round_at=0.0)
     told = facts.Profiled(0.0, JobId(1), 1, 5, habits=(SAM,))
     assert due(here, [told])
     assert not due(fold(here, [told]).snapshot, [replace(told, offset=6)])
 
 
-def test_a_stop_that_its_user_asked_for_says_what_is_lost_by_it() -> None:
+def test_a_stop_by_its_user_says_what_is_lost() -> None:
     one = running(1, on("a", 0))
     strict = replace(one, profile=with_habits(one.profile, (OWN_EPOCHS,)))
 
@@ -151,7 +152,7 @@ def test_a_stop_that_its_user_asked_for_says_what_is_lost_by_it() -> None:
         sent: Event = facts.StopSent(1.0, each.id, 1, reason)
         return fold(snapshot(each, node("a")), [sent]).snapshot.jobs[each.id].notices
 
-    assert "does not go on exactly after a restart: its own epochs (own-epochs)" in told(strict, StopReason.REQUEUE)[0]
+    assert "does not resume exactly after a restart: its own epochs (own-epochs)" in told(strict, StopReason.REQUEUE)[0]
     assert told(strict, StopReason.CANCEL) == told(one, StopReason.REQUEUE) == ()
 
 
@@ -159,7 +160,7 @@ def test_a_stop_that_its_user_asked_for_says_what_is_lost_by_it() -> None:
 
 
 def with_two_jobs() -> Snapshot:
-    """The first has shown a habit; the second has just declared itself."""
+    """The first has shown a habit. The second has just declared itself."""
     here = snapshot(running(1, on("a", 0), declared=False), running(2, on("a", 1), declared=False), node("a"))
     here = report(here, 1, 1, declared=DECLARES, habits=(SAM,))
     return report(here, 2, 1, declared=DECLARES)
@@ -177,13 +178,13 @@ def test_the_next_job_of_the_program_begins_with_its_habits() -> None:
     assert profile_of(other, 3).habits == ()
 
 
-def test_a_habit_that_shows_again_is_the_jobs_own_for_good() -> None:
+def test_a_habit_that_shows_again_stays_with_the_job() -> None:
     here = report(with_two_jobs(), 2, 2, habits=(SAM,))
     later = report(here, 2, 3, progress=at_step(100_000))
     assert profile_of(later, 2).habits == (SAM,)
 
 
-def test_a_habit_that_does_not_show_for_so_many_steps_is_mended_for_the_job_and_for_the_program() -> None:
+def test_a_habit_that_does_not_show_for_long_counts_as_fixed() -> None:
     here = report(with_two_jobs(), 2, 2, progress=at_step(MENDED_AFTER - 1))
     assert profile_of(here, 2).lost == {ACCUMULATE, SPLIT}
     here = report(here, 2, 3, progress=at_step(MENDED_AFTER))
@@ -224,21 +225,22 @@ def strict(habit: Habit, **more: object) -> Profile:
     return with_habits(replace(Profile(declared=DECLARED), **more), (habit,))  # type: ignore[arg-type]
 
 
-def test_why_says_of_a_running_job_that_it_is_not_moved_and_what_would_give_that_back() -> None:
+def test_why_says_that_a_running_job_is_not_moved_and_how_to_fix_it() -> None:
     reasons, remedies = told(snapshot(node("a"), running(1, on("a", 0), profile=strict(OWN_EPOCHS))))
     assert (
-        "gpq neither resizes nor moves it: it would not go on exactly after a restart, since its own epochs" in reasons
+        "gpq neither resizes nor moves it. It would not resume exactly after a restart, because its own epochs"
+        in reasons
     )
     assert "rigid" not in reasons
-    assert "cure for own-epochs (takes resize): for epoch in job.epochs(count):" in remedies
+    assert "fix for own-epochs (which takes away resize): for epoch in job.epochs(count):" in remedies
 
 
-def test_why_says_for_what_a_job_waits_that_may_not_go_on_with_another_number() -> None:
+def test_why_explains_a_job_that_cannot_resume_with_another_number() -> None:
     waits = job(1, profile=strict(OWN_EPOCHS), attempt=1, last_replicas=3)
     reasons, remedies = told(snapshot(node("a"), running(2, on("a", 0, 1), spec_=spec(rigid=True)), waits))
-    assert "it needs 3 GPUs; 2 of 4 are free" in reasons
-    assert "it goes on with 3 GPUs or not at all" in reasons
-    assert "`gpq edit 1 --gpus N` lets it go on with another number all the same, though not exactly" in remedies
+    assert "it needs 3 GPUs, and 2 of 4 are free" in reasons
+    assert "it resumes with 3 GPUs or not at all" in reasons
+    assert "`gpq edit 1 --gpus N` lets it resume with another number anyway, but not exactly" in remedies
     reasons, remedies = told(snapshot(node("a", 2), waits))
     assert "it asks for 3 GPUs" in reasons
     assert "`gpq edit 1 --gpus N`" in remedies
@@ -248,34 +250,34 @@ def test_why_says_why_a_job_gets_no_fewer_gpus_or_no_more_than_it_has() -> None:
     small = replace(DECLARED, max_atomic_batch=32)
     cramped = running(1, on("a", 0), profile=strict(SAM, declared=small, atomic_batch=32))
     reasons, _ = told(snapshot(node("a"), cramped))
-    assert "it moves to 2 GPUs or more once they are free" in reasons
-    assert "no step is cut into several micro-batches, since two passes (two-passes)" in reasons
-    assert "as many as it may have" not in reasons
+    assert "it moves to 2 GPUs or more when they are free" in reasons
+    assert "gpq splits no step into several micro-batches, because two passes (two-passes)" in reasons
+    assert "as many GPUs as it may have" not in reasons
     reasons, _ = told(snapshot(node("a", 1), cramped))
-    assert "no number of GPUs that it may have holds its base batch at once: each runs its whole share" in reasons
+    assert "no number of GPUs that it may have can hold its base batch at once. Each GPU runs its" in reasons
     reasons, _ = told(snapshot(node("a"), running(1, on("a", 0, 1), profile=strict(SAM, declared=small))))
-    assert "it gets 2 GPUs at least, which hold its base batch at once" in reasons
-    assert "it has the fewest that it may have (2)" in reasons
+    assert "it gets at least 2 GPUs, which hold its base batch at once" in reasons
+    assert "it has the fewest GPUs that it may have (2)" in reasons
     waits = job(1, profile=strict(SAM, declared=small))
-    assert "it needs 2 GPUs; 1 of 2 are free" in told(snapshot(node("a", 2), running(2, on("a", 0)), waits))[0]
+    assert "it needs 2 GPUs, and 1 of 2 are free" in told(snapshot(node("a", 2), running(2, on("a", 0)), waits))[0]
 
 
 def test_why_says_why_the_batch_stays() -> None:
     closure = Habit("closure", (ACCUMULATE, SPLIT, RETUNE), "a closure", "another optimizer")
     reasons, remedies = told(snapshot(node("a"), running(1, on("a", 0), profile=strict(closure, atomic_batch=64))))
-    assert "its total batch stays as it was declared, since a closure (closure)" in reasons
-    assert "it lets gpq change its GPUs, not its batch" not in reasons
-    assert "no step is split to measure its noise scale" in reasons
-    assert "cure for closure (takes accumulate, split, retune): another optimizer" in remedies
+    assert "gpq keeps its base batch size, because a closure (closure)" in reasons
+    assert "It lets gpq change its GPUs, but not its batch size" not in reasons
+    assert "gpq splits no step to measure its noise scale" in reasons
+    assert "fix for closure (which takes away accumulate, split, retune): another optimizer" in remedies
 
 
-def test_a_job_without_habits_is_told_nothing_of_them() -> None:
+def test_a_job_without_habits_gets_no_sentence_about_them() -> None:
     reasons, remedies = told(snapshot(node("a"), running(1, on("a", 0))))
-    assert "since" not in reasons
+    assert "because" not in reasons
     assert remedies == ""
 
 
-def test_a_habit_keeps_a_job_off_servers_of_others_and_the_owner_has_hers_all_the_same() -> None:
+def test_a_habit_keeps_a_job_off_owned_servers_and_owners_come_first_anyway() -> None:
     hers = replace(node("a"), owner="zoe")
     strict_one = running(1, on("a", 0), profile=strict(OWN_EPOCHS))
     assert owners.leaves(strict_one)

@@ -1,4 +1,4 @@
-"""The best batch: no candidate is better, the limits hold, and what is asked beside changes nothing."""
+"""The best batch: no candidate is better, the limits hold, and other questions change nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def questions_of(draw: st.DrawFn) -> Question:
 
 @given(st.lists(questions_of(), max_size=40))
 @settings(max_examples=examples(50), deadline=None)
-def test_a_question_among_many_has_the_answer_that_it_has_alone(questions: list[Question]) -> None:
+def test_a_question_among_many_has_the_same_answer_as_alone(questions: list[Question]) -> None:
     together = goodput_tables(questions)
     assert len(together) == len(questions)
     for question, table in zip(questions, together, strict=True):
@@ -86,7 +86,7 @@ def test_the_table_equals_single_answers_and_the_formulas(
     table = goodput_table(params, stats, limits, nodes, replicas)
     for i in range(len(replicas)):
         one = best_batch(params, stats, limits, int(nodes[i]), int(replicas[i]))
-        # Not to the last digit: numpy raises to a power otherwise in a long array than in a short one.
+        # Not to the last digit: numpy computes powers in a long array differently from a short one.
         assert astuple(table.choice(i)) == pytest.approx(astuple(one), rel=1e-12)
         if one.goodput:
             direct = gp.goodput(params, stats, limits.base, nodes[i], replicas[i], one.atomic_batch, one.accum_steps)
@@ -95,7 +95,7 @@ def test_the_table_equals_single_answers_and_the_formulas(
 
 def test_one_replica_accumulates_only_what_does_not_fit_at_once() -> None:
     params = gp.ThroughputParams(1.0, 1e-6, 0.0, 0.0, 0.0, 0.0, 1.0)  # a micro-batch takes a second, whatever its size
-    noisy = gp.GradientStats(1e-6, 1e6)  # every batch is efficient: the fastest is best
+    noisy = gp.GradientStats(1e-6, 1e6)  # every batch is efficient, so the fastest is best
     choice = best_batch(params, noisy, BatchLimits(64, 512, 1, 512, True), 1, 1)
     assert (choice.atomic_batch, choice.accum_steps) == (512, 0)
     choice = best_batch(params, noisy, BatchLimits(64, 100, 1, 64, True), 1, 1)
@@ -115,7 +115,7 @@ def test_rounding_up_never_exceeds_the_maximum_batch() -> None:
         assert choice.goodput > 0
 
 
-def test_a_fixed_batch_is_cut_exactly_or_not_at_all() -> None:
+def test_a_fixed_batch_is_split_exactly_or_not_at_all() -> None:
     limits = BatchLimits(64, 64, 1, 24)
     assert best_batch(PARAMS, None, limits, 1, 1).total_batch == 64
     assert best_batch(PARAMS, None, limits, 1, 1).atomic_batch == 16
@@ -126,7 +126,7 @@ def test_a_shape_whose_replicas_outnumber_the_largest_batch_is_infeasible() -> N
     assert best_batch(PARAMS, None, BatchLimits(4, 8, 1, 8), 2, 16).goodput == 0
 
 
-def test_limits_follow_the_declaration_and_a_fixed_batch_has_no_room() -> None:
+def test_limits_follow_the_declaration_and_a_fixed_batch_has_one_size() -> None:
     declared = Declared(adaptive=True, batch_size=32, max_batch_size=256, min_atomic_batch=4, max_atomic_batch=64)
     assert limits_of(declared) == BatchLimits(32, 256, 4, 64, True)
     fixed = Declared(adaptive=False, batch_size=32, max_batch_size=256)

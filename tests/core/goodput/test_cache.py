@@ -1,4 +1,4 @@
-"""A memo computes a question once, several together, and forgets the oldest."""
+"""A cache computes a question once, several together, and forgets the oldest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpq.core.goodput.cache import Memo
 
 
-def test_what_is_known_is_not_computed_again_and_what_is_not_is_computed_together() -> None:
+def test_known_answers_are_reused_and_unknown_ones_computed_together() -> None:
     asked: list[list[int]] = []
 
     def squares(questions: Sequence[int]) -> list[int]:

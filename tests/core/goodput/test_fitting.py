@@ -1,4 +1,4 @@
-"""The fit: it finds what it is shown, stays sane on little or bad data, and is optimistic about the unseen."""
+"""The fit finds what it is shown, stays sane with little or bad data, and is optimistic about the unseen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows_of(
     seed: int = 0,
     weight: float = 100.0,
 ) -> list[ProfileRow]:
-    """Rows as the model makes them, each time off by a log-normal factor."""
+    """Rows as the model makes them, each time changed by a log-normal factor."""
     rng = np.random.default_rng(seed)
     return [
         ProfileRow(
@@ -94,7 +94,7 @@ def test_a_job_seen_on_one_gpu_is_expected_to_scale_perfectly() -> None:
         assert gp.throughput(fitted, nodes, replicas, 8, 0) == pytest.approx(replicas * one)
 
 
-def test_one_atomic_batch_leaves_half_of_its_time_to_the_constant() -> None:
+def test_with_one_micro_batch_half_of_its_time_is_constant() -> None:
     fitted = fit([ProfileRow(1, 1, 32, 0.4, 0.4, 50.0)])
     assert fitted is not None
     assert fitted.alpha_c == pytest.approx(0.2, rel=1e-3)
@@ -109,14 +109,14 @@ def test_between_nodes_is_expected_a_tenth_worse_than_within_until_it_is_measure
     assert fitted.alpha_r > 0
 
 
-def test_what_was_only_measured_between_nodes_costs_nothing_within() -> None:
+def test_measurements_only_across_servers_add_no_cost_within_one() -> None:
     fitted = fit(rows_of(TRUE[0], [(1, 1), (2, 2), (2, 4)], [8, 64]))
     assert fitted is not None
     assert (fitted.alpha_r, fitted.beta_r) == (0.0, 0.0)
     assert fitted.alpha_n > 0
 
 
-def test_rows_that_cannot_be_are_ignored_and_nothing_usable_gives_nothing() -> None:
+def test_impossible_rows_are_ignored_and_no_usable_row_gives_no_fit() -> None:
     nothing = [
         ProfileRow(1, 1, 8, 0.1, 0.0, 10.0),
         ProfileRow(1, 1, 8, 0.1, float("nan"), 10.0),
@@ -186,7 +186,7 @@ def test_the_unit_of_time_does_not_matter(unit: float, seed: int) -> None:
         assert float(gp.step_time(other, nodes, replicas, 32)) == pytest.approx(expected, rel=0.01)
 
 
-def test_profiles_that_are_fitted_side_by_side_get_the_very_parameters_that_they_get_alone() -> None:
+def test_profiles_fitted_together_get_the_same_parameters_as_alone() -> None:
     rng = np.random.default_rng(3)
     profiles = [
         rows_of(TRUE[int(rng.integers(len(TRUE)))], SHAPES[: int(rng.integers(1, 14))], [8, 32, 128], 0.05, seed)

@@ -1,4 +1,4 @@
-"""The goodput model: its identities, its limits, and that the table, the single answer and the formulas agree."""
+"""The goodput model: its identities, its limits, and the agreement of table, single answer and formulas."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_efficiency_and_gain_match_the_noise_scale_formula() -> None:
     assert gp.gain(stats, 100, 500) == pytest.approx((var0 + 2.0) / (var0 / scale + 2.0))
 
 
-def test_a_gradient_that_drowns_in_noise_makes_every_batch_efficient() -> None:
+def test_a_very_noisy_gradient_makes_every_batch_efficient() -> None:
     stats = gp.GradientStats(sqr=0.0, var=1.0)
     assert stats.noise_scale == math.inf
     assert gp.efficiency(stats, 32, 32_000) == 1.0
@@ -100,7 +100,7 @@ def test_synchronising_never_gets_cheaper_with_more_replicas_on_the_same_nodes(
     assert gp.sync_time(params, 1, replicas + 1) >= gp.sync_time(params, 1, replicas) - 1e-12
 
 
-def test_statistics_count_only_once_they_say_something() -> None:
+def test_statistics_count_only_when_they_are_usable() -> None:
     assert gp.stats_of(None) is None
     assert gp.stats_of(Noise(sqr=1.0, var=0.0, samples=0)) is None
     assert gp.stats_of(Noise(sqr=-1.0, var=2.0, samples=9, capped=True)) == gp.GradientStats(0.0, 2.0)

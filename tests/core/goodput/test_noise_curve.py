@@ -1,4 +1,4 @@
-"""How a noise scale grows is recorded thinly, averaged over jobs, and looked up ahead."""
+"""The growth of a noise scale is recorded thinly, averaged over jobs, and predicted ahead."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_job_that_measured_its_own_scale_takes_only_the_growth_from_others() -
     assert ahead(known, None, 0.0, 1001.0) is fresh, "nearly the same is the same object, or tables would be made anew"
 
 
-def test_where_no_growth_is_known_its_own_scale_stays() -> None:
+def test_without_known_growth_its_own_scale_stays() -> None:
     own = Noise(1.0, 30.0, 100)
     assert ahead((), own, 0.0, 10.0) is own
     assert ahead(curve((0.0, 10.0)), own, 5.0, 5.0) is own

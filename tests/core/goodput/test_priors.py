@@ -1,4 +1,4 @@
-"""What a job measured helps the next one of the same program, and never contradicts what that one measures itself."""
+"""What a job measured helps the next one of the same program, and never contradicts that one's own measurements."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_program_is_a_users_script_of_one_size_and_batch() -> None:
     assert len({program_of(each) for each in (one, bigger, other_batch, of_ben)}) == 4
 
 
-def test_what_did_not_declare_itself_is_no_program_and_is_lent_nothing() -> None:
+def test_an_undeclared_script_has_no_program_and_borrows_nothing() -> None:
     fresh = job(1)
     prior = Prior(rows=(row(1, 0.2),), noise=Noise(1.0, 8.0, 640))
     assert program_of(fresh) == program_of(job(2, spec_=black_box())) == ""
@@ -45,7 +45,7 @@ def test_what_did_not_declare_itself_is_no_program_and_is_lent_nothing() -> None
     assert informed(fresh, prior) is fresh
 
 
-def test_rows_of_a_configuration_are_averaged_and_what_is_new_counts() -> None:
+def test_rows_of_a_configuration_are_averaged_and_new_ones_count() -> None:
     prior = absorb(Prior(), trained(1, row(1, 0.2), row(2, 0.3, weight=400.0)))
     prior = absorb(prior, trained(2, row(2, 0.5, weight=500.0), row(4, 0.9)))
     assert [(each.replicas, each.weight) for each in prior.rows] == [(1, 50.0), (2, 100.0), (4, 50.0)]
@@ -116,13 +116,13 @@ def test_a_job_that_ends_leaves_what_it_measured_and_the_next_one_starts_with_it
     assert key == program_of(over.ended[0])
     assert over.snapshot.priors[key] == Prior((row(1, 0.2),), Noise(1.0, 8.0, 640), 1)
     assert before.priors == {}
-    # A job of which nothing was learnt changes nothing.
+    # A job without new knowledge changes nothing.
     assert fold(over.snapshot, [facts.Exited(21.0, JobId(2), 1, NodeId("a"), Exit(1))]).snapshot.priors is (
         over.snapshot.priors
     )
 
 
-def test_a_job_that_is_stopped_and_goes_on_teaches_at_its_end_only() -> None:
+def test_a_job_that_is_stopped_and_resumed_teaches_only_at_its_end() -> None:
     profile = Profile(declared=DECLARED, rows=(row(1, 0.2),))
     before = snapshot(node("a"), running(1, on("a", 0), profile=profile))
     stopped = fold(before, [facts.Exited(20.0, JobId(1), 1, NodeId("a"), Exit(0, stopped=True))])
@@ -140,7 +140,7 @@ def test_the_programs_that_ended_a_job_last_are_remembered(monkeypatch: pytest.M
     assert len(remember({}, jobs[:2])) == 2
 
 
-def test_how_the_noise_scale_grew_is_remembered_of_every_job() -> None:
+def test_the_growth_of_every_jobs_noise_scale_is_remembered() -> None:
     first = replace(trained(1, row(1, 0.2)).profile, noise_curve=(NoisePoint(0.0, 4.0),))
     second = replace(first, noise_curve=(NoisePoint(0.0, 16.0), NoisePoint(100.0, 50.0)))
     prior = absorb(absorb(Prior(), replace(trained(1), profile=first)), replace(trained(2), profile=second))

@@ -1,4 +1,4 @@
-"""What a model foresaw is no reason to make it anew; what surprises it is."""
+"""What a model predicted needs no new fit. A surprise does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def measured(replicas: int, atomic: int, *, nodes: int = 1, times: float = 1.0, 
 SEEN = tuple(measured(replicas, atomic) for replicas in (1, 2, 4) for atomic in (16, 64))
 
 
-def test_what_the_model_gives_is_foreseen_and_what_it_does_not_give_is_not() -> None:
+def test_only_what_the_model_gives_is_predicted() -> None:
     assert foreseen(SEEN, [measured(2, 32)])
     assert foreseen(SEEN, [measured(4, 48), measured(1, 32)])
     assert not foreseen(SEEN, [measured(2, 32, times=1.0 + 3 * TOLERANCE)])
@@ -30,7 +30,7 @@ def test_what_the_model_gives_is_foreseen_and_what_it_does_not_give_is_not() -> 
     assert not foreseen(SEEN, [slow]), "gradients count too"
 
 
-def test_nothing_is_foreseen_where_nothing_like_it_was_measured() -> None:
+def test_nothing_is_predicted_without_similar_measurements() -> None:
     alone = tuple(measured(1, atomic) for atomic in (8, 16, 32, 64))
     assert foreseen(alone, [measured(1, 48)])
     assert not foreseen(alone, [measured(2, 48)]), "several replicas"

@@ -1,4 +1,4 @@
-"""The correction: right where it was measured, silent where nothing is known, smooth between."""
+"""The correction: right at measured shapes, silent where nothing is known, smooth in between."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def factors(found: object, *shapes: tuple[int, int]) -> list[float]:
     return found.factor(nodes, replicas).tolist()  # type: ignore[attr-defined, no-any-return]
 
 
-def test_a_model_that_is_right_is_left_alone() -> None:
+def test_a_correct_model_is_not_corrected() -> None:
     found = correction(rows((1, 1), (1, 4), (2, 8)), PARAMS)
     assert factors(found, (1, 1), (1, 2), (2, 8), (4, 16)) == pytest.approx([1.0] * 4)
     assert factors(NONE, (1, 1), (2, 8)) == [1.0, 1.0]
 
 
-def test_where_it_was_measured_the_measurement_holds_and_near_it_in_part() -> None:
+def test_the_measurement_counts_at_its_shape_and_partly_nearby() -> None:
     found = correction((*rows((1, 1)), *rows((1, 4), slower=1.2)), PARAMS)
     one, two, four, across = factors(found, (1, 1), (1, 2), (1, 4), (2, 4))
     assert one == pytest.approx(1.0, abs=0.01)

@@ -1,4 +1,4 @@
-"""What the snapshot's nouns say of themselves."""
+"""What the snapshot's types say about themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.builders import job
 @pytest.mark.parametrize(
     ("measured", "by_measurement", "cost"), [(None, True, 30.0), (12.0, True, 12.0), (12.0, False, 30.0)]
 )
-def test_a_restart_costs_what_was_measured_of_the_job_else_what_is_assumed(
+def test_a_restart_costs_the_measured_time_or_the_assumed_one(
     measured: float | None, by_measurement: bool, cost: float
 ) -> None:
     config = Config(restart_seconds=30.0, measured_restart=by_measurement)

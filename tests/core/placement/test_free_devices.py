@@ -1,4 +1,4 @@
-"""The board: own devices first, then idle ones, then the fullest node that still fits."""
+"""The board: own devices first, then idle ones, then the fullest server that still fits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_idle_devices_come_before_those_that_must_be_waited_for() -> None:
     assert board.find(job(2), Shape(2)) == on("a", 0, 1), "rather wait than not run"
 
 
-def test_what_is_taken_is_gone_and_what_is_given_is_back() -> None:
+def test_taken_devices_are_gone_and_returned_ones_are_back() -> None:
     board = FreeDevices(snapshot(node("a", 2)))
     board.take(on("a", 0, 1))
     assert board.find(job(1), Shape(1)) is None

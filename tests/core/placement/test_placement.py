@@ -1,4 +1,4 @@
-"""Exactly which GPUs: nothing moves that need not, and nothing is given twice."""
+"""Exactly which GPUs: nothing moves needlessly, and nothing is given twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shapes(**wanted: Shape) -> dict[JobId, Shape]:
     return {JobId(int(name[1:])): shape for name, shape in wanted.items()}
 
 
-def test_what_keeps_its_shape_keeps_its_devices() -> None:
+def test_a_job_that_keeps_its_shape_keeps_its_devices() -> None:
     before = snapshot(node("a"), running(1, on("a", 2, 3)), job(2))
     placed = place(before, shapes(j1=Shape(2), j2=Shape(2)))
     assert placed == {JobId(1): on("a", 2, 3), JobId(2): on("a", 0, 1)}
@@ -40,8 +40,8 @@ def test_small_jobs_fill_the_fullest_node_that_fits() -> None:
     assert place(before, shapes(j1=Shape(3), j2=Shape(1)))[JobId(2)] == on("b", 3)
 
 
-def test_an_odd_number_goes_where_its_pieces_are_free_though_it_must_wait_for_another_to_leave() -> None:
-    """On the empty node it would break the block of four that the larger one needs."""
+def test_an_odd_number_goes_where_its_pieces_fit_even_if_it_must_wait() -> None:
+    """On the empty server it would break the block of four that the larger one needs."""
     others = running(1, on("a", 0), spec_=black_box()), running(2, on("a", 1, 2))
     before = snapshot(node("a"), node("b"), *others, job(3), job(4))
     placed = place(before, shapes(j1=Shape(1), j3=Shape(3), j4=Shape(2), j2=Shape(1)))
@@ -57,7 +57,7 @@ def test_a_small_job_moves_when_a_large_one_fits_nowhere_else() -> None:
     assert len({placed[JobId(1)].parts[0][0], placed[JobId(2)].parts[0][0]}) == 1
 
 
-def test_what_may_not_be_moved_stays_and_the_large_job_waits() -> None:
+def test_an_unmovable_job_stays_and_the_large_job_waits() -> None:
     fixed = [running(number, on(name, 0), spec_=black_box()) for number, name in ((1, "a"), (2, "b"))]
     placed = place(snapshot(node("a", 2), node("b", 2), *fixed, job(3)), shapes(j1=Shape(1), j2=Shape(1), j3=Shape(2)))
     assert set(placed) == {JobId(1), JobId(2)}
@@ -88,7 +88,7 @@ def test_a_script_that_never_declared_itself_gets_its_minimum() -> None:
     assert feasible(job(1), snapshot(node("a", 4))) == (Shape(1),)
 
 
-def test_every_gpu_gets_at_least_the_least_atomic_batch() -> None:
+def test_every_gpu_gets_at_least_the_smallest_micro_batch() -> None:
     for adaptive, most in ((False, 3), (True, 6)):
         declared = replace(DECLARED, adaptive=adaptive, batch_size=32, max_batch_size=64, min_atomic_batch=10)
         found = feasible(job(1, profile=Profile(declared=declared)), snapshot(node("a", 8)))
@@ -155,10 +155,10 @@ A = NodeId("a")
 
 
 @pytest.mark.parametrize("parts", [((A, ("0",)), (A, ("1",))), ((A, ()),), ((A, ("0", "0")),)])
-def test_a_placement_that_no_attempt_could_end_on_is_refused_where_it_enters(
+def test_a_placement_on_which_no_attempt_could_end_is_refused(
     parts: tuple[tuple[NodeId, tuple[DeviceId, ...]], ...],
 ) -> None:
-    """A job on a server that is named twice would wait for a second end of its part there, for good."""
+    """A job on a server that is named twice would wait for ever for a second end of its part there."""
     with pytest.raises(ValueError, match="placement names"):
         Placement(parts)
     with pytest.raises(msgspec.ValidationError, match="placement names"):  # of a damaged database

@@ -1,4 +1,5 @@
-"""--background: whoever is not in the background is decided on as if it were empty; it gets what is left, and leaves at once."""
+"""--background: gpq decides on all other jobs as if there were no background jobs. These get what is left, and leave at
+once."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def test_the_others_get_what_they_would_get_without_it(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_it_leaves_when_somebody_comes_and_goes_back_to_the_queue(policy: str) -> None:
+def test_it_leaves_when_somebody_comes_and_is_queued_again(policy: str) -> None:
     there = [running(n, on("a", n - 1), spec_=black_box(background=True)) for n in range(1, 5)]
     assert stops(round_of(snapshot(A, *there), policy)) == []
     came = round_of(snapshot(A, *there, job(5, spec_=black_box(2))), policy)
@@ -66,7 +67,7 @@ def test_it_leaves_when_somebody_comes_and_goes_back_to_the_queue(policy: str) -
     assert (waits.state, waits.failures) == (JobState.PENDING, 0)
 
 
-def test_where_there_is_a_choice_it_need_not_leave() -> None:
+def test_it_need_not_leave_if_there_is_a_choice() -> None:
     there = running(1, on("a", 0), spec_=black_box(background=True))
     decision = round_of(snapshot(A, there, job(2, spec_=black_box(3))), "fifo")
     assert (launches(decision), stops(decision)) == ({2: "a:a-1,a-2,a-3"}, [])
@@ -74,13 +75,13 @@ def test_where_there_is_a_choice_it_need_not_leave() -> None:
     assert (launches(decision), stops(decision)) == ({2: "b:b-0,b-1,b-2,b-3"}, [])
 
 
-def test_one_that_can_shrink_gives_only_what_is_wanted() -> None:
+def test_a_job_that_can_shrink_gives_only_what_is_needed() -> None:
     wide = running(1, on("a", 0, 1, 2, 3), spec_=spec(up_to=4, background=True))
     decision = round_of(snapshot(A, wide, job(2, spec_=black_box())), "fifo")
     assert stops(decision) == [(1, StopReason.RESIZE)]
 
 
-def test_jobs_of_the_background_do_not_push_each_other_about() -> None:
+def test_background_jobs_do_not_push_each_other_around() -> None:
     there = running(1, on("a", 0, 1, 2, 3), spec_=black_box(4, background=True))
     assert stops(round_of(snapshot(A, there, behind(2), job(3, spec_=black_box(background=True, priority=9))))) == []
 
@@ -94,7 +95,7 @@ def test_why_says_so() -> None:
     state = snapshot(A, running(1, on("a", 0, 1, 2, 3), spec_=black_box(4)), waits)
     said = explain(state, {}, waits)
     assert said.headline == "waits for GPUs that nobody else wants"
-    assert "`gpq edit 2 --no-background` makes it a job as any other" in said.remedies
+    assert "`gpq edit 2 --no-background` makes it an ordinary job" in said.remedies
     runs = running(2, on("a", 0), spec_=waits.spec)
     assert any("leaves as soon as" in reason for reason in explain(snapshot(A, runs), {}, runs).reasons)
 

@@ -15,7 +15,7 @@ from gpq.core.state.job_events import apply
 from tests.support.builders import DECLARED, on, running
 
 CONFIG = Config()
-# Half of a step at 64 does not depend on the batch, and the noise is large: larger batches pay.
+# Half of a step at 64 does not depend on the batch, and the noise is large, so larger batches help.
 ROWS = tuple(ProfileRow(1, 1, m, 0.064 + 0.001 * m, 0.064 + 0.001 * m, 100.0) for m in (64, 96))
 
 
@@ -28,7 +28,7 @@ def retune(job: Job, config: Config) -> BatchOrder | None:
     return retunes([job], config).get(job.id)
 
 
-def test_a_larger_batch_is_ordered_where_it_pays_and_at_most_doubles() -> None:
+def test_a_larger_batch_is_ordered_if_it_helps_and_at_most_doubles() -> None:
     order = retune(tunable(), CONFIG)
     assert order == BatchOrder(2, 128, 0)
 
@@ -43,7 +43,7 @@ def test_an_order_that_has_not_taken_effect_is_waited_for() -> None:
     assert retune(waiting, CONFIG) is None
 
 
-def test_an_order_that_the_script_bounds_is_not_given_again_and_blocks_no_other() -> None:
+def test_an_order_limited_by_the_script_is_not_repeated_and_blocks_no_other() -> None:
     ordered = replace(tunable(), order=BatchOrder(2, 128, 0))
     bounded = apply(ordered, Profiled(1.0, ordered.id, 1, 10, retuned=BatchOrder(2, 100, 0)))
     assert bounded.profile.order_seq == 2

@@ -1,4 +1,4 @@
-"""Drained nodes: nothing new is placed there, what can go on elsewhere leaves, and only `undrain` ends it."""
+"""Drained servers: nothing new starts there, jobs that can resume elsewhere leave, and only `undrain` ends it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def next_round(here: Snapshot, name: str = "goodput") -> Decision:
     return decide(here, [DRAIN], policy(name), allocate=True)
 
 
-def test_news_of_the_node_do_not_undo_it_and_undrain_and_removal_do() -> None:
+def test_only_undrain_and_removal_undo_it() -> None:
     here = drained(snapshot(node("a"), node("b")))
     assert dict(here.drained) == {A: "new driver"}
     for news in (facts.NodeSeen(1.0, node("a")), facts.NodeSilent(1.0, A, "cut")):
@@ -55,7 +55,7 @@ def test_feasible_shapes_leave_it_out() -> None:
 
 
 @on_every_policy
-def test_nothing_new_starts_there_and_it_does_elsewhere(name: str) -> None:
+def test_new_jobs_start_only_elsewhere(name: str) -> None:
     here = snapshot(node("a", 4), node("b", 1), *(job(number, spec_=black_box()) for number in (1, 2)))
     launches = [action for action in next_round(here, name).actions if isinstance(action, Launch)]
     assert [launch.placement for launch in launches] == [on("b", 0)]
@@ -64,9 +64,7 @@ def test_nothing_new_starts_there_and_it_does_elsewhere(name: str) -> None:
 @on_every_policy
 @pytest.mark.parametrize("what", [SIGNAL, spec(up_to=1)], ids=["signal", "elastic"])
 @pytest.mark.parametrize("room", [1, 0], ids=["room", "no room"])
-def test_what_can_go_on_elsewhere_is_stopped_with_a_checkpoint_though_it_only_just_started(
-    name: str, what: JobSpec, room: int
-) -> None:
+def test_a_resumable_job_is_stopped_even_if_it_just_started(name: str, what: JobSpec, room: int) -> None:
     here = snapshot(node("a", 4), node("b", room), running(1, on("a", 0), since=-1.0, spec_=what))
     done = next_round(here, name)
     [stop] = done.actions
@@ -89,7 +87,7 @@ def test_what_can_go_on_elsewhere_is_stopped_with_a_checkpoint_though_it_only_ju
     [running(1, on("a", 0), spec_=black_box()), running(1, on("a", 0), declared=False)],
     ids=["black box", "not declared"],
 )
-def test_what_cannot_be_moved_runs_to_its_end(name: str, stays: Job) -> None:
+def test_an_unmovable_job_runs_to_its_end(name: str, stays: Job) -> None:
     assert not next_round(snapshot(node("a"), node("b"), stays), name).actions
 
 
@@ -98,7 +96,7 @@ def test_a_job_on_a_silent_drained_node_stays() -> None:
     assert not next_round(here).actions
 
 
-def test_why_tells_the_reason_and_the_way_back() -> None:
+def test_why_says_the_reason_and_how_to_undo_it() -> None:
     here = drained(snapshot(node("a", 4), node("b", 1), job(1, spec_=black_box(2)), running(2, on("a", 0))))
     waits = explain(here, None, here.jobs[JobId(1)])
     assert waits.headline == "servers are drained"

@@ -1,4 +1,4 @@
-"""What for a job gets other GPUs: the line names the true cause, whatever it is, and its numbers are those of the placements."""
+"""Why a job gets other GPUs: the line names the true cause, and its numbers are those of the placements."""
 
 from __future__ import annotations
 
@@ -60,36 +60,34 @@ def motive(here: Snapshot, wanted: dict[int, Placement], number: int = 1) -> str
         (2, 4, 4, 0, "stops and waits for 4 GPUs: its user asked for 4 GPUs"),
     ],
 )
-def test_an_edit_of_its_own_is_named_whatever_else_goes_on(
-    had: int, low: int, up_to: int, gets: int, said: str
-) -> None:
+def test_its_own_edit_is_named_whatever_else_happens(had: int, low: int, up_to: int, gets: int, said: str) -> None:
     mine = train(1, on("a", *range(had)), low=low, up_to=up_to)
-    here = snapshot(node("a", 8), mine, job(2))  # another waits, and gets what is free
+    here = snapshot(node("a", 8), mine, job(2))  # another job waits and gets what is free
     wanted = {2: on("a", 7), **({1: on("a", *range(gets))} if gets else {})}
     assert motive(here, wanted) == said
 
 
-def test_what_it_goes_on_with_after_an_edit_was_asked_for_as_well() -> None:
+def test_the_resume_after_an_edit_names_the_edit() -> None:
     here = snapshot(node("a", 4), stopped(1, 1, spec_=spec(gpus=2, up_to=2), stop=StopReason.RESIZE))
-    assert motive(here, {1: on("a", 0, 1)}) == "goes on with 2 GPUs instead of 1: its user asked for 2 GPUs"
+    assert motive(here, {1: on("a", 0, 1)}) == "resumes with 2 GPUs instead of 1: its user asked for 2 GPUs"
 
 
 def test_a_job_that_gives_way_to_an_edit_of_another_says_so() -> None:
     here = snapshot(node("a", 4), train(1, on("a", 0, 1, 2)), train(2, on("a", 3), low=3, up_to=3))
     told = motive(here, {1: on("a", 0), 2: on("a", 1, 2, 3)})
-    assert told == "3 -> 1 GPU: job 2 is to have more: its user asked for 3 GPUs"
+    assert told == "3 -> 1 GPU: job 2 must have more: its user asked for 3 GPUs"
 
 
 @pytest.mark.parametrize(
     ("before", "said"),
     [
-        ({"stop": StopReason.HOLD, "exit": Exit(0, stopped=True)}, "goes on with 2 GPUs after its user held it"),
-        ({"stop": StopReason.REQUEUE, "exit": Exit(0, stopped=True)}, "goes on with 2 GPUs after `gpq requeue`"),
-        ({"stop": StopReason.PREEMPT, "exit": Exit(0, stopped=True)}, "goes on with 2 GPUs"),
-        ({"exit": Exit(1)}, "goes on with 2 GPUs after a failure"),
-        ({"exit": Exit(None, lost=True)}, "goes on with 2 GPUs after it was lost with its server"),
-        ({"exit": Exit(126, unlaunched="port")}, "goes on with 2 GPUs"),
-        ({"exit": Exit(1), "spec_": black_box(2), "profile": Profile()}, "starts again with 2 GPUs after a failure"),
+        ({"stop": StopReason.HOLD, "exit": Exit(0, stopped=True)}, "resumes with 2 GPUs after its user held it"),
+        ({"stop": StopReason.REQUEUE, "exit": Exit(0, stopped=True)}, "resumes with 2 GPUs after `gpq requeue`"),
+        ({"stop": StopReason.PREEMPT, "exit": Exit(0, stopped=True)}, "resumes with 2 GPUs"),
+        ({"exit": Exit(1)}, "resumes with 2 GPUs after a failure"),
+        ({"exit": Exit(None, lost=True)}, "resumes with 2 GPUs after it was lost with its server"),
+        ({"exit": Exit(126, unlaunched="port")}, "resumes with 2 GPUs"),
+        ({"exit": Exit(1), "spec_": black_box(2), "profile": Profile()}, "restarts with 2 GPUs after a failure"),
     ],
 )
 def test_a_launch_names_what_came_before_it(before: dict[str, object], said: str) -> None:
@@ -99,7 +97,7 @@ def test_a_launch_names_what_came_before_it(before: dict[str, object], said: str
 # -- what drives it away -----------------------------------------------------------------------------------------------
 
 
-def test_a_drained_server_a_reservation_an_owner_and_a_broken_gpu_are_the_cause_where_they_are() -> None:
+def test_a_drain_a_reservation_an_owner_or_a_broken_gpu_is_named_as_the_cause() -> None:
     here = snapshot(node("a", 2), node("b", 2), train(1, on("a", 0)), job(2), now=100.0)
     there = {1: on("b", 0), 2: on("b", 1)}
     drained = replace(here, drained={NodeId("a"): "new driver"})
@@ -109,7 +107,7 @@ def test_a_drained_server_a_reservation_an_owner_and_a_broken_gpu_are_the_cause_
     there_now = replace(node("a", 2), owner="eva", yields=("eva",))
     owners = Reservation(-1, NodeId("a"), 0.0, 1e11, (), "eva", "its owner")
     yielded = replace(here, nodes={**here.nodes, NodeId("a"): there_now}, reservations={-1: owners})
-    assert "server a is eva's, who asked for it with `gpq yield`" in motive(yielded, {2: on("b", 1)})
+    assert "server a belongs to eva, who asked for it with `gpq yield`" in motive(yielded, {2: on("b", 1)})
     assert motive(yielded, {2: on("b", 1)}).startswith("stops and waits for 1 GPU elsewhere: ")
     lost = replace(here.nodes[NodeId("a")].devices[0], state=DeviceState.LOST, reason="it fell off the bus")
     broken = replace(here.nodes[NodeId("a")], devices=(lost, *here.nodes[NodeId("a")].devices[1:]))
@@ -117,22 +115,22 @@ def test_a_drained_server_a_reservation_an_owner_and_a_broken_gpu_are_the_cause_
     assert said == "moves to b:b-0: GPU 0 of a is lost: it fell off the bus"
 
 
-def test_gpus_that_it_did_not_use_are_the_cause_where_they_are() -> None:
+def test_unused_gpus_are_named_as_the_cause() -> None:
     here = snapshot(node("a", 4), train(1, on("a", 0, 1), idle=True), job(2))
-    assert motive(here, {1: on("a", 0), 2: on("a", 2)}) == "2 -> 1 GPU: it did not use what it had"
+    assert motive(here, {1: on("a", 0), 2: on("a", 2)}) == "2 -> 1 GPU: it left GPUs unused"
 
 
-def test_who_gets_them_is_named_not_who_comes_first() -> None:
+def test_the_job_that_gets_them_is_named_and_not_the_first_one() -> None:
     grows, waits = train(2, on("a", 3)), job(3)
     here = snapshot(node("a", 4), node("b", 1), train(1, on("a", 0, 1, 2)), grows, waits)
-    wanted = {1: on("a", 0), 2: on("a", 1, 2, 3), 3: on("b", 0)}  # the one that waits gets another server's
+    wanted = {1: on("a", 0), 2: on("a", 1, 2, 3), 3: on("b", 0)}  # the waiting job gets another server's GPUs
     assert motive(here, wanted) == "3 -> 1 GPU: job 2 gains more from them"
-    pushed = {1: on("a", 0), 2: on("a", 1), 3: on("a", 3)}  # the two change places, and it is for the third
+    pushed = {1: on("a", 0), 2: on("a", 1), 3: on("a", 3)}  # the two swap places, for the third one
     assert motive(here, pushed) == "3 -> 1 GPU: job 3 needs room"
     assert motive(here, {1: on("a", 0)}) == "3 -> 1 GPU: the policy goodput keeps them free"
 
 
-def test_what_a_stop_and_its_launch_changed_begins_at_what_it_had() -> None:
+def test_a_stop_and_its_launch_count_from_the_former_gpus() -> None:
     asked = {"spec_": spec(gpus=2, up_to=2), "stop": StopReason.RESIZE, "target": on("a", 0, 1).shape}
     here = snapshot(node("a", 4), stopped(1, 1, **asked))
     wanted = {JobId(1): on("a", 0, 1)}
@@ -145,7 +143,7 @@ def test_what_a_stop_and_its_launch_changed_begins_at_what_it_had() -> None:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Snapshot:
-    """Jobs on a server or two, some of them edited since, some waiting, some idle, in the background, drained, not declared."""
+    """Jobs on one or two servers: some edited since, waiting, idle, in the background, drained, or undeclared."""
     nodes: list[Node] = [node("a", draw(st.integers(1, 6))), node("b", draw(st.integers(0, 3)))]
     free = [(each, index) for each in nodes for index in range(len(each.devices))]
     jobs: list[Job] = []
@@ -175,7 +173,7 @@ def clusters(draw: st.DrawFn) -> Snapshot:
 
 @given(clusters())
 @settings(max_examples=examples(300), deadline=None)
-def test_of_any_round_each_motive_agrees_with_what_was_decided(here: Snapshot) -> None:
+def test_each_motive_of_any_round_agrees_with_the_decision(here: Snapshot) -> None:
     made = decide(here, [], policy(here.config.policy), allocate=True).round
     assert made is not None
     for name, said in made.motives.items():
@@ -183,11 +181,11 @@ def test_of_any_round_each_motive_agrees_with_what_was_decided(here: Snapshot) -
         gets = wanted.replicas if wanted is not None else 0
         if found := re.match(r"(\d+) -> (\d+) GPU", said):
             assert (int(found[1]), int(found[2])) == (one.replicas, gets), said
-        if found := re.match(r"(?:starts|goes on|starts again) with (\d+) GPU", said):
+        if found := re.match(r"(?:starts|resumes|restarts) with (\d+) GPU", said):
             assert int(found[1]) == gets, said
-        if found := re.search(r"stops to give its (\d+) GPU", said):
+        if found := re.search(r"stops to free its (\d+) GPU", said):
             assert (int(found[1]), gets) == (one.replicas, 0), said
-        if found := re.search(r"job (\d+) (needs room|gains more|is to have more)", said):
+        if found := re.search(r"job (\d+) (needs room|gains more|must have more)", said):
             other = here.jobs[JobId(int(found[1]))]
             given_to = made.placements[other.id].replicas
             assert given_to > other.replicas, said
@@ -203,13 +201,12 @@ def test_of_any_round_each_motive_agrees_with_what_was_decided(here: Snapshot) -
 
 NUMBERS: dict[str, Callable[[Snapshot, Job], int]] = {
     r"runs on (\d+) GPU": lambda here, one: one.replicas,
-    r"it has (\d+) GPUs?, and": lambda here, one: one.replicas,
-    r"exactly what it may have \((\d+)\)": lambda here, one: one.replicas,
-    r"as many as it may have \((\d+)\)": lambda here, one: one.replicas,
+    r"it has (\d+) GPUs?, but": lambda here, one: one.replicas,
+    r"as many GPUs as it may have \((\d+)\)": lambda here, one: one.replicas,
     r"all the GPUs that there are \((\d+)\)": lambda here, one: one.replicas,
-    r"the fewest that it may have \((\d+)\)": lambda here, one: one.replicas,
-    r"and keeps (\d+) GPU": lambda here, one: one.replicas,
-    r"and is to have (\d+) GPU": lambda here, one: one.spec.min_gpus,
+    r"the fewest GPUs that it may have \((\d+)\)": lambda here, one: one.replicas,
+    r"so it keeps only (\d+) GPU": lambda here, one: one.replicas,
+    r"so gpq reduces it to (\d+) GPU": lambda here, one: one.spec.min_gpus,
     r"^it needs (\d+) GPU": lambda here, one: one.spec.min_gpus,
 }
 
@@ -229,20 +226,20 @@ def test_each_number_in_an_explanation_is_that_of_the_placement(here: Snapshot) 
                     assert int(found[1]) == expected(here, one), line
             if found := re.search(r"(\d+) (?:of \d+ )?(?:is|are) free", line):
                 assert int(found[1]) == len(usable - held), line
-            if found := re.search(r"its user asked for (\d+) GPUs?$", line):
+            if found := re.search(r"its user asked for (\d+) GPUs?(?:\.|$)", line):
                 assert int(found[1]) == one.spec.min_gpus == one.spec.max_gpus
-            if "the fewest that it may have" in line:
+            if "the fewest GPUs that it may have" in line:
                 assert one.spec.min_gpus == one.replicas, line
             if "was not worth a restart" in line:
                 assert not is_fixed(one, here), line
                 assert here.config.policy != "fifo", line
 
 
-def test_a_job_that_has_fewer_than_it_may_have_by_now_says_both() -> None:
+def test_a_job_with_fewer_gpus_than_its_new_minimum_says_both() -> None:
     mine = train(1, on("a", 0), low=2, up_to=2)
     reasons = explain(snapshot(node("a", 4), mine), None, mine).reasons
     assert not any("fewest" in line for line in reasons)
-    assert any(line.startswith("it has 1 GPU, and its user asked for 2 GPUs") for line in reasons)
+    assert any(line.startswith("it has 1 GPU, but its user asked for 2 GPUs") for line in reasons)
 
 
 def test_a_gpu_that_others_use_is_not_free_for_it() -> None:
@@ -250,4 +247,4 @@ def test_a_gpu_that_others_use_is_not_free_for_it() -> None:
     taken = replace(machine.devices[2], state=DeviceState.FOREIGN, processes=(DeviceProcess(7, "bob", "python"),))
     mine = train(1, on("a", 0), up_to=2, profile=measured(0.0))
     here = snapshot(replace(machine, devices=(*machine.devices[:2], taken)), mine, now=1000.0)
-    assert any("1 is free, and that was not worth a restart" in line for line in explain(here, None, mine).reasons)
+    assert any("1 is free, but that was not worth a restart" in line for line in explain(here, None, mine).reasons)

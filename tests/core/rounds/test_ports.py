@@ -1,4 +1,4 @@
-"""Master ports: outside the ephemeral range of the server, one attempt each, another one for the next."""
+"""Master ports: outside the ephemeral range of the server, one per attempt, and another one for the next attempt."""
 
 from __future__ import annotations
 
@@ -45,12 +45,10 @@ def test_two_daemons_on_one_machine_give_the_same_job_other_ports() -> None:
         ((32_768, 60_999), 20_000, 32_767),
         ((15_000, 64_000), 64_001, 65_535),
         ((20_000, 65_535), 10_000, 19_999),
-        ((1_024, 65_535), 20_000, 32_767),  # none is left: the server has to say which is free
+        ((1_024, 65_535), 20_000, 32_767),  # none is left: the server has to find out which is free
     ],
 )
-def test_ports_lie_outside_what_the_server_gives_to_connections(
-    ephemeral: tuple[int, int], first: int, last: int
-) -> None:
+def test_ports_are_outside_the_servers_ephemeral_range(ephemeral: tuple[int, int], first: int, last: int) -> None:
     span = usable(*ephemeral)
     assert (span[0], span[-1]) == (first, last)
     assert first <= port(1, 1, snapshot(replace(node("a"), ephemeral=ephemeral))) <= last
@@ -65,7 +63,7 @@ def test_a_port_that_a_living_attempt_has_is_not_leased_again_on_that_server() -
     assert taken == {(NodeId("a"), mine), (NodeId("a"), mine + 1), (NodeId("b"), mine)}
 
 
-def test_the_lease_is_kept_with_the_job_and_said_again_as_it_was() -> None:
+def test_the_lease_is_kept_with_the_job_and_repeated_unchanged() -> None:
     before = snapshot(node("a"), job(1))
     event = Launched(1.0, JobId(1), 1, HERE, BatchOrder(), port=20_123)
     after = fold(before, [event]).snapshot

@@ -1,4 +1,4 @@
-"""Whose attempt is it that a node has, and what does it mean when one is missing."""
+"""Whose attempt a server has, and what a missing one means."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_an_older_attempt_or_one_of_a_job_that_ended_is_over() -> None:
     assert fate(state(job(3, attempt=1)), A, JobId(3), 1) is AttemptVerdict.OVER
 
 
-def test_what_the_database_cannot_know_yet_is_a_stranger() -> None:
+def test_an_attempt_that_the_database_cannot_know_is_a_stranger() -> None:
     assert fate(state(running()), A, JobId(10), 1) is AttemptVerdict.STRANGER
     assert fate(state(running()), A, JobId(3), 3) is AttemptVerdict.STRANGER
     assert fate(state(running()), B, JobId(3), 2) is AttemptVerdict.STRANGER
 
 
-def test_what_a_lost_database_gave_out_is_a_stranger_and_no_more_than_that() -> None:
+def test_an_attempt_of_a_lost_database_is_a_stranger_and_no_more() -> None:
     held = replace(running(attempt=17), lost_attempts=(2, 16))
     lost = replace(state(held), next_id=50, lost_ids=((10, 19), (30, 39)))
     ids = [name for name in range(4, 50) if fate(lost, A, JobId(name), 1) is AttemptVerdict.STRANGER]
@@ -63,7 +63,7 @@ def test_an_attempt_is_expected_until_its_end_on_the_node_is_known() -> None:
     assert state(job(4)).expected_on(A) == []
 
 
-def test_only_what_ran_or_can_never_start_is_lost() -> None:
+def test_only_an_attempt_that_ran_or_can_never_start_is_lost() -> None:
     fresh = replace(running(), state=JobState.STARTING, started_nodes=())
     stopping = replace(fresh, state=JobState.STOPPING, stop=StopReason.CANCEL)
     assert is_lost(running(), A, start_possible=True)
@@ -90,17 +90,17 @@ def test_a_part_that_never_started_is_given_up_once_another_was_refused() -> Non
     assert is_lost(refused, A, start_possible=False)
 
 
-def test_a_part_of_a_failed_attempt_that_was_asked_to_checkpoint_is_ended_all_the_same() -> None:
+def test_a_part_of_a_failed_attempt_is_ended_even_while_it_checkpoints() -> None:
     both = replace(
         running(),
         placement=Placement((*on("a", 0).parts, *on("b", 0).parts)),
         started_nodes=(A, B),
         stop=StopReason.RESIZE,
     )
-    assert [order.why for order in standing(state(both), A) if isinstance(order, Stop)] == ["said again"]
+    assert [order.why for order in standing(state(both), A) if isinstance(order, Stop)] == ["repeated"]
     failed = replace(both, exits=((B, Exit(code=1)),))
     assert [order.why for order in standing(state(failed), A) if isinstance(order, Stop)] == [
-        "it failed on another node"
+        "it failed on another server"
     ]
 
 

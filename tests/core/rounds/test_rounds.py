@@ -1,4 +1,4 @@
-"""Whole rounds, in the simulator's world: the house rules hold after every one, and everything ends."""
+"""Whole rounds in the simulator's world: the invariants hold after every round, and everything ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.support.examples import examples
 def simulate(
     world: SimWorld, rule: Policy, until: float = 1e6, interval: float = 60.0
 ) -> tuple[dict[JobId, Job], list[Event]]:
-    """Run to the end; check the house rules after every round. (final jobs, journal)."""
+    """Run to the end and check the invariants after every round. (final jobs, journal)."""
     state, ended, journal = snapshot(interval=interval), {}, []
     while (events := world.wait(next_round(state))) is not None:
         assert world.clock < until, "it does not end"
@@ -164,7 +164,7 @@ def test_a_cancel_overtakes_a_checkpoint_and_is_sent_once() -> None:
     assert step(second.snapshot, allocate=False).actions == ()
 
 
-def test_hold_stops_a_resizable_job_and_release_lets_it_go_on() -> None:
+def test_hold_stops_a_resizable_job_and_release_resumes_it() -> None:
     here = step(snapshot(node("a"), running(1, on("a", 0))), HoldAsked(0, JobId(1))).snapshot
     stopped = Exited(3.0, JobId(1), 1, NodeId("a"), Exit(0, stopped=True, asked="checkpoint"))
     held = step(here, stopped).snapshot
@@ -174,7 +174,7 @@ def test_hold_stops_a_resizable_job_and_release_lets_it_go_on() -> None:
     assert again.snapshot.jobs[JobId(1)].state is JobState.STARTING
 
 
-def test_the_first_times_of_an_attempt_call_for_a_round() -> None:
+def test_the_first_times_of_an_attempt_trigger_a_round() -> None:
     mine, other = running(1, on("a", 0), since=0.0), job(2)
     times = Profiled(20.0, JobId(1), 1, 1, timings=(TimingSums(1, 1, 8, 0, 1, 1.0, 1, 1.0),))
     here = replace(snapshot(node("a", 1), mine, other, now=20.0), round_at=20.0)
@@ -187,7 +187,7 @@ def test_the_first_times_of_an_attempt_call_for_a_round() -> None:
     ]
 
 
-def test_wishes_that_come_in_one_breath_leave_no_job_behind() -> None:
+def test_wishes_in_quick_succession_leave_no_job_behind() -> None:
     asks = {"hold": HoldAsked, "release": ReleaseAsked, "requeue": RequeueAsked}
     for names in product(asks, repeat=3):
         for state in (JobState.PENDING, JobState.HELD):
@@ -228,7 +228,7 @@ def test_a_time_limit_stops_the_job_and_says_so() -> None:
     assert [each.state for each in over.ended] == [JobState.TIMEOUT]
 
 
-def test_orders_are_said_again_to_a_node_that_may_have_missed_them() -> None:
+def test_orders_are_repeated_to_a_server_that_may_have_missed_them() -> None:
     start = step(snapshot(node("a")), Submitted(0, JobId(1), black_box()))
     [launch] = [action for action in start.actions if isinstance(action, Launch)]
     [again] = repeat(start.snapshot, NodeId("a"))

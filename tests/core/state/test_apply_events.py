@@ -1,4 +1,4 @@
-"""Facts become state; stale facts change nothing."""
+"""Facts become state, and stale facts change nothing."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_a_job_runs_once_all_its_nodes_started_it() -> None:
     assert (two.jobs[JobId(1)].state, two.jobs[JobId(1)].started_at) == (JobState.RUNNING, 2.0)
 
 
-def test_an_end_that_is_told_late_ends_the_job_when_it_ended() -> None:
+def test_a_late_report_of_an_end_ends_the_job_at_its_real_time() -> None:
     before = snapshot(running(1, on("a", 0, 1), since=10.0))
     for ended_at, ended in (
         (22.0, 22.0),
         (5.0, 10.0),
         (99.0, 60.0),
         (0.0, 60.0),
-    ):  # not before its start, nor after now
+    ):  # not before its start, and not after now
         folded = fold(before, [facts.Exited(60.0, JobId(1), 1, A, Exit(7, ended_at=ended_at))])
         [over] = folded.ended
         assert (over.ended_at, over.run_seconds, over.service) == (ended, ended - 10.0, 2 * (ended - 10.0))
@@ -82,7 +82,7 @@ def test_an_end_that_is_told_late_ends_the_job_when_it_ended() -> None:
         assert (folded.journal[-1].at, folded.journal[-1].exit.ended_at) == (60.0, ended)
 
 
-def test_a_time_limit_that_ran_out_unheard_is_not_the_end_of_what_had_ended_before() -> None:
+def test_a_time_limit_does_not_apply_to_a_job_that_ended_earlier_unheard() -> None:
     before = snapshot(running(1, on("a", 0), since=10.0))
     before = fold(before, [facts.StopSent(70.0, JobId(1), 1, StopReason.TIME)]).snapshot
     for end, state in (
@@ -111,7 +111,7 @@ def test_an_attempt_that_was_queued_again_is_charged_until_its_end() -> None:
     assert (after.state, after.run_seconds, after.service_at(60.0)) == (JobState.PENDING, 12.0, 24.0)
 
 
-def test_a_start_that_is_told_late_was_when_it_was() -> None:
+def test_a_late_report_of_a_start_keeps_its_real_time() -> None:
     before = snapshot(job(1, state=JobState.STARTING, attempt=1, placement=on("a", 0), launched_at=10.0))
     for since, began in ((12.0, 12.0), (3.0, 10.0), (70.0, 60.0), (0.0, 60.0)):
         now = fold(before, [facts.Started(60.0, JobId(1), 1, A, since=since)]).snapshot.jobs[JobId(1)]
@@ -128,7 +128,7 @@ def test_a_report_is_counted_once() -> None:
     assert once.profile.samples_per_second == 160.0
 
 
-def test_steps_without_a_gradient_time_are_learnt_and_fitted() -> None:
+def test_steps_without_a_gradient_time_are_kept_and_fitted() -> None:
     now = running(1, on("a", 0))
     alone = TimingSums(1, 1, 32, 0, accum_count=50, accum_sum=5.0, step_count=50, step_sum=5.0)
     unseen = TimingSums(1, 2, 32, 0, accum_count=0, accum_sum=0.0, step_count=50, step_sum=6.0)
@@ -186,7 +186,7 @@ def test_a_cancel_cannot_be_taken_back() -> None:
     assert apply(apply(now, facts.HoldAsked(1, now.id)), facts.ReleaseAsked(2, now.id)).wish is DesiredState.CANCEL
 
 
-def test_ends_and_jobs_that_wait_for_them_may_come_in_one_commit() -> None:
+def test_ends_and_jobs_that_wait_for_them_may_share_a_commit() -> None:
     def waits(number: int, *others: int) -> facts.Submitted:
         return facts.Submitted(1.0, JobId(number), spec(), tuple(Dependency(JobId(other)) for other in others))
 

@@ -1,4 +1,4 @@
-"""Reports become a profile of bounded size in which nothing is lost but detail."""
+"""Reports become a profile of bounded size, which loses only detail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.builders import on, running
 
 
 def grown(count: int, together: int = 1) -> tuple[LossPoint, ...]:
-    """A curve after `count` reports, `together` at a time: the loss is 1 / step."""
+    """A curve after `count` reports, `together` at a time. The loss is 1 / step."""
     points = [LossPoint(10.0 * step, 1.0 / step) for step in range(1, count + 1)]
     curve: tuple[LossPoint, ...] = ()
     for begin in range(0, count, together):
@@ -33,7 +33,7 @@ def test_a_week_of_reports_stays_small_and_keeps_its_form_and_its_mean() -> None
     assert max(point.weight for point in curve) <= 4 * count / MAX_LOSSES, "no part of it is squeezed into one point"
     mean = sum(point.loss * point.weight for point in curve) / count
     assert mean == pytest.approx(sum(1.0 / step for step in range(1, count + 1)) / count, rel=1e-3)
-    for point in curve[1:]:  # half way between where the curve was
+    for point in curve[1:]:  # half way to the previous curve
         assert point.loss == pytest.approx(10.0 / point.base_steps, rel=0.2)
 
 
@@ -42,7 +42,7 @@ def test_a_curve_does_not_depend_on_how_its_reports_were_bundled() -> None:
     assert grown(MAX_LOSSES) == tuple(LossPoint(10.0 * step, 1.0 / step) for step in range(1, MAX_LOSSES + 1))
 
 
-def test_work_that_was_lost_takes_its_losses_along() -> None:
+def test_lost_work_removes_its_losses() -> None:
     curve = with_losses(grown(10), (LossPoint(45.0, 0.3),))
     assert [point.base_steps for point in curve] == [10.0, 20.0, 30.0, 40.0, 45.0]
 
@@ -54,7 +54,7 @@ def test_losses_of_a_report_reach_the_profile_and_survive_a_report_without_any()
     assert job.profile.losses == (LossPoint(1.0, 2.5),)
 
 
-def test_a_metric_that_is_no_number_is_known_since_when_until_it_is_one_again() -> None:
+def test_a_metric_that_is_not_finite_keeps_its_time_until_it_is_finite() -> None:
     job = running(1, on("a", 0))
     for at, loss in ((5.0, 1.0), (6.0, math.nan), (7.0, math.inf)):
         job = apply(job, facts.Profiled(at, job.id, 1, int(at), metrics=(("loss", loss), ("accuracy", 0.5))))
@@ -78,7 +78,7 @@ def test_noise_scales_that_come_with_progress_make_a_curve() -> None:
     assert job.profile.noise_curve == (NoisePoint(0.0, 8.0), NoisePoint(90.0, 16.0))
 
 
-def test_the_first_noise_scale_that_is_one_is_kept() -> None:
+def test_the_first_usable_noise_scale_is_kept() -> None:
     job = running(1, on("a", 0))
     capped, first, later = Noise(1e-3, 8.0, 64, capped=True), Noise(0.5, 8.0, 640), Noise(0.1, 8.0, 6400)
     for offset, noise in enumerate((capped, first, later), 1):

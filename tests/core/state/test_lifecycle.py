@@ -1,4 +1,4 @@
-"""Every cell of state x event, and how the end of an attempt is read."""
+"""Every cell of state x event, and how to read the end of an attempt."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_every_state_can_be_reached_from_pending() -> None:
     assert reached == set(JobState)
 
 
-def test_the_diagram_in_the_readme_is_the_table() -> None:
-    readme = Path(__file__).parents[3] / "gpq" / "README.md"
-    assert diagram() in readme.read_text(), "print gpq.core.state.lifecycle.diagram() into gpq/README.md"
+def test_the_diagram_of_the_documents_is_the_table() -> None:
+    page = Path(__file__).parents[3] / "docs" / "internals" / "index.md"
+    assert diagram() in page.read_text(), f"print gpq.core.state.lifecycle.diagram() into {page}"
 
 
 def ended(exit_: Exit, *, stop: StopReason | None = None, level: Level = Level.SCRIPT, **more: object) -> facts.Event:
-    """What an attempt means that ended so, 100 s after it was launched at 0."""
+    """The meaning of an attempt that ended like this, 100 s after its launch at 0."""
     what = black_box() if level is Level.BLACK_BOX else spec(level=level, **more)
     job = running(1, on("a", 0), since=0.0, spec_=what, stop=stop, exits=((NodeId("a"), exit_),))
     return conclude(job, 100.0, Config())
@@ -82,12 +82,12 @@ def ended(exit_: Exit, *, stop: StopReason | None = None, level: Level = Level.S
         (Exit(None, signal=9, asked="checkpoint"), StopReason.RESIZE, facts.Stopped),  # hung at its checkpoint
         (Exit(None, signal=15, asked="kill"), StopReason.CANCEL, facts.Cancelled),
         (Exit(0, stopped=True, asked="kill"), StopReason.CANCEL, facts.Cancelled),
-        (Exit(0), StopReason.CANCEL, facts.Succeeded),  # it ended by itself before the order came
+        (Exit(0), StopReason.CANCEL, facts.Succeeded),  # it ended on its own before the order came
         (Exit(None, signal=15, asked="checkpoint"), StopReason.TIME, facts.TimeLimitReached),
-        (Exit(0, asked="checkpoint", finished=True), StopReason.TIME, facts.Succeeded),  # it made it
+        (Exit(0, asked="checkpoint", finished=True), StopReason.TIME, facts.Succeeded),  # it managed to save
         (Exit(0, asked="checkpoint"), StopReason.TIME, facts.TimeLimitReached),  # or saved half way, as many do
         (Exit(0, asked="kill"), StopReason.TIME, facts.TimeLimitReached),  # it only leaves politely
-        (Exit(None, lost=True), None, facts.Stopped),  # the node rebooted: the job goes on from its checkpoint
+        (Exit(None, lost=True), None, facts.Stopped),  # the server rebooted: the job resumes from its checkpoint
     ],
 )
 def test_the_end_of_a_resizable_attempt(exit_: Exit, stop: StopReason | None, kind: type) -> None:
@@ -95,7 +95,7 @@ def test_the_end_of_a_resizable_attempt(exit_: Exit, stop: StopReason | None, ki
 
 
 QUEUED = (StopReason.RESIZE, StopReason.PREEMPT, StopReason.HOLD, StopReason.REQUEUE)
-# (asked to stop for, says that it had finished, code) -> what it means for a job that checkpoints on a signal.
+# (reason of the stop, proof that it had finished, code) -> what it means for a job that checkpoints on a signal.
 CELLS: dict[tuple[StopReason | None, bool, int], type] = {
     **{(reason, True, 0): facts.Succeeded for reason in QUEUED},
     **{(reason, False, 0): facts.Stopped for reason in QUEUED},
@@ -125,17 +125,17 @@ def test_every_cell_of_stop_reason_statement_and_code(
     event = ended(end, stop=reason, level=level)
     assert type(event) is CELLS[reason, said, code]
     if isinstance(event, facts.Stopped):
-        # A black box that is queued again is asked for its own end, whatever its code.
-        # So is one that saves on a signal: the code may be that of a launcher, which says nothing of what was saved.
+        # A black box that is queued again may stop with any code. So may a job that saves on a signal: the code may be
+        # that of a launcher, which says nothing about what was saved.
         asked_for = level is Level.SIGNAL or (level is Level.BLACK_BOX and reason is not StopReason.HOLD)
         failed = code == 1 and not asked_for
         unproven = code == 1 and level is Level.SIGNAL
-        assert ("without a proven checkpoint" in event.exit.note) == unproven
+        assert ("without proof of a checkpoint" in event.exit.note) == unproven
         assert (event.failed, event.quick, event.not_before) == (failed, False, 105.0 if failed else 0.0)
     doubted = code == 0 and not said and asked != "" and reason is not StopReason.CANCEL
     note = event.exit.note  # type: ignore[attr-defined]
-    assert ("nothing says that it had finished" in note and "--done-file" in note) == doubted
-    assert ("it is queued again" in note) == (doubted and reason is not StopReason.TIME)
+    assert ("without proof that it had finished" in note and "--done-file" in note) == doubted
+    assert ("gpq queues it again" in note) == (doubted and reason is not StopReason.TIME)
     assert note.endswith("its done file was written") == (code == 0 and said and asked != "")
 
 
@@ -146,7 +146,7 @@ def test_a_job_with_a_done_file_is_told_that_it_was_not_written_and_not_to_name_
     assert "--done-file" not in event.exit.note
 
 
-def test_an_older_agents_record_of_an_end_after_a_stop_says_nothing_and_is_queued_again() -> None:
+def test_an_older_agents_record_of_a_stop_proves_nothing_and_is_queued_again() -> None:
     record = {"job": 1, "attempt": 1, "code": 0, "signal": None, "stopped": False, "asked": "signal"}
     assert type(ended(exit_of(record, is_lost=False), stop=StopReason.PREEMPT, level=Level.SIGNAL)) is facts.Stopped
     assert type(ended(exit_of({**record, "asked": None}, is_lost=False), level=Level.SIGNAL)) is facts.Succeeded
@@ -155,13 +155,13 @@ def test_an_older_agents_record_of_an_end_after_a_stop_says_nothing_and_is_queue
 @pytest.mark.parametrize("said", [0, 1])
 def test_of_several_servers_that_of_rank_0_says_whether_it_had_finished(said: int) -> None:
     both = Placement((*on("a", 0).parts, *on("b", 0).parts))
-    nodes = (NodeId("b"), NodeId("a"))  # b told first
+    nodes = (NodeId("b"), NodeId("a"))  # b reported first
     exits = tuple((name, Exit(0, asked="checkpoint", finished=name == nodes[said])) for name in nodes)
     event = conclude(running(1, both, stop=StopReason.RESIZE, exits=exits), 100.0, Config())
     assert type(event) is (facts.Stopped, facts.Succeeded)[said]
 
 
-def test_who_ends_with_0_when_it_is_asked_to_save_is_taken_to_have_saved() -> None:
+def test_a_job_that_ends_with_0_when_asked_to_save_counts_as_saved() -> None:
     for asked, proved in (("signal", True), ("checkpoint", True), ("kill", False)):
         end = Exit(0, asked=asked)
         job = running(1, on("a", 0), stop=StopReason.REQUEUE, exits=((NodeId("a"), end),), files=FilesAt(NodeId("a")))
@@ -169,14 +169,14 @@ def test_who_ends_with_0_when_it_is_asked_to_save_is_taken_to_have_saved() -> No
         assert after.state is JobState.PENDING
         assert after.files is not None
         assert after.files.proved is proved
-        assert "nothing says that it had finished" in after.notices[-1]
+        assert "without proof that it had finished" in after.notices[-1]
 
 
 def test_a_lost_black_box_is_not_run_a_second_time() -> None:
     assert type(ended(Exit(None, lost=True), level=Level.BLACK_BOX)) is facts.Failed
 
 
-def test_an_attempt_that_was_refused_for_a_passing_reason_is_tried_again() -> None:
+def test_an_attempt_refused_for_a_temporary_reason_is_tried_again() -> None:
     exits = ((NodeId("a"), Exit(code=None, lost=True, note="port 20000 is busy on this server")),)
     refused = running(1, on("a", 0), spec_=black_box(), started_nodes=(), exits=exits)
     event = conclude(refused, 10.0, Config())
@@ -185,14 +185,14 @@ def test_an_attempt_that_was_refused_for_a_passing_reason_is_tried_again() -> No
 
 
 @pytest.mark.parametrize(("kind", "counts"), [("port", False), ("network", True)])
-def test_a_launch_before_which_nothing_ran_is_tried_again_and_is_no_failure(kind: str, counts: bool) -> None:
+def test_a_launch_that_ran_nothing_is_retried_and_not_a_failure(kind: str, counts: bool) -> None:
     event = ended(Exit(1, unlaunched=kind, note="why"), level=Level.BLACK_BOX)
     assert isinstance(event, facts.Stopped)
     assert (event.failed, event.quick, event.exit.note) == (False, counts, "why")
     assert type(ended(Exit(1, unlaunched=kind), stop=StopReason.CANCEL)) is facts.Cancelled
 
 
-def test_an_end_that_gpq_is_to_blame_for_is_no_failure_and_costs_no_wait() -> None:
+def test_an_end_caused_by_gpq_is_not_a_failure_and_costs_no_wait() -> None:
     event = ended(Exit(1, excused="out of memory with 48 examples", cause="rank 0: OutOfMemoryError"))
     assert isinstance(event, facts.Stopped)
     assert (event.failed, event.quick, event.not_before) == (False, False, 0.0)
@@ -200,7 +200,7 @@ def test_an_end_that_gpq_is_to_blame_for_is_no_failure_and_costs_no_wait() -> No
     assert type(ended(Exit(1, excused="why"), stop=StopReason.CANCEL)) is facts.Cancelled
 
 
-def test_what_failed_first_is_the_reason_not_what_its_peers_say_of_it() -> None:
+def test_the_first_failure_is_the_reason_and_not_what_peers_say() -> None:
     both = Placement((*on("a", 0).parts, *on("b", 0).parts))
     lost = Exit(1, cause="rank 0 ended with exit code 1", victim=True)
     for first in (
@@ -252,7 +252,7 @@ def test_a_retry_waits_longer_each_time_and_only_failures_count() -> None:
     assert not stopped.failed
 
 
-def test_of_several_nodes_the_failure_speaks_and_a_lost_part_before_it() -> None:
+def test_on_several_servers_a_failure_counts_and_a_lost_part_before_it() -> None:
     assert joint_exit([Exit(0), Exit(3), Exit(None, signal=15)]).code == 3
     assert joint_exit([Exit(0, stopped=True), Exit(0)]).stopped
     assert joint_exit([Exit(1), Exit(None, lost=True)]).lost

@@ -1,4 +1,4 @@
-"""Who makes the others wait, and where everybody is when nobody goes on."""
+"""Which replica makes the others wait, and where everybody is when nobody makes progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOTH = Placement((*on("a", 0, 1, 2).parts, *on("b", 0).parts))
 
 
 def window(*compute: float, steps: int = 20, fetch: float = 0.0) -> tuple[RankTime, ...]:
-    """`fetch`: of the slowest rank."""
+    """`fetch` is that of the slowest rank."""
     slowest = max(compute)
     return tuple(
         RankTime(rank, steps, one, one, slowest, slowest - one, fetch if one == slowest else 0.0)
@@ -50,15 +50,15 @@ SLOW, EVEN = window(0.10, 0.10, 0.11, 0.18), window(0.10, 0.10, 0.11, 0.11)
         ([window(0.10, 0.13)] * WINDOWS, (1,)),  # two ranks: the median of the others is the other
     ],
 )
-def test_a_straggler_is_slower_than_the_others_several_windows_running(
+def test_a_straggler_is_slower_in_several_consecutive_windows(
     windows: list[tuple[RankTime, ...]], found: tuple[int, ...]
 ) -> None:
     assert stragglers(after(*windows)) == found
 
 
-def test_it_is_told_once_with_a_likely_cause_and_forgotten_with_the_attempt() -> None:
+def test_it_is_reported_once_with_a_likely_cause_and_forgotten_with_the_attempt() -> None:
     slow = after(*[SLOW] * (WINDOWS + 2))
-    told = "rank 3 on b is a straggler: 1.8x the time of the others; its GPU or its server is slower, or shared"
+    told = "rank 3 on b is a straggler: 1.8x the time of the others, probably because its GPU or its server is slower or shared"
     assert slow.notices == (told,)
     data = after(*[window(0.10, 0.10, 0.11, 0.18, fetch=0.07)] * WINDOWS)
     assert describe(data, 3).endswith("it waits for data")
@@ -67,7 +67,7 @@ def test_it_is_told_once_with_a_likely_cause_and_forgotten_with_the_attempt() ->
     assert stragglers(again.snapshot.jobs[JobId(1)]) == ()
 
 
-def test_equal_clocks_of_zero_are_nobodys_fault() -> None:
+def test_times_of_zero_blame_nobody() -> None:
     assert [one.slow for one in judged((), window(0.0, 0.0))] == [0, 0]
 
 
@@ -81,14 +81,14 @@ ARRIVED = tuple(pulse(rank, "arrived") for rank in range(3))
 @pytest.mark.parametrize(
     ("pulses", "line"),
     [
-        ((*ARRIVED, pulse(3, "computing")), "rank 3 on b has not arrived where the others wait"),
-        ((*ARRIVED[:2], pulse(2, "arrived", 56), pulse(3, "computing")), "ranks 2 on a, 3 on b have not arrived"),
-        (ARRIVED, "nothing is known of rank 3 on b, the others wait"),
-        ((*ARRIVED, pulse(3, "arrived")), "all ranks have arrived and wait for their network"),
-        (tuple(pulse(rank, "computing") for rank in range(4)), "every rank is busy by itself"),
+        ((*ARRIVED, pulse(3, "computing")), "the others wait for rank 3 on b"),
+        ((*ARRIVED[:2], pulse(2, "arrived", 56), pulse(3, "computing")), "the others wait for ranks 2 on a, 3 on b"),
+        (ARRIVED, "rank 3 on b reported nothing, and the others wait"),
+        ((*ARRIVED, pulse(3, "arrived")), "all ranks wait for their network"),
+        (tuple(pulse(rank, "computing") for rank in range(4)), "every rank is busy on its own"),
     ],
 )
-def test_a_hang_is_told_with_who_has_not_arrived(pulses: tuple[RankPulse, ...], line: str) -> None:
+def test_a_hang_names_the_ranks_that_have_not_arrived(pulses: tuple[RankPulse, ...], line: str) -> None:
     mine = running(1, BOTH, pulses=pulses)
     found = hang(mine, 100.0 + HUNG)
     assert found is not None
@@ -97,7 +97,7 @@ def test_a_hang_is_told_with_who_has_not_arrived(pulses: tuple[RankPulse, ...], 
 
 
 @pytest.mark.parametrize("phase", ["starting", "evaluating", "saving", "ended"])
-def test_who_has_reason_to_make_no_step_does_not_hang(phase: str) -> None:
+def test_a_replica_with_a_reason_to_make_no_step_does_not_hang(phase: str) -> None:
     assert hang(running(1, BOTH, pulses=(*ARRIVED, pulse(3, phase))), 1000.0) is None
 
 
@@ -105,11 +105,13 @@ def test_a_long_step_may_be_long() -> None:
     long = Profile(rows=(ProfileRow(2, 4, 8, grad_time=20.0, step_time=30.0, weight=9.0),))
     mine = running(1, BOTH, profile=long, pulses=(*ARRIVED, pulse(3, "computing")))
     assert hang(mine, 650.0) is None
-    assert hang(mine, 701.0) == Hang(601.0, "no step for 601 s: rank 3 on b has not arrived where the others wait")
+    assert hang(mine, 701.0) == Hang(
+        601.0, "no step for 601 s: the others wait for rank 3 on b"
+    )
     assert hang(job(1), 701.0) is None
 
 
-def test_pulses_are_of_this_attempt_and_each_node_tells_its_own() -> None:
+def test_pulses_belong_to_this_attempt_and_each_server_sends_its_own() -> None:
     mine = running(1, BOTH)
     for node, ranks in (("b", (pulse(3, "computing"),)), ("a", ARRIVED)):
         mine = apply(mine, Pulsed(1.0, JobId(1), mine.attempt, NodeId(node), ranks))

@@ -34,7 +34,7 @@ def order(wanted: JobSpec, placement: Placement, name: str = "a", attempt: int =
     return start_order(launch, NodeId(name), nodes=NODES, library="/lib/gpq")
 
 
-def test_another_machine_keeps_limits_that_are_made_from_its_memory_or_for_its_network() -> None:
+def test_another_machine_keeps_its_own_memory_and_network_limits() -> None:
     """A head node with a gigabyte has few processes, and no locked memory for InfiniBand."""
     noted = Attributes(0o27, 3, (("memlock", 8, 8), ("nofile", 256, 512), ("nproc", 1000, 1000)))
     launch = Launch(JobId(42), 1, spec(attributes=noted), place(a=1), BatchOrder(), port=0)
@@ -43,13 +43,13 @@ def test_another_machine_keeps_limits_that_are_made_from_its_memory_or_for_its_n
     assert there is not None
     assert here is not None
     assert (there["umask"], there["nice"], there["limits"]["nofile"]) == (0o27, 3, [256, 512])
-    assert there["limits"]["as"] == [-1, -1]  # it had none, and that is said
+    assert there["limits"]["as"] == [-1, -1]  # it had none, and the order says so
     assert here["limits"].keys() - there["limits"].keys() == {"memlock", "msgqueue", "nproc", "sigpending"}
     assert here["limits"]["memlock"] == [8, 8]
     assert order(spec(), place(a=1)).attributes is None
 
 
-def test_a_black_box_is_run_as_it_is() -> None:
+def test_a_black_box_runs_unchanged() -> None:
     wanted = spec(level=Level.BLACK_BOX, argv=("make", "all"), env=(("A", "1"),))
     found = order(wanted, place(a=2))
     environment = {"A": "1", "PYTHONHASHSEED": "0"}
@@ -76,14 +76,14 @@ def test_a_script_on_two_nodes_gets_one_launcher_each_with_exact_sizes() -> None
     assert not any(":" in word for word in first.argv)
 
 
-def test_the_loopback_is_tried_only_where_all_nodes_are_on_one_machine() -> None:
+def test_the_loopback_is_tried_only_if_all_servers_are_one_machine() -> None:
     launch = Launch(JobId(42), 1, spec(), place(a=1, b=1), BatchOrder(), port=20_042)
     assert masters(launch, NODES) == ("10.0.0.1", "192.168.7.1")
     together = {name: replace(each, boot_id="one") for name, each in NODES.items()}
     assert masters(launch, together) == ("127.0.0.1", "10.0.0.1", "192.168.7.1")
 
 
-def test_nobody_is_sent_to_a_master_that_the_daemon_has_not_heard_of() -> None:
+def test_no_order_names_a_master_that_the_daemon_has_not_heard_of() -> None:
     launch = Launch(JobId(42), 1, spec(), place(a=1, b=1), BatchOrder(), port=20_042)
     assert can_meet(launch, NODES)
     assert not can_meet(launch, {**NODES, NodeId("a"): replace(NODES[NodeId("a")], boot_id="")})
@@ -103,24 +103,24 @@ def test_a_single_replica_skips_the_launcher_and_finds_the_same_environment() ->
 def test_the_library_goes_before_the_users_own_path() -> None:
     assert order(spec(env=(("PYTHONPATH", "/mine"),)), place(a=1)).env["PYTHONPATH"] == "/lib/gpq:/mine"
     assert order(spec(), place(a=1)).env["PYTHONPATH"] == "/lib/gpq"
-    noted = spec(env=(("PATH", "/bin"), ("PYTHONPATH", "/lib/gpq:/mine")))  # by such a script: it does not grow
+    noted = spec(env=(("PATH", "/bin"), ("PYTHONPATH", "/lib/gpq:/mine")))  # from such a script: it does not grow
     assert order(noted, place(a=1)).env["PYTHONPATH"] == "/lib/gpq:/mine"
 
 
-def test_a_script_is_told_what_its_user_accepts() -> None:
+def test_a_script_learns_what_its_user_accepts() -> None:
     accepting = spec(accept=("own-next", "own-count"))
     assert order(accepting, place(a=1)).env[wire.ENV_ACCEPTED] == "own-next,own-count"
     assert wire.ENV_ACCEPTED not in order(spec(), place(a=1)).env
 
 
-def test_a_script_is_told_what_gpq_check_found_of_it() -> None:
+def test_a_script_learns_the_result_of_gpq_check() -> None:
     checked = spec(proof=Proof("abc", ("split",), ("resize",), "two replicas: differs", "now"))
     found = order(checked, place(a=1)).env[wire.ENV_PROOF]
     assert wire.Proof(**json.loads(found)) == wire.Proof("abc", ["split"], ["resize"], "two replicas: differs")
     assert wire.ENV_PROOF not in order(spec(), place(a=1)).env
 
 
-def test_the_interpreter_is_the_one_that_was_asked_for_then_the_servers_then_the_one_of_the_submission() -> None:
+def test_the_interpreter_comes_from_the_request_then_the_server_then_the_submission() -> None:
     for fields, of_node, found, gives_way in (
         ({"python": "/mine", "python_asked": True, "setup": "x"}, "/theirs", "/mine", False),
         ({"python": "/active", "setup": "x"}, "/theirs", "/theirs", False),
@@ -142,16 +142,16 @@ def test_resume_arguments_come_from_the_second_attempt_on() -> None:
     assert order(wanted, place(a=1), attempt=2).argv == ["run", "--resume", "auto"]
 
 
-def test_the_done_file_goes_along_as_it_was_typed() -> None:
+def test_the_done_file_is_passed_on_as_typed() -> None:
     for level in Level:
         assert order(spec(level=level, done_file="out/done"), place(a=1)).done_file == "out/done"
 
 
-def test_the_first_batch_goes_along() -> None:
+def test_the_first_batch_is_passed_on() -> None:
     assert order(spec(), place(a=1)).control == wire.Control(1, 7, False, 32, 1)._asdict()
 
 
-def test_what_scripts_of_slurm_read_is_what_their_submission_counts_on() -> None:
+def test_slurm_variables_match_what_the_submission_counts_on() -> None:
     def made(part: str, attempt: int = 1, **env: str) -> dict[str, str]:
         wanted = spec(env=tuple({LIKE_SLURM: "1", **env}.items()))
         return slurm_env.variables(

@@ -1,4 +1,4 @@
-"""When the daemon gives an attempt up: by a clock that nobody sets, and not at once after it was itself away."""
+"""When the daemon gives an attempt up: by a clock that nobody sets, and not right after it was away itself."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Given:
         self.on_forgo()
 
     def pass_(self, seconds: float, step: float = 1.0) -> list[Any]:
-        """Look each `step` seconds: what was told, until something was."""
+        """Look each `step` seconds and return the first reports."""
         until = self.counted + seconds
         while self.counted < until:
             self.counted = min(self.counted + step, until)
@@ -74,7 +74,7 @@ def leased(lease: float = 600.0) -> Job:
     return running(1, on("a", 0), spec_=black_box(requeue_on_lost=lease), declared=False)
 
 
-def test_the_end_comes_after_lease_and_margin_and_the_wall_clock_has_no_say() -> None:
+def test_the_end_comes_after_lease_and_margin_whatever_the_wall_clock_says() -> None:
     given = Given(leased())
     given.wall += 1e9
     assert given.pass_(patience(leased()) - 1.0) == []
@@ -86,7 +86,7 @@ def test_the_end_comes_after_lease_and_margin_and_the_wall_clock_has_no_say() ->
     assert (end.node, end.at, end.exit.fenced) == (A, given.wall, True)
 
 
-def test_why_a_node_is_silent_stays_what_its_link_knows() -> None:
+def test_the_reason_of_a_silence_stays_the_one_of_its_link() -> None:
     given = Given(leased())
     refuses = NodeSilent(given.wall, A, "a refuses connections", given.wall - 20.0)
     given.state = fold(given.state, [NodeSeen(0.0, node("a")), refuses]).snapshot
@@ -95,7 +95,7 @@ def test_why_a_node_is_silent_stays_what_its_link_knows() -> None:
     assert fold(given.state, [end]).snapshot.nodes[A].reason == "a refuses connections"
 
 
-def test_a_node_that_is_heard_of_renews() -> None:
+def test_a_server_that_answers_renews_its_leases() -> None:
     given = Given(leased(60.0))
     for _ in range(20):
         assert given.pass_(50.0) == []
@@ -111,21 +111,21 @@ def test_after_an_absence_of_its_own_the_daemon_listens_first() -> None:
     assert ABSENCE > 1.0
 
 
-def test_a_node_that_nobody_connects_to_any_more_is_silent_since_the_start() -> None:
+def test_a_server_without_connection_is_silent_since_the_start() -> None:
     given = Given(leased())
     given.heard.clear()
     assert given.pass_(patience(leased()) - 1.0) == []
     assert given.pass_(2.0)
 
 
-def test_what_is_given_up_may_not_be_started_any_more() -> None:
-    """Its end may wait for the disk while the node is back, and a start that still stands would be said again."""
+def test_an_attempt_that_was_given_up_may_not_start() -> None:
+    """Its end may wait for the disk while the server is back. A start that still stands would then be repeated."""
     given = Given(leased())
     assert given.pass_(patience(leased()) + 1.0)
     assert given.forgone == {(JobId(1), 1)}
 
 
-def test_a_node_that_is_heard_of_at_that_moment_is_not_given_up() -> None:
+def test_a_server_heard_of_at_that_moment_is_not_given_up() -> None:
     given = Given(leased())
     given.on_forgo = lambda: given.heard.update({A: given.counted})
     assert given.pass_(patience(leased()) + 5.0) == []
@@ -141,7 +141,7 @@ def info(state: str, lease: float, **more: Any) -> Mapping[str, Any]:
     return wire.AttemptInfo(1, 1, state, lease=lease, exit=end, **more)._asdict()
 
 
-def test_the_end_of_an_attempt_that_was_given_up_is_told_once_and_kept_before_it_is_forgotten() -> None:
+def test_the_end_of_an_abandoned_attempt_is_reported_once_and_kept_first() -> None:
     observer = Observer(NodeSettings(A), Clock())
     state = snapshot(running(1, on("b", 0), attempt=2))
 
@@ -157,7 +157,7 @@ def test_the_end_of_an_attempt_that_was_given_up_is_told_once_and_kept_before_it
     busy = {"id": "a-0", "index": 0, "kind": "cuda", "type": "A100"}
     alive = info(
         "running", 600.0, devices=["a-0"]
-    )  # its shim was killed, say: it is being ended, and its GPU is not free
+    )  # e.g. its shim was killed: it is being ended, and its GPU is not free
     told, _ = observer.news({(JobId(1), 1): alive}, [busy], state, offsets={}, start_possible=lambda _: False)
     [seen] = [event for event in told if isinstance(event, NodeSeen)]
     assert seen.node.devices[0].state is DeviceState.FOREIGN
@@ -176,7 +176,7 @@ def test_a_start_order_carries_the_lease_and_its_margin() -> None:
     assert order.devices == [DeviceId("a-0")]
 
 
-def test_a_store_says_whether_it_still_holds_and_keeps_its_name(tmp_path: Path) -> None:
+def test_a_store_knows_whether_it_is_still_the_latest_and_keeps_its_id(tmp_path: Path) -> None:
     path = str(tmp_path / "state" / "gpq.db")
     first = SqliteStore(path)
     assert first.holds()
@@ -192,7 +192,7 @@ def test_a_store_says_whether_it_still_holds_and_keeps_its_name(tmp_path: Path) 
     assert os.path.exists(path)
 
 
-def test_a_daemon_that_was_followed_neither_renews_nor_starts(tmp_path: Path) -> None:
+def test_a_replaced_daemon_neither_renews_nor_starts(tmp_path: Path) -> None:
     holds = [True]
     reign = DaemonEpoch("a1b2", 3, lambda: holds[0])
     world = LiveWorld({str(A): NodeConfig(slots=2)}, str(tmp_path / "home"), reign=reign)
@@ -217,7 +217,7 @@ def test_a_daemon_that_was_followed_neither_renews_nor_starts(tmp_path: Path) ->
         sweep(tmp_path / "home" / "nodes" / "a")
 
 
-def test_a_daemon_is_refused_by_the_node_of_a_newer_one_and_says_why(tmp_path: Path) -> None:
+def test_a_server_of_a_newer_daemon_refuses_an_older_one_with_a_reason(tmp_path: Path) -> None:
     worlds = [
         LiveWorld({str(A): NodeConfig(slots=1)}, str(tmp_path / "home"), reign=DaemonEpoch("a1b2", epoch, lambda: True))
         for epoch in (2, 1)
@@ -227,7 +227,7 @@ def test_a_daemon_is_refused_by_the_node_of_a_newer_one_and_says_why(tmp_path: P
         worlds[0].start()
         new.nodes_up()
         worlds[1].start()
-        told = "the node agent refuses: a newer daemon has taken over: epoch 2, this one has 1; if its database"
+        told = "the agent refuses: a newer daemon has taken over: epoch 2, this one has 1 (if its database"
         old.until(lambda: told in old.snapshot.nodes[A].reason if A in old.snapshot.nodes else False, "it is refused")
     finally:
         for world in worlds:

@@ -1,4 +1,5 @@
-"""What a node says of its network and of replicas that stand still becomes news once, and not again with every answer."""
+"""A server's report of its network, or of replicas that stand still, becomes news once, and not again with every
+answer."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def seen(hello: Mapping[str, Any], address: str = "", interface: str = "") -> No
     ("ssh", "address", "interface", "found"),
     [
         ("", "", "", ("10.0.0.1", "10.1.0.1", "fd00::1")),
-        ("10.1.0.1", "", "", ("10.1.0.1", "10.0.0.1", "fd00::1")),  # where ssh came, first
+        ("10.1.0.1", "", "", ("10.1.0.1", "10.0.0.1", "fd00::1")),  # the address that ssh reached, first
         ("192.168.9.9", "", "", ("192.168.9.9", "10.0.0.1", "10.1.0.1", "fd00::1")),  # translated on its way
         ("10.0.0.1", "", "ib0", ("10.1.0.1",)),
         ("10.0.0.1", "node-a.lab", "", ("node-a.lab",)),
@@ -46,13 +47,13 @@ def test_where_peers_may_try(ssh: str, address: str, interface: str, found: tupl
     assert node.ephemeral == (15000, 20000)
 
 
-def test_an_agent_that_says_nothing_of_its_network_is_as_before() -> None:
+def test_an_agent_without_network_report_works_as_before() -> None:
     node = seen({"address": "10.0.0.1"})
     assert (node.address, node.addresses, node.ephemeral) == ("10.0.0.1", ("10.0.0.1",), (32768, 60999))
     assert seen({}).address == "127.0.0.1"
 
 
-def test_nobody_is_sent_to_what_is_no_address() -> None:
+def test_peers_get_only_valid_addresses() -> None:
     evil = [["eth0", "-oProxyCommand=x"], ["eth0", "example.org"], ["eth0", "10.0.0.1\n"], ["eth0", "10.0.0.9"]]
     assert seen({"address": "$(reboot)", "network": evil}).addresses == ("10.0.0.9",)
 
@@ -63,7 +64,7 @@ def pulses(observer: Observer, job: Job, *ranks: wire.Pulse) -> list[Event]:
     return [event for event in found if isinstance(event, Pulsed)]
 
 
-def test_replicas_that_stand_still_are_told_once_and_once_that_they_go_on() -> None:
+def test_standing_replicas_are_reported_once_and_once_more_when_they_continue() -> None:
     job, observer = running(1, on("a", 0, 1)), Observer(NodeSettings(A), Clock())
     assert pulses(observer, job) == []
     assert pulses(observer, job, wire.Pulse(0, 7, "arrived", 2.0), wire.Pulse(1, 7, "computing", STILL / 2)) == []
@@ -76,14 +77,14 @@ def test_replicas_that_stand_still_are_told_once_and_once_that_they_go_on() -> N
     assert event.at - event.ranks[1].since == pytest.approx(STILL + 2)
     assert pulses(observer, job, *(one._replace(age=99.0) for one in still)) == []
     stuck = apply(job, event)
-    # The daemon after this one knows what that one was told.
+    # The next daemon knows what this one reported.
     for watcher in (observer, Observer(NodeSettings(A), Clock())):
         [event] = pulses(watcher, stuck, wire.Pulse(0, 8, "arrived", 0.1), wire.Pulse(1, 8, "computing", 0.1))
         assert isinstance(event, Pulsed)
         assert (event.job, event.ranks) == (JobId(1), ())
 
 
-def test_an_end_that_is_told_late_is_put_where_it_was_by_its_age_on_the_server() -> None:
+def test_a_late_end_is_dated_by_its_age_on_the_server() -> None:
     """Whatever the clocks of the server say, and never later than now."""
     clock = Clock()
     key, began = (JobId(1), 1), {"pid": 7, "began": 7000.0}
@@ -103,4 +104,4 @@ def test_an_end_that_is_told_late_is_put_where_it_was_by_its_age_on_the_server()
     assert started.at - started.since == pytest.approx(50.0)
     ahead = told(7051.0, Exited)
     assert ahead.exit.ended_at == ahead.at
-    assert told(None, Exited).exit.ended_at == 0.0  # an agent that does not tell
+    assert told(None, Exited).exit.ended_at == 0.0  # an agent that does not say

@@ -39,7 +39,7 @@ class SleepyClock(Clock):
 
 
 def answers(reply: Reply, talk: NodeSession) -> None:
-    """One connection on which the node greets and reports once."""
+    """One connection on which the server greets and reports once."""
 
     def send(op: str, fields: object, done: Callback) -> None:
         if op == "hello" or (op == "watch" and talk.line is None):
@@ -50,7 +50,7 @@ def answers(reply: Reply, talk: NodeSession) -> None:
     talk.cut()
 
 
-def test_an_outage_is_told_at_doubling_distances_and_each_new_reason_at_once(
+def test_an_outage_is_logged_at_doubling_distances_and_new_reasons_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -65,20 +65,20 @@ def test_an_outage_is_told_at_doubling_distances_and_each_new_reason_at_once(
         talk.attempt()
         talk.over(REFUSES)
     lines = [record.getMessage() for record in caplog.records]
-    assert lines[0] == "a: a refuses connections; next try in 0.1 s"
+    assert lines[0] == "a: a refuses connections. Next try in 0.1 s"
     tries = [int(line.split("try ")[1].split(",")[0]) for line in lines[3:]]
     assert tries == [4, 8, 16, 32, 41, 64, 128, 256, 512, 1024]
-    assert lines[7] == "a: there is no way to a; that was try 41, the next in 2.0 s"
+    assert lines[7] == "a: there is no way to a. That was try 41, next try in 2.0 s"
     caplog.clear()
     answers(HELLO, talk)
     talk.over("no answer")
     assert [record.getMessage() for record in caplog.records] == [
-        "a: answers again, after 1041 tries",
-        "a: no answer; next try in 2.0 s",
+        "a: answers again after 1041 tries",
+        "a: no answer. Next try in 2.0 s",
     ]
 
 
-def test_an_agent_that_ended_while_this_machine_slept_is_no_news_until_none_takes_its_place() -> None:
+def test_an_agent_that_ended_during_our_sleep_is_news_only_if_none_replaces_it() -> None:
     clock, told = SleepyClock(), list[Event]()
     talk = NodeSession(SETTINGS, NodePorts(clock, told.extend, snapshot))
 
@@ -88,7 +88,7 @@ def test_an_agent_that_ended_while_this_machine_slept_is_no_news_until_none_take
     for _ in range(2):
         answers(HELLO, talk)
         clock.slept += 2 * SILENCE
-        talk.over("the node agent ended")
+        talk.over("the agent ended")
         assert silences() == []
     talk.attempt()
     talk.over(REFUSES)
@@ -116,7 +116,7 @@ class Refusing:
         raise NotImplementedError
 
 
-def test_who_has_something_new_to_reach_a_server_with_need_not_wait_for_the_next_try(
+def test_a_new_way_to_reach_a_server_is_tried_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pace, "FIRST_BACKOFF", 10_000.0)

@@ -1,4 +1,4 @@
-"""What training processes wrote becomes one event; nothing that they write can hurt the daemon."""
+"""What training processes wrote becomes one event, and nothing in it can hurt the daemon."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def test_every_kind_of_report_finds_its_place() -> None:
     assert event.notices == ("less memory than thought",)
 
 
-def test_a_line_that_makes_no_sense_is_skipped_and_the_others_count() -> None:
+def test_an_invalid_line_is_skipped_and_the_others_count() -> None:
     good = {"kind": "notice", "message": "here"}
     event = profiled(0.0, JobId(1), 1, 9, "no json\n" + lines({"kind": "timing", "nodes": "x"}, good) + '["list"]\n')
     assert event.notices == ("here",)
     assert event.timings == ()
 
 
-def test_numbers_that_are_none_never_reach_a_fit() -> None:
+def test_values_that_are_not_finite_never_reach_a_fit() -> None:
     bad = '{"kind":"noise","sqr":NaN,"var":1.0,"samples":1}\n{"kind":"noise","sqr":1.0,"var":Infinity,"samples":1}\n'
     assert profiled(0.0, JobId(1), 1, 9, bad).noise is None
     bad = '{"kind":"loss","base_steps":1.0,"loss":NaN}\n{"kind":"loss","base_steps":-1,"loss":1.0}\n'
@@ -79,7 +79,7 @@ def test_numbers_that_are_none_never_reach_a_fit() -> None:
     assert profiled(0.0, JobId(1), 1, 9, bad + good).losses == (LossPoint(2.0, 0.5),)
 
 
-def test_habits_come_in_one_of_a_code_with_the_freedoms_that_gpq_knows() -> None:
+def test_one_habit_per_code_arrives_with_its_known_freedoms() -> None:
     told = wire.Habit("two-passes", ["split", "accumulate", "levitate"], "two passes", "none is needed")._asdict()
     bad = [
         {"code": ["x"], "freedoms": ["split"]},
@@ -138,7 +138,7 @@ messages = st.fixed_dictionaries(
 
 
 @given(st.lists(messages | json_values, max_size=4), st.text(max_size=40))
-def test_no_report_can_raise_or_bring_a_number_that_is_none_into_a_model(found: list[object], noise: str) -> None:
+def test_no_report_can_raise_or_break_a_model(found: list[object], noise: str) -> None:
     text = "\n".join([*(json.dumps(one) for one in found), noise])
     event = profiled(0.0, JobId(1), 1, 7, text)
     assert event.offset == 7

@@ -95,11 +95,11 @@ def test_whom_a_job_tells_changes_while_it_waits_and_while_it_runs(tmp_path: Pat
         with served.config.open("a") as stream:  # known as well, though it came after the daemon's start
             stream.write(f'late = "{late.url(SECRET)}"\n')
         said = gpq(served, "edit", "runs", "--notify", "late", "--notify", "slack", "--notify-on", "fail,end")
-        assert said.stdout == f"job {runs}: notify none -> late,slack; notify on none -> fail,end\n", said.stderr
+        assert said.stdout == f"job {runs}: notify none -> late,slack, notify on none -> fail,end\n", said.stderr
         assert gpq(served, "edit", "waits", "--priority", "1").returncode == 0
         assert "-> none" in gpq(served, "edit", "waits", "--notify", "none").stdout
         refused = gpq(served, "edit", "waits", "--notify-on", "end")
-        assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, f"gpq: job {waits} tells nobody")
+        assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, f"gpq: job {waits} notifies nobody")
         assert f'late = "{late.url(SECRET)}' not in gpq(served, "show", "runs").stdout
         (tmp_path / "gate").touch()
         served.call(Wait([str(runs), str(waits)]), JobList)
@@ -168,7 +168,7 @@ def test_a_name_that_there_is_not_and_urls_are_refused_without_being_repeated(tm
     with webhook() as slack, daemon(tmp_path / "home", config(slack=slack)) as served:
         with pytest.raises(UsageError, match=r"has no target `slak` in \[notify\]") as refusal:
             served.submit("true", notify=["slak"])
-        assert refusal.value.hint.startswith("there is slack; desktop and mailto:ADDRESS")
+        assert refusal.value.hint.startswith("known targets: slack. desktop and mailto:ADDRESS")
         for url in (slack.url(SECRET), f"mailto://ana:{SECRET}@h", f"slack:{SECRET}/x"):
             said = gpq(served, "submit", "--notify", url, "--", "true")
             assert (said.returncode, SECRET in said.stderr, "[notify]" in said.stderr) == (2, False, True)

@@ -1,4 +1,4 @@
-"""A job whose environment is nowhere waits and says why; it starts once a server has it; its setup is run before."""
+"""A job whose environment is nowhere waits and says why. It starts when a server has it. Its setup runs first."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def script(tmp_path: Path) -> str:
 
 
 def test_a_script_runs_where_the_servers_own_interpreter_is(served: Daemon, folder: Path, script: str) -> None:
-    for _ in range(2):  # the first of them would otherwise be given
+    for _ in range(2):  # otherwise the first of them would be given
         job = submit(served, [script], "/tmp", python="/also/not/there")
         assert ended(served, job).state == "completed"
         assert log(served, job).split()[1] == str(folder / "python")
@@ -82,9 +82,7 @@ def test_a_script_runs_where_the_servers_own_interpreter_is(served: Daemon, fold
     assert ended(served, asked).state == "completed"
 
 
-def test_a_job_whose_folder_is_nowhere_waits_with_the_reason_and_starts_once_it_is_there(
-    served: Daemon, tmp_path: Path
-) -> None:
+def test_a_job_without_its_folder_waits_with_the_reason_until_it_exists(served: Daemon, tmp_path: Path) -> None:
     missing = tmp_path / "later"
     job = submit(served, ["pwd"], missing, "black-box")
     wait_until(lambda: row(served, job).reason == f"no server fits: no folder {missing}", "the reason is told")
@@ -92,11 +90,11 @@ def test_a_job_whose_folder_is_nowhere_waits_with_the_reason_and_starts_once_it_
     assert [reason.split(" (")[0] for reason in said.reasons] == [
         f"server one: no folder {missing}", f"server two: no folder {missing}",
     ]  # fmt: skip
-    assert "gpq looks again every 30 s" in said.remedies
+    assert "gpq checks again every 30 s" in said.remedies
     assert row(served, job).state == "pending"
     assert row(served, job).attempt == 0
     missing.mkdir()
-    submit(served, ["true"], missing, "black-box")  # so that the test need not wait for the next look
+    submit(served, ["true"], missing, "black-box")  # so that the test need not wait for the next check
     assert ended(served, job).state == "completed"
     assert log(served, job) == f"{missing}\n"
 
@@ -131,7 +129,7 @@ def test_a_setup_that_fails_keeps_the_job_waiting_with_its_last_line(served: Dae
     assert any("/environments/" in line for line in served.call(Why(str(job)), Explanation).remedies)
 
 
-def test_a_dry_run_of_what_was_not_asked_for_yet_supposes_that_it_is_there(served: Daemon, tmp_path: Path) -> None:
+def test_a_dry_run_assumes_that_an_unchecked_environment_exists(served: Daemon, tmp_path: Path) -> None:
     spec = SpecMessage(["true"], str(tmp_path / "never"), "black-box")
     assert served.call(Submit(spec, dry_run=True), DryRun).state == "starting"
     job = served.call(Submit(spec), Submitted).id

@@ -35,7 +35,7 @@ SIZE = 30_000_000
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Daemon]:
-    """`far` is behind ssh, `near` is not; neither shares anything."""
+    """`far` is behind ssh, `near` is not. They share nothing."""
     with Sshd(tmp_path / "sshd") as server:
         near = f'[nodes.near]\nslots = 1\ncheckpoints = "{tmp_path}/near"\n'
         text = f'policy = "fifo"\ninterval = 2.0\n{near}[nodes.far]\n{server.toml()}'
@@ -80,7 +80,7 @@ def test_a_job_moves_to_a_server_behind_ssh_and_back_and_its_progress_is_shown(s
 
 
 class Servers:
-    """What lies on servers, asked as a node agent is."""
+    """What is on servers, requested in the way the daemon does."""
 
     def __init__(self, **kept: dict[str, list[Any]]) -> None:
         self.kept = kept
@@ -94,7 +94,7 @@ class Servers:
         return self.kept[node]
 
 
-def test_copies_of_jobs_that_ended_go_but_the_last_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_ended_jobs_are_removed_except_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, other = "a" * 64, "b" * 64
     live = builders.job(3, spec_=builders.spec(code=code))
     ended = replace(builders.job(2), files=FilesAt(builders.node("b").id, "s-b"))  # type: ignore[arg-type]
@@ -121,12 +121,12 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_bar_is_drawn_where_somebody_watches_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_is_drawn_only_if_somebody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     brought = StagingView("its checkpoint from a", 500_000_000, 1_000_000_000, 80e6)
     job = changed(fixtures.job(4, "starting"), staging=brought)
     monkeypatch.setenv("COLUMNS", "100")
     assert transfer_bar.line(job, 100, "#") == (
-        "job 4 [############            ] brings its checkpoint from a: 500 MB of 1 GB, 80 MB/s"
+        "job 4 [############            ] copying its checkpoint from a: 500 MB of 1 GB, 80 MB/s"
     )
     for screen, drawn in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr("sys.stderr", screen)
@@ -139,7 +139,7 @@ def test_a_bar_is_drawn_where_somebody_watches_and_nowhere_else(monkeypatch: pyt
         assert screen.getvalue().endswith("\r\x1b[K") is drawn
 
 
-def test_what_was_frozen_runs_wherever_it_is_sent_and_whatever_is_edited_later(
+def test_frozen_code_runs_everywhere_whatever_is_edited_later(
     served: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = tmp_path / "work"
@@ -160,5 +160,5 @@ def test_what_was_frozen_runs_wherever_it_is_sent_and_whatever_is_edited_later(
     with pytest.raises(Refused, match="the frozen code ffffffffffff is not there"):
         served.submit("./say.sh", max_gpus=1, **{**code, "code": "f" * 64})
     for wrong in ({"code": "../../x"}, {"code_cwd": "../.."}, {"code_cwd": "/"}):
-        with pytest.raises(UsageError, match="names no frozen code"):
+        with pytest.raises(UsageError, match="is not frozen code"):
             served.submit("./say.sh", max_gpus=1, **{**code, **wrong})

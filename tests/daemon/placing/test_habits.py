@@ -1,4 +1,4 @@
-"""A loop's habit, from the line that a training process writes to what its user reads, through a real daemon and its agent."""
+"""A loop's habit, from the line of a training process to what its user reads, through a real daemon and its agent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.daemon.daemons import Daemon, daemon
 from tests.daemon.placing.test_draining import gpq
 from tests.support.waiting import wait_until
 
-# A library's reports, among them what no library would send. Asked to stop it proves a checkpoint; it never resizes by itself.
+# A library's reports, including some that no library would send. When asked to stop, it proves a checkpoint. It never
+# resizes on its own.
 TRAINING = """\
 import json, os, sys, time
 folder = os.environ["GPQ_RUN_DIR"]
@@ -56,7 +57,7 @@ def shown(served: Daemon, job: int) -> JobDetail:
     return served.call(Show(str(job)), JobDetail)
 
 
-def test_a_habit_is_told_obeyed_kept_and_lent_to_the_next_job_of_the_program(tmp_path: Path) -> None:
+def test_a_habit_is_reported_obeyed_kept_and_lent_to_the_next_job(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
     with daemon(tmp_path / "home", CONFIG) as served:
@@ -73,11 +74,11 @@ def test_a_habit_is_told_obeyed_kept_and_lent_to_the_next_job_of_the_program(tmp
         why = json.loads(gpq(served, "why", str(first), "--json").stdout)
         assert [each["code"] for each in why["habits"]] == ["own-epochs"]
         assert any("neither resizes nor moves" in reason for reason in why["reasons"])
-        assert "freedoms lost by what its loop does" in gpq(served, "show", str(first)).stdout
+        assert "freedoms lost to habits of the loop" in gpq(served, "show", str(first)).stdout
 
         attempt = shown(served, first).job.attempt
         again = gpq(served, "requeue", str(first))
-        assert (again.returncode, "does not go on exactly" in again.stderr) == (0, True)
+        assert (again.returncode, "does not resume exactly" in again.stderr) == (0, True)
 
         def goes_on() -> bool:
             row = shown(served, first).job

@@ -1,4 +1,4 @@
-"""A server that is somebody's: what is on it leaves when she comes, loses nothing, and is back when she has gone."""
+"""A server with an owner: jobs there leave when she comes, lose nothing, and are back when she has gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 FAKE = Path(__file__).parents[2] / "fakes" / "nvml"
 GRACE = 5.0
-# Counts on from where it was; told to stop it takes its time, and says with 75 that it will go on.
+# Counts on from where it was. When told to stop it takes its time, and exits with 75 because it will resume.
 COUNT = """
 import os, signal, sys, time
 told = []
@@ -41,8 +41,8 @@ sys.exit(75)
 
 
 class Desk:
-    """A server with two GPUs of a driver that is made up, and whoever works on it. Its locks are its own: other tests of
-    this machine neither see them nor ask for it."""
+    """A server with two GPUs of a fake driver, and its users. Its locks are its own: other tests on this machine
+    neither see them nor ask for it."""
 
     def __init__(self, folder: Path) -> None:
         self.locks = folder / "locks"
@@ -75,7 +75,7 @@ def desk(tmp_path: Path) -> Desk:
 
 @pytest.fixture
 def ana() -> Iterator[tuple[str, int]]:
-    """Somebody else with a process: her name and its pid. Needs root to be her."""
+    """Somebody else with a process: her name and its pid. Needs root to act as her."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to be somebody else")
     process = subprocess.Popen(["setpriv", "--reuid=nobody", "--clear-groups", "sleep", "1000"])
@@ -117,7 +117,7 @@ def test_her_gpus_are_hers_within_the_grace_and_nothing_is_lost(
         figures.at_most("from her process to her GPUs free", time.monotonic() - began, GRACE + 5.0)
         said = served.call(Why(str(jobs[0])), Explanation)
         assert said.headline == "GPUs are reserved"
-        assert any(f"server desk is {name}'s, who uses GPU {held}" in reason for reason in said.reasons)
+        assert any(f"server desk belongs to {name}, who uses GPU {held}" in reason for reason in said.reasons)
         desk.work({})
         gone = time.monotonic()
         wait_until(lambda: all(row(served, job).state == "running" for job in jobs), "both are back")
@@ -140,7 +140,10 @@ def test_a_command_that_could_not_leave_waits_for_another_server(
         wait_until(lambda: row(served, behind).state == "running", "what leaves at once runs")
         assert row(served, fixed).state == "pending"
         said = served.call(Why(str(fixed)), Explanation)
-        assert any(f"server desk is {ana[0]}'s: only jobs that can leave it start there" in one for one in said.reasons)
+        assert any(
+            f"server desk belongs to {ana[0]}. Other users' jobs start there only if they can leave" in one
+            for one in said.reasons
+        )
 
 
 def test_an_owner_asks_for_the_server_and_gives_it_back(desk: Desk, tmp_path: Path) -> None:
@@ -161,11 +164,11 @@ def test_an_owner_asks_for_the_server_and_gives_it_back(desk: Desk, tmp_path: Pa
     assert not list(desk.locks.glob("gpq-yield.*"))
 
 
-def test_a_gpu_that_its_job_does_not_use_is_named(desk: Desk, tmp_path: Path) -> None:
+def test_an_unused_gpu_of_a_job_is_named(desk: Desk, tmp_path: Path) -> None:
     with daemon(tmp_path / "home", f"idle_after = 10\n{config(desk, '')}") as served:
         served.wait_for_nodes()
         wait_until(lambda: set(gpus(served)) == set(desk.names), "its GPUs are known")
         job = served.submit("sleep", "1000")
         wait_until(lambda: row(served, job).state == "running", "it runs")
         [held] = row(served, job).placement[0].indices
-        wait_until(lambda: row(served, job).reason.startswith(f"does not use GPU {held} of desk, for "), "it is named")
+        wait_until(lambda: row(served, job).reason.startswith(f"has not used GPU {held} of desk for "), "it is named")

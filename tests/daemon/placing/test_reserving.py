@@ -13,7 +13,7 @@ from tests.daemon.placing.test_draining import CONFIG, gpq, home_of
 from tests.support.waiting import wait_until
 
 
-def test_reserved_gpus_are_emptied_and_kept_over_a_kill_of_the_daemon_until_it_is_undone(tmp_path: Path) -> None:
+def test_reserved_gpus_are_emptied_and_kept_through_a_kill_of_the_daemon(tmp_path: Path) -> None:
     with daemon(tmp_path / "home", CONFIG) as served:
         served.wait_for_nodes()
         moves = served.submit("sh", "-c", "trap 'kill $!; exit 143' TERM; sleep 300 & wait", level="signal")

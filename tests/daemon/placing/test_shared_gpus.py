@@ -1,4 +1,5 @@
-"""Two daemons on one server with GPUs, each with its own state: they keep off each other's GPUs and say whose they are."""
+"""Two daemons on one server with GPUs, each with its own state: they keep off each other's GPUs and say whose they
+are."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ FAKE = Path(__file__).parents[2] / "fakes" / "nvml"
 
 @pytest.fixture
 def gpus(tmp_path: Path) -> Iterator[list[str]]:
-    """Two GPUs of a driver that is made up, and a Python whose NVML it is."""
+    """Two GPUs of a fake driver, and a Python that uses its NVML."""
     found = [f"GPU-{uuid.uuid4()}" for _ in range(2)]
     state = tmp_path / "nvml.json"
     state.write_text(json.dumps({"mode": "ok", "gpus": [{"uuid": name} for name in found]}))
@@ -53,7 +54,7 @@ def states(served: Daemon) -> dict[str, tuple[str, str]]:
     return {device.id: (device.state, device.reason) for device in node.devices}
 
 
-def test_what_one_has_the_other_does_not_get_and_is_told_whose_it_is(gpus: list[str], tmp_path: Path) -> None:
+def test_a_gpu_of_one_daemon_is_refused_to_the_other_with_its_owner(gpus: list[str], tmp_path: Path) -> None:
     with daemon(tmp_path / "one", config(tmp_path)) as one, daemon(tmp_path / "two", config(tmp_path)) as two:
         for served in (one, two):
             served.wait_for_nodes()
@@ -74,13 +75,14 @@ def test_what_one_has_the_other_does_not_get_and_is_told_whose_it_is(gpus: list[
 
 
 def test_a_start_that_finds_the_lock_held_costs_nothing(gpus: list[str], tmp_path: Path, figures: Figures) -> None:
-    """Both ask for everything at once, again and again: each GPU is with one of them, and no attempt counts as failed."""
+    """Both ask for everything at once, again and again: each GPU belongs to one of them, and no attempt counts as
+    failed."""
     with daemon(tmp_path / "one", config(tmp_path)) as one, daemon(tmp_path / "two", config(tmp_path)) as two:
         for served in (one, two):
             served.wait_for_nodes()
             wait_until(lambda served=served: set(states(served)) == set(gpus), "its GPUs are known")
         mark = f"{tmp_path}/busy-$CUDA_VISIBLE_DEVICES"
-        script = f"mkdir {mark} && sleep 0.5 && rmdir {mark}"  # fails where somebody is there
+        script = f"mkdir {mark} && sleep 0.5 && rmdir {mark}"  # fails if somebody is there
         jobs = [(served, served.submit("sh", "-c", script)) for _ in range(4) for served in (one, two)]
         wait_until(lambda: all(row(*each).state in ("completed", "failed", "held") for each in jobs), "all are over")
         assert [row(*each).state for each in jobs] == ["completed"] * len(jobs)

@@ -1,4 +1,4 @@
-"""What a node cannot end is shown with its reason, and only there."""
+"""What a server cannot end is shown with its reason, and only there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def info(job: int, note: str, state: str = "running") -> dict[str, Any]:
     return {"job": job, "attempt": 1, "state": state, "pid": 7, "devices": ["slot-0"], "exit": {"note": note}}
 
 
-def test_a_note_of_a_living_attempt_is_its_jobs_reason_and_its_device_stays_its_own() -> None:
+def test_a_note_of_a_living_attempt_is_its_jobs_reason_and_it_keeps_its_device() -> None:
     job = running(1, on("a", 0), spec_=black_box(), declared=False)
     observer = Observer(NodeSettings(A), Clock())
     before = snapshot(job)
@@ -33,7 +33,7 @@ def test_a_note_of_a_living_attempt_is_its_jobs_reason_and_its_device_stays_its_
     events, _ = observer.news(known, [SLOT], before, offsets={}, start_possible=lambda _: False)
     after = fold(before, events).snapshot
     assert after.nodes[A].stuck == (("1.1", WHY),)
-    assert after.nodes[A].devices[0].state is DeviceState.OK  # it is held: nobody else gets it anyway
+    assert after.nodes[A].devices[0].state is DeviceState.OK  # it is held, so nobody else gets it anyway
     assert stuck(after, after.jobs[JobId(1)]) == f"a: {WHY}"
     row = Reader(after, None, 0.0).job(after.jobs[JobId(1)])
     assert (row.state, row.reason) == ("running", f"stuck: a: {WHY}")

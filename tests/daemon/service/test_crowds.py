@@ -1,4 +1,5 @@
-"""Who is served when more come than are served at once: the others in their turn, a look at the queue before them."""
+"""Who is served when more connect than can be served at once: the others in turn, and a look at the queue before
+them."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from tests.support.waiting import PATIENCE, wait_until
 
 
 class Desk:
-    """Answers looks at once, and changes once `opened`."""
+    """Answers looks at once, and changes after `opened`."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()
@@ -57,7 +58,7 @@ def path(desk: Desk) -> Iterator[str]:
             server.close()
 
 
-def test_a_look_waits_for_no_turn_and_all_others_have_theirs(desk: Desk, path: str) -> None:
+def test_a_look_waits_for_no_turn_but_all_others_do(desk: Desk, path: str) -> None:
     more = 20
     with ExitStack() as opened:
         crowd = [opened.enter_context(closing(Connection(path))) for _ in range(MAX_PER_USER + more)]
@@ -65,7 +66,7 @@ def test_a_look_waits_for_no_turn_and_all_others_have_theirs(desk: Desk, path: s
             one._socket.sendall(codec.encode_request(Hold(["1"])))
         wait_until(lambda: desk.waiting == MAX_PER_USER, "as many are served as may be")
 
-        def look() -> bool:  # a look whose line has not come in when it is let in waits as the others do
+        def look() -> bool:  # a look whose line is not there when it is admitted waits like the others
             with Connection(path) as one:
                 one._socket.settimeout(2.0)
                 one._socket.sendall(codec.encode_request(Status()))
@@ -76,7 +77,7 @@ def test_a_look_waits_for_no_turn_and_all_others_have_theirs(desk: Desk, path: s
 
         for _ in range(5):
             wait_until(look, "a look is answered")
-        threading.Event().wait(0.5)  # time for who would take the places of the looks
+        threading.Event().wait(0.5)  # time for anybody who would take the places of the looks
         assert desk.waiting == MAX_PER_USER
         desk.opened.set()
         for one in crowd:
@@ -85,7 +86,7 @@ def test_a_look_waits_for_no_turn_and_all_others_have_theirs(desk: Desk, path: s
     assert desk.waiting == MAX_PER_USER + more
 
 
-def test_a_request_that_lies_in_the_socket_is_served_however_late_and_one_without_end_is_not(
+def test_a_complete_request_is_served_however_late_but_an_endless_one_is_not(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "LINE_SECONDS", 0.0)  # after its first piece each request is late

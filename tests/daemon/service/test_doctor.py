@@ -1,4 +1,4 @@
-"""`gpq doctor NODE...` against a real daemon with two nodes: every line is there, what was measured is kept."""
+"""`gpq doctor NODE...` against a real daemon with two servers: every line is there, and the measurements are kept."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def doctor(served: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
     return commands.run(["doctor", *arguments], served.environment, timeout=240)
 
 
-def test_two_servers_are_checked_and_what_lies_between_them(served: Daemon) -> None:
+def test_two_servers_and_the_link_between_them_are_checked(served: Daemon) -> None:
     said = doctor(served, "one", "two", "--python", sys.executable, "--json")
     checks = json.loads(said.stdout)["checks"]
     assert said.stderr == "", "nobody watches: no progress"
@@ -94,10 +94,10 @@ def test_the_report_of_gpus_is_made_by_the_agent_of_each_server(served: Daemon) 
     assert next(check["figure"] for check in checks if check["name"] == "resume") == "no NVIDIA GPU here"
 
 
-def test_a_server_that_there_is_not_is_no_server(served: Daemon) -> None:
+def test_an_unknown_server_is_refused(served: Daemon) -> None:
     said = doctor(served, "three")
     assert (said.returncode, said.stdout) == (4, "")
-    assert said.stderr == "gpq: there is no server `three`\nhint: there is: one, two\n"
+    assert said.stderr == "gpq: there is no server `three`\nhint: known servers: one, two\n"
 
 
 @pytest.mark.parametrize(
@@ -107,13 +107,13 @@ def test_a_server_that_there_is_not_is_no_server(served: Daemon) -> None:
         Measured(["one", "two"], 1e-3, 0.0), Measured(["one", "two"], 1e-3, 1e8, "smoke"),
     ],
 )  # fmt: skip
-def test_what_cannot_have_been_measured_is_refused(served: Daemon, request_: Measured) -> None:
+def test_an_impossible_measurement_is_refused(served: Daemon, request_: Measured) -> None:
     with pytest.raises(UsageError):
         served.call(request_, Kept)
 
 
-def test_errands_are_for_servers_that_there_are_and_what_fails_there_is_told(served: Daemon) -> None:
-    assert "no errand" in str(served.call(Errand("one", "rm"), ErrandResult).answer["error"])
+def test_errands_need_an_existing_server_and_report_failures(served: Daemon) -> None:
+    assert "unknown errand" in str(served.call(Errand("one", "rm"), ErrandResult).answer["error"])
     with pytest.raises(NotFound):
         served.call(Errand("three", "examine"), ErrandResult)
     with pytest.raises(UsageError):

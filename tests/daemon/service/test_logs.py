@@ -1,4 +1,4 @@
-"""What `gpq logs` is told in the moments around the start of an attempt."""
+"""What `gpq logs` gets in the moments around the start of an attempt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ ONE = JobId(1)
 
 
 def look(now: Job, tail: Mapping[str, Any] | None) -> LogChunk:
-    """The answer while the snapshot knows `now` and the journal its first launch; the node has no such attempt: None."""
+    """The answer while the snapshot knows `now` and the journal its first launch. The server has no such attempt:
+    None."""
     store = MemoryStore()
     store.commit([Launched(0.0, ONE, 1, on("a", 0), BatchOrder())], snapshot(now))
 
@@ -55,12 +56,12 @@ def test_a_node_that_has_not_started_the_attempt_yet_has_an_empty_log_and_one_th
         look(job(1, state=JobState.RUNNING, started_nodes=(NodeId("a"),), **fields), None)
 
 
-def test_an_attempt_that_is_over_and_of_which_its_node_knows_nothing_is_its_own_last_piece() -> None:
-    chunk = look(job(1, spec_=black_box(), attempt=1), None)  # queued again: its node refused it
+def test_a_finished_attempt_unknown_to_its_server_gives_the_last_piece() -> None:
+    chunk = look(job(1, spec_=black_box(), attempt=1), None)  # queued again: its server refused it
     assert (chunk.silent, chunk.ended, chunk.attempts) == ("node a: no attempt 1.1 on this node", True, [1])
 
 
-def test_who_does_not_follow_is_told_of_a_silent_node_as_well() -> None:
+def test_a_reader_that_does_not_follow_hears_of_a_silent_server_too() -> None:
     def silent(offset: int, limit: int) -> Mapping[str, Any]:
         raise NodeSilent("node a does not answer")
 
@@ -69,7 +70,7 @@ def test_who_does_not_follow_is_told_of_a_silent_node_as_well() -> None:
 
 
 def reader(tail: Callable[[int, int], Mapping[str, Any]]) -> LogReader:
-    """Of a job that runs; `tail` gets offset and limit."""
+    """Of a running job. `tail` gets offset and limit."""
     store = MemoryStore()
     running = job(1, state=JobState.RUNNING, spec_=black_box(), attempt=1, placement=on("a", 0), launched_at=0.0)
     store.commit([Launched(0.0, ONE, 1, on("a", 0), BatchOrder())], snapshot(running))
@@ -77,7 +78,7 @@ def reader(tail: Callable[[int, int], Mapping[str, Any]]) -> LogReader:
     return LogReader(controller, store, lambda node, name, attempt, offset, limit: tail(offset, limit))
 
 
-def test_who_follows_waits_for_a_silent_node_and_is_told(figures: Figures) -> None:
+def test_a_follower_waits_for_a_silent_server_and_hears_of_it(figures: Figures) -> None:
     def silent(offset: int, limit: int) -> Mapping[str, Any]:
         raise NodeSilent("node a does not answer")
 
@@ -87,7 +88,7 @@ def test_who_follows_waits_for_a_silent_node_and_is_told(figures: Figures) -> No
     assert (chunk.silent, chunk.data, chunk.offset, chunk.ended) == ("node a does not answer", "", 7, False)
 
 
-def test_no_more_is_asked_at_once_than_the_way_carries_soon() -> None:
+def test_requests_are_no_larger_than_the_connection_carries_soon() -> None:
     def way(bytes_a_second: float) -> tuple[LogReader, list[int]]:
         asked: list[int] = []
 
@@ -107,7 +108,7 @@ def test_no_more_is_asked_at_once_than_the_way_carries_soon() -> None:
     assert of_fast[-1] == 1 << 20
 
 
-def test_what_the_limit_cut_out_of_a_log_is_passed_over_and_told() -> None:
+def test_the_part_that_the_limit_removed_is_skipped_and_reported() -> None:
     def cut(offset: int, limit: int) -> Mapping[str, Any]:
         data = base64.b64encode(b"end").decode()
         return {"data": data, "offset": offset + 5_000_000 + 3, "size": 9_000_000, "skipped": 5_000_000}
@@ -117,7 +118,7 @@ def test_what_the_limit_cut_out_of_a_log_is_passed_over_and_told() -> None:
 
 
 @pytest.mark.parametrize(("tail", "found"), [(4, b"6789"), (100, b"0123456789")])
-def test_a_tail_begins_so_much_before_the_end(tail: int, found: bytes) -> None:
+def test_a_tail_begins_that_much_before_the_end(tail: int, found: bytes) -> None:
     log, asked = b"0123456789", []
 
     def told(offset: int, limit: int) -> Mapping[str, Any]:
@@ -135,7 +136,7 @@ def test_a_tail_begins_so_much_before_the_end(tail: int, found: bytes) -> None:
 
 
 @pytest.mark.parametrize("skipped", [-3, 4, "many", None])
-def test_a_hole_that_makes_no_sense_is_not_believed(skipped: object) -> None:
+def test_an_invalid_hole_is_not_trusted(skipped: object) -> None:
     def lying(offset: int, limit: int) -> Mapping[str, Any]:
         return {"data": "", "offset": offset + 3, "size": 3, "skipped": skipped}
 
@@ -152,4 +153,4 @@ def test_the_command_says_how_much_was_left_out_on_a_line_of_its_own(capfdbinary
     transcript.write(piece(b"head", 4))
     transcript.write(piece(b"end\n", 8 + (3 << 20), 3 << 20))
     said = capfdbinary.readouterr().out
-    assert said == b"head\n--- 3 MiB left out: the log is over its limit (log_limit) ---\nend\n"
+    assert said == b"head\n--- 3 MiB left out: the log exceeded its limit (log_limit) ---\nend\n"

@@ -1,4 +1,4 @@
-"""Every request against a real daemon with a real node: what is answered, and that bad input changes nothing."""
+"""Every request against a real daemon with a real server: the answers, and that bad input changes nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def row(served: Daemon, job: int) -> JobView:
     return found
 
 
-def test_a_job_runs_and_its_end_log_and_history_are_told(served: Daemon) -> None:
+def test_a_job_runs_and_shows_its_end_log_and_history(served: Daemon) -> None:
     job = served.submit("sh", "-c", "echo out; echo err >&2; exit 3", name="fails")
     [ended] = served.call(Wait([str(job)]), JobList).jobs
     assert (ended.state, ended.exit_status, ended.name, ended.gpus) == ("failed", 3, "fails", 0)
@@ -69,7 +69,7 @@ def test_a_job_runs_and_its_end_log_and_history_are_told(served: Daemon) -> None
 
 
 @pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/etc/passwd", 126)])
-def test_what_cannot_be_run_ends_as_a_shell_would_say_it(served: Daemon, command: str, code: int) -> None:
+def test_a_command_that_cannot_run_ends_with_the_code_of_a_shell(served: Daemon, command: str, code: int) -> None:
     job = served.submit(command)
     [ended] = served.call(Wait([str(job)]), JobList).jobs
     assert (ended.state, ended.exit_status) == ("failed", code)
@@ -99,7 +99,7 @@ def test_cancel_answers_when_no_process_is_left(served: Daemon, tmp_path: Path) 
         assert not os.path.exists(f"/proc/{pid}") or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]
 
 
-def test_cancel_of_a_job_that_ended_is_reported_and_no_error(served: Daemon) -> None:
+def test_cancel_of_an_ended_job_is_reported_without_an_error(served: Daemon) -> None:
     job = served.submit("true")
     served.call(Wait([str(job)]), JobList)
     assert served.call(Cancel([str(job)]), CancelResult) == CancelResult([], [job], [])
@@ -116,7 +116,7 @@ def test_a_held_job_waits_until_it_is_released(served: Daemon) -> None:
     job = served.call(Submit(spec, held=True), job_answers.Submitted)
     assert job.state == "held"
     assert row(served, job.id).state == "held"
-    assert served.call(Hold(["patient"]), Changed).unchanged == [f"job {job.id} is held already"]
+    assert served.call(Hold(["patient"]), Changed).unchanged == [f"job {job.id} is already held"]
     assert served.call(Release(["patient"]), Changed).jobs == [job.id]
     [ended] = served.call(Wait([str(job.id)]), JobList).jobs
     assert ended.state == "completed"
@@ -138,7 +138,7 @@ def test_requeue_of_an_ended_job_submits_a_copy_and_says_so(served: Daemon) -> N
     answer = served.call(Requeue([str(job)]), Changed)
     [copy] = answer.jobs
     assert copy > job
-    assert answer.unchanged == [f"job {job} has ended; it is submitted again as job {copy}"]
+    assert answer.unchanged == [f"job {job} has ended, so gpq submitted it as job {copy}"]
     assert row(served, copy).name == "again"
 
 
@@ -159,11 +159,11 @@ def test_a_job_that_checkpoints_on_a_signal_can_be_requeued_while_it_runs(served
         ({"argv": []}, UsageError, "no command"),
         ({"cwd": "relative"}, UsageError, "not absolute"),
         ({"level": "magic"}, UsageError, "unknown level `magic`"),
-        ({"name": "\x1b[31mred"}, UsageError, "cannot be a job's name"),
-        ({"name": "all"}, UsageError, "read as an id"),
-        ({"name": "3-7"}, UsageError, "read as an id"),
+        ({"name": "\x1b[31mred"}, UsageError, "invalid job name"),
+        ({"name": "all"}, UsageError, "gpq would read the name"),
+        ({"name": "3-7"}, UsageError, "gpq would read the name"),
         ({"min_gpus": 0}, UsageError, "at least 1 GPU"),
-        ({"level": "script", "min_gpus": 4, "max_gpus": 2}, UsageError, "upwards"),
+        ({"level": "script", "min_gpus": 4, "max_gpus": 2}, UsageError, "range end is below its start"),
         ({"min_gpus": 1, "max_gpus": 2}, UsageError, "fixed number of GPUs"),
         ({"min_gpus": 3}, Refused, "there are fewer than 3 GPUs"),
         ({"level": "script", "min_gpus": 3, "max_gpus": 9}, Refused, "there are fewer than 3 GPUs"),
@@ -192,10 +192,10 @@ def test_a_bad_submission_is_refused_in_one_line_and_changes_nothing(
     assert served.info().jobs_total == before
 
 
-def test_a_refusal_for_want_of_gpus_names_what_there_is(served: Daemon) -> None:
+def test_a_refusal_for_lack_of_gpus_names_what_there_is(served: Daemon) -> None:
     with pytest.raises(Refused) as refusal:
         served.submit("true", min_gpus=100)
-    assert refusal.value.hint == "there is: here: 2 x cpu slot"
+    assert refusal.value.hint == "here has 2 x cpu slot"
 
 
 @pytest.mark.parametrize("request_", [Show("99999"), Why("99999"), Logs("99999")])
@@ -205,7 +205,7 @@ def test_an_unknown_id_is_not_found(served: Daemon, request_: requests.Request) 
     assert refusal.value.hint
 
 
-def test_a_misspelt_name_is_not_found_and_near_ones_are_named(served: Daemon) -> None:
+def test_a_misspelt_name_is_not_found_and_similar_ones_are_named(served: Daemon) -> None:
     served.call(Wait([str(served.submit("true", name="cifar-resnet"))]), JobList)
     with pytest.raises(NotFound, match="`cifar-resnt`") as refusal:
         served.call(Show("cifar-resnt"), JobDetail)
@@ -242,7 +242,7 @@ def test_a_dry_run_says_what_would_be_and_keeps_nothing(served: Daemon) -> None:
     assert served.info().jobs_total == before + 1
 
 
-def test_status_lists_live_jobs_and_the_latest_that_ended(served: Daemon) -> None:
+def test_status_lists_live_jobs_and_the_latest_ended_ones(served: Daemon) -> None:
     done = [served.submit("true") for _ in range(3)]
     served.call(Wait([f"{done[0]}-{done[-1]}"]), JobList)
     blocker = served.submit("sleep", "600", min_gpus=2)

@@ -23,12 +23,12 @@ from tests.daemon.daemons import Daemon, daemon
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """One for all that it has to survive."""
+    """One daemon for everything that it has to survive."""
     with daemon(tmp_path_factory.mktemp("socket") / "home") as running:
         yield running
 
 
-def test_state_and_socket_are_for_their_owner_alone(served: Daemon) -> None:
+def test_only_their_owner_can_use_state_and_socket(served: Daemon) -> None:
     assert os.stat(served.home).st_mode & 0o777 == 0o700
     for name in ("gpq.sock", "gpq.db", "daemon.lock", "daemon.log"):
         assert os.stat(served.home / name).st_mode & 0o077 == 0, name
@@ -41,13 +41,13 @@ def answer_to(served: Daemon, line: bytes) -> dict[str, object]:
         return answer
 
 
-def test_another_version_is_told_how_to_go_on(served: Daemon) -> None:
+def test_another_version_gets_a_hint(served: Daemon) -> None:
     answer = answer_to(served, b'{"v":99,"op":"info"}\n')
     assert (answer["ok"], answer["code"]) == (False, 3)
     assert "gpq daemon stop" in str(answer["hint"])
 
 
-def test_a_claimed_user_is_not_believed(served: Daemon) -> None:
+def test_a_claimed_user_is_not_trusted(served: Daemon) -> None:
     before = served.info().jobs_total
     spec = {"argv": ["true"], "cwd": "/tmp", "level": "black-box", "user": "somebody", "uid": 4242}
     answer = answer_to(served, json.dumps({"v": 1, "op": "submit", "spec": spec}).encode() + b"\n")
@@ -113,11 +113,11 @@ def test_a_line_without_end_is_cut_off(served: Daemon) -> None:
             for _ in range(MAX_LINE // len(piece) + 64):
                 connection.sendall(piece)
         except OSError:
-            pass  # it hung up while we were still talking
+            pass  # it hung up while we were still writing
     assert served.info().pid
 
 
-def test_random_bytes_never_end_it(served: Daemon) -> None:
+def test_random_bytes_never_stop_it(served: Daemon) -> None:
     dice = random.Random(5)
     sound = b'{"v":1,"op":"submit","spec":{"argv":["true"],"cwd":"/tmp","level":"black-box"},"dry_run":true}\n'
     for _ in range(500):
@@ -155,7 +155,7 @@ def test_two_hundred_clients_at_once_are_all_answered(served: Daemon) -> None:
         assert set(pool.map(ask, range(200))) == {served.info().pid}
 
 
-def test_long_waits_give_way_to_those_who_wait_for_their_turn(served: Daemon) -> None:
+def test_long_waits_give_way_to_waiting_connections(served: Daemon) -> None:
     job = served.submit("sleep", "600")
     line = json.dumps({"v": 1, "op": "wait", "jobs": [str(job)], "wait": 500}).encode() + b"\n"
     waiting = [served.raw() for _ in range(64)]
@@ -174,7 +174,7 @@ def test_long_waits_give_way_to_those_who_wait_for_their_turn(served: Daemon) ->
     served.call(Cancel([str(job)]), CancelResult)
 
 
-def test_without_descriptors_it_waits_for_some_and_serves_on(tmp_path: Path) -> None:
+def test_without_descriptors_it_waits_for_some_and_keeps_serving(tmp_path: Path) -> None:
     with daemon(tmp_path / "home") as running:
         pid = running.info().pid
         running.wait_for_nodes()

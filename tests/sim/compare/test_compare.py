@@ -109,7 +109,7 @@ def test_a_category_keeps_the_batch_or_the_gpus_too(tmp_path: Path) -> None:
 def test_only_gangs_need_all_the_gpus_they_ask_for(tmp_path: Path) -> None:
     jobs = [source(tmp_path, "a,0,tiny,1,32", "b,0,tiny,4,32")]
     preflight.check(jobs, clusters("1x2"), ["goodput"])
-    with pytest.raises(UsageError, match=r"w\.csv row 3: job b does not fit 1x2: it asks for 4 GPUs, and there are 2"):
+    with pytest.raises(UsageError, match=r"w\.csv row 3: job b does not fit 1x2: it asks for 4 GPUs, but there are 2"):
         preflight.check(jobs, clusters("1x4", "1x2"), ["goodput", "fifo"])
     with pytest.raises(UsageError, match=r"row 2: .*no measurements on GPU type h100"):
         preflight.check(jobs, clusters("1x4:h100"), ["goodput"])

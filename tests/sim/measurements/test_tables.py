@@ -44,9 +44,9 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
         ("a,1,1.5", "w.csv row 3: gpus is 1.5, must be a whole number"),
         ("a,1,0", "w.csv row 3: gpus is 0, must be >= 1"),
         (",1,1", "w.csv row 3: name is empty"),
-        ("a,1", "w.csv row 3: the number of cells is 2, must be 3"),
-        ("a,1,1,1", "w.csv row 3: the number of cells is 4, must be 3"),
-        ('"a,1,1', "w.csv is no CSV file: unexpected end of data"),
+        ("a,1", "w.csv row 3: expected 3 cells, found 2"),
+        ("a,1,1,1", "w.csv row 3: expected 3 cells, found 4"),
+        ('"a,1,1', "w.csv is not a CSV file: unexpected end of data"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_row(tmp_path: Path, row: str, problem: str) -> None:
@@ -64,8 +64,8 @@ def test_what_is_wrong_is_said_with_its_row(tmp_path: Path, row: str, problem: s
         (b"\n\n", "w.csv has no rows"),
         (b"name,time,gpus\n", "w.csv has no rows"),
         (b"name,when\na,1\n", "w.csv has no column time, gpus"),
-        (b"name,time,gpus,time\na,1,1,2\n", "w.csv row 1: column time is there twice"),
-        (b"name,time,gpus\n\xff,1,1\n", "w.csv is no UTF-8 text"),
+        (b"name,time,gpus,time\na,1,1,2\n", "w.csv row 1: column time appears twice"),
+        (b"name,time,gpus\n\xff,1,1\n", "w.csv is not UTF-8 text"),
     ],
 )
 def test_a_file_that_is_no_such_table(tmp_path: Path, content: bytes, problem: str) -> None:
@@ -82,7 +82,7 @@ def test_a_value_may_have_to_be_above_its_least(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no file"):
+    with pytest.raises(UsageError, match="no file"):
         read(tmp_path / "none.csv", COLUMNS)
     with pytest.raises(UsageError, match=r"cannot read .*: Is a directory"):
         read(tmp_path, COLUMNS)

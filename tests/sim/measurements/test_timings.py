@@ -53,11 +53,11 @@ def test_more_nodes_than_were_measured_count_as_the_most_there_were(tmp_path: Pa
 @pytest.mark.parametrize(
     ("counts", "atomic", "problem"),
     [
-        ((2,), 21, "toy was measured on 2 GPUs of 1 node at 10 to 20 examples a GPU, not at 21"),
-        ((1,), 9.5, "toy was measured on 1 GPU of 1 node at 10 to 40 examples a GPU, not at 9.5"),
-        ((3,), 10, "toy was not measured on 3 GPUs of 1 node at 10 examples a GPU"),
-        ((8, 8), 10, "toy was not measured on 16 GPUs of 2 nodes (8+8) at 10 examples a GPU"),
-        ((12,), 10, "toy was not measured on 12 GPUs of 1 node at 10 examples a GPU"),  # not the placement "12"
+        ((2,), 21, "toy was measured on 2 GPUs of 1 node at 10 to 20 examples per GPU, not at 21"),
+        ((1,), 9.5, "toy was measured on 1 GPU of 1 node at 10 to 40 examples per GPU, not at 9.5"),
+        ((3,), 10, "toy was not measured on 3 GPUs of 1 node at 10 examples per GPU"),
+        ((8, 8), 10, "toy was not measured on 16 GPUs of 2 nodes (8+8) at 10 examples per GPU"),
+        ((12,), 10, "toy was not measured on 12 GPUs of 1 node at 10 examples per GPU"),  # not the placement "12"
         ((2,) * 16, 30, "toy was not measured on 32 GPUs of 16 nodes"),
     ],
 )
@@ -96,7 +96,7 @@ def test_measurements_of_one_node_alone_say_nothing_of_two(tmp_path: Path) -> No
         ("x1,10,1,0", r"placement is 'x1', must be digits from 1 to 9"),
         ("10,10,1,0", r"placement is '10', must be digits from 1 to 9"),
         ("2,30,1,1.5", r"sync_time is 1.5, more than the whole step_time, 1"),
-        ("21,10,1,0", r"placement 21 with local_bsz 10 is there twice"),
+        ("21,10,1,0", r"placement 21 with local_bsz 10 appears twice"),
         ("2,30,0,0", r"step_time is 0, must be > 0"),
         ("2,0,1,0", r"local_bsz is 0, must be >= 1"),
     ],

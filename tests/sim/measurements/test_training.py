@@ -84,16 +84,16 @@ def test_outside_the_measured_batches_and_epochs_nothing_is_known(tmp_path: Path
 def test_the_epochs_are_those_that_every_run_has_unless_they_are_known(tmp_path: Path) -> None:
     assert training(tmp_path, large=LARGE[:3]).epochs == 2
     assert training(tmp_path, epochs=2).progress(2) == 198.0
-    with pytest.raises(UsageError, match=r"validation-20.csv of .* has 3 epochs, must have 5"):
+    with pytest.raises(UsageError, match=r"validation-20.csv of .* has 3 epochs, expected 5"):
         training(tmp_path, epochs=5)
 
 
 def test_files_that_cannot_be_runs(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"validation-20.csv row 3: progress does not grow"):
+    with pytest.raises(UsageError, match=r"validation-20.csv row 3: progress must grow"):
         training(tmp_path, (HEADER, "10,10,6,1,1", "10,11,6,1,1"))
     with pytest.raises(UsageError, match=r"validation-20.csv row 2: grad_sqr is -1, must be >= 0"):
         training(tmp_path, (HEADER, "10,10,6,-1,1"))
-    with pytest.raises(UsageError, match=r"validation-x.csv names no batch"):
+    with pytest.raises(UsageError, match=r"validation-x.csv does not name a batch size"):
         training(write(tmp_path / "other" / "validation-x.csv", SMALL).parent)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"has no validation-BATCH.csv"):

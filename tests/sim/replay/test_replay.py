@@ -107,7 +107,7 @@ def test_a_batch_that_is_kept_leaves_each_gpu_what_was_measured(tmp_path: Path) 
 
 
 def test_a_job_that_fits_nowhere_is_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"^fifo gives no GPU to big: no node of this cluster fits") as caught:
+    with pytest.raises(Refused, match=r"^fifo gives no GPUs to big: no node of this cluster fits") as caught:
         run(tmp_path, "fifo", "2x4", "a,0,short,1,32", "big,0,tiny,9,256")
     assert "\n" not in caught.value.message
     assert caught.value.hint

@@ -37,7 +37,7 @@ def test_a_category_is_optional_and_one_of_three(tmp_path: Path) -> None:
         ("b,0,toy,1.5,20", "num_replicas is 1.5, must be a whole number"),
         ("b,0,toy,1,0", "batch_size is 0, must be >= 1"),
         ("b,0,,1,20", "application is empty"),
-        ("a,9,toy,1,20", "the name a is taken, by row 2"),
+        ("a,9,toy,1,20", "the name a is already used in row 2"),
     ],
 )
 def test_rows_that_cannot_be_jobs(tmp_path: Path, row: str, problem: str) -> None:

@@ -1,4 +1,5 @@
-"""The attempts of a spool as the agent sees them: started, looked at, stopped, told of, forgotten.
+"""The attempts of a spool as the agent sees them: it starts, checks, stops, reports and forgets
+them.
 
-Open `attempts.py` first; `states.py` says how each attempt is.
+Open `attempts.py` first. `states.py` finds the state of each attempt.
 """

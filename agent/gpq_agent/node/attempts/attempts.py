@@ -1,6 +1,6 @@
-"""The attempts of a spool as one agent sees them: starting, looking, stopping, forgetting.
+"""The attempts of a spool as one agent sees them: start, look, stop, forget.
 
-Every answer is read from the spool and from /proc anew; nothing here needs to outlive the agent.
+Every answer comes from the spool and /proc. Nothing here has to outlive the agent.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from gpq_agent.node.spool.shapes import STOP_RANK, beyond
 
 
 class Attempts:
-    """All attempts of `place` that were not forgotten, by key."""
+    """All attempts of `place` that are not forgotten, by key."""
 
     def __init__(self, place: spool.Spool, locks: Optional[Locks] = None) -> None:
         self.spool = place
@@ -42,8 +42,8 @@ class Attempts:
     # -- looking
 
     def keys(self) -> List[str]:
-        """Attempts not forgotten. The folder is listed only when it has changed: it may hold years
-        of attempts."""
+        """Attempts that are not forgotten. Lists the folder only if it has changed, because it may
+        hold years of attempts."""
         change_time = os.stat(self.spool.attempts).st_mtime_ns
         if change_time != self._listed_at or self._listed_early:
             self._list(change_time)
@@ -55,7 +55,8 @@ class Attempts:
 
     def _list(self, change_time: int) -> None:
         self._listed_at = change_time
-        # A change within the clock's grain after this listing would leave the same time stamp.
+        # A change shortly after this listing, within the clock's resolution, would have the same
+        # time stamp.
         self._listed_early = time.time_ns() - change_time < 50_000_000
         keys = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
         earlier_keys = self._keys if self._is_listed else self.processes.marked_keys()
@@ -65,33 +66,32 @@ class Attempts:
         ]
 
     def _is_restored(self, key: str) -> bool:
-        """Its folder was removed, by the job itself perhaps. Does it live? Then it has a folder
-        again, to be stopped by."""
+        """Somebody removed its folder, perhaps the job itself. If the attempt lives, make the
+        folder again so that gpq can stop it."""
         if key in self._forgotten or not self.processes.has_survivors(key):
             return False
         self.files.restore(key)
         return True
 
     def order(self, key: str) -> Optional[wire.StartOrder]:
-        """The order of an attempt, None when there is no such attempt."""
+        """The order of an attempt, None if there is no such attempt."""
         return self.files.order(key)
 
     def all(self) -> List[wire.AttemptInfo]:
-        """The attempts not forgotten, as they are now."""
+        """The attempts that are not forgotten, as they are now."""
         return [info for info in map(self.states.survey, self.keys()) if info is not None]
 
     def look(self, key: str) -> Optional[wire.AttemptInfo]:
-        """One attempt as it is now, None when there is none. `processes` is left at 0, see
-        `count`."""
+        """One attempt as it is now, None if there is none. Leaves `processes` at 0, see `count`."""
         return self.states.look(key)
 
     def count(self, infos: List[wire.AttemptInfo]) -> List[wire.AttemptInfo]:
-        """With the number of living processes of each tree."""
+        """Add the number of living processes of each tree."""
         return [info._replace(processes=self.processes.count(info)) for info in infos]
 
     def owner_of(self, pid: int) -> str:
-        """The attempt that a process belongs to, by its mark or by the shim above it; "" for a
-        stranger."""
+        """The attempt that a process belongs to, by its mark or by the shim above it. "" for a
+        foreign process."""
         return self.processes.owner_by_mark(pid) or self.processes.owner_by_shim(
             pid, [key for key in self.keys() if not self.states.is_final(key)]
         )
@@ -106,8 +106,8 @@ class Attempts:
         admit: Callable[[], None] = lambda: None,
         visible: str = gpu_names.UUIDS,
     ) -> Tuple[str, wire.AttemptInfo]:
-        """("started" or "already", attempt). Raises SpoolError, with nothing left behind, when it
-        may not start: `admit` is asked under the spool's lock. `visible`: as in gpu_names."""
+        """("started" or "already", attempt). Raises SpoolError if the attempt may not start, and
+        leaves nothing behind. Asks `admit` under the spool's lock. `visible`: see gpu_names."""
         key = wire.attempt_key(order.job, order.attempt)
         with self.spool.lock():
             folder = self.spool.folder(key)
@@ -127,7 +127,7 @@ class Attempts:
                 if order.lease > 0:
                     guard.spawn(self.spool, order)
                 shim.spawn(self.spool, order, env, cores, locks[-1], locks[:-1])
-            except OSError as error:  # of the very first fork: nothing came of it
+            except OSError as error:  # the very first fork failed, so nothing has started
                 folders.remove_unborn(folder)
                 raise with_timeout.no_process(error) from error
             finally:
@@ -136,7 +136,7 @@ class Attempts:
         return "started", self._must(key)
 
     def _check_devices(self, key: str, order: wire.StartOrder) -> None:
-        """A device that a living attempt has is not given again, whatever the daemon believes."""
+        """Never assign a device of a living attempt again, whatever the daemon believes."""
         for info in self.all():
             rival_key = wire.attempt_key(info.job, info.attempt)
             rival = self.order(rival_key)
@@ -145,16 +145,16 @@ class Attempts:
             both = sorted(set(rival.devices) & set(order.devices))
             if both:
                 raise SpoolError(
-                    "{} is still held by attempt {}".format(", ".join(both), rival_key),
-                    "wait for its end, or stop it",
+                    "attempt {} still uses {}".format(rival_key, ", ".join(both)),
+                    "wait until it ends, or stop it",
                     "busy",
                 )
 
     def stop(self, key: str, mode: str, grace: float) -> wire.AttemptInfo:
-        """Ask for the end of an attempt. Softer than what was asked before changes nothing."""
+        """Stop an attempt. A request that is softer than an earlier one changes nothing."""
         if mode not in STOP_RANK:
             raise SpoolError(
-                "no stop mode {!r}".format(mode), "it is one of {}".format(", ".join(STOP_RANK))
+                "unknown stop mode {!r}".format(mode), "use one of {}".format(", ".join(STOP_RANK))
             )
         info = self._must(key)
         if info.state not in LIVE:
@@ -179,8 +179,8 @@ class Attempts:
         spool.write_reserved(path, {"mode": mode, "grace": grace, "seq": seq})
 
     def tend(self, infos: List[wire.AttemptInfo]) -> None:
-        """Where the shim was killed, another takes its place: for a stop that it did not live to
-        hear, for a lease."""
+        """If a shim was killed, start another: for a stop that the old one did not see, or for a
+        lease."""
         for info in infos:
             key = wire.attempt_key(info.job, info.attempt)
             if info.state != "orphan" or (
@@ -189,14 +189,14 @@ class Attempts:
                 continue
             if not procs.lives(self.files.read(key, wire.SHIM), self.boot):
                 with contextlib.suppress(OSError, SpoolError), self.spool.lock():
-                    self._adopt(key)  # or at the next look
+                    self._adopt(key)  # otherwise at the next look
 
     def _adopt(self, key: str) -> None:
-        """The shim was killed: another takes its place to do what stop.json says. Under the
-        spool's lock. Not while the lock is held: a first process that has yet to exec has it
-        from its shim."""
+        """The shim was killed. Start another one, which does what stop.json says. Under the spool's
+        lock. Does nothing while somebody holds the attempt's lock: a first process that has not
+        reached exec yet inherits it from its shim."""
         order, started = self.order(key), self.files.read(key, wire.STARTED)
-        # asked before we hold the lock, which looks like a shim
+        # find out before taking the lock, which looks like a living shim
         is_orphan = self._must(key).state == "orphan"
         lock = os.open(self.files.path(key, spool.LOCK), os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -208,11 +208,11 @@ class Attempts:
             os.close(lock)
 
     def control(self, key: str, control: Dict[str, Any]) -> None:
-        """Replace control.json by a newer order. Once a checkpoint was ordered, no later order
-        takes that back."""
+        """Replace control.json by a newer order. No later order takes back an order to
+        checkpoint."""
         info = self._must(key)
         if not isinstance(control, dict) or not isinstance(control.get("seq"), int):
-            raise SpoolError("a control needs a number `seq`")
+            raise SpoolError("a control needs an integer `seq`")
         if control.get("attempt") != info.attempt:
             raise SpoolError(
                 "this control is for attempt {}, not {}".format(
@@ -230,7 +230,7 @@ class Attempts:
                 wire.write_json(path, control)
 
     def forget(self, key: str) -> None:
-        """The daemon has the exit record: do not report the attempt any more. Its log stays."""
+        """The daemon has the exit record, so do not report the attempt any more. Its log stays."""
         info = self.look(key)
         if info is None:
             return
@@ -241,11 +241,11 @@ class Attempts:
         self._let_go(key)
 
     def is_forgotten(self, key: str) -> bool:
-        """Has the daemon had its exit record?"""
+        """Does the daemon have its exit record?"""
         return os.path.exists(self.files.path(key, spool.FORGOTTEN))
 
     def purge(self, job: int) -> None:
-        """Remove logs and checkpoints of a job none of whose attempts is alive."""
+        """Remove logs and checkpoints of a job. None of its attempts may be alive."""
         with self.spool.lock():
             keys = [
                 key for key in self.spool.attempt_keys() if wire.parse_attempt_key(key)[0] == job
@@ -259,7 +259,7 @@ class Attempts:
             self._let_go(key)
 
     def _let_go(self, key: str) -> None:
-        """Not looked at any more, and nothing kept of it but its name."""
+        """Stop looking at it and keep only its name."""
         self._forgotten.add(key)
         self.states.forget(key)
         self.files.forget(key)
@@ -268,7 +268,7 @@ class Attempts:
     def _must(self, key: str) -> wire.AttemptInfo:
         info = self.look(key)
         if info is None:
-            raise SpoolError("no attempt {} on this node".format(key))
+            raise SpoolError("no attempt {} on this server".format(key))
         return info
 
 
@@ -281,4 +281,4 @@ def _wake(shim_record: Dict[str, Any]) -> None:
     process = procs.read(int(shim_record["pid"]))
     if process is not None and process.start_time == shim_record["start_time"]:
         procs.send(process, shim.WAKE_SIGNAL)
-        procs.send(process, signal.SIGCONT)  # one that was stopped hears nothing
+        procs.send(process, signal.SIGCONT)  # a stopped process hears nothing

@@ -1,4 +1,4 @@
-"""When the end of an attempt may be told: once its GPUs are seen to be free of it."""
+"""When to report the end of an attempt: once its GPUs are free of it."""
 
 import time
 from typing import Dict, List, Optional
@@ -10,32 +10,31 @@ NOTE_AFTER, RELEASE_AFTER = 30.0, 60.0  # seconds that an ended attempt may stil
 
 
 class Release:
-    """Holds back the news that an attempt has ended until its GPUs are seen to be free, for a
-    minute at most.
+    """Holds back the end of an attempt until its GPUs are free, for a minute at most.
 
-    After that minute the end is reported: the GPU itself is then quarantined or "foreign", and
-    nobody gets it.
+    After that minute the agent reports the end. The GPU is then quarantined or "foreign", so no job
+    gets it.
     """
 
     def __init__(self, devices: Devices) -> None:
         self.devices = devices
         self._ended: Dict[str, float] = {}
         self._released: Dict[str, bool] = {}
-        self._lost: Dict[str, str] = {}  # what is said of GPUs that were lost, by attempt
+        self._lost: Dict[str, str] = {}  # notes about lost GPUs, by attempt
 
     def holding(self, key: str) -> bool:
         """Does this ended attempt still have its GPUs?"""
         return key in self._ended and key not in self._released
 
     def since(self) -> Optional[float]:
-        """When the last of the attempts ended that are held back; None when none is."""
+        """When the latest of the attempts ended that are held back. None if there is none."""
         return max(
             (end_time for key, end_time in self._ended.items() if key not in self._released),
             default=None,
         )
 
     def filter(self, key: str, info: wire.AttemptInfo, devices: List[str]) -> wire.AttemptInfo:
-        """The attempt as it may be reported; "running" while it is held back."""
+        """The attempt as the agent may report it: "running" while it is held back."""
         if info.state != "exited" or not self.devices.with_gpus or _only_slots(devices):
             return info
         if key in self._released:
@@ -45,9 +44,10 @@ class Release:
         use = (
             self.devices.still_used_by(key, devices)
             if self.devices.probed_from >= end_time
-            else "not probed yet"
+            else "its GPUs have not been checked yet"
         )
-        is_free = bool(self.devices.error) or not use  # with such an error nobody gets them
+        # no job gets the GPUs while there is such an error
+        is_free = bool(self.devices.error) or not use
         if is_free or seconds > RELEASE_AFTER:
             self._released[key] = True
             if use and not is_free:
@@ -59,8 +59,8 @@ class Release:
         )
 
     def _blamed(self, info: wire.AttemptInfo, devices: List[str]) -> wire.AttemptInfo:
-        """With a word on GPUs of a failed attempt that are lost. Said the same each time it is
-        asked."""
+        """Add a note about lost GPUs to a failed attempt. The note stays the same for every
+        request."""
         key = wire.attempt_key(info.job, info.attempt)
         if key not in self._lost:
             lost_gpus = [

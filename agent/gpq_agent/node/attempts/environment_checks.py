@@ -1,5 +1,5 @@
-"""The process that looks at what a job needs: its folder, its interpreter, its modules, and what
-its setup makes."""
+"""The process that checks what a job needs: its folder, its interpreter, its modules, and the
+result of its setup."""
 
 import os
 import subprocess
@@ -12,10 +12,10 @@ from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import start_order
 
 ANSWER = "answer.json"
-MODULES_LIMIT = 60.0  # seconds that an interpreter may take to say what it finds
+MODULES_LIMIT = 60.0  # seconds that an interpreter may take to look for modules
 MENDS_PYTHON = (
-    "make it there at the same path, name one with --python, or set script_python of that server in"
-    " config.toml"
+    "install it there at the same path, name another with --python, or set script_python of that"
+    " server in config.toml"
 )
 FIND_MODULES = (
     "import sys; from importlib.util import find_spec; "
@@ -24,7 +24,7 @@ FIND_MODULES = (
 
 
 class Answer(NamedTuple):
-    """What `prepare` answers."""
+    """The answer to `prepare`."""
 
     fit: bool
     reason: str = ""
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 
 def check_places(order: wire.PrepareOrder, env: Dict[str, str]) -> None:
-    """What lies on file systems that may not answer. Raises SpoolError."""
+    """Check what lies on file systems that may not answer. Raises SpoolError."""
     problem = start_order.folder_problem(order.cwd)
     if problem is None and not order.setup:
         problem = _interpreter_problem(order.python, order.cwd, env)
@@ -43,8 +43,8 @@ def check_places(order: wire.PrepareOrder, env: Dict[str, str]) -> None:
 def judge(
     order: wire.PrepareOrder, folder: str, env: Dict[str, str], allowance: wire.Attributes
 ) -> Answer:
-    """The whole look. A setup after which all was there is run again where something is not there
-    any more."""
+    """Run the whole check. If a setup once made everything and something is missing now, run the
+    setup again."""
     try:
         check_places(order, env)
     except SpoolError as error:
@@ -62,7 +62,7 @@ def judge(
 
 
 def _look_at(order: wire.PrepareOrder, env: Dict[str, str], result: Optional[Message]) -> Answer:
-    """`result`: of the setup, None where there is none."""
+    """`result`: the result of the setup, None if there is none."""
     python = order.python
     if result is not None:
         if not result["ok"]:
@@ -85,7 +85,7 @@ def _interpreter_problem(python: str, cwd: str, env: Dict[str, str]) -> Optional
         problem = (
             "no interpreter {}"
             if error.kind == "not-found"
-            else "the interpreter {} cannot be executed"
+            else "the interpreter {} is not executable"
         )
         return problem.format(python), MENDS_PYTHON
     return None
@@ -94,7 +94,8 @@ def _interpreter_problem(python: str, cwd: str, env: Dict[str, str]) -> Optional
 def _modules_problem(
     python: str, order: wire.PrepareOrder, env: Dict[str, str]
 ) -> Optional[Tuple[str, str]]:
-    """Looks for them without importing them: a tenth of a second instead of several."""
+    """Look for modules without importing them, which takes a tenth of a second instead of
+    several."""
     command = [python, "-c", FIND_MODULES, *order.modules]
     try:
         process = subprocess.run(
@@ -105,21 +106,21 @@ def _modules_problem(
     except subprocess.TimeoutExpired:
         return (
             "{} did not answer within {:.0f} s".format(python, MODULES_LIMIT),
-            "is its file system slow, or hung?",
+            "check whether its file system is slow or hangs",
         )
     except OSError as error:
-        return "{} cannot be run: {}".format(python, error.strerror), MENDS_PYTHON
+        return "cannot run {}: {}".format(python, error.strerror), MENDS_PYTHON
     lines = process.stdout.decode("utf-8", "replace").splitlines()
     missing_modules = next((line[4:] for line in reversed(lines) if line.startswith("gpq:")), None)
     if missing_modules is None:
         last = environment_setup.last_line(process.stderr)
         return (
-            "{} ends with {}: {}".format(python, process.returncode, last or "it says nothing"),
+            "{} exited with {}: {}".format(python, process.returncode, last or "no output"),
             MENDS_PYTHON,
         )
     if missing_modules:
         missing = ", ".join(missing_modules.split())
-        mend = "`{} -m pip install {}` there, or submit from an environment that has it".format(
+        mend = "run `{} -m pip install {}` there, or submit from an environment that has it".format(
             python, missing
         )
         return "{} has no module {}".format(python, missing), mend

@@ -1,4 +1,4 @@
-"""The setup of an environment: run as the job that it is for, and what it exported."""
+"""The setup of an environment. It runs like the job that needs it, and its exports are kept."""
 
 import contextlib
 import os
@@ -15,17 +15,17 @@ from gpq_agent.node.spool.spool import Spool
 
 Message = Dict[str, Any]
 LOG, SETUP, EXPORTS = "log", "setup.json", "exports"
-SETUP_AGAIN = 300.0  # seconds after which a setup that failed is run once more
+SETUP_AGAIN = 300.0  # seconds after which a failed setup runs again
 TERM_GRACE = 5.0
 LONGEST_LINE = 200
-OURS = ("GPQ_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")  # no setup decides these
+OURS = ("GPQ_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")  # a setup cannot change these
 OF_THE_SHELL = ("_", "SHLVL", "PWD", "OLDPWD")
 RUN_SETUP = 'eval "$GPQ_SETUP" || exit; cat /proc/self/environ > "$GPQ_SETUP_EXPORTS"'
 
 
 class Setup(NamedTuple):
-    """How one ended: setup.json. `set`, `unset`: what it exported; `python`: that it put first in
-    PATH; `at`: wall clock."""
+    """How a setup ended: setup.json. `set`, `unset`: what it exported. `python`: the one that it
+    put first in PATH. `at`: wall clock."""
 
     ok: bool
     at: float
@@ -44,14 +44,14 @@ def environment_folder(place: Spool, environment: str) -> str:
 def prepared(
     place: Spool, order: wire.StartOrder, env: Dict[str, str]
 ) -> Tuple[wire.StartOrder, Dict[str, str]]:
-    """A start with what its setup exported. Raises SpoolError where there is no such thing."""
+    """Add the exports of the setup to a start. Raises SpoolError if there are none."""
     if not order.setup:
         return order, env
     result = latest(environment_folder(place, order.environment))
     if result is None or not result["ok"]:
         raise SpoolError(
-            "the setup has not been run on this server",
-            "it is run when the server is looked at",
+            "the setup has not run on this server",
+            "gpq runs it when it checks the server",
             "unfit",
         )
     if order.any_python and result["python"]:
@@ -60,7 +60,7 @@ def prepared(
 
 
 def with_exports(env: Dict[str, str], result: Message) -> Dict[str, str]:
-    """What leads to gpq's library stays in PYTHONPATH."""
+    """Apply the exports. The path of gpq's library stays in PYTHONPATH."""
     merged = {
         **{name: value for name, value in env.items() if name not in result["unset"]},
         **result["set"],
@@ -77,7 +77,7 @@ def with_exports(env: Dict[str, str], result: Message) -> Dict[str, str]:
 
 
 def latest(folder: str) -> Optional[Message]:
-    """How the setup ended; None where it is to be run (again)."""
+    """How the setup ended. None if it has to run (again)."""
     try:
         result = records.read_shape(Setup, os.path.join(folder, SETUP))
     except records.Damaged:
@@ -94,7 +94,8 @@ def latest(folder: str) -> Optional[Message]:
 def run(
     order: wire.PrepareOrder, folder: str, env: Dict[str, str], allowance: wire.Attributes
 ) -> Message:
-    """As the job that it is for, without a GPU, with its output in `log`; kept in setup.json."""
+    """Run the setup like the job that needs it, but without a GPU. Its output goes to `log`, its
+    result to setup.json."""
     exports, log = os.path.join(folder, EXPORTS), os.path.join(folder, LOG)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(exports)
@@ -116,7 +117,7 @@ def run(
 
 
 def _wait(process: "subprocess.Popen[bytes]", limit: float) -> Optional[int]:
-    """The exit code; None where it took too long and was ended, with all of its process group."""
+    """The exit code. None if it took too long, and its whole process group was ended."""
     try:
         return process.wait(limit)
     except subprocess.TimeoutExpired:
@@ -130,7 +131,7 @@ def _wait(process: "subprocess.Popen[bytes]", limit: float) -> Optional[int]:
 
 
 def _failure(order: wire.PrepareOrder, log: str, code: Optional[int]) -> Message:
-    """The reason and what to do, of a setup that ended with `code`; None: it took too long."""
+    """Why a setup that ended with `code` failed, and what to do. None: it took too long."""
     output, _, _ = logs.tail(log, -4096, 4096)
     if code is None:
         ending = "took longer than {:g} s".format(order.limit)
@@ -139,8 +140,8 @@ def _failure(order: wire.PrepareOrder, log: str, code: Optional[int]) -> Message
     else:
         ending = "failed (exit {})".format(code)
     return {
-        "reason": "the setup {}: {}".format(ending, last_line(output) or "it said nothing"),
-        "fix": "its output is in {} there; it is run again {:.0f} s after it failed".format(
+        "reason": "the setup {}: {}".format(ending, last_line(output) or "no output"),
+        "fix": "its output is in {} there, and gpq runs it again {:.0f} s after it failed".format(
             log, SETUP_AGAIN
         ),
     }
@@ -152,7 +153,7 @@ def _exports(path: str, base: Dict[str, str]) -> Message:
         content = records.read_bytes(path)
     except (OSError, ValueError):
         content = None
-    if content is None:  # it left by `exit` or `exec`
+    if content is None:  # it ended with `exit` or `exec`
         return {}
     pairs = [line.partition(b"=") for line in content.split(b"\0") if b"=" in line]
     variables = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
@@ -171,7 +172,7 @@ def _is_free(name: str) -> bool:
 
 
 def _first_python(path: Optional[str]) -> str:
-    """In a PATH that was changed, "" for none."""
+    """The first Python in a changed PATH, "" for none."""
     if path is None:
         return ""
     return shutil.which("python", path=path) or shutil.which("python3", path=path) or ""
@@ -184,7 +185,7 @@ def last_line(data: bytes) -> str:
 
 
 def as_a_job(allowance: Optional[wire.Attributes] = None) -> None:
-    """In the child: nothing of what the agent ignores or blocks is handed on."""
+    """In the child: the job inherits no signal that the agent ignores or blocks."""
     os.setsid()
     if allowance is not None:
         attributes.apply(allowance)

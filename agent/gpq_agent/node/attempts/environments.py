@@ -1,11 +1,11 @@
-"""Is what a job needs on this node? Its folder, its interpreter, modules, and what its setup makes.
-Starts no job.
+"""Does this server have what a job needs? Checks its folder, its interpreter, its modules and the
+result of its setup. Starts no job.
 
-<spool>/environments/<name>/   lock (held by the process that looks), log (what the setup printed),
+<spool>/environments/<name>/   lock (the checking process holds it), log (output of the setup),
                                setup.json (how it ended, and what it exported), answer.json (of the
-                               last look)
+                               last check)
 
-What takes longer than a few system calls is done by a process of its own, which outlives the agent.
+Anything longer than a few system calls runs in its own process, which outlives the agent.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ QUICK = 0.5  # seconds that the agent itself waits for a file system
 
 
 class Pending(NamedTuple):
-    """A look that is under way, told as without an answer after `until` (time.monotonic)."""
+    """A check that is running. After `until` (time.monotonic) it counts as unanswered."""
 
     message: Message
     folder: str
@@ -34,15 +34,15 @@ class Pending(NamedTuple):
 
 
 def parse(message: Any) -> wire.PrepareOrder:
-    """A PrepareOrder from what came over the wire. Raises SpoolError."""
+    """Parse a PrepareOrder from the wire. Raises SpoolError."""
     if not isinstance(message, dict):
-        raise SpoolError("a look at an environment needs an order", 'send {"prepare": {...}}')
+        raise SpoolError("`prepare` needs an order", 'send {"prepare": {...}}')
     try:
         order = wire.PrepareOrder(
             **{k: v for k, v in message.items() if k in wire.PrepareOrder._fields}
         )
     except TypeError as error:
-        raise SpoolError("the order is not complete: {}".format(error)) from error
+        raise SpoolError("the order is incomplete: {}".format(error)) from error
 
     if order.cwd == "~":
         order = order._replace(cwd=os.path.expanduser("~"))
@@ -64,13 +64,13 @@ def parse(message: Any) -> wire.PrepareOrder:
     }
     for name, is_good in checks.items():
         if not is_good:
-            raise SpoolError("the order's {} is wrong: {!r}".format(name, getattr(order, name)))
+            raise SpoolError("invalid {} in the order: {!r}".format(name, getattr(order, name)))
     return order
 
 
 class Environments:
-    """Of one spool. `base`: the environment of a login, which all jobs have; `default`: what the
-    agent had when it started."""
+    """The environments of one spool. `base`: the environment of a login, which all jobs have.
+    `default`: what the agent had when it started."""
 
     def __init__(self, place: Spool, base: Dict[str, str], default: wire.Attributes) -> None:
         self.spool = place
@@ -83,7 +83,7 @@ class Environments:
         return bool(self._pending)
 
     def prepare(self, message: Message) -> Optional[Message]:
-        """The answer, None when it comes with a later `ended`. Raises SpoolError and OSError."""
+        """The answer, None if it comes with a later `ended`. Raises SpoolError and OSError."""
         order = parse(message.get("prepare"))
         env = self._env(order)
         is_quick, until = not order.setup and not (order.python and order.modules), float("inf")
@@ -103,7 +103,7 @@ class Environments:
         return None
 
     def ended(self) -> List[Tuple[Message, Message]]:
-        """(message, answer) of the looks that have ended since."""
+        """(message, answer) of the checks that have ended since the last call."""
         now = time.monotonic()
         finished_looks = [
             look
@@ -124,10 +124,10 @@ class Environments:
         try:
             answer = records.read_shape(Answer, path)
         except records.Damaged as damage:
-            return Answer(False, str(damage), "remove that, and it is looked at anew")._asdict()
+            return Answer(False, str(damage), "remove it, and gpq checks again")._asdict()
         if answer is None:
             return Answer(
-                False, "the process that looked at the environment was ended", "free memory there"
+                False, "the process that checked the environment was killed", "free memory there"
             )._asdict()
         return answer
 
@@ -135,7 +135,7 @@ class Environments:
         return {**self.base, **order.env}
 
     def _look(self, order: wire.PrepareOrder, folder: str) -> None:
-        """In a process of its own; not while one is at it already."""
+        """Check in a separate process, unless one is already running."""
         lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if not try_lock(lock):

@@ -1,4 +1,4 @@
-"""The files of attempts in the spool: read, and set aside where they are damaged."""
+"""The files of attempts in the spool. Damaged files are set aside."""
 
 import contextlib
 import os
@@ -12,20 +12,20 @@ from gpq_agent.node.spool.spool import Spool
 
 
 class AttemptFiles:
-    """Those of all attempts of `place`, by the attempt's key."""
+    """The files of all attempts of `place`, by the attempt's key."""
 
     def __init__(self, place: Spool) -> None:
         self.spool = place
         self._orders: Dict[str, wire.StartOrder] = {}
-        self._damage: Dict[str, List[str]] = {}  # what of them was set aside, in words
+        self._damage: Dict[str, List[str]] = {}  # sentences about files that were set aside
 
     def path(self, key: str, name: str) -> str:
-        """Of a file of the attempt."""
+        """The path of a file of the attempt."""
         return os.path.join(self.spool.folder(key), name)
 
     def read(self, key: str, name: str) -> Optional[Dict[str, Any]]:
-        """A file of the attempt, None where there is none, or none that can be taken for it: that
-        one is set aside."""
+        """Read a file of the attempt. None if there is none, or if it is damaged. A damaged file is
+        set aside."""
         path = self.path(key, name)
         try:
             shape = SHAPES.get(name)
@@ -35,7 +35,7 @@ class AttemptFiles:
         return self._bare_order(key)._asdict() if name == wire.ORDER else None
 
     def order(self, key: str) -> Optional[wire.StartOrder]:
-        """The order of an attempt, None when there is no such attempt."""
+        """The order of an attempt, None if there is no such attempt."""
         if key not in self._orders:
             content = self.read(key, wire.ORDER)
             if content is None:
@@ -49,17 +49,17 @@ class AttemptFiles:
         return self._orders[key]
 
     def _bare_order(self, key: str) -> wire.StartOrder:
-        """In place of one that cannot be read: the attempt must not be taken for one that never
-        was. What devices it has, their locks tell, and the daemon knows."""
+        """Replace an order that cannot be read, because the attempt must not look as if it never
+        existed. Its locks and the daemon know which devices it has."""
         job, attempt = wire.parse_attempt_key(key)
         order = wire.StartOrder(job, attempt, ["?"], "/", {}, ["?"], "black-box")
-        with contextlib.suppress(OSError):  # else this is found out once more
+        with contextlib.suppress(OSError):  # otherwise this happens again
             wire.write_json(self.path(key, wire.ORDER), order._asdict())
         return order
 
     def restore(self, key: str) -> None:
-        """The folder of an attempt that lives was removed, by the job itself perhaps. It gets one
-        again, to be stopped by."""
+        """The attempt lives, but somebody removed its folder, perhaps the job itself. Make the
+        folder again so that gpq can stop it."""
         folder = self.spool.folder(key)
         with contextlib.suppress(OSError):
             os.mkdir(folder, 0o700)
@@ -71,11 +71,11 @@ class AttemptFiles:
         self._damage.setdefault(key, []).append("its folder {} was removed".format(folder))
 
     def damage(self, key: str) -> List[str]:
-        """What could not be taken of the attempt's files, a line each."""
+        """What was damaged among the attempt's files, one line each."""
         return list(self._damage.get(key, []))
 
     def note(self, key: str, line: str) -> bool:
-        """Add a line to the damage. Is it a new one?"""
+        """Add a line about damage. Is it new?"""
         lines = self._damage.setdefault(key, [])
         if line in lines:
             return False
@@ -83,6 +83,6 @@ class AttemptFiles:
         return True
 
     def forget(self, key: str) -> None:
-        """Keep nothing of the attempt here."""
+        """Forget everything about the attempt."""
         self._orders.pop(key, None)
         self._damage.pop(key, None)

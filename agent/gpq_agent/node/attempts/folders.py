@@ -1,4 +1,4 @@
-"""The folder of an attempt, made before its shim comes up."""
+"""The folder of an attempt, made before its shim starts."""
 
 import contextlib
 import fcntl
@@ -10,12 +10,12 @@ from gpq_agent.node.spool import spool
 
 
 def create(folder: str, order: wire.StartOrder) -> int:
-    """The attempt's directory with everything a shim needs; its lock, held. order.json comes
-    last: it makes it real."""
+    """Make the attempt's directory with everything that a shim needs. Return its lock, held.
+    order.json comes last, because it makes the attempt real."""
     lock = -1
     try:
         with contextlib.suppress(FileExistsError):
-            # left by an agent that ended before it wrote the order
+            # an agent left it when it ended before it wrote the order
             os.mkdir(folder, 0o700)
         spool.reserve(os.path.join(folder, wire.EXIT))
         spool.reserve(os.path.join(folder, wire.STOP), count=2)
@@ -34,7 +34,7 @@ def create(folder: str, order: wire.StartOrder) -> int:
 
 
 def remove_unborn(folder: str) -> None:
-    """Undo `create`, for an attempt that has no order yet."""
+    """Undo `create` for an attempt that has no order yet."""
     try:
         for name in os.listdir(folder):
             os.unlink(os.path.join(folder, name))

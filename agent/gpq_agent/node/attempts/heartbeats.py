@@ -1,5 +1,5 @@
-"""Where the replicas of an attempt on this node are: what their training library has written down,
-read without asking them."""
+"""How far the replicas of an attempt on this server are. Reads what their training library wrote,
+without asking them."""
 
 import os
 import struct
@@ -10,8 +10,7 @@ from gpq_agent import records, wire
 
 
 def pulses(folder: str) -> List[wire.Pulse]:
-    """By rank; those of processes that have no library of ours are not there. What makes no sense
-    is left out."""
+    """Pulses by rank. Leaves out processes without gpq's library, and invalid values."""
     layout = struct.Struct(wire.PULSE)
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     heartbeats = []

@@ -1,4 +1,4 @@
-"""The processes of attempts, from looks over all of /proc: one look serves for a while."""
+"""The processes of attempts. One scan of /proc serves for a while."""
 
 import time
 from typing import Any, Dict, Iterable, List, Optional, Tuple
@@ -8,11 +8,11 @@ from gpq_agent.node.attempts.files import AttemptFiles
 from gpq_agent.node.host import procs
 from gpq_agent.node.shim.process_tree import Tree
 
-SCAN_PERIOD = 1.0  # seconds for which one look over all of /proc serves
+SCAN_PERIOD = 1.0  # seconds for which one scan of /proc serves
 
 
 class AttemptProcesses:
-    """Those of all attempts with files in `files`. `boot`: the boot that this is."""
+    """The processes of all attempts with files in `files`. `boot`: the id of this boot."""
 
     def __init__(self, files: AttemptFiles, boot: str) -> None:
         self.files = files
@@ -28,17 +28,17 @@ class AttemptProcesses:
         return self._processes
 
     def _members(self, key: str) -> List[procs.Process]:
-        """By the attempt's mark."""
+        """Processes with the attempt's mark."""
         return Tree(self.files.spool.mark(key), None).members()
 
     def marked_keys(self) -> List[str]:
-        """Attempts of this spool of which a process lives."""
+        """Attempts of this spool that have a living process."""
         marks = {procs.mark_of(pid, wire.ENV_MARK) for pid in self._scan()}
         return sorted(filter(None, map(self.files.spool.key_of_mark, marks)))
 
     def has_survivors(self, key: str) -> bool:
-        """Are there processes with the attempt's mark? Looked up at most once a `SCAN_PERIOD` while
-        there are."""
+        """Do processes with the attempt's mark live? While they do, scans at most once per
+        `SCAN_PERIOD`."""
         scan_time, has_members = self._survivors.get(key, (-SCAN_PERIOD, False))
         if not has_members or time.monotonic() - scan_time >= SCAN_PERIOD:
             has_members = bool(self._members(key))
@@ -46,7 +46,7 @@ class AttemptProcesses:
         return has_members
 
     def count(self, info: wire.AttemptInfo) -> int:
-        """Of the attempt's tree, those that live."""
+        """The number of living processes in the attempt's tree."""
         key = wire.attempt_key(info.job, info.attempt)
         if info.state == "orphan":
             return len(self._members(key))
@@ -63,7 +63,7 @@ class AttemptProcesses:
         return self.files.spool.key_of_mark(procs.mark_of(pid, wire.ENV_MARK))
 
     def owner_by_shim(self, pid: int, keys: Iterable[str]) -> str:
-        """The attempt, of these, whose shim is above a process, "" for none."""
+        """The attempt among `keys` whose shim is above a process, "" for none."""
         shims = self._shims(keys)
         visited_pids = set()
         while pid > 1 and pid not in visited_pids:
@@ -84,7 +84,7 @@ class AttemptProcesses:
         return shims
 
     def oldest(self, key: str) -> Optional[Dict[str, Any]]:
-        """Identity of the oldest process of an attempt whose first one is not known."""
+        """The identity of the oldest process of an attempt whose first process is unknown."""
         members = self._members(key)
         if not members:
             return None
@@ -97,5 +97,5 @@ class AttemptProcesses:
         }
 
     def forget(self, key: str) -> None:
-        """Keep nothing of the attempt here."""
+        """Forget everything about the attempt."""
         self._survivors.pop(key, None)

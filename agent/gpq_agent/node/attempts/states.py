@@ -1,4 +1,5 @@
-"""Attempts as they are now, from their files and their processes. An end is final."""
+"""Attempts as they are now, from their files and their processes. Once an attempt has ended, its
+state never changes."""
 
 import contextlib
 import os
@@ -17,30 +18,30 @@ from gpq_agent.node.spool import spool
 from gpq_agent.node.spool.shapes import NOTE
 
 LIVE = ("starting", "running", "orphan")
-Record = Optional[Dict[str, Any]]  # content of a file, None where there is none
+Record = Optional[Dict[str, Any]]  # content of a file, None if there is none
 
 
 class AttemptStates:
-    """Of all attempts with files in `files`. `boot`: the boot that this is."""
+    """The states of all attempts with files in `files`. `boot`: the id of this boot."""
 
     def __init__(self, files: AttemptFiles, processes: AttemptProcesses, boot: str) -> None:
         self.files = files
         self.processes = processes
         self.boot = boot
         self._final: Dict[str, wire.AttemptInfo] = {}
-        self._latest: Dict[str, wire.AttemptInfo] = {}  # as they were told last
+        self._latest: Dict[str, wire.AttemptInfo] = {}  # as last reported
 
     def survey(self, key: str) -> Optional[wire.AttemptInfo]:
-        """As `look`. Whatever goes wrong with one attempt costs the others nothing: it is told
-        as it was last seen, or as one that lives on unseen, so that nothing is started in its
-        place."""
+        """Like `look`, but a problem with one attempt never affects the others. The agent then
+        reports the attempt as it last saw it, or as one that still lives, so that nothing starts
+        instead."""
         try:
             info = self.look(key)
         except Exception as error:
             if isinstance(error, OSError) and error.errno in procs.SCARCE:
                 raise
             if self.files.note(
-                key, "gpq cannot look at it: {!r}, which is a bug in gpq".format(error)
+                key, "gpq cannot check it, which is a bug in gpq: {!r}".format(error)
             ):
                 traceback.print_exc(file=sys.stderr)
             job, attempt = wire.parse_attempt_key(key)
@@ -52,16 +53,16 @@ class AttemptStates:
         return info
 
     def look(self, key: str) -> Optional[wire.AttemptInfo]:
-        """One attempt as it is now, None when there is none. `processes` is left at 0."""
+        """One attempt as it is now, None if there is none. Leaves `processes` at 0."""
         info = self._look(key)
         return info if info is None else info._replace(damage=self.files.damage(key))
 
     def is_final(self, key: str) -> bool:
-        """Has its end been seen?"""
+        """Has the agent seen its end?"""
         return key in self._final
 
     def forget(self, key: str) -> None:
-        """Keep nothing of the attempt here."""
+        """Forget everything about the attempt."""
         self._final.pop(key, None)
         self._latest.pop(key, None)
 
@@ -74,7 +75,7 @@ class AttemptStates:
         shim_record = self.files.read(key, wire.SHIM)
         is_alive = procs.lives(shim_record, self.boot)
         start_record = self.files.read(key, wire.STARTED)
-        # read after the shim was looked at: it may have ended in between
+        # read after the check of the shim, because the shim may have ended in between
         exit_record = self.files.read(key, wire.EXIT)
         info = self._of_order(order, start_record)
         if exit_record is not None:
@@ -85,10 +86,9 @@ class AttemptStates:
         if is_alive:
             return self._with_shim(key, info, shim_record)
         if spool.is_locked(self.files.path(key, spool.LOCK)):
-            # a shim is coming up, or adopting
+            # a shim is starting, or adopting the attempt
             return info._replace(state="orphan") if start_record else info
-        # In the midst of exec the first process shows no mark yet, so it is also looked for by its
-        # identity.
+        # During exec the first process shows no mark, so also look for it by its identity.
         if procs.lives(start_record, self.boot) or (
             self._same_boot(shim_record) and self.processes.has_survivors(key)
         ):
@@ -99,7 +99,7 @@ class AttemptStates:
         return self._final[key]
 
     def _of_order(self, order: wire.StartOrder, start_record: Record) -> wire.AttemptInfo:
-        """What the order tells, and the record of its start: it is running, or to be so."""
+        """What the order and the record of its start say: it is starting or running."""
         info = wire.AttemptInfo(
             job=order.job,
             attempt=order.attempt,
@@ -118,7 +118,7 @@ class AttemptStates:
         )
 
     def _with_shim(self, key: str, info: wire.AttemptInfo, shim_record: Record) -> wire.AttemptInfo:
-        """One whose shim lives."""
+        """An attempt whose shim lives."""
         note = self.files.read(key, NOTE)
         if note is not None:
             info = info._replace(exit=self._unknown_exit(key, info, str(note["note"])))
@@ -126,25 +126,23 @@ class AttemptStates:
         return info._replace(state="orphan") if is_adopted else info
 
     def _lost(self, key: str, info: wire.AttemptInfo, shim_record: Record) -> wire.AttemptInfo:
-        """One that left neither processes nor the record of its end."""
+        """An attempt that left neither processes nor an exit record."""
         latest_end = None
         if not self._same_boot(shim_record):
             reason = "rebooted"
-            latest_end = 0.0  # the boot ended what it had left
+            latest_end = 0.0  # the boot ended its processes
         elif info.state == "starting":
-            reason = "it was never started: its shim did not come up{}".format(
-                self._last_words(key)
-            )
+            reason = "it never started: its shim did not come up{}".format(self._last_words(key))
         else:
             reason = "; ".join(
-                ["its shim was killed, and nothing of it is left", *self.files.damage(key)]
+                ["its shim was killed, and none of its processes is left", *self.files.damage(key)]
             )
         return info._replace(
             state="lost", exit=self._unknown_exit(key, info, reason), ended=latest_end
         )
 
     def _began(self, record: Record) -> Optional[float]:
-        """CLOCK_BOOTTIME of a start; by the wall clock where the node was booted since."""
+        """CLOCK_BOOTTIME of a start. If the server has booted since, by the wall clock."""
         if record is None:
             return None
         if self._same_boot(record):
@@ -152,7 +150,7 @@ class AttemptStates:
         return _before_boot(float(record["started_at"]))
 
     def _ended(self, record: Dict[str, Any]) -> Optional[float]:
-        """As `_began`, of an end; None where an older shim did not write it down."""
+        """Like `_began`, for an end. None if an older shim did not record it."""
         if not record.get("stamp"):
             return None
         if self._same_boot(record):
@@ -163,7 +161,7 @@ class AttemptStates:
         return record is None or record["boot_id"] == self.boot
 
     def _last_words(self, key: str) -> str:
-        """What a shim left that failed, to be appended."""
+        """The last line that a failed shim left, in parentheses."""
         try:
             words = records.read_bytes(self.files.path(key, shim.CRASH)) or b""
             return " ({})".format(words.decode("utf-8", "replace").strip().splitlines()[-1])
@@ -171,7 +169,7 @@ class AttemptStates:
             return ""
 
     def _unknown_exit(self, key: str, info: wire.AttemptInfo, note: str) -> Dict[str, Any]:
-        """An exit record for an end that nobody saw: neither code nor signal is known."""
+        """An exit record for an end that nobody saw, without code and signal."""
         stop = self.files.read(key, wire.STOP)
         latest_change = 0.0
         for name in (wire.LOG, wire.REPORT, wire.ORDER):

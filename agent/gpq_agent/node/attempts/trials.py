@@ -1,6 +1,6 @@
-"""GPUs that jobs could not use. The GPU need not be to blame, so it is tried by itself; where that
-fails too, for two jobs in a row, it is taken out of use. One trial at a time, in a process of its
-own: a sick GPU may never answer."""
+"""GPUs that jobs could not use. The GPU is not always to blame, so gpq tests it alone. If the test
+fails as well, for two jobs in a row, gpq quarantines the GPU. One test at a time, in its own
+process, because a faulty GPU may never answer."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from gpq_agent.node.host import procs
 from gpq_agent.node.host.errors import SpoolError
 
 IN_A_ROW = 2  # jobs
-LIMIT = 60.0  # seconds of a trial
+LIMIT = 60.0  # seconds for one test
 
 
 class Suspicion(NamedTuple):
@@ -30,8 +30,8 @@ class Trial(NamedTuple):
 
 
 class Trials:
-    """`quarantine`: takes a GPU out of use, with a reason. `own`: the locks that the agent looks
-    at."""
+    """`quarantine`: takes a GPU out of use, with a reason. `own`: the locks that the agent
+    checks."""
 
     def __init__(self, quarantine: Callable[[str, str], None], locks: gpu_locks.Locks) -> None:
         self._quarantine = quarantine
@@ -47,7 +47,7 @@ class Trials:
         devices: List[str],
         error: Callable[[], Optional[Dict[str, Any]]],
     ) -> None:
-        """An attempt has ended. `error`: what ended its first replica here, as in
+        """An attempt has ended. `error`: what ended its first replica here, see
         wire.FIRST_ERROR."""
         key = wire.attempt_key(info.job, info.attempt)
         if key in self._heard:
@@ -62,15 +62,15 @@ class Trials:
             self._waiting.append(Suspicion(gpu, info.job))
 
     def suspects(self) -> Dict[str, str]:
-        """GPUs that are to be tried, and why: nothing is to begin there before."""
+        """GPUs that wait for a test, and why. No job may start there before."""
         running_suspicions = [self._running.suspicion] if self._running is not None else []
         return {
-            suspicion.gpu: "being tried, for job {} could not use it".format(suspicion.job)
+            suspicion.gpu: "being tested, because job {} could not use it".format(suspicion.job)
             for suspicion in [*running_suspicions, *self._waiting]
         }
 
     def tick(self) -> None:
-        """Begin the next trial, or take in what has come of the one that runs."""
+        """Start the next test, or take the result of the running one."""
         if self._running is not None:
             self._advance(self._running)
         elif self._waiting:
@@ -79,7 +79,7 @@ class Trials:
     def _begin(self, suspicion: Suspicion) -> Optional[Trial]:
         try:
             lock = self._locks.take([suspicion.gpu], 0, 0)
-        except SpoolError:  # the next job has it already, and will tell
+        except SpoolError:  # the next job already has the GPU, and will report it
             return None
         agent = os.getpid()
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": suspicion.gpu, wire.ENV_TRIAL: "1"}

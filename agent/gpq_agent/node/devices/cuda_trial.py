@@ -1,8 +1,8 @@
 """Can CUDA use the GPU that this process sees? `python -m gpq_agent.node.devices.cuda_trial` prints
 why not, or nothing.
 
-By the driver's own library, without torch: a job may have a torch that does not go with the driver,
-which is no fault of the GPU's. The calls and codes are those of cuda.h.
+It uses the driver's own library, without torch. A job's torch may not match the driver, which is
+not the GPU's fault. The calls and codes are those of cuda.h.
 """
 
 import ctypes
@@ -11,12 +11,13 @@ from typing import Any
 
 LIBRARY = "libcuda.so.1"
 BYTES = 1 << 20
-# out of memory, and in use by another process in an exclusive mode: says nothing of the GPU
+# out of memory, and in use by another process in an exclusive mode: they prove nothing about the
+# GPU
 PASSING = (2, 46)
 
 
 class Refused(Exception):
-    """In CUDA's words, by its `code`."""
+    """CUDA's own text, with its `code`."""
 
     def __init__(self, code: int, words: str) -> None:
         super().__init__("CUDA error {}: {}".format(code, words))
@@ -24,7 +25,7 @@ class Refused(Exception):
 
 
 def trial(cuda: Any) -> None:
-    """Writes to a little of its memory. Raises Refused."""
+    """Write to a little of its memory. Raises Refused."""
     device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
     _call(cuda, cuda.cuInit, 0)
     _call(cuda, cuda.cuDeviceGet, ctypes.byref(device), 0)
@@ -48,7 +49,7 @@ def _call(cuda: Any, function: Any, *arguments: Any) -> None:
 def main() -> None:
     try:
         cuda = ctypes.CDLL(LIBRARY)
-    except OSError:  # then no job could
+    except OSError:  # no job could use it either
         return
     try:
         trial(cuda)

@@ -1,5 +1,5 @@
-"""The devices of this node, judged: whose processes a GPU runs, whether it may be given away, when
-it is free again."""
+"""The devices of this server and verdicts on them: whose processes a GPU runs, whether a job may
+get it, and when it is free again."""
 
 import time
 from typing import Any, Callable, Dict, List, Optional
@@ -20,18 +20,18 @@ from gpq_agent.node.devices.health import (
 from gpq_agent.node.devices.looking import Looking
 from gpq_agent.node.host import procs, user_names
 
-PERIOD = 5.0  # seconds between looks while somebody is interested
-# times what the last look took, at least so long until the next one, while nobody hurries
+PERIOD = 5.0  # seconds between looks while somebody watches
+# pause before the next look, in multiples of the last look's duration, if nobody hurries
 REST = 2.0
-MPS_SERVER = "nvidia-cuda-mps"  # how the name of its process begins
+MPS_SERVER = "nvidia-cuda-mps"  # prefix of the process name
 HURRY_PERIOD = 1.0  # while an ended attempt still shows on its GPU
-IDLE_PERIOD = 60.0  # where the last look found no GPU
+IDLE_PERIOD = 60.0  # if the last look found no GPU
 PROBE_LIMIT = 10.0
-LONGEST_DRIVER = 300.0  # between two looks at a driver that fails
+LONGEST_DRIVER = 300.0  # seconds between two looks at a driver that fails
 
 
 class Devices:
-    """CPU slots as given, and GPUs as last seen. `tick` often; nothing here blocks."""
+    """CPU slots as given, and GPUs as last seen. Call `tick` often. Nothing here blocks."""
 
     def __init__(
         self,
@@ -49,28 +49,29 @@ class Devices:
         self.with_gpus = with_gpus
         self.owner_of = owner_of
         self.holder_of = holder_of
-        # who has the lock of a GPU that none of our attempts has, as a sentence
+        # a phrase that says who holds the lock of a GPU that none of our attempts has
         self.lock_of = lock_of
-        # why devices cannot be had back from attempts that cannot be ended
+        # why devices are still taken by attempts that cannot be ended
         self.stuck: Dict[str, str] = {}
         self.looking = Looking(probe_limit, with_gpus)
         self.period = probe_period
-        self.haste = 0.0  # a shorter period, where somebody waits to be seen; 0: none
+        self.haste = 0.0  # a shorter period, if somebody waits to be noticed. 0: none
         self.driver = ""
-        self.error = ""  # none of the GPUs can be used for something new, and why
-        self.known = not with_gpus  # something can be told, if only that the driver is slow
-        self.is_seen = not with_gpus  # a look has ended
-        self.probed_from = float("-inf")  # when the last finished look had begun
+        self.error = ""  # why no GPU can be used for anything new
+        # there is something to report, even if only that the driver is slow
+        self.known = not with_gpus
+        self.is_seen = not with_gpus  # a look has finished
+        self.probed_from = float("-inf")  # when the last finished look started
         self._last = Probe([])
-        self._parents: Dict[str, str] = {}  # of MIG devices, the GPU
+        self._parents: Dict[str, str] = {}  # the GPU of each MIG device
         self._gpus: List[wire.DeviceInfo] = []
         self._watched: Dict[str, DeviceHealth] = {}
         self._first_wait = FIRST_WAIT * probe_period / PERIOD
-        self._driver = HealthState(probe_period, LONGEST_DRIVER)  # of all GPUs at once
+        self._driver = HealthState(probe_period, LONGEST_DRIVER)  # a problem of all GPUs at once
 
     def current(self) -> List[wire.DeviceInfo]:
-        """All devices; of a node that falls back on slots, the slots once it is known that there is
-        no GPU."""
+        """All devices. A server that falls back to slots has them once it is known that there is no
+        GPU."""
         if self.slots_if_none:
             devices = (
                 self._gpus
@@ -82,14 +83,14 @@ class Devices:
         return [self._told(device) for device in devices]
 
     def notice(self) -> str:
-        """Of the last look that was answered, as Probe.described."""
+        """Probe.described of the last look that was answered."""
         return self._last.described(self.looking.lasted)
 
     # -- looking
 
     def tick(self, is_watched: bool, since: Optional[float] = None) -> None:
-        """Collect what is ready; begin a look when one is due. `since`: an attempt ended then,
-        and its GPUs are to be seen free: look at once if no look has begun since then, and again
+        """Collect what is ready, and start a look when it is time. `since`: when an attempt ended
+        whose GPUs must become free. Then look at once, unless a look has started since, and again
         soon."""
         if not self.with_gpus:
             return
@@ -114,12 +115,12 @@ class Devices:
             self._take_any(self.looking.begin(self._not_due()))
 
     def waiting_on(self) -> Optional[int]:
-        """The descriptor that becomes readable when the look that is under way answers."""
+        """The descriptor that becomes readable when the running look answers."""
         return self.looking.pipe if self.looking.is_under_way else None
 
     def _not_due(self) -> List[str]:
-        """GPUs that are out of use and better left alone for now: asking a sick one may take long,
-        or hang."""
+        """GPUs that are out of use and should be left alone for now, because a faulty GPU may
+        answer late or never."""
         now = time.monotonic()
         illnesses = {name: watched.course.now for name, watched in self._watched.items()}
         return [
@@ -156,14 +157,15 @@ class Devices:
         self._gpus = sorted(gpus, key=lambda gpu: (gpu.index, gpu.id))
 
     def _is_gone(self, name: str, probe: Probe) -> bool:
-        """It was there, is not, and its GPU was not partitioned anew."""
+        """It was there, is not there now, and its GPU was not partitioned again."""
         whole_uuids = {raw.uuid for raw in probe.gpus} | set(probe.partitioned)
         return name not in whole_uuids and self._parents.get(name) not in whole_uuids
 
     def _read(
         self, raw: RawGpu, previous: Optional[wire.DeviceInfo], now: float
     ) -> wire.DeviceInfo:
-        """One look at one GPU; the state follows from it and all before when it is told."""
+        """Take one look at one GPU. The state follows from this and all earlier looks when it is
+        reported."""
         watched = self._watched.setdefault(raw.uuid, DeviceHealth(self._first_wait))
         if raw.problem == gpu_probe.SKIPPED and previous is not None:
             return previous._replace(index=raw.number)
@@ -187,7 +189,7 @@ class Devices:
         )
 
     def _told(self, device: wire.DeviceInfo) -> wire.DeviceInfo:
-        """As it is now: the last look, who has it, whose lock is held."""
+        """The device as it is now, from the last look, its holder and the holder of its lock."""
         now = time.monotonic()
         stuck = self.stuck.get(device.id, "")
         if device.kind != "cuda":
@@ -202,27 +204,27 @@ class Devices:
         return device._replace(state=state, reason=reason, age=watched.age(now), next_probe=wait)
 
     def unsettled(self, name: str) -> str:
-        """Who was on a GPU at the last look, though its state does not tell yet."""
+        """Who used a GPU at the last look, if its state does not show it yet."""
         watched = self._watched.get(name)
         return watched.seen if watched is not None and not self.holder_of(name) else ""
 
     def quarantine(self, name: str, reason: str) -> None:
-        """Out of use for a while, for what no look at it shows."""
+        """Take a GPU out of use for a while, for a reason that no look at it shows."""
         if name in self._watched:
             self._watched[name].course.ill("quarantined", reason, time.monotonic())
 
     def left_by(self, key: str, names: List[str]) -> None:
-        """An ended attempt is told to be over though memory of these GPUs is still in use."""
+        """The agent reports an ended attempt although memory of these GPUs is still in use."""
         for name in names:
             if name in self._watched:
                 self._watched[name].left = key
 
     def _describe(self, pid: int, memory_mib: int, device: str) -> Dict[str, Any]:
-        """A process as seen from here. In a container NVML may show pids of another namespace: such
-        a one is taken for the attempt's that has the device, so that our own job does not look
+        """A process as seen from here. In a container NVML may show pids of another namespace. Such
+        a process counts for the attempt that has the device, so that our own job does not look
         foreign."""
         process = procs.read(pid)
-        # a thread of the kernel has none: then the pid is not to be believed either
+        # a kernel thread has no command line, so the pid belongs to another namespace
         command = procs.command_of(pid)
         visible = process is not None and process.alive and bool(command)
         return {
@@ -237,7 +239,7 @@ class Devices:
         }
 
     def still_used_by(self, key: str, devices: List[str]) -> str:
-        """What the last probe shows of an ended attempt on its GPUs, "" for nothing."""
+        """What the last look shows of an ended attempt on its GPUs, "" for nothing."""
         for gpu in self._gpus:
             if gpu.id not in devices:
                 continue
@@ -250,7 +252,7 @@ class Devices:
 
 
 def _role(process: procs.Process) -> str:
-    """As in judging, "" for most."""
+    """A role as in health.py, "" for most processes."""
     if process.name.startswith(MPS_SERVER):
         return SHARING
     return TRIAL if procs.mark_of(process.pid, wire.ENV_TRIAL) else ""

@@ -1,15 +1,15 @@
-"""Which of several people's gpq has a GPU of this server: one lock file a GPU, in a folder that
-everybody may write to.
+"""Which user's gpq has a GPU of this server. Each GPU has one lock file, in a folder that everybody
+may write to.
 
-<folder>/gpq-<UUID>.lock          whose flock holds the GPU: a shim's, and that of the first process
-                                  of its job, so that it ends with them however they end, and
-                                  outlives agent, daemon and connection
-<folder>/gpq-<UUID>.<uid>.holder  who that is, locked likewise: {"job", "attempt", "pid" of
+<folder>/gpq-<UUID>.lock          its flock holds the GPU. The shim has it, and so has the first
+                                  process of its job. So the lock ends with them however they end,
+                                  and outlives agent, daemon and connection
+<folder>/gpq-<UUID>.<uid>.holder  who holds it, locked in the same way: {"job", "attempt", "pid" of
                                   the shim, "spool", "since"}
 
-Files of others are opened for reading, never through a link, and nothing is written to them. A
-holder is believed as far as the kernel vouches for it: the file belongs to the user it is named
-after, and is locked. Whoever means harm can hold locks, as they can hold GPUs.
+gpq opens files of other users only for reading, never through a link, and writes nothing to them.
+It believes a holder as far as the kernel vouches for it: the file belongs to the user in its name,
+and is locked. Somebody who means harm can hold locks, just as they can hold GPUs.
 """
 
 import contextlib
@@ -25,17 +25,17 @@ from gpq_agent.node.host import user_names
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool.spool import try_lock, try_share
 
-# not /dev/shm: systemd empties it of a user's files at the last logout
+# not /dev/shm, because systemd removes a user's files there at the last logout
 FOLDERS = ("/run/gpq", "/run/lock", "/tmp")
-PATIENCE = 0.5  # seconds to wait for somebody who only looked whether the lock is held
+PATIENCE = 0.5  # seconds to wait for somebody who only checks whether the lock is held
 LOOK_PERIOD = 1.0  # seconds for which one look at a lock serves
-MOST_BYTES = 4096  # of a holder's file that are read
-TAKEN = "taken"  # kind of SpoolError: told as "busy", and that waiting here is no use
+MOST_BYTES = 4096  # bytes to read from a holder's file
+TAKEN = "taken"  # kind of SpoolError: reported as "busy", but waiting for this GPU does not help
 
 
 class Holder(NamedTuple):
-    """Who holds a lock. `content`: what the holder's own file says, empty where there is none to
-    be believed."""
+    """Who holds a lock. `content`: what the holder's own file says, empty if there is none to
+    believe."""
 
     user: str
     content: Dict[str, Any]
@@ -43,14 +43,14 @@ class Holder(NamedTuple):
     def sentence(self, spool: str) -> str:
         """``held by bob's gpq (job 7, since 14:02)``."""
         if not self.user:
-            return "held by another gpq, which does not say whose it is"
+            return "held by the gpq of an unknown user"
         facts = []
         if isinstance(self.content.get("job"), int):
             facts.append("job {}".format(self.content["job"]))
         if isinstance(self.content.get("since"), (int, float)) and 0 < self.content["since"] < 1e11:
             facts.append("since {}".format(user_names.moment(self.content["since"])))
         owner = (
-            "an attempt that this agent does not know"
+            "an attempt unknown to this agent"
             if self.content.get("spool") == spool
             else self.user + "'s gpq"
         )
@@ -58,8 +58,8 @@ class Holder(NamedTuple):
 
 
 def common_folder() -> str:
-    """The first of `FOLDERS` where everybody may make files and remove their own only. It depends
-    on the machine alone, so that everybody's gpq comes to the same."""
+    """The first of `FOLDERS` where everybody may create files and remove only their own. It depends
+    only on the machine, so every user's gpq chooses the same one."""
     for path in FOLDERS:
         try:
             status = os.lstat(path)
@@ -75,7 +75,7 @@ def common_folder() -> str:
 
 
 class Locks:
-    """The locks of this server's GPUs, as one agent sees and takes them."""
+    """The locks of this server's GPUs, as one agent checks and takes them."""
 
     def __init__(self, folder: str = "", spool: str = "") -> None:
         self.folder = folder or common_folder()
@@ -86,8 +86,8 @@ class Locks:
     # -- taking
 
     def take(self, names: Iterable[str], job: int, attempt: int) -> List[int]:
-        """Descriptors that hold the locks of these GPUs, for a shim to inherit. Raises SpoolError
-        with none of them held: somebody else has one (TAKEN), or it cannot be had."""
+        """Take the locks of these GPUs and return their descriptors for a shim to inherit. Raises
+        SpoolError and takes none if somebody else has one (TAKEN) or it cannot be opened."""
         descriptors: List[int] = []
         try:
             for name in sorted(names):
@@ -114,12 +114,13 @@ class Locks:
             if time.monotonic() > deadline:
                 self._seen_at.pop(name, None)
                 reason = self.holder(name) or "held by another gpq"
-                raise SpoolError("{} is {}".format(name, reason), "choose another device", TAKEN)
+                raise SpoolError("{} is {}".format(name, reason), "choose another GPU", TAKEN)
             time.sleep(0.01)
 
     def _open(self, name: str) -> int:
-        """The lock file; made where it is missing. Not with O_CREAT where it is there: kernels
-        refuse that for a file of somebody else's in such a folder (fs.protected_regular)."""
+        """Open the lock file, and create it if it is missing. Never use O_CREAT on an existing
+        file: kernels refuse that for another user's file in such a folder
+        (fs.protected_regular)."""
         path = self._path(name)
         try:
             for _ in range(3):
@@ -132,7 +133,7 @@ class Locks:
                     pass
                 try:
                     flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                    umask = os.umask(0o022)  # others open it as well, perhaps at this very moment
+                    umask = os.umask(0o022)  # other users open it too, perhaps at this moment
                     try:
                         descriptor = os.open(path, flags, 0o644)
                     finally:
@@ -140,19 +141,19 @@ class Locks:
                     os.fchmod(descriptor, 0o644)
                     return descriptor
                 except FileExistsError:
-                    continue  # somebody was faster
+                    continue  # somebody else was faster
             raise FileNotFoundError(path)
         except OSError as error:
             raise self._broken(name, error) from error
 
     def _broken(self, name: str, error: OSError) -> SpoolError:
-        message = "the lock of {} cannot be used: {}: {}".format(
+        message = "cannot use the lock of {}: {}: {}".format(
             name, self._path(name), error.strerror or error
         )
-        return SpoolError(message, "have its owner or root remove it", TAKEN)
+        return SpoolError(message, "ask its owner or root to remove it", TAKEN)
 
     def _is_there(self, name: str, descriptor: int) -> bool:
-        """Is what was locked still the file that others will find?"""
+        """Is the locked file still the one that others will find?"""
         try:
             status = os.lstat(self._path(name))
         except FileNotFoundError:
@@ -161,8 +162,8 @@ class Locks:
         return (status.st_dev, status.st_ino) == (own_status.st_dev, own_status.st_ino)
 
     def _tell(self, name: str, job: int, attempt: int) -> int:
-        """Write who holds the lock that was just taken; -1 where that cannot be told: the lock
-        holds all the same."""
+        """Record who holds the lock that was just taken. Returns -1 if that fails. The lock counts
+        anyway."""
         path = self._path(name, os.geteuid())
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -184,11 +185,11 @@ class Locks:
     # -- looking
 
     def forget(self, name: str) -> None:
-        """What was seen of a lock that we have held ourselves counts no more."""
+        """Forget what was seen of a lock that this agent held itself."""
         self._seen_at.pop(name, None)
 
     def holder(self, name: str) -> str:
-        """Who has the GPU, as a sentence; "" for nobody. Only of GPUs that none of our own attempts
+        """Who has the GPU, as a phrase, "" for nobody. Only for GPUs that none of our own attempts
         has. One look serves for `LOOK_PERIOD`."""
         if time.monotonic() - self._seen_at.get(name, float("-inf")) >= LOOK_PERIOD:
             self._seen[name] = self._look(name)
@@ -234,26 +235,26 @@ class Locks:
 
 
 def release(descriptors: Iterable[int]) -> None:
-    """Give the locks up that these hold, whoever has inherited them: a process that was just forked
-    lets go of what it has no use for only when it first runs."""
+    """Release the locks of these descriptors, even if another process has inherited them. A process
+    that was just forked closes unneeded descriptors only when it first runs."""
     for descriptor in descriptors:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
 def close(descriptors: Iterable[int]) -> None:
-    """Give the locks up that these hold, as far as this process goes."""
+    """Release the locks of these descriptors, as far as this process holds them."""
     for descriptor in descriptors:
         os.close(descriptor)
 
 
 def sign(descriptors: Iterable[int], pid: int) -> None:
-    """The shim's: name the process that holds them from now on. It stays unnamed where that cannot
-    be written."""
+    """For the shim: record the process that holds the locks from now on. If that fails, it stays
+    unnamed."""
     for descriptor in descriptors:
         if (
             fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR
-        ):  # the lock itself, which may be another's
+        ):  # the lock file itself, which may belong to another user
             continue
         with contextlib.suppress(OSError, ValueError):
             content = dict(wire.decode(os.pread(descriptor, MOST_BYTES, 0)), pid=pid)
@@ -261,8 +262,8 @@ def sign(descriptors: Iterable[int], pid: int) -> None:
 
 
 def keep_fresh(descriptors: Iterable[int]) -> None:
-    """So that what removes old files from such folders leaves these alone. Those of others cannot
-    be touched."""
+    """Update the time stamps, so that programs that remove old files leave the locks alone. Files
+    of other users cannot be touched."""
     for descriptor in descriptors:
         try:
             os.utime(descriptor)
@@ -271,15 +272,15 @@ def keep_fresh(descriptors: Iterable[int]) -> None:
 
 
 def _plain(descriptor: int, path: str) -> int:
-    """The descriptor of a plain file. Raises OSError for anything else, which is closed."""
+    """Return the descriptor of a regular file. For anything else close it and raise OSError."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(0, "it is no plain file", path)
+        raise OSError(0, "it is not a regular file", path)
     return descriptor
 
 
 def _read_locked(path: str, uid: int) -> Optional[Dict[str, Any]]:
-    """What a holder's file says, None where it is not that user's, or nobody has it locked."""
+    """What a holder's file says. None if the file is not that user's, or nobody has locked it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

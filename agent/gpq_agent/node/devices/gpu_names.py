@@ -1,5 +1,5 @@
-"""How a job finds its GPUs named in CUDA_VISIBLE_DEVICES: by UUID, or by index for programs that
-read whole numbers alone."""
+"""How CUDA_VISIBLE_DEVICES names the GPUs of a job: by UUID, or by index for programs that read
+only integers."""
 
 from typing import List
 

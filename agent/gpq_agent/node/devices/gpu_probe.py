@@ -1,68 +1,68 @@
-"""One look at the GPUs of a machine: what comes of it, whichever way it was made."""
+"""The result of one look at the GPUs of a machine, whichever way it was made."""
 
 import os
 from typing import Any, List, NamedTuple, Optional, Tuple
 
 MIB = 1 << 20
-SKIPPED = "not asked"  # a GPU that is out of use and not to be looked at yet
-REMAP = "a part of its memory is to be remapped: reset it (nvidia-smi --gpu-reset) or reboot"
-REMAP_FAILED = "a faulty part of its memory could not be remapped: it needs a repair"
-MISMATCH = "the NVIDIA driver was updated and no longer fits its library; this server must reboot"
-LOST = "the GPU is lost (it fell off the bus); this server must reboot"
-BANNED = "its compute mode is Prohibited, so nothing can run on it (sudo nvidia-smi -c 0 allows it)"
-SLOW = 3.0  # seconds, of a look that is worth a word
+SKIPPED = "not asked"  # a GPU that is out of use and must not be queried yet
+REMAP = "part of its memory must be remapped: reset it (nvidia-smi --gpu-reset) or reboot"
+REMAP_FAILED = "the driver could not remap a faulty part of its memory: it needs repair"
+MISMATCH = "the NVIDIA driver was updated and no longer matches its library: reboot this server"
+LOST = "the GPU is lost (it fell off the bus): reboot this server"
+BANNED = "its compute mode is Prohibited, so nothing can run on it (allow it: sudo nvidia-smi -c 0)"
+SLOW = 3.0  # seconds, the duration of a look that deserves a note
 PCI = "/sys/bus/pci/devices"
 NVIDIA, AMD, INTEL = "0x10de", "0x1002", "0x8086"
 DISPLAYS = ("0x0300", "0x0302", "0x0380")  # PCI classes: VGA, 3D and other display controllers
-ACCELERATORS = ("0x0302", "0x0380", "0x1200")  # that draw on no screen
+ACCELERATORS = ("0x0302", "0x0380", "0x1200")  # that drive no screen
 
 
 class RawGpu(NamedTuple):
     """One GPU, or one MIG device."""
 
     uuid: str
-    number: int  # the index that NVML counts it at, of the whole GPU for a MIG device
+    number: int  # the index in NVML. A MIG device has that of its GPU
     name: str
     memory_mib: int
     used_mib: int
     utilisation: Optional[int]
-    processes: List[Tuple[int, int]]  # (pid, MiB) of those that compute
-    problem: str = ""  # "lost", SKIPPED or a sentence; "" = none
+    processes: List[Tuple[int, int]]  # (pid, MiB) of processes that compute
+    problem: str = ""  # "lost", SKIPPED or a sentence. "" = none
     ecc: Optional[int] = None  # uncorrectable memory errors since the driver was loaded
-    drawing: List[Tuple[int, int]] = []  # (pid, MiB) of those that only draw: a desktop's
+    drawing: List[Tuple[int, int]] = []  # (pid, MiB) of processes that only draw, such as a desktop
     parent: str = ""  # of a MIG device, the UUID of its GPU
 
 
 class Probe(NamedTuple):
-    """One look at all GPUs. `error`: none of them can be used for something new, and why."""
+    """One look at all GPUs. `error`: why none of them can be used for anything new."""
 
     gpus: List[RawGpu]
     driver: str = ""
     error: str = ""
-    lost: List[int] = []  # indexes of GPUs that cannot even be named
-    # of those that this account may not use: a container's or a cgroup's choice
+    lost: List[int] = []  # indexes of GPUs without even a name
+    # indexes of GPUs that a container or a cgroup hides from this account
     hidden: List[int] = []
     partitioned: List[str] = []  # UUIDs of GPUs that are split into MIG devices
-    notice: str = ""  # what is worth a word though nothing is wrong
+    notice: str = ""  # a note, although nothing is wrong
 
     def described(self, seconds: float) -> str:
-        """What is worth a word of GPUs that are not among the devices, and of a look that took so
-        long. "" for nothing."""
+        """Notes about GPUs that are not among the devices, and about a look that took this long. ""
+        for none."""
         notices = [self.notice]
         if self.lost:
-            notices.append("{} lost; this server must reboot".format(_numbered(self.lost)))
+            notices.append("{} lost: reboot this server".format(_numbered(self.lost)))
         if self.hidden:
-            notices.append("{} not permitted to this account".format(_numbered(self.hidden)))
+            notices.append("{} off limits to this account".format(_numbered(self.hidden)))
         parents = {gpu.parent for gpu in self.gpus}
         empty = [uuid for uuid in self.partitioned if uuid not in parents]
         if empty:
             notices.append(
-                "{}: partitioned (MIG), and without a MIG device".format(", ".join(empty))
+                "{}: partitioned (MIG), but without a MIG device".format(", ".join(empty))
             )
         if seconds > SLOW:
             notices.append(
-                "a look at the GPUs takes {:.0f} s: with persistence mode the driver stays"
-                " initialised (sudo nvidia-smi -pm 1)".format(seconds)
+                "querying the GPUs takes {:.0f} s: persistence mode keeps the driver initialised"
+                " (sudo nvidia-smi -pm 1)".format(seconds)
             )
         return "; ".join(filter(None, notices))
 
@@ -74,7 +74,7 @@ def _numbered(numbers: List[int]) -> str:
 
 
 def plausible(value: Any) -> Optional[int]:
-    """Per cent, or None: drivers have been seen to say 37,100 %."""
+    """Per cent, or None. Drivers have reported 37,100 %."""
     try:
         number = int(value)
     except (TypeError, ValueError):
@@ -83,28 +83,28 @@ def plausible(value: Any) -> Optional[int]:
 
 
 def shared_memory_mib() -> int:
-    """Of the machine, MiB: what a GPU without memory of its own has."""
+    """Memory of the machine, MiB, which is what a GPU without memory of its own uses."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB
 
 
 def unused_hardware() -> str:
-    """A line on GPUs that are in this machine and that no driver speaks for, "" for none."""
+    """A line about GPUs in this machine that no driver reports, "" for none."""
     cards = _cards()
     nvidia = sum(1 for vendor, kind in cards if vendor == NVIDIA and kind in DISPLAYS)
     if nvidia:
         return (
-            "{} NVIDIA GPU{} in this machine, and no driver answers: it is not loaded, or not"
+            "{} NVIDIA GPU{} in this server, but no driver answers: it is not loaded, or not"
             " passed on to this container (nvidia-smi says more)".format(
                 nvidia, "s are" if nvidia > 1 else " is"
             )
         )
     if os.path.exists("/dev/kfd"):
         return (
-            "GPUs of AMD (ROCm) are not supported yet: gpq leaves them alone and sets no"
+            "gpq does not support AMD GPUs (ROCm) yet: it leaves them alone and sets no"
             " HIP_VISIBLE_DEVICES"
         )
     if any(vendor == INTEL and kind in ACCELERATORS for vendor, kind in cards):
-        return "GPUs of Intel are not supported yet: gpq leaves them alone"
+        return "gpq does not support Intel GPUs yet: it leaves them alone"
     return ""
 
 

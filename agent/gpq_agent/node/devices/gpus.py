@@ -1,8 +1,8 @@
-"""A look at the GPUs of this machine, by the best way there is. Runs in a child process: a sick
-driver may never answer.
+"""A look at the GPUs of this machine, in the best available way. Runs in a child process, because a
+faulty driver may never answer.
 
-NVML first, and where that has nothing to say, or fails, `nvidia-smi`. Attributing processes to
-attempts and judging a GPU is for devices.py.
+It asks NVML first. If NVML reports nothing or fails, it asks `nvidia-smi`. devices.py attributes
+processes to attempts and gives the verdict on each GPU.
 """
 
 import shutil
@@ -14,13 +14,13 @@ from gpq_agent.node.devices.gpu_probe import Probe
 
 
 def binding() -> Optional[ModuleType]:
-    """What `probe` asks NVML by, None where that cannot be asked."""
+    """The binding with which `probe` asks NVML, None if there is none."""
     return nvml.load()
 
 
 def probe(binding: Optional[ModuleType], skip: Sequence[str] = ()) -> Probe:
-    """All GPUs of this node; an empty answer without error where there is no driver. Of
-    GPUs in `skip` (by UUID) NVML is asked for no more than their names."""
+    """All GPUs of this server. Without a driver the answer is empty and has no error. For GPUs in
+    `skip` (by UUID) NVML is asked only for their names."""
     answer = Probe([])
     if binding is not None:
         try:

@@ -1,7 +1,7 @@
-"""What is to be thought of one GPU: ours to give away, somebody else's, or out of use; since when,
-and when to look again.
+"""The verdict on one GPU: free for our jobs, somebody else's, or out of use. Also since when, and
+when to look again.
 
-Pure: looks come in, verdicts go out, `now` is an argument (seconds of a clock that never goes
+Pure: looks come in, verdicts go out, and `now` is an argument (seconds of a clock that never goes
 back).
 """
 
@@ -9,20 +9,21 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent.node.host import user_names
 
-UNSEEN_MIB = 1500  # memory in use by no visible process that is more than a driver keeps for itself
-# Roles of processes that keep nobody off a GPU: one only draws, one is NVIDIA's server for sharing
-# a GPU (MPS), whose clients are seen by themselves, and one is of `gpq doctor`, which holds the
-# GPU's lock.
+UNSEEN_MIB = 1500  # memory without a visible process, if it is more than a driver keeps for itself
+# Roles of processes that do not keep a GPU from being used. One only draws. One is NVIDIA's server
+# for sharing a GPU (MPS), whose clients are visible themselves. One belongs to `gpq doctor`, which
+# holds the GPU's lock.
 DESKTOP, SHARING, TRIAL = "desktop", "sharing", "trial"
-# in a row that must contradict what is known before that changes: a blip, the rest of an ended job
+# looks in a row that must contradict the known state before it changes. One may be a blip, or the
+# rest of an ended job
 SETTLE_LOOKS = 2
-# seconds to the next look at what is out of use, doubled each time
+# seconds to the next look at a GPU that is out of use, doubled each time
 FIRST_WAIT, LONGEST_WAIT = 30.0, 1800.0
 
 
 class HealthProblem(NamedTuple):
-    """Why something is out of use. `due`: when the next look counts; `wait`: seconds from the last
-    one to that."""
+    """Why something is out of use. `due`: when the next look counts. `wait`: seconds from the last
+    counted look to that one."""
 
     state: str  # "lost" | "quarantined" | "degraded"
     reason: str
@@ -32,9 +33,9 @@ class HealthProblem(NamedTuple):
 
 
 class HealthState:
-    """Of illnesses: a look that finds a fault makes the next one later; one that finds none, and is
-    due, ends it. A fault that is back before it was gone for as long as the last wait counts as the
-    same, so that a flapping GPU stays out."""
+    """The course of problems. A look that finds a fault delays the next one. A look that finds none
+    ends the problem, if its time has come. A fault that returns sooner than the last wait counts as
+    the same one, so that a flapping GPU stays out of use."""
 
     def __init__(self, first_wait: float = FIRST_WAIT, longest: float = LONGEST_WAIT) -> None:
         self.first_wait = first_wait
@@ -56,18 +57,18 @@ class HealthState:
         self.now = HealthProblem(state, reason, now, wait, now + wait)
 
     def well(self, now: float, at_once: bool = False) -> None:
-        """A look found no fault; `at_once`: it counts also where it is not due."""
+        """A look found no fault. `at_once`: it counts even before its time."""
         if self.now is not None and (at_once or now >= self.now.due):
             self._last, self._well_since, self.now = self.now, now, None
 
 
 class DeviceHealth:
-    """One GPU over all looks at it."""
+    """One GPU over all its looks."""
 
     def __init__(self, first_wait: float = FIRST_WAIT) -> None:
         self.course = HealthState(first_wait)
-        self.seen = ""  # who else was on it at the last look, as a sentence
-        self.settled = ""  # the same as it is told
+        self.seen = ""  # who else used it at the last look, as a phrase
+        self.settled = ""  # the same, as reported
         self.left = ""  # attempt that ended and left memory in use
         self._ecc: Optional[int] = None
         self._looks = 0
@@ -83,9 +84,9 @@ class DeviceHealth:
         ghost: bool = False,
         ecc: Optional[int] = None,
     ) -> None:
-        """Take in one look. `problem`: a fault that the driver tells, `loss`: that it is gone;
-        `strangers`: who else is on it; `ghost`: nobody can be seen who is; `ecc`: uncorrectable
-        memory errors since the driver was loaded."""
+        """Take one look. `problem`: a fault that the driver reports. `loss`: the GPU is gone.
+        `strangers`: who else uses it. `ghost`: no visible process does. `ecc`: uncorrectable memory
+        errors since the driver was loaded."""
         new_errors = ecc - self._ecc if ecc is not None and self._ecc is not None else 0
         self._ecc = ecc if ecc is not None else self._ecc
         if loss:
@@ -98,7 +99,9 @@ class DeviceHealth:
             )
         elif self.left and ghost:
             self.course.ill(
-                "quarantined", "attempt {} has ended, but {}".format(self.left, strangers), now
+                "quarantined",
+                "attempt {} has ended, but the GPU is {}".format(self.left, strangers),
+                now,
             )
         else:
             self.left = ""
@@ -114,15 +117,15 @@ class DeviceHealth:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Did the last look contradict what is known, which the next one decides?"""
+        """Did the last look contradict the known state, so that the next one decides?"""
         return self._looks > 0
 
     def verdict(
         self, now: float, holder: str, locked: str, stuck: str, driver: Optional[HealthProblem]
     ) -> Tuple[str, str]:
-        """(state, reason). `holder`: the attempt of ours that has it, `locked`: the lock of
-        another's gpq as a sentence, `stuck`: what of ours on it cannot be killed. "ok" with a
-        reason: ours, and somebody is on it beside us."""
+        """(state, reason). `holder`: our attempt that has it. `locked`: the lock of another user's
+        gpq, as a phrase. `stuck`: our process on it that cannot be killed. "ok" with a reason: it
+        is ours, and somebody else uses it too."""
         illness = driver or self.course.now
         if illness is not None:
             verdict = (illness.state, illness.reason)
@@ -144,12 +147,12 @@ class DeviceHealth:
 
 
 def strangers(processes: List[Dict[str, Any]], used_mib: int, holder: str) -> Tuple[str, bool]:
-    """(who else than `holder` is on a GPU, as a sentence; can nobody be seen who is?). ("", False):
-    nobody else.
+    """(a phrase that says who else than `holder` uses a GPU, whether no visible process is
+    responsible). ("", False): nobody else.
 
-    `processes` as in wire.DeviceInfo. Memory beyond what they have counts as somebody's, where all
-    tell how much they have: in a container, and with some drivers, others' processes are not shown.
-    Those with a role are in nobody's way.
+    `processes` as in wire.DeviceInfo. If all of them report their memory, the rest of the used
+    memory counts as somebody's, because containers and some drivers hide other users' processes.
+    Processes with a role do not count.
     """
     foreign_processes = [
         process
@@ -162,11 +165,11 @@ def strangers(processes: List[Dict[str, Any]], used_mib: int, holder: str) -> Tu
             " and {} more".format(len(foreign_processes) - 3) if len(foreign_processes) > 3 else ""
         )
         return "used by {}{}".format(", ".join(names), suffix), False
-    if holder and not processes:  # a driver that shows none: all of it may be ours
+    if holder and not processes:  # the driver shows no processes, so all of it may be ours
         return "", False
     unseen_mib = used_mib - sum(process["memory_mib"] for process in processes)
     if unseen_mib > UNSEEN_MIB and all(process["memory_mib"] > 0 for process in processes):
-        return "used by somebody: {} are in use by no process that can be seen".format(
+        return "used by somebody: {} are in use, but by no visible process".format(
             user_names.size(unseen_mib)
         ), True
     return "", False
@@ -175,10 +178,10 @@ def strangers(processes: List[Dict[str, Any]], used_mib: int, holder: str) -> Tu
 def _named(process: Dict[str, Any]) -> str:
     """``carl (python, 11 GiB, since 14:02)``."""
     if process["attempt"]:
-        facts = ["{}, not given to it".format(user_names.size(process["memory_mib"]))]
+        facts = ["{}, not assigned to it".format(user_names.size(process["memory_mib"]))]
         return "attempt {} ({})".format(process["attempt"], ", ".join(facts))
     if not process["user"]:
-        return "pid {}, which is not visible from here ({})".format(
+        return "pid {} (not visible from here, {})".format(
             process["pid"], user_names.size(process["memory_mib"])
         )
     facts = [process["name"] or "pid {}".format(process["pid"])]

@@ -1,8 +1,8 @@
-"""Looks at the GPUs in a forked child, one at a time, so that a driver that hangs costs a child and
-never the agent.
+"""Looks at the GPUs in a forked child, one at a time, so that a driver that hangs blocks a child
+and never the agent.
 
-A driver may be slow without being sick: one without persistence mode initialises each GPU anew for
-each look. So a look that takes long is said to be late first, and given up much later.
+A slow driver is not always faulty: without persistence mode it initialises each GPU again for each
+look. So a long look is first reported as late, and given up much later.
 """
 
 import contextlib
@@ -16,36 +16,36 @@ from gpq_agent.node.devices import gpus
 from gpq_agent.node.devices.gpu_probe import Probe, RawGpu
 from gpq_agent.node.host import procs
 
-LATE = 3.0  # times what the last look took, that the next one may take
-GIVEN_UP = 6.0  # times the limit, after which a look is ended
+LATE = 3.0  # the next look may take this many times the last one
+GIVEN_UP = 6.0  # a look ends after this many times the limit
 
 
 class Looking:
-    """Begin a look, and ask often what came of it. Nothing here blocks."""
+    """Start a look and ask for its result often. Nothing here blocks."""
 
     def __init__(self, limit: float, with_gpus: bool) -> None:
-        self.limit = limit  # seconds that a look may take at least
+        self.limit = limit  # seconds that every look may take
         self.begun = float("-inf")
-        self.lasted = 0.0  # seconds, of the last look that was answered
+        self.lasted = 0.0  # seconds of the last look that was answered
         self.pipe = -1  # becomes readable when the child answers
         self._binding = gpus.binding() if with_gpus else None
         self._child = 0
         self._answer = b""
         self._is_late = False
-        self._stuck: List[int] = []  # killed children that the kernel has not let go
+        self._stuck: List[int] = []  # killed children that the kernel has not released
 
     @property
     def is_under_way(self) -> bool:
         return bool(self._child)
 
     def may_begin(self) -> bool:
-        """Not beside another one, nor beside several that hang for ever."""
+        """No other look may be running, and no more than one may hang for ever."""
         self._stuck = [pid for pid in self._stuck if not _is_collected(pid)]
         return not self._child and len(self._stuck) < 2
 
     def begin(self, skip: Sequence[str]) -> Optional[Probe]:
-        """An answer at once only where no process can be had. `skip`: GPUs that are not to be
-        asked."""
+        """Answers at once only if no process can be started. `skip`: GPUs that must not be
+        queried."""
         self.begun, self._answer, self._is_late = time.monotonic(), b"", False
         agent, pipe = os.getpid(), (-1, -1)
         try:
@@ -55,7 +55,7 @@ class Looking:
             for end in pipe:
                 with contextlib.suppress(OSError):
                     os.close(end)
-            return Probe([], error="the GPUs cannot be looked at: {}".format(error.strerror))
+            return Probe([], error="cannot query the GPUs: {}".format(error.strerror))
         reading, writing = pipe
         if pid == 0:
             _look_and_exit(writing, agent, self._binding, skip)
@@ -65,8 +65,8 @@ class Looking:
         return None
 
     def advance(self) -> Optional[Probe]:
-        """What there is to be told: the answer, or, once each, that there is none yet and that none
-        is waited for."""
+        """What there is to report: the answer, or once each, that it is late and that the look was
+        given up."""
         try:
             while True:
                 chunk = os.read(self.pipe, 65536)
@@ -89,14 +89,14 @@ class Looking:
         self._is_late = True
         return Probe(
             [],
-            error="the NVIDIA driver did not answer within {:.0f} s, and is waited for".format(
+            error="the NVIDIA driver did not answer within {:.0f} s, and gpq still waits".format(
                 patience
             ),
         )
 
     def _kill(self) -> None:
         try:
-            os.killpg(self._child, signal.SIGKILL)  # with the nvidia-smi that it may wait for
+            os.killpg(self._child, signal.SIGKILL)  # also the nvidia-smi that it may be waiting for
         except OSError:
             os.kill(self._child, signal.SIGKILL)
         self._let_go()
@@ -109,7 +109,7 @@ class Looking:
             answer["gpus"] = [RawGpu(*fields) for fields in answer["gpus"]]
             return Probe(**answer)
         except (ValueError, TypeError, KeyError):
-            return Probe([], error="probing the GPUs failed: the probe crashed")
+            return Probe([], error="querying the GPUs failed: the query crashed")
 
     def _let_go(self) -> None:
         if not _is_collected(self._child):
@@ -134,7 +134,7 @@ def _look_and_exit(writing: int, agent: int, binding: Any, skip: Sequence[str]) 
         while data:
             data = data[os.write(writing, data) :]
     except BaseException as error:
-        text = json.dumps({"gpus": [], "error": "probing the GPUs failed: {}".format(error)})
+        text = json.dumps({"gpus": [], "error": "querying the GPUs failed: {}".format(error)})
         os.write(writing, text.encode("utf-8"))
     finally:
         os._exit(0)

@@ -1,9 +1,9 @@
-"""What the driver's own library, NVML, says of its GPUs, raw. Asked by way of NVIDIA's binding
-`pynvml` (nvidia-ml-py).
+"""What the driver's own library, NVML, reports about its GPUs, raw. Uses NVIDIA's binding `pynvml`
+(nvidia-ml-py).
 
-The binding travels with an agent that gpq ships. It may be newer or older than the driver: what it
-cannot ask in the newest form is asked in an older one, and where that fails too the two are
-`Unfit`. Error codes are those of nvml.h.
+An agent that gpq ships brings the binding along. The binding may be newer or older than the driver.
+If it cannot ask a question in the newest form, it asks in an older one. If that fails too, the two
+are `Unfit`. Error codes are those of nvml.h.
 """
 
 import _ctypes
@@ -17,34 +17,33 @@ from gpq_agent.node.devices import gpu_probe
 from gpq_agent.node.devices.gpu_probe import MIB, Probe, RawGpu
 
 LIBRARY = "libnvidia-ml.so.1"
-SHIPPED = "gpq_agent.node.pynvml"  # of an agent that gpq has brought here
+SHIPPED = "gpq_agent.node.pynvml"  # the binding of an agent that gpq shipped
 INSTALLED = "pynvml"
 
 NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, NOT_LOADED, NO_LIBRARY = 3, 4, 6, 9, 12
 NO_FUNCTION, LOST, VERSION_MISMATCH, OTHER_ARGUMENT, DEPRECATED = 13, 15, 18, 25, 26
-# the question is of another version than the driver
+# the driver does not know this version of the question
 OUTDATED = (NO_FUNCTION, OTHER_ARGUMENT, DEPRECATED)
 PROHIBITED = 2  # compute mode
-RECOVERY = 230  # field: what the driver asks for so that the GPU works again
+RECOVERY = 230  # field: what the driver wants so that the GPU works again
 RECOVERIES = {
     1: "the driver asks for a reset of this GPU (nvidia-smi --gpu-reset)",
     2: "the driver asks for a reboot",
-    3: "the driver asks that what runs on its peers ends, and for a reset",
-    4: "the driver asks that what runs on it ends, and for a reset",
+    3: "the driver asks for a reset after everything on its peers has ended",
+    4: "the driver asks for a reset after everything on this GPU has ended",
 }
 
 
 class Unfit(Exception):
-    """Binding and driver do not go together."""
+    """Binding and driver do not match."""
 
 
 def load() -> Optional[ModuleType]:
-    """The binding that came with this agent, else the one that is installed. None where neither can
-    be used."""
+    """The binding that came with this agent, otherwise the installed one. None if neither works."""
     for name in (SHIPPED, INSTALLED) if has_library() else (INSTALLED,):
         try:
             module = importlib.import_module(name)
-        except Exception:  # not there, or of Python 2
+        except Exception:  # missing, or for Python 2
             continue
         if hasattr(module, "nvmlInit"):
             return module
@@ -52,7 +51,8 @@ def load() -> Optional[ModuleType]:
 
 
 def has_library() -> bool:
-    """Without the driver's library the binding, which takes its time to load, is of no use."""
+    """Is the driver's library there? Without it the binding is useless, and loading the binding
+    takes time."""
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError:
@@ -62,13 +62,13 @@ def has_library() -> bool:
 
 
 def look(nvml: Any, skip: Sequence[str] = ()) -> Probe:
-    """Of the GPUs in `skip` (by UUID) no more than the name is asked. Raises Unfit, and nothing of
-    NVML's."""
+    """Look at all GPUs. For the GPUs in `skip` (by UUID) ask only for the name. Raises Unfit, and
+    no error of NVML."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         if error.value in (NO_LIBRARY, NOT_LOADED):
-            return Probe([])  # a node without (a working) NVIDIA driver simply has no GPUs
+            return Probe([])  # a server without a working NVIDIA driver simply has no GPUs
         return Probe([], error=explained(error))
     except Exception as error:
         raise Unfit("{}: {}".format(type(error).__name__, error)) from error
@@ -111,8 +111,8 @@ def _over_all(nvml: Any, skip: Sequence[str]) -> Probe:
 
 
 def _add(nvml: Any, answer: Probe, handle: Any, uuid: str, index: int) -> None:
-    """The GPU itself or, where it is partitioned, its MIG devices (then the whole cannot be
-    used)."""
+    """Add the GPU itself or, if it is partitioned, its MIG devices (the whole GPU is then
+    unusable)."""
     try:
         slices = slices_of(nvml, handle)
         if slices is None:
@@ -133,7 +133,7 @@ def _add(nvml: Any, answer: Probe, handle: Any, uuid: str, index: int) -> None:
 
 
 def _device(nvml: Any, handle: Any, uuid: str, index: int) -> RawGpu:
-    """All of one device, or what is wrong with it."""
+    """All facts of one device, or what is wrong with it."""
     try:
         return _read(nvml, handle, uuid, index)
     except nvml.NVMLError as error:
@@ -146,7 +146,7 @@ def _faulty(uuid: str, index: int, error: Any) -> RawGpu:
 
 
 def slices_of(nvml: Any, handle: Any) -> Optional[List[Any]]:
-    """Handles of the MIG devices of a GPU, None where it is not partitioned. Raises NVMLError."""
+    """Handles of the MIG devices of a GPU, None if it is not partitioned. Raises NVMLError."""
     mode = supported(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0], 0)
     if mode != 1:
         return None
@@ -161,8 +161,8 @@ def slices_of(nvml: Any, handle: Any) -> Optional[List[Any]]:
 
 
 def _read(nvml: Any, handle: Any, uuid: str, index: int) -> RawGpu:
-    """What a device does not support is unknown. Raises NVMLError where it fails in what all
-    support."""
+    """Read one device. What it does not support is unknown. Raises NVMLError if a query fails that
+    every device supports."""
     name = text(supported(nvml, lambda: nvml.nvmlDeviceGetName(handle), "GPU"))
     total_mib, used_mib = memory(nvml, handle)
     compute_processes = processes(nvml, handle, "Compute")
@@ -193,8 +193,8 @@ def _read(nvml: Any, handle: Any, uuid: str, index: int) -> RawGpu:
 
 
 def supported(nvml: Any, question: Callable[[], Any], otherwise: Any) -> Any:
-    """The answer, `otherwise` where this GPU, this driver or this account has none. Raises
-    NVMLError for a fault."""
+    """The answer, or `otherwise` if this GPU, driver or account has none. Raises NVMLError for a
+    fault."""
     try:
         return question()
     except AttributeError:  # the binding is too old to ask
@@ -203,16 +203,15 @@ def supported(nvml: Any, question: Callable[[], Any], otherwise: Any) -> Any:
         if error.value in (NOT_SUPPORTED, NO_PERMISSION, *OUTDATED):
             return otherwise
         raise
-    except Exception as error:  # NVMLLibraryMismatchError, which is no NVMLError
+    except Exception as error:  # NVMLLibraryMismatchError, which is not an NVMLError
         if type(error).__name__ != "NVMLLibraryMismatchError":
             raise
         return otherwise
 
 
 def memory(nvml: Any, handle: Any) -> Tuple[int, int]:
-    """(total, in use), MiB, without what the driver keeps for itself where it tells that apart. A
-    GPU that has no memory of its own shares the machine's, and does not tell how much of it is in
-    use."""
+    """(total, in use), MiB, without the driver's own memory if the driver reports it separately. A
+    GPU without memory of its own shares the machine's, and does not report how much it uses."""
     info = supported(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2), None)
     if info is None:
         info = supported(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle), None)
@@ -222,9 +221,9 @@ def memory(nvml: Any, handle: Any) -> Tuple[int, int]:
 
 
 def processes(nvml: Any, handle: Any, kind: str) -> List[Tuple[int, int]]:
-    """(pid, MiB) of all of one kind: "Compute", "Graphics" or "MPSCompute". Empty where that is not
-    supported. Raises Unfit where compute processes can be asked for in no way that the driver
-    knows."""
+    """(pid, MiB) of all processes of one kind: "Compute", "Graphics" or "MPSCompute". Empty if the
+    GPU does not support that. Raises Unfit if the driver knows no form of the query for compute
+    processes."""
     base = "nvmlDeviceGet{}RunningProcesses".format(kind)
     for name in (base, base + "_v3", base + "_v2"):
         try:
@@ -243,16 +242,16 @@ def processes(nvml: Any, handle: Any, kind: str) -> List[Tuple[int, int]]:
             continue
         return [(int(process.pid), int(process.usedGpuMemory or 0) // MIB) for process in running]
     if kind == "Compute":
-        raise Unfit("this nvidia-ml-py cannot ask this driver who is on a GPU")
+        raise Unfit("this nvidia-ml-py cannot ask this driver which processes use a GPU")
     return []
 
 
 def _health(nvml: Any, handle: Any) -> Tuple[str, Optional[int]]:
-    """(a fault that lasts, uncorrectable errors since the driver was loaded), as far as this GPU
-    and its driver know them."""
+    """(a lasting fault, uncorrectable errors since the driver was loaded), as far as this GPU and
+    its driver know them."""
     problem, errors = "", None
     with contextlib.suppress(nvml.NVMLError, AttributeError):
-        # before Ampere rows were not remapped
+        # GPUs before Ampere do not remap rows
         _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
         problem = gpu_probe.REMAP if pending else ""
         if failed:
@@ -267,7 +266,7 @@ def _health(nvml: Any, handle: Any) -> Tuple[str, Optional[int]]:
 
 
 def _ban(nvml: Any, handle: Any) -> str:
-    """Why nothing may or can begin on a GPU that is not broken, "" for nothing."""
+    """Why nothing may or can start on a GPU that is not broken, "" for no reason."""
     if supported(nvml, lambda: nvml.nvmlDeviceGetComputeMode(handle), 0) == PROHIBITED:
         return gpu_probe.BANNED
     action = recovery(nvml, handle)
@@ -279,7 +278,7 @@ def _ban(nvml: Any, handle: Any) -> str:
 
 
 def recovery(nvml: Any, handle: Any) -> int:
-    """The action that the driver (570 and later) asks for, 0 for none."""
+    """The action that the driver (570 and later) wants, 0 for none."""
     with contextlib.suppress(nvml.NVMLError, AttributeError):
         [field] = nvml.nvmlDeviceGetFieldValues(handle, [RECOVERY])
         return int(field.value.uiVal) if field.nvmlReturn == 0 else 0
@@ -287,5 +286,5 @@ def recovery(nvml: Any, handle: Any) -> int:
 
 
 def text(value: Any) -> str:
-    """Old bindings answer in bytes."""
+    """Old bindings answer with bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""CPU slots: where a node has no GPU, its cores are shared out in equal parts that jobs get as they
+"""CPU slots: a server without GPUs divides its cores into equal parts, and jobs get them as they
 would get GPUs."""
 
 import os
@@ -16,9 +16,9 @@ def parse_cores(text: str) -> List[int]:
         cores.extend(range(int(first), int(last if dash else first) + 1))
     missing = sorted(set(cores) - os.sched_getaffinity(0))
     if missing:
-        raise ValueError("no core {} may be used here".format(", ".join(map(str, missing))))
+        raise ValueError("core {} is not available here".format(", ".join(map(str, missing))))
     if not cores or len(set(cores)) != len(cores):
-        raise ValueError("cores {} names one twice, or none".format(text))
+        raise ValueError("cores {}: one is named twice, or none is named".format(text))
     return cores
 
 
@@ -28,7 +28,7 @@ def own_cores() -> List[int]:
 
 
 def memory_mib() -> int:
-    """Memory of the node, MiB; 0 when the kernel does not say."""
+    """Memory of the server, MiB. 0 if the kernel does not report it."""
     try:
         with open("/proc/meminfo") as stream:
             for line in stream:
@@ -40,8 +40,8 @@ def memory_mib() -> int:
 
 
 def slots(count: int, cores: List[int]) -> List[wire.DeviceInfo]:
-    """`count` slots with equal, disjoint shares of the cores; with more slots than cores, slots
-    share a core."""
+    """`count` slots with equal, separate shares of the cores. If there are more slots than cores,
+    slots share a core."""
     devices = []
     for index in range(count):
         share = cores[index * len(cores) // count : (index + 1) * len(cores) // count]

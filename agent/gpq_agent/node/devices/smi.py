@@ -1,5 +1,5 @@
-"""What `nvidia-smi`, which every driver brings along, says of the GPUs, raw. Asked where NVML
-cannot be."""
+"""What `nvidia-smi`, which comes with every driver, reports about the GPUs, raw. Used when NVML
+cannot be asked."""
 
 import os
 import re
@@ -21,8 +21,7 @@ Processes = Dict[str, List[Tuple[int, int]]]  # (pid, MiB) by UUID
 
 
 def look() -> Probe:
-    """Of all GPUs. Where one of them makes the command fail as a whole, the others are asked one by
-    one."""
+    """Look at all GPUs. If one of them makes the whole command fail, ask the others one by one."""
     names: List[str] = []
     code, first_output = _query(GPUS, names)
     output = first_output
@@ -42,7 +41,7 @@ def look() -> Probe:
 
 
 def _query(question: str, names: List[str]) -> Tuple[int, str]:
-    """(exit code, rows) of all GPUs at once. With `names`: of each of them, and 0 where one has
+    """(exit code, rows) of all GPUs at once. With `names`, of each of them, and code 0 if one has
     answered."""
     if not names:
         return _run(question, AS_CSV)
@@ -82,9 +81,9 @@ def _read(output: str, processes: Processes) -> Probe:
 
 
 def _slices(parent: str, index: int, processes: Processes) -> List[RawGpu]:
-    """MIG devices as ``nvidia-smi -L`` lists them below their GPU. The profile's name tells the
-    memory. Drivers differ in whether a process is shown on its slice or on the whole GPU: one that
-    is on the whole may be on any of them."""
+    """MIG devices as ``nvidia-smi -L`` lists them below their GPU. The profile's name gives the
+    memory. Some drivers show a process on its slice, others on the whole GPU. A process on the
+    whole GPU may be on any slice."""
     code, listing = _run("-L")
     slices: List[RawGpu] = []
     is_of_parent = False
@@ -115,7 +114,7 @@ def _slices(parent: str, index: int, processes: Processes) -> List[RawGpu]:
 
 
 def _names() -> List[str]:
-    """UUIDs of the GPUs that can be named, though another cannot."""
+    """UUIDs of the GPUs that have a name, although another has none."""
     _, listing = _run("-L")
     return re.findall(r"^GPU \d+: .*\(UUID: (\S+)\)", listing, re.MULTILINE)
 
@@ -128,14 +127,14 @@ def _run(*arguments: str) -> Tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=dict(os.environ, LC_ALL="C"),
-        preexec_fn=lambda: procs.die_with_parent(parent),  # a single thread forks here
+        preexec_fn=lambda: procs.die_with_parent(parent),  # only a single thread forks here
         check=False,
     )
     return process.returncode, process.stdout.decode("utf-8", "replace")
 
 
 def _failure(output: str) -> Probe:
-    first_line = (output.strip().splitlines() or ["nvidia-smi failed and said nothing"])[0].strip()
+    first_line = (output.strip().splitlines() or ["it failed without output"])[0].strip()
     if "version mismatch" in output.lower():
         return Probe([], error=gpu_probe.MISMATCH)
     if "couldn't communicate with the NVIDIA driver" in output or "No devices were found" in output:
@@ -149,5 +148,5 @@ def _rows(output: str, fields: int) -> List[List[str]]:
 
 
 def _number(text: str) -> Optional[int]:
-    """Digits only: absent values come as ``[N/A]`` or ``[Unknown Error]``."""
+    """Digits only: missing values appear as ``[N/A]`` or ``[Unknown Error]``."""
     return int(text) if text.isdigit() else None

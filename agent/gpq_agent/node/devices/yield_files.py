@@ -1,11 +1,11 @@
-"""Who wants their server back: one file a user, in the folder of the locks, which everybody's gpq
-on this server reads.
+"""Who wants their server back: one file per user, in the folder of the locks. Every gpq on this
+server reads it.
 
-<folder>/gpq-yield.<uid>     {"until": wall clock of this server}; believed of the user who owns the
-                             file
+<folder>/gpq-yield.<uid>     {"until": wall clock of this server}, believed only for the user who
+                             owns the file
 
-gpq gives heed to whom the configuration of each daemon names as the owner of the server; others may
-ask in vain.
+gpq follows only the user whom the daemon's configuration names as the owner of the server. Other
+users may ask without effect.
 """
 
 import contextlib
@@ -52,8 +52,8 @@ class Yielding:
 
 
 def until(path: str, uid: int) -> float:
-    """Until when the user wants it; 0.0 where there is no file of that user to be believed. Never
-    through a link."""
+    """Until when the user wants the server. 0.0 if there is no valid file of that user. Never
+    follows a link."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -71,16 +71,16 @@ def until(path: str, uid: int) -> float:
 
 
 def ask(folder: str, seconds: float) -> float:
-    """The calling user wants this server for so long; until when that is. Raises OSError,
+    """The calling user wants this server for this many seconds. Return until when. Raises OSError,
     ValueError."""
     if not 0 < seconds <= LONGEST:
-        raise ValueError("a server is asked for for at most a year")
+        raise ValueError("you can ask for a server for at most a year")
     path, moment = _path(folder), time.time() + seconds
     temporary = "{}.{}.new".format(path, os.getpid())
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o644)
     try:
-        os.fchmod(descriptor, 0o644)  # whatever the umask: others' agents read it
+        os.fchmod(descriptor, 0o644)  # whatever the umask, because other users' agents read it
         os.write(descriptor, json.dumps({"until": moment}).encode("utf-8"))
     finally:
         os.close(descriptor)
@@ -89,7 +89,7 @@ def ask(folder: str, seconds: float) -> float:
 
 
 def end(folder: str) -> bool:
-    """The calling user gives it back; was it asked for? Raises OSError."""
+    """The calling user gives the server back. Had they asked for it? Raises OSError."""
     path = _path(folder)
     is_active = time.time() < until(path, os.geteuid())
     with contextlib.suppress(FileNotFoundError):

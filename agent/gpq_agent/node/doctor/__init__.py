@@ -1,4 +1,4 @@
-"""What `gpq doctor` has a server look at, measure and try, each in a process of its own.
+"""What a server checks, measures and tries for `gpq doctor`, each in its own process.
 
 Open `checks.py` first.
 """

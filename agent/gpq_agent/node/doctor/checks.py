@@ -1,6 +1,6 @@
-"""What `gpq doctor` has a server look at, measure and try. Each function here is the work of one
-process (`runner`), told by one JSON object. Changes nothing but a mark in the folder of the
-checkpoints, which `unmark` removes."""
+"""What a server checks, measures and tries for `gpq doctor`. Each function here runs in its own
+process (`runner`) and reports one JSON object. They change nothing but a mark in the checkpoint
+folder, which `unmark` removes."""
 
 import os
 import resource
@@ -35,8 +35,8 @@ print("gpq:" + json.dumps(found))
 
 
 def examine(place: Place, fields: Fields, pipe: int) -> None:
-    """Everything that can be seen from here alone. `python`: interpreter of scripts, "" for none;
-    `env`: of the jobs."""
+    """Report everything that the server itself shows. `python`: interpreter of scripts, "" for
+    none. `env`: variables of the jobs."""
     interfaces = network.interfaces()
     facts: Fields = {
         "time": time.time(),
@@ -74,7 +74,7 @@ _LIMITS = (
 
 
 def driver(_: Place, fields: Fields, pipe: int) -> None:
-    """NVML, which may hang: hence an errand of its own."""
+    """NVML may hang, so it is a separate errand."""
     begin = time.monotonic()
     probe = gpus.probe(gpus.binding())
     notice = probe.described(time.monotonic() - begin)
@@ -82,7 +82,7 @@ def driver(_: Place, fields: Fields, pipe: int) -> None:
 
 
 def _agent_name() -> str:
-    """The SHA-256 that a shipped agent's folder is named by, "" where it was installed with gpq."""
+    """The SHA-256 that names a shipped agent's folder, "" if the agent was installed with gpq."""
     name = os.path.basename(os.path.dirname(os.path.dirname(os.path.abspath(wire.__file__))))
     return name if len(name) >= 12 and all(sign in "0123456789abcdef" for sign in name) else ""
 
@@ -96,7 +96,8 @@ def _disk(name: str, path: str) -> Fields:
         "what": name,
         "path": path,
         "free_mib": status.f_bavail * status.f_frsize >> 20,
-        "inodes": status.f_favail if status.f_files else None,  # some file systems count none
+        # some file systems do not count them
+        "inodes": status.f_favail if status.f_files else None,
         "filesystem": _filesystem(path),
     }
 
@@ -124,7 +125,7 @@ def _size_mib(path: str) -> Optional[int]:
 
 
 def ask_back(place: Place, fields: Fields, pipe: int) -> None:
-    """The user wants this server back for some seconds, or, without any, no more."""
+    """The user wants this server back for some seconds. Without seconds, no longer."""
     seconds, user = float(fields.get("seconds") or 0.0), user_names.user_name(os.geteuid())
     if seconds > 0:
         tell(pipe, {"user": user, "seconds": yield_files.ask(place.common, seconds) - time.time()})

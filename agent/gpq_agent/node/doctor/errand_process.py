@@ -1,4 +1,4 @@
-"""What an errand of `gpq doctor` is given, and how it answers."""
+"""What an errand of `gpq doctor` receives, and how it answers."""
 
 import json
 import os
@@ -13,17 +13,17 @@ LAST_LINE = 300
 
 
 class Place(NamedTuple):
-    """Where the agent is."""
+    """The agent's surroundings."""
 
     spool: str
     checkpoints: str
     base: Dict[str, str]  # the environment of a login, which all jobs have
-    common: str = ""  # the folder of this server that everybody's gpq uses
+    common: str = ""  # the folder of this server that every user's gpq uses
     limits: Dict[str, List[int]] = {}  # of a login, as in wire.Attributes
 
 
 def tell(pipe: int, answer: Fields) -> None:
-    """The one thing that an errand tells; its process may go on."""
+    """Send the errand's one answer. Its process may continue."""
     data = wire.encode(answer)
     while data:
         data = data[os.write(pipe, data) :]
@@ -31,7 +31,8 @@ def tell(pipe: int, answer: Fields) -> None:
 
 
 def run(command: List[str], env: Dict[str, str], limit: float) -> Fields:
-    """What a program told in its line that begins with `gpq:`; else an error with its last line."""
+    """Run a program and return what it printed in its line that starts with `gpq:`, otherwise an
+    error with its last line."""
     try:
         process = subprocess.run(
             command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -40,7 +41,7 @@ def run(command: List[str], env: Dict[str, str], limit: float) -> Fields:
     except subprocess.TimeoutExpired:
         return {"error": "{} did not answer within {:g} s".format(command[0], limit)}
     except OSError as error:
-        return {"error": "{} cannot be run: {}".format(command[0], error.strerror)}
+        return {"error": "cannot run {}: {}".format(command[0], error.strerror)}
     for line in reversed(process.stdout.decode("utf-8", "replace").splitlines()):
         if line.startswith("gpq:"):
             answer: Fields = json.loads(line[4:])
@@ -52,6 +53,6 @@ def run(command: List[str], env: Dict[str, str], limit: float) -> Fields:
     ]
     return {
         "error": "exit {}: {}".format(
-            process.returncode, lines[-1][:LAST_LINE] if lines else "it said nothing"
+            process.returncode, lines[-1][:LAST_LINE] if lines else "no output"
         )
     }

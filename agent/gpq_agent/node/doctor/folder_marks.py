@@ -1,5 +1,5 @@
-"""Whether the folder of the checkpoints is one that other servers have too: a mark is left
-there, and looked for elsewhere."""
+"""Do other servers share the checkpoint folder? One server leaves a mark there, and the others look
+for it."""
 
 import os
 
@@ -18,8 +18,8 @@ def mark(place: Place, fields: Fields, pipe: int) -> None:
 
 
 def seen(place: Place, fields: Fields, pipe: int) -> None:
-    """Which marks are there. The folder is read anew: a network file system may remember that there
-    was none."""
+    """Report which marks are there. Read the folder again, because a network file system may
+    remember that there was none."""
     names = set(os.listdir(place.checkpoints))
     tell(pipe, {"seen": [token for token in fields["tokens"] if MARK + str(token) in names]})
 

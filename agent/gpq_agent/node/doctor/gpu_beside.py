@@ -1,5 +1,5 @@
-"""What looks at the GPUs cost a program that works there. Standard library only, but for the
-program."""
+"""How much looks at the GPUs slow down a program that works there. Standard library only, except
+for the program."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from gpq_agent.wire import GpuLine
 
 PHASE = 5.0  # seconds with looks, and without
 PHASES = 6
-LOSS = 0.01  # of its products that a process may make less beside looks
+LOSS = 0.01  # share of its products that a program may lose through looks
 
 WORKER = """
 import sys, time
@@ -39,9 +39,9 @@ while True:
 def beside(
     command: List[str], env: Dict[str, str], look_by: Callable[[str], GpuReading] = look
 ) -> GpuLine:
-    """How much less a process gets done while looks are made once a second. `command` prints a line
-    when it works, and then when each of its turns began and ended, and how much it did in a second
-    of it."""
+    """How much less a process does while gpq looks once a second. `command` prints a line when it
+    works. Then it prints for each of its turns when it started and ended, and how much it did per
+    second."""
     parent = os.getpid()
     begin = time.monotonic()
     with tempfile.TemporaryFile() as output:
@@ -56,7 +56,9 @@ def beside(
             phases[with_looks].append(_phase(look_by if with_looks else None))
         words = last_words(process)
         if not is_ready:
-            return GpuLine("looks beside work", "FAIL", "it did not begin: {}".format(words))
+            return GpuLine(
+                "looks beside work", "FAIL", "the test program did not start: {}".format(words)
+            )
         output.seek(0)
         turns = [
             tuple(map(float, line.split()))
@@ -84,12 +86,12 @@ def _phase(look_by: Optional[Callable[[str], GpuReading]]) -> Tuple[float, float
 
 def _judged(rates: Dict[bool, List[float]]) -> GpuLine:
     if not all(rates.values()):
-        return GpuLine("looks beside work", "FAIL", "it did not tell how much it did")
+        return GpuLine("looks beside work", "FAIL", "the test program reported no progress")
     rate_with, rate_without = (
         rates[looking][len(rates[looking]) // 2] for looking in (True, False)
     )
     loss = 1.0 - rate_with / rate_without
-    figure = "{:.1f} products a second, {:.1f} beside a look each second ({:+.1%})".format(
+    figure = "{:.1f} products per second, {:.1f} with a look every second ({:+.1%})".format(
         rate_without, rate_with, -loss
     )
     return GpuLine("looks beside work", "PASS" if loss <= LOSS else "FAIL", figure)

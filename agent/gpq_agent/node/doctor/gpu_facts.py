@@ -1,6 +1,6 @@
-"""What NVML says of each GPU for `gpq doctor --gpu`, beyond what a look of the agent asks.
+"""What NVML reports about each GPU for `gpq doctor --gpu`, in addition to the agent's own looks.
 
-`python -m gpq_agent.node.doctor.gpu_facts` prints it; a process of its own, because a sick driver
+`python -m gpq_agent.node.doctor.gpu_facts` prints it, in its own process, because a faulty driver
 may never answer.
 """
 
@@ -17,7 +17,7 @@ PAST = ("NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_NO_PERMISSION", "NVML_ERROR_FUNC
 
 
 def asked(binding: Any, question: Callable[[], Any]) -> Fact:
-    """The answer, or whether it is this GPU, driver or library that has none, or a fault."""
+    """The answer, or a note that this GPU, driver or library has none, or a fault."""
     try:
         return {"value": question()}
     except AttributeError:
@@ -27,12 +27,12 @@ def asked(binding: Any, question: Callable[[], Any]) -> Fact:
             "unsupported" if error.value in [getattr(binding, name) for name in PAST] else "error"
         )
         return {kind: str(error)}
-    except Exception as error:  # NVMLLibraryMismatchError is no NVMLError
+    except Exception as error:  # NVMLLibraryMismatchError is not an NVMLError
         return {"error": "{}: {}".format(type(error).__name__, error)}
 
 
 def of_gpu(binding: Any, index: int) -> Dict[str, Fact]:
-    """Everything of one GPU. Raises NVMLError where not even a handle can be had."""
+    """Everything about one GPU. Raises NVMLError if there is not even a handle."""
     handle = binding.nvmlDeviceGetHandleByIndex(index)
 
     def pids(name: str) -> List[int]:
@@ -80,10 +80,10 @@ def of_gpu(binding: Any, index: int) -> Dict[str, Fact]:
 
 
 def everything() -> Dict[str, Any]:
-    """{"error"} where NVML cannot be asked at all, "absent" where there is nothing to ask."""
+    """{"error"} if NVML cannot be asked at all, "absent" if there is nothing to ask."""
     binding = nvml.load()
     if binding is None:
-        return {"absent": "{} has no nvidia-ml-py: gpq asks nvidia-smi here".format(sys.executable)}
+        return {"absent": "{} has no nvidia-ml-py: gpq uses nvidia-smi here".format(sys.executable)}
     try:
         binding.nvmlInit()
     except binding.NVMLError as error:

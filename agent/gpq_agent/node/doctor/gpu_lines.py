@@ -7,12 +7,12 @@ from gpq_agent.wire import GpuLine
 
 Facts = Dict[str, Any]
 Judgement = Tuple[bool, str]
-IDLE_MIB = 256  # that an idle GPU may have in use beyond what the driver keeps
+IDLE_MIB = 256  # memory that an idle GPU may use in addition to the driver's own
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 
 def of_facts(facts: Facts, torch: Facts, mps: List[int]) -> List[GpuLine]:
-    """All that looks do not tell. `mps`: pids of servers of MPS on this machine."""
+    """All lines that need no looks. `mps`: pids of MPS servers on this machine."""
     names: Dict[str, Callable[[Facts], Judgement]] = {
         "persistence": _persistence, "idle memory": _idle, "MIG": _slices, "compute mode": _mode,
         "recovery action": _recovery, "ECC": _errors, "remapped rows": _rows,
@@ -28,16 +28,16 @@ def of_facts(facts: Facts, torch: Facts, mps: List[int]) -> List[GpuLine]:
 
 
 def unasked(facts: Facts) -> Optional[GpuLine]:
-    """The line where nothing could be asked, None where something was."""
+    """The line to use if nothing could be asked, None if something was."""
     if "absent" in facts:
         return GpuLine("", "SKIP", facts["absent"])
     if "error" in facts:
         return GpuLine("", "FAIL", facts["error"])
-    return None if facts["gpus"] else GpuLine("", "SKIP", "the driver has no GPU")
+    return None if facts["gpus"] else GpuLine("", "SKIP", "the driver shows no GPU")
 
 
 class Unsupported(Exception):
-    """This GPU or driver has no answer to that."""
+    """This GPU or driver has no answer to this question."""
 
 
 class Faulty(Exception):
@@ -55,7 +55,7 @@ def value(gpu: Facts, name: str) -> Any:
 
 
 def over_gpus(name: str, gpus: List[Facts], judge: Callable[[Facts], Judgement]) -> GpuLine:
-    """One line of all GPUs: FAIL where one fails, SKIP where none has an answer."""
+    """One line for all GPUs: FAIL if one fails, SKIP if none has an answer."""
     texts: Dict[str, List[str]] = {}
     verdicts = set()
     for number, gpu in enumerate(gpus):
@@ -83,7 +83,7 @@ def _persistence(gpu: Facts) -> Judgement:
     return (
         False,
         (
-            "off: each look initialises the driver anew (sudo nvidia-smi -pm 1, or"
+            "off: every look initialises the driver again (sudo nvidia-smi -pm 1, or"
             " nvidia-persistenced)"
         ),
     )
@@ -94,7 +94,7 @@ def _idle(gpu: Facts) -> Judgement:
         raise Unsupported("in use")
     used_v1, _ = value(gpu, "memory v1")
     if "value" not in gpu["memory v2"]:
-        return used_v1 < IDLE_MIB, "{} MiB by v1, v2 is not known".format(used_v1)
+        return used_v1 < IDLE_MIB, "{} MiB by v1, v2 is unknown".format(used_v1)
     used_v2, reserved = gpu["memory v2"]["value"]
     text = "{} MiB by v1, {} MiB by v2, {} MiB reserved".format(used_v1, used_v2, reserved)
     return used_v2 < IDLE_MIB, text
@@ -104,11 +104,11 @@ def _slices(gpu: Facts) -> Judgement:
     try:
         slices = value(gpu, "MIG")
     except Unsupported:
-        return True, "not known to this GPU"
+        return True, "not supported by this GPU"
     if slices is None:
         return True, "off"
     return bool(slices), (
-        "{} devices".format(len(slices)) if slices else "on, without a device: nothing can run"
+        "{} devices".format(len(slices)) if slices else "on, but without a device: nothing can run"
     )
 
 
@@ -129,8 +129,8 @@ def _errors(gpu: Facts) -> Judgement:
 
 def _rows(gpu: Facts) -> Judgement:
     corrected, uncorrected, pending, failed = value(gpu, "remapped rows")
-    text = "{} remapped{}".format(corrected + uncorrected, ", a reset is due" if pending else "")
-    return not pending and not failed, text + (", one could not be" if failed else "")
+    text = "{} remapped{}".format(corrected + uncorrected, ", a reset is needed" if pending else "")
+    return not pending and not failed, text + (", one remap failed" if failed else "")
 
 
 def _mps(gpu: Facts, servers: List[int]) -> Judgement:
@@ -139,8 +139,8 @@ def _mps(gpu: Facts, servers: List[int]) -> Judgement:
     except Unsupported:
         clients = []
     if servers or clients:
-        pids = ", ".join(map(str, servers)) or "of somebody else"
-        return True, "server {}, clients {}: a fault of one client ends all of them".format(
+        pids = ", ".join(map(str, servers)) or "not visible"
+        return True, "server {}, clients {}: a fault in one client ends all of them".format(
             pids, clients or "none"
         )
     return True, "off"
@@ -152,7 +152,7 @@ def _graphics(gpu: Facts) -> Judgement:
 
 
 def versions(facts: Facts, torch: Facts) -> GpuLine:
-    """The driver must know the CUDA that torch was built for: the same major version, or a later
+    """The driver must know the CUDA that torch was built for: the same major version or a later
     one."""
     driver, cuda = facts["driver"], facts["cuda"]
     if "value" not in driver:
@@ -166,12 +166,12 @@ def versions(facts: Facts, torch: Facts) -> GpuLine:
         driver["value"], driver_cuda, facts["nvml"]
     )
     if "error" in torch:
-        return GpuLine("versions", "SKIP", "{}; no torch: {}".format(text, torch["error"]))
+        return GpuLine("versions", "SKIP", "{}, no torch: {}".format(text, torch["error"]))
     text += ", torch {} for CUDA {}, Python {}".format(
         torch["torch"], torch["cuda"] or "none", torch["python"]
     )
     if not torch["cuda"]:
-        return GpuLine("versions", "FAIL", text + ": torch was built for CPUs alone")
+        return GpuLine("versions", "FAIL", text + ": torch was built for CPUs only")
     ok = driver_cuda == "unknown" or int(torch["cuda"].split(".")[0]) <= int(
         driver_cuda.split(".")[0]
     )
@@ -183,10 +183,10 @@ def versions(facts: Facts, torch: Facts) -> GpuLine:
 
 
 def architectures(facts: Facts, torch: Facts) -> GpuLine:
-    """torch must have kernels of the GPU's generation, or such that the driver can compile for
+    """torch must have kernels of the GPU's generation, or kernels that the driver can compile for
     it."""
     if "error" in torch or not torch.get("architectures"):
-        return GpuLine("architectures", "SKIP", str(torch.get("error", "torch names none")))
+        return GpuLine("architectures", "SKIP", str(torch.get("error", "torch reports none")))
 
     def judge(gpu: Facts) -> Judgement:
         major, minor = value(gpu, "capability")
@@ -199,8 +199,8 @@ def architectures(facts: Facts, torch: Facts) -> GpuLine:
 
 
 def runs_on(architectures: List[str], major: int, minor: int) -> bool:
-    """sm_86 runs on 8.6 and 8.9, compute_80 on all from 8.0 on. A letter at the end binds to one
-    generation."""
+    """sm_86 runs on 8.6 and 8.9, compute_80 on everything from 8.0. A letter at the end restricts
+    it to one generation."""
     for architecture in architectures:
         kind, _, text = architecture.partition("_")
         digits = "".join(sign for sign in text if sign.isdigit())

@@ -1,5 +1,5 @@
-"""Ten looks at the GPUs as the agent looks, by NVML and by nvidia-smi, and a process that holds
-memory, which they must name.
+"""Ten looks at the GPUs like those of the agent, by NVML and by nvidia-smi, and a process that
+holds memory, which the looks must show.
 
 `python -m gpq_agent.node.doctor.gpu_looks nvml` (or `smi`) prints one look.
 """
@@ -19,8 +19,8 @@ from gpq_agent.node.host import procs
 from gpq_agent.wire import GpuLine
 
 LOOKS = 10
-SLOW = 3.0  # seconds, of which the slowest look of ten may not take more
-ENOUGH = 20.0  # seconds, after which no further look is begun
+SLOW = 3.0  # seconds that the slowest of ten looks may take
+ENOUGH = 20.0  # seconds after which no further look starts
 LOOK_LIMIT = 12.0
 HELD_MIB = 2048
 SEEN_WITHIN = 2  # looks
@@ -39,7 +39,7 @@ time.sleep(120)
 
 
 class GpuReading(NamedTuple):
-    """One: `error` where it came to nothing, and all else is empty then."""
+    """One look. With an `error` everything else is empty."""
 
     seconds: float
     devices: List[RawGpu] = []
@@ -47,7 +47,7 @@ class GpuReading(NamedTuple):
 
 
 def look(way: str) -> GpuReading:
-    """In a process of its own. `way`: nvml, smi, or any, as the agent would choose."""
+    """Look in a separate process. `way`: nvml, smi, or any, which chooses like the agent."""
     parent = os.getpid()
     begin = time.monotonic()
     try:
@@ -63,9 +63,7 @@ def look(way: str) -> GpuReading:
     try:
         answer = json.loads(process.stdout.decode("utf-8"))
     except ValueError:
-        lines = process.stderr.decode("utf-8", "replace").strip().splitlines() or [
-            "it said nothing"
-        ]
+        lines = process.stderr.decode("utf-8", "replace").strip().splitlines() or ["no output"]
         return GpuReading(seconds, error="exit {}: {}".format(process.returncode, lines[-1]))
     gpus = [RawGpu(**fields) for fields in answer["gpus"]]
     error = answer["error"] or ("a GPU is lost" if answer["lost"] else "")
@@ -74,7 +72,7 @@ def look(way: str) -> GpuReading:
 
 
 def environment() -> Dict[str, str]:
-    """So that a process of this interpreter finds what this one has found."""
+    """Variables with which a process of this interpreter finds the same modules as this one."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path),
@@ -112,7 +110,7 @@ def ten(name: str, way: str) -> Tuple[GpuLine, GpuReading]:
 
 
 def both() -> List[GpuLine]:
-    """Looks by either way, and whether they see the same. What cannot be asked is skipped."""
+    """Looks in both ways, and whether they agree. A way that is not available is skipped."""
     lines: List[GpuLine] = []
     final_looks: List[GpuReading] = []
     for name, way, missing in (
@@ -135,12 +133,12 @@ def both() -> List[GpuLine]:
 
 
 def same(looks: List[GpuReading]) -> GpuLine:
-    """Of one way each."""
+    """Compare one look of each way."""
     if len(looks) < 2 or not all(observation.devices for observation in looks):
-        return GpuLine("same answers", "SKIP", "there are not two ways to ask here")
+        return GpuLine("same answers", "SKIP", "NVML and nvidia-smi do not both answer here")
     nvml_gpus, smi_gpus = ({gpu.uuid: gpu for gpu in observation.devices} for observation in looks)
     differences = [
-        "{} is seen by {} alone".format(uuid, "NVML" if uuid in nvml_gpus else "nvidia-smi")
+        "only {} shows {}".format("NVML" if uuid in nvml_gpus else "nvidia-smi", uuid)
         for uuid in sorted(nvml_gpus.keys() ^ smi_gpus.keys())
     ]
     for uuid in sorted(nvml_gpus.keys() & smi_gpus.keys()):
@@ -158,7 +156,9 @@ def same(looks: List[GpuReading]) -> GpuLine:
                 )
         if abs(nvml_gpu.memory_mib - smi_gpu.memory_mib) > 1:
             differences.append(
-                "memory of {}: {} and {} MiB".format(uuid, nvml_gpu.memory_mib, smi_gpu.memory_mib)
+                "memory of {}: {} MiB by NVML, {} MiB by nvidia-smi".format(
+                    uuid, nvml_gpu.memory_mib, smi_gpu.memory_mib
+                )
             )
     memory = ", ".join(
         "{} and {} MiB".format(nvml_gpus[uuid].used_mib, smi_gpus[uuid].used_mib)
@@ -167,14 +167,14 @@ def same(looks: List[GpuReading]) -> GpuLine:
     )
     if differences:
         return GpuLine("same answers", "FAIL", "; ".join(differences))
-    return GpuLine("same answers", "PASS", "names, memory, processes; in use: {}".format(memory))
+    return GpuLine("same answers", "PASS", "names, memory and processes, in use: {}".format(memory))
 
 
 def holder(
     command: List[str], env: Dict[str, str], uuid: str, look_by: Callable[[str], GpuReading] = look
 ) -> List[GpuLine]:
-    """Two lines: a process that holds 2 GiB is named by the second look, and gone within ten
-    seconds of its kill."""
+    """Two lines: the second look shows a process that holds 2 GiB, and the process is gone within
+    ten seconds of its kill."""
     parent = os.getpid()
     begin = time.monotonic()
     process = subprocess.Popen(
@@ -184,14 +184,16 @@ def holder(
     try:
         first_line = _first_line(process)
         if not first_line:
-            raise RuntimeError("it did not get its memory: {}".format(last_words(process)))
+            raise RuntimeError(
+                "the test process did not get its memory: {}".format(last_words(process))
+            )
         line = _seen(process.pid, uuid, look_by)
     except RuntimeError as error:
         process.kill()
         process.communicate()
         return [
             GpuLine("process seen", "FAIL", str(error)),
-            GpuLine("process gone", "SKIP", "it was never seen"),
+            GpuLine("process gone", "SKIP", "the process was never seen"),
         ]
     line = line._replace(seconds=round(time.monotonic() - begin, 1))
     process.kill()
@@ -200,7 +202,7 @@ def holder(
 
 
 def _first_line(process: "subprocess.Popen[bytes]") -> bytes:
-    """b"" where there is none within HOLDER_LIMIT."""
+    """b"" if there is none within HOLDER_LIMIT."""
     assert process.stdout is not None
     return (
         process.stdout.readline()
@@ -212,11 +214,11 @@ def _first_line(process: "subprocess.Popen[bytes]") -> bytes:
 def last_words(process: "subprocess.Popen[bytes]") -> str:
     process.kill()
     _, errors = process.communicate()
-    return (errors.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
+    return (errors.decode("utf-8", "replace").strip().splitlines() or ["no output"])[-1]
 
 
 def _memory(pid: int, uuid: str, observation: GpuReading) -> int:
-    """MiB that this look gives the process on this GPU, -1 where it does not name it."""
+    """MiB of the process on this GPU in this look, -1 if the look does not show it."""
     return max(
         (dict(gpu.processes).get(pid, -1) for gpu in observation.devices if gpu.uuid == uuid),
         default=-1,
@@ -233,7 +235,7 @@ def _seen(pid: int, uuid: str, look_by: Callable[[str], GpuReading]) -> GpuLine:
                 "process seen", "PASS", "pid {} with {} MiB in look {}".format(pid, memory, number)
             )
         processes = [gpu.processes for gpu in observation.devices if gpu.uuid == uuid]
-    figure = "pid {} holds {} MiB, and after {} looks its GPU has (pid, MiB): {}".format(
+    figure = "pid {} holds {} MiB, but after {} looks its GPU shows (pid, MiB): {}".format(
         pid, HELD_MIB, SEEN_WITHIN, processes
     )
     return GpuLine("process seen", "FAIL", figure)
@@ -249,7 +251,7 @@ def _gone(pid: int, uuid: str, look_by: Callable[[str], GpuReading]) -> GpuLine:
                 "process gone", "PASS", "{:.1f} s after its kill".format(seconds), round(seconds, 1)
             )
         if seconds > GONE_WITHIN:
-            figure = "{:.0f} s after its kill pid {} is there still".format(seconds, pid)
+            figure = "pid {} is still there {:.0f} s after its kill".format(pid, seconds)
             return GpuLine("process gone", "FAIL", figure, round(seconds, 1))
         time.sleep(0.2)
 

@@ -1,8 +1,8 @@
-"""`gpq doctor --gpu` on the server that it is about: one part of the report after the other, each
-within its limit.
+"""`gpq doctor --gpu` on the server itself: one part of the report after the other, each within its
+limit.
 
-Standard library only. What needs torch is run by the interpreter of the user's scripts
-(`gpq_agent.gpucheck`), on GPUs that nobody uses, whose locks are held meanwhile. `python -m
+Standard library only. The interpreter of the user's scripts runs what needs torch
+(`gpq_agent.gpucheck`), on GPUs that nobody uses. gpq holds their locks in the meantime. `python -m
 gpq_agent.node.doctor.gpu_report` reads {"part", "python", "env"} from stdin and prints the lines.
 """
 
@@ -24,8 +24,8 @@ from gpq_agent.node.host.errors import SpoolError
 
 FACTS_LIMIT = 20.0  # seconds
 TORCH_LIMIT = 25.0
-MARGIN = 4.0  # seconds that a part ends before its limit, so that its lines are told
-# of a GPU's memory that may be, of one that nobody is seen on: drivers keep some for themselves
+MARGIN = 4.0  # seconds that a part ends before its limit, so that its lines still arrive
+# share of a GPU's memory that may be in use without a visible process, because drivers keep some
 IN_USE = 0.05
 NO_TORCH = "No module named 'torch'"
 
@@ -42,7 +42,7 @@ print("gpq:" + json.dumps({"python": platform.python_version(), "torch": str(tor
 
 
 class Free(NamedTuple):
-    """GPUs that nobody uses, with their locks held. Where there are none, `why`."""
+    """GPUs that nobody uses, with their locks held. If there are none, `why`."""
 
     uuids: List[str]
     locks: List[int]
@@ -50,11 +50,11 @@ class Free(NamedTuple):
 
 
 def lines(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
-    """One line for each check of the part, in order. `python`: interpreter of scripts. `env`: of
-    the jobs."""
+    """One line for each check of the part, in order. `python`: interpreter of scripts. `env`:
+    variables of the jobs."""
     answers = _driver(python, env) if part == "driver" else _on_free_gpus(part, python, env)
     by_name = {line.name: line for line in answers}
-    silence = wire.GpuLine("", "FAIL", "nothing was told of it")
+    silence = wire.GpuLine("", "FAIL", "the check gave no result")
     return [by_name.get(name, silence._replace(name=name)) for name in wire.GPU_PARTS[part].names]
 
 
@@ -87,7 +87,7 @@ def mps_servers() -> List[int]:
 
 
 def free_gpus(look: gpu_looks.GpuReading) -> Free:
-    """Locks those that nobody is on, so that no gpq starts a job there meanwhile."""
+    """Lock the GPUs that nobody uses, so that no gpq starts a job there in the meantime."""
     if look.error and not look.devices:
         return Free([], [], look.error)
     obstacles: List[str] = []
@@ -97,9 +97,9 @@ def free_gpus(look: gpu_looks.GpuReading) -> Free:
         if gpu.problem:
             obstacles.append("{}: {}".format(gpu.uuid, gpu.problem))
         elif gpu.processes:
-            obstacles.append("{}: pid {} is on it".format(gpu.uuid, gpu.processes[0][0]))
+            obstacles.append("{}: pid {} uses it".format(gpu.uuid, gpu.processes[0][0]))
         elif gpu.used_mib > IN_USE * gpu.memory_mib:
-            obstacles.append("{}: {} MiB of it are in use".format(gpu.uuid, gpu.used_mib))
+            obstacles.append("{}: {} MiB are in use".format(gpu.uuid, gpu.used_mib))
         else:
             try:
                 free.locks.extend(guard.take([gpu.uuid], 0, 0))
@@ -119,7 +119,7 @@ def _on_free_gpus(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuL
         if free.why:
             return all_alike(part, "SKIP", free.why)
         if wire.GPU_PARTS[part].section == "C" and len(free.uuids) < 2:
-            return all_alike(part, "SKIP", "two free GPUs are needed, and there is one")
+            return all_alike(part, "SKIP", "needs two free GPUs, found one")
         folder = library()
         env = {
             **env,
@@ -140,7 +140,7 @@ def _on_free_gpus(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuL
 
 
 def library() -> str:
-    """A folder with gpq_agent alone: what else lies beside it would hide the script's own
+    """A folder with gpq_agent alone, because anything next to it would hide the script's own
     packages."""
     folder = tempfile.mkdtemp(prefix="gpq-doctor-")
     os.symlink(
@@ -150,8 +150,8 @@ def library() -> str:
 
 
 def trained(part: str, python: str, env: Dict[str, str], devices: List[str]) -> List[wire.GpuLine]:
-    """The lines of `gpq_agent.gpucheck`, and a FAIL for each check that it ended before, with its
-    last words."""
+    """The lines of `gpq_agent.gpucheck`. Each check that it did not reach gets a FAIL with its last
+    words."""
     parent = os.getpid()
     begin = time.monotonic()
     limit = wire.GPU_PARTS[part].limit - MARGIN
@@ -163,17 +163,15 @@ def trained(part: str, python: str, env: Dict[str, str], devices: List[str]) -> 
                 preexec_fn=lambda: procs.die_with_parent(parent),
             )  # fmt: skip
         except OSError as error:
-            return all_alike(part, "FAIL", "{} cannot be run: {}".format(python, error.strerror))
+            return all_alike(part, "FAIL", "cannot run {}: {}".format(python, error.strerror))
         try:
             _, errors = process.communicate(timeout=limit)
-            words = (errors.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[
-                -1
-            ]
+            words = (errors.decode("utf-8", "replace").strip().splitlines() or ["no output"])[-1]
             ending = "exit {}: {}".format(process.returncode, words)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            ending = "not done within {:.0f} s of this part".format(time.monotonic() - begin)
+            ending = "not finished within {:.0f} s of this part".format(time.monotonic() - begin)
         output.seek(0)
         answers = parsed(output.read().decode("utf-8", "replace").splitlines())
     names = {line.name for line in answers}
@@ -189,12 +187,12 @@ def parsed(text: Iterable[str]) -> List[wire.GpuLine]:
 
 
 def _skipped_without_torch(answers: List[wire.GpuLine]) -> List[wire.GpuLine]:
-    """That an interpreter has no torch is no fault of the GPU's."""
+    """A missing torch in an interpreter is not the GPU's fault."""
     return [line._replace(verdict="SKIP") if NO_TORCH in line.figure else line for line in answers]
 
 
 def errand(place: errand_process.Place, fields: Dict[str, Any], pipe: int) -> None:
-    """`gpu`, one of checkup's kind: {"part", "python", "env"} -> {"lines"}."""
+    """The errand `gpu`, like those in checks.py: {"part", "python", "env"} -> {"lines"}."""
     env = {**place.base, **fields.get("env", {})}
     answers = lines(str(fields["part"]), str(fields["python"]), env)
     errand_process.tell(pipe, {"lines": [line._asdict() for line in answers]})

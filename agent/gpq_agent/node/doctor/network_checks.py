@@ -1,5 +1,5 @@
-"""What `gpq doctor` tries between servers: who reaches whom, and how fast an all-reduce is. Each
-function is the work of one process."""
+"""What `gpq doctor` tries between servers: which servers reach each other, and how fast an
+all-reduce is. Each function runs in its own process."""
 
 import os
 import socket
@@ -14,8 +14,8 @@ from gpq_agent.node.host import network
 
 FIRST_PORT, LAST_PORT = 20000, 32700  # where gpq's master ports are
 
-# Both ranks time the same sizes: what rank 0 measured decides, and is given to rank 1 by an
-# all-reduce.
+# Both ranks time the same sizes: rank 0's measurement decides, and an all-reduce sends it to rank
+# 1.
 ALL_REDUCE = """
 import datetime, json, statistics, sys, time
 import torch
@@ -57,8 +57,8 @@ dist.destroy_process_group()
 
 
 def listen(_: Place, fields: Fields, pipe: int) -> None:
-    """Listen on a port of each range that jobs use, tell which, and say `token` to whoever connects
-    until time is up."""
+    """Listen on a port of each range that jobs use, report the ports, and send `token` to everyone
+    who connects until time is up."""
     token = str(fields["token"]).encode("ascii")
     sockets = [_listener(0), _listener_between(FIRST_PORT, LAST_PORT)]
     tell(pipe, {"ports": [server.getsockname()[1] for server in sockets]})
@@ -105,7 +105,7 @@ def _listener_between(first_port: int, last_port: int) -> socket.socket:
 
 
 def reach(_: Place, fields: Fields, pipe: int) -> None:
-    """Why each target cannot be reached: "" where it can, and says its token."""
+    """Why each target is not reachable. "" if it is, and sends its token."""
     targets: List[Fields] = list(fields["targets"])
     problems = [""] * len(targets)
 
@@ -124,7 +124,7 @@ def reach(_: Place, fields: Fields, pipe: int) -> None:
 
 
 def _problem(target: Fields) -> str:
-    """As network.reachable, and that it is the server that was meant who answers."""
+    """Like network.reachable, but the right server must answer."""
     token = str(target["token"]).encode("ascii")
     try:
         with socket.create_connection(
@@ -139,9 +139,9 @@ def _problem(target: Fields) -> str:
 
 
 def all_reduce(place: Place, fields: Fields, pipe: int) -> None:
-    """One of two ranks: latency in seconds, bandwidth in bytes a second. `peer`: an address of the
-    other server; `device`: a GPU, whose lock is held meanwhile, so that no gpq begins something
-    there. Raises SpoolError where it is taken."""
+    """One of two ranks. Reports latency in seconds and bandwidth in bytes per second. `peer`: an
+    address of the other server. `device`: a GPU. gpq holds its lock in the meantime, so that no job
+    starts there. Raises SpoolError if it is taken."""
     device = str(fields.get("device", ""))
     locks = gpu_locks.Locks(place.common).take([device], 0, 0) if device else []
     interface = network.interface_of(

@@ -1,8 +1,7 @@
-"""Looks that may take long, or hang: each in a process of its own with a time limit, answered once
-that has told something.
+"""Errands that may take long, or hang. Each has its own process and a time limit, and is answered
+once it reports something.
 
-Which there are is in `checkup`. A process that is ended before it has told anything is an answer
-too.
+`checks.py` lists them. If a process ends before it reports anything, that is an answer too.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ ERRANDS = dict(checks.ERRANDS, gpu=gpu_report.errand)
 
 
 def _end_all(*_: Any) -> None:
-    """With what it started: an errand has a process group of its own."""
+    """Kill the errand and everything that it started, because it has its own process group."""
     os.killpg(0, signal.SIGKILL)
 
 
@@ -35,7 +34,7 @@ class _Errand(NamedTuple):
 
 
 class Errands:
-    """Of one agent. `base` and `limits`: of a login."""
+    """The errands of one agent. `base` and `limits`: those of a login."""
 
     def __init__(
         self, place: Spool, base: Dict[str, str], common: str, limits: Dict[str, List[int]]
@@ -53,11 +52,11 @@ class Errands:
         fields, limit = message.get("fields", {}), float(message.get("limit", 30.0))
         if errand is None or not isinstance(fields, dict) or not 0 < limit <= LONGEST:
             raise SpoolError(
-                "no errand {!r}".format(message.get("errand")),
-                "it is one of {}".format(", ".join(ERRANDS)),
+                "unknown errand {!r}".format(message.get("errand")),
+                "use one of {}".format(", ".join(ERRANDS)),
             )
         if len(self._under_way) >= MOST:
-            raise SpoolError("{} errands are under way".format(MOST), "wait for their end", "busy")
+            raise SpoolError("{} errands are running".format(MOST), "wait until one ends", "busy")
         read_end, write_end = os.pipe()
 
         def run() -> None:
@@ -78,7 +77,7 @@ class Errands:
         self._under_way.append(_Errand(message, read_end, [], limit))
 
     def ended(self) -> List[Tuple[Message, Message]]:
-        """(message, answer) of those that have told something since."""
+        """(message, answer) of the errands that have reported since the last call."""
         over: List[Tuple[Message, Message]] = []
         for errand in list(self._under_way):
             answer = self._look(errand)

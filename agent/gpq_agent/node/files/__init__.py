@@ -1,4 +1,5 @@
-"""Checkpoints and code on their way in and out, proved by SHA-256, whole or not at all.
+"""Checkpoints and code on their way in and out. SHA-256 verifies them, and they arrive completely
+or not at all.
 
 Open `staging.py` first.
 """

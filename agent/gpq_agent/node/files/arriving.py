@@ -1,5 +1,5 @@
-"""Put a set of files that has come whole to where it belongs: a checkpoint of the library is whole
-or absent, and whatever else a job keeps there is afterwards what it was where it comes from."""
+"""Move a complete set of files to its place. A checkpoint of the library is complete or absent.
+Everything else that a job keeps there is then the same as where it came from."""
 
 import contextlib
 import ctypes
@@ -15,13 +15,13 @@ from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool import checkpoint_folder, trees
 from gpq_agent.node.spool.trees import FOLDER, LINK, Entry
 
-SPARE = 64 << 20  # bytes of the disk that are left free
-PAUSE = 0.01  # seconds between two looks whether the disk has it all
+SPARE = 64 << 20  # bytes of the disk to leave free
+PAUSE = 0.01  # seconds between two checks whether the disk has everything
 
 
 def install(place: str, target: str, entries: List[Entry]) -> Generator[None, None, None]:
-    """Files come from `place`, by their number in the list. What they replace gives way; the record
-    of own saves comes last. Once more after a crash it goes on."""
+    """Install files from `place`, which are named by their number in the list. They replace what is
+    there. The record of own saves comes last. After a crash another call continues."""
     os.makedirs(target, mode=0o700, exist_ok=True)
     library = [
         entry
@@ -44,18 +44,19 @@ def install(place: str, target: str, entries: List[Entry]) -> Generator[None, No
             inside(target, entry.path)
         yield
     _prune(target, entries)
-    for entry in sorted(entries, reverse=True):  # what a folder holds before its own time
+    # the content of a folder before the folder's own time
+    for entry in sorted(entries, reverse=True):
         _dress(target, entry)
         yield
 
 
 def check_space(folder: str, size: int) -> None:
-    """Raises SpoolError where so many bytes have no room."""
+    """Raises SpoolError if this many bytes do not fit."""
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
     if size > 0 and free - SPARE < size:
         raise SpoolError(
-            "no room in {}: {} MB are needed, {} MB are free".format(
+            "not enough space in {}: {} MB are needed, {} MB are free".format(
                 folder, size >> 20, free >> 20
             ),
             "free space there, or give the server another folder: `checkpoints` in config.toml",
@@ -64,24 +65,24 @@ def check_space(folder: str, size: int) -> None:
 
 
 def inside(folder: str, path: str) -> str:
-    """The full path. Raises SpoolError where a link on the way leads out of the folder."""
+    """The full path. Raises SpoolError if a link on the way leads outside the folder."""
     full_path = os.path.join(folder, trees.local_name(path))
     root = os.path.realpath(folder)
     if not os.path.realpath(full_path).startswith(root + os.sep):
-        raise SpoolError("{!r} leads out of {}".format(path, folder))
+        raise SpoolError("{!r} leads outside {}".format(path, folder))
     return full_path
 
 
 class _Target:
-    """The folder of a job that a set arrives in. Folders on the way to its files are made and
-    looked at once."""
+    """The folder of a job in which a set arrives. Makes and checks the folders on the way to its
+    files once."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._ready: Set[str] = set()
 
     def path(self, entry: Entry) -> str:
-        """The full path of an entry whose folder is there, and below the target. Raises
+        """The full path of an entry, whose folder now exists below the target. Raises
         SpoolError."""
         parent = os.path.dirname(entry.path)
         if parent and parent not in self._ready:
@@ -102,7 +103,7 @@ def _make_folder(path: str, entry: Entry) -> None:
 
 def _move(source: str, path: str) -> None:
     if not os.path.lexists(source):
-        return  # it was there already, or went with its step
+        return  # it was there already, or moved with its step
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     os.replace(source, path)
@@ -120,7 +121,7 @@ def _make_link(path: str, entry: Entry) -> None:
 
 
 def _dress(target: str, entry: Entry) -> None:
-    """Its permissions and its time."""
+    """Set its permissions and its time."""
     path = os.path.join(target, trees.local_name(entry.path))
     if not entry.mark.startswith(LINK):
         os.chmod(path, entry.mode)
@@ -128,8 +129,8 @@ def _dress(target: str, entry: Entry) -> None:
 
 
 def _prune(target: str, entries: List[Entry]) -> None:
-    """What else a job had there is of an earlier time, or of an attempt that was given up. So are
-    checkpoints of the library that the loader would prefer."""
+    """Remove everything else. It is from an earlier time or from an attempt that was given up. That
+    includes checkpoints of the library that the loader would prefer."""
     paths = {entry.path for entry in entries}
     queue = [trees.shared_name(name) for name in os.listdir(target)]
     queue = [
@@ -158,7 +159,7 @@ def _prune(target: str, entries: List[Entry]) -> None:
 
 
 def _install_step(place: str, target: str, step: str, entries: List[Entry]) -> None:
-    """Its folder is put together beside it, then renamed."""
+    """Assemble its folder next to it, then rename it."""
     final = os.path.join(target, step)
     folder, name = os.path.split(final)
     temporary = os.path.join(folder, ".{}.staged.tmp".format(name))
@@ -182,7 +183,7 @@ def _install_step(place: str, target: str, step: str, entries: List[Entry]) -> N
 
 
 def remove(path: str) -> None:
-    """Renamed first, so that half of it never looks like the whole."""
+    """Rename first, so that half of it never looks complete."""
     if not os.path.lexists(path):
         return
     folder, name = os.path.split(path)
@@ -197,8 +198,8 @@ def remove(path: str) -> None:
 
 
 def settle(folder: str, large: List[str]) -> Generator[None, None, None]:
-    """All that was written to the file system of `folder` is on its disk, the `large` files by
-    name. A process of its own waits for that. Raises OSError."""
+    """Wait until everything written to the file system of `folder` is on its disk. `large` names
+    the large files. A separate process waits. Raises OSError."""
     agent = os.getpid()
     child = os.fork()
     if child == 0:
@@ -230,7 +231,7 @@ def _settle_and_exit(folder: str, large: List[str], agent: int) -> None:
 
 
 def sync(path: str) -> None:
-    """One file, or the names in one folder. Raises OSError."""
+    """Sync one file, or the names in one folder. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -239,8 +240,8 @@ def sync(path: str) -> None:
 
 
 def _sync_all(folder: str) -> None:
-    """A whole file system: many small files are on the disk in one go, where one by one each waits
-    for it."""
+    """Sync the whole file system: it writes many small files at once, while syncing one by one
+    waits for each."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         library = ctypes.CDLL(None, use_errno=True)

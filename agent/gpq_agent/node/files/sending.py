@@ -1,5 +1,5 @@
-"""Files of a job as they are read for another server: a listing, pieces of large ones, many small
-ones at once."""
+"""Reads files of a job for another server: a listing, pieces of large files, many small files at
+once."""
 
 import base64
 import os
@@ -13,11 +13,11 @@ from gpq_agent.node.spool.trees import SMALL, TIMED, Entry, Immovable
 Message = Dict[str, Any]
 Work = Generator[None, None, Message]  # long work, a little at a time
 
-PIECE = 1 << 20  # bytes, at most, of one request
+PIECE = 1 << 20  # most bytes in one request
 
 
 def files(folder: str) -> Work:
-    """What has to follow the job. `stays`: why it cannot go elsewhere, "" where it can."""
+    """What must follow the job. `stays`: why it cannot move, "" if it can."""
     entries: List[Entry] = []
     try:
         entries = yield from checkpoint_folder.listing(folder)
@@ -31,7 +31,7 @@ def files(folder: str) -> Work:
 
 
 def fetch(folder: str, message: Message) -> Message:
-    """Of one file from `offset` on: `skip` bytes of a hole, then data."""
+    """From `offset` of one file: `skip` bytes of a hole, then data."""
     offset, limit = int(message["offset"]), min(max(int(message["limit"]), 1), PIECE)
     with os.fdopen(records.open_plain(_path(folder, message)), "rb", buffering=0) as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -41,9 +41,9 @@ def fetch(folder: str, message: Message) -> Message:
 
 
 def gather(folder: str, message: Message) -> Message:
-    """Small files whole, the first of those that are asked for: as many as a piece holds."""
+    """Complete small files, the first of those requested: as many as fit into one piece."""
     contents: List[str] = []
-    # in full, looked at once: a file itself is opened as no link
+    # full paths, checked once. The file itself is never opened through a link
     parents: Dict[str, str] = {"": folder}
     room = PIECE
     for entry in _named(message["paths"]):
@@ -61,7 +61,7 @@ def gather(folder: str, message: Message) -> Message:
 
 
 def digest(folder: str, message: Message) -> Work:
-    """SHA-256 of one file, as `trees.digest` has it."""
+    """SHA-256 of one file, see `trees.digest`."""
     result = yield from trees.digest(_path(folder, message))
     return {"digest": result}
 
@@ -72,7 +72,7 @@ def _path(folder: str, message: Message) -> str:
 
 
 def _named(paths: Any) -> List[Entry]:
-    """Raises ValueError for a path that leads out."""
+    """Raises ValueError for a path that leads outside."""
     return trees.parsed([[path, 0, TIMED] for path in list(paths)])
 
 

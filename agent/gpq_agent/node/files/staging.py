@@ -1,13 +1,13 @@
-"""Files on their way to this server: taken in at an offset, proved by SHA-256, then renamed in.
-`sending` reads them.
+"""Files on their way to this server: taken in at an offset, verified by SHA-256, then renamed into
+place. `sending` reads them.
 
-<checkpoints>/.staging/NAME/set.json    what is to come: {"files": [as trees.Entry, ...]}
-<checkpoints>/.staging/NAME/N           the file of that place in the list, as far as it came: after
-                                        a cut it goes on there
-<checkpoints>/.staging/NAME/proved      its content was right: from here on it is only moved
+<checkpoints>/.staging/NAME/set.json    what will come: {"files": [as trees.Entry, ...]}
+<checkpoints>/.staging/NAME/N           the file at that place in the list, as far as it has come.
+                                        After a lost connection it continues there
+<checkpoints>/.staging/NAME/proved      its content was right, so from here on it is only moved
 
 NAME is ``42`` for the files of job 42 and ``code-HASH`` for a snapshot's code. Long work (hashing,
-unpacking) is done a little at a time between two requests, so that nothing else waits for it.
+unpacking) runs in small steps between two requests, so that nothing else waits for it.
 """
 
 import base64
@@ -31,7 +31,7 @@ PARALLEL = ("files", "digest", "stage", "seal")
 
 
 class Staging:
-    """Of one folder of checkpoints."""
+    """The staging of one checkpoint folder."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -52,7 +52,8 @@ class Staging:
     # -- long work ---------------------------------------------------------------------------------
 
     def begin(self, message: Message, check: Callable[[], None]) -> None:
-        """One of PARALLEL; `tick` gives its answer. `check` raises where whoever asks may not."""
+        """Start one of PARALLEL. `tick` gives its answer. `check` raises if the daemon may not ask
+        for it."""
         works: Dict[str, Callable[[], Work]] = {
             "files": lambda: sending.files(self._of_job(message)),
             "digest": lambda: sending.digest(self._of_job(message), message),
@@ -66,7 +67,7 @@ class Staging:
         return bool(self._works)
 
     def tick(self) -> List[Tuple[Message, Callable[[Message], Message]]]:
-        """Go on for a moment. Requests that are done, each with what says their answer, or
+        """Continue for a moment. Return the finished requests, each with a function that answers or
         raises."""
         if not self._works:
             return []
@@ -80,14 +81,14 @@ class Staging:
             return [(message, lambda _: answer)]
         except Exception as error:
             return [(message, _raising(error))]
-        self._works.append((message, work))  # whoever else waits is next
+        self._works.append((message, work))  # other work is next
         return []
 
     # -- where it goes -----------------------------------------------------------------------------
 
     def _stage(self, message: Message) -> Work:
-        """What is still missing of a set: (place in the list, offset). Another set of the same name
-        gives way."""
+        """What a set still lacks: (place in the list, offset). It replaces another set of the same
+        name."""
         entries = trees.parsed(message["files"])
         name, target = self._target(message)
         place = os.path.join(self.folder, STAGING, name)
@@ -95,7 +96,7 @@ class Staging:
         if previous != entries:
             remove(place)
         if os.path.exists(os.path.join(place, PROVED)):
-            return {"missing": []}  # all had come; what is left to do is `seal`
+            return {"missing": []}  # everything has come, and only `seal` is left to do
         missing = list(enumerate(entries))
         if "code" not in message:
             missing = []
@@ -117,7 +118,7 @@ class Staging:
         return {"missing": offsets}
 
     def _set(self, name: str) -> Any:
-        """The listing that was announced, None where there is none or it is damaged."""
+        """The announced listing, None if there is none or it is damaged."""
         path = os.path.join(self.folder, STAGING, name, SET)
         try:
             change_time = os.stat(path).st_mtime_ns
@@ -135,11 +136,11 @@ class Staging:
         name, _ = self._target(message)
         entries = self._set(name)
         if entries is None:
-            raise SpoolError("nothing of this is on its way here", "say `stage` first")
+            raise SpoolError("no such transfer to this server", "send `stage` first")
         return os.path.join(self.folder, STAGING, name), entries
 
     def _put(self, message: Message) -> Message:
-        """Taken in only where it goes on; the answer says where that is."""
+        """Take data only at the current end of the file. The answer says where that is."""
         place, entries = self._coming(message)
         entry, path = _at(place, entries, message["at"])
         data, skip = base64.b64decode(message["data"], validate=True), int(message["skip"])
@@ -153,7 +154,7 @@ class Staging:
         return {"offset": size}
 
     def _scatter(self, message: Message) -> Message:
-        """Small files whole: [[place in the list, data], ...]."""
+        """Take complete small files: [[place in the list, data], ...]."""
         place, entries = self._coming(message)
         for number, data in message["parts"]:
             _, path = _at(place, entries, number)
@@ -162,8 +163,8 @@ class Staging:
         return {}
 
     def _seal(self, message: Message, check: Callable[[], None]) -> Work:
-        """All has come: prove it against `digests` (by place in the list), and rename it in. What
-        is wrong is removed."""
+        """Everything has come: verify it against `digests` (by place in the list) and rename it
+        into place. What is wrong is removed."""
         name, target = self._target(message)
         place = os.path.join(self.folder, STAGING, name)
         entries = trees.parsed(message["files"])
@@ -178,10 +179,10 @@ class Staging:
                     yield from arriving.install(place, target, entries)
                     yield from arriving.settle(self.folder, [])
             except (OSError, SpoolError):
-                remove(place)  # it has to come anew
+                remove(place)  # it must come again
                 raise
         elif not self._is_there(message, target, entries):
-            raise SpoolError("nothing of this is on its way here", "say `stage` first")
+            raise SpoolError("no such transfer to this server", "send `stage` first")
         remove(place)
         self._announced.pop(name, None)
         return {}
@@ -200,7 +201,9 @@ class Staging:
             if not os.path.exists(path):
                 if "code" not in message and checkpoint_folder.is_same(target, entry):
                     continue
-                raise SpoolError("{} has not come".format(entry.path), "it is sent again", "busy")
+                raise SpoolError(
+                    "{} has not arrived".format(entry.path), "gpq sends it again", "busy"
+                )
             is_timed = entry.mark.startswith(TIMED)
             digest = yield from (trees.digest(path) if is_timed else trees.sha256(path))
             if _size(path) != entry.size or digest != (
@@ -209,7 +212,7 @@ class Staging:
                 remove(place)
                 raise SpoolError(
                     "{} did not arrive as it was sent".format(entry.path),
-                    "it is sent again",
+                    "gpq sends it again",
                     "busy",
                 )
             os.utime(path, ns=(entry.changed, entry.changed))
@@ -230,11 +233,13 @@ class Staging:
         return {}
 
     def code(self, digest: str) -> str:
-        """The folder of a snapshot's code. Raises SpoolError where it is not here."""
+        """The folder of a snapshot's code. Raises SpoolError if it is not here."""
         _, target = self._target({"code": digest})
         if not os.path.isdir(target):
             raise SpoolError(
-                "the code {} is not on this server".format(digest[:12]), "it is sent again", "busy"
+                "the code {} is not on this server".format(digest[:12]),
+                "gpq sends it again",
+                "busy",
             )
         return target
 
@@ -244,7 +249,7 @@ class Staging:
             return str(int(message["job"])), self._of_job(message)
         digest = str(message["code"])
         if not HASH.fullmatch(digest):
-            raise ValueError("{!r} is no SHA-256".format(digest))
+            raise ValueError("{!r} is not a SHA-256".format(digest))
         return CODE_PREFIX + digest, os.path.join(self.folder, checkpoint_folder.CODE, digest)
 
     def _of_job(self, message: Message) -> str:
@@ -259,9 +264,9 @@ def _raising(error: Exception) -> Callable[[Message], Message]:
 
 
 def _at(place: str, entries: List[Entry], number: Any) -> Tuple[Entry, str]:
-    """The entry of that number, and where it comes in."""
+    """The entry with this number, and the path where it arrives."""
     if not isinstance(number, int) or not 0 <= number < len(entries) or not entries[number].is_file:
-        raise ValueError("{!r} is no file of what is on its way here".format(number))
+        raise ValueError("{!r} is not a file of this transfer".format(number))
     return entries[number], os.path.join(place, str(number))
 
 

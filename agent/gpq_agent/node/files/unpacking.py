@@ -1,4 +1,4 @@
-"""The code of a snapshot, out of its archive."""
+"""Unpacks the code of a snapshot."""
 
 import os
 import shutil
@@ -11,8 +11,8 @@ from gpq_agent.node.spool.trees import BLOCK
 
 
 def unpack(path: str, target: str) -> Generator[None, None, None]:
-    """A tar archive of plain files, folders and links that stay inside, as nobody but us; whole or
-    absent."""
+    """Unpack a tar archive of regular files, folders and links that stay inside, all owned by this
+    user. The result is complete or absent."""
     if os.path.isdir(target):
         return
     temporary = "{}.{}.tmp".format(target, os.getpid())
@@ -25,7 +25,7 @@ def unpack(path: str, target: str) -> Generator[None, None, None]:
                 yield
         os.rename(temporary, target)
     except (tarfile.TarError, FileExistsError) as error:
-        raise SpoolError("the code cannot be unpacked: {}".format(error)) from error
+        raise SpoolError("cannot unpack the code: {}".format(error)) from error
     finally:
         if not os.path.isdir(target):
             remove(temporary)
@@ -34,22 +34,25 @@ def unpack(path: str, target: str) -> Generator[None, None, None]:
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> None:
     parts = member.name.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\0" in member.name:
-        raise SpoolError("the code holds a path that leads out of it: {!r}".format(member.name))
+        raise SpoolError("the code contains a path that leads outside it: {!r}".format(member.name))
     path = inside(folder, member.name)
     if member.isdir():
         os.makedirs(path, exist_ok=True)
-        os.chmod(path, 0o755)  # whatever the umask: the files are the job's, not the agent's
+        # whatever the umask, because the files are the job's, not the agent's
+        os.chmod(path, 0o755)
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if member.issym():
         end = os.path.normpath(os.path.join(os.path.dirname(member.name), member.linkname))
         if os.path.isabs(member.linkname) or end == ".." or end.startswith("../"):
-            raise SpoolError("the code holds a link that leads out of it: {!r}".format(member.name))
+            raise SpoolError(
+                "the code contains a link that leads outside it: {!r}".format(member.name)
+            )
         os.symlink(member.linkname, path)
         return
     source = archive.extractfile(member) if member.isreg() else None
     if source is None:
-        raise SpoolError("the code holds something that is no file: {!r}".format(member.name))
+        raise SpoolError("the code contains something that is not a file: {!r}".format(member.name))
     mode = 0o755 if member.mode & 0o100 else 0o644  # never setuid, whatever it says
     with os.fdopen(
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb"

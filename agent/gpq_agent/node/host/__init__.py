@@ -1,2 +1,2 @@
-"""What this machine says of itself: processes, network, users, limits, logs. Knows nothing of
-jobs."""
+"""Facts about this machine: processes, network, users, limits, logs. This package knows nothing
+about jobs."""

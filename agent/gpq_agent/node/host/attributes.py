@@ -1,6 +1,6 @@
-"""What a process has beside its variables: umask, niceness, limits, cores. Of the agent's own: all
-that it may have. Of a job: what its submission noted, as far as this server allows it.
-"""
+"""What a process has besides its variables: umask, niceness, limits, cores. The agent gives itself
+everything that it may have. A job gets what its submission recorded, as far as this server allows
+it."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ UNLIMITED = resource.RLIM_INFINITY
 RESOURCES = {
     name[len("RLIMIT_") :].lower(): getattr(resource, name)
     for name in dir(resource)
-    if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"  # another name of NOFILE
+    if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"  # another name for NOFILE
 }
 NAMES = {
     "as": "address space", "core": "core dumps", "cpu": "CPU seconds", "data": "data segment",
@@ -22,20 +22,20 @@ NAMES = {
     "rss": "resident memory", "rtprio": "real-time priority", "rttime": "real-time runs",
     "sigpending": "pending signals", "stack": "stack",
 }  # fmt: skip
-# Soft ones that stay as they are: core dumps would hold environments, and each thread has a stack
-# of that size.
+# Soft limits that stay unchanged: core dumps would contain environments, and each thread has a
+# stack of that size.
 NOT_RAISED = ("core", "stack")
-NR_OPEN = "/proc/sys/fs/nr_open"  # more open files nobody may have
+NR_OPEN = "/proc/sys/fs/nr_open"  # nobody may have more open files
 MOST_CORES = 1 << 13
 LEAST_NICE, MOST_NICE = -20, 19
 MENDS = (
-    "raise it there; on the daemon's machine `gpq daemon stop`, then start it from a shell that"
-    " has it"
+    "raise it there, or on the daemon's machine run `gpq daemon stop` and start the daemon from a"
+    " shell that has it"
 )
 
 
 def own() -> wire.Attributes:
-    """Of this process, which has one thread."""
+    """The attributes of this process, which has one thread."""
     umask = os.umask(0o077)
     os.umask(umask)
     limits = {name: list(resource.getrlimit(number)) for name, number in RESOURCES.items()}
@@ -43,19 +43,19 @@ def own() -> wire.Attributes:
 
 
 def settle() -> None:
-    """Give this process all that it may have, whatever its shell or login had. Its hard limits are
-    then what this server allows jobs."""
+    """Give this process everything that it may have, whatever its shell or login had. Its hard
+    limits are then what this server allows jobs."""
     os.umask(0o077)
     for name, number in RESOURCES.items():
         soft, hard = resource.getrlimit(number)
         for limit in (_nr_open() if name == "nofile" else UNLIMITED, hard):
-            with contextlib.suppress(OSError, ValueError):  # only root raises hard ones
+            with contextlib.suppress(OSError, ValueError):  # only root can raise hard limits
                 resource.setrlimit(number, (soft if name in NOT_RAISED else limit, limit))
                 break
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, range(MOST_CORES))  # of which the kernel takes those that it allows
+        os.sched_setaffinity(0, range(MOST_CORES))  # the kernel takes those that it allows
 
 
 def _nr_open() -> int:
@@ -67,9 +67,9 @@ def _nr_open() -> int:
 
 
 def grant(request: wire.Attributes, default: wire.Attributes) -> Tuple[wire.Attributes, List[str]]:
-    """What a child of this process, which has settled, can have of `request`, and what not: "open
-    files 256 instead of 4096". Limits that it does not name are those of `default`, the server's
-    own."""
+    """What a child of this process can have of `request`, after `settle`, and what it cannot: "open
+    files 256 instead of 4096". Limits that the request does not name come from `default`, the
+    server's own."""
     shortfalls: List[str] = []
     nice = max(request.nice, _least_nice())
     if nice != request.nice:
@@ -94,7 +94,7 @@ def grant(request: wire.Attributes, default: wire.Attributes) -> Tuple[wire.Attr
 
 def _least(value: int, most: int) -> int:
     if UNLIMITED in (value, most):
-        return max(value, most)  # the other one: UNLIMITED is below all
+        return max(value, most)  # the other value, because UNLIMITED is below all others
     return min(value, most)
 
 
@@ -103,7 +103,8 @@ def _shown(value: int) -> str:
 
 
 def _least_nice() -> int:
-    """Root may have any; others what is left of it, or what RLIMIT_NICE allows them."""
+    """The lowest niceness: root may have any, others may only keep theirs or raise it, unless
+    RLIMIT_NICE allows less."""
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     try:
         os.setpriority(os.PRIO_PROCESS, 0, LEAST_NICE)
@@ -114,15 +115,15 @@ def _least_nice() -> int:
 
 
 def apply(target: wire.Attributes) -> List[str]:
-    """Make them this process's own; what that failed at, which `grant` does not foresee."""
+    """Apply the attributes to this process. Return what failed, which `grant` cannot foresee."""
     failures: List[str] = []
     os.umask(target.umask)
     try:
         os.setpriority(os.PRIO_PROCESS, 0, target.nice)
     except OSError as error:
-        failures.append("cannot have niceness {}: {}".format(target.nice, error.strerror))
+        failures.append("cannot set niceness {}: {}".format(target.nice, error.strerror))
     for name, (soft, hard) in target.limits.items():
-        # `grant` has left those out that are not known here
+        # `grant` has left out the limits that are unknown here
         try:
             resource.setrlimit(RESOURCES[name], (soft, hard))
         except (OSError, ValueError) as error:
@@ -133,7 +134,7 @@ def apply(target: wire.Attributes) -> List[str]:
 
 
 def of(value: Dict[str, Any]) -> wire.Attributes:
-    """From a dictionary that `is_right`; a newer gpq's may have more in it."""
+    """Convert a dictionary that `is_right`. One from a newer gpq may contain more."""
     return wire.Attributes(**{name: value[name] for name in wire.Attributes._fields})
 
 

@@ -1,17 +1,17 @@
-"""What the kernel counts of a process's control group: how many it has killed there for want of
-memory, and when."""
+"""The kernel's counter of out-of-memory kills in a process's control group, and when it changed."""
 
 import os
 import time
 from typing import List, Tuple
 
-LATELY = 10.0  # seconds; a large process takes some to die, and longer ago it was another one
-BETWEEN = 1.0  # seconds between two looks at least
-SYSTEM = "/proc/vmstat"  # counts for the whole machine: where no control group can be read
+# seconds. A large process takes a while to die, and an earlier kill hit another process
+LATELY = 10.0
+BETWEEN = 1.0  # minimum seconds between two looks
+SYSTEM = "/proc/vmstat"  # counters of the whole machine, if no control group is readable
 
 
 class Memory:
-    """The counter of one process's group, looked at now and then while it lives."""
+    """The counter of one process's group. Look at it now and then while the process lives."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -20,19 +20,19 @@ class Memory:
         self.look()
 
     def look(self) -> None:
-        """While the process lives; it may have been moved to another group."""
+        """Read the counter while the process lives. The process may have moved to another group."""
         now = time.monotonic()
         if self._seen and now - self._seen[-1][0] < BETWEEN:
             return
         self._path = next((path for path in _counters(self._pid) if _count(path) >= 0), self._path)
         self._seen.append((now, self._path, max(_count(self._path), 0)))
         old_samples = [sample for sample in self._seen if sample[0] <= now - LATELY]
-        if len(old_samples) > 1:  # the newest of them is what `killed` compares with
+        if len(old_samples) > 1:  # `killed` compares with the newest of them
             self._seen = self._seen[len(old_samples) - 1 :]
 
     def killed(self) -> str:
-        """What tells that a process of the group was killed since `LATELY` before the last look, ""
-        when nothing does."""
+        """What shows that a process of the group was killed since `LATELY` before the last look, ""
+        if nothing does."""
         earlier_count = next((count for _, path, count in self._seen if path == self._path), 0)
         count_now = _count(self._path)
         return (
@@ -43,7 +43,7 @@ class Memory:
 
 
 def _count(path: str) -> int:
-    """-1 where there is no such counter."""
+    """-1 if there is no such counter."""
     try:
         with open(path) as stream:
             for line in stream:
@@ -56,8 +56,8 @@ def _count(path: str) -> int:
 
 
 def _counters(pid: int) -> List[str]:
-    """Files with an `oom_kill` line for the group of a process: version 2 first, then version 1's
-    memory controller, then the machine's. Empty when the process is gone."""
+    """Files with an `oom_kill` line for the group of a process: version 2 first, then the memory
+    controller of version 1, then the machine. Empty if the process is gone."""
     try:
         with open("/proc/{}/cgroup".format(pid)) as stream:
             lines = stream.read().splitlines()

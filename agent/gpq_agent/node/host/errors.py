@@ -1,8 +1,8 @@
-"""What goes wrong here and is told to the daemon."""
+"""Errors that the agent reports to the daemon."""
 
 
 class SpoolError(Exception):
-    """What the daemon is told: one line, a hint, and of what kind it is (wire.REFUSALS)."""
+    """One line for the daemon, a hint, and the kind of the error (wire.REFUSALS)."""
 
     def __init__(self, message: str, hint: str = "", kind: str = "wrong") -> None:
         super().__init__(message)

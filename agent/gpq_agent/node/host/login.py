@@ -1,8 +1,8 @@
-"""What a job has of its server: the variables of a login without a login shell, as `ssh SERVER env`
-has them.
+"""What a job gets from its server: the variables of a login without a login shell, like `ssh SERVER
+env`.
 
-The same whoever started the agent, and from which shell. All else comes from the job's submission
-and from gpq.
+They do not depend on who started the agent, or from which shell. Everything else comes from the
+job's submission and from gpq.
 """
 
 import json
@@ -12,13 +12,13 @@ from typing import Dict, Mapping, Optional
 
 from gpq_agent import wire
 
-# as sshd's, on the daemon's own machine; a submission brings that of its shell
+# like sshd's, on the daemon's own machine. A submission brings its shell's PATH
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def environment(agent_env: Mapping[str, str]) -> Dict[str, str]:
-    """`agent_env`: of the agent; over ssh its PATH is that of a login. HOME is where `~` leads for
-    gpq. Who the user is, the system says, or `agent_env` where the user id has no name."""
+    """`agent_env`: the agent's variables. Over ssh its PATH is that of a login. HOME is where `~`
+    leads for gpq. The system knows the user's name. If the user id has none, `agent_env` does."""
     entry = _entry()
     name = entry.pw_name if entry else agent_env.get("USER") or agent_env.get("LOGNAME", "")
     variables = {
@@ -32,9 +32,8 @@ def environment(agent_env: Mapping[str, str]) -> Dict[str, str]:
 
 
 def with_defaults(env: Mapping[str, str], values: Mapping[str, str]) -> Dict[str, str]:
-    """`env` with those of `values` that its user has not set. They are right for this server and
-    this many GPUs alone: what is submitted from within the job leaves them behind
-    (wire.ENV_DEFAULTS)."""
+    """Add those of `values` to `env` that its user has not set. They suit only this server and this
+    number of GPUs, so submissions from within the job leave them out (wire.ENV_DEFAULTS)."""
     additions = {name: value for name, value in values.items() if name not in env}
     defaults = {**json.loads(env.get(wire.ENV_DEFAULTS, "{}")), **additions}
     return {

@@ -1,4 +1,4 @@
-"""Reading the two append-only files of an attempt by offset: the log as bytes, the report as whole
+"""Reads the two append-only files of an attempt by offset: the log as bytes, the report as complete
 lines."""
 
 import errno
@@ -7,13 +7,12 @@ from typing import Tuple
 
 from gpq_agent import records
 
-LONGEST_LINE = 1 << 20  # a report line beyond this is dropped
+LONGEST_LINE = 1 << 20  # a longer report line is dropped
 
 
 def tail(path: str, offset: int, limit: int) -> Tuple[bytes, int, int]:
-    """(bytes from offset on, at most `limit`; offset after them; size of the file). A negative
-    offset counts from the end. A file that does not exist yet is empty, and so is what is no plain
-    file."""
+    """(at most `limit` bytes from offset, offset after them, size of the file). A negative offset
+    counts from the end. A file that does not exist yet or is not regular counts as empty."""
     try:
         with os.fdopen(records.open_plain(path), "rb") as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -26,9 +25,9 @@ def tail(path: str, offset: int, limit: int) -> Tuple[bytes, int, int]:
 
 
 def kept(path: str, offset: int, limit: int) -> Tuple[bytes, int, int, int]:
-    """As `tail`, over the holes that a log over its limit has (`capping`): (bytes, how many before
-    them are left out, offset after them, size of the file). A hole may be made while we read:
-    looked for afterwards, too."""
+    """Like `tail`, but skips the holes of a log that is over its limit (log_cap.py): (bytes, number
+    of bytes left out before them, offset after them, size of the file). A hole may appear during
+    the read, so look for one afterwards too."""
     while True:
         start = _edge(path, offset, os.SEEK_DATA)
         data, _, size = tail(path, start, limit)
@@ -39,27 +38,27 @@ def kept(path: str, offset: int, limit: int) -> Tuple[bytes, int, int, int]:
 
 
 def _edge(path: str, offset: int, direction: int) -> int:
-    """The next byte from `offset` on that is in no hole, or that is in one; the end of the file is
-    a hole."""
+    """The next byte from `offset` that is outside a hole, or inside one. The end of the file counts
+    as a hole."""
     try:
         with os.fdopen(records.open_plain(path), "rb") as stream:
             try:
                 return os.lseek(stream.fileno(), offset, direction)
             except OSError as error:
-                if error.errno != errno.ENXIO:  # a file system that knows no holes
+                if error.errno != errno.ENXIO:  # the file system does not support holes
                     return (
                         offset
                         if direction == os.SEEK_DATA
                         else max(offset, os.fstat(stream.fileno()).st_size)
                     )
-                # beyond the end, or nothing but a hole
+                # beyond the end, or only a hole
                 return max(offset, os.fstat(stream.fileno()).st_size)
     except (FileNotFoundError, records.Damaged):
         return offset
 
 
 def has_lines(path: str, offset: int) -> bool:
-    """Is there a whole line after `offset`? (Or so much that something must be done about it.)"""
+    """Is there a complete line after `offset`? (Or so much data that it must be handled.)"""
     try:
         if os.stat(path).st_size <= offset:
             return False
@@ -70,10 +69,10 @@ def has_lines(path: str, offset: int) -> bool:
 
 
 def lines_after(path: str, offset: int, budget: int) -> Tuple[str, int]:
-    """(whole lines from `offset` on, offset after them): about `budget` bytes, but one line at
-    least if there is one.
+    """(complete lines from `offset`, offset after them): about `budget` bytes, but at least one
+    line if there is one.
 
-    A line longer than `LONGEST_LINE` cannot be a report; it is left out.
+    A line longer than `LONGEST_LINE` cannot be a report and is left out.
     """
     data, _, _ = tail(path, offset, budget)
     end = data.rfind(b"\n") + 1
@@ -86,7 +85,8 @@ def lines_after(path: str, offset: int, budget: int) -> Tuple[str, int]:
 
 
 def _skip_line(path: str, offset: int) -> int:
-    """Offset after the line that `offset` is in, or `offset` itself while that line has no end."""
+    """The offset after the line that contains `offset`, or `offset` itself while that line has no
+    end."""
     position = offset
     while True:
         data, position, _ = tail(path, position, 1 << 16)

@@ -1,8 +1,8 @@
-"""This server's network: interfaces with their addresses, which of them other servers may try,
+"""This server's network: its interfaces and addresses, which of them other servers may try, and
 whether an address answers.
 
-Looks only; changes nothing and guesses no peer. IPv4 by ioctl, IPv6 and routes by /proc: standard
-library alone.
+Only looks. It changes nothing and guesses no peer. IPv4 by ioctl, IPv6 and routes by /proc, with
+the standard library alone.
 """
 
 import array
@@ -15,10 +15,9 @@ from typing import Dict, List, NamedTuple, Tuple
 
 SIOCGIFCONF, SIOCGIFFLAGS, SIOCGIFNETMASK = 0x8912, 0x8913, 0x891B
 IFF_UP, IFF_LOOPBACK, IFF_POINTOPOINT = 0x1, 0x8, 0x10
-ENTRY = 40  # bytes of a struct ifreq where a pointer has 8
-EPHEMERAL = (32768, 60999)  # Linux's default for ports of outgoing connections
-# Where containers and virtual machines of this server live: every server may have the same
-# addresses there.
+ENTRY = 40  # bytes of a struct ifreq on machines with 8-byte pointers
+EPHEMERAL = (32768, 60999)  # Linux's default ports of outgoing connections
+# Networks of containers and virtual machines. Every server may use the same addresses there.
 INNER = re.compile(
     r"(docker|podman|br-|virbr|veth|cni|flannel|cali|lxc|lxd|kube|vmnet|vboxnet|tap|dummy|ifb)"
 )
@@ -30,11 +29,11 @@ class Interface(NamedTuple):
 
     name: str
     address: str
-    prefix: int  # bits of the network
-    # "ethernet" (or whatever leads out), "tunnel", "inner" (containers, virtual machines),
+    prefix: int  # bits of the network part
+    # "ethernet" (or whatever else leads out), "tunnel", "inner" (containers, virtual machines),
     # "loopback"
     kind: str
-    default: bool = False  # the default route leaves by it
+    default: bool = False  # the default route uses it
 
 
 def interfaces() -> List[Interface]:
@@ -56,7 +55,7 @@ def interfaces() -> List[Interface]:
 
 
 def _ipv4(probe: socket.socket) -> List[Tuple[str, str, str]]:
-    """(label, interface, address); a second address of an interface may have a label of its own,
+    """(label, interface, address). A second address of an interface may have its own label, such as
     eth0:1."""
     size = 64 * ENTRY
     while True:
@@ -102,7 +101,7 @@ def _ipv6() -> List[Tuple[str, str, int]]:
 
 
 def default_interfaces() -> List[str]:
-    """Those that an IPv4 default route leaves by, the best metric first."""
+    """The interfaces of IPv4 default routes, the best metric first."""
     rows = [words for words in _table("/proc/net/route") if len(words) > 7]
     ways = sorted((int(words[6]), words[0]) for words in rows if words[1] == words[7] == "00000000")
     return [name for _, name in ways]
@@ -121,15 +120,15 @@ def _kind(name: str, flags: int, is_default: bool) -> str:
         return "loopback"
     bridge = os.path.isdir(os.path.join("/sys/class/net", name, "bridge"))
     if (bridge or INNER.match(name)) and not is_default:
-        # a bridge may be how this server reaches the world
+        # a bridge may be this server's way out
         return "inner"
     return "tunnel" if flags & IFF_POINTOPOINT else "ethernet"
 
 
 def candidates(interfaces: List[Interface]) -> List[Interface]:
-    """Those under which another server may reach this one, the most likely first: no loopback,
-    nothing that belongs to containers, nothing that is valid on one link only; wires before
-    tunnels, the default route's first, IPv4 first."""
+    """Addresses at which another server may reach this one, the most likely first. No loopback, no
+    containers, and nothing that is valid on one link only. Wires come before tunnels, then the
+    default route's interface, then IPv4."""
     order = {"ethernet": 0, "tunnel": 1}
     usable = [
         interface
@@ -147,8 +146,8 @@ def candidates(interfaces: List[Interface]) -> List[Interface]:
 
 
 def interface_of(address: str, interfaces: List[Interface]) -> str:
-    """The name of the interface that has this address, "" where none has. All of 127.0.0.0/8 is the
-    loopback's."""
+    """The name of the interface with this address, "" if there is none. 127.0.0.0/8 belongs to the
+    loopback interface."""
     address = address.partition("%")[0].replace("::ffff:", "")
     for interface in interfaces:
         if interface.address == address or (
@@ -159,8 +158,8 @@ def interface_of(address: str, interfaces: List[Interface]) -> str:
 
 
 def local_address(address: str) -> str:
-    """Our own address on the way to `address`, as the routes are now; "" where there is no way.
-    Sends nothing."""
+    """Our own address on the way to `address` by the current routes, "" if there is no way. Sends
+    nothing."""
     try:
         family, _, _, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -171,8 +170,7 @@ def local_address(address: str) -> str:
 
 
 def reachable(address: str, port: int, timeout: float = 3.0) -> str:
-    """Why a TCP connection to `address` does not come about within `timeout` seconds; "" where it
-    does."""
+    """Why there is no TCP connection to `address` within `timeout` seconds. "" if there is one."""
     try:
         socket.create_connection((address, port), timeout).close()
     except socket.timeout:
@@ -183,7 +181,7 @@ def reachable(address: str, port: int, timeout: float = 3.0) -> str:
 
 
 def ephemeral_ports() -> Tuple[int, int]:
-    """(first, last) of the ports that the kernel gives to outgoing connections."""
+    """(first, last) port that the kernel assigns to outgoing connections."""
     for words in _table("/proc/sys/net/ipv4/ip_local_port_range"):
         if len(words) == 2:
             return int(words[0]), int(words[1])

@@ -1,7 +1,7 @@
 """Processes as the kernel shows them in /proc: identity, trees, marks, signals.
 
-A process is named by (boot id, pid, start time), never by a bare pid: pids are used again, after a
-reboot above all.
+(boot id, pid, start time) identifies a process, never a pid alone. The kernel reuses pids, above
+all after a reboot.
 """
 
 import contextlib
@@ -14,35 +14,35 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 MOST_COMMAND = 200
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
-# who cannot look has not seen that something is gone
+# without means to look, a process only seems to be gone
 SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Process(NamedTuple):
-    """One line of /proc/<pid>/stat, as far as it is needed."""
+    """The needed fields of /proc/<pid>/stat."""
 
     pid: int
     start_time: int  # clock ticks after boot, field 22
     parent: int
     group: int
-    state: str  # one letter, "Z" = ended and not yet waited for
+    state: str  # one letter, "Z" = ended but not collected
     name: str
 
     @property
     def alive(self) -> bool:
-        """False for what has ended already and only waits to be collected by its parent."""
+        """False for a process that has ended and waits for its parent to collect it."""
         return self.state not in ("Z", "X", "x")
 
 
 def boot_id() -> str:
-    """The kernel's id of this boot; a process of another boot cannot be alive."""
+    """The kernel's id of this boot. A process of another boot cannot be alive."""
     with open("/proc/sys/kernel/random/boot_id") as stream:
         return stream.read().strip()
 
 
 def read(pid: int) -> Optional[Process]:
-    """The process with this pid, None when there is none. Raises OSError when there is no means to
-    look (`SCARCE`)."""
+    """The process with this pid, None if there is none. Raises OSError if this process lacks the
+    means to look (`SCARCE`)."""
     try:
         with open("/proc/{}/stat".format(pid), "rb") as stream:
             text = stream.read()
@@ -50,7 +50,7 @@ def read(pid: int) -> Optional[Process]:
         if getattr(error, "errno", None) in SCARCE:
             raise
         return None
-    # The name stands in parentheses and may itself hold spaces and parentheses.
+    # The name is in parentheses and may itself contain spaces and parentheses.
     opening, closing = text.find(b"("), text.rfind(b")")
     fields = text[closing + 2 :].split()
     if opening < 0 or len(fields) < 20:
@@ -66,7 +66,7 @@ def read(pid: int) -> Optional[Process]:
 
 
 def identity(pid: int) -> Dict[str, Any]:
-    """What shim.json and started.json hold of a process. Raises ProcessLookupError when it is
+    """What shim.json and started.json record about a process. Raises ProcessLookupError if it is
     gone."""
     process = read(pid)
     if process is None:
@@ -83,7 +83,7 @@ def lives(record: Optional[Dict[str, Any]], boot: str) -> bool:
 
 
 def snapshot() -> Dict[int, Process]:
-    """Every process that can be seen, by pid."""
+    """Every visible process, by pid."""
     processes = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -94,7 +94,7 @@ def snapshot() -> Dict[int, Process]:
 
 
 def descendants(roots: Iterable[int], processes: Dict[int, Process]) -> Set[int]:
-    """Pids below `roots` (themselves not included)."""
+    """Pids below `roots`, without the roots."""
     children: Dict[int, List[int]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process.pid)
@@ -109,8 +109,8 @@ def descendants(roots: Iterable[int], processes: Dict[int, Process]) -> Set[int]
 
 
 def mark_of(pid: int, variable: str) -> str:
-    """Value of an environment variable that the process was started with; "" when absent or not
-    ours to read. Raises OSError when there is no means to look (`SCARCE`)."""
+    """The value of an environment variable with which the process started. "" if it is missing or
+    not readable. Raises OSError if this process lacks the means to look (`SCARCE`)."""
     try:
         with open("/proc/{}/environ".format(pid), "rb") as stream:
             content = stream.read()
@@ -126,8 +126,8 @@ def mark_of(pid: int, variable: str) -> str:
 
 
 def command_of(pid: int) -> str:
-    """Its command line as everybody may see it, at most `MOST_COMMAND` characters; "" when it is
-    gone or hidden."""
+    """Its command line as everybody may see it, at most `MOST_COMMAND` characters. "" if it is gone
+    or hidden."""
     try:
         with open("/proc/{}/cmdline".format(pid), "rb") as stream:
             content = stream.read(MOST_COMMAND)
@@ -137,7 +137,7 @@ def command_of(pid: int) -> str:
 
 
 def started_at(process: Process) -> float:
-    """When it began, wall clock."""
+    """When it started, wall clock."""
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - process.start_time / os.sysconf("SC_CLK_TCK")
     return round(time.time() - age, 1)
 
@@ -152,18 +152,18 @@ def marked(variable: str, value: str, processes: Dict[int, Process]) -> Set[int]
 
 
 def send(process: Process, number: int) -> bool:
-    """Signal exactly this process; False when it is gone (or its pid names another one by now)."""
+    """Signal exactly this process. False if it is gone, or another process has its pid."""
     if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
         return _send_checked(process, number)
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return False
-    except OSError:  # a kernel without pidfd, or no descriptor left
+    except OSError:  # an old kernel without pidfd, or no free descriptor
         return _send_checked(process, number)
     try:
-        # The descriptor holds whichever process has the pid now; the start time says whether it is
-        # the one meant.
+        # The descriptor holds whichever process has the pid now. The start time shows whether it is
+        # the right one.
         current = read(process.pid)
         if current is None or current.start_time != process.start_time:
             return False
@@ -191,20 +191,21 @@ def _send_checked(process: Process, number: int) -> bool:
 
 
 def keep_only(keep: Set[int]) -> None:
-    """/dev/null on the three standard streams, nothing else but `keep`: after a fork no pipe of the
-    parent may stay open in the child, or nobody would see the parent's end."""
+    """Put /dev/null on the three standard streams and close everything except `keep`. After a fork
+    no pipe of the parent may stay open in the child, otherwise nobody would notice the parent's
+    end."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in keep:
-            with contextlib.suppress(OSError):  # the listing's own descriptor
+            with contextlib.suppress(OSError):  # the descriptor of this listing
                 os.close(int(name))
 
 
 def become_subreaper() -> None:
-    """Be handed every descendant whose own parent ends. Raises OSError where the kernel has no such
-    thing."""
+    """Become the parent of every descendant whose own parent ends. Raises OSError if the kernel
+    cannot do that."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_NAME, b"gpq-shim", 0, 0, 0)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
@@ -212,7 +213,7 @@ def become_subreaper() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when the parent ends, however it ends."""
+    """Let the kernel kill this process when the parent ends, however it ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it ended before this took effect
         os._exit(1)

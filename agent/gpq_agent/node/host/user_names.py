@@ -1,5 +1,4 @@
-"""How people, their processes, moments and sizes are named in the sentences that the agent tells.
-Decides nothing."""
+"""Names of users and processes, times and sizes in the agent's sentences. Decides nothing."""
 
 import os
 import pwd
@@ -9,7 +8,7 @@ DAY = 86400.0
 
 
 def user_name(uid: int) -> str:
-    """Login name, or the number of somebody whom this node does not know by name."""
+    """Login name, or the user id if this server does not know the name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -17,7 +16,7 @@ def user_name(uid: int) -> str:
 
 
 def moment(seconds: float) -> str:
-    """``14:02``, or ``2026-11-20 14:02`` where it is more than 20 hours ago: of this node's wall
+    """``14:02``, or ``2026-11-20 14:02`` if it is more than 20 hours ago, by this server's wall
     clock."""
     recent = time.time() - seconds < DAY * 20 / 24
     return time.strftime("%H:%M" if recent else "%Y-%m-%d %H:%M", time.localtime(seconds))
@@ -31,7 +30,7 @@ def size(mib: int) -> str:
 
 
 def user_of(pid: int) -> str:
-    """Whose process it is, "" when it is gone."""
+    """The owner of a process, "" if it is gone."""
     try:
         return user_name(os.stat("/proc/{}".format(pid)).st_uid)
     except OSError:

@@ -1,8 +1,8 @@
-"""Questions to file systems that may not answer, a file server that is down say: asked in a child,
-given up after a while.
+"""Asks file systems that may not answer, for example because a file server is down. A child asks,
+and gpq gives up after a while.
 
-A process that waits for such a file system cannot always be killed, so the agent must never be the
-one that waits.
+A process that waits for such a file system cannot always be killed, so it must never be the agent
+that waits.
 """
 
 import json
@@ -15,18 +15,18 @@ from typing import Callable, Dict, List
 from gpq_agent.node.host import procs
 from gpq_agent.node.host.errors import SpoolError
 
-PATIENCE = 4.0  # seconds; the daemon takes an agent that says nothing for 11 s as silent
-AGAIN_AFTER = 10.0  # seconds for which a place that did not answer is not asked again
-SHORT_PATIENCE = 1.0  # seconds, then: does it answer by now?
-LOOKS = 4  # in all that time
+PATIENCE = 4.0  # seconds. The daemon calls an agent silent after 11 s
+AGAIN_AFTER = 10.0  # seconds until a place that did not answer is asked again
+SHORT_PATIENCE = 1.0  # seconds for the next question there
+LOOKS = 4  # number of waits in all that time
 
-_silent: Dict[str, float] = {}  # when it did not answer
-_left: List[int] = []  # children that the kernel has not let go yet
+_silent: Dict[str, float] = {}  # when each place did not answer
+_left: List[int] = []  # children that the kernel has not released yet
 
 
 def check(place: str, question: Callable[[], None], longest: float = PATIENCE) -> None:
-    """Run `question`, which looks at `place` above all, for at most `longest` seconds. Raises its
-    SpoolError; one of kind "busy" when there is no answer."""
+    """Run `question`, which checks mainly `place`, for at most `longest` seconds. Raises its
+    SpoolError, or one of kind "busy" if there is no answer."""
     _left[:] = [pid for pid in _left if os.waitpid(pid, os.WNOHANG)[0] != pid]
     if time.monotonic() - _silent.get(place, -AGAIN_AFTER) < AGAIN_AFTER:
         raise no_answer(place)
@@ -59,13 +59,13 @@ def check(place: str, question: Callable[[], None], longest: float = PATIENCE) -
 
 
 def _is_ready(reading: int, patience: float) -> bool:
-    """Is there an answer within `patience` seconds? They are counted by looks that found nothing:
-    a machine that stood still in one of them has time for an answer in the others."""
+    """Is there an answer within `patience` seconds? Counts them in several waits. If the machine
+    stood still during one, the answer has time in the others."""
     return any(select.select([reading], [], [], patience / LOOKS)[0] for _ in range(LOOKS))
 
 
 def _answer(writing: int, question: Callable[[], None]) -> None:
-    """In the child: `{}` or what is wrong, in one write that a pipe takes whole."""
+    """In the child: write `{}` or the problem, in one write that a pipe takes as a whole."""
     answer: Dict[str, object] = {}
     try:
         procs.keep_only({writing})
@@ -75,7 +75,7 @@ def _answer(writing: int, question: Callable[[], None]) -> None:
     except OSError as error:
         answer = {
             "message": str(error)[:1000],
-            "hint": "check the file system that it is on",
+            "hint": "check its file system",
             "kind": "busy",
         }
     finally:
@@ -87,7 +87,9 @@ def _conclude(line: bytes, place: str) -> None:
     try:
         answer = json.loads(line.decode("utf-8"))
     except ValueError:
-        raise SpoolError("whoever looked at {} ended too soon".format(place), "", "busy") from None
+        raise SpoolError(
+            "the process that checked {} ended too soon".format(place), "", "busy"
+        ) from None
     if answer:
         raise SpoolError(answer["message"], answer["hint"], answer["kind"])
 
@@ -98,6 +100,6 @@ def no_answer(place: str) -> SpoolError:
 
 
 def no_process(error: OSError) -> SpoolError:
-    """The refusal of a start for which there can be no process."""
-    hint = "it has too many of them, or too little memory; see `ulimit -u` and pids.max there"
-    return SpoolError("no process can be started on this server: {}".format(error), hint, "busy")
+    """The refusal of a start when no process can be created."""
+    hint = "it has too many processes or too little memory: see `ulimit -u` and pids.max there"
+    return SpoolError("cannot start a process on this server: {}".format(error), hint, "busy")

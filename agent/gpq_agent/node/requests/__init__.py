@@ -1,5 +1,4 @@
-"""What the node agent answers to each request of wire.OPS, and which requests wait for something
-first.
+"""What the agent answers to each request of wire.OPS, and which requests wait for something first.
 
 Open `agent.py` first.
 """

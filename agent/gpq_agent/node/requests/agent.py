@@ -1,4 +1,4 @@
-"""The node agent: answers requests, and holds those that must wait."""
+"""The agent: answers requests, and holds those that must wait."""
 
 import contextlib
 import sys
@@ -25,12 +25,12 @@ from gpq_agent.node.requests.watches import CALM_POLL, Watches
 from gpq_agent.node.shim.leases import DaemonEpoch
 from gpq_agent.node.spool.spool import Spool
 
-# answered only once the first look at the GPUs has ended
+# answered only after the first look at the GPUs
 NEED_DEVICES = ("hello", "probe", "watch", "start")
 
 
 class Agent:
-    """Answers requests; holds those that must wait. Blocks nowhere for long."""
+    """Answers requests, and holds those that must wait. Never blocks for long."""
 
     def __init__(
         self,
@@ -70,33 +70,31 @@ class Agent:
             place, self.survey, self.staging, self.reign, cores, base, default, visible
         )
         self._waiting: List[Message] = []
-        self._told: Set[str] = set()  # what has gone wrong
+        self._told: Set[str] = set()  # problems already reported
         self.survey.refresh()
 
     @property
     def quitting(self) -> bool:
-        """Has it been told to end?"""
+        """Has the daemon asked it to end?"""
         return self.operations.quitting
 
     def greeting(self) -> Message:
-        """The one line that the agent says unasked: who it is. Devices and attempts come with
+        """The one line that the agent sends unasked: who it is. Devices and attempts come with
         `hello`."""
         return dict(self.operations.identity(), v=wire.VERSION, id=0, ok=True, op="hello")
 
     def handle_line(self, line: bytes) -> List[Message]:
-        """Replies to one request line: none yet when it has to wait."""
+        """Replies to one request line, none yet if the request has to wait."""
         try:
             message = wire.decode(line)
         except (ValueError, UnicodeDecodeError):
             return [
                 refusal(
-                    None, "a line that is not a JSON object", "one request a line, as wire.py says"
+                    None, "the line is not a JSON object", "send one request per line, see wire.py"
                 )
             ]
         if message.get("v") != wire.VERSION:
-            problem = "this node agent speaks version {}, not {}".format(
-                wire.VERSION, message.get("v")
-            )
+            problem = "this agent speaks version {}, not {}".format(wire.VERSION, message.get("v"))
             return [
                 refusal(
                     message.get("id"), problem, "restart the daemon, so that it ships its own agent"
@@ -108,13 +106,13 @@ class Agent:
         return self._answer(message)
 
     def tick(self) -> List[Message]:
-        """Replies that have become due."""
-        with self._survived("looking at devices"):
+        """Replies that are ready."""
+        with self._survived("checking devices"):
             self.devices.tick(
                 is_watched=self.watches.is_pending or bool(self.survey.holders),
                 since=self.release.since(),
             )
-        with self._survived("trying devices"):
+        with self._survived("testing devices"):
             self.trials.tick()
         replies: List[Message] = [
             self.replies.reply(message, answer) for message, answer in self.staging.tick()
@@ -126,7 +124,7 @@ class Agent:
             try:
                 infos = self.survey.refresh()
             except OSError as error:
-                # no descriptor or memory left to look with: they wait until there is
+                # without a free descriptor or memory to look with, they wait
                 if error.errno not in procs.SCARCE:
                     raise
                 return replies
@@ -134,7 +132,7 @@ class Agent:
         return replies
 
     def _waiting_replies(self) -> List[Message]:
-        """To those that need wait no more."""
+        """Replies to requests that no longer have to wait."""
         early_messages = [message for message in self._waiting if self._is_early(message)]
         due_messages = [message for message in self._waiting if message not in early_messages]
         self._waiting = early_messages
@@ -145,7 +143,7 @@ class Agent:
 
     @contextlib.contextmanager
     def _survived(self, work: str) -> Iterator[None]:
-        """Whatever goes wrong with this is told once, and done again in the next turn."""
+        """If this fails, report it once and try again in the next turn."""
         try:
             yield
         except Exception as error:
@@ -154,18 +152,18 @@ class Agent:
             words = "{}: {!r}".format(work, error)
             if words not in self._told:
                 self._told.add(words)
-                sys.stderr.write("gpq: a bug, while {}\n".format(words))
+                sys.stderr.write("gpq: a bug while {}\n".format(words))
                 traceback.print_exc(file=sys.stderr)
 
     def _is_early(self, message: Message) -> bool:
-        """Must it wait for the first look at the GPUs? Who asks for nothing else waits for the end
-        of a slow one too."""
+        """Must the request wait for the first look at the GPUs? `probe` also waits for the end of a
+        slow one."""
         if message.get("op") == "probe":
             return not self.devices.is_seen
         return message.get("op") in NEED_DEVICES and not self.devices.known
 
     def patience(self) -> Optional[float]:
-        """Seconds for which nothing but a request can matter; None for ever."""
+        """Seconds in which only a request can matter, None for ever."""
         if self.staging.busy:
             return 0.0
         if self.watches.is_pending:
@@ -185,13 +183,13 @@ class Agent:
             return []
         handler = self.operations.by_name.get(str(operation))
         if handler is None:
-            hint = "it is one of {}".format(", ".join(wire.OPS))
-            return [refusal(message.get("id"), "no operation {!r}".format(operation), hint)]
+            hint = "use one of {}".format(", ".join(wire.OPS))
+            return [refusal(message.get("id"), "unknown operation {!r}".format(operation), hint)]
         self.survey.touch()
         return [self.replies.reply(message, handler)]
 
     def _begin_look(self, message: Message) -> List[Message]:
-        """What can be told at once is; the rest with the tick that finds it."""
+        """Answer at once if possible, otherwise with the tick that finds the result."""
         self.survey.touch()
         reply = self.replies.reply(message, self._look)
         return [] if reply.get("later") else [reply]

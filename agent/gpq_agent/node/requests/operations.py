@@ -1,4 +1,4 @@
-"""Operations that are answered at once, by name."""
+"""Operations that the agent answers at once, by name."""
 
 import base64
 import os
@@ -24,8 +24,8 @@ TAIL_LIMIT = 1 << 20
 
 
 class Operations:
-    """Of one agent. `base`: the environment of a login, which all jobs have; `default`: what the
-    agent had when it started; `visible`: as in gpu_names."""
+    """The operations of one agent. `base`: the environment of a login, which all jobs have.
+    `default`: what the agent had when it started. `visible`: see gpu_names."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Operations:
 
     def _hello(self, message: Message) -> Message:
         self.reign.greet(message.get("store"), message.get("epoch"))
-        stamp = self.reign.stamp()  # before the look: what is told was so then, or later
+        stamp = self.reign.stamp()  # before the look, so that the report is at least this fresh
         infos = self.attempts.count(self.survey.refresh())
         return dict(
             self.identity(),
@@ -108,9 +108,9 @@ class Operations:
         key = wire.attempt_key(order.job, order.attempt)
         if self.attempts.order(key) is not None:
             if self.attempts.is_forgotten(key):
-                # its end is known: this is an order of another time
+                # its end is known, so this order is outdated
                 problem = (
-                    "attempt {} was on this server before; the daemon's database was restored from"
+                    "attempt {} was on this server before: the daemon's database was restored from"
                     " a copy".format(key)
                 )
                 raise SpoolError(problem, "start another attempt", "used")
@@ -128,8 +128,8 @@ class Operations:
         return {"state": state, "attempt": self.survey.attempt(key)}
 
     def _with_attributes(self, order: wire.StartOrder) -> wire.StartOrder:
-        """Those that its process will have, and a line on what of the wanted ones this server does
-        not allow."""
+        """Set the attributes that its process will have, and a line about those that this server
+        does not allow."""
         request = attributes.of(order.attributes) if order.attributes else self.default
         allowance, shortfalls = attributes.grant(request, self.default)
         server = (
@@ -142,7 +142,7 @@ class Operations:
         return order._replace(attributes=allowance._asdict(), shortfall=shortfall)
 
     def _usable(self, key: str, order: wire.StartOrder) -> List[wire.DeviceInfo]:
-        """The devices of an order. Raises SpoolError for one that is not there or not to be had."""
+        """The devices of an order. Raises SpoolError if one is missing or not available."""
         devices_by_id = {device.id: device for device in self.devices.current()}
         for name in order.devices:
             if name not in devices_by_id:
@@ -156,17 +156,19 @@ class Operations:
                     "{} is {}: {}".format(
                         name, devices_by_id[name].state, devices_by_id[name].reason
                     ),
-                    "choose another device",
+                    "choose another one",
                     TAKEN,
                 )
             if self.devices.unsettled(name):  # it may be gone in a moment
                 raise SpoolError(
-                    "{} is {}".format(name, self.devices.unsettled(name)), "wait a little", "busy"
+                    "{} is {}".format(name, self.devices.unsettled(name)),
+                    "try again in a moment",
+                    "busy",
                 )
             if self.survey.holders.get(name, key) != key:
                 raise SpoolError(
-                    "{} is still held by attempt {}".format(name, self.survey.holders[name]),
-                    "wait for its end",
+                    "attempt {} still uses {}".format(self.survey.holders[name], name),
+                    "wait until it ends",
                     "busy",
                 )
         return [devices_by_id[name] for name in order.devices]
@@ -183,7 +185,7 @@ class Operations:
     def _tail(self, message: Message) -> Message:
         key = _key(message)
         if self.attempts.order(key) is None:
-            raise SpoolError("no attempt {} on this node".format(key))
+            raise SpoolError("no attempt {} on this server".format(key))
         limit = min(int(message.get("limit", 1 << 16)), TAIL_LIMIT)
         path = os.path.join(self.spool.folder(key), wire.LOG)
         offset, skipped = int(message.get("offset", 0)), 0
@@ -233,12 +235,12 @@ class Operations:
 
 
 def _key(message: Message) -> str:
-    """The attempt that a request names. Raises ValueError for anything but ``42.1``, a path above
-    all."""
+    """The attempt that a request names. Raises ValueError for anything but ``42.1``, above all for
+    a path."""
     return wire.attempt_key(*wire.parse_attempt_key(str(message["attempt"])))
 
 
 def _own_address(connection: str) -> str:
-    """The address under which ssh reached this machine, "" when nobody came by ssh."""
+    """The address at which ssh reached this machine, "" if there was no ssh."""
     words = connection.split()  # client's address and port, then ours
     return words[2] if len(words) == 4 else ""

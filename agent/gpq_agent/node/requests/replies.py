@@ -1,4 +1,4 @@
-"""Replies to requests: whatever goes wrong with one is told in its own."""
+"""Replies to requests. If a request fails, its own reply says so."""
 
 import sys
 import traceback
@@ -12,7 +12,7 @@ from gpq_agent.node.spool.spool import Spool
 
 Message = Dict[str, Any]
 Handler = Callable[[Message], Message]
-# Not from a daemon that a newer one has followed:
+# Refused if a newer daemon has taken over:
 REIGNING = (
     "watch",
     "prepare",
@@ -28,7 +28,7 @@ REIGNING = (
 
 
 def refusal(number: Any, error: str, hint: str = "", kind: str = "wrong") -> Message:
-    """The reply that says no. `kind`: one of wire.REFUSALS, or TAKEN."""
+    """The reply that refuses. `kind`: one of wire.REFUSALS, or TAKEN."""
     reply = {
         "v": wire.VERSION,
         "id": number,
@@ -41,14 +41,14 @@ def refusal(number: Any, error: str, hint: str = "", kind: str = "wrong") -> Mes
 
 
 class Replies:
-    """Of one agent. `reign`: who may ask for what changes something."""
+    """The replies of one agent. `reign`: which daemon may change something."""
 
     def __init__(self, place: Spool, reign: DaemonEpoch) -> None:
         self.spool = place
         self.reign = reign
 
     def reply(self, message: Message, handler: Handler) -> Message:
-        """Whatever goes wrong with one request is told in its reply; the agent lives on."""
+        """If a request fails, its reply says so, and the agent lives on."""
         number = message.get("id")
         try:
             if message.get("op") in REIGNING:
@@ -59,17 +59,13 @@ class Replies:
         except OSError as error:
             return refusal(
                 number,
-                "the spool cannot be used: {}".format(error),
+                "cannot use the spool: {}".format(error),
                 "check {}".format(self.spool.path),
                 "busy",
             )
         except (KeyError, TypeError, ValueError) as error:
-            problem = "request {!r} is not complete or not right: {!r}".format(
-                message.get("op"), error
-            )
+            problem = "request {!r} is incomplete or invalid: {!r}".format(message.get("op"), error)
             return refusal(number, problem, "see wire.OPS")
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
-            return refusal(
-                number, "the node agent failed: {!r}".format(error), "this is a bug in gpq"
-            )
+            return refusal(number, "the agent failed: {!r}".format(error), "this is a bug in gpq")

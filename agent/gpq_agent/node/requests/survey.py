@@ -1,4 +1,4 @@
-"""The node as it was at the latest look: its attempts, who holds which device, what has changed."""
+"""The server at the latest look: its attempts, who holds which device, and what has changed."""
 
 import functools
 import hashlib
@@ -20,7 +20,7 @@ Message = Dict[str, Any]
 
 
 class Survey:
-    """Of one agent. `devices` asks it who holds them."""
+    """The survey of one agent. `devices` asks it who holds them."""
 
     def __init__(self, attempts: Attempts, yielding: Yielding) -> None:
         self.attempts = attempts
@@ -28,16 +28,16 @@ class Survey:
         self.holders: Dict[str, str] = {}  # attempts by device
         self.changed_at = time.monotonic()
         self.digest = ""
-        self.least_lease = 0.0  # seconds, of the attempts that live; 0: none has one
+        self.least_lease = 0.0  # seconds, the shortest of the living attempts. 0: none has a lease
 
     def attach(self, devices: Devices, release: Release, trials: Trials) -> None:
-        """What is told of each attempt that is looked at."""
+        """Connect the parts that hear about each attempt."""
         self.devices = devices
         self.release = release
         self.trials = trials
 
     def refresh(self) -> List[wire.AttemptInfo]:
-        """Look at every attempt anew."""
+        """Look at every attempt again."""
         infos = []
         holders: Dict[str, str] = {}
         stuck: Dict[str, str] = {}
@@ -58,7 +58,7 @@ class Survey:
             if info.state in LIVE or self.release.holding(key):
                 holders.update(dict.fromkeys(devices, key))
             if info.state in LIVE and info.exit is not None:
-                # nothing but what cannot be killed leaves a note so early
+                # only a process that cannot be killed leaves a note this early
                 stuck.update(
                     dict.fromkeys(devices, "attempt {}: {}".format(key, info.exit.get("note", "")))
                 )
@@ -74,28 +74,29 @@ class Survey:
         return infos
 
     def touch(self) -> None:
-        """Something is going on: the next change is likely."""
+        """Something is happening, so another change is likely soon."""
         self.changed_at = time.monotonic()
 
     def attempt(self, key: str) -> Message:
-        """One attempt, looked at anew. Raises SpoolError where there is none."""
+        """Look at one attempt again. Raises SpoolError if there is none."""
         for info in self.refresh():
             if wire.attempt_key(info.job, info.attempt) == key:
                 return self.attempts.count([info])[0]._asdict()
-        attempt = self.attempts.look(key)  # forgotten, and not reported any more
+        attempt = self.attempts.look(key)  # forgotten, so no longer reported
         if attempt is None:
-            raise SpoolError("no attempt {} on this node".format(key))
+            raise SpoolError("no attempt {} on this server".format(key))
         return attempt._asdict()
 
     def device_list(self) -> List[Message]:
-        """The devices, as they are told."""
+        """The devices, as reported."""
         return [device._asdict() for device in self.devices.current()]
 
 
 def _digest(
     infos: List[wire.AttemptInfo], devices: List[wire.DeviceInfo], yields: List[str]
 ) -> str:
-    """Changes when a state does; not with memory in use, utilisation or the number of processes."""
+    """Changes with every state, but not with memory in use, utilisation or the number of
+    processes."""
     state = [
         [
             [info.job, info.attempt, info.state, info.pid, (info.exit or {}).get("note")]

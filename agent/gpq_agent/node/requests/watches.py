@@ -1,4 +1,4 @@
-"""Long polls for news: each is pending until there is some."""
+"""Long polls: each stays pending until there is news."""
 
 import os
 import time
@@ -23,12 +23,12 @@ class Watch(NamedTuple):
 
     message: Message
     until: float  # time.monotonic
-    # forgotten before it was asked: the daemon's database is older than that
+    # forgotten before the request: the daemon's database is older than that
     recalled: List[str] = []
 
 
 class Watches:
-    """Those of one agent."""
+    """The long polls of one agent."""
 
     def __init__(self, place: Spool, survey: Survey, replies: Replies) -> None:
         self.spool = place
@@ -64,22 +64,18 @@ class Watches:
             self.reign.heard(message.get("heard"), self.survey.least_lease)
         except SpoolError as error:
             return [refusal(message.get("id"), error.message, error.hint, error.kind)]
-        except OSError as error:  # what is not renewed ends, so that nothing runs twice
+        except OSError as error:  # leases that are not renewed end, so that nothing runs twice
             return [
-                refusal(
-                    message.get("id"), "leases cannot be renewed: {}".format(error), kind="busy"
-                )
+                refusal(message.get("id"), "cannot renew leases: {}".format(error), kind="busy")
             ]
         except (TypeError, ValueError) as error:
-            return [
-                refusal(message.get("id"), "watch is not right: {}".format(error), "see wire.OPS")
-            ]
+            return [refusal(message.get("id"), "invalid watch: {}".format(error), "see wire.OPS")]
         recalled_keys = [key for key in sorted(offsets) if self.attempts.is_forgotten(key)]
         self._pending.append(Watch(message, time.monotonic() + wait, recalled_keys))
-        return []  # the tick that follows answers it if there is news already
+        return []  # the next tick answers it if there is news already
 
     def answers(self, infos: List[wire.AttemptInfo]) -> List[Message]:
-        """Replies to those that are due."""
+        """Replies to the long polls that are ready."""
         due_watches = [watch for watch in self._pending if self._is_due(watch, infos)]
         self._pending = [watch for watch in self._pending if watch not in due_watches]
         return [
@@ -104,8 +100,8 @@ class Watches:
         return lambda message: self._news(message, infos + recalled_attempts)
 
     def _news(self, message: Message, infos: List[wire.AttemptInfo]) -> Message:
-        """Every attempt as it is, each with its new report lines; fair shares of the budget, so
-        that none starves."""
+        """Every attempt as it is, each with its new report lines. They share the budget equally, so
+        that each gets some."""
         stamp = self.reign.stamp()
         offsets = message.get("offsets", {})
         readers = [info for info in infos if wire.attempt_key(info.job, info.attempt) in offsets]

@@ -1,10 +1,11 @@
-"""Who of an attempt's processes hears a stop signal. Pure but for its looks at /proc.
+"""Which processes of an attempt get a stop signal. Pure except for its looks at /proc.
 
-The program of a job is rarely its first process: shells, launchers and environments stand before
-it, and workers below. Who has a handler for the signal is told, the topmost on each way down, and
-not what is below it: it sees to that itself. What only waits for another program is passed by:
-shells hand nothing on, `make` takes USR1 for itself, `timeout` sends TERM to workers too. Launchers
-are passed by and held meanwhile: torchrun ends the other replicas as soon as one has saved.
+The program of a job is rarely its first process: shells, launchers and environments come above it,
+and workers below. The signal goes to the topmost process on each branch that has a handler.
+Processes below that one are its own business. Programs that only wait for another are skipped:
+shells pass nothing on, `make` takes USR1 for itself, and `timeout` sends TERM to workers too.
+Launchers are skipped and halted in the meantime, because torchrun ends the other replicas as soon
+as one has saved.
 """
 
 import os
@@ -17,7 +18,7 @@ WAITING = (
     "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "make", "mksh", "sh", "tcsh", "time",
     "timeout", "uv", "zsh",
 )  # fmt: skip
-# Words of a command line, without their folder.
+# Words of a command line, without their folder
 LAUNCHERS = (
     b"accelerate", b"conda", b"deepspeed", b"mamba", b"torchrun", b"torch.distributed.launch",
     b"torch.distributed.run",
@@ -27,28 +28,28 @@ MOST_COMMAND = 1 << 16
 
 
 class ProcessDetail(NamedTuple):
-    """What /proc shows of one process beyond its line of stat."""
+    """What /proc shows about one process besides its stat line."""
 
-    program: str  # name of its executable, "" where it is not ours to see
+    program: str  # name of its executable, "" if it is not readable
     command: bytes
-    caught: int  # a bit for each signal that has a handler, the lowest for signal 1
+    caught: int  # one bit per signal that has a handler, the lowest for signal 1
 
     def catches(self, number: int) -> bool:
         return bool(self.caught >> (number - 1) & 1)
 
     @property
     def launches(self) -> bool:
-        words = self.command.split(b"\0")[:4]  # those of an interpreter, and the program's own name
+        words = self.command.split(b"\0")[:4]  # the interpreter's words, and the program's own name
         return any(os.path.basename(word) in LAUNCHERS for word in words)
 
 
 class Addressees(NamedTuple):
     recipients: List[Process]
-    launchers: List[Process]  # above those
+    launchers: List[Process]  # above the recipients
 
 
 def look(pid: int) -> ProcessDetail:
-    """Of a process that is gone, nothing."""
+    """Empty for a process that is gone."""
     try:
         program = os.path.basename(os.readlink("/proc/{}/exe".format(pid)))
     except OSError:
@@ -64,11 +65,12 @@ def look(pid: int) -> ProcessDetail:
 
 
 def addressees(members: Sequence[Process], first: int, number: int) -> Addressees:
-    """Of `members`, for signal `number`. `first`: the pid of the job's first process.
+    """The addressees among `members`, for signal `number`. `first`: the pid of the job's first
+    process.
 
-    Only where no program has a handler are workers asked: replicas that a script spawned by itself.
-    Where nobody has one, all of the first process's group is told: that ends them, as the signal
-    does. So is the first process itself, which may have yet to begin a group of its own.
+    Only if no program has a handler, workers get the signal: replicas that a script spawned itself.
+    If no process has a handler, the whole group of the first process gets it, which ends them, as
+    the signal does. So does the first process itself, which may not have its own group yet.
     """
     looks_by_pid = {process.pid: look(process.pid) for process in members}
     programs = [process for process in members if not _is_worker(process, looks_by_pid)]
@@ -100,7 +102,8 @@ def _topmost(
 
 
 def _is_worker(process: Process, looks_by_pid: Dict[int, ProcessDetail]) -> bool:
-    """A fork that runs on as its parent, or a worker that Python's multiprocessing spawned."""
+    """A fork that runs the same command as its parent, or a worker that Python's multiprocessing
+    spawned."""
     own_look, parent = looks_by_pid[process.pid], looks_by_pid.get(process.parent)
     if parent is None or parent.program in WAITING:
         return False

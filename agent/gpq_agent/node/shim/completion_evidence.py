@@ -1,9 +1,9 @@
-"""What says that a job had come to its end when it was asked to stop: files that were made during
-the attempt.
+"""Evidence that a job was finished when somebody asked it to stop: files that appeared during the
+attempt.
 
-They are the job's, on any file system, and may be anything: they are looked at in a child, for a
-limited time, read up to a limited size, and what cannot be read says nothing. Decides no outcome,
-removes nothing.
+They are the job's files, on any file system, with any content. A child reads them, for a limited
+time and up to a limited size. What it cannot read proves nothing. This module decides no outcome
+and removes nothing.
 """
 
 import contextlib
@@ -20,38 +20,38 @@ from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 from gpq_agent import wire
 from gpq_agent.node.host import procs
 
-PATIENCE = 5.0  # seconds for all of it
+PATIENCE = 5.0  # seconds for everything
 SMALL, LARGE = (
     1 << 16,
     32 << 20,
-)  # bytes that are read of a record; of a trainer's state, which holds all that it logged
+)  # bytes to read from a record, and from a trainer's state, which holds everything that it logged
 MEMORY = 1 << 30  # bytes of address space that the child may have, whatever it reads
-MOST_ENTRIES = 10_000  # of a folder that are looked at
+MOST_ENTRIES = 10_000  # entries of a folder to look at
 SAID = {
-    "marker": "the training library said that training was over",
+    "marker": "the training library reported the end of the training",
     "done-file": "its done file was written",
-    "checkpoint": "its newest checkpoint is that of the end",
+    "checkpoint": "its newest checkpoint is the final one",
     "own": "its newest save is marked as the last",
     "trainer": "the newest trainer_state.json is at its last step",
 }
-Signs = Dict[str, str]  # kind, of SAID -> what changes when it is written again
+Signs = Dict[str, str]  # a kind of SAID -> a value that changes when the file is written again
 
 
 class CompletionEvidence:
-    """Made before the job starts, asked after its end. `env`: the job's whole environment."""
+    """Created before the job starts, asked after its end. `env`: the job's whole environment."""
 
     def __init__(self, order: wire.StartOrder, env: Dict[str, str], folder: str) -> None:
         self._folder = folder
         self._done = done_path(order, env)
         self._checkpoints = env.get(wire.ENV_CHECKPOINT_DIR, "")
-        # At its first start there is nothing of it but what its user names.
+        # At its first start it has no files except those that its user names.
         self._before = self._look() if order.attempt > 1 or self._done else {}
 
     def evidence(self) -> str:
-        """What says that the job has come to its end, one phrase; "" for nothing. Also where it
-        could not be seen what was there at the start, or what is there now."""
+        """What shows that the job was finished, one phrase. "" for nothing, and also if the files
+        could not be read at the start or now."""
         if os.path.exists(os.path.join(self._folder, wire.STOPPED)):
-            return ""  # it stopped half way, whatever it said before
+            return ""  # it stopped half way, whatever it said earlier
         if os.path.exists(os.path.join(self._folder, wire.FINISHED)):
             return SAID["marker"]
         signs_now = self._look() if self._before is not None else None
@@ -67,7 +67,7 @@ class CompletionEvidence:
 
 
 def done_path(order: wire.StartOrder, env: Dict[str, str]) -> str:
-    """The done file's path, absolute; "" where the order names none."""
+    """The absolute path of the done file, "" if the order names none."""
     path = order.done_file
     if path.startswith("~/"):
         path = env.get("HOME", "~") + path[1:]
@@ -75,8 +75,8 @@ def done_path(order: wire.StartOrder, env: Dict[str, str]) -> str:
 
 
 def signs(done_file: str, checkpoints: str) -> Signs:
-    """All signs that are there now. `done_file`: its path; `checkpoints`: the job's folder of
-    checkpoints."""
+    """All signs that are there now. `done_file`: its path. `checkpoints`: the job's checkpoint
+    folder."""
     looks: Dict[str, Callable[[], str]] = {
         "done-file": lambda: _stamp(os.stat(done_file)) if done_file else "",
         "checkpoint": lambda: _checkpoint(os.path.join(checkpoints, "gpq")),
@@ -106,7 +106,7 @@ def _own(path: str) -> str:
 
 
 def _trainer(folder: str) -> str:
-    """Of Hugging Face's Trainer, whose checkpoints lie in folders checkpoint-STEP."""
+    """For Hugging Face's Trainer, whose checkpoints are in folders checkpoint-STEP."""
     name = _newest(folder, re.compile(r"checkpoint-(\d{1,18})()"))
     content, sign = _record(os.path.join(folder, name, "trainer_state.json"), LARGE)
     step, last = content.get("global_step"), content.get("max_steps")
@@ -115,8 +115,8 @@ def _trainer(folder: str) -> str:
 
 
 def _newest(folder: str, pattern: "re.Pattern[str]") -> str:
-    """The entry with the highest number. Raises OSError where there is none, or where there are too
-    many to look at."""
+    """The entry with the highest number. Raises OSError if there is none, or too many to look
+    at."""
     newest: Tuple[int, int, str] = (-1, 0, "")
     with os.scandir(folder) as entries:
         for count, entry in enumerate(entries):
@@ -131,20 +131,19 @@ def _newest(folder: str, pattern: "re.Pattern[str]") -> str:
 
 
 def _record(path: str, limit: int) -> Tuple[Dict[str, Any], str]:
-    """The JSON object in a file, and its stamp. Raises OSError or ValueError for one that is none
-    or too large."""
+    """The JSON object in a file, and its stamp. Raises OSError or ValueError if there is none or it
+    is too large."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as stream:
         sign = _stamp(os.fstat(stream.fileno()))
         data = stream.read(limit + 1) if sign else b""
     if not sign or len(data) > limit:
-        raise ValueError("no ordinary file of at most {} bytes".format(limit))
+        raise ValueError("not a regular file of at most {} bytes".format(limit))
     return wire.decode(data), sign
 
 
 def _stamp(status: os.stat_result) -> str:
-    """Changes whenever the file is written, touched or replaced; "" for what is no ordinary
-    file."""
+    """Changes whenever the file is written, touched or replaced. "" if it is not a regular file."""
     if not stat.S_ISREG(status.st_mode):
         return ""
     return "{} {} {} {}".format(
@@ -153,10 +152,11 @@ def _stamp(status: os.stat_result) -> str:
 
 
 def _in_child(look: Callable[[], Signs]) -> Optional[Signs]:
-    """What `look` finds within PATIENCE; None where it did not come back, or ended badly.
+    """What `look` finds within PATIENCE. None if it did not return, or failed.
 
-    It is a grandchild, left to whoever takes orphans: one that the kernel does not let go must be
-    nobody's child here, for a shim that has a child takes its job for alive.
+    It runs in a grandchild, which init or another reaper adopts. A process that the kernel does not
+    release must not be a child of the shim, because a shim with a child assumes that its job is
+    alive.
     """
     try:
         reading, writing = os.pipe()
@@ -196,7 +196,7 @@ def _until_end(reading: int) -> Iterator[bytes]:
 
 
 def _fork_on(writing: int, look: Callable[[], Signs]) -> None:
-    """In the child: does not return."""
+    """In the child. Does not return."""
     try:
         procs.keep_only({writing})
         if os.fork() == 0:

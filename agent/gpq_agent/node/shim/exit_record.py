@@ -1,4 +1,4 @@
-"""The end of an attempt: that of the job's first process, and the record that is kept of it."""
+"""The end of an attempt: the end of the job's first process, and the record of it."""
 
 import contextlib
 import errno
@@ -13,8 +13,8 @@ from gpq_agent.node.spool.shapes import NOTE
 
 
 class JobProcess:
-    """The first process of a job. `identity`: its record. `parent`: it is our child, so that its
-    exit status is ours to collect."""
+    """The first process of a job. `identity`: its record. `parent`: it is our child, so we can
+    collect its exit status."""
 
     def __init__(self, identity: Dict[str, Any], parent: bool, boot: str) -> None:
         self.identity = identity
@@ -26,7 +26,7 @@ class JobProcess:
         self._status: Optional[int] = None
 
     def collect(self) -> None:
-        """Wait for every child that has ended, escapees handed to us included."""
+        """Collect every child that has ended, including escapees that the kernel handed to us."""
         if not self.parent:
             if self.ended_at is None and not procs.lives(self.identity, self.boot):
                 self.ended_at = time.time()
@@ -44,54 +44,54 @@ class JobProcess:
 
     @property
     def code(self) -> Optional[int]:
-        """With which it exited, None where a signal ended it or nobody knows."""
+        """Its exit code, None if a signal ended it or the code is unknown."""
         if self._status is None or not os.WIFEXITED(self._status):
             return None
         return os.WEXITSTATUS(self._status)
 
     @property
     def killer(self) -> Optional[int]:
-        """The signal that ended it, None where it exited or nobody knows."""
+        """The signal that ended it, None if it exited or the signal is unknown."""
         if self._status is None or os.WIFEXITED(self._status):
             return None
         return os.WTERMSIG(self._status)
 
 
 class Notes:
-    """What a person should know of an attempt, a line each. `folder`: that of the attempt."""
+    """What a user should know about an attempt, one line each. `folder`: the attempt's."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.lines: List[str] = []
 
     def add(self, line: str) -> None:
-        """For the record of its end."""
+        """Add a line to the record of its end."""
         if line not in self.lines:
             self.lines.append(line)
 
     def tell(self, line: str) -> None:
-        """For the record, and for who looks while it lives; the attempt stays as it is without
-        that."""
+        """Add a line to the record, and show it while the attempt lives. The attempt continues even
+        if that fails."""
         self.add(line)
         with contextlib.suppress(OSError):
             wire.write_json(os.path.join(self.folder, NOTE), {"note": line})
 
 
 def write_exit(folder: str, record: wire.ExitRecord) -> None:
-    """Durable also on a full disk. Tries for as long as it takes: a lost exit code cannot be found
-    again."""
+    """Write the record durably, even on a full disk. Tries as long as it takes, because a lost exit
+    code cannot be recovered."""
     while True:
         try:
             spool.write_reserved(os.path.join(folder, wire.EXIT), record._asdict())
             return
         except OSError as error:
-            if error.errno == errno.EROFS or _is_gone(folder):  # purged: nobody will ask
+            if error.errno == errno.EROFS or _is_gone(folder):  # purged, so nobody will ask
                 return
             time.sleep(1.0)
 
 
 def _is_gone(folder: str) -> bool:
-    """Not where the disk only fails to say."""
+    """Is the folder gone? No if the disk only fails to answer."""
     try:
         os.stat(folder)
     except (FileNotFoundError, NotADirectoryError):

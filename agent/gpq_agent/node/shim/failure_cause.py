@@ -1,8 +1,7 @@
-"""What the end of a failed launch was due to, from what it left behind: its own note, else the last
-lines of its log.
+"""Why a launch failed, from what it left behind: its own note, otherwise the last lines of its log.
 
-Reads only what launchers and collectives print about themselves; where that says nothing, neither
-does this.
+It reads only what launchers and collectives print about themselves. If they print nothing, it finds
+nothing.
 """
 
 import os
@@ -15,7 +14,7 @@ from gpq_agent.node.host import logs
 from gpq_agent.node.spool.shapes import statement
 
 LOOK_BACK = 1 << 16  # bytes of the log
-# torchrun's summary of what failed before it ended the others.
+# torchrun's summary of what failed before it ended the other processes.
 TITLE = re.compile(r"^.+ FAILED$", re.MULTILINE)
 ROOT = "Root Cause"
 FAILURE = re.compile(r"\n\s*rank\s*:\s*(\d+).*?\n\s*exitcode\s*:\s*(-?\d+)", re.DOTALL)
@@ -27,7 +26,7 @@ PEER_GONE = re.compile(
 
 
 class Verdict(NamedTuple):
-    unlaunched: str = ""  # this and `excused`: as in wire.ExitRecord
+    unlaunched: str = ""  # this and `excused`: see wire.ExitRecord
     note: str = ""
     cause: str = ""
     victim: bool = False
@@ -35,7 +34,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
-    """Of an attempt of which the first process ended with `code`, which is not 0."""
+    """The verdict on an attempt whose first process ended with `code`, which is not 0."""
     unlaunched = statement(folder, wire.UNLAUNCHED)
     if unlaunched is not None:
         return Verdict(unlaunched=str(unlaunched.get("kind")), note=str(unlaunched.get("note")))
@@ -45,15 +44,15 @@ def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
     if not order.port:
         return Verdict()
     log = _tail(os.path.join(folder, wire.LOG))
-    # The server lets go of a port that it has checked, so that the launcher can take it; somebody
-    # else may be faster.
+    # The server releases a port after its check, so that the launcher can take it. Another process
+    # may be faster.
     if re.search(r"port: {}\b.*EADDRINUSE".format(order.port), log):
         return Verdict(unlaunched="port", note="port {} was taken".format(order.port))
     return _of_replicas(folder, order, log)
 
 
 def _of_replicas(folder: str, order: wire.StartOrder, log: str) -> Verdict:
-    """As the replicas tell, and the launcher's summary in the log."""
+    """The verdict from the notes of replicas and the launcher's summary in the log."""
     failures = _failures(log)
     for rank, code in failures:
         if code < 0 and code not in (-signal.SIGABRT, -signal.SIGTERM):
@@ -80,7 +79,8 @@ def _error(order: wire.StartOrder, error: Dict[str, Any]) -> str:
 
 
 def _failures(log: str) -> List[Tuple[int, int]]:
-    """(rank, exit code) of the last summary, what the launcher saw first before the others."""
+    """(rank, exit code) from the last summary, with the failure that the launcher saw first at the
+    front."""
     head, title, root = log.rpartition(ROOT)
     if not title:
         return []
@@ -94,7 +94,7 @@ def _failures(log: str) -> List[Tuple[int, int]]:
 def _cause(rank: int, code: int) -> str:
     if code >= 0:
         return "rank {} ended with exit code {}".format(rank, code)
-    if -code == signal.SIGTERM:  # as we end it, and launchers each other's processes
+    if -code == signal.SIGTERM:  # gpq and launchers end processes like this
         return ""
     try:
         name = signal.Signals(-code).name

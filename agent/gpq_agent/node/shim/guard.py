@@ -1,8 +1,8 @@
-"""The second guard of a lease: a process beside the shim that ends the attempt where the shim does
-not, because it was killed or stands still while nobody reaches this server.
+"""The second guard of a lease: a process next to the shim. It ends the attempt if the shim does
+not, because the shim was killed or hangs while nobody reaches this server.
 
-It only looks until the shim's own time for that is over. Whoever is left of shim, guard and agent
-ends the attempt: the agent by adopting it (attempts.py).
+It only watches until the shim's own time for that is over. Any of shim, guard and agent can end the
+attempt. The agent does it by adopting the attempt (attempts.py).
 """
 
 import contextlib
@@ -22,17 +22,17 @@ from gpq_agent.node.spool import spool
 from gpq_agent.node.spool.shapes import Identity
 
 PERIOD = 0.05  # seconds between two looks while it ends processes
-RECORDED_WITHIN = 2.0  # seconds in which a shim that goes on records the end itself
+RECORDED_WITHIN = 2.0  # seconds in which a shim that still works records the end itself
 
 
 def spawn(place: spool.Spool, order: wire.StartOrder) -> None:
-    """For an attempt with a lease, before its shim. Raises OSError."""
+    """Start the guard of an attempt with a lease, before its shim. Raises OSError."""
     folder = place.folder(wire.attempt_key(order.job, order.attempt))
     shim.detach(folder, set(), lambda: Guard(place, order).run())
 
 
 class Guard:
-    """Of one attempt."""
+    """The guard of one attempt."""
 
     def __init__(self, place: spool.Spool, order: wire.StartOrder) -> None:
         self.key = wire.attempt_key(order.job, order.attempt)
@@ -50,13 +50,13 @@ class Guard:
             time.sleep(self.lease.patience())
 
     def _is_over(self) -> bool:
-        """Its end is recorded, or nothing was ever begun."""
+        """Is its end recorded, or did nothing ever start?"""
         return os.path.lexists(os.path.join(self.folder, wire.EXIT)) or not os.path.isdir(
             self.folder
         )
 
     def _shim(self) -> Optional[procs.Process]:
-        """None where it is gone."""
+        """None if it is gone."""
         path = os.path.join(self.folder, wire.SHIM)
         with contextlib.suppress(OSError, ValueError):
             record = records.read_shape(Identity, path)
@@ -69,14 +69,14 @@ class Guard:
         self._empty(begin)
         self._wait_for_shim()
         shim = self._shim()
-        if shim is not None:  # it stands still, and its locks with it
+        if shim is not None:  # it hangs, and still holds its locks
             procs.send(shim, signal.SIGKILL)
         self._empty(begin)
         if not self._is_over():
-            self._record("its shim stood still" if shim is not None else "its shim was gone")
+            self._record("its shim did not respond" if shim is not None else "its shim was gone")
 
     def _empty(self, begin: float) -> None:
-        """Until no process of the tree is left."""
+        """Kill until no process of the tree is left."""
         while True:
             shim = self._shim()
             self.tree.root = shim.pid if shim is not None else None
@@ -97,7 +97,7 @@ class Guard:
     def _record(self, reason: str) -> None:
         record = wire.ExitRecord(
             self.order.job, self.order.attempt, None, None, False, None, started_at=0.0,
-            ended_at=time.time(), note="{}; {}".format(self.lease.note(), reason), fenced=True,
+            ended_at=time.time(), note="{} ({})".format(self.lease.note(), reason), fenced=True,
             stamp=boottime(), boot_id=self.boot,
         )  # fmt: skip
         write_exit(self.folder, record)

@@ -29,8 +29,8 @@ def environment(
     devices: List[wire.DeviceInfo],
     visible: str = gpu_names.UUIDS,
 ) -> Dict[str, str]:
-    """The job's whole environment: that of a login, the order's, and what says where and on what it
-    runs. `visible`: how GPUs are named, as in gpu_names."""
+    """The job's whole environment: that of a login, the order's, and variables that say where and
+    on what it runs. `visible`: how to name GPUs, see gpu_names."""
     key = wire.attempt_key(order.job, order.attempt)
     env = dict(base)
     env.setdefault(wire.ENV_CHECKPOINT_DIR, os.path.join(spool.checkpoints, str(order.job)))
@@ -58,7 +58,7 @@ def environment(
         threads = str(max(1, min(len(device.cores) for device in devices)))
         env = login.with_defaults(env, dict.fromkeys(THREAD_LIMITS, threads))
     if order.port and order.node_count == 1:
-        # whatever else this server has: its replicas need nothing of it
+        # its replicas need no other interface of this server
         loopback = next(
             (interface for interface in network.interfaces() if interface.kind == "loopback"), None
         )
@@ -69,10 +69,10 @@ def environment(
 
 
 def addressed(argv: List[str], address: str) -> List[str]:
-    """The command with the master's address that was found, in the place of the one that was
-    assumed."""
+    """Replace the assumed address of the master in the command by the one that was found."""
     for index, word in enumerate(argv):
-        if word.startswith(MASTER):  # the first: the script may have an option of that name as well
+        # only the first: the script may have an option with this name too
+        if word.startswith(MASTER):
             return [*argv[:index], MASTER + address, *argv[index + 1 :]]
     return argv
 
@@ -80,8 +80,8 @@ def addressed(argv: List[str], address: str) -> List[str]:
 def become_job(
     order: wire.StartOrder, env: Dict[str, str], cores: List[int], log: str, go: int
 ) -> NoReturn:
-    """Runs in the forked child: wait for the go byte, then turn into the job. Without a go byte
-    nothing ever runs."""
+    """Runs in the forked child: wait for the go byte, then become the job. Without a go byte
+    nothing runs."""
     try:
         os.setsid()
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -100,7 +100,7 @@ def become_job(
 def _prepare_and_exec(
     order: wire.StartOrder, env: Dict[str, str], cores: List[int], output: int
 ) -> int:
-    """Returns only when it failed, with the exit code that says how."""
+    """Returns only if it failed, with the exit code that says how."""
 
     def say(line: str) -> None:
         os.write(output, "gpq: {}\n".format(line).encode("utf-8", "replace"))
@@ -117,10 +117,11 @@ def _prepare_and_exec(
         return NOT_EXECUTABLE
     for number in range(1, signal.NSIG):
         with contextlib.suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)  # what is ignored would stay ignored through exec
+            # a signal that is ignored would stay ignored through exec
+            signal.signal(number, signal.SIG_DFL)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    # what is blocked would stay blocked through exec
+    # a signal that is blocked would stay blocked through exec
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     argv = order.argv
     if order.masters:
@@ -132,7 +133,7 @@ def _prepare_and_exec(
             wire.write_json(os.path.join(env[wire.ENV_RUN_DIR], wire.UNLAUNCHED), note)
             return NOT_EXECUTABLE
         say(
-            "the servers of this job meet at {} port {}, here by {}".format(
+            "the servers of this job meet at {} port {}, this one through {}".format(
                 meeting.address, order.port, meeting.interface
             )
         )

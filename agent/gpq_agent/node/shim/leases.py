@@ -1,10 +1,10 @@
-"""Leases and epochs on a node: which daemon may order, and until when a job may run that nobody has
-heard of. Rules: wire.py.
+"""Leases and epochs on a server: which daemon may give orders, and how long a job may run without
+contact. Rules: wire.py.
 
-<spool>/epoch.<store>.json      the highest epoch of that store's daemons that was ever greeted:
+<spool>/epoch.<store>.json      the highest epoch of that store's daemons that ever said hello:
                                 {"epoch"}
 <spool>/lease.<store>.json      the latest acknowledged report: {"boot_id", "stamp"}, padded,
-                                written over in place
+                                overwritten in place
 """
 
 import contextlib
@@ -20,29 +20,30 @@ from gpq_agent.node.spool.spool import Spool
 
 
 class Epoch(NamedTuple):
-    """The highest of a store."""
+    """The highest epoch of a store."""
 
     epoch: int
 
 
 class Renewal(NamedTuple):
-    """The report that was acknowledged last."""
+    """The latest acknowledged report."""
 
     boot_id: str
     stamp: float
 
 
 STORE = re.compile(r"[0-9A-Za-z-]{1,64}")
-LEASE_BYTES = 128  # of the file: no renewal needs a new block, so a full disk ends no job
+LEASE_BYTES = 128  # file size. No renewal needs a new block, so a full disk ends no job
 KILL_SHARE = 1.0 / 3.0  # of the margin: from TERM to KILL
 GUARD_SHARE = 1.0 / 2.0  # of the margin: from TERM to the second guard
-# Of the margin: at least so often the shim looks at the clock, which a timer would sleep through.
+# Share of the margin. The shim looks at the clock at least this often, because a timer would sleep
+# through a suspend.
 LOOK_SHARE = 1.0 / 6.0
 LONGEST_LOOK = 1.0  # seconds
 
 
 def boottime() -> float:
-    """Seconds since boot, sleep included. Never set, never goes back."""
+    """Seconds since boot, including sleep. Nobody can set it, and it never goes back."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -55,8 +56,8 @@ def _lease_path(place: Spool, store: str) -> str:
 
 
 class DaemonEpoch:
-    """The daemon at the other end of one connection. Before it said who it is, everything is
-    allowed and nothing renewed."""
+    """The daemon at the other end of one connection. Before it says who it is, everything is
+    allowed and nothing is renewed."""
 
     def __init__(self, place: Spool, boot: str) -> None:
         self.spool = place
@@ -68,7 +69,7 @@ class DaemonEpoch:
         self._descriptor = -1
 
     def greet(self, store: Any, epoch: Any) -> None:
-        """Raises SpoolError for a daemon that a newer one has followed."""
+        """Raises SpoolError if a newer daemon has taken over."""
         if store is None or store == "":  # a daemon before 0.2
             return
         if (
@@ -78,19 +79,19 @@ class DaemonEpoch:
             or epoch < 1
         ):
             raise SpoolError(
-                "hello: store {!r} with epoch {!r} makes no sense".format(store, epoch),
+                "hello: invalid store {!r} or epoch {!r}".format(store, epoch),
                 "see wire.py",
             )
         with self.spool.lock():
             self.store, self.epoch = store, epoch
             self.admit()
             recorded = self._recorded()
-            if len(recorded) < 2 or min(recorded) < epoch:  # one may have been damaged
+            if len(recorded) < 2 or min(recorded) < epoch:  # one of the files may have been damaged
                 self.spool.write_both(_epoch_name(store), {"epoch": epoch})
 
     def admit(self) -> None:
-        """Raises SpoolError once a newer daemon of the same store has greeted any agent of this
-        spool."""
+        """Raises SpoolError once a newer daemon of the same store has said hello to any agent of
+        this spool."""
         if self.store and self._highest() > self.epoch:
             raise SpoolError(
                 "a newer daemon has taken over: epoch {}, this one has {}".format(
@@ -103,7 +104,7 @@ class DaemonEpoch:
             )
 
     def _recorded(self) -> List[int]:
-        """Of the file and its copy, those that are there and whole."""
+        """The epochs in the file and its copy, as far as they exist and are valid."""
         return [
             int(record["epoch"]) for record in self.spool.read_both(Epoch, _epoch_name(self.store))
         ]
@@ -112,17 +113,17 @@ class DaemonEpoch:
         return max(self._recorded(), default=0)
 
     def stamp(self) -> float:
-        """For the report that is being made."""
+        """The stamp of a report that is being made."""
         self._newest = boottime()
         return self._newest
 
     def heard(self, stamp: Any, least_lease: float) -> None:
-        """The daemon acknowledges a report. `least_lease`: the shortest of those at stake, seconds;
-        0: none is."""
+        """The daemon acknowledges a report. `least_lease`: the shortest lease at stake, in seconds.
+        0: there is none."""
         if not isinstance(stamp, (int, float)) or not self.store or least_lease <= 0:
             return
         if stamp > self._newest or stamp < self._renewed + least_lease / 20:
-            # nobody's, or nearly what is written
+            # a stamp of another connection, or almost the same as the recorded one
             return
         self.ready(self.store)
         line = wire.encode({"boot_id": self.boot, "stamp": stamp})
@@ -130,16 +131,16 @@ class DaemonEpoch:
         self._renewed = stamp
 
     def ready(self, store: str) -> None:
-        """See to it that there is a file with room for renewals. Raises SpoolError or OSError."""
+        """Make sure that there is a file with room for renewals. Raises SpoolError or OSError."""
         if store != self.store:
             raise SpoolError(
-                "a lease needs a daemon that said whose it is: {!r}".format(store),
-                "say hello first",
+                "a lease needs a daemon that has said hello: {!r}".format(store),
+                "send `hello` first",
             )
         path = _lease_path(self.spool, store)
         if self._descriptor >= 0 and _is_at(path, self._descriptor):
             return
-        if self._descriptor >= 0:  # somebody has put another file there, which is what shims see
+        if self._descriptor >= 0:  # somebody replaced the file, and shims see the new one
             os.close(self._descriptor)
             self._descriptor = -1
         try:
@@ -170,7 +171,7 @@ def _is_at(path: str, descriptor: int) -> bool:
 
 
 class Lease:
-    """The shim's side: when does this attempt's end come?"""
+    """The shim's side: when must this attempt end?"""
 
     def __init__(self, place: Spool, order: wire.StartOrder, boot: str) -> None:
         self.seconds = order.lease
@@ -182,8 +183,8 @@ class Lease:
         )
 
     def until_kill(self) -> float:
-        """Seconds that are left for TERM to work; none where the end was slept through, and the
-        daemon may not wait."""
+        """Seconds left for TERM to work. 0 if the machine slept through the end, because the daemon
+        may not wait."""
         return max(0.0, self._stamp + self.seconds + self.margin * KILL_SHARE - boottime())
 
     def patience(self) -> float:
@@ -199,13 +200,13 @@ class Lease:
         if self.seconds <= 0:
             return False
         now = boottime()
-        if now < self._stamp + self.seconds / 2:  # not worth a look at the file
+        if now < self._stamp + self.seconds / 2:  # too early to read the file
             return False
         self._stamp = max(self._stamp, self._acknowledged())
         return now >= self._stamp + self.seconds
 
     def is_guards(self) -> bool:
-        """Is the time over in which the shim ends the attempt?"""
+        """Is the time over in which the shim should have ended the attempt?"""
         return (
             self.is_over() and boottime() >= self._stamp + self.seconds + self.margin * GUARD_SHARE
         )
@@ -213,14 +214,14 @@ class Lease:
     def _acknowledged(self) -> float:
         record: Optional[Dict[str, Any]] = None
         with contextlib.suppress(OSError, ValueError):
-            # not there yet; half written, then the next look finds it whole
+            # not there yet, or half written. The next look finds it complete
             record = records.read_shape(Renewal, self._path)
         if record is None or record.get("boot_id") != self._boot:
             return float("-inf")
         return float(record["stamp"])
 
     def note(self) -> str:
-        """For the exit record."""
+        """The note for the exit record."""
         return "ended by its lease: no contact for {}".format(duration(self.seconds))
 
 
@@ -232,7 +233,7 @@ def duration(seconds: float) -> str:
 
 
 def age(order: wire.StartOrder) -> float:
-    """Seconds since the stamp of an order; infinite when it is none of this boot."""
+    """Seconds since the stamp of an order. Infinite if it is not from this boot."""
     now = boottime()
     if order.stamp is None or order.boot_id != procs.boot_id() or order.stamp > now:
         return float("inf")

@@ -1,8 +1,8 @@
-"""The limit of an attempt's log: beyond it a hole is punched in the middle, head and end stay, and
+"""The limit of an attempt's log. Beyond it gpq punches a hole in the middle. Head and end stay, and
 so does every offset.
 
-The job goes on writing to the same file; nothing is piped through us, so a killed shim costs the
-job nothing. A reader is told by the file itself where the hole is (`logs.tail`).
+The job still writes to the same file. Nothing is piped through the shim, so a killed shim never
+affects the job. The file itself shows readers where the hole is (`logs.kept`).
 """
 
 import ctypes
@@ -12,18 +12,18 @@ import time
 
 from gpq_agent import records
 
-# bytes; holes have whole blocks of the file system, so that no zeros are left at their ends
+# bytes. Holes consist of whole blocks of the file system, so that no zeros are left at their ends
 ALIGN = 1 << 16
-# after a cut there are 1/8 of the limit from the start and 1/2 of it from the end
+# after a cut, 1/8 of the limit from the start and 1/2 of it from the end remain
 HEAD_SHARE, END_SHARE = 8, 2
-# seconds between two looks; the time doubles at most from one to the next
+# seconds between two looks. From one look to the next the time at most doubles
 SOONEST, LATEST = 0.05, 2.0
 KEEP_SIZE, PUNCH_HOLE = 1, 2  # linux/falloc.h
 
 
 class Cap:
-    """`look` now and then, at the latest after `patience` seconds. `limit`: bytes on the disk, 0
-    for none."""
+    """Call `look` now and then, at the latest after `patience` seconds. `limit`: bytes on the disk,
+    0 for none."""
 
     def __init__(self, path: str, limit: int) -> None:
         self.path = path
@@ -33,17 +33,16 @@ class Cap:
         self._last = (time.monotonic(), 0)  # (when, bytes) of the last look
 
     def patience(self) -> float:
-        """Seconds until it is to be looked at again."""
+        """Seconds until the next look."""
         return max(0.0, self._due - time.monotonic())
 
     def look(self, at_once: bool = False) -> str:
-        """Cut what is over the limit. Returns what a person should know: why it cannot be done,
-        else ""."""
+        """Cut a log that is over the limit. Return why that is impossible, otherwise ""."""
         if not self.limit or (self.patience() > 0 and not at_once):
             return ""
         try:
             descriptor = records.open_plain(self.path, os.O_WRONLY)
-        except (OSError, records.Damaged):  # not there yet, or taken away
+        except (OSError, records.Damaged):  # not there yet, or removed
             self._due = time.monotonic() + self._next(LATEST)
             return ""
         try:
@@ -73,7 +72,7 @@ class Cap:
         return ""
 
     def _until_full(self, size: int, room: int) -> float:
-        """Half the time in which `room` bytes are written, by the rate since the last look."""
+        """Half the time to write `room` bytes, at the rate since the last look."""
         now, (previous_time, previous_size) = time.monotonic(), self._last
         self._last = (now, size)
         rate = (size - previous_size) / max(now - previous_time, 1e-3)
@@ -85,7 +84,7 @@ class Cap:
 
 
 def punch(descriptor: int, offset: int, length: int) -> None:
-    """Give the blocks of a part of the file back; its size stays. Raises OSError."""
+    """Free the blocks of a part of the file. Its size stays. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     call = getattr(libc, "fallocate64", None) or libc.fallocate
     call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]

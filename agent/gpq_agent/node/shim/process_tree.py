@@ -1,5 +1,5 @@
-"""The tree of an attempt: everything below its shim, and everything that carries its mark. Nothing
-else is ever signalled."""
+"""The tree of an attempt: everything below its shim, and everything that carries its mark. gpq
+signals nothing else."""
 
 import contextlib
 import os
@@ -9,26 +9,26 @@ from typing import Dict, List, Optional, Set, Tuple
 from gpq_agent import wire
 from gpq_agent.node.host import procs
 
-YOUNG = 1.0  # seconds; older ones are read with their parents
+YOUNG = 1.0  # seconds. Older processes are read together with their parents
 
-NAMED = 3  # processes, of those that a note is about
+NAMED = 3  # processes that a note names
 
 
 class Tree:
     """Live processes of one attempt.
 
-    `root` is the shim, which as subreaper becomes the parent of every escapee; None once that shim
-    is gone, when only the mark in the environment still tells whose a process is.
+    `root` is the shim, which as subreaper becomes the parent of every escapee. It is None once that
+    shim is gone. Then only the mark in the environment shows who owns a process.
     """
 
     def __init__(self, mark: str, root: Optional[int]) -> None:
         self.mark = mark
         self.root = root
         self._told: Set[Tuple[int, int, int]] = set()
-        self._groups: Set[int] = set()  # that members were in
+        self._groups: Set[int] = set()  # groups that members were in
 
     def members(self) -> List[procs.Process]:
-        """Sorted by pid; without the shim and without what is only waiting to be collected."""
+        """Sorted by pid, without the shim and without processes that only wait to be collected."""
         return self._of(procs.snapshot())
 
     def _of(self, processes: Dict[int, procs.Process]) -> List[procs.Process]:
@@ -42,7 +42,7 @@ class Tree:
         return members
 
     def signal_once(self, number: int) -> List[procs.Process]:
-        """Send a signal to every member that has not had it yet; returns the members."""
+        """Send a signal to every member that has not had it yet. Return the members."""
         members = self.members()
         for process in members:
             receipt = (process.pid, process.start_time, number)
@@ -51,12 +51,13 @@ class Tree:
         return members
 
     def signal_groups(self, number: int) -> None:
-        """To whole process groups at once, which nothing escapes that forks faster than it can be
-        looked at.
+        """Signal whole process groups at once. Even a process that forks faster than gpq can look
+        cannot escape that.
 
-        A group is within a session, and the first process began one of its own: who is in a group
-        of a member's is of the tree as well, though its parent, or itself, may be gone before it is
-        read. Not to a group with somebody in it who is none of ours and older than that.
+        A group lies within a session, and the first process started its own session. So every
+        process in a group of a member belongs to the tree, even if its parent, or the process
+        itself, is gone before gpq reads it. Groups with an older process that does not belong to
+        the tree get no signal.
         """
         processes = procs.snapshot()
         own_pids = {process.pid for process in self._of(processes)}

@@ -1,9 +1,9 @@
-"""The servers of an attempt meet before the user's program starts: under which address is rank 0
-reached, by which interface?
+"""The servers of an attempt meet before the user's program starts. At which address do they reach
+rank 0, and through which interface?
 
-Each tries, nobody guesses. The port on which they meet is the one that the program's own rendezvous
-will use. What keeps them apart is said in words that a person can act on. Runs in the process that
-then becomes the program.
+Every server tries, and nobody guesses. They meet on the port that the program's own rendezvous will
+use. If they do not meet, the message says why in a way that a user can act on. This code runs in
+the process that then becomes the program.
 """
 
 import queue
@@ -15,14 +15,14 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from gpq_agent import wire
 from gpq_agent.node.host import login, network
 
-PATIENCE = 120.0  # seconds until all servers must have been heard of: an order may be late
+PATIENCE = 120.0  # seconds until every server must have appeared, because an order may be late
 KNOCK = 3.0  # seconds that an address has to answer
 AGAIN = 0.2
 LONGEST_LINE = 1 << 16
 
 
 class RendezvousFailed(Exception):
-    """They did not meet. `kind`: "port" where it is taken, else "network"."""
+    """They did not meet. `kind`: "port" if it is taken, otherwise "network"."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -30,22 +30,22 @@ class RendezvousFailed(Exception):
 
 
 class Rendezvous(NamedTuple):
-    """What this server is to use."""
+    """What this server has to use."""
 
     address: str  # of rank 0
-    interface: str  # of this server, "" where it is not known
+    interface: str  # of this server, "" if unknown
 
 
 class RendezvousPeer(NamedTuple):
-    """A server that came, and its open connection."""
+    """A server that has connected, and its open connection."""
 
     line: socket.socket
-    reached: List[str]  # addresses under which it got here
-    port: int  # where it listens itself, to see whether the way back is open
+    reached: List[str]  # addresses at which it reached this server
+    port: int  # where it listens itself, to check the way back
 
 
 def meet(order: wire.StartOrder, patience: float = PATIENCE) -> Rendezvous:
-    """Blocks until all servers of the attempt agree. Raises RendezvousFailed."""
+    """Wait until all servers of the attempt agree. Raises RendezvousFailed."""
     token = "{}:{}".format(order.store, wire.attempt_key(order.job, order.attempt))
     deadline = time.monotonic() + patience
     address, own_address = (
@@ -57,12 +57,12 @@ def meet(order: wire.StartOrder, patience: float = PATIENCE) -> Rendezvous:
 
 
 def exports(meeting: Rendezvous, port: int, env: Dict[str, str]) -> Dict[str, str]:
-    """`env` with what the program's rendezvous and its collectives need; what the user has set of
-    the latter stays."""
+    """Add what the program's rendezvous and its collectives need to `env`. For the collectives,
+    values of the user stay."""
     variables = dict(env, MASTER_ADDR=meeting.address, MASTER_PORT=str(port))
     if not meeting.interface:
         return variables
-    exact_name = "=" + meeting.interface  # eth1 alone would be eth10 too
+    exact_name = "=" + meeting.interface  # plain eth1 would also match eth10
     return login.with_defaults(
         variables, {"GLOO_SOCKET_IFNAME": meeting.interface, "NCCL_SOCKET_IFNAME": exact_name}
     )
@@ -76,7 +76,7 @@ def _name(order: wire.StartOrder, rank: int) -> str:
 
 
 def _host(order: wire.StartOrder, token: str, deadline: float) -> Tuple[str, str]:
-    """(address that all reach, our own address on the line to the first of them)."""
+    """(address that all reach, our own address on the connection to the first of them)."""
     with _listen(order.port) as server:
         try:
             guests = _gather(order, server, token, deadline)
@@ -85,25 +85,25 @@ def _host(order: wire.StartOrder, token: str, deadline: float) -> Tuple[str, str
             _tell(guests, {"address": address})
             return address, own_address
         finally:
-            server.shutdown(socket.SHUT_RDWR)  # who waits in accept() would keep it open
+            server.shutdown(socket.SHUT_RDWR)  # a thread that waits in accept() would keep it open
 
 
 def _gather(
     order: wire.StartOrder, server: socket.socket, token: str, deadline: float
 ) -> Dict[int, RendezvousPeer]:
-    """All others, by node rank."""
+    """All other servers, by node rank."""
     guests: Dict[int, RendezvousPeer] = {}
     arrivals: "queue.Queue[Tuple[int, RendezvousPeer]]" = queue.Queue()
     threading.Thread(target=_open_door, args=(server, token, arrivals), daemon=True).start()
     while len(guests) < order.node_count - 1:
         try:
-            # Longer than the guests wait: they know better what keeps them away.
+            # Longer than the guests wait, because they know better what keeps them away.
             rank, guest = arrivals.get(timeout=max(deadline + 2 * KNOCK - time.monotonic(), 0.01))
         except queue.Empty:
             missing = ", ".join(
                 _name(order, rank) for rank in range(1, order.node_count) if rank not in guests
             )
-            problem = "no word at port {} of {} from {}".format(
+            problem = "port {} of {} heard nothing from {}".format(
                 order.port, _name(order, 0), missing
             )
             raise RendezvousFailed("network", problem) from None
@@ -128,7 +128,7 @@ def _open_door(
     while True:
         try:
             line, _ = server.accept()
-        except OSError:  # closed: all have met
+        except OSError:  # closed, because all have met
             return
         threading.Thread(target=_welcome, args=(line, token, arrivals), daemon=True).start()
 
@@ -136,12 +136,12 @@ def _open_door(
 def _welcome(
     line: socket.socket, token: str, arrivals: "queue.Queue[Tuple[int, RendezvousPeer]]"
 ) -> None:
-    """Strangers, and guests who only knock, leave no trace."""
+    """Foreign processes, and guests that only knock, leave no trace."""
     try:
         line.settimeout(KNOCK)
         if (_read(line) or {}).get("token") == token:
             line.sendall(wire.encode({"token": token}))
-            line.settimeout(4 * KNOCK)  # it tries its other ways now
+            line.settimeout(4 * KNOCK)  # it now tries its other addresses
             introduction = _read(line)
             if introduction is not None:
                 arrivals.put(
@@ -159,7 +159,7 @@ def _welcome(
 
 
 def _agree(order: wire.StartOrder, guests: Dict[int, RendezvousPeer]) -> str:
-    """An address that all reach. Raises RendezvousFailed, once all have been told."""
+    """An address that all reach. Tells the others before it raises RendezvousFailed."""
     problem = ""
     common = [
         candidate
@@ -171,7 +171,7 @@ def _agree(order: wire.StartOrder, guests: Dict[int, RendezvousPeer]) -> str:
             "{} by {}".format(_name(order, rank), ", ".join(guests[rank].reached))
             for rank in sorted(guests)
         ]
-        problem = "no one address of {} is reached by all others: {}".format(
+        problem = "no address of {} is reachable from all others: {}".format(
             _name(order, 0), "; ".join(ways)
         )
     for rank in sorted(guests):
@@ -182,7 +182,7 @@ def _agree(order: wire.StartOrder, guests: Dict[int, RendezvousPeer]) -> str:
             problem = "{} reaches {}, but not the other way round: {} port {}: {}".format(
                 guest, host, address, guests[rank].port, silence
             )
-            problem += "; is there a firewall?"
+            problem += ". Is there a firewall?"
     if problem:
         _tell(guests, {"error": problem})
         raise RendezvousFailed("network", problem)
@@ -190,11 +190,12 @@ def _agree(order: wire.StartOrder, guests: Dict[int, RendezvousPeer]) -> str:
 
 
 def _tell(guests: Dict[int, RendezvousPeer], answer: Dict[str, Any]) -> None:
-    """Then wait until they have hung up: who closes first keeps the port busy for a while."""
+    """Then wait until they have closed the connection, because whoever closes first keeps the port
+    busy for a while."""
     for guest in guests.values():
         try:
             guest.line.sendall(wire.encode(answer))
-        except OSError:  # it will be missed at the program's own rendezvous
+        except OSError:  # the program's own rendezvous will miss it
             continue
     for guest in guests.values():
         try:
@@ -218,7 +219,7 @@ def _visit(order: wire.StartOrder, token: str, deadline: float) -> Tuple[str, st
             if line is not None:
                 lines[address] = line
                 if order.node_count == 2:
-                    break  # nobody else has to like it
+                    break  # there is no third server that must reach it too
             else:
                 problems[address] = problem
         try:
@@ -231,17 +232,17 @@ def _visit(order: wire.StartOrder, token: str, deadline: float) -> Tuple[str, st
         if time.monotonic() > deadline:
             attempts = (
                 "; ".join("{}: {}".format(address, problems[address]) for address in problems)
-                or "it hung up"
+                or "it closed the connection"
             )
             host = _name(order, 0)
             raise RendezvousFailed(
-                "network", "{} is not reached at port {}: {}".format(host, order.port, attempts)
+                "network", "{} is not reachable at port {}: {}".format(host, order.port, attempts)
             )
         time.sleep(AGAIN)
 
 
 def _knock(address: str, port: int, token: str) -> Tuple[Optional[socket.socket], str]:
-    """A line to somebody who knows the token, or why there is none."""
+    """A connection to a server that knows the token, or why there is none."""
     try:
         line = socket.create_connection((address, port), KNOCK)
     except socket.timeout:
@@ -255,14 +256,14 @@ def _knock(address: str, port: int, token: str) -> Tuple[Optional[socket.socket]
     except (OSError, ValueError):
         pass
     line.close()
-    return None, "somebody else answers there"
+    return None, "another program answers there"
 
 
 def _introduce(
     order: wire.StartOrder, lines: Dict[str, socket.socket], deadline: float
 ) -> Optional[Tuple[str, str]]:
-    """Say what was reached and hear what all take; None where rank 0 hung up. Raises
-    RendezvousFailed with its reason."""
+    """Report what was reached, and receive what all use. None if rank 0 closed the connection.
+    Raises RendezvousFailed with its reason."""
     if not lines:
         return None
     line = next(iter(lines.values()))
@@ -296,5 +297,5 @@ def _read(line: socket.socket) -> Optional[Dict[str, Any]]:
             return None
         data += part
         if len(data) > LONGEST_LINE:
-            raise ValueError("too long a line")
+            raise ValueError("the line is too long")
     return wire.decode(data)

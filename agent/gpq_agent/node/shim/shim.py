@@ -1,7 +1,7 @@
-"""One process per attempt: the parent of the job, in a session of its own, that outlives agent,
-daemon and connection.
+"""One process per attempt: the parent of the job, in its own session, which outlives agent, daemon
+and connection.
 
-It records first and lets the job go afterwards, so that no job ever runs without a record of it.
+It records first and then lets the job run, so that no job ever runs without a record.
 """
 
 import os
@@ -22,7 +22,7 @@ from gpq_agent.node.shim.supervise import WAKE, Supervisor
 from gpq_agent.node.spool.spool import Spool
 
 WAKE_SIGNAL = signal.SIGUSR1
-CRASH = "shim.err"  # traceback of a shim that failed, which would be a bug
+CRASH = "shim.err"  # traceback of a shim that failed, which is a bug
 
 
 def spawn(
@@ -33,9 +33,9 @@ def spawn(
     lock: int,
     gpus: Sequence[int] = (),
 ) -> None:
-    """Fork a shim that starts the job. `lock` is the attempt's lock, held from now on by the shim;
-    `gpus` are those of its GPUs, held by the shim and by the job's first process, which may outlive
-    it."""
+    """Fork a shim that starts the job. `lock` is the attempt's lock, which the shim holds from now
+    on. `gpus` are the locks of its GPUs. The shim holds them, and so does the job's first process,
+    which may outlive the shim."""
     detach(
         place.folder(wire.attempt_key(order.job, order.attempt)),
         {lock, *gpus},
@@ -44,8 +44,8 @@ def spawn(
 
 
 def adopt(place: Spool, order: wire.StartOrder, first: Dict[str, object], lock: int) -> None:
-    """Fork a shim for an attempt whose own one was killed: it obeys stop.json and records that the
-    code is unknown."""
+    """Fork a shim for an attempt whose own shim was killed. It obeys stop.json and records that the
+    exit code is unknown."""
 
     def watch() -> None:
         folder = place.folder(wire.attempt_key(order.job, order.attempt))
@@ -60,8 +60,8 @@ def adopt(place: Spool, order: wire.StartOrder, first: Dict[str, object], lock: 
 
 
 def detach(folder: str, keep: Set[int], body: Callable[[], None]) -> None:
-    """Run `body` in a process that belongs to nobody here: forked twice, own session, no inherited
-    descriptor but `keep`."""
+    """Run `body` in a process that is nobody's child here: forked twice, with its own session and
+    no inherited descriptor except `keep`."""
     pid = os.fork()
     if pid:
         os.waitpid(pid, 0)
@@ -105,7 +105,7 @@ def _start(
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        # else the child would keep its own go pipe open, and wait for ever for a dead shim
+        # otherwise the child would keep its own go pipe open, and wait for ever if the shim died
         os.close(write_end)
         for descriptor in gpus:
             os.set_inheritable(descriptor, True)
@@ -118,7 +118,7 @@ def _start(
     except OSError as error:
         os.close(write_end)
         os.waitpid(child, 0)
-        note = "not started: {} cannot be written: {}".format(wire.STARTED, error.strerror)
+        note = "not started: cannot write {}: {}".format(wire.STARTED, error.strerror)
         record = wire.ExitRecord(
             order.job,
             order.attempt,

@@ -1,4 +1,4 @@
-"""A start order as the daemon sent it: every field checked, and what it needs on this server."""
+"""A start order from the daemon: checks every field, and what the order needs on this server."""
 
 import errno
 import os
@@ -16,29 +16,28 @@ from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim.leases import STORE, age
 from gpq_agent.node.spool.checkpoint_folder import HASH
 
-NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as every shell says it
-NAME = re.compile(r"[0-9a-f]{0,64}")  # of an environment; also of its folder
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # the exit codes of every shell
+NAME = re.compile(r"[0-9a-f]{0,64}")  # of an environment, and of its folder
 LEVELS = ("black-box", "signal", "resizable", "adaptive")
 
 
 def parse_order(message: Any) -> wire.StartOrder:
-    """A StartOrder from what came over the wire. Raises SpoolError naming the first field that is
-    wrong."""
+    """Parse a StartOrder from the wire. Raises SpoolError that names the first invalid field."""
     if not isinstance(message, dict):
         raise SpoolError("a start needs an order", 'send {"order": {...}}')
     fields = {name: value for name, value in message.items() if name in wire.StartOrder._fields}
     try:
         order = wire.StartOrder(**fields)
     except TypeError as error:
-        raise SpoolError("the order is not complete: {}".format(error)) from error
+        raise SpoolError("the order is incomplete: {}".format(error)) from error
     for name, is_right in _checks(order):
         if not is_right:
-            raise SpoolError("the order's {} is wrong: {!r}".format(name, getattr(order, name)))
+            raise SpoolError("invalid {} in the order: {!r}".format(name, getattr(order, name)))
     return order
 
 
 def _checks(order: Any) -> List[Tuple[str, bool]]:
-    """(field, is it right?), in the order in which they are told."""
+    """(field, is it valid?), in the order of reporting."""
     return [
         ("job", is_number(order.job) and order.job >= 0),
         ("attempt", is_number(order.attempt) and order.attempt >= 1),
@@ -101,22 +100,22 @@ def _lease_checks(order: Any) -> List[Tuple[str, bool]]:
 
 
 def is_text(value: Any) -> bool:
-    """A string that a system call takes."""
+    """Is it a string that a system call accepts?"""
     return isinstance(value, str) and "\0" not in value
 
 
 def are_texts(value: Any) -> bool:
-    """A list of such strings."""
+    """Is it a list of such strings?"""
     return isinstance(value, list) and all(map(is_text, value))
 
 
 def is_number(value: Any) -> bool:
-    """A whole one, and no bool."""
+    """Is it an integer, and not a bool?"""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_env(value: Any) -> bool:
-    """Variables by their names."""
+    """Is it a dictionary of variables?"""
     return isinstance(value, dict) and all(map(_is_variable, value, value.values()))
 
 
@@ -145,7 +144,7 @@ def _stays_inside(path: str) -> bool:
 
 
 def signal_number(name: Any) -> Optional[int]:
-    """10 for "USR1" or "SIGUSR1", None for what is no signal."""
+    """10 for "USR1" or "SIGUSR1", None if it is not a signal."""
     if not isinstance(name, str):
         return None
     name = name if name.startswith("SIG") else "SIG" + name
@@ -156,16 +155,15 @@ def signal_number(name: Any) -> Optional[int]:
 
 
 def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None:
-    """Everything about an order that can be known to fail before anything runs. Raises
-    SpoolError."""
+    """Check everything about an order that can fail before anything runs. Raises SpoolError."""
     seconds_late = lateness(order)
     if seconds_late >= 0:
         problem = (
-            "is of an earlier boot"
+            "comes from an earlier boot"
             if seconds_late == float("inf")
             else "expired {:.1f} s ago".format(seconds_late)
         )
-        hint = "it was delayed on its way; ask for a new one"
+        hint = "it arrived too late: send a new one"
         raise SpoolError("the start order {}".format(problem), hint, "expired")
     with_timeout.check(order.cwd, lambda: _check_places(order, environment))
     if order.port and order.node_rank == 0:
@@ -175,7 +173,7 @@ def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None
 
 
 def _check_places(order: wire.StartOrder, environment: Dict[str, str]) -> None:
-    """What lies on file systems that may not answer."""
+    """Check what lies on file systems that may not answer."""
     unfit = "unfit" if order.environment else "wrong"
     problem = folder_problem(order.cwd)
     if problem is not None:
@@ -194,33 +192,33 @@ def _check_places(order: wire.StartOrder, environment: Dict[str, str]) -> None:
 
 
 def unwritable(error: OSError) -> SpoolError:
-    """The refusal of a start that would leave nothing."""
+    """The refusal of a start that could not record anything."""
     hint = "free space on this server, or give it another --spool"
-    return SpoolError("the spool cannot be written: {}".format(error), hint, "busy")
+    return SpoolError("cannot write to the spool: {}".format(error), hint, "busy")
 
 
 def lateness(order: wire.StartOrder) -> float:
-    """Seconds since the order expired, below 0 before; infinite for one of an earlier boot."""
+    """Seconds since the order expired, below 0 before. Infinite for an order of an earlier boot."""
     if order.stamp is None:
         return time.time() - order.expires_at if order.expires_at is not None else float("-inf")
     return age(order) - wire.START_EXPIRY
 
 
 def folder_problem(path: str) -> Optional[Tuple[str, str]]:
-    """Why nothing can be started in a folder, and what to do about it; None where it can."""
+    """Why nothing can start in a folder, and what to do. None if it can."""
     try:
         is_folder = stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
-            problem = "the folder {} cannot be used on this server: {}".format(path, error.strerror)
-            return problem, "check the file system that it is on"
+            problem = "cannot use the folder {} on this server: {}".format(path, error.strerror)
+            return problem, "check its file system"
         is_folder = False
     if not is_folder:
         return "no folder {}".format(
             path
-        ), "make it there, or use a file system that the servers share"
+        ), "create it there, or use a file system that the servers share"
     if not os.access(path, os.X_OK):
-        return "the folder {} cannot be entered".format(path), "check its permissions there"
+        return "cannot enter the folder {}".format(path), "check its permissions there"
     return None
 
 
@@ -230,12 +228,12 @@ def check_command(command: str, cwd: str, path: str) -> None:
         if not os.path.exists(full_path):
             raise SpoolError(
                 "no command {} on this server".format(full_path),
-                "check the path, or give it in full",
+                "check the path, or give the full path",
                 "not-found",
             )
         if os.path.isdir(full_path) or not os.access(full_path, os.X_OK):
-            hint = "chmod +x it, or name its interpreter first"
-            raise SpoolError("{} cannot be executed".format(full_path), hint, "not-executable")
+            hint = "run chmod +x on it, or put its interpreter first"
+            raise SpoolError("{} is not executable".format(full_path), hint, "not-executable")
     elif shutil.which(command, path=path) is None:
         raise SpoolError(
             "no command {} in PATH on this server".format(command),
@@ -247,7 +245,7 @@ def check_command(command: str, cwd: str, path: str) -> None:
 def _check_port(port: int) -> None:
     probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        # As the rendezvous will do it: a connection that has just ended must not count as busy.
+        # Like the rendezvous: a connection that has just ended must not count as busy.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("", port))
         probe.listen(1)
@@ -262,7 +260,7 @@ def _check_port(port: int) -> None:
 def _check_interface(name: str) -> None:
     names = sorted({interface.name for interface in network.interfaces()})
     if name not in names:
-        hint = "it has {}; correct `interface` of this server in config.toml".format(
+        hint = "it has {}: correct `interface` of this server in config.toml".format(
             ", ".join(names)
         )
         raise SpoolError("no interface {} on this server".format(name), hint, "busy")

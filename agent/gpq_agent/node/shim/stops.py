@@ -1,4 +1,4 @@
-"""Stops of an attempt: what stop.json orders, and how a job is told to save."""
+"""Stops of an attempt: what stop.json orders, and how the shim asks a job to save."""
 
 import os
 import signal
@@ -16,18 +16,18 @@ from gpq_agent.node.spool.shapes import STOP_RANK, Stop
 
 
 class Stops:
-    """Those that were asked of an attempt, each only harder than the last."""
+    """The stops of an attempt, each only harder than the last."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.mode: Optional[str] = None  # of the latest
+        self.mode: Optional[str] = None  # of the latest stop
         self.asked_at = 0.0
-        self.asked_late = False  # its first process had ended by itself before
+        self.asked_late = False  # its first process had ended on its own before
         self._seq = 0
 
     def read(self, has_ended: bool) -> Optional[Tuple[Stop, bool]]:
-        """(a stop that is to be obeyed, is it harder than the last?); None where there is none.
-        `has_ended`: the first process has."""
+        """(the stop to obey, is it harder than the last?), None if there is none. `has_ended`: the
+        first process has ended."""
         stop = self._newer_stop()
         if stop is None:
             return None
@@ -42,7 +42,7 @@ class Stops:
     def finished(
         self, code: Optional[int], witness: Optional[CompletionEvidence]
     ) -> Tuple[bool, str]:
-        """`finished` and `evidence`, as in wire.ExitRecord."""
+        """`finished` and `evidence`, see wire.ExitRecord."""
         if code != 0 or self.mode is None:
             return code == 0, ""
         if self.asked_late:
@@ -57,16 +57,16 @@ class Stops:
             if content is None or records.check(Stop, content, path)["seq"] <= self._seq:
                 return None
         except (OSError, ValueError):
-            # out of descriptors, say: the next look comes soon. What is damaged the agent writes
-            # anew.
+            # for example out of descriptors: the next look comes soon. The agent rewrites a damaged
+            # file.
             return None
         stop = Stop(str(content["mode"]), float(content["grace"]), int(content["seq"]))
         return stop if stop.mode in STOP_RANK else None
 
 
 def order_checkpoint(place: spool.Spool, order: wire.StartOrder) -> Optional[str]:
-    """Tell the training process to checkpoint and exit, keeping the batch that it was last ordered.
-    Returns why that could not be done, None where it was."""
+    """Ask the training process to checkpoint and exit, with the batch of its last order. Return why
+    that failed, None if it worked."""
     path = os.path.join(place.folder(wire.attempt_key(order.job, order.attempt)), wire.CONTROL)
     try:
         with place.lock():
@@ -83,14 +83,14 @@ def _last_control(path: str, attempt: int) -> Dict[str, Any]:
         return records.check(
             wire.Control, wire.read_json(path) or {"attempt": attempt, "seq": 0}, path
         )
-    except records.Damaged:  # a number beyond all that were given
+    except records.Damaged:  # a number above all earlier ones
         records.set_aside(path)
         return wire.Control(attempt=attempt, seq=shapes.beyond())._asdict()
 
 
 class JobSignal:
-    """The signal on which a job saves, and the processes that it was for. `first`: the pid of the
-    job's first process."""
+    """The signal on which a job saves, and its recipients. `first`: the pid of the job's first
+    process."""
 
     def __init__(self, order: wire.StartOrder, tree: Tree, first: int) -> None:
         self.number = signal_number(order.signal)
@@ -98,11 +98,11 @@ class JobSignal:
         self.first = first
         self.caught = False  # the first process had a handler for it
         self.recipients: List[procs.Process] = []
-        self.launchers: List[procs.Process] = []  # that stand still while those save
+        self.launchers: List[procs.Process] = []  # halted while the recipients save
 
     def send(self) -> None:
-        """To whom it is for, launchers halted."""
-        assert self.number is not None  # the order was checked
+        """Send it to the recipients, and halt launchers."""
+        assert self.number is not None  # the order was validated
         self.caught = addressees.look(self.first).catches(self.number)
         self.recipients, self.launchers = addressees.addressees(
             self.tree.members(), self.first, self.number
@@ -111,11 +111,11 @@ class JobSignal:
             procs.send(process, signal.SIGSTOP)
         for process in self.recipients:
             procs.send(process, self.number)
-            if process.state == "T":  # held for the shim before this one
+            if process.state == "T":  # halted by an earlier shim
                 procs.send(process, signal.SIGCONT)
 
     def has_recipient(self) -> bool:
-        """Does a process live that was sent it?"""
+        """Does one of the recipients still live?"""
         if not self.recipients:
             return False
         living = {(process.pid, process.start_time) for process in self.tree.members()}
@@ -126,7 +126,7 @@ class JobSignal:
         return self.caught and killer == signal.SIGTERM == self.number
 
     def release(self) -> None:
-        """Launchers go on, and see that what they launched has ended."""
+        """Let launchers continue, so that they notice the end of their processes."""
         for process in self.launchers:
             procs.send(process, signal.SIGCONT)
         self.launchers = []

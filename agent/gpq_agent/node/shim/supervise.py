@@ -18,12 +18,12 @@ from gpq_agent.node.shim.log_cap import Cap
 from gpq_agent.node.shim.process_tree import Tree, names
 from gpq_agent.node.spool import spool
 
-TERM_GRACE = 5.0  # seconds between TERM and KILL where nobody asked for another time
-STUCK_AFTER = 10.0  # seconds of KILL without effect after which a person is told
-# seconds of KILL, process by process, after which whole groups are killed at once
+TERM_GRACE = 5.0  # seconds between TERM and KILL if nobody asked for another time
+STUCK_AFTER = 10.0  # seconds of KILL without effect, after which the shim leaves a note
+# seconds of KILL for single processes, after which the shim kills whole groups
 GROUPS_AFTER = 0.5
-FRESHEN = 3600.0  # seconds between two signs of life of the locks of its GPUs
-# seconds between two looks at stop.json, should its signal have been lost with its sender
+FRESHEN = 3600.0  # seconds between two time stamps on the locks of its GPUs
+# seconds between two looks at stop.json, in case its signal was lost with its sender
 IDLE = 5.0
 BUSY = 0.05
 CALM = 0.25
@@ -33,11 +33,11 @@ WAKE = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM)
 class Supervisor:
     """One attempt, from the go byte to exit.json.
 
-    `first` is the job's first process. `parent`: it is our child, so that its exit status is ours
-    to collect; an adopting shim (the first one was killed) is not its parent and records an unknown
-    exit code. `gpus`: the locks of its GPUs, which are given up once no process of the tree is
-    left, before its end can be told. `witness`: what says that it had come to its end; an adopting
-    shim has none, and the code by which that counts is not known to it either.
+    `first` is the job's first process. `parent`: it is our child, so we can collect its exit
+    status. An adopting shim (the first one was killed) is not its parent and records an unknown
+    exit code. `gpus`: the locks of its GPUs. The shim releases them when no process of the tree is
+    left, before it reports the end. `witness`: finds evidence that the job was finished. An
+    adopting shim has none, and without the exit code it would not need one.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Supervisor:
         self.process = JobProcess(first, parent, self.boot)
         self.signal = stops.JobSignal(order, tree, self.process.pid)
         self.stops = stops.Stops(self.folder)
-        self.stage = "run"  # -> asked -> term -> kill
+        self.stage = "run"  # then asked, term, kill
         self.deadline = float("inf")
-        self.terminated = False  # the tree had TERM from us before the first process ended
+        self.terminated = False  # gpq sent TERM to the tree before the first process ended
         self.stage_since = 0.0  # of "term" and "kill"
         self.stuck_was_noted = False
         self.notes = Notes(self.folder)
@@ -80,12 +80,12 @@ class Supervisor:
         self._record()
 
     def _looked(self) -> bool:
-        """As `_step`. Who has no descriptor or memory left to look with calls nothing gone, and
-        looks again."""
+        """Like `_step`. Without a free descriptor or memory to look with, nothing counts as gone,
+        and the shim looks again."""
         try:
             return self._step()
         except OSError as error:
-            self.notes.add("its shim could not look at it for a while: {}".format(error.strerror))
+            self.notes.add("its shim could not check it for a while: {}".format(error.strerror))
             time.sleep(BUSY)
             return False
 
@@ -93,7 +93,7 @@ class Supervisor:
         if self.stage in ("run", "asked"):
             patience = IDLE if self.process.parent else BUSY
         else:
-            # a look is one at every process of the machine; our own children wake us when they end
+            # a look reads every process of the machine. Our own children wake us when they end
             patience = BUSY if time.monotonic() - self.stage_since < 1.0 else CALM
         patience = min(
             patience,
@@ -103,13 +103,13 @@ class Supervisor:
         )
         signal_info = signal.sigtimedwait(WAKE, patience)
         if signal_info is not None and signal_info.si_signo == signal.SIGTERM:
-            self.notes.add("its shim was sent TERM; was the node shutting down?")
+            self.notes.add("its shim got TERM, perhaps because the server was shutting down")
         if self.gpus and time.monotonic() - self._freshened > FRESHEN:
             self._freshened = time.monotonic()
             gpu_locks.keep_fresh(self.gpus)
 
     def _step(self) -> bool:
-        """One look at everything; True once all is over."""
+        """Look at everything once. True when all is over."""
         self.process.collect()
         if self.process.ended_at is None:
             self.memory.look()
@@ -130,18 +130,18 @@ class Supervisor:
         return False
 
     def _is_over(self) -> bool:
-        """Has it ended, nothing left behind? What is left is ended, unless it saves."""
+        """Has it ended and left nothing behind? What it left is ended, unless it still saves."""
         if self.process.ended_at is None or self.stage not in ("run", "asked"):
             return False
         if self._gone():
             return True
         if not self._saves():
-            self.notes.add("it left processes behind, which were ended")
+            self.notes.add("it left processes behind, and gpq ended them")
             self._terminate(TERM_GRACE)
         return False
 
     def _is_emptied(self) -> bool:
-        """TERM or KILL to whoever has not had it. Is nobody left?"""
+        """Send TERM or KILL to every process that has not had it. Is none left?"""
         if self.stage not in ("term", "kill"):
             return False
         number = signal.SIGTERM if self.stage == "term" else signal.SIGKILL
@@ -155,14 +155,14 @@ class Supervisor:
     # -- the end of processes
 
     def _gone(self) -> bool:
-        """No process of the tree is left. As subreaper, having no child proves that there is no
+        """Is no process of the tree left? For a subreaper, having no child proves that there is no
         descendant."""
         self.process.collect()
         return self.process.childless and not self.tree.members()
 
     def _saves(self) -> bool:
-        """Does a process live that was told to stop? The grace is for it, though a shell or a
-        launcher that stood before it has ended."""
+        """Does a process live that was asked to save? The grace period is for it, even if a shell
+        or a launcher above it has ended."""
         return self.stage == "asked" and self.signal.has_recipient()
 
     def _terminate(self, grace: float) -> None:
@@ -174,8 +174,8 @@ class Supervisor:
         self.tree.signal_once(signal.SIGTERM)
 
     def _fence(self) -> None:
-        """The daemon may have given this attempt up: its end must come within the margin, whatever
-        else is going on."""
+        """The daemon may have given this attempt up, so it must end within the margin, whatever
+        else happens."""
         self.fenced = True
         self.notes.add(self.lease.note())
         grace = self.lease.until_kill()
@@ -227,7 +227,7 @@ class Supervisor:
         if stop.mode == "checkpoint":
             problem = stops.order_checkpoint(self.spool, self.order)
             if problem is not None:
-                self.notes.add("the order to checkpoint could not be written: " + problem)
+                self.notes.add("could not write the order to checkpoint: " + problem)
         else:
             self.signal.send()
 
@@ -237,7 +237,7 @@ class Supervisor:
         self._cap_log(at_once=True)
         code, killer = self.process.code, self.process.killer
         if not self.process.parent:
-            self.notes.add("its shim was killed, so its exit code is not known")
+            self.notes.add("its shim was killed, so its exit code is unknown")
         oom = self._note_kill(code, killer)
         cause = verdict(self.folder, self.order, code) if code else Verdict()
         if cause.note:
@@ -267,23 +267,25 @@ class Supervisor:
         write_exit(self.folder, record)
 
     def _note_kill(self, code: Optional[int], killer: Optional[int]) -> bool:
-        """A note where somebody else killed it, or a process of it. Did the kernel kill it, for
-        want of memory?"""
+        """Add a note if somebody else killed the job or one of its processes. Did the kernel kill
+        it because memory ran out?"""
         evidence = self.memory.killed() if self.process.ended_at is not None else ""
         if evidence and (killer == signal.SIGKILL or code == 128 + signal.SIGKILL):
-            self.notes.add("the kernel killed it for want of memory ({})".format(evidence))
+            self.notes.add("the kernel killed it because memory ran out ({})".format(evidence))
             return True
         if evidence and code != 0:
             self.notes.add(
-                "the kernel killed a process beside it for want of memory ({})".format(evidence)
+                "the kernel killed a process next to it because memory ran out ({})".format(
+                    evidence
+                )
             )
         elif killer == signal.SIGKILL and self.stage == "run" and not self.fenced:
             self.notes.add("killed by SIGKILL, not by gpq")
         return False
 
     def _stopped(self, code: Optional[int], killer: Optional[int]) -> bool:
-        """Did it prove a checkpoint? Once we sent TERM ourselves, an end by TERM proves nothing.
-        Neither does one of a process that had no handler for it."""
+        """Did it prove a checkpoint? After gpq has sent TERM, an end by TERM proves nothing.
+        Neither does the end of a process without a handler for the signal."""
         if os.path.exists(os.path.join(self.folder, wire.STOPPED)):
             return True
         if self.stops.mode != "signal":

@@ -1,6 +1,7 @@
-"""The folders of a node on disk, and the locks under which they change.
+"""The folders of a server on disk, and the locks under which they change.
 
-The spool holds every attempt's files, the storage every job's checkpoints. Both survive the agent.
+The spool holds every attempt's files, and the storage holds every job's checkpoints. Both survive
+the agent.
 
 Open `spool.py` first.
 """

@@ -1,15 +1,15 @@
-"""The folder of the checkpoints: a marker that tells which servers share it, and what of a job's
-files must follow it.
+"""The checkpoint folder: a marker that shows which servers share it, and which files of a job must
+follow it.
 
-<checkpoints>/.storage.json     {"id"}: random, made by whoever comes first; who reads the same id
-                                shares the folder
+<checkpoints>/.storage.json     {"id"}: random, written by the first server. Servers that read the
+                                same id share the folder
 <checkpoints>/42/               the files of job 42: gpq/step-*/ (the library's), own/ (saves of a
                                 script), and any others
-<checkpoints>/.staging/NAME/    what is on its way here; see staging.py
+<checkpoints>/.staging/NAME/    what is on its way here, see staging.py
 <checkpoints>/.code/HASH/       the code of a snapshot, unpacked
 
-Of the library's checkpoints and of a script's saves only the newest complete one follows, as the
-loader would choose it; of whatever else a job keeps there, everything.
+Of the library's checkpoints and of a script's saves only the newest complete one follows the job,
+as the loader would choose it. Everything else that a job keeps there follows it too.
 """
 
 import contextlib
@@ -31,14 +31,14 @@ RECORD, MEMORY = "saved.json", "memory.json"
 
 
 class Marker(NamedTuple):
-    """Of a folder of checkpoints: MARKER."""
+    """The content of MARKER in a checkpoint folder."""
 
     id: str
 
 
 def storage_id(folder: str, damage: List[str]) -> str:
-    """The id that the folder has, made where it has none; "" where it cannot have one. What was set
-    aside for it is added to `damage`, in words. Raises OSError."""
+    """The id of the folder. Creates one if it has none, and returns "" if it cannot have one. Adds
+    a sentence to `damage` about a file that it set aside. Raises OSError."""
     path = os.path.join(folder, MARKER)
     try:
         marker = records.read_shape(Marker, path)
@@ -49,7 +49,7 @@ def storage_id(folder: str, damage: List[str]) -> str:
         temporary = "{}.{}.new".format(path, uuid.uuid4().hex[:8])
         wire.write_json(temporary, {"id": uuid.uuid4().hex})
         try:
-            os.link(temporary, path)  # fails where another server was first, also over NFS
+            os.link(temporary, path)  # fails if another server was first, also over NFS
         except FileExistsError:
             pass
         except OSError:  # a file system without links
@@ -63,8 +63,8 @@ def storage_id(folder: str, damage: List[str]) -> str:
 
 
 def listing(folder: str) -> Generator[None, None, List[Entry]]:
-    """What of the job's `folder` has to follow it, sorted by path; empty where there is nothing.
-    Raises Immovable."""
+    """What of the job's `folder` must follow it, sorted by path. Empty if there is nothing. Raises
+    Immovable."""
     entries: List[Entry] = []
     for entry in _following(folder):
         entries.append(entry)
@@ -75,7 +75,7 @@ def listing(folder: str) -> Generator[None, None, List[Entry]]:
 
 
 def age(files: List[Entry]) -> Tuple[int, int, int]:
-    """Of two sets of one job the newer one has the larger: (step, repetition, number of files)."""
+    """The newer of two sets of a job has the larger value: (step, repetition, number of files)."""
     names = [
         file.path.split("/")[1] for file in files if file.path.startswith(LIBRARY + "/" + STEP)
     ]
@@ -110,16 +110,15 @@ def _following(folder: str) -> Iterator[Entry]:
 
 
 def is_kept_apart(folder: str, name: str) -> bool:
-    """Is this name in a job's folder where the library, or a script's saves, have their own
-    order?"""
+    """Does the library, or a script's saves, manage this name in a job's folder?"""
     if name == LIBRARY:
         return bool(steps(folder))
     return name == OWN and os.path.lexists(os.path.join(folder, OWN, RECORD))
 
 
 def _of_library(folder: str) -> Iterator[Entry]:
-    """The newest one whose state is as long as its manifest says; its content is proved where it
-    arrives."""
+    """The newest checkpoint whose state has the size that its manifest says. The receiver verifies
+    its content."""
     for name in steps(folder):
         place = "{}/{}".format(LIBRARY, name)
         state = trees.entry(folder, "{}/{}".format(place, STATE))
@@ -146,8 +145,7 @@ def _manifest(folder: str, step: str) -> Dict[str, Any]:
 
 
 def _of_script(folder: str) -> Iterator[Entry]:
-    """The last complete save of a script that saves by itself, and the record that says which it
-    is."""
+    """The last complete save of a script that saves on its own, and the record that names it."""
     try:
         complete = (wire.read_json(os.path.join(folder, OWN, RECORD)) or {}).get("complete") or []
     except (OSError, ValueError):
@@ -160,8 +158,8 @@ def _of_script(folder: str) -> Iterator[Entry]:
 
 
 def is_same(folder: str, entry: Entry) -> bool:
-    """Is its content there already? Of the library's states the manifest beside them says so; its
-    loader proves it."""
+    """Is its content there already? For states of the library the manifest next to them says so,
+    and the loader verifies it."""
     step, _, name = entry.path.rpartition("/")
     if step.startswith(LIBRARY + "/" + STEP) and name == STATE:
         present, manifest = trees.entry(folder, entry.path), _manifest(folder, step)
@@ -174,8 +172,8 @@ def is_same(folder: str, entry: Entry) -> bool:
 
 
 def jobs(folder: str) -> Dict[str, List[Any]]:
-    """What lies here of any job and of any snapshot, or was on its way here: {"jobs": numbers,
-    "code": hashes}."""
+    """What is here, or on its way here, of any job and any snapshot: {"jobs": numbers, "code":
+    hashes}."""
 
     def names(path: str) -> List[str]:
         return os.listdir(path) if os.path.isdir(path) else []

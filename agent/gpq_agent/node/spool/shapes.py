@@ -1,5 +1,5 @@
-"""What the files of an attempt must have to be taken for what they are, beyond those of `wire`. By
-name of the file."""
+"""The fields that files of an attempt must have to be valid, by name of the file. The others are in
+`wire`."""
 
 import os
 import time
@@ -12,7 +12,7 @@ STOP_RANK = {"checkpoint": 1, "signal": 2, "kill": 3}
 
 
 class Identity(NamedTuple):
-    """Of a process: shim.json."""
+    """shim.json: identity of a process."""
 
     pid: int
     start_time: int
@@ -38,13 +38,13 @@ class Stop(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What a person should know of an attempt that has not ended yet."""
+    """A note for the user about an attempt that has not ended yet."""
 
     note: str
 
 
 class Unlaunched(NamedTuple):
-    """Why the user's program was not begun."""
+    """Why the user's program did not start."""
 
     kind: str
     note: str
@@ -79,8 +79,7 @@ SHAPES: Dict[str, Type[Any]] = {
 
 
 def statement(folder: str, name: str) -> Optional[Dict[str, Any]]:
-    """What processes of an attempt say in one of these files, None where there is nothing that can
-    be taken for it."""
+    """What processes of an attempt say in one of these files. None if there is no valid one."""
     try:
         return records.read_shape(SHAPES[name], os.path.join(folder, name))
     except (OSError, ValueError):
@@ -88,6 +87,6 @@ def statement(folder: str, name: str) -> Optional[Dict[str, Any]]:
 
 
 def beyond() -> int:
-    """A number for an order that is to count more than all before it, where those cannot be read.
+    """A number for an order that must count more than all earlier ones, if those cannot be read.
     They count from 1."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)

@@ -1,13 +1,13 @@
-"""The spool: one directory of a node that holds every attempt's files, and the lock under which
+"""The spool: one directory of a server that holds every attempt's files, and the lock under which
 they change state.
 
 <spool>/spool.json              who owns it: {"id", "machine"}
-<spool>/lock                    held (flock) by whoever changes the state of an attempt, never for
-                                long
+<spool>/lock                    an agent or shim holds it (flock) while it changes the state of an
+                                attempt, never for long
 <spool>/attempts/42.1/          the files named in wire.py, and: lock (held by the living shim),
                                 forgotten, exit.reserve and stop.reserve (blocks set aside, so that
                                 a full disk loses neither)
-<spool>/checkpoints/42/         of job 42, the same for all its attempts
+<spool>/checkpoints/42/         checkpoints of job 42, the same for all its attempts
 """
 
 import contextlib
@@ -26,15 +26,15 @@ from gpq_agent.node.host.errors import SpoolError
 LOCK = "lock"
 FORGOTTEN = "forgotten"
 NAME = "spool.json"
-COPY = ".copy"  # after the name of a file that nothing else could tell again
+COPY = ".copy"  # suffix for files whose content nothing else could restore
 RESERVE = ".reserve"
 RESERVE_BYTES = 4096
 LOCK_PATIENCE = 20.0  # seconds to wait for another agent's state change
-MOST_BESIDE = 1000  # entries of a folder that are looked at
+MOST_BESIDE = 1000  # entries of a folder to look at
 
 
 class Identity(NamedTuple):
-    """Of a spool: spool.json, and its copy."""
+    """spool.json and its copy: the identity of a spool."""
 
     id: str
     machine: str = ""
@@ -56,7 +56,7 @@ class Lock:
                 os.close(self.descriptor)
                 raise SpoolError(
                     "{} has been locked for {:.0f} s".format(self.path, self.patience),
-                    "another node agent on this spool hangs; end it",
+                    "another agent on this spool hangs: end it",
                     "busy",
                 )
             time.sleep(0.005)
@@ -78,7 +78,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def try_share(descriptor: int) -> bool:
-    """Take the lock beside others that share it, if nobody holds it exclusively."""
+    """Take a shared lock if nobody holds it exclusively."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
@@ -111,17 +111,17 @@ class Spool:
         )
         for folder in (self.path, self.attempts, self.checkpoints):
             os.makedirs(folder, mode=0o700, exist_ok=True)
-        self.damage: List[str] = []  # what of the spool's own was set aside, in words
+        self.damage: List[str] = []  # sentences about files of the spool that were set aside
         self.id = self._claim()
 
     def _claim(self) -> str:
-        """The spool's id; refuses a spool of another machine, whose attempts would all look dead
-        from here."""
+        """The spool's id. Refuses a spool of another machine, because all its attempts would look
+        dead from here."""
         path = os.path.join(self.path, NAME)
         with self.lock():
             identities = self.read_both(Identity, NAME)
             if not identities and self.damage and self.attempt_keys():
-                problem = "{}, and nothing tells which attempts are this spool's".format(
+                problem = "{}, so gpq cannot tell which attempts are this spool's".format(
                     self.damage[0]
                 )
                 raise SpoolError(
@@ -138,14 +138,14 @@ class Spool:
         if recorded_machine and own_machine and recorded_machine != own_machine:
             raise SpoolError(
                 "{} belongs to another machine".format(self.path),
-                "give each node its own --spool; "
-                "if this machine was installed anew, remove {}".format(path),
+                "give each server its own --spool. "
+                "If this machine was reinstalled, remove {}".format(path),
             )
         return str(record["id"])
 
     def read_both(self, kind: Type[Any], name: str) -> List[Dict[str, Any]]:
-        """What a file of the spool and its copy say, as far as they can be taken: a damaged one is
-        set aside. Raises OSError."""
+        """The valid contents of a file of the spool and its copy. A damaged one is set aside.
+        Raises OSError."""
         contents = []
         for path in (os.path.join(self.path, name), os.path.join(self.path, name + COPY)):
             try:
@@ -162,14 +162,14 @@ class Spool:
             wire.write_json(path, content)
 
     def put_away(self, damage: records.Damaged) -> None:
-        """Set a damaged file of the spool's own aside, and remember to tell."""
+        """Set a damaged file of the spool aside, and remember to report it."""
         words = records.put_away(damage)
         if words not in self.damage:
             self.damage.append(words)
 
     def beside(self) -> List[str]:
-        """Names of other spools of this machine in the same folder: of other names that a daemon
-        has for it, perhaps."""
+        """Names of other spools of this machine in the same folder. A daemon may know the machine
+        by several names."""
         folder, own_name = os.path.split(self.path)
         neighbours = []
         with os.scandir(folder) as entries:
@@ -188,7 +188,7 @@ class Spool:
         return neighbours
 
     def lock(self) -> Lock:
-        """To be held around every change of an attempt's state."""
+        """Hold this around every change of an attempt's state."""
         return Lock(os.path.join(self.path, LOCK))
 
     def folder(self, key: str) -> str:
@@ -200,7 +200,7 @@ class Spool:
         return "{}:{}".format(self.id, key)
 
     def key_of_mark(self, mark: str) -> str:
-        """``42.1`` of a mark made by this spool, "" of any other."""
+        """``42.1`` for a mark of this spool, "" for any other mark."""
         spool, _, key = mark.partition(":")
         return key if spool == self.id else ""
 
@@ -215,7 +215,7 @@ class Spool:
         return [wire.attempt_key(job, attempt) for job, attempt in sorted(attempts)]
 
     def purge(self, job: int) -> None:
-        """Remove everything of a job. Raises OSError when something cannot be removed."""
+        """Remove everything of a job. Raises OSError if something cannot be removed."""
         for key in self.attempt_keys():
             if wire.parse_attempt_key(key)[0] == job:
                 shutil.rmtree(self.folder(key))
@@ -225,7 +225,7 @@ class Spool:
 
 
 def machine_id() -> str:
-    """The id that the installed system has, "" when it has none."""
+    """The id of the installed system, "" if it has none."""
     try:
         with open("/etc/machine-id") as stream:
             return stream.read().strip()
@@ -234,8 +234,8 @@ def machine_id() -> str:
 
 
 def reserve(path: str, count: int = 1) -> None:
-    """Set blocks aside for `path`, to be written `count` times even when the disk is full. Raises
-    OSError."""
+    """Set blocks aside for `path`, so that it can be written `count` times even when the disk is
+    full. Raises OSError."""
     for number in range(count):
         descriptor = os.open(
             path + RESERVE + str(number), os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o600
@@ -244,7 +244,7 @@ def reserve(path: str, count: int = 1) -> None:
             _allocate(descriptor)
             os.fsync(descriptor)
         except OSError:
-            os.unlink(path + RESERVE + str(number))  # an empty one would be taken for blocks
+            os.unlink(path + RESERVE + str(number))  # an empty file would look like reserved blocks
             raise
         finally:
             os.close(descriptor)
@@ -260,7 +260,7 @@ def _allocate(descriptor: int) -> None:
 
 
 def write_reserved(path: str, content: Dict[str, Any]) -> None:
-    """As wire.write_json, but into the blocks that `reserve` set aside when there are no others."""
+    """Like wire.write_json, but use the blocks from `reserve` if there are no others."""
     try:
         wire.write_json(path, content)
         return

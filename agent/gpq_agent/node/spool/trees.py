@@ -1,8 +1,8 @@
-"""What trees of files are made of, so that they can be made again elsewhere as they are: names of
-any bytes, links inside the tree, empty folders, permissions, times of change, holes. Owners, ACLs
-and extended attributes stay behind, and two names of one file become two files.
+"""Trees of files, so that another server can recreate them as they are: names of any bytes, links
+inside the tree, empty folders, permissions, times of change, holes. Owners, ACLs and extended
+attributes stay behind, and two names of one file become two files.
 
-What cannot be made again elsewhere is `Immovable`, which names it.
+`Immovable` names what another server cannot recreate.
 """
 
 import errno
@@ -13,26 +13,26 @@ from typing import Any, Generator, Iterator, List, NamedTuple, Optional
 
 from gpq_agent import records
 
-SMALL = 1 << 16  # bytes: files up to here are hashed when they are listed
+SMALL = 1 << 16  # bytes: files up to this size are hashed when they are listed
 MOST_ENTRIES = 20_000
-BLOCK = 1 << 20  # bytes that are hashed before anything else is looked at
-# first letters of marks; a digest in hexadecimal has none of them
+BLOCK = 1 << 20  # bytes to hash before doing anything else
+# first letters of marks. A hexadecimal digest has none of them
 FOLDER, LINK, TIMED = "/", "l", "t"
-BITS = 0o777  # what of a mode goes along
+BITS = 0o777  # the bits of a mode that are kept
 OWNERS = stat.S_IRUSR | stat.S_IWUSR | stat.S_IXUSR
 NOTHING = b"\0" * BLOCK
 
 
 class Entry(NamedTuple):
-    """One name in a tree. `mark`: "/" of a folder, "l" and where it leads of a link, "t" and its
-    time of change of a large file, else the SHA-256 of the content."""
+    """One name in a tree. `mark`: "/" for a folder, "l" and the target for a link, "t" and the time
+    of change for a large file, otherwise the SHA-256 of the content."""
 
-    path: str  # below the tree's folder, as `shared_name` has it
-    size: int  # bytes; 0 of what is no file
+    path: str  # below the tree's folder, see `shared_name`
+    size: int  # bytes, 0 if it is not a file
     mark: str
     mode: int = 0o600
     changed: int = 0  # time of change, ns since the epoch
-    stored: int = 0  # bytes on the disk: fewer than `size` where it has holes
+    stored: int = 0  # bytes on the disk, fewer than `size` if it has holes
 
     @property
     def is_file(self) -> bool:
@@ -40,25 +40,25 @@ class Entry(NamedTuple):
 
 
 class Immovable(Exception):
-    """A tree that cannot be made again elsewhere, in words that name what is in the way."""
+    """A tree that another server cannot recreate. The message names the obstacle."""
 
 
 # -- names -----------------------------------------------------------------------------------------
 
 
 def shared_name(name: str) -> str:
-    """The same on every server, whatever its locale: UTF-8, with the bytes that are none as
-    surrogates."""
+    """The same name on every server, whatever its locale: UTF-8, with surrogates for invalid
+    bytes."""
     return os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
 def local_name(name: str) -> str:
-    """Its opposite. Raises ValueError for what is no name."""
+    """The opposite. Raises ValueError for an invalid name."""
     return os.fsdecode(name.encode("utf-8", "surrogateescape"))
 
 
 def shown(name: str) -> str:
-    """For people: one line, whatever is in it."""
+    """For users: one line, whatever the name contains."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
         for character in name
@@ -69,7 +69,7 @@ def shown(name: str) -> str:
 
 
 def below(folder: str, path: str) -> Iterator[Entry]:
-    """An entry of `folder` and all that is below it, folders before what they hold. Raises
+    """An entry of `folder` and everything below it, folders before their content. Raises
     Immovable."""
     stack = [path]
     while stack:
@@ -83,8 +83,8 @@ def below(folder: str, path: str) -> Iterator[Entry]:
 
 
 def entry(folder: str, path: str) -> Optional[Entry]:
-    """What is at `path` below `folder`, None for nothing. Raises Immovable, or OSError for a disk
-    that does not answer."""
+    """The entry at `path` below `folder`, None for nothing. Raises Immovable, or OSError if the
+    disk does not answer."""
     full_path = os.path.join(folder, local_name(path))
     try:
         status = os.lstat(full_path)
@@ -97,9 +97,9 @@ def entry(folder: str, path: str) -> Optional[Entry]:
                 )
             return Entry(path, 0, FOLDER, status.st_mode & BITS, status.st_mtime_ns)
         if not stat.S_ISREG(status.st_mode):
-            raise Immovable("{} is neither a file nor a folder nor a link".format(shown(path)))
+            raise Immovable("{} is not a file, a folder or a link".format(shown(path)))
         if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
-            raise Immovable("{} runs as somebody else (setuid or setgid)".format(shown(path)))
+            raise Immovable("{} runs as another user (setuid or setgid)".format(shown(path)))
         return _file(full_path, path, status)
     except FileNotFoundError:
         return None
@@ -110,15 +110,14 @@ def entry(folder: str, path: str) -> Optional[Entry]:
 
 
 def _target(folder: str, full_path: str, path: str) -> str:
-    """Where a link leads. Raises Immovable where that is out of the folder, or would be
-    elsewhere."""
+    """The target of a link. Raises Immovable if it is outside the folder, or would be elsewhere."""
     target = os.readlink(full_path)
     root = os.path.realpath(folder)
     end = os.path.realpath(full_path)
     if os.path.isabs(target) or not (end + os.sep).startswith(root + os.sep):
         words = (
-            "{} is a link to {}: only a relative link inside the checkpoint folder leads to the"
-            " same elsewhere"
+            "{} is a link to {}: only a relative link inside the checkpoint folder works on"
+            " another server"
         )
         raise Immovable(words.format(shown(path), shown(shared_name(target))))
     return shared_name(target)
@@ -131,14 +130,14 @@ def _file(full_path: str, path: str, status: os.stat_result) -> Entry:
         "stored": min(status.st_size, status.st_blocks * 512),
     }
     with os.fdopen(records.open_plain(full_path), "rb") as stream:
-        if status.st_size > SMALL:  # it was only opened to see whether it can be
+        if status.st_size > SMALL:  # opened only to check that it is readable
             return Entry(path, status.st_size, "{}{}".format(TIMED, status.st_mtime_ns), **facts)
         content = stream.read(SMALL + 1)
     return Entry(path, len(content), hashlib.sha256(content).hexdigest(), **facts)
 
 
 def is_same(folder: str, expected: Entry) -> bool:
-    """Is the entry there already, its permissions and time aside?"""
+    """Is the entry there already, apart from its permissions and time?"""
     try:
         present = entry(folder, expected.path)
     except (OSError, Immovable):
@@ -154,10 +153,9 @@ def as_json(entries: List[Entry]) -> List[List[Any]]:
 
 
 def parsed(message: Any) -> List[Entry]:
-    """A listing from what came over the wire. Raises ValueError for one that would lead out of its
-    folder."""
+    """Parse a listing from the wire. Raises ValueError for one that leads outside its folder."""
     if not isinstance(message, list) or len(message) > MOST_ENTRIES:
-        raise ValueError("a listing is a list of entries")
+        raise ValueError("a listing must be a list of entries")
     entries = [_parsed(entry) for entry in message]
     kinds = {entry.path: entry for entry in entries}
     if len(kinds) != len(entries):
@@ -165,7 +163,7 @@ def parsed(message: Any) -> List[Entry]:
     for entry in entries:
         for parent in parents(entry.path):
             if parent in kinds and kinds[parent].mark != FOLDER:
-                raise ValueError("{!r} is below what is no folder".format(entry.path))
+                raise ValueError("{!r} is below something that is not a folder".format(entry.path))
     return entries
 
 
@@ -175,7 +173,7 @@ def _parsed(message: Any) -> Entry:
         raise ValueError("{!r} has no path or no mark".format(message))
     local_name(entry.path)
     if "\0" in entry.path or any(part in ("", ".", "..") for part in entry.path.split("/")):
-        raise ValueError("{!r} is no path below a folder".format(entry.path))
+        raise ValueError("{!r} is not a path below a folder".format(entry.path))
     if not all(
         isinstance(number, int) and number >= 0 for number in (entry.size, entry.mode, entry.stored)
     ):
@@ -185,16 +183,16 @@ def _parsed(message: Any) -> Entry:
         or entry.mode & ~BITS
         or (entry.size and not entry.is_file)
     ):
-        raise ValueError("{!r} is nothing that could be made".format(entry.path))
+        raise ValueError("{!r} cannot be recreated".format(entry.path))
     if entry.mark.startswith(LINK) and (
         entry.mark[1:].startswith("/") or not entry.mark[1:] or "\0" in entry.mark
     ):
-        raise ValueError("{!r} is a link that leads out".format(entry.path))
+        raise ValueError("{!r} is a link that leads outside".format(entry.path))
     return entry
 
 
 def parents(path: str) -> List[str]:
-    """``["a", "a/b"]`` of ``a/b/c``."""
+    """``["a", "a/b"]`` for ``a/b/c``."""
     parts = path.split("/")
     return ["/".join(parts[:length]) for length in range(1, len(parts))]
 
@@ -203,18 +201,18 @@ def parents(path: str) -> List[str]:
 
 
 def data_at(descriptor: int, offset: int, size: int) -> int:
-    """Where the first data at or after `offset` begins, `size` for none: what lies before is a
-    hole."""
+    """Where the first data at or after `offset` starts, `size` if there is none. Everything before
+    is a hole."""
     try:
         return min(os.lseek(descriptor, offset, os.SEEK_DATA), size)
     except OSError as error:
-        # else a file system that knows no holes
+        # otherwise the file system does not support holes
         return size if error.errno == errno.ENXIO else offset
 
 
 def digest(path: str) -> Generator[None, None, str]:
-    """SHA-256 over the size of a file and all its blocks that are not zero throughout, each with
-    its place: a hole costs nothing, and equals zeros."""
+    """SHA-256 over the size of a file and all its blocks that are not entirely zero, each with its
+    place. A hole costs nothing, and equals zeros."""
     state = hashlib.sha256()
     with os.fdopen(records.open_plain(path), "rb", buffering=0) as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -232,7 +230,7 @@ def digest(path: str) -> Generator[None, None, str]:
 
 
 def sha256(path: str) -> Generator[None, None, str]:
-    """Of the content, a block at a time."""
+    """SHA-256 of the content, one block at a time."""
     state = hashlib.sha256()
     with os.fdopen(records.open_plain(path), "rb") as stream:
         while True:

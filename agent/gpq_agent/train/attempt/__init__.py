@@ -1,7 +1,5 @@
-"""What an attempt of a job has at hand, whatever its loop does: replicas, the batch in force,
-learning rates, checkpoints, figures that go up, and its end.
+"""What an attempt of a job has, whatever its loop does: replicas, the current batch, learning
+rates, checkpoints, figures to report, and its end.
 
-Nothing here knows when a step begins or ends. That is the engine's.
-
-Open `runtime.py` first.
+Nothing here knows when a step starts or ends. The engine does. Open `runtime.py` first.
 """

@@ -1,4 +1,4 @@
-"""Writes checkpoints of all that was registered. Decides nothing about when."""
+"""Writes checkpoints of everything that was registered. Others decide when."""
 
 from typing import Set
 
@@ -9,8 +9,8 @@ from .runtime import Runtime
 
 
 class Checkpointer:
-    """`store`: None where there is no folder for checkpoints. `is_ready`: there is something to
-    save, since the script has prepared its training."""
+    """`store`: None if there is no folder for checkpoints. `is_ready`: there is something to save,
+    because the script has prepared its training."""
 
     def __init__(self, runtime: Runtime) -> None:
         folder = runtime.environment.checkpoint_dir
@@ -18,16 +18,17 @@ class Checkpointer:
         self.parts = Parts()
         self.is_ready = False
         self._runtime = runtime
-        self._refusals: Set[str] = set()  # that were told
+        self._refusals: Set[str] = set()  # refusals that were already reported
 
     def is_due(self) -> bool:
-        """Shall rank 0 write one now, with nothing else to do so?"""
+        """Must rank 0 write a checkpoint now, without another reason?"""
         return (
             self.store is not None and self._runtime.is_lead and self.is_ready and self.store.due()
         )
 
     def save(self, why: str) -> bool:
-        """Rank 0 writes one: "periodic", "stop" or "end". False, and a notice, when that fails."""
+        """Rank 0 writes one: "periodic", "stop" or "end". Returns False, with a notice, if that
+        fails."""
         store, runtime = self.store, self._runtime
         if store is None or not runtime.is_lead:
             return False
@@ -37,14 +38,16 @@ class Checkpointer:
             saved = store.save(self.parts.state(), step, runtime.environment.attempt, why)
         except (
             Exception
-        ) as error:  # a full disk, a part's own error: others must not wait for rank 0
+        ) as error:  # a full disk or a part's own error: others must not wait for rank 0
             store.postpone()
             text = " ".join((str(error) or repr(error)).split())
             runtime.notice("cannot write a checkpoint: {}".format(text))
             return False
         if saved.refusal and saved.refusal not in self._refusals:
             self._refusals.add(saved.refusal)
-            runtime.notice("the next attempt will not go on from this: {}".format(saved.refusal))
+            runtime.notice(
+                "the next attempt cannot resume from this checkpoint: {}".format(saved.refusal)
+            )
         content = {
             "step": step,
             "seconds": round(saved.seconds, 4),

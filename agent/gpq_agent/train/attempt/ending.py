@@ -12,7 +12,7 @@ from .runtime import Runtime
 
 
 class Ending:
-    """One per job."""
+    """The end of a job. One per job."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.finished = False  # the script has said so, or the epochs are over
@@ -25,23 +25,23 @@ class Ending:
         return self._terminator.requested
 
     def arm(self) -> None:
-        """SIGTERM asks for a checkpoint from now on."""
+        """From now on SIGTERM asks for a checkpoint."""
         self._terminator.arm()
 
     def disarm(self) -> None:
-        """SIGTERM ends the process, as ever."""
+        """From now on SIGTERM ends the process, as usual."""
         self._terminator.disarm()
 
     def leave(self, kind: int) -> NoReturn:
-        """Everything is saved: say so on every node, and end."""
+        """Everything is saved. Say so on every server, and exit."""
         raise_if_stopping()
         self._runtime.mark(wire.STOPPED)
         self._runtime.pulse.phase("ended")
-        self.disarm()  # who is told to hurry now has nothing left to save
+        self.disarm()  # a replica that must hurry now has nothing left to save
         leave(EXIT_CODES[kind], self._runtime.say)
 
     def done(self) -> None:
-        """Training is over: say so on every node, so that an exit with 0 is the end of the job."""
+        """Training is over. Say so on every server, so that exit code 0 ends the job."""
         part_company()
         self.disarm()
         self._runtime.pulse.phase("ended")
@@ -49,7 +49,7 @@ class Ending:
         self._runtime.mark(wire.FINISHED)
 
     def reopen(self) -> None:
-        """The script trains on after the end that it told of."""
+        """The script trains on after the end that it announced."""
         environment = self._runtime.environment
         if environment.run_dir and environment.local_rank == 0:
             with contextlib.suppress(OSError):

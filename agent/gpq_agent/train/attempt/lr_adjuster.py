@@ -1,4 +1,4 @@
-"""What the batch of a step makes of learning rates and betas."""
+"""Sets learning rates and betas for the batch of a step."""
 
 from typing import Any, Sequence
 
@@ -11,7 +11,7 @@ from .shape import BatchSource
 
 
 class LrAdjuster:
-    """`gain`: how many steps at the base batch the step in hand is worth (AdaScale)."""
+    """`gain`: how many steps at the base batch the current step is worth (AdaScale)."""
 
     def __init__(
         self,
@@ -31,12 +31,12 @@ class LrAdjuster:
         self._total = data.limits.base_batch
 
     def begin_step(self, total: int) -> None:
-        """Of so many examples."""
+        """For this number of examples."""
         self._total = total
         self.gain = 1.0 if self._limits.fixed else max(self._noise.gain(total), 1.0)
 
     def adjustment(self, optimizer: Any) -> Adjustment:
-        """Of the step in hand."""
+        """For the current step."""
         base, total = self._limits.base_batch, self._total
         if total == base and self.gain == 1.0 and self._rules[id(optimizer)].is_neutral:
             return UNCHANGED
@@ -46,9 +46,11 @@ class LrAdjuster:
         return Adjustment(self.factor(optimizer), betas)
 
     def factor(self, optimizer: Any) -> float:
-        """On the learning rate."""
+        """The factor on the learning rate."""
         total = self._limits.base_batch
-        if not self._limits.fixed:  # a batch sampler's batches differ: the rate is right for all
+        if (
+            not self._limits.fixed
+        ):  # batches of a batch sampler differ, and the rate is right for all of them
             total = max(self._total, total)
         rule = self._rules[id(optimizer)]
         return rule.factor(total_batch=total, gain=self.gain, base_steps=self._meter.base_steps)

@@ -1,6 +1,6 @@
-"""What was so before a step, to put everything back where it must be made anew.
+"""The state before a step, so that the step can be undone and repeated.
 
-Copies are on the host: a step must not run out of memory because it is looked at. Decides nothing.
+Copies are on the host, because watching a step must not use up GPU memory. Decides nothing.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ Parameter = torch.nn.Parameter
 
 
 class StepRollback:
-    """What was so before the first micro-batch: parameters, their gradients, and what the script
-    has registered."""
+    """The state before the first micro-batch: parameters, their gradients, and what the script
+    registered."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class StepRollback:
         self._parts = dict(parts)
         self._states: Dict[str, io.BytesIO] = {}
         for name, part in self._parts.items():
-            # What cannot be saved now is left alone: its next checkpoint will tell.
+            # Skip what cannot be saved now: the next checkpoint reports it.
             with contextlib.suppress(Exception):
                 stream = io.BytesIO()
                 torch.save(part.state_dict(), stream)
@@ -48,21 +48,20 @@ class StepRollback:
         return any(not alike(item, value) for item, value in zip(self._parameters, self._values))
 
     def changed_buffer(self) -> str:
-        """Name of a buffer of the models that a forward pass has changed, "" if there is none.
-        Waits for the device."""
+        """The name of a buffer that a forward pass has changed, or "". Waits for the device."""
         pairs = ((name, item, self._saved_buffers[name]) for name, item in self._buffers.items())
         return next((name for name, item, value in pairs if not alike(item, value)), "")
 
     def changed_parts(self) -> List[str]:
-        """Names of what was registered and is not as it was. Waits for the device."""
+        """The names of registered parts that have changed. Waits for the device."""
         saved_states = ((name, _loaded(stream, "cpu")) for name, stream in self._states.items())
         return [
             name for name, state in saved_states if not alike(self._parts[name].state_dict(), state)
         ]
 
     def undo(self) -> None:
-        """Put everything back. What has not changed is not written to: a graph that the script
-        keeps may need it as it is."""
+        """Restore everything. Does not write to what has not changed, because a graph that the
+        script keeps may need it."""
         with torch.no_grad():
             for item, value, gradient in zip(self._parameters, self._values, self._gradients):
                 _put_back(item, value)
@@ -78,9 +77,11 @@ def _copied(item: torch.Tensor) -> torch.Tensor:
 
 
 def _loaded(stream: io.BytesIO, device: Optional[str] = None) -> Any:
-    """Without one, tensors are on the devices that they were on."""
+    """Without a map, tensors return to their own devices."""
     stream.seek(0)
-    return torch.load(stream, map_location=device, weights_only=False)  # our own bytes
+    return torch.load(
+        stream, map_location=device, weights_only=False
+    )  # bytes that gpq itself wrote
 
 
 def _put_back(item: torch.Tensor, value: torch.Tensor) -> None:
@@ -89,7 +90,7 @@ def _put_back(item: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def alike(first: Any, second: Any) -> bool:
-    """Are two states the same, tensors by value, on whatever devices?"""
+    """Are two states equal? Tensors are compared by value, on any device."""
     if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
         return torch.equal(first.detach().cpu(), second.detach().cpu())
     if isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor):
@@ -105,5 +106,5 @@ def alike(first: Any, second: Any) -> bool:
         return same and all(alike(a, b) for a, b in zip(first, second))
     try:
         return bool(first == second)
-    except Exception:  # what a script keeps may compare as it likes: not known to be the same
+    except Exception:  # a script's own object may compare in any way, so it does not count as equal
         return False

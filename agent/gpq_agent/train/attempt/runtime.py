@@ -1,4 +1,4 @@
-"""What every part of the engine uses: this process, its replicas, its ways to speak."""
+"""What every part of the engine uses: this process, its replicas, and its channels."""
 
 import os
 import sys
@@ -31,8 +31,11 @@ class Recorded(NamedTuple):
 
 
 class Runtime:
-    """One per process. `recorder`: that of `gpq check`, where it runs this script. `evaluating`:
-    how many `job.eval()` the script is in."""
+    """One per process.
+
+    recorder: the recorder of `gpq check` if it runs this script.
+    evaluating: how many `job.eval()` the script is in.
+    """
 
     def __init__(
         self,
@@ -48,31 +51,31 @@ class Runtime:
         path = os.path.join(run_dir, wire.REPORT) if run_dir and self.is_lead else ""
         self.report = Reporter(path, environ)
         self.pulse = Heartbeat(run_dir, environment.rank)
-        # Orders travel on a group of their own: no collective of the script may meet them.
+        # Orders use a group of their own, so that no collective of the script can meet them.
         self.group = dist.new_group(backend="gloo") if environment.replicas > 1 else None
         self.agreement = Agreement(self.group, environment.rank, Proposal)
         self.meter = ProgressMeter()
         self.evaluating = 0
-        self.evaluation_failed = False  # since the micro-batch in hand began
+        self.evaluation_failed = False  # since the current micro-batch began
 
     @property
     def is_lead(self) -> bool:
-        """Is this the replica that speaks for all?"""
+        """Does this replica speak for all?"""
         return self.environment.rank == 0
 
     def notice(self, message: str) -> None:
-        """A line for the user: in the log, and up."""
+        """Print a line for the user, and report it."""
         if self.is_lead:
             self.say(message)
 
     def say(self, message: str) -> None:
-        """As `notice`, whatever replica this is."""
+        """As `notice`, on any replica."""
         sys.stderr.write("gpq: {}\n".format(message))
         self.report.notice(message)
 
     def mark(self, name: str) -> None:
-        """One of wire's statements to the node agent, once a node. Without it the attempt counts by
-        its exit code alone."""
+        """Make one of wire's statements to the agent, once per server. Without it only the exit
+        code of the attempt counts."""
         run_dir = self.environment.run_dir
         if not run_dir or self.environment.local_rank:
             return

@@ -19,8 +19,11 @@ from .shape import BatchSource
 
 
 class Training(NamedTuple):
-    """What the script gave to `job.prepare()`: models as they are called, `rules` of learning rates
-    by optimizer, `measured` those on whose parameters gradient noise is measured."""
+    """What the script passed to `job.prepare()`.
+
+    models: as the script calls them. rules: learning-rate rules by optimizer.
+    measured: the optimizers on whose parameters gradient noise is measured.
+    """
 
     models: Sequence[torch.nn.Module]
     optimizers: Sequence[Any]
@@ -31,7 +34,7 @@ class Training(NamedTuple):
 
 
 class TrainingSetup(NamedTuple):
-    """All of it is there from `job.prepare()` on."""
+    """Exists from `job.prepare()` on."""
 
     training: Training
     data: BatchSource
@@ -64,7 +67,7 @@ def set_up(training: Training, data: BatchSource, runtime: Runtime) -> TrainingS
 
 
 def share_outside(setup: TrainingSetup) -> None:
-    """Parameters outside the wrapped models begin as on rank 0, as those inside do. Collective."""
+    """Parameters outside the wrapped models start as on rank 0, like those inside. Collective."""
     models = setup.training.models
     wrapped_models = [
         candidate for candidate in models if isinstance(candidate, DistributedDataParallel)
@@ -79,7 +82,7 @@ def share_outside(setup: TrainingSetup) -> None:
 
 
 def view_of(setup: TrainingSetup) -> JobView:
-    """What observers may look at, less what changes while the script runs."""
+    """What observers may look at, except what changes while the script runs."""
     return JobView(
         models=setup.training.models,
         optimizers=setup.training.optimizers,

@@ -1,4 +1,4 @@
-"""The batch in force: as it was ordered, less what needs a freedom that is lost."""
+"""The current batch: as gpq ordered it, without what needs a lost freedom."""
 
 from typing import Callable, NamedTuple, Optional, Tuple
 
@@ -12,7 +12,7 @@ from gpq_agent.train.telemetry.report import Reporter
 
 
 class BatchSource(NamedTuple):
-    """What `job.loader()` has made for a loop."""
+    """What `job.loader()` made for a loop."""
 
     limits: Limits
     sampler: GlobalSampler
@@ -20,22 +20,22 @@ class BatchSource(NamedTuple):
 
 
 class BatchShape:
-    """One per job, alike on every replica. `data`: None in loops without `job.loader()`, which have
-    no shape."""
+    """One per job, the same on every replica. `data`: None in loops without `job.loader()`, which
+    have no shape."""
 
     def __init__(self, freedoms: Freedoms, replicas: int) -> None:
         self.freedoms = freedoms
         self.data: Optional[BatchSource] = None
-        self.is_late = False  # freedoms are lost, and the step in hand goes on as it has begun
-        self.seq = 0  # of the order in force
+        self.is_late = False  # freedoms are lost, but the current step continues as it began
+        self.seq = 0  # of the current order
         self._replicas = replicas
         self._order: Optional[Configuration] = None  # before freedoms are lost
-        self._announced: Optional[Configuration] = None  # last reported as in effect
+        self._announced: Optional[Configuration] = None  # the last one reported as in effect
         self._renewed = False
 
     @property
     def configuration(self) -> Tuple[int, int]:
-        """(examples at once on a replica, micro-batches of a step less one), (0, 0) without a
+        """(examples at once on a replica, micro-batches of a step minus one), or (0, 0) without a
         loader."""
         if self.data is None:
             return (0, 0)
@@ -44,7 +44,7 @@ class BatchShape:
 
     @property
     def may_cut(self) -> bool:
-        """May a step be made of several micro-batches?"""
+        """May a step consist of several micro-batches?"""
         return ACCUMULATE not in self.freedoms.lost
 
     def obey(self, agreed: Proposal) -> None:
@@ -57,14 +57,15 @@ class BatchShape:
         self.seq = max(self.seq, agreed.seq)
 
     def agree(self) -> bool:
-        """What any replica has noticed takes freedoms on all. Are there fewer now? Collective."""
+        """A habit that any replica noticed takes freedoms from all. Are any lost now?
+        Collective."""
         if not self.freedoms.agree():
             return False
         self.reshape()
         return True
 
     def reshape(self) -> None:
-        """Freedoms are lost: the steps to come need none of them, and are fetched anew."""
+        """Freedoms are lost. The next steps do without them, and are fetched again."""
         self.is_late = False
         if self.data is None:
             return
@@ -79,14 +80,14 @@ class BatchShape:
         self._renewed = True
 
     def lacks(self, configuration: Configuration) -> bool:
-        """Is the freedom lost that a step in pieces of this configuration needs?"""
+        """Is a freedom lost that a step in micro-batches of this configuration needs?"""
         freedom = ACCUMULATE if configuration.accum_steps > 0 else SPLIT
         return freedom in self.freedoms.lost
 
     def announce(
         self, configuration: Configuration, report: Reporter, factor: Callable[[], float]
     ) -> None:
-        """A step of this configuration begins: report it, once it is in effect. `factor`: on the
+        """A step of this configuration begins. Report it once it is in effect. `factor`: on the
         learning rate."""
         if configuration.seq <= 0 or configuration == self._announced:
             return
@@ -100,7 +101,7 @@ class BatchShape:
         report.send("retuned", content)
 
     def renewed(self) -> bool:
-        """Must the data loader begin anew at the cursor? True once each time."""
+        """Must the data loader start again at the cursor? True once each time."""
         renewed, self._renewed = self._renewed, False
         return renewed
 

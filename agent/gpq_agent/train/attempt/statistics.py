@@ -1,4 +1,5 @@
-"""What goes up: what the script is, that it runs, its times, its noise scale, what it logs."""
+"""What the job reports: what the script is, that it runs, its times, noise scale and logged
+values."""
 
 from typing import Any, Mapping, Sequence
 
@@ -12,14 +13,17 @@ from gpq_agent.train.telemetry.timing import StepClock, StepTimes
 from .runtime import Runtime
 from .shape import BatchShape
 
-SAMPLE_COST = 0.005  # share of the training time that gradient statistics may take
+SAMPLE_COST = 0.005  # share of training time that gradient statistics may use
 SAMPLE_RANGE = (5, 50)  # steps
 
 
 class Statistics:
-    """One per job. `measures`: the noise scale, where there is memory for that. `total_steps`: of a
-    loop without a loader, 0 where it is not known. `probes`: the one of the training, once
-    prepared."""
+    """One per job.
+
+    measures: whether the noise scale is measured, if there is memory for it.
+    total_steps: of a loop without a loader, 0 if unknown.
+    probes: the probe of the training, once prepared.
+    """
 
     def __init__(self, runtime: Runtime, shape: BatchShape) -> None:
         environment = runtime.environment
@@ -32,12 +36,12 @@ class Statistics:
         self.total_steps = 0
         self.restore_seconds = 0.0
         self._runtime, self._shape = runtime, shape
-        self._notice = ""  # of the probe, that was told
+        self._notice = ""  # the probe's last reported notice
         self._is_declared = False
         self._is_ready = False
 
     def declare(self, rules: Sequence[Any] = (), models: Sequence[Any] = ()) -> None:
-        """Say once what the script is."""
+        """Report once what the script is."""
         if self._is_declared:
             return
         self._is_declared = True
@@ -60,8 +64,8 @@ class Statistics:
             self._runtime.report.send("ready", content)
 
     def sample_every(self, step_seconds: float) -> int:
-        """Steps from one whose noise is measured to the next, 0 for none: so that statistics cost
-        SAMPLE_COST of the time. A split batch costs more than the probe can see."""
+        """Steps between two measurements of noise, 0 for none, so that statistics cost SAMPLE_COST
+        of the time. A split batch costs more than the probe can see."""
         data = self._shape.data
         if data is None or data.limits.fixed or not self.measures:
             return 0
@@ -71,7 +75,7 @@ class Statistics:
         return min(max(every, SAMPLE_RANGE[0]), SAMPLE_RANGE[1])
 
     def publish(self) -> None:
-        """Combine the statistics of all replicas and report them. Collective."""
+        """Combine the statistics of all replicas, and report them. Collective."""
         for probe in self.probes:
             probe.collect()
             if probe.notice and probe.notice != self._notice:
@@ -90,7 +94,7 @@ class Statistics:
         return wire.Progress(0, 0, 0, meter.steps, base_steps, round(fraction, 6))
 
     def log(self, values: Mapping[str, Any], *, at_once: bool = False) -> None:
-        """Keep these numbers for the next report. `at_once`: there is none."""
+        """Keep these numbers for the next report. `at_once`: report them now."""
         meter = self._runtime.meter
         if self._runtime.recorder is not None:
             self._runtime.recorder.log(values)

@@ -1,1 +1,1 @@
-"""Whole or absent: what a checkpoint holds, and how it returns on any number of replicas."""
+"""Checkpoints are whole or absent: what one holds, and how it returns on any number of replicas."""

@@ -1,8 +1,8 @@
-"""Checkpoints are loaded without running code.
+"""Loads checkpoints without running code.
 
-Tensors, plain data and arrays of numpy are loaded, and the classes that the script allows by
-torch.serialization.add_safe_globals, torch's own list. Otherwise whoever can write to a checkpoint
-folder, on any server that a job has been on, could run any code as the job's user.
+It loads tensors, plain data, numpy arrays, and the classes that the script allows with
+torch.serialization.add_safe_globals. Otherwise anybody who can write to a checkpoint folder, on any
+server of the job, could run any code as the job's user.
 """
 
 import _codecs
@@ -27,14 +27,14 @@ PLAIN = (
     decimal.Decimal, fractions.Fraction, uuid.UUID, pathlib.PosixPath, pathlib.PurePosixPath,
     torch.Size, torch.dtype, torch.device,
 )  # fmt: skip
-PLAINER = "keep numbers, text, lists, dictionaries and tensors in what job.state() saves"
+PLAINER = "give job.state() only numbers, text, lists, dictionaries and tensors"
 GLOBAL = re.compile(r"(?:GLOBAL|class|global:?) `?([A-Za-z_][\w.]*\.[\w.]+)")
 
 
 def read_state(source: Any) -> Dict[str, Any]:
-    """Load a state from a path (mapped) or a binary stream, tensors on the CPU.
+    """Load a state from a path (mapped) or a binary stream, with tensors on the CPU.
 
-    Raises GpqTrainError for what may run code.
+    Raises GpqTrainError for anything that may run code.
     """
     state = _loaded(source)
     if not isinstance(state, dict):
@@ -51,13 +51,12 @@ def _loaded(source: Any) -> Any:
         name = GLOBAL.search(str(error))
         if name is None:
             reason = str(error).rpartition("WeightsUnpickler error:")[2].strip()
-            words = "the checkpoint holds what gpq does not load: {}"
+            words = "the checkpoint holds something that gpq does not load: {}"
             raise GpqTrainError(words.format(reason.partition("\n")[0][:200]), PLAINER) from error
         raise GpqTrainError(
-            "the checkpoint holds a {}: gpq does not load it, for it may run any code".format(
-                name.group(1)
-            ),
-            "torch.serialization.add_safe_globals([{}]) before gpq.init() allows it".format(
+            "the checkpoint holds a {}, which gpq does not load because that could run any "
+            "code".format(name.group(1)),
+            "to allow it, call torch.serialization.add_safe_globals([{}]) before gpq.init()".format(
                 _last(name.group(1))
             ),
         ) from error
@@ -68,7 +67,7 @@ def _last(name: str) -> str:
 
 
 def refusal(source: Any) -> str:
-    """What the next attempt would say to this checkpoint, "" where it will load it."""
+    """Why the next attempt would refuse this checkpoint, or ""."""
     try:
         _loaded(source)
     except GpqTrainError as error:
@@ -77,27 +76,27 @@ def refusal(source: Any) -> str:
 
 
 def refuse_unloadable(state: Any) -> None:
-    """Raises GpqTrainError for a state that, once saved, would not be loaded."""
+    """Raises GpqTrainError for a state that could not be loaded again once saved."""
     stream = io.BytesIO()
-    if not unsavable(state, stream):  # else job.prepare() tells, should that still be so
+    if not unsavable(state, stream):  # otherwise job.prepare() reports it if it is still so
         stream.seek(0)
         _loaded(stream)
 
 
 def unsavable(state: Any, stream: Optional[io.BytesIO] = None) -> str:
-    """Why it cannot be saved as it is now, "" where it can.
+    """Why it cannot be saved as it is now, or "".
 
-    It is saved into `stream`, without the content of its tensors.
+    It is saved to `stream`, without the content of its tensors.
     """
     try:
         torch.save(_light(state), stream or io.BytesIO())
-    except Exception as error:  # whatever a class of the script raises
+    except Exception as error:  # any error of a class of the script
         return " ".join("{}: {}".format(type(error).__name__, error).split())
     return ""
 
 
 def _light(value: Any) -> Any:
-    """Without the content of its tensors."""
+    """Save it without the content of its tensors."""
     if type(value) is torch.Tensor:
         return torch.empty(0)
     if type(value) in (dict, collections.OrderedDict):
@@ -108,7 +107,7 @@ def _light(value: Any) -> Any:
 
 
 def _of_numpy() -> List[Any]:
-    """What arrays and numbers of numpy are made of. Nothing where there is no numpy."""
+    """The classes that numpy arrays and numbers consist of. Empty without numpy."""
     try:
         import numpy
     except ImportError:

@@ -1,6 +1,6 @@
 """Checkpoints that a script writes itself (any loop, fixed batch).
 
-Where they go, which one counts, where to go on. What is in them is the script's business.
+Their folders, the one that counts, and where to resume. The script decides what is in them.
 """
 
 import os
@@ -16,7 +16,7 @@ PREFIX = "save-"
 
 
 class Record(NamedTuple):
-    """saved.json. `complete`: names of saves, the newest first."""
+    """The content of saved.json. `complete`: names of saves, the newest first."""
 
     step: int
     complete: List[str]
@@ -24,26 +24,21 @@ class Record(NamedTuple):
 
 
 def _record(folder: Optional[str]) -> Dict[str, Any]:
-    """Empty where nothing was saved yet.
+    """Empty if nothing was saved yet.
 
-    Raises GpqTrainError for one that is damaged: to begin anew would lose what is there.
+    Raises GpqTrainError for a damaged record, because starting again would lose the saves.
     """
     if folder is None:
         return {}
     try:
         return records.read_shape(Record, os.path.join(folder, RECORD)) or {}
     except records.Damaged as damage:
-        hint = "put it back, or remove it so that the job begins anew"
-        raise GpqTrainError(
-            "the record of what was saved is damaged: {}".format(damage), hint
-        ) from damage
+        hint = "restore it, or remove it so that the job starts from the beginning"
+        raise GpqTrainError("the record of saves is damaged: {}".format(damage), hint) from damage
 
 
 class ScriptCheckpoints:
-    """One folder per save, and one record that says which save is complete.
-
-    Only rank 0 commits.
-    """
+    """One folder per save, and one record of the complete saves. Only rank 0 commits."""
 
     def __init__(self, folder: Optional[str]) -> None:
         self._folder = os.path.join(folder, "own") if folder else None
@@ -55,28 +50,29 @@ class ScriptCheckpoints:
 
     @property
     def resume_path(self) -> Optional[str]:
-        """Folder of the last complete save, None if there is none."""
+        """The folder of the last complete save, or None."""
         if self._folder and self._complete_saves:
             return os.path.join(self._folder, self._complete_saves[0])
         return None
 
     def next_path(self) -> str:
-        """Folder for the coming save. It exists.
+        """The folder for the next save. It exists.
 
         Raises GpqTrainError without a checkpoint directory.
         """
         if self._folder is None:
             raise GpqTrainError(
-                "there is no checkpoint directory", "run under gpq, or gpq.init(checkpoint_dir=...)"
+                "there is no checkpoint directory",
+                "run the script under gpq, or call gpq.init(checkpoint_dir=...)",
             )
         path = os.path.join(self._folder, self._name())
         os.makedirs(path, exist_ok=True)
         return path
 
     def commit(self, step: int) -> str:
-        """The save in `next_path` is complete, and training would go on at `step`.
+        """The save in `next_path` is complete, and training resumes at `step`.
 
-        Makes both durable and drops old saves.
+        Makes both durable and removes old saves.
         """
         path = self.next_path()
         for name in files_below(path):
@@ -99,7 +95,7 @@ class ScriptCheckpoints:
         return path
 
     def finish(self) -> None:
-        """Training is over, and the newest save is its last, until the next `commit`.
+        """Training is over, and the newest save is the last, until the next `commit`.
 
         Does nothing for a script without saves.
         """
@@ -114,7 +110,7 @@ class ScriptCheckpoints:
         wire.write_json(os.path.join(self._folder, RECORD), content)
 
     def advance(self) -> None:
-        """The save in `next_path` is complete: the next one has a folder of its own.
+        """The save in `next_path` is complete, and the next one gets another folder.
 
         For replicas that do not commit.
         """
@@ -124,7 +120,7 @@ class ScriptCheckpoints:
     def sweep(self) -> None:
         """Remove saves that an earlier attempt did not complete.
 
-        With other replicas, files of theirs would remain.
+        Otherwise files of other replicas would remain.
         """
         if self._folder is None or not os.path.isdir(self._folder):
             return
@@ -137,7 +133,7 @@ class ScriptCheckpoints:
 
 
 def files_below(folder: str) -> List[str]:
-    """Paths of all files in a folder and those in it."""
+    """The paths of all files in and below a folder."""
     return [
         os.path.join(path, name) for path, _, names in os.walk(folder) for name in sorted(names)
     ]

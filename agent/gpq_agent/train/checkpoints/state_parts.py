@@ -1,7 +1,7 @@
-"""What a checkpoint holds and how it comes back.
+"""What a checkpoint holds and how it returns: named parts, and the choice of the file on all
+replicas.
 
-Named parts, and the choice of the file on all replicas. Works without a shared file system:
-replicas whose node lacks the chosen file get it from rank 0.
+Works without a shared file system: replicas on a server without the chosen file get it from rank 0.
 """
 
 import io
@@ -18,14 +18,14 @@ from gpq_agent.train.checkpoints.store import CheckpointStore
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.internals import uncompiled
 
-USER = "user:"  # before the names of parts that the script has registered
+USER = "user:"  # prefix of the names of parts that the script registered
 
 
 class ModelPair(NamedTuple):
-    """A model and what wraps it.
+    """A model and its wrapper.
 
-    `wrapper`: the DistributedDataParallel if there is one, else the model. `inner`: the user's own
-    module.
+    wrapper: the DistributedDataParallel if there is one, else the model.
+    inner: the user's own module.
     """
 
     wrapper: torch.nn.Module
@@ -42,28 +42,28 @@ def unwrap(model: torch.nn.Module) -> ModelPair:
 class Parts:
     """Everything that a checkpoint holds, by name.
 
-    A part registered after the checkpoint was read is restored then.
+    A part registered after the checkpoint was read is restored at that moment.
     """
 
     def __init__(self) -> None:
         self._parts: Dict[str, Any] = {}
         self._unclaimed_states: Dict[str, Any] = {}
         self._part_list: List[Any] = []
-        self._loaded_names: Set[str] = set()  # as they were registered
-        self._script_parts = 0  # calls that registered something of the script
+        self._loaded_names: Set[str] = set()  # in the order of registration
+        self._script_parts = 0  # calls with which the script registered something
 
     def add(self, name: str, part: Any) -> None:
-        """`part` has state_dict() and load_state_dict().
+        """Add a part with state_dict() and load_state_dict().
 
-        Raises GpqTrainError if it has not, or if the name is in use.
+        Raises GpqTrainError if it lacks them, or if the name is in use.
         """
         if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
             raise GpqTrainError(
                 "{} has no state_dict() and load_state_dict()".format(type(part).__name__),
-                "job.state() keeps objects that can save and load themselves",
+                "job.state() keeps objects with state_dict() and load_state_dict()",
             )
         if name in self._parts:
-            raise GpqTrainError("there is already a part named {!r} in the checkpoint".format(name))
+            raise GpqTrainError("the checkpoint already has a part named {!r}".format(name))
         if name.startswith(USER):
             refuse_unloadable(part.state_dict())
         self._parts[name] = part
@@ -73,12 +73,12 @@ class Parts:
             _load(part, self._unclaimed_states.pop(name))
 
     def add_of_the_script(self, part: Any, name: Any = None) -> None:
-        """As add, for what the script registers. `name`: by default the number of this call."""
+        """As add, for a part of the script. `name`: by default the number of this call."""
         self._script_parts += 1
         self.add("{}{}".format(USER, name if name is not None else self._script_parts), part)
 
     def held(self) -> List[Any]:
-        """The parts themselves. Those that come later are in it too."""
+        """The parts themselves, including those registered later."""
         return self._part_list
 
     def named(self) -> Dict[str, Any]:
@@ -86,7 +86,7 @@ class Parts:
         return self._parts
 
     def of_the_script(self) -> Dict[str, Any]:
-        """What the script has registered, by the name that it gave."""
+        """What the script registered, by its own names."""
         return {
             name[len(USER) :]: part for name, part in self._parts.items() if name.startswith(USER)
         }
@@ -94,7 +94,7 @@ class Parts:
     def state(self) -> Dict[str, Any]:
         """One dictionary of all states.
 
-        Parts that an older checkpoint holds and nobody claimed are kept.
+        Keeps parts of an older checkpoint that nobody claimed.
         """
         state = dict(self._unclaimed_states)
         state.update({name: part.state_dict() for name, part in self._parts.items()})
@@ -103,7 +103,7 @@ class Parts:
     def refuse_unsavable(self) -> None:
         """Raises GpqTrainError for a part that no checkpoint could hold.
 
-        Better now than at the first one.
+        This is better now than at the first checkpoint.
         """
         for name, part in self._parts.items():
             problem = unsavable(part.state_dict())
@@ -118,13 +118,13 @@ class Parts:
                 )
 
     def offer(self, state: Dict[str, Any]) -> None:
-        """What a checkpoint holds, for parts that are yet to be registered."""
+        """Offer the content of a checkpoint to parts that are registered later."""
         self._unclaimed_states = {
             name: part for name, part in state.items() if name not in self._parts
         }
 
     def restore(self, state: Dict[str, Any]) -> None:
-        """Load what is registered and has no state yet. The rest waits for its part."""
+        """Restore the registered parts that have no state yet. The rest waits for its part."""
         self.offer(state)
         for name, part in self._parts.items():
             if name in state and name not in self._loaded_names:
@@ -133,7 +133,8 @@ class Parts:
 
 
 class Outside:
-    """In checkpoints: parameters of optimizers that no model holds, as those of a criterion.
+    """A part of checkpoints: parameters of optimizers that no model holds, such as those of a
+    criterion.
 
     They are in the order of the groups.
     """
@@ -151,7 +152,8 @@ class Outside:
         saved_parameters = state["parameters"]
         if [item.shape for item in saved_parameters] != [item.shape for item in self._parameters]:
             raise ValueError(
-                "an optimizer has other parameters outside the model than the checkpoint"
+                "the parameters that an optimizer has outside the model differ from those in "
+                "the checkpoint"
             )
         with torch.no_grad():
             for item, value in zip(self._parameters, saved_parameters):
@@ -159,9 +161,9 @@ class Outside:
 
 
 class Trained:
-    """In checkpoints: which parameters of the optimizers are trained.
+    """A part of checkpoints: which parameters of the optimizers are trained.
 
-    A loop that thaws some in one epoch does not say so again in the next attempt.
+    A loop that unfreezes some in one epoch does not do so again in the next attempt.
     """
 
     def __init__(self, optimizers: Iterable[Any]) -> None:
@@ -184,7 +186,7 @@ class Trained:
 
 
 def outside_parameters(models: Iterable[torch.nn.Module], optimizers: Iterable[Any]) -> Outside:
-    """What the optimizers train that the models do not hold."""
+    """What the optimizers train but no model holds."""
     model_ids = {id(item) for model in models for item in model.parameters()}
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     outsiders = {
@@ -194,10 +196,10 @@ def outside_parameters(models: Iterable[torch.nn.Module], optimizers: Iterable[A
 
 
 def _load(part: Any, state: Any) -> None:
-    # Modules copy into their own tensors. Others may keep what they are given, which is mapped from
-    # a file that a later checkpoint removes: give them memory of their own. Optimizers move theirs
-    # to a GPU, so only what stays is copied: one copy for each replica of a server would be many
-    # times what a GPU holds.
+    # Modules copy into their own tensors. Other parts may keep what they get, which is mapped from
+    # a file that a later checkpoint removes. So they get memory of their own. Optimizers move their
+    # state to a GPU, so only what stays on the CPU is copied. One copy per replica of a server
+    # would be many times what a GPU holds.
     if isinstance(part, torch.nn.Module):
         part.load_state_dict(state)
     elif getattr(type(part), "load_state_dict", None) is torch.optim.Optimizer.load_state_dict:
@@ -226,10 +228,7 @@ def choose_state(
     rank: int,
     notice: Callable[[str], None],
 ) -> Optional[Dict[str, Any]]:
-    """The newest whole checkpoint that rank 0 can see, the same on every replica.
-
-    None if there is none.
-    """
+    """The newest whole checkpoint that rank 0 can see, the same on every replica, or None."""
     if store is None:
         return None
     name = (store.newest(notice) or "") if rank == 0 else ""
@@ -240,8 +239,8 @@ def choose_state(
     name, manifest = choice
     if not name:
         return None
-    # The manifest holds the digest: another node may have the checkpoint of the same step of
-    # another attempt.
+    # The manifest has the digest, because another server may have a checkpoint of the same step
+    # from another attempt.
     has_file = torch.tensor([int(store.manifest(name) == manifest)])
     dist.all_reduce(has_file, op=dist.ReduceOp.MIN, group=group)
     if has_file.item():

@@ -1,7 +1,7 @@
 """Checkpoints that are whole or absent.
 
-A temporary folder, fsync, rename, and a manifest with size and SHA-256. The newest two are kept. A
-damaged one is passed over, and said so. Only rank 0 writes.
+Each is written to a temporary folder, then fsync, rename, and a manifest with size and SHA-256. The
+newest two stay. A damaged one is skipped with a notice. Only rank 0 writes.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ PREFIX = "step-"
 STATE = "state.pt"
 MANIFEST = "manifest.json"
 MIN_PERIOD = 60.0  # seconds between periodic checkpoints
-PERIOD_FACTOR = 100.0  # and at least so many times what one blocks the training
+PERIOD_FACTOR = 100.0  # and at least this many times as long as one blocks training
 
 
 class Saved(NamedTuple):
     """One finished checkpoint.
 
-    `seconds`: how long training waited for it. `refusal`: why the next attempt will not load it, ""
-    where it will.
+    seconds: how long training waited for it.
+    refusal: why the next attempt will not load it, or "".
     """
 
     path: str
@@ -57,7 +57,7 @@ def digest(path: str) -> str:
 
 
 class CheckpointStore:
-    """The checkpoints of one job in one folder, shared by all its attempts, one after the other."""
+    """The checkpoints of one job in one folder. Its attempts share it, one after the other."""
 
     def __init__(self, folder: str) -> None:
         self.folder = os.path.join(folder, "gpq")
@@ -66,20 +66,20 @@ class CheckpointStore:
         os.makedirs(self.folder, exist_ok=True)
 
     def due(self) -> bool:
-        """Is it time for a periodic one?"""
+        """Is a periodic checkpoint due?"""
         return time.monotonic() - self._saved_at >= max(
             MIN_PERIOD, PERIOD_FACTOR * self._blocked_seconds
         )
 
     def postpone(self) -> None:
-        """Count the period from now, e.g. after a write that failed."""
+        """Count the period from now, for example after a failed write."""
         self._saved_at = time.monotonic()
 
     def save(self, state: Dict[str, Any], step: int, attempt: int, why: str = "periodic") -> Saved:
         """Write a checkpoint durably.
 
-        `why`: periodic, stop, or end, which tells the node agent that training is over. Raises
-        OSError (or RuntimeError from torch's writer) and then leaves none.
+        `why`: periodic, stop, or end. The last tells the agent that training is over. Raises
+        OSError (or RuntimeError from torch's writer) and then leaves nothing behind.
         """
         begin = time.perf_counter()
         name = "{}{:012d}".format(PREFIX, step)
@@ -114,31 +114,31 @@ class CheckpointStore:
         return Saved(final_path, self._blocked_seconds, size, reason)
 
     def names(self) -> List[str]:
-        """Finished checkpoints, newest first.
+        """Finished checkpoints, the newest first.
 
-        A repeated step (`step-7.1`) is newer than the first of it.
+        A repeated step (`step-7.1`) is newer than the first one.
         """
         names = [name for name in os.listdir(self.folder) if name.startswith(PREFIX)]
         return sorted(names, key=_age, reverse=True)
 
     def newest(self, notice: Callable[[str], None]) -> Optional[str]:
-        """Name of the newest checkpoint that is whole.
+        """The name of the newest whole checkpoint.
 
-        Says in a notice which ones it had to pass over.
+        A notice names the damaged ones that it skips.
         """
         for name in self.names():
             problem = self.problem(name)
             if not problem:
                 return name
             notice(
-                "checkpoint {} is damaged ({}); falling back to the one before it".format(
+                "checkpoint {} is damaged ({}), so the job resumes from the one before it".format(
                     name, problem
                 )
             )
         return None
 
     def problem(self, name: str) -> str:
-        """What is wrong with a checkpoint, "" if nothing."""
+        """What is wrong with a checkpoint, or ""."""
         folder = os.path.join(self.folder, name)
         try:
             manifest = wire.read_json(os.path.join(folder, MANIFEST))
@@ -156,14 +156,14 @@ class CheckpointStore:
         return ""
 
     def read(self, name: str) -> Dict[str, Any]:
-        """The state, on the CPU and mapped, so that only what is used is read."""
+        """The state, mapped on the CPU, so that only what is used is read."""
         return read_state(os.path.join(self.folder, name, STATE))
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name, STATE)
 
     def manifest(self, name: str) -> Optional[Dict[str, Any]]:
-        """What the manifest says, None if there is none here or it cannot be read."""
+        """The content of the manifest, or None if it is missing or unreadable."""
         try:
             return wire.read_json(os.path.join(self.folder, name, MANIFEST))
         except (OSError, ValueError):
@@ -181,7 +181,7 @@ class CheckpointStore:
         return path
 
     def _sweep(self) -> None:
-        """Remove what a killed attempt left half written. Attempts of a job never overlap."""
+        """Remove the half-written files of a killed attempt. Attempts of a job never overlap."""
         for name in os.listdir(self.folder):
             if name.startswith(".") and name.endswith(".tmp"):
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
@@ -189,7 +189,7 @@ class CheckpointStore:
     def _prune(self, keep: str) -> None:
         other_names = [name for name in self.names() if name != keep]
         for name in other_names[KEEP - 1 :]:
-            # Renamed first: a kill in the middle must not leave half a checkpoint that looks whole.
+            # Rename first: a kill in the middle must not leave half a checkpoint that looks whole.
             trash = os.path.join(self.folder, ".{}.old.tmp".format(name))
             with contextlib.suppress(OSError):
                 os.rename(os.path.join(self.folder, name), trash)
@@ -202,17 +202,18 @@ def _age(name: str) -> Tuple[int, int]:
 
 
 class MemoryRecord:
-    """What is known to fit, beside the checkpoints because out of memory ends the attempt.
+    """What is known to fit in memory. It is in a file of its own, because an out-of-memory error
+    ends the attempt.
 
-    It is the largest atomic batch, and whether steps may be sampled for the noise scale, which
-    takes memory of its own.
+    It holds the largest atomic batch, and whether steps may be sampled for the noise scale, which
+    needs extra memory.
     """
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, "gpq", "memory.json")
 
     def bound(self) -> Optional[int]:
-        """Largest atomic batch to try, None if none ever failed."""
+        """The largest atomic batch to try, or None if none ever failed."""
         value = self._content().get("max_atomic_batch")
         return value if isinstance(value, int) and value > 0 else None
 
@@ -220,17 +221,17 @@ class MemoryRecord:
         return self._content().get("sample") is not False
 
     def stop_sampling(self) -> None:
-        """A step did not fit that was sampled."""
+        """A sampled step did not fit."""
         wire.write_json(self._path, dict(self._content(), sample=False))
 
     def failed(self, atomic_batch: int) -> int:
-        """`atomic_batch` did not fit: remember three quarters of it. Returns the new bound."""
+        """`atomic_batch` did not fit. Remember three quarters of it, and return that bound."""
         bound = max(min(atomic_batch * 3 // 4, self.bound() or atomic_batch), 1)
         wire.write_json(self._path, dict(self._content(), max_atomic_batch=bound))
         return bound
 
     def _content(self) -> Dict[str, Any]:
-        """Empty where nothing is known. What is damaged gives way to what will be."""
+        """Empty if nothing is known. A damaged record is replaced later."""
         try:
             return wire.read_json(self._path) or {}
         except records.Damaged as damage:

@@ -1,13 +1,12 @@
 """Batch arithmetic: from limits and an order to batch sizes, and from those to shares of a step.
 
-Pure. Every replica computes the same answers from the same arguments, so nothing here is ever
-communicated.
+Pure. Every replica computes the same answers from the same arguments, so nothing is communicated.
 """
 
 from functools import lru_cache
 from typing import List, NamedTuple
 
-FEWEST = 2  # examples of a micro-batch: batch norm refuses one, and a lone one tells little
+FEWEST = 2  # examples in a micro-batch: batch norm refuses one, and one alone says little
 
 
 class Limits(NamedTuple):
@@ -17,14 +16,12 @@ class Limits(NamedTuple):
     max_batch: int
     max_local: int
     replicas: int
-    fixed: bool = False  # the total batch is always `base_batch`
+    fixed: bool = False  # the total is always `base_batch`
 
 
 class Configuration(NamedTuple):
-    """Batch sizes in force. `total` need not divide: it may fall a little short.
-
-    Then it is less than replicas * atomic * (accum + 1).
-    """
+    """The current batch sizes. `total` may be slightly less than replicas * atomic * (accum +
+    1)."""
 
     seq: int
     atomic_batch: int
@@ -33,11 +30,11 @@ class Configuration(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One optimiser step as one replica sees it. Gradients are the mean over `total` examples.
+    """One optimizer step, as one replica sees it. Gradients are the mean over `total` examples.
 
     `counts` are the examples of each micro-batch that count. A replica without enough examples has
-    empty ones, and runs them on repeated examples that weigh nothing. This replica's examples are
-    those at `first`, `first + stride`, ... of the step's part of the order.
+    empty micro-batches, and runs them on repeated examples with weight zero. Its own examples are
+    at `first`, `first + stride`, ... in the step's part of the order.
     """
 
     epoch: int
@@ -46,29 +43,31 @@ class Step(NamedTuple):
     counts: List[int]
     configuration: Configuration
     sampled: bool = False
-    # Not the tail of an epoch, not split for sampling: its time stands for the configuration.
+    # Not the end of an epoch, and not split for sampling, so its time is typical of the
+    # configuration.
     full: bool = True
     first: int = 0
     stride: int = 1
-    # Of a sampled step, the same on every replica, else 0: the mean over micro-gradients of 1 /
-    # examples. A micro-gradient is a replica's whole share of the step. With one replica, each
-    # micro-batch is one.
+    # For a sampled step, the same on every replica, else 0: the mean of 1 / examples over
+    # micro-gradients. A micro-gradient is a replica's whole share of the step. With one replica,
+    # each micro-batch is one.
     inverse: float = 0.0
 
     def weight(self, index: int, replicas: int) -> float:
         """K * n_local / n_total.
 
-        Summed over micro-batches and averaged over K replicas it gives a mean over the step.
+        Summed over micro-batches and averaged over K replicas, it gives a mean over the step.
         """
         return replicas * self.counts[index] / self.total
 
     def is_even(self, replicas: int) -> bool:
-        """Have all replicas equally many examples? All say the same, unlike of a weight of 1."""
+        """Do all replicas have the same number of examples? All give the same answer, which a
+        weight of 1 does not."""
         return replicas == 1 or (self.stride == replicas and self.total % replicas == 0)
 
 
 class Share(NamedTuple):
-    """What one replica has of a step. See Step."""
+    """One replica's part of a step. See Step."""
 
     counts: List[int]
     first: int
@@ -94,14 +93,14 @@ def spread(limits: Limits, seq: int, total: int, bound: int) -> Configuration:
 
 
 def starting(limits: Limits) -> Configuration:
-    """Without an order: exactly the user's own total batch, accumulated where it does not fit."""
+    """Without an order: exactly the user's own total, accumulated if it does not fit."""
     return spread(limits, 0, limits.base_batch, limits.max_local)
 
 
 def ordered(limits: Limits, seq: int, atomic_batch: int, accum_steps: int) -> Configuration:
-    """The configuration that obeys an order as far as the limits allow.
+    """The configuration that follows an order as far as the limits allow.
 
-    With `atomic_batch` 0 the order leaves the choice to us.
+    With `atomic_batch` 0 the order leaves the choice to this function.
     """
     if atomic_batch <= 0:
         return starting(limits)._replace(seq=seq)
@@ -114,29 +113,30 @@ def ordered(limits: Limits, seq: int, atomic_batch: int, accum_steps: int) -> Co
         total = block * ceil_div(limits.base_batch, block)
     if total > limits.max_batch:
         total = block * (limits.max_batch // block)
-    if total == 0:  # one micro-batch each is already more than the maximum
+    if total == 0:  # one micro-batch per replica is already more than the maximum
         return spread(limits, seq, limits.max_batch, atomic)
     return Configuration(seq, atomic, total // block - 1, total)
 
 
 @lru_cache(maxsize=64)
 def _share(total: int, replicas: int, rank: int, bound: int, most: int) -> Share:
-    """`share_of`, whose answer is nearly always that of the step before. Read its counts only."""
+    """`share_of`, cached because the answer is almost always that of the previous step. Only read
+    its counts."""
     return share_of(total, replicas, rank, bound, most)
 
 
 def split_evenly(count: int, parts: int) -> List[int]:
-    """`parts` sizes that differ by at most one, with the sum `count`, the empty ones first."""
+    """`parts` sizes that differ by at most one and add up to `count`. The empty ones come first."""
     size, larger_parts = divmod(count, parts)
     return [size] * (parts - larger_parts) + [size + 1] * larger_parts
 
 
 def share_of(total: int, replicas: int, rank: int, bound: int, most: int) -> Share:
-    """How `total` examples of a step are dealt out, in micro-batches of at most `bound`.
+    """How the `total` examples of a step are distributed, in micro-batches of at most `bound`.
 
-    All replicas have equally many micro-batches. None is of one example while there are two or
-    more. Then some are empty, and pairs (one of three, if the number is odd) may exceed `bound`,
-    but never `most`, the script's own limit. Only where that is 2, an odd one is left over.
+    All replicas have the same number of micro-batches. None has only one example if there are two
+    or more. For this, some are empty, and pairs (a group of three for an odd number) may exceed
+    `bound`, but never `most`, the script's own limit. Only if `most` is 2, an odd example remains.
     """
     micros = ceil_div(ceil_div(total, replicas), bound)
     if most < FEWEST or total < FEWEST or total >= FEWEST * replicas * micros:
@@ -148,16 +148,19 @@ def share_of(total: int, replicas: int, rank: int, bound: int, most: int) -> Sha
     quotient, larger_shares = divmod(groups, replicas)
     own_groups = quotient + (rank < larger_shares)
     counts = [0] * (ceil_div(groups, replicas) - own_groups) + [FEWEST] * own_groups
-    if remainder and rank == min(groups, replicas) - 1:  # the last that has any: nobody has fewer
+    if (
+        remainder and rank == min(groups, replicas) - 1
+    ):  # the last replica with examples: none has fewer
         counts[-1] += -1 if lone_example else 1
     return Share(counts, FEWEST * (rank * quotient + min(rank, larger_shares)), 1)
 
 
 def next_total(size: int, position: int, configuration: Configuration, base: int) -> int:
-    """Examples of the step at `position` of an epoch of `size`, which ends with what is left."""
+    """Examples of the step at `position` of an epoch of `size`. The last step takes what is
+    left."""
     remaining = size - position
     total = min(configuration.total, remaining)
-    # Another batch than the base must not leave a last example alone where the base batch does not.
+    # Another batch size must not leave the last example alone if the base batch does not.
     if remaining - total == 1 and size % base != 1 and total > FEWEST:
         return total - 1
     return total
@@ -177,11 +180,11 @@ def shape_step(
 ) -> Step:
     """The next step of `rank` when `remaining` examples of the epoch are left.
 
-    `total`: the examples of the step, by default those of the configuration, or what is left.
-    `most`: examples that fit a device at once, by default the configuration's.
+    total: the examples of the step, by default those of the configuration or what is left.
+    most: examples that fit on a device at once, by default the configuration's.
 
     A sampled step has the same examples as any other. With one replica and one micro-batch it is
-    split in two, which makes the noise estimate unbiased. A step is not sampled where some replica
+    split in two, which makes the noise estimate unbiased. A step is not sampled if some replica
     would have no examples.
     """
     total = total or min(configuration.total, remaining)

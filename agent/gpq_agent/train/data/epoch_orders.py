@@ -1,4 +1,4 @@
-"""The order of each epoch: drawn anew, or as the checkpoint has it where the epoch goes on."""
+"""The order of each epoch: drawn, or taken from the checkpoint if it resumes in that epoch."""
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -8,7 +8,7 @@ from gpq_agent.train.data.batches import ceil_div
 from gpq_agent.train.data.order import Order, OwnOrder, hold_together, permutation
 from gpq_agent.train.errors import GpqTrainError
 
-MOST_KEPT = 1 << 22  # indices of a script's own order that a checkpoint holds
+MOST_KEPT = 1 << 22  # most indices of a script's own order that a checkpoint holds
 NO_ORDER = (-1, Order(torch.empty(0)))
 
 
@@ -20,8 +20,11 @@ class Cursor(NamedTuple):
 
 
 class EpochOrders:
-    """`examples`: of the data set. `own`: the script's own sampler. `least`: examples of the last
-    step of an epoch, the base batch where what is less is left out."""
+    """The orders of one job.
+
+    examples: in the data set. own: the script's own sampler.
+    least: examples in the last step of an epoch: the base batch if a smaller rest is dropped.
+    """
 
     def __init__(
         self,
@@ -42,11 +45,11 @@ class EpochOrders:
         self._gather = gather
         self._tell = tell
         self._newest: Tuple[int, Order] = NO_ORDER
-        self._saved: Tuple[int, Order] = NO_ORDER  # that of the checkpoint
-        self._shared_epoch = -1  # the epoch whose order all replicas are known to share
+        self._saved: Tuple[int, Order] = NO_ORDER  # from the checkpoint
+        self._shared_epoch = -1  # all replicas are known to share the order of this epoch
 
     def of(self, cursor: Cursor) -> Order:
-        """That of the running epoch. Raises GpqTrainError."""
+        """The order of the running epoch. Raises GpqTrainError."""
         epoch, consumed = cursor
         if self._newest[0] == epoch:
             return self._newest[1]
@@ -56,36 +59,35 @@ class EpochOrders:
             assert self.own is not None
             if not len(saved.indices):
                 raise GpqTrainError(
-                    "the sampler {} yields another order of epoch {} than before the "
+                    "the sampler {} yields a different order for epoch {} than before the "
                     "restart".format(self.own.name, epoch),
-                    "let it depend on set_epoch(epoch) or on the generators of torch, numpy or "
-                    "random only",
+                    "make it depend only on set_epoch(epoch) or the generators of torch, numpy "
+                    "and random",
                 )
             self._tell(
-                "the sampler {} yields another order of epoch {} than before the restart: this "
-                "epoch ends as it began; later ones are not those of an undisturbed run".format(
-                    self.own.name, epoch
-                )
+                "the sampler {} yields a different order for epoch {} than before the restart. "
+                "gpq finishes this epoch in the old order, but later epochs differ from an "
+                "uninterrupted run".format(self.own.name, epoch)
             )
             order = saved
         self._newest = (epoch, order)
         return order
 
     def length(self, cursor: Cursor, base: int) -> int:
-        """Examples of the running epoch. Before it begins, of the newest one."""
+        """Examples in the running epoch, or in the newest one before it begins."""
         epoch, consumed = cursor
         if self.own is None:
             return self.examples
         if consumed or self._newest[0] == epoch:
             return len(self.of(cursor).indices)
-        # It is not drawn just to be counted: the epoch after the last one never comes, and a
-        # sampler may have side effects.
+        # Not drawn just to be counted: the epoch after the last one never starts, and a sampler may
+        # have side effects.
         return max(len(self._newest[1].indices), base)
 
     def steps(self, cursor: Cursor, base: int) -> int:
-        """Optimiser steps of an epoch at the base batch, a constant.
+        """Optimizer steps of an epoch at the base batch size, a constant.
 
-        Draws epoch 0 if the sampler has no length. Raises GpqTrainError where there are none.
+        Draws epoch 0 if the sampler has no length. Raises GpqTrainError if there are none.
         """
         length: Optional[int] = self.examples
         if self.own is not None:
@@ -99,16 +101,16 @@ class EpochOrders:
         steps = length // base if self._least > 1 else ceil_div(length, base)
         if steps == 0:
             raise GpqTrainError(
-                "drop_last=True leaves nothing: an epoch has {} examples, a batch {}".format(
+                "drop_last=True leaves nothing: an epoch has {} examples and a batch {}".format(
                     length, base
                 ),
-                "make the batch smaller, or leave drop_last out",
+                "use a smaller batch, or leave out drop_last",
             )
         return steps
 
     def hold_together(self, cursor: Cursor) -> None:
-        """Have all replicas the same order? Once an epoch. Collective where the script has its own
-        sampler. Raises GpqTrainError."""
+        """Do all replicas have the same order? Checked once per epoch. Collective if the script has
+        its own sampler. Raises GpqTrainError."""
         if self.own is not None and self._shared_epoch != cursor.epoch:
             self._shared_epoch = cursor.epoch
             hold_together(self.of(cursor), self._gather, self.own.name, cursor.epoch)
@@ -119,7 +121,7 @@ class EpochOrders:
         dated_order = self._newest if self._newest[0] == epoch else self._saved
         if self.own is not None and consumed and dated_order[0] == epoch:
             indices, ends, digest = dated_order[1]
-            # Drawn again it should be the same. If it is not, the epoch ends as it began.
+            # A second draw should give the same order. If not, the epoch ends in its old order.
             state["order"] = {
                 "digest": digest,
                 "indices": indices if len(indices) <= MOST_KEPT else None,
@@ -128,21 +130,20 @@ class EpochOrders:
         return state
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Raises GpqTrainError where the data set or its order is not that of the checkpoint."""
+        """Raises GpqTrainError if the data set or its order differs from the checkpoint."""
         if state["size"] != self.examples:
             raise GpqTrainError(
-                "the data set has {} examples, the checkpoint was made with {}".format(
-                    self.examples, state["size"]
-                ),
-                "restore the data set, or start a new job",
+                "the data set has {} examples, but it had {} when the checkpoint was "
+                "written".format(self.examples, state["size"]),
+                "restore the data set, or submit a new job",
             )
         order = state.get("order")
         if bool(order) != (self.own is not None) and state["consumed"]:
             raise GpqTrainError(
-                "the checkpoint is from the middle of an epoch {} a sampler".format(
+                "the checkpoint was written in the middle of an epoch {} a sampler".format(
                     "with" if order else "without"
                 ),
-                "continue with the sampler that the job began with, or start a new job",
+                "use the sampler that the job started with, or submit a new job",
             )
         self.seed = state["seed"]
         self._newest = self._saved = NO_ORDER
@@ -158,7 +159,7 @@ class EpochOrders:
         order = self.own.draw(self.seed, epoch)
         if len(order.indices) < self._least:
             raise GpqTrainError(
-                "drop_last=True leaves nothing of epoch {}: the sampler {} yields {}, a batch is "
-                "{}".format(epoch, self.own.name, len(order.indices), self._least)
+                "drop_last=True leaves nothing of epoch {}: the sampler {} yields {} examples "
+                "and a batch has {}".format(epoch, self.own.name, len(order.indices), self._least)
             )
         return order

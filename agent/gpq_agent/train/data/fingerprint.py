@@ -1,8 +1,8 @@
-"""Whether every replica and every attempt trains on the same data.
+"""Checks that every replica and every attempt trains on the same data.
 
-Owns what is compared, and how it is read. A script is started anew at will, and as several
-replicas. A split drawn without a seed, or labels in the order of a listing, come out otherwise each
-time. So a few examples are kept in the checkpoint and compared before the first step.
+A script starts again at any time, and on several replicas. A split drawn without a seed, or labels
+in the order of a listing, differ every time. So the checkpoint keeps a few examples, which are
+compared before the first step. This module decides what is compared and how it is read.
 """
 
 import contextlib
@@ -23,21 +23,21 @@ from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.agreement import Agreement
 from gpq_agent.train.runtime.rng import reseed, stable_seed
 
-DRAWS = 8  # examples that are compared, beside the first and the last
-READING_SECONDS = 10.0  # after which no further example is read
+DRAWS = 8  # examples to compare, in addition to the first and the last
+READING_SECONDS = 10.0  # seconds after which no other example is read
 PATIENCE = 30.0  # seconds for a reader whose data set hangs
 PR_SET_PDEATHSIG = 1
 HINT = (
-    "seed what draws it (random_state=0, generator=torch.Generator().manual_seed(0)), sort what is "
-    "listed, or draw after gpq.init(), which seeds torch, numpy and random; where data is meant to "
-    "change: job.loader(data_may_change=True)"
+    "seed every random choice (random_state=0, generator=torch.Generator().manual_seed(0)), "
+    "sort file lists, or draw after gpq.init(), which seeds torch, numpy and random. If the "
+    "data is meant to change: job.loader(data_may_change=True)"
 )
 
 
 class Reader:
     """A process that reads some examples.
 
-    It is a fork: what a data set opens, counts or draws when it is read stays there, as in a
+    It is a fork, so what a data set opens, counts or draws during the reading stays there, as in a
     DataLoader's worker.
     """
 
@@ -45,7 +45,7 @@ class Reader:
         self._deadline = time.monotonic() + PATIENCE
         self._descriptor, write_end = os.pipe()
         with warnings.catch_warnings():
-            # Threads of this process take no part in what the fork does.
+            # Threads of this process do not run in the fork.
             warnings.simplefilter("ignore")
             self._process = os.fork()
         if not self._process:
@@ -53,9 +53,9 @@ class Reader:
         os.close(write_end)
 
     def result(self) -> Dict[str, Any]:
-        """By place: the likenesses of two readings, or why there are none.
+        """By place: two likenesses of the example, or why there are none.
 
-        What was not read in time is left out.
+        Leaves out what was not read in time.
         """
         content = b""
         while True:
@@ -75,7 +75,7 @@ class Reader:
 
 
 def _read(dataset: Any, places: List[int], descriptor: int) -> NoReturn:
-    """In the fork. Never returns, and prints nothing."""
+    """Runs in the fork. Never returns, and prints nothing."""
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
@@ -107,7 +107,8 @@ def _readings(dataset: Any, place: int) -> Any:
 
 
 class Fingerprint:
-    """In checkpoints: likenesses of a few examples, by place, and of how subsets were chosen."""
+    """A part of checkpoints: likenesses of a few examples by place, and of the choice of
+    subsets."""
 
     def __init__(self, dataset: Any, size: int) -> None:
         self.examples: Dict[str, Likeness] = {}
@@ -117,10 +118,8 @@ class Fingerprint:
         self._reader: Optional[Reader] = Reader(dataset, self._places)
 
     def compare(self, agreement: Agreement, notice: Callable[[str], None]) -> None:
-        """Collective. Raises GpqTrainError where a replica has other data than rank 0.
-
-        Then it raises on every replica.
-        """
+        """Compare with rank 0, and raise GpqTrainError on every replica if a replica has other
+        data. Collective."""
         if self._reader is None:
             return
         readings, self._reader = self._reader.result(), None
@@ -129,15 +128,15 @@ class Fingerprint:
         rows = agreement.gather([float(bool(difference))])
         ranks = [rank for rank, row in enumerate(rows) if row[0]]
         if ranks:
-            words = "replica {} has other training data than replica 0: {}"
-            raise GpqTrainError(words.format(ranks[0], difference or "other examples there"), HINT)
+            words = "replica {} has different training data from replica 0: {}"
+            raise GpqTrainError(words.format(ranks[0], difference or "the examples differ"), HINT)
 
     def difference(self, state: Dict[str, Any]) -> str:
-        """What differs from another's `state_dict`, "" if nothing does."""
+        """What differs from another `state_dict`, or ""."""
         for number, (own_subset, other_subset) in enumerate(zip(self.subsets, state["subsets"])):
             if own_subset != other_subset:
                 depth = "" if number == 0 else " ({} levels down)".format(number)
-                return "the indices of its Subset{} are others".format(depth)
+                return "the indices of its Subset{} differ".format(depth)
         other_examples = {place: Likeness(*content) for place, content in state["examples"].items()}
         common = sorted(other_examples.keys() & self.examples.keys(), key=int)
         mismatches = [
@@ -145,8 +144,8 @@ class Fingerprint:
         ]
         if not mismatches:
             return ""
-        return "of {} examples compared, {} differ (number {})".format(
-            len(common), len(mismatches), ", ".join(mismatches[:3])
+        return "{} of {} compared examples differ (number {})".format(
+            len(mismatches), len(common), ", ".join(mismatches[:3])
         )
 
     def state_dict(self) -> Dict[str, Any]:
@@ -156,22 +155,20 @@ class Fingerprint:
         return {"examples": examples, "subsets": self.subsets}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Raises GpqTrainError where the checkpoint was trained on other data."""
+        """Raises GpqTrainError if the checkpoint was trained on other data."""
         difference = self.difference(state)
         if difference:
             raise GpqTrainError(
-                "the training data is not what the job was trained on before: {}".format(
-                    difference
-                ),
+                "the training data has changed since the previous attempt: {}".format(difference),
                 HINT,
             )
 
     def _take(self, readings: Dict[str, Any], notice: Callable[[str], None]) -> None:
-        """Keep what comes out alike twice, and say why the rest does not."""
+        """Keep the examples that were read the same twice, and say why the rest was not."""
         reasons = []
         for place in map(str, self._places):
             reading = readings.get(
-                place, "reading them crashes, or takes over {:.0f} s".format(READING_SECONDS)
+                place, "reading them crashes or takes more than {:.0f} s".format(READING_SECONDS)
             )
             if isinstance(reading, str):
                 reasons.append(reading)
@@ -180,19 +177,19 @@ class Fingerprint:
             if first.resembles(second):
                 self.examples[place] = first
             else:
-                reasons.append("they are random, also under one seed")
+                reasons.append("they are random even under the same seed")
         if reasons:
             count = len(self._places)
             notice(
-                "{} of {} examples cannot be compared with those of the next attempt ({}): make "
-                "sure that the script trains on the same data each time".format(
+                "gpq cannot compare {} of {} examples with those of the next attempt ({}). "
+                "Make sure that the script trains on the same data every time".format(
                     len(reasons), count, reasons[0]
                 )
             )
 
 
 def _subsets(dataset: Any) -> List[List[Any]]:
-    """Of each Subset within another: its length, and a digest of its indices."""
+    """For each Subset within another: its length, and a digest of its indices."""
     levels = []
     while isinstance(dataset, Subset):
         content = likeness(torch.as_tensor([int(place) for place in dataset.indices]))

@@ -1,7 +1,7 @@
-"""What an example is, in a text and a few numbers.
+"""Describes an example by a text and a few numbers.
 
-Two examples that differ are told apart, two that differ by rounding are not. Knows tensors, arrays,
-images, numbers, texts, containers and plain objects of any of these.
+The description tells apart examples that differ, but ignores rounding. It knows tensors, arrays,
+images, numbers, strings, containers, and plain objects of any of these.
 """
 
 import hashlib
@@ -12,23 +12,24 @@ from typing import Any, Iterator, List, NamedTuple, Tuple
 
 import torch
 
-# Of the mean absolute value: rounding, and other versions of a decoder, stay far below it.
+# Of the mean absolute value. Rounding, and other versions of a decoder, stay far below it.
 TOLERANCE = 1e-3
-MOST_ELEMENTS = 1 << 16  # of one tensor that are looked at
-MOST_LEAVES = 500  # of one example
+MOST_ELEMENTS = 1 << 16  # values read from one tensor
+MOST_LEAVES = 500  # values read from one example
 DEEPEST = 8  # containers within containers
 PLAIN = (str, bytes, int, os.PathLike, type(None))
 Leaf = Tuple[str, List[float]]  # what must be equal, and four numbers for what rounding may change
 
 
 class Likeness(NamedTuple):
-    """`digest`: of all that must be equal. `numbers`: four per tensor of numbers with rounding."""
+    """`digest`: of everything that must be equal. `numbers`: four per tensor that rounding may
+    change."""
 
     digest: str
     numbers: List[float]
 
     def resembles(self, likeness: "Likeness") -> bool:
-        """Are both the same example, but for rounding?"""
+        """Are both the same example, apart from rounding?"""
         if self.digest != likeness.digest or len(self.numbers) != len(likeness.numbers):
             return False
         for start in range(0, len(self.numbers), 4):
@@ -43,7 +44,7 @@ class Likeness(NamedTuple):
 
 
 def likeness(example: Any) -> Likeness:
-    """Of anything that a data set may return."""
+    """The likeness of anything that a data set may return."""
     digest = hashlib.blake2b(digest_size=8)
     numbers: List[float] = []
     for number, (text, values) in enumerate(_leaves(example, 0)):
@@ -81,7 +82,7 @@ def _leaves(value: Any, depth: int) -> Iterator[Leaf]:
 
 
 def _text(value: Any) -> str:
-    """Without what changes from process to process: object addresses, and the job's folder."""
+    """Without what changes between processes: object addresses, and the job's folder."""
     if isinstance(value, os.PathLike) or (isinstance(value, str) and value.startswith("/")):
         return os.path.basename(os.fspath(value))
     return repr(value) if isinstance(value, PLAIN) else type(value).__name__
@@ -130,7 +131,7 @@ def _digest(content: bytes) -> str:
 
 
 def _moments(flat: torch.Tensor) -> List[float]:
-    """Mean absolute value, mean, and two projections. [] of nothing."""
+    """Mean absolute value, mean, and two projections. [] if there is nothing."""
     if not len(flat):
         return []
     values = flat.double().nan_to_num(nan=0.5, posinf=2.0, neginf=-2.0)

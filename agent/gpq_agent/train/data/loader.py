@@ -1,4 +1,4 @@
-"""What a script iterates over: a DataLoader fed by the global cursor, inside the engine."""
+"""The loader that a script iterates over: a DataLoader fed by the global cursor."""
 
 import dis
 import inspect
@@ -12,7 +12,7 @@ from gpq_agent.train.data.sampler import GlobalSampler, MicroBatch
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.rng import stable_seed
 
-# Of torch's DataLoader, with its meaning.
+# Options of torch's DataLoader, with the same meaning.
 OPTIONS = (
     "num_workers", "collate_fn", "pin_memory", "pin_memory_device", "persistent_workers",
     "prefetch_factor", "timeout", "worker_init_fn", "multiprocessing_context", "in_order",
@@ -26,42 +26,43 @@ class Boundaries(Protocol):
         """A line for the user."""
 
     def feed(self, dataset: Any, sampler: GlobalSampler) -> Tuple[Any, Any]:
-        """What torch's DataLoader is given: data set and batch sampler."""
+        """What torch's DataLoader gets: data set and batch sampler."""
 
     def boundary(self) -> None:
-        """Between two optimiser steps: orders, checkpoints, stops. May not return."""
+        """Between two optimizer steps: orders, checkpoints, stops. May not return."""
 
     def fetch(self) -> None:
         """A micro-batch is about to be fetched."""
 
     def batch_begins(self, micro: MicroBatch) -> bool:
-        """It is about to be given to the script. False: not it, but the step anew."""
+        """The script is about to get it. False: it gets the whole step again instead."""
 
     def take_back(self, micro: MicroBatch) -> bool:
-        """The script has dropped the first micro-batch of a loop. True: it only looked at it."""
+        """The script dropped the first micro-batch of a loop. True: it only looked at it."""
 
     def looks_over(self) -> bool:
-        """Has the script trained on what was taken back? Then it counts after all."""
+        """Did the script train on what was taken back? Then it counts after all."""
 
     def batch_ends(self, micro: MicroBatch, *, first: bool, abandoned: bool) -> bool:
-        """The script is done with it, the `first` of a loop. True: the step is made anew."""
+        """The script is done with it. `first`: of a loop. True: the step is repeated."""
 
     def renewed(self) -> bool:
-        """Must what was fetched ahead be fetched anew, from the cursor? True once each time."""
+        """Must prefetched batches be fetched again, from the cursor? True once each time."""
 
     def loop_begins(self, *, by_next: bool) -> Optional[int]:
-        """The script begins a loop over the loader, or asks for batches `by_next`.
+        """The script starts a loop over the loader, or calls next() on it (`by_next`).
 
-        Returns the epoch of job.epochs(), or None if that does not count them.
+        Returns the epoch of job.epochs(), or None if this loop is not part of it.
         """
 
 
 class Loader:
-    """Iterating gives the micro-batches of the rest of an epoch.
+    """Iterating yields the micro-batches of the rest of an epoch.
 
-    They are as the data set's DataLoader would collate them. `counted` says how many examples of
-    the micro-batch in hand count. It is 0 for one that only keeps this replica in step with the
-    others at the end of an epoch, else the length of the batch. `len(loader)` is `steps_per_epoch`.
+    counted: how many examples of the current micro-batch count. It is the length of the batch, or 0
+    if the batch only keeps this replica in step with the others at the end of an epoch.
+
+    `len(loader)` is `steps_per_epoch`.
     """
 
     def __init__(
@@ -80,13 +81,13 @@ class Loader:
         self.dataset = dataset
         self.sampler = sampler
         self.counted = 0
-        self._early_exit = False  # the script has left the loop over it early
+        self._early_exit = False  # the script left the loop early
         self._look: Optional[MicroBatch] = (
             None  # the micro-batch that the script has dropped at once
         )
         self._engine = engine
-        # Not the script's own generator: what is drawn from it must not depend on how often a job
-        # was stopped.
+        # Not the script's own generator: numbers drawn from that must not depend on the number of
+        # stops.
         self._workers = None if generator is None else torch.Generator()
         self._seed = 0 if generator is None else generator.initial_seed()
         unknown_options = sorted(set(options) - set(OPTIONS))
@@ -96,10 +97,7 @@ class Loader:
                 "it has " + ", ".join(("generator", *OPTIONS)),
             )
         if options.pop("in_order", True) is False:
-            engine.notice(
-                "in_order=False: batches come in order all the same, so that each goes into its "
-                "step"
-            )
+            engine.notice("in_order=False has no effect: gpq needs the batches in order")
         data, batches = engine.feed(dataset, sampler)
         try:
             self._data: Any = DataLoader(
@@ -110,11 +108,10 @@ class Loader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps of an epoch at the base batch: what schedules are built from.
+        """Optimizer steps of an epoch at the base batch size. Build schedules from it.
 
-        A constant: replicas, accumulation, a change of the batch or a restart do not change it, and
-        schedulers advance in the same unit. A loop over the loader runs more often where steps
-        accumulate.
+        Replicas, accumulation, another batch size or a restart never change it, and schedulers
+        advance in the same unit. A loop over the loader runs more often if steps accumulate.
         """
         return self.sampler.steps_per_epoch
 
@@ -132,11 +129,11 @@ class Loader:
         is_over = sampler.is_over
         if is_over and epoch is not None and sampler.cursor.epoch >= epoch:
             raise GpqTrainError(
-                "a second loop over the loader in one epoch of job.epochs()",
-                "one loop in each of job.epochs(2 * count); a DataLoader of its own for what is no "
-                "training",
+                "the script started a second loop over the loader in one epoch of job.epochs()",
+                "loop once per epoch with job.epochs(2 * count), or use a separate DataLoader "
+                "if the second loop does not train",
             )
-        # A loop without job.epochs() begins the next epoch, even after leaving the last one early.
+        # A loop without job.epochs() starts the next epoch, even after it left the last one early.
         if is_over or (self._early_exit and epoch is None):
             sampler.seek(sampler.cursor.epoch + 1)
         self._early_exit, self._look = False, None
@@ -148,7 +145,7 @@ class Loader:
         is_over = sampler.is_over
         while not is_over:
             if engine.renewed():
-                del batches  # its workers end before others begin
+                del batches  # its workers end before others start
                 sampler.seek(*sampler.cursor)
                 batches = iter(self._data)
             engine.fetch()
@@ -177,9 +174,9 @@ class Loader:
                     engine.boundary()
 
     def _drop_look(self) -> None:
-        """The script has trained on the batch that it seemed only to look at.
+        """The script trained on a batch that it seemed only to look at.
 
-        It is used up, as any that a loop was left in.
+        It is used up, like any batch in which a loop ends.
         """
         look, self._look, self._early_exit = self._look, None, True
         if look is not None and look.last:
@@ -192,9 +189,9 @@ class Loader:
 
 
 def _is_called_by_next(frame: Any) -> bool:
-    """Is it next() that asks?
+    """Does the script call next() itself?
 
-    A for loop asks for all of them, also through enumerate(), tqdm() and the like.
+    A for loop asks for all batches, also through enumerate(), tqdm() and similar.
     """
     while frame is not None:
         code = frame.f_code
@@ -202,18 +199,18 @@ def _is_called_by_next(frame: Any) -> bool:
         if not passes_on and code.co_name != "__next__":
             operation: str = dis.opname[code.co_code[frame.f_lasti]]
             return operation.startswith("CALL")
-        frame = frame.f_back  # it only passes batches on: who asks that?
+        frame = frame.f_back  # it only passes batches on, so look at its caller
     return False
 
 
 def dataset_size(dataset: Any) -> int:
-    """Number of examples.
+    """The number of examples.
 
-    Raises GpqTrainError for a stream, whose examples cannot be visited exactly once.
+    Raises GpqTrainError for a stream, because its examples cannot be visited exactly once.
     """
     if isinstance(dataset, IterableDataset):
         raise GpqTrainError(
-            "job.loader() needs a data set with a length and an index; {} is an "
+            "job.loader() needs a data set with a length and an index, but {} is an "
             "IterableDataset".format(type(dataset).__name__),
             "give it a Dataset with __len__ and __getitem__, or keep your own loader and use "
             "job.should_stop()",
@@ -222,8 +219,8 @@ def dataset_size(dataset: Any) -> int:
         return len(dataset)
     except TypeError:
         raise GpqTrainError(
-            "job.loader() needs a data set with a length; {} has none".format(
+            "job.loader() needs a data set with a length, but {} has none".format(
                 type(dataset).__name__
             ),
-            "add __len__ and __getitem__ to it",
+            "give it __len__ and __getitem__",
         ) from None

@@ -1,8 +1,8 @@
-"""The order of the examples of each epoch, drawn once an epoch.
+"""The order of the examples of each epoch, drawn once per epoch.
 
-It is our own permutation, or what the script's sampler yields. An order depends on the job's seed
-and the epoch, so every replica and every attempt draws the same. Samplers that share out the data
-by themselves, that do not end, or whose indices are not integers are refused.
+It is our own permutation, or what the script's sampler yields. It depends on the job's seed and the
+epoch, so every replica and every attempt draws the same order. Samplers are refused if they split
+the data themselves, do not end, or yield indices that are not integers.
 """
 
 import hashlib
@@ -19,17 +19,18 @@ from torch.utils.data.distributed import DistributedSampler
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.rng import stable_seed
 
-SLACK = 1 << 20  # a sampler may yield so many indices,
-PASSES = 16  # and so many times the data set, before it counts as endless
-LONGEST = 1 << 31  # indices that the length of a sampler may announce
-NESTED = 4  # samplers within samplers that are looked at
+SLACK = 1 << 20  # a sampler may yield this many indices,
+PASSES = 16  # and this many times the data set, before it counts as endless
+LONGEST = 1 << 31  # most indices that the length of a sampler may announce
+NESTED = 4  # depth of samplers within samplers
 
 
 class Order(NamedTuple):
     """The indices of an epoch, and where its batches end.
 
-    `indices`: shape (examples,), int64. `ends`: where each batch of a batch sampler ends, None
-    where gpq cuts them. `digest`: 48 bits of both, 0 for our own permutation.
+    indices: shape (examples,), int64.
+    ends: where each batch of a batch sampler ends, None if gpq makes the batches.
+    digest: 48 bits of both, 0 for our own permutation.
     """
 
     indices: torch.Tensor
@@ -37,13 +38,13 @@ class Order(NamedTuple):
     digest: int = 0
 
     def longest(self) -> int:
-        """Examples of the largest batch, 0 where gpq cuts them."""
+        """Examples in the largest batch, 0 if gpq makes the batches."""
         ends = self.ends or [0]
         return max(end - begin for begin, end in zip([0, *ends], ends))
 
 
 def permutation(seed: int, epoch: int, size: int, shuffle: bool) -> torch.Tensor:
-    """The examples of an epoch in order, shape (size,), int64. Depends on the arguments only."""
+    """The examples of an epoch in order, shape (size,), int64. Depends only on the arguments."""
     if not shuffle:
         return torch.arange(size)
     generator = torch.Generator()
@@ -64,11 +65,11 @@ class OwnOrder:
         for member in self._chain:
             if isinstance(member, DistributedSampler) or getattr(member, "num_replicas", 1) != 1:
                 raise GpqTrainError(
-                    "{} deals the data out to replicas; job.loader() does that itself".format(
+                    "{} splits the data over replicas, which job.loader() does itself".format(
                         type(member).__name__
                     ),
-                    "leave it out (shuffle= and drop_last= are options of job.loader()), or give "
-                    "the sampler that it wraps",
+                    "leave it out (job.loader() takes shuffle= and drop_last=), or pass the "
+                    "sampler that it wraps",
                 )
 
     def length(self) -> Optional[int]:
@@ -80,12 +81,13 @@ class OwnOrder:
         return length if length > 0 else None
 
     def batch_size(self) -> Optional[int]:
-        """What a batch sampler says of its batches."""
+        """The batch size that a batch sampler states."""
         value = getattr(self._sampler, "batch_size", None)
         return value if isinstance(value, int) and value > 0 else None
 
     def draw(self, seed: int, epoch: int) -> Order:
-        """The order of `epoch`. Leaves every generator in reach as it was. Raises GpqTrainError."""
+        """The order of `epoch`. Restores every generator that it can reach. Raises
+        GpqTrainError."""
         latest = self._latest[2]
         if latest is not None and self._latest[:2] == (seed, epoch):
             return latest
@@ -122,10 +124,10 @@ class OwnOrder:
                 result.extend([self._index(item) for item in batch])
             except TypeError:
                 raise GpqTrainError(
-                    "batch_sampler= yields lists of indices; {} yields a {}".format(
+                    "batch_sampler= needs lists of indices, but {} yields a {}".format(
                         self.name, type(batch).__name__
                     ),
-                    "one that yields single indices is a sampler=",
+                    "pass a sampler of single indices as sampler=",
                 ) from None
             if len(result) == (ends[-1] if ends else 0):
                 raise GpqTrainError("the batch sampler {} yields an empty batch".format(self.name))
@@ -138,37 +140,38 @@ class OwnOrder:
             return operator.index(item)
         except TypeError:
             raise GpqTrainError(
-                "job.loader() needs integers as indices; {} yields a {}".format(
+                "job.loader() needs integer indices, but {} yields a {}".format(
                     self.name, type(item).__name__
                 ),
-                "" if self.batched else "one that yields lists of indices is a batch_sampler=",
+                "" if self.batched else "pass a sampler of lists of indices as batch_sampler=",
             ) from None
 
     def _bound(self, count: int, limit: int) -> None:
         if count > limit:
             raise GpqTrainError(
-                "the sampler {} does not end: more than {} indices for {} examples".format(
-                    self.name, limit, self._examples
-                ),
-                "an epoch is one pass over it: let it stop after one",
+                "the sampler {} does not end: it yielded more than {} indices for {} "
+                "examples".format(self.name, limit, self._examples),
+                "an epoch is one pass over the sampler, so let it stop after one",
             )
 
 
 def hold_together(
     order: Order, gather: Callable[[List[float]], List[List[float]]], name: str, epoch: int
 ) -> None:
-    """Collective. Raises GpqTrainError, on every replica, where replicas drew different orders."""
+    """Raises GpqTrainError on every replica if replicas drew different orders. Collective."""
     rows = gather([float(order.digest), float(len(order.indices))])  # 48 bits fit a double
     if any(row != rows[0] for row in rows):
         raise GpqTrainError(
-            "the sampler {} yields another order on each replica (epoch {})".format(name, epoch),
-            "let it depend on set_epoch(epoch) or on the generators of torch, numpy or random, not "
-            "on the rank or the clock",
+            "the sampler {} yields a different order on each replica (epoch {})".format(
+                name, epoch
+            ),
+            "make it depend on set_epoch(epoch) or the generators of torch, numpy and random, "
+            "not on the rank or the clock",
         )
 
 
 def _chain(sampler: Any) -> List[Any]:
-    """The sampler and those within it, as torch's BatchSampler has one."""
+    """The sampler and the samplers within it, as in torch's BatchSampler."""
     chain: List[Any] = []
     while sampler is not None and len(chain) < NESTED:
         if any(sampler is member for member in chain):
@@ -203,7 +206,7 @@ def _seeded(seed: int, holders: List[Any]) -> Iterator[None]:
 
 
 def _seed(generator: Any, seed: int, numpy: Any) -> Optional[Callable[[], Any]]:
-    """Seed it if it is a generator. Returns what puts its old state back."""
+    """Seed it if it is a generator. Returns a function that restores its state."""
     if isinstance(generator, torch.Generator):
         state = generator.get_state()
         generator.manual_seed(seed)

@@ -1,9 +1,9 @@
-"""Proof that every epoch visits every example exactly once, across resizes and batch changes.
+"""Proves that every epoch visits every example exactly once, across resizes and batch changes.
 
-Each replica adds up the indices that it handed to the script and took a step on. At the end of an
-epoch, and before a stop, the sums of all replicas are compared with the order of the epoch. A part
-that was lost to a crash and done again from the last checkpoint was visited twice by somebody's
-count, so such an epoch does not count as exact.
+Each replica adds up the indices that it gave to the script and that went into a step. At the end of
+an epoch, and before a stop, the sums of all replicas are compared with the order of the epoch. If a
+crash loses part of an epoch, that part is visited twice by some count, so such an epoch is not
+exact.
 """
 
 from operator import mul
@@ -11,33 +11,34 @@ from typing import Any, Dict, List, Sequence
 
 import torch
 
-TOGETHER = 1024  # examples that are added up at once
-WRAP = 1 << 52  # sums are kept below this, so that those of two thousand replicas fit 64 bits
+TOGETHER = 1024  # examples to add up at once
+WRAP = 1 << 52  # sums stay below this, so that those of two thousand replicas fit in 64 bits
 
 
 class Ledger:
-    """One per replica. `epochs` have ended, `exact` of them visited each example exactly once."""
+    """One per replica. `epochs` have ended, and `exact` of them visited each example exactly
+    once."""
 
     def __init__(self) -> None:
         self.epochs = 0
         self.exact = 0
-        # Examples of the running epoch's order, from its start, that are proven visited once.
+        # Examples at the start of the running epoch that are proven to be visited once.
         self._proven_end = 0
-        self._part_start = 0  # where the part that is counted now began
-        self._step_indices: List[int] = []  # of the step in hand
-        self._pending_indices: List[int] = []  # of steps since, not added up yet
+        self._part_start = 0  # start of the part that is being counted
+        self._step_indices: List[int] = []  # of the current step
+        self._pending_indices: List[int] = []  # of later steps, not added up yet
         self._sums = [0, 0, 0]  # number, sum, sum of squares
 
     def record_batch(self, indices: Sequence[int]) -> None:
-        """The script was given these examples."""
+        """The script got these examples."""
         self._step_indices.extend(indices)
 
     def begin_step(self) -> None:
-        """A new step. What was handed out for one that the script left halfway went into none."""
+        """A new step. The examples of a step that the script left halfway went into no step."""
         self._step_indices = []
 
     def record_step(self) -> None:
-        """What was handed out since the last step has gone into one."""
+        """The examples since the last step went into one."""
         self._pending_indices += self._step_indices
         self._step_indices = []
         if len(self._pending_indices) >= TOGETHER:
@@ -50,12 +51,12 @@ class Ledger:
             self._sums[place] = (self._sums[place] + value) % WRAP
 
     def counted(self) -> List[int]:
-        """This replica's sums. Those of all replicas, added up, go into `compare`."""
+        """This replica's sums. The sums over all replicas go into `compare`."""
         self._add_up()
         return list(self._sums)
 
     def compare(self, totals: Sequence[int], order: torch.Tensor, end: int) -> None:
-        """Compare the part of `order` up to `end` with what all replicas counted.
+        """Compare the part of `order` up to `end` with the count of all replicas.
 
         `order` has shape (examples,), int64.
         """
@@ -68,13 +69,13 @@ class Ledger:
         self._sums = [0, 0, 0]
 
     def close(self, size: int) -> None:
-        """The epoch of `size` examples is over, compared to its end."""
+        """The epoch of `size` examples is over, and compared to its end."""
         self.epochs += 1
         self.exact += int(self._proven_end == size)
         self._proven_end = self._part_start = 0
 
     def resume(self, consumed: int) -> None:
-        """Counting goes on at this place of the running epoch: that of the checkpoint."""
+        """Continue to count at this place of the running epoch, from the checkpoint."""
         self._part_start = consumed
         self._step_indices, self._pending_indices = [], []
         self._sums = [0, 0, 0]

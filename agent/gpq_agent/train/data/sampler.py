@@ -1,7 +1,7 @@
-"""Which examples come next: one cursor over one order per epoch, for any number of replicas.
+"""Says which examples come next: one cursor over one order per epoch, for any number of replicas.
 
 Every replica runs its own copy. The copies agree because they see the same orders at the same
-issued step. Data sets without a length are refused: what cannot be counted cannot be visited
+issued step. Data sets without a length are refused, because their examples cannot be visited
 exactly once.
 """
 
@@ -22,19 +22,19 @@ from gpq_agent.train.data.epoch_orders import Cursor, EpochOrders
 from gpq_agent.train.data.order import OwnOrder
 from gpq_agent.train.errors import GpqTrainError
 
-# A step is sampled for the gradient noise scale this often. The engine tunes it to what sampling
-# costs here.
+# How often a step is sampled for the gradient noise scale. The engine adapts it to the cost of
+# sampling here.
 SAMPLE_EVERY = 20
-AHEAD = 4096  # examples of the order that are converted at once
-EARLY_SAMPLES = 20  # so many first, one step in two, while the window is empty
-# One replica splits the batch of a sampled step, and on a GPU that waits for its host such a step
-# takes twice as long. With every EARLY_SAMPLES more it samples less often, in the end this many
-# times less.
+AHEAD = 4096  # examples of the order to convert at once
+EARLY_SAMPLES = 20  # this many at first, one step in two, while the window is empty
+# One replica splits the batch of a sampled step. On a GPU that waits for its host, such a step
+# takes twice as long. After every EARLY_SAMPLES it samples less often, in the end this many times
+# less.
 MOST_RARELY = 5
 
 
 class MicroBatch(NamedTuple):
-    """One micro-batch handed to the data loader: its step, and its place in it, from 0."""
+    """One micro-batch for the data loader: its step, and its place in the step from 0."""
 
     step: Step
     place: int
@@ -45,8 +45,8 @@ class MicroBatch(NamedTuple):
 class GlobalSampler:
     """Batch sampler of one replica. Iterating yields the index lists of micro-batches.
 
-    It ends when the epoch is used up. What has been issued (perhaps prefetched) and what has been
-    consumed are counted apart, and only the second is saved.
+    It ends when the epoch is used up. It counts separately what was issued (perhaps prefetched) and
+    what was consumed, and saves only the second.
     """
 
     def __init__(
@@ -65,12 +65,13 @@ class GlobalSampler:
         gather: Callable[[List[float]], List[List[float]]] = lambda values: [values],
         tell: Callable[[str], None] = lambda line: None,
     ):
-        """`size` counts the examples of the data set. Raises GpqTrainError.
+        """`size`: examples in the data set. Raises GpqTrainError.
 
-        `base`: the batch of the learning rate, by default the configuration's. `most`: examples
-        that fit a device at once, by default the configuration's. `drop_last`: an epoch ends with
-        less than a base batch left. `own_order`: the script's own sampler, whose orders `gather`, a
-        collective, holds together. `tell` says a line to the user.
+        base: the batch of the learning rate, by default the configuration's.
+        most: examples that fit on a device at once, by default the configuration's.
+        drop_last: an epoch ends when less than a base batch is left.
+        own_order: the script's own sampler. `gather`, a collective, compares its orders.
+        tell: prints a line to the user.
         """
         if size <= 0:
             raise GpqTrainError("the data set is empty", "job.loader() needs at least one example")
@@ -101,29 +102,29 @@ class GlobalSampler:
         return self._cursor
 
     def seek(self, epoch: int, consumed: int = 0) -> None:
-        """Continue from here. What was issued and not consumed is forgotten."""
+        """Continue from here. Forgets what was issued but not consumed."""
         self._cursor = Cursor(epoch, consumed)
         self._queue.clear()
 
     def configure(self, configuration: Configuration) -> None:
-        """Takes effect with the next step to be issued. What is prefetched keeps its size."""
+        """Takes effect with the next issued step. Prefetched steps keep their size."""
         self.configuration = configuration
 
     def keep_whole(self) -> None:
-        """From the next step to be issued: no step is cut, whatever fits at once."""
+        """From the next issued step no step is cut, whatever fits at once."""
         self._most = max(self._most, 1 << 60)
 
     def received(self) -> MicroBatch:
-        """What the batch just received is. Batches arrive in the order of their issue."""
+        """The micro-batch that just arrived. Batches arrive in the order of issue."""
         return self._queue.popleft()
 
     def consumed(self, step: Step) -> None:
-        """The optimiser step is done."""
+        """The optimizer step is done."""
         self._cursor = Cursor(step.epoch, step.start + step.total)
 
     @property
     def size(self) -> int:
-        """Examples of the running epoch: where it ends, unless the batch changes before."""
+        """Examples in the running epoch: where it ends unless the batch size changes."""
         length = self._orders.length(self._cursor, self._base)
         if not self._drop_last:
             return length
@@ -131,7 +132,7 @@ class GlobalSampler:
 
     @property
     def is_over(self) -> bool:
-        """Has the running epoch come to its end?"""
+        """Is the running epoch over?"""
         return self._cursor.consumed >= self.size
 
     def order(self) -> torch.Tensor:
@@ -144,7 +145,7 @@ class GlobalSampler:
         return {"epoch": epoch, "consumed": consumed, **state}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Raises GpqTrainError where the data set or its order is not that of the checkpoint."""
+        """Raises GpqTrainError if the data set or its order differs from the checkpoint."""
         self._orders.load_state_dict(state)
         self.seek(state["epoch"], state["consumed"])
 
@@ -165,7 +166,7 @@ class GlobalSampler:
                 epoch, position, size - position, self.configuration, self._replicas, self.rank,
                 self._sample_now(), total=total, most=most,
             )  # fmt: skip
-            # What a batch sampler yields is a whole step, whatever its size.
+            # A batch of a batch sampler is a whole step, whatever its size.
             if ends is not None and position + total < size:
                 step = step._replace(full=True)
             self._samples_issued += step.sampled
@@ -198,14 +199,14 @@ class GlobalSampler:
         return self._steps_issued % self._interval() == 0
 
     def sampled(self, number: int) -> None:
-        """Go on as if so many steps had been sampled before."""
+        """Continue as if this many steps had been sampled."""
         self._samples_issued = number
 
     def _interval(self) -> int:
         """Steps from one sample to the next.
 
-        It depends on what was issued alone, never on time: a script that runs twice takes the same
-        steps twice.
+        Depends only on what was issued, never on time, so a script that runs twice takes the same
+        steps.
         """
         samples = self._samples_issued
         if samples < EARLY_SAMPLES:

@@ -1,4 +1,4 @@
-"""Around a backward pass in the body of a loop."""
+"""Runs around a backward pass in the body of a loop."""
 
 from typing import Any, Optional, Tuple
 
@@ -11,8 +11,11 @@ from gpq_agent.train.telemetry.timing import StepClock
 
 
 class BackwardCalls:
-    """Told of each by torch. `is_observed`: observers hear of those in the micro-batch in hand.
-    `tail`: moments at which the gradients of the newest were ready, here and everywhere."""
+    """torch calls it for each backward pass.
+
+    is_observed: observers hear of passes in the current micro-batch.
+    tail: when the gradients of the newest pass were ready, here and everywhere.
+    """
 
     def __init__(
         self,
@@ -26,7 +29,7 @@ class BackwardCalls:
         self.tail: Optional[Tuple[Any, ...]] = None
         self._runtime, self._setup, self._gate = runtime, setup, gate
         self._observers, self._clock = observers, clock
-        self._is_after_step = False  # the one that runs: an optimizer has stepped in this body
+        self._is_after_step = False  # the current one: an optimizer has stepped in this body
         listen(self)
 
     def backward_begins(self) -> None:
@@ -44,7 +47,7 @@ class BackwardCalls:
         if self._runtime.evaluating:
             return
         gradients, probe = self._setup.gradients, self._setup.probe
-        # What another model does in the body, a measurement say, is no part of the training.
+        # Another model in the body, such as a measurement, is not part of the training.
         if self._is_after_step and gradients.is_reached():
             self._observers.backward_after_step()
         gradients.backward_ends()

@@ -1,5 +1,5 @@
-"""When observers hear of a micro-batch: in watched steps, and where the script does another thing
-than before."""
+"""Decides when observers hear of a micro-batch: in watched steps, and when the script does
+something new."""
 
 from typing import Dict, Tuple
 
@@ -16,17 +16,16 @@ class BatchWatch:
 
     def __init__(self, observers: Observers, steps: StepRecord) -> None:
         self._observers, self._steps = observers, steps
-        # What the script did in the newest micro-batch at each place in a step, for as long as it
-        # does the same.
+        # What the script did in the newest micro-batch at each place in a step, while it does the
+        # same.
         self._usual: Dict[Tuple[int, bool], OptimizerFacts] = {}
 
     def training_begins(self) -> None:
-        """The first micro-batch of the attempt is there."""
+        """The first micro-batch of the attempt has arrived."""
         self._observers.training_begins()
 
     def begins(self, micro: MicroBatch, *, trial: bool) -> bool:
-        """`trial`: its step can still be taken back. Returns whether observers hear of what happens
-        in its body."""
+        """`trial`: its step can still be taken back. Returns whether observers hear of its body."""
         is_heard = trial or self._steps.is_watched
         if is_heard:
             self._observers.batch_begins(BatchBegin(self._steps.count, micro.place, trial))

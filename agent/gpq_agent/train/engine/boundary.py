@@ -1,4 +1,4 @@
-"""Between two steps: orders are obeyed, checkpoints written, stops made, habits compared."""
+"""Runs between two steps: obeys orders, writes checkpoints, stops, compares habits."""
 
 import time
 from typing import Optional
@@ -18,15 +18,15 @@ from gpq_agent.train.runtime.orders import ControlReader
 from gpq_agent.train.runtime.shutdown import raise_if_stopping
 from gpq_agent.train.runtime.termination import STOP_ORDERED, STOP_SIGNAL
 
-AGREE_SECONDS = 0.2  # agree on orders about so often, at most once a step
+AGREE_SECONDS = 0.2  # agree on orders this often, at most once per step
 MAX_PAUSE = 50  # steps between agreements
-RETRY_SECONDS = 5.0  # until a stop whose checkpoint could not be written is tried again
-WATCHED_STEPS = 3  # of an attempt, after each of which replicas compare what they have noticed
+RETRY_SECONDS = 5.0  # until gpq retries a stop whose checkpoint could not be written
+WATCHED_STEPS = 3  # steps of an attempt after which replicas compare what they noticed
 
 
 class StepBoundary:
-    """Acts alike on every replica, because it acts only on what all have agreed on. `stopping`: the
-    kind of the stop that was asked for, 0 for none."""
+    """Acts the same on every replica, because it uses only what all have agreed on. `stopping`: the
+    kind of the requested stop, or 0."""
 
     def __init__(
         self,
@@ -46,14 +46,15 @@ class StepBoundary:
         self._control: Optional[ControlReader] = None
         if environment.run_dir and runtime.is_lead:
             self._control = ControlReader(environment.run_dir, environment.attempt)
-        self._waiting = 0  # kind of a stop, until rank 0 is between two steps of the loop's own
+        self._waiting = (
+            0  # kind of a stop that waits until rank 0 is between two steps of the loop's own
+        )
         self._is_save_due = False
         self._retry_at = 0.0
         runtime.agreement.propose = self.propose
 
     def run(self) -> None:
-        """Obey what was agreed on. Does not return when that is a stop, unless nothing could be
-        saved."""
+        """Obey what was agreed on. Does not return from a stop, unless nothing could be saved."""
         raise_if_stopping()
         runtime, checkpointer = self._runtime, self._checkpointer
         if runtime.evaluating:
@@ -79,7 +80,7 @@ class StepBoundary:
         self._steps.begin()
 
     def begin_epoch(self, epoch: int) -> None:
-        """`job.epochs()` is about to give this one."""
+        """`job.epochs()` is about to yield this epoch."""
         if self._shape.data is not None:
             whole = self._shape.data.sampler.cursor.consumed == 0
             self._observers.epoch_begins(EpochBegin(epoch, whole))
@@ -99,7 +100,7 @@ class StepBoundary:
         self._statistics.publisher.log(counts)
 
     def finish(self) -> None:
-        """The last epoch is over: nothing is left to interrupt. Collective."""
+        """The last epoch is over, so nothing is left to interrupt. Collective."""
         raise_if_stopping()
         runtime = self._runtime
         if runtime.recorder is not None:
@@ -134,7 +135,7 @@ class StepBoundary:
     # -- inside ------------------------------------------------------------------------------------
 
     def _agree(self) -> Optional[Proposal]:
-        """On the orders of this step, None where there are none. `gpq check` has its own."""
+        """Agree on the orders of this step, or None. `gpq check` has its own."""
         recorder = self._runtime.recorder
         if recorder is None:
             return self._runtime.agreement.step()
@@ -160,8 +161,8 @@ class StepBoundary:
             self._stop(agreed.stop)
 
     def _compare_notes(self) -> None:
-        """Have all replicas noticed the same? After the first steps of an attempt. Alone, whenever
-        there is something."""
+        """Did all replicas notice the same? Asked after the first steps of an attempt. Alone,
+        whenever something was noticed."""
         if self._shape.data is None or not self._checkpointer.is_ready:
             return
         count, several = self._steps.count, self._runtime.replicas > 1
@@ -175,7 +176,7 @@ class StepBoundary:
             self._shape.agree()
 
     def _audit(self) -> None:
-        """Hold what all replicas did since the last time against the order of the data.
+        """Compare what all replicas did since the last time with the order of the data.
         Collective."""
         if self._shape.data is not None:
             sampler = self._shape.data.sampler
@@ -188,10 +189,10 @@ class StepBoundary:
         if self._waiting:
             return
         self._audit()
-        self._shape.freedoms.agree()  # what was noticed, and not told yet
+        self._shape.freedoms.agree()  # noticed, but not reported yet
         if not agreement.broadcast_flag(self._checkpointer.save("stop")):
             if self._checkpointer.store is None:
-                text = "asked to stop, but there is no checkpoint directory: going on"
+                text = "asked to stop, but there is no checkpoint directory, so training continues"
                 self._runtime.notice(text)
             self._retry_at = time.monotonic() + RETRY_SECONDS
             return

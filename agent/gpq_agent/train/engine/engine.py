@@ -1,4 +1,4 @@
-"""The engine of a job, put together: what `job` and its loader talk to."""
+"""The engine of a job, assembled: `job` and its loader talk to it."""
 
 import sys
 from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Sequence, Tuple
@@ -114,7 +114,7 @@ class Engine:
         self.runtime.notice(message)
 
     def feed(self, dataset: Any, sampler: GlobalSampler) -> Tuple[Any, Any]:
-        """Data set and batch sampler of the DataLoader. `gpq check` has its own."""
+        """Data set and batch sampler for the DataLoader. `gpq check` has its own."""
         recorder = self.runtime.recorder
         return (dataset, sampler) if recorder is None else recorder.sampler(dataset, sampler)
 
@@ -132,7 +132,7 @@ class Engine:
 
     def loop_begins(self, *, by_next: bool) -> Optional[int]:
         epoch = self.start.begin(by_next=by_next, in_batch=self._in_batch())
-        if self.loop is not None:  # whatever optimizers are set to now, they were set outside
+        if self.loop is not None:  # settings changed by now were changed outside
             self.loop.gate.note_rates()
         return epoch
 
@@ -155,25 +155,25 @@ class Engine:
     # -- told by the job ---------------------------------------------------------------------------
 
     def parameters(self) -> List[torch.nn.Parameter]:
-        """Of all optimizers that were prepared, each once."""
+        """The parameters of all prepared optimizers, each once."""
         return self.loop.parameters() if self.loop is not None else []
 
     def weigh(self, amount: float) -> None:
-        """The micro-batch in hand weighs so much instead of its examples."""
+        """The current micro-batch weighs this much instead of its examples."""
         if self.loop is not None and self.loop.micro is not None:
             self.loop.weighing.weigh(self.loop.micro, amount)
 
     def share_weight(self, weight: float, *, even: bool = True) -> None:
-        """In a loop with batches of its own."""
+        """In a loop that draws its own batches."""
         if self.own_batches is not None:
             self.own_batches.weigh(weight, even=even)
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """After the end these go up at once."""
+        """After the end these are reported at once."""
         self.statistics.log(values, at_once=self.boundaries.ending.finished)
 
     def begin_epoch(self, epoch: int) -> None:
-        """`job.epochs()` is about to give this one."""
+        """`job.epochs()` is about to yield this epoch."""
         self.start.epoch = epoch
         self.boundaries.begin_epoch(epoch)
 
@@ -184,7 +184,7 @@ class Engine:
         names = runtime.environ.get(wire.ENV_ACCEPTED, "").split(",")
         accepted = {code for code in names if code}
         for code in sorted(accepted - ACCEPTABLE):
-            text = "--accept {} changes nothing: gpq suspects no such habit"
+            text = "--accept {} has no effect: only suspected habits can be accepted"
             runtime.notice(text.format(code))
         folder, rank = runtime.environment.checkpoint_dir, runtime.environment.rank
         return Freedoms(folder, runtime.agreement, rank, self._tell, accepted & ACCEPTABLE)
@@ -194,8 +194,8 @@ class Engine:
         self.runtime.report.send("habit", habit._asdict())
 
     def _report(self, habit: Habit) -> None:
-        """The loop has it, or seems to have it: that is what `gpq check` is to try. Nothing that an
-        evaluation does counts."""
+        """The loop has this habit, or seems to have it and `gpq check` must test it. Evaluations do
+        not count."""
         if self.runtime.evaluating:
             return
         recorder = self.runtime.recorder
@@ -205,7 +205,7 @@ class Engine:
             self.shape.freedoms.record(habit)
 
     def _recall(self) -> None:
-        """What `gpq check` found, and what earlier attempts saw."""
+        """Recall what `gpq check` found, and what earlier attempts saw."""
         runtime = self.runtime
         if runtime.recorder is not None:
             runtime.recorder.program = program()
@@ -222,6 +222,6 @@ class Engine:
         )
 
     def _in_batch(self) -> bool:
-        """Is the script at work on a micro-batch, and not on an evaluation?"""
+        """Is the script in a micro-batch, and not in an evaluation?"""
         has_batch = self.loop is not None and self.loop.micro is not None
         return has_batch and not self.runtime.evaluating

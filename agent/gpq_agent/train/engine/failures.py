@@ -1,4 +1,4 @@
-"""An error is about to end the script: what of it the next attempt should know."""
+"""Handles an error that ends the script: what the next attempt should know."""
 
 import contextlib
 import os
@@ -18,8 +18,8 @@ from .loop import TrainingLoop
 
 
 class FailureHandler:
-    """`memory`: what fitted, None where there is no folder for checkpoints. `loop`: None until the
-    script has prepared its training."""
+    """`memory`: what fitted, None without a folder for checkpoints. `loop`: None until the script
+    has prepared its training."""
 
     def __init__(self, runtime: Runtime, shape: BatchShape, observers: Observers) -> None:
         folder = runtime.environment.checkpoint_dir
@@ -44,7 +44,7 @@ class FailureHandler:
             self._shape.freedoms.record_locally(habit)
 
     def _out_of_memory(self, micro: MicroBatch) -> None:
-        """An allocation failed: let the next attempt ask for less."""
+        """An allocation failed. Let the next attempt ask for less."""
         if self.memory is None or self._shape.data is None:
             return
         limits, may_cut = self._shape.data.limits, self._shape.may_cut
@@ -52,5 +52,5 @@ class FailureHandler:
         self._runtime.notice(shortage.line)
         run_dir = self._runtime.environment.run_dir
         if shortage.is_ours and run_dir:
-            with contextlib.suppress(OSError):  # then it counts as the job's
+            with contextlib.suppress(OSError):  # then it counts as the job's fault
                 wire.write_json(os.path.join(run_dir, wire.EXCUSED), {"note": shortage.line})

@@ -1,5 +1,5 @@
-"""The first step in pieces of an epoch: its first micro-batch may show that the loop must not be
-cut."""
+"""The first step in micro-batches of an epoch: its first micro-batch may show that gpq must not cut
+the loop."""
 
 from typing import Optional
 
@@ -14,18 +14,18 @@ from gpq_agent.train.habits.observers import Observers
 
 
 class FirstPart:
-    """Everything can be put back as it was before it, and the step made in one piece."""
+    """The state before it can be restored, and the step repeated in one piece."""
 
     def __init__(
         self, setup: TrainingSetup, parts: Parts, shape: BatchShape, observers: Observers
     ) -> None:
         self._setup, self._parts, self._shape, self._observers = setup, parts, shape, observers
         self._rollback: Optional[StepRollback] = None
-        self._epoch = -1  # of the newest that was looked at
+        self._epoch = -1  # of the newest one that was looked at
 
     @property
     def is_open(self) -> bool:
-        """Can the step in hand still be taken back?"""
+        """Can the current step still be taken back?"""
         return self._rollback is not None
 
     def begin_step(self, step: Step) -> None:
@@ -56,7 +56,7 @@ class FirstPart:
         if not self._shape.freedoms.agree():
             return False
         if not self._shape.lacks(micro.step.configuration):
-            self._shape.is_late = True  # this step may go on as it has begun
+            self._shape.is_late = True  # this step may continue as it began
             return False
         self._shape.reshape()
         return True

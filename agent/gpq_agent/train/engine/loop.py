@@ -1,4 +1,4 @@
-"""Around a micro-batch: what happens before its body, and after it."""
+"""Runs around a micro-batch: before its body, and after it."""
 
 import time
 from typing import Any, List, Optional
@@ -26,12 +26,14 @@ from .first_part import FirstPart
 from .loop_start import LoopStart
 from .weighing import Weighing
 
-MEET_SECONDS = 15.0  # that a replica may wait in its backward pass for one that had none
-MEET_AT_MOST = 600.0  # that replicas may be apart in such a step: other servers are not seen
+MEET_SECONDS = 15.0  # seconds that a replica may wait in its backward pass for one that had none
+MEET_AT_MOST = (
+    600.0  # seconds that replicas may be apart in such a step: other servers are not seen
+)
 
 
 class TrainingLoop:
-    """One per job, from `job.prepare()` on. `micro`: the micro-batch in hand."""
+    """One per job, from `job.prepare()` on. `micro`: the current micro-batch."""
 
     def __init__(
         self,
@@ -60,26 +62,25 @@ class TrainingLoop:
             statistics.times.clock,
         )
         self._dropped: Optional[MicroBatch] = None  # the script left the loop in this one
-        self._is_new = True  # nothing of this attempt was given to the script yet
+        self._is_new = True  # the script got nothing in this attempt yet
 
     def failing(self) -> Optional[MicroBatch]:
         """The micro-batch whose body an error ends. The traceback may or may not keep the loop
-        alive, and with it the micro-batch in hand."""
+        alive, and with it the current micro-batch."""
         return self._dropped or (None if self._runtime.evaluation_failed else self.micro)
 
     def parameters(self) -> List[torch.nn.Parameter]:
-        """Of all optimizers, each once."""
+        """The parameters of all optimizers, each once."""
         return self._setup.gradients.parameters()
 
     def gain(self) -> float:
-        """Of the step in hand: steps at the base batch that it is worth."""
+        """What the current step is worth, in steps at the base batch size."""
         return self._setup.lr.gain
 
     # -- told by the loader ------------------------------------------------------------------------
 
     def batch_begins(self, micro: MicroBatch) -> bool:
-        """The script is about to be given it. False: not it, but the step anew, in another
-        shape."""
+        """The script is about to get it. False: it gets the whole step again, in another shape."""
         setup, step = self._setup, micro.step
         if self._is_new and self._must_reshape(micro):
             return False
@@ -103,8 +104,8 @@ class TrainingLoop:
         return True
 
     def take_back(self, micro: MicroBatch) -> bool:
-        """The script has dropped the first micro-batch of a loop: after a look at it? Then nothing
-        of it counts. What it has changed by hand, it has changed at the head of the epoch."""
+        """The script dropped the first micro-batch of a loop. If it only looked at it, nothing of
+        it counts. What it changed itself counts as the start of the epoch."""
         gate, gradients, runtime = self.gate, self._setup.gradients, self._runtime
         if gate.touched or gradients.passes or self.weighing.called:
             return False
@@ -113,7 +114,7 @@ class TrainingLoop:
         self._statistics.times.discard()
         if runtime.recorder is not None:
             runtime.recorder.taken_back()
-        # Should an error end the script: it may have dropped the loop.
+        # If an error ends the script, the loop may already be gone.
         self._dropped = None if runtime.evaluation_failed else micro
         self.micro = None
         self._first_part.close()
@@ -121,8 +122,8 @@ class TrainingLoop:
         return True
 
     def batch_ends(self, micro: MicroBatch, *, first: bool, left_early: bool) -> bool:
-        """The script is done with it, the `first` of a loop. `left_early`: by a break, or an error.
-        True: the step is to be made anew, in one piece."""
+        """The script is done with it. `first`: of a loop. `left_early`: by a break or an error.
+        True: repeat the step in one piece."""
         gradients, recorder = self._setup.gradients, self._runtime.recorder
         if first:
             self._start.train()
@@ -148,7 +149,7 @@ class TrainingLoop:
         gradients.leave(drop=left_early)
         if recorder is not None:
             recorder.left(micro)
-        # A batch that the loop has left out trains nothing.
+        # A batch that the loop skips trains nothing.
         real = facts.stepped or self._shape.freedoms.steps_by_hand
         if has_gradients or real:
             self._ledger.record_batch(micro.indices)
@@ -161,11 +162,11 @@ class TrainingLoop:
     # -- told by the step gate ---------------------------------------------------------------------
 
     def adjustment(self, optimizer: Any) -> Adjustment:
-        """What the step in hand makes of this optimizer's learning rate and betas."""
+        """The learning rate and betas of this optimizer in the current step."""
         return self._setup.lr.adjustment(optimizer)
 
     def stepped(self, applied: bool) -> None:
-        """The step in hand was made."""
+        """The current step was made."""
         meter, gain = self._runtime.meter, self._setup.lr.gain
         if not applied:
             self._steps.changed = False
@@ -191,7 +192,7 @@ class TrainingLoop:
     # -- inside ------------------------------------------------------------------------------------
 
     def _must_reshape(self, micro: MicroBatch) -> bool:
-        """Models are as they are trained: must their steps stay in one piece? Collective."""
+        """Models are as they are trained. Must their steps stay in one piece? Collective."""
         self._is_new = False
         self._watch.training_begins()
         return self._shape.agree() and len(micro.step.counts) > 1
@@ -216,8 +217,8 @@ class TrainingLoop:
         return self._setup.lr.factor(self._setup.training.optimizers[0])
 
     def _meet_others(self) -> None:
-        """No backward pass in a step: the other replicas have had none either, however long they
-        take, or wait in theirs for this one for ever."""
+        """A step had no backward pass. Either the other replicas had none either, however long they
+        take, or they wait in theirs for this one forever."""
         runtime = self._runtime
         work = dist.all_reduce(torch.zeros(1), group=runtime.group, async_op=True)
         begin = alone = time.monotonic()
@@ -227,8 +228,8 @@ class TrainingLoop:
                 alone = now
             if now > min(alone + MEET_SECONDS, begin + MEET_AT_MOST):
                 raise GpqTrainError(
-                    "this replica left backward() out of a step that other replicas wait in",
-                    "run backward() for every batch, on every replica: multiply a loss that is not "
-                    "wanted by 0",
+                    "this replica skipped backward() in a step in which other replicas wait for it",
+                    "run backward() for every batch on every replica, and multiply an unwanted "
+                    "loss by 0",
                 )
             time.sleep(0.01)

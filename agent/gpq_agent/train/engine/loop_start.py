@@ -1,4 +1,4 @@
-"""How a loop over the loader begins: to train, or for a look at the data."""
+"""Finds out how a loop over the loader starts: to train, or to look at the data."""
 
 from typing import Optional
 
@@ -8,8 +8,8 @@ from gpq_agent.train.habits.observers import Observers
 
 
 class LoopStart:
-    """A loop is one for a look until its first batch is done with. `in_epochs`: of `job.epochs()`,
-    which has given `epoch` last."""
+    """A loop counts as a look until its first batch is done. `in_epochs`: part of `job.epochs()`,
+    whose last epoch is `epoch`."""
 
     def __init__(self, observers: Observers) -> None:
         self.in_epochs = False
@@ -17,31 +17,31 @@ class LoopStart:
         self._observers = observers
         self._opening: Optional[LoopBegin] = None
         self._is_looked_at = (
-            False  # the script has dropped the first batch of a loop, and nothing since
+            False  # the script dropped the first batch of a loop, and nothing since
         )
-        self._is_used = False  # and has trained on it
+        self._is_used = False  # and trained on it
 
     def begin(self, *, by_next: bool, in_batch: bool) -> Optional[int]:
-        """Returns the epoch of `job.epochs()`, None if that does not count this loop. Raises
-        GpqTrainError in the body of another such loop."""
+        """Returns the epoch of `job.epochs()`, or None if this loop is not part of it. Raises
+        GpqTrainError inside the body of another such loop."""
         if in_batch:
             raise GpqTrainError(
-                "a loop over the loader begins while a batch of another one is in hand",
-                "one loop at a time; for a look at the data next(iter(loader)), whose iterator is "
-                "not kept",
+                "a loop over the loader started while another one is still in a batch",
+                "use one loop at a time. To look at the data, call next(iter(loader)) and do "
+                "not keep the iterator",
             )
         self._opening = LoopBegin(by_next, self.epoch if self.in_epochs else None)
         self._observers.loop_begins(self._opening)
         return self._opening.epoch
 
     def train(self) -> None:
-        """It is none for a look."""
+        """It is not a look."""
         opening, self._opening = self._opening, None
         if opening is not None:
             self._observers.loop_trains(opening)
 
     def look(self) -> None:
-        """Its first batch was dropped: it was one for a look."""
+        """Its first batch was dropped, so it was a look."""
         self._is_looked_at = True
 
     def step_outside(self) -> None:
@@ -53,6 +53,6 @@ class LoopStart:
         self._observers.step_outside(StepOutside(self.in_epochs, after_look))
 
     def take_look(self) -> bool:
-        """Another loop begins: has the script trained on what it seemed to look at?"""
+        """Another loop starts. Did the script train on what it seemed to look at?"""
         is_used, self._is_used, self._is_looked_at = self._is_used, False, False
         return is_used

@@ -1,4 +1,4 @@
-"""A loop with batches of its own: gradients and steps are the script's."""
+"""A loop that draws its own batches: gradients and steps are the script's."""
 
 from typing import Any, Sequence
 
@@ -13,7 +13,7 @@ from gpq_agent.train.noise.probe import GradientProbe
 
 
 class OwnBatches:
-    """Replicas may have unlike shares of a batch, so gradients are weighed."""
+    """Replicas may have unequal shares of a batch, so gradients are weighed."""
 
     def __init__(
         self, runtime: Runtime, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]
@@ -30,13 +30,13 @@ class OwnBatches:
             self._reducers.append(reducer)
 
     def weigh(self, weight: float, *, even: bool = True) -> None:
-        """A factor on the gradients of this replica until the next one. `even`: it is 1 on every
-        replica. Raises GpqTrainError where it cannot be obeyed."""
+        """Set a factor on the gradients of this replica until the next call. `even`: it is 1 on
+        every replica. Raises GpqTrainError if it cannot be applied."""
         for reducer in self._reducers:
             if reducer.own_hooks and not even:
                 raise GpqTrainError(
-                    "the model has a communication hook of its own, which averages unlike shares "
-                    "of a batch as if they were alike",
-                    "leave the hook out, or draw batches that divide by the number of replicas",
+                    "the model has a communication hook of its own, which gives unequal shares "
+                    "of a batch equal weight",
+                    "remove the hook, or draw batches that the number of replicas divides",
                 )
             reducer.weight = weight

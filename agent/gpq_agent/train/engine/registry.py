@@ -1,4 +1,4 @@
-"""All observers of a loop, in the order in which they are told."""
+"""All observers of a loop, in the order of their calls."""
 
 from typing import Tuple, Type
 
@@ -30,7 +30,7 @@ from gpq_agent.train.habits.steps.own_loader import OwnLoader
 from gpq_agent.train.habits.steps.step_value import StepValue
 from gpq_agent.train.habits.steps.uneven_steps import UnevenSteps
 
-# Of a loop over job.loader().
+# For a loop over job.loader().
 OBSERVERS: Tuple[Type[Observer], ...] = (
     Closure, StepValue, HandGradient, OwnLoader, OtherOptimizer, UnevenSteps, MissingStep,
     TwoPasses, CarriedGradient, StepBetween, GradientHook,
@@ -38,5 +38,5 @@ OBSERVERS: Tuple[Type[Observer], ...] = (
     OwnNext, OwnEpochs, OwnBreak, EpochStart, PartError,
     UnregisteredState, StateInPieces, MovingBuffer, ReplicasApart,
 )  # fmt: skip
-# Of a loop with batches of its own, whose gradients and steps are the script's.
+# For a loop that draws its own batches, with gradients and steps of the script.
 OF_OTHER_LOOPS: Tuple[Type[Observer], ...] = (OutsideParameters,)

@@ -1,4 +1,4 @@
 """`p.grad` is the whole step's gradient when the last backward returns, and zero before.
 
-Notices nothing about loops; exposes facts.
+Exposes facts, and notices no habit.
 """

@@ -1,9 +1,9 @@
-"""What is in `p.grad` when: a whole step's gradient in its last micro-batch, zero in those before.
+"""Decides what is in `p.grad`: a whole step's gradient in its last micro-batch, and zero before.
 
-In micro-batches that only accumulate, what a backward call leaves is moved, with its weight, into
-sums that the script does not see. What the script does to `p.grad` there is without effect. In the
-last one the sums are added, and reduced over replicas, before the call returns. Steps in one piece
-are left as they are.
+In micro-batches that only accumulate, the result of a backward call moves, with its weight, into
+sums that the script does not see. Changes of the script to `p.grad` there have no effect. In the
+last micro-batch the sums are added and reduced over replicas before the call returns. Steps in one
+piece stay as they are.
 """
 
 from typing import Any, Dict, List, Optional, Sequence
@@ -24,10 +24,10 @@ from .reducer import Reducer
 
 
 class Accumulator:
-    """Of all parameters of the job's optimizers.
+    """Works on all parameters of the job's optimizers.
 
     The gradient of the step is the weighted sum over its micro-batches, averaged over replicas.
-    `weight` is the factor on what the coming backward calls of this micro-batch compute.
+    `weight` is the factor on the results of the next backward calls of this micro-batch.
     """
 
     def __init__(
@@ -38,37 +38,37 @@ class Accumulator:
     ) -> None:
         self.weight = 1.0
         self.passes = 0  # backward calls in this micro-batch
-        self.changed_between = False  # by the script: gradients, between two of those calls
-        # The step is cut into micro-batches or into unlike shares: the same on every replica.
+        self.changed_between = False  # did the script change gradients between two of those calls?
+        # The step consists of micro-batches or of unequal shares: the same on every replica.
         self.in_pieces = False
-        self.last = True  # of its step: the micro-batch in hand
+        self.last = True  # the place of the current micro-batch in its step
         self._open = False  # between enter and leave
-        self._is_plain = False  # a whole step, whose gradients come of backward calls alone
+        self._is_plain = False  # a whole step, whose gradients come only from backward calls
         self._parameters = JobParameters(optimizers)
         self._probe = probe
-        self._reducer = reducer  # None: one replica
+        self._reducer = reducer  # None for one replica
         self._sums = MicroSums(self._parameters)
         self._carried = CarriedGradients(self._parameters.optimizers)
         self._micro = Recipients()
         self._reach = Reach()
-        self._aside: Dict[Parameter, torch.Tensor] = {}  # while a call runs: gradients of before it
+        self._aside: Dict[Parameter, torch.Tensor] = {}  # during a call: the gradients before it
 
     def facts(self) -> GradientFacts:
-        """Of this micro-batch, for observers."""
+        """Facts of this micro-batch, for observers."""
         return GradientFacts(self.changed_between, self._carried.twice, self._parameters.lost_some)
 
     # -- around a micro-batch --------------------------------------------------------------------
 
     def enter(self, place: int, micro_batches: int, weight: float, *, even: bool) -> None:
-        """The script is about to be given micro-batch `place` of so many. `even`: all replicas have
-        equally much of the step. The same on each replica, but for the weight."""
+        """The script is about to get micro-batch `place` of `count`. `even`: all replicas have the
+        same share of the step. The same on each replica, except for the weight."""
         self._open = True
         self.passes = 0
         reducer = self._reducer
         if self._is_plain and micro_batches == 1 and even and weight == self.weight:
             if reducer is not None:
                 reducer.enter_again()
-            return  # as the step before: it has left nothing behind
+            return  # like the step before: it left nothing behind
         self._is_plain = micro_batches == 1 and even
         self.weight = weight
         self.in_pieces = not self._is_plain
@@ -81,7 +81,8 @@ class Accumulator:
             reducer.enter(self.last, accumulates=micro_batches > 1, even=even)
 
     def weigh(self, weight: float) -> None:
-        """Another weight, before the backward call. In every step on every replica, or nowhere."""
+        """Set another weight, before the backward call. In every step on every replica, or
+        never."""
         self.weight = weight
         self.in_pieces, self._is_plain = True, False
         if self._reducer is not None:
@@ -100,14 +101,14 @@ class Accumulator:
             self._reducer.leave()
 
     def close(self, optimizer: Any) -> None:
-        """The script has called this optimizer's step in a micro-batch that only accumulates. What
-        further backward calls leave to its parameters here would have been cleared before its next
-        step."""
+        """The script called this optimizer's step in a micro-batch that only accumulates. In plain
+        PyTorch, its next step would not see what further backward calls here leave to its
+        parameters."""
         self._is_plain = False
         self._micro.new_steps.append(optimizer)
 
     def used(self, optimizer: Any) -> None:
-        """This optimizer has made a step of what is in `p.grad`."""
+        """This optimizer made a step from `p.grad`."""
         self._carried.mark_consumed(optimizer)
 
     def scale(self, factor: float) -> None:
@@ -117,11 +118,11 @@ class Accumulator:
         self._sums.unit *= factor
 
     def parameters(self) -> List[Parameter]:
-        """Of the optimizers, as they have them now: each parameter once."""
+        """The current parameters of the optimizers, each once."""
         return self._parameters.current()
 
     def held(self) -> List[torch.Tensor]:
-        """Every tensor here that is like a gradient, and not the script's."""
+        """Every gradient-like tensor here that does not belong to the script."""
         return self._sums.tensors()
 
     # -- around a backward call ------------------------------------------------------------------
@@ -135,7 +136,7 @@ class Accumulator:
         if micro.new_steps or micro.new_recipients:
             micro.catch_up()
         parameters = self._parameters.current()
-        # Of several optimizers, or of several calls, this one may reach only some parameters.
+        # With several optimizers or several calls, this call may reach only some parameters.
         partial = self.passes > 1 or self._parameters.of_several
         if self.passes == 1:
             self._probe.weights += self.weight
@@ -149,7 +150,7 @@ class Accumulator:
         if reducer is not None:
             reducer.backward_begins(parameters, sums.by_parameter, sums.unit, self.weight, partial)
         reach.parameters, reach.previous = parameters, {}
-        # Where gradients are reduced, the reducer marks them.
+        # If gradients are reduced, the reducer marks them.
         if in_pieces and partial and (reducer is None or not self.last):
             reach.previous = {item: mark(item) for item in parameters}
 
@@ -158,11 +159,11 @@ class Accumulator:
         self._reach.sample(self._parameters.samples())
 
     def is_reached(self) -> bool:
-        """Has the call that has just run reached parameters? Before `backward_ends`."""
+        """Did the last call reach parameters? Asked before `backward_ends`."""
         return self._open and self._reach.hits_samples()
 
     def backward_ends(self) -> None:
-        """It has run: gradients are in `p.grad`."""
+        """The call has run, and gradients are in `p.grad`."""
         if not self._open:
             return
         if not self.in_pieces:
@@ -183,7 +184,8 @@ class Accumulator:
         self._carried.mark_reused()
 
     def adopt(self) -> None:
-        """Gradients have come without a backward call (`p.grad = ...`): treat them as one's."""
+        """Gradients arrived without a backward call (`p.grad = ...`). Treat them as the result of
+        one."""
         self.passes += 1
         self._is_plain = False
         self._micro.catch_up()
@@ -200,7 +202,8 @@ class Accumulator:
     # -- before it -------------------------------------------------------------------------------
 
     def _clear_the_way(self, parameters: List[Parameter], partial: bool) -> None:
-        """So that the call's gradients are told from what there is, or added to all of it."""
+        """Prepare so that the call's gradients can be told from earlier ones, or are added to all
+        of them."""
         sums = self._sums
         if not partial and self._can_resume(parameters):
             sums.resume_from_sums(parameters, self.weight)
@@ -211,8 +214,8 @@ class Accumulator:
         self._set_aside(parameters)
 
     def _can_resume(self, parameters: List[Parameter]) -> bool:
-        """May the call add to the sums themselves, in `p.grad`? Where it reaches all that they are
-        of, and nobody wants to know what it computes by itself."""
+        """May the call add to the sums directly, in `p.grad`? Yes if it reaches all their
+        parameters, and nobody needs its own result."""
         sums = self._sums
         if not (sums.row or sums.by_parameter) or sums.any_sparse or self._micro.past_step:
             return False
@@ -224,25 +227,25 @@ class Accumulator:
         return reducer.is_plain(parameters) and not reducer.keeps_views
 
     def _set_aside(self, parameters: List[Parameter]) -> None:
-        """So that after the call `p.grad` holds what the call has computed, and nothing else."""
+        """Prepare so that `p.grad` holds only the result of the call afterwards."""
         micro, zeros = self._micro, self._sums.zeros
         if not micro.recipients and not flat.has_any(flat.gradients_of(parameters)):
             zeros.clear()  # as the first call of a step finds it
             return
         later = self.passes > 1
-        # Earlier calls of this micro-batch have left them something that no step has taken yet.
+        # Earlier calls of this micro-batch left them something that no step has used yet.
         leftovers = set() if self.last else micro.recipients - micro.past_step
         for parameter in parameters:
             gradient = parameter.grad
             if gradient is None:
-                zeros.pop(parameter, None)  # the script has taken it away: let go of it, too
+                zeros.pop(parameter, None)  # the script took it away, so release it too
                 self.changed_between |= parameter in leftovers
             elif (micro.place == 0 and parameter not in micro.recipients) or (later and self.last):
-                # It is a part of the step, unless the script clears it yet.
+                # It is part of the step, unless the script still clears it.
                 self._aside[parameter] = gradient if base_of(gradient) is None else gradient.clone()
                 parameter.grad = None
             elif is_marked(parameter, zeros):
-                gradient.data.zero_()  # whatever its version says: there are ways past it
+                gradient.data.zero_()  # do not trust its version: some writes do not change it
             else:
                 self.changed_between |= parameter in leftovers
                 gradient.detach().zero_()
@@ -261,7 +264,7 @@ class Accumulator:
         self._micro.new_recipients += recipients
 
     def _stash_row(self, parameters: List[Parameter]) -> bool:
-        """The same all at once, of all parameters as a step begins. Returns False elsewhere."""
+        """The same for all parameters at once, at the start of a step. Returns False elsewhere."""
         sums = self._sums
         if sums.by_parameter or sums.row or self._aside:
             return False
@@ -279,14 +282,15 @@ class Accumulator:
         return True
 
     def _restore(self, parameters: List[Parameter]) -> None:
-        """One replica, last micro-batch: complete the step for the optimizers that are reached."""
+        """One replica, last micro-batch: complete the step for the optimizers that the call
+        reached."""
         recipients = self._reach.recipients(parameters)
         self._probe.pass_ended(self.weight, touched=recipients)
         self._sums.restore(recipients, self.weight, self._micro.past_step)
         self._probe.step_ended()
 
     def _pop_sums(self, reducer: Reducer) -> Dict[Parameter, torch.Tensor]:
-        """Several replicas, last micro-batch: the sums of the optimizers that are reached."""
+        """Several replicas, last micro-batch: the sums of the optimizers that the call reached."""
         if not self._sums.by_parameter:
             return {}
         return self._sums.pop(reducer.recipients(), self._micro.past_step)

@@ -1,7 +1,8 @@
-"""Tells when an outermost backward call begins and ends: the one patch of torch.autograd.backward.
+"""Reports when an outermost backward call starts and ends. This is the only patch of
+torch.autograd.backward.
 
-Tensor.backward calls that. Calls inside a call, as reentrant checkpointing makes them, are not
-told. Changes no gradient itself.
+Tensor.backward calls that function. Calls within a call, as in reentrant checkpointing, are not
+reported. Changes no gradient.
 """
 
 import functools
@@ -12,13 +13,13 @@ import torch
 
 
 class Listener(Protocol):
-    """Who wants to know. The hook keeps a weak reference."""
+    """A listener. The hook keeps a weak reference to it."""
 
     def backward_begins(self) -> None:
         """A backward pass is about to run."""
 
     def backward_ends(self) -> None:
-        """It has run: gradients are in place. Not called after one that failed."""
+        """The pass has run, and gradients are in place. Not called after one that failed."""
 
 
 class _BackwardCalls:
@@ -39,7 +40,7 @@ _calls = _BackwardCalls()
 
 
 def listen(listener: Listener) -> None:
-    """From now on `listener` is told of every outermost backward call of this process."""
+    """From now on report every outermost backward call of this process to `listener`."""
     if _calls.original is None:
         _calls.original = torch.autograd.backward
         torch.autograd.backward = _around(_calls.original)
@@ -49,7 +50,8 @@ def listen(listener: Listener) -> None:
 def _around(original: Any) -> Any:
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> None:
-        # Checkpointing may run nested calls in the engine's own threads: one flag for the process.
+        # Checkpointing may run nested calls in the engine's own threads, so one flag serves the
+        # process.
         if _calls.runs or not _calls.listeners:
             original(*args, **kwargs)
             return

@@ -16,8 +16,8 @@ from .marks import Parameter
 
 
 class Owner(Protocol):
-    """What the hook asks of the reducer: the gradient of a replica is `weight` times what the
-    backward call computes, plus `unit` times the sums."""
+    """What the hook asks the reducer: a replica's gradient is `weight` times the result of the
+    backward call, plus `unit` times the sums."""
 
     probe: GradientProbe
     count: int  # of replicas
@@ -27,17 +27,17 @@ class Owner(Protocol):
 
 
 class DdpBuckets:
-    """A wrapped model. `has_hook`: false where the script has registered a hook of its own."""
+    """A wrapped model. `has_hook`: False if the script registered its own hook."""
 
     def __init__(self, model: DistributedDataParallel, owner: Owner) -> None:
         self.has_hook = False
-        # DDP cannot reduce it, as where some parameters are not used in every backward call.
+        # DDP cannot reduce it, for example if some parameters are not used in every backward call.
         self.ddp_bypassed = False
-        self.has_reduced = False  # a backward call of this step, whole
-        self.complete = False  # the call in hand has been reduced
-        self.synchronises = True  # the next call is reduced
+        self.has_reduced = False  # a backward call of this step ran completely
+        self.complete = False  # the current call has been reduced
+        self.synchronises = True  # the next call will be reduced
         self.parameters = [item for item in model.module.parameters() if item.requires_grad]
-        # That it reduces. Buckets tell what was frozen or not when it was wrapped.
+        # The parameters that it reduces. Buckets show what was frozen when it was wrapped.
         self.reach = set(self.parameters)
         self.knows_reach = False
         self.keeps_views = bool(getattr(model, "gradient_as_bucket_view", False))
@@ -45,15 +45,15 @@ class DdpBuckets:
         self.average = BucketAverage(model, self.parameters, owner.count)
         self._model = model
         self._owner = owner
-        self._arrivals: List[Parameter] = []  # in the buckets of the call in hand
+        self._arrivals: List[Parameter] = []  # parameters in the buckets of the current call
         try:
             model.register_comm_hook(state=_State(self), hook=_communicate)
             self.has_hook = True
         except RuntimeError:
-            pass  # it has one of its own, which the caller tells
+            pass  # it has a hook of its own, which the caller reports
 
     def synchronise(self, wish: bool) -> None:
-        """Is the next call to be reduced?"""
+        """Will the next call be reduced?"""
         self.synchronises = wish
         internals.synchronise(self._model, wish)
 
@@ -61,11 +61,11 @@ class DdpBuckets:
         """A backward call is about to run."""
         self.average.works.clear()
         self._arrivals.clear()
-        # Without our hook nothing tells: DDP sees to it.
+        # Without our hook nothing reports it, and DDP does it itself.
         self.complete = self.synchronises and not self.has_hook and not self.has_reduced
 
     def finish(self) -> None:
-        """The call was reduced by the hook, whole."""
+        """The hook reduced the whole call."""
         self.has_reduced = True
         if not self.knows_reach and self.has_hook:
             self.reach = set(self._arrivals)
@@ -73,7 +73,7 @@ class DdpBuckets:
 
     def bypass_ddp(self) -> None:
         """From now on its gradients are reduced without DDP, whose reducer would wait for those
-        that never come. The wrapper stays, and passes on what it is called with."""
+        that never arrive. The wrapper stays, and passes calls on."""
         self.ddp_bypassed = True
         for work in self.average.works:
             work.wait()
@@ -90,7 +90,7 @@ class DdpBuckets:
         internals.detach_reducer(model)
 
     def early_arrivals(self) -> List[Parameter]:
-        """Of a call that is not complete: the parameters that are reduced all the same."""
+        """For an incomplete call: the parameters that are reduced anyway."""
         return self._arrivals if self.keeps_views else []
 
     def bucket_ready(self, bucket: Any) -> Any:
@@ -114,8 +114,8 @@ class DdpBuckets:
         if self.keeps_views or not self.knows_reach:
             self._arrivals += bucket.parameters()
         if last and not buffer.is_cuda:
-            # Nothing is left to compute meanwhile, and a wait here saves handing the result from
-            # thread to thread.
+            # Nothing else can be computed now, and waiting here saves handing the result between
+            # threads.
             work.wait()
             return average.future_of(buffer if measure is None else measure(buffer))
         if measure is None:
@@ -124,7 +124,7 @@ class DdpBuckets:
 
 
 class BucketAverage:
-    """Averages buckets over a group: the sum, once each replica has multiplied by `share`."""
+    """Averages buckets over a group: the sum, after each replica has multiplied by `share`."""
 
     def __init__(
         self,
@@ -136,21 +136,22 @@ class BucketAverage:
         device = parameters[0].device if parameters else torch.device("cpu")
         by_backend = averages(dist.get_backend(self.group), device.type)
         self.share = 1.0 if by_backend else 1.0 / count
-        self.works: List[Any] = []  # of the call in hand
+        self.works: List[Any] = []  # of the current call
         self._options = options = dist.AllreduceOptions()
         operation = dist.ReduceOp.AVG if by_backend else dist.ReduceOp.SUM
         options.reduceOp = operation  # type: ignore[assignment]
-        # Address and length of a bucket, and the future that has it.
+        # Address and length of a bucket, and its future.
         self._latest: Optional[Tuple[int, int, Any]] = None
 
     def start(self, buffer: torch.Tensor) -> Any:
-        """A work that reduces in place."""
+        """Wraps a work object that reduces in place."""
         work = internals.all_reduce(self.group, buffer, self._options)
         self.works.append(work)
         return work
 
     def future_of(self, buffer: torch.Tensor) -> Any:
-        """That has this tensor. Buckets stay where they are, so it is nearly always the same."""
+        """The future with this tensor. Buckets stay in place, so it is almost always the same
+        one."""
         latest = self._latest
         if latest is None or latest[0] != buffer.data_ptr() or latest[1] != buffer.numel():
             future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
@@ -166,9 +167,9 @@ def averages(backend: str, device_type: str) -> bool:
 
 
 def _can_accumulate(model: DistributedDataParallel, parameters: List[Parameter]) -> bool:
-    """Can DDP reduce what it did not see all of? Not where it looks for unused parameters or counts
-    on one graph for all calls, nor of gradients that are sparse or complex, which are not in its
-    buckets as they are."""
+    """Can DDP reduce a call that it did not see completely? Not if it looks for unused parameters
+    or expects one graph for all calls. Not if gradients are sparse or complex, because its buckets
+    hold those in another form."""
     if any(getattr(model, name, False) for name in ("find_unused_parameters", "static_graph")):
         return False
     if any(getattr(module, "sparse", False) is True for module in model.module.modules()):
@@ -177,7 +178,7 @@ def _can_accumulate(model: DistributedDataParallel, parameters: List[Parameter])
 
 
 def _add_sums(bucket: Any, sums: Dict[Parameter, torch.Tensor], factor: float) -> None:
-    """All at once: one call for each would cost more than all the sums."""
+    """All at once, because one call for each would cost more than all the sums."""
     pairs = zip(bucket.gradients(), bucket.parameters())
     views = [(view, sums[item]) for view, item in pairs if item in sums]
     if views:
@@ -186,14 +187,15 @@ def _add_sums(bucket: Any, sums: Dict[Parameter, torch.Tensor], factor: float) -
 
 
 class _State:
-    """What DDP keeps of a hook, unseen by Python's garbage collector: it keeps no job alive."""
+    """What DDP keeps of a hook, out of sight of Python's garbage collector. It keeps no job
+    alive."""
 
     def __init__(self, buckets: DdpBuckets) -> None:
         self.buckets = weakref.ref(buckets)
         self.group = buckets.average.group
 
     def __deepcopy__(self, memo: Any) -> "_State":
-        """A copy of the wrapped model, as for an average of its weights, has no hook of its own."""
+        """A copy of the wrapped model, for example for averaged weights, has no hook of its own."""
         return self
 
     def __reduce__(self) -> Any:
@@ -202,12 +204,12 @@ class _State:
 
 def _communicate(
     state: _State,
-    # torch names it only where c10d is built in
+    # torch defines it only if c10d is built in
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
-    # DDP insists on this name and on these annotations.
+    # DDP requires this name and these annotations.
     buckets = state.buckets()
-    if buckets is None:  # the model has outlived its job
+    if buckets is None:  # the model outlived its job
         return allreduce_hook(state.group, bucket)
     future: torch.futures.Future[torch.Tensor] = buckets.bucket_ready(bucket)
     return future

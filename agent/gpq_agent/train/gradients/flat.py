@@ -1,8 +1,8 @@
 """Operations on the gradients of many parameters at once, without a line of Python for each.
 
-Where a step takes a few milliseconds, a loop over its parameters in Python shows in its time. The
-functions only look and set, and compute nothing. `Zeros` are what small models get in place of
-gradients that were moved away.
+If a step takes a few milliseconds, a Python loop over its parameters is visible in its time. The
+functions only read and set, and compute nothing. `Zeros` replace gradients that were moved away, in
+small models.
 """
 
 import contextlib
@@ -30,30 +30,30 @@ def gradients_of(parameters: Sequence[Any]) -> List[Gradient]:
 
 
 def detached_gradients(parameters: Iterable[Parameter]) -> List[torch.Tensor]:
-    """Of the parameters that have one. After a backward call with create_graph a gradient has a
-    history of its own, which adding to it must not extend."""
+    """The gradients of the parameters that have one. After a backward call with create_graph a
+    gradient has a history, which adding to it must not extend."""
     return [item.grad.detach() for item in parameters if item.grad is not None]
 
 
 def put(parameters: Sequence[Any], gradients: Sequence[Gradient]) -> None:
-    """Into `p.grad` of each parameter its gradient."""
+    """Put each gradient into `p.grad` of its parameter."""
     deque(map(setattr, parameters, repeat("grad"), gradients), maxlen=0)
 
 
 def clear(parameters: Sequence[Any]) -> None:
-    """None into `p.grad` of each parameter."""
+    """Set `p.grad` of each parameter to None."""
     deque(map(setattr, parameters, repeat("grad"), repeat(None)), maxlen=0)
 
 
 def complete(gradients: Sequence[Gradient]) -> Optional[List[torch.Tensor]]:
-    """The same gradients; None where one is missing."""
+    """The same gradients, or None if one is missing."""
     if any(map(is_, gradients, repeat(None))):
         return None
     return list(gradients)  # type: ignore[arg-type]
 
 
 def has_any(gradients: Sequence[Gradient]) -> bool:
-    """Is one of them there?"""
+    """Is any of them there?"""
     return any(map(is_not, gradients, repeat(None)))
 
 
@@ -63,19 +63,19 @@ def are_same(first: Sequence[Any], second: Sequence[Any]) -> bool:
 
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> List[int]:
-    """How often each tensor has been changed in place."""
+    """How often each tensor was changed in place."""
     return list(map(version_of, tensors))
 
 
 def are_plain(gradients: Sequence[torch.Tensor]) -> bool:
-    """Dense tensors of their own, without a history?"""
+    """Are they dense tensors of their own, without a history?"""
     if any(map(_is_sparse, gradients)) or any(map(_requires_grad, gradients)):
         return False
     return all(map(is_, map(base_of, gradients), repeat(None)))
 
 
 def is_zero(tensors: Sequence[torch.Tensor]) -> bool:
-    """Are all of them, everywhere? Waits once for each device."""
+    """Are all of them zero everywhere? Waits once per device."""
     values = [values_of(tensor) if tensor.is_sparse else tensor for tensor in tensors]
     differences: Dict[torch.device, List[torch.Tensor]] = {}
     for norm in foreach_norm([tensor for tensor in values if tensor.numel()], float("inf")):
@@ -84,11 +84,11 @@ def is_zero(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 class Zeros:
-    """Zeros that stand in `p.grad`, the same ones from step to step.
+    """Zeros in `p.grad`, reused from step to step.
 
-    Those of one type on one device lie in one piece of memory, which one call clears. Each zero has
-    a version of its own, which that call does not touch. Nobody else changes them: where one has
-    been changed, by whatever alias of it, all are made anew.
+    Those of one type on one device share one piece of memory, which one call clears. Each zero has
+    its own version, which that call does not change. Nobody else changes them. If one has been
+    changed, through any alias, all are created again.
     """
 
     def __init__(self) -> None:
@@ -99,24 +99,25 @@ class Zeros:
         self._pieces: List[torch.Tensor] = []
 
     def forget(self) -> None:
-        """Let go of them."""
+        """Release them."""
         self.marks = {}
         for kind in (self._parameters, self._zeros, self._versions, self._pieces):
             kind.clear()
 
     def put(self, parameters: Sequence[Parameter], parts: Sequence[torch.Tensor]) -> None:
-        """Into `p.grad` of each parameter a zero of the shape, type and device of its part."""
+        """Put a zero with the shape, type and device of its part into `p.grad` of each
+        parameter."""
         if are_same(parameters, self._parameters) and versions_of(self._zeros) == self._versions:
-            for piece in self._pieces:  # whatever the versions say: there are ways past those
+            for piece in self._pieces:  # do not trust the versions: some writes do not change them
                 piece.zero_()
-            with contextlib.suppress(RuntimeError):  # a parameter has moved or changed its type
+            with contextlib.suppress(RuntimeError):  # a parameter moved or changed its type
                 put(parameters, self._zeros)
                 return
         self._make(parameters, parts)
         put(parameters, self._zeros)
 
     def all(self) -> List[torch.Tensor]:
-        """Those that there are."""
+        """The gradients that exist."""
         return list(self._zeros)
 
     def _make(self, parameters: Sequence[Parameter], parts: Sequence[torch.Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""What stands in `p.grad`, noted so that any later change to it shows."""
+"""Marks of `p.grad`, so that any later change shows."""
 
 from typing import Dict, List, Optional, Tuple
 
@@ -7,13 +7,13 @@ import torch
 from gpq_agent.train.internals import version_of
 
 Parameter = torch.nn.Parameter
-# A gradient and its version, (None, -1) where there is none.
+# A gradient and its version, or (None, -1) if there is none.
 Mark = Tuple[Optional[torch.Tensor], int]
 Marks = Dict[Parameter, Mark]
 
 
 def mark(parameter: Parameter) -> Mark:
-    """Of what is in `p.grad` now."""
+    """A mark of the current `p.grad`."""
     return mark_of(parameter.grad)
 
 
@@ -34,26 +34,26 @@ def is_as(parameter: Parameter, previous: Optional[torch.Tensor], version: int) 
 
 
 class Reach:
-    """What one backward call may leave a gradient to, and what it has."""
+    """The parameters that one backward call may reach, and their gradients."""
 
     def __init__(self) -> None:
         self.parameters: List[Parameter] = []  # that it may reach
-        # Before the call. Empty where they had no gradient, or where what they had does not matter.
+        # Before the call. Empty if they had no gradient, or if it does not matter.
         self.previous: Marks = {}
         self._samples: Marks = {}  # a few parameters, before the call
 
     def recipients(self, parameters: List[Parameter]) -> List[Parameter]:
-        """Those of `parameters` that the call has left a gradient to."""
+        """The `parameters` that the call left a gradient to."""
         marks = self.previous
         if not marks:
             return [item for item in parameters if item.grad is not None]
         return [item for item in parameters if item.grad is not None and not is_marked(item, marks)]
 
     def sample(self, parameters: List[Parameter]) -> None:
-        """Before the call: `hits_samples` will be asked of these."""
+        """Before the call: `hits_samples` will ask about these."""
         self._samples = {item: mark(item) for item in parameters}
 
     def hits_samples(self) -> bool:
-        """Has the call left a gradient to one of the samples?"""
+        """Did the call leave a gradient to one of the samples?"""
         samples = self._samples
         return any(item.grad is not None and not is_marked(item, samples) for item in samples)

@@ -1,6 +1,6 @@
-"""Sums of the gradients of a step's micro-batches, where the script does not see them.
+"""Sums of the gradients of a step's micro-batches, hidden from the script.
 
-No way of clearing gradients reaches them. In `p.grad` zeros are left.
+No way of clearing gradients reaches them. Zeros remain in `p.grad`.
 """
 
 from typing import Dict, List, Set
@@ -22,10 +22,10 @@ from .parameters import JobParameters, parameters_of
 
 
 class MicroSums:
-    """Of the step in hand. A sum times `unit` is a parameter's weighted gradient so far.
+    """The sums of the current step. A sum times `unit` is a parameter's weighted gradient so far.
 
-    After one backward call that has reached all parameters, as in most loops, the sums are in
-    `row`. Else they are in `by_parameter`. Never in both.
+    After one backward call that reached all parameters, as in most loops, the sums are in `row`.
+    Otherwise they are in `by_parameter`. Never in both.
     """
 
     def __init__(self, parameters: JobParameters) -> None:
@@ -33,16 +33,16 @@ class MicroSums:
         self.by_parameter: Dict[Parameter, torch.Tensor] = {}
         self.row: List[torch.Tensor] = []
         self.any_sparse = False
-        # Of what is left in `p.grad` in this step: zero, until the script changes it.
+        # Marks of what is left in `p.grad` in this step: zero, until the script changes it.
         self.zeros: Marks = {}
-        self.spare = Zeros()  # of earlier steps, to be used again
+        self.spare = Zeros()  # from earlier steps, for reuse
         self._owners: List[Parameter] = []  # of the row
         self._parameters = parameters
 
     # -- of a step -------------------------------------------------------------------------------
 
     def begin(self, *, in_one_piece: bool) -> None:
-        """Another step. In one piece: it leaves no zeros."""
+        """Another step starts. In one piece: it leaves no zeros."""
         self.end()
         self.any_sparse = False
         if in_one_piece and self.spare.marks:
@@ -55,11 +55,11 @@ class MicroSums:
         self.zeros.clear()
 
     def tensors(self) -> List[torch.Tensor]:
-        """Every tensor here that is like a gradient."""
+        """Every gradient-like tensor here."""
         return [*self.row, *self.by_parameter.values(), *self.spare.all()]
 
     def split(self) -> None:
-        """Out of the row: the sums will not be added to all at once."""
+        """Move the sums out of the row, because they will not be added to all at once."""
         if self.row:
             self.by_parameter = dict(zip(self._owners, self.row))
             self.row = []
@@ -72,14 +72,15 @@ class MicroSums:
         gradients: List[torch.Tensor],
         weight: float,
     ) -> None:
-        """The first gradients of a step, of all its parameters, become the sums."""
+        """The first gradients of a step, for all its parameters, become the sums."""
         self.unit = weight
         self.row, self._owners = gradients, parameters
         self.spare.put(parameters, gradients)
         self.zeros = dict(self.spare.marks)
 
     def resume_from_sums(self, parameters: List[Parameter], weight: float) -> None:
-        """Move the sums into `p.grad`: the coming backward call, of this weight, adds to them."""
+        """Move the sums into `p.grad`, so that the next backward call, with this weight, adds to
+        them."""
         if self.row and self._owners is not parameters:
             self.split()
         if self.unit != weight:
@@ -94,11 +95,10 @@ class MicroSums:
         past_step: Set[Parameter],
         aside: Dict[Parameter, torch.Tensor],
     ) -> None:
-        """Add what is in `p.grad` of the recipients, times the weight, but of none that is
-        `past_step`.
+        """Add `p.grad` of the recipients, times the weight, except for any that is `past_step`.
 
-        `aside`: gradients of before the backward call, which count as they are. Those of recipients
-        are taken out of it.
+        `aside`: gradients from before the backward call, which count unchanged. Those of recipients
+        are removed from it.
         """
         if not self.by_parameter:
             self.unit = weight or 1.0
@@ -115,7 +115,7 @@ class MicroSums:
         past_step: Set[Parameter],
         aside: Dict[Parameter, torch.Tensor],
     ) -> None:
-        """To the sums that there are. Zero is left."""
+        """Add to the existing sums. Leaves zero."""
         sums = self.by_parameter
         addends = [item for item in recipients if item not in past_step]
         for parameter in addends:
@@ -142,9 +142,8 @@ class MicroSums:
                 parameter.grad = None
 
     def _take(self, parameters: List[Parameter], factor: float) -> None:
-        """The first gradients of a step become the sums as they are, where their weight is the
-        unit: that is cheaper than a copy. Not where they are parts of a bucket, which is filled
-        again."""
+        """The first gradients of a step become the sums themselves if their weight is the unit.
+        That is cheaper than a copy. Not if they are parts of a bucket, which is filled again."""
         gradients = flat.complete(flat.gradients_of(parameters)) or []
         parts = {
             item: part.detach() if part.requires_grad else part
@@ -165,7 +164,7 @@ class MicroSums:
             self._clear(other_parameters)
 
     def _leave_zeros(self, parts: Dict[Parameter, torch.Tensor]) -> None:
-        """In `p.grad`, in place of these."""
+        """Put zeros into `p.grad` instead of these."""
         if not parts:
             return
         parameters, gradients = list(parts), list(parts.values())
@@ -186,8 +185,8 @@ class MicroSums:
         recipients: Set[Parameter],
         past_step: Set[Parameter],
     ) -> Dict[Parameter, torch.Tensor]:
-        """Take out the sums of each optimizer that has a recipient, but of none that is
-        `past_step`. A parameter that the backward call has not reached has its share too."""
+        """Remove and return the sums of each optimizer that has a recipient, except for any that is
+        `past_step`. A parameter that the backward call did not reach has its share too."""
         sums = self.by_parameter
         owners = map(parameters_of, self._parameters.optimizers)
         parts: Dict[Parameter, torch.Tensor] = {}
@@ -203,7 +202,8 @@ class MicroSums:
         weight: float,
         past_step: Set[Parameter],
     ) -> None:
-        """Into `p.grad` the step's gradient: what the recipients have, weighed, and the sums."""
+        """Put the step's gradient into `p.grad`: the weighted gradients of the recipients, and the
+        sums."""
         if weight != 1.0:
             _weigh(recipients, weight)
         if not self.by_parameter:
@@ -216,7 +216,7 @@ class MicroSums:
                 parameter.grad.detach().add_(part, alpha=self.unit)
 
     def restore_manual(self, parameters: List[Parameter], weight: float) -> None:
-        """The same of gradients that the script has set itself, and in place."""
+        """The same for gradients that the script set itself, and in place."""
         for parameter in parameters:
             assert parameter.grad is not None
             parameter.grad.mul_(weight)

@@ -1,4 +1,4 @@
-"""The parameters that the job trains: those of its optimizers, as these have them now."""
+"""The parameters that the job trains: the current ones of its optimizers."""
 
 from itertools import chain
 from operator import is_, itemgetter
@@ -6,26 +6,26 @@ from typing import Any, List, Sequence
 
 from .marks import Parameter
 
-# Elements of all gradients together, up to which zeros are reused from step to step: in small
-# models, whose steps are short.
+# Elements of all gradients together up to which zeros are reused from step to step: small models,
+# with short steps.
 SMALL = 1 << 20
 
 _parameters_of = itemgetter("params")
 
 
 class JobParameters:
-    """Whatever module they belong to and whenever they began to be trained."""
+    """The parameters of the optimizers, in any module, trained from any time on."""
 
     def __init__(self, optimizers: Sequence[Any]) -> None:
         self.optimizers = list(optimizers)
         self.of_several = len(self.optimizers) > 1  # optimizers
         self.are_small = True
-        self.lost_some = False  # parameters that were here have gone
-        self._items: List[Parameter] = []  # as the groups of the optimizers have them
+        self.lost_some = False  # some earlier parameters are gone
+        self._items: List[Parameter] = []  # as in the groups of the optimizers
         self._list: List[Parameter] = []
 
     def current(self) -> List[Parameter]:
-        """Each parameter once. The same list again until an optimizer's parameters change."""
+        """Each parameter once. Returns the same list until an optimizer's parameters change."""
         groups: List[List[Parameter]] = []
         for optimizer in self.optimizers:
             groups += map(_parameters_of, optimizer.param_groups)
@@ -38,7 +38,7 @@ class JobParameters:
         return self._list
 
     def samples(self) -> List[Parameter]:
-        """Of each optimizer the first, the middle and the last parameter that is trained."""
+        """The first, middle and last trained parameter of each optimizer."""
         groups = map(parameters_of, self.optimizers)
         return [item for group in groups for item in _samples(group)]
 

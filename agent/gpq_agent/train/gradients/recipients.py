@@ -1,4 +1,4 @@
-"""What has happened in the micro-batch in hand, for a further backward call in it."""
+"""What has happened in the current micro-batch, for a further backward call in it."""
 
 from typing import Any, List, Set
 
@@ -7,13 +7,14 @@ from .parameters import parameters_of
 
 
 class Recipients:
-    """Most have one backward call. So it only takes notes, and `catch_up` makes sets of them."""
+    """Most micro-batches have one backward call. So this only takes notes, and `catch_up` makes
+    sets of them."""
 
     def __init__(self) -> None:
         self.place = 0  # in its step
-        self.recipients: Set[Parameter] = set()  # whose gradients have been stashed
-        self.past_step: Set[Parameter] = set()  # whose optimizer has made its step
-        # Notes that are not in those sets yet.
+        self.recipients: Set[Parameter] = set()  # whose gradients were stashed
+        self.past_step: Set[Parameter] = set()  # whose optimizer made its step
+        # Notes that are not in the sets yet.
         self.new_recipients: List[Parameter] = []
         self.new_steps: List[Any] = []  # optimizers
 

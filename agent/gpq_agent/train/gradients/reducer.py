@@ -1,7 +1,8 @@
-"""Averages gradients over replicas: by DistributedDataParallel's hooks, the others by itself.
+"""Averages gradients over replicas: some through DistributedDataParallel's hooks, the others
+itself.
 
-That is what lies outside the wrapped models, and what is not used in every backward call. It is
-also a second backward call of one graph, which DDP passes over in silence.
+It handles parameters outside the wrapped models, and those that are not used in every backward
+call. It also handles a second backward call of one graph, which DDP ignores silently.
 """
 
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
@@ -16,14 +17,14 @@ from .ddp_buckets import DdpBuckets
 from .marks import Marks, Parameter, is_marked, mark
 from .unwrapped import OutsideParameters
 
-CHUNK = 1 << 22  # elements that are reduced at once
+CHUNK = 1 << 22  # elements to reduce at once
 
 
 class Reducer:
     """One per job with several replicas, which must run the same backward calls in the same order.
 
-    `models` are the wrapped models. `control`: a group for small tensors of the CPU, for what has
-    to be agreed on. `count`: of replicas.
+    models: the wrapped models. count: the number of replicas.
+    control: a group for small CPU tensors, for agreements.
     """
 
     def __init__(
@@ -49,11 +50,11 @@ class Reducer:
 
     @property
     def own_hooks(self) -> bool:
-        """Has a model a communication hook of the script's?"""
+        """Does a model have a communication hook of the script?"""
         return any(not buckets.has_hook for buckets in self.buckets)
 
     def follow(self) -> None:
-        """Only weigh what the models reduce by themselves."""
+        """Only weigh what the models reduce themselves."""
         for buckets in self.buckets:
             buckets.knows_reach = True
 
@@ -61,7 +62,7 @@ class Reducer:
 
     def enter(self, last: bool, *, accumulates: bool, even: bool) -> None:
         """`last`: gradients are reduced in this micro-batch. `accumulates`: it is not the only one.
-        `even`: all replicas have equally much of the step. The same on every replica."""
+        `even`: all replicas have the same share of the step. The same on every replica."""
         self._synchronises = last
         in_one_piece = even and not accumulates
         for buckets in self.buckets:
@@ -72,13 +73,14 @@ class Reducer:
             buckets.synchronise(last and by_ddp)
 
     def enter_again(self) -> None:
-        """A step in one piece, as the one before."""
+        """A step in one piece, like the one before."""
         for buckets in self.buckets:
             buckets.has_reduced = False
             buckets.synchronise(not buckets.ddp_bypassed)
 
     def weigh(self) -> None:
-        """Replicas weigh what is their own: a hook of the script's would average it as it is."""
+        """Replicas weigh their own gradients, but the script's hook would average them
+        unweighed."""
         for buckets in self.buckets:
             if not buckets.has_hook and not buckets.ddp_bypassed:
                 buckets.bypass_ddp()
@@ -98,8 +100,8 @@ class Reducer:
         weight: float,
         partial: bool,
     ) -> None:
-        """`sums`, times `unit`, are added to what the call computes, times `weight`. `partial`: the
-        call may reach only some parameters, and it matters which."""
+        """Adds `sums`, times `unit`, to the result of the call, times `weight`. `partial`: the call
+        may reach only some parameters, and it matters which."""
         self.sums, self.unit, self.weight = sums, unit, weight
         self._parameters = parameters
         self._marks = None
@@ -110,7 +112,7 @@ class Reducer:
 
     @property
     def keeps_views(self) -> bool:
-        """Are gradients, once reduced, parts of a bucket?"""
+        """Are reduced gradients parts of a bucket?"""
         return any(buckets.keeps_views for buckets in self.buckets)
 
     def is_plain(self, parameters: List[Parameter]) -> bool:
@@ -122,14 +124,13 @@ class Reducer:
         return not self._unwrapped.among(parameters)
 
     def recipients(self) -> Set[Parameter]:
-        """The parameters that the call has left a gradient to."""
+        """The parameters that the call left a gradient to."""
         if self._marks is None:
             return set(self._parameters)
         return {item for item in self._parameters if not is_marked(item, self._marks)}
 
     def backward_ends(self, sums: Dict[Parameter, torch.Tensor]) -> None:
-        """Reduce what the hooks have not. `sums`: those that belong to this call. The hooks have
-        added theirs."""
+        """Reduce what the hooks did not. `sums`: those of this call. The hooks added theirs."""
         if not self._synchronises:
             return
         only = self._only
@@ -145,7 +146,7 @@ class Reducer:
                 averages |= buckets.reach
             elif recipients is None or not recipients.isdisjoint(buckets.parameters):
                 if buckets.synchronises and not buckets.has_reduced:
-                    # Some parameters got no gradient: DDP waits for them, and would raise at the
+                    # Some parameters have no gradient. DDP waits for them, and would raise in the
                     # next forward pass.
                     buckets.bypass_ddp()
                     averages.update(buckets.early_arrivals())
@@ -157,7 +158,7 @@ class Reducer:
         self._marks = None
 
     def average(self, parameters: Sequence[Parameter]) -> None:
-        """Average what is in `p.grad`. The same parameters on every replica. Collective."""
+        """Average `p.grad`, for the same parameters on every replica. Collective."""
         self._reduce(parameters, None, {}, 1.0)
 
     # -- without DDP -----------------------------------------------------------------------------
@@ -169,7 +170,7 @@ class Reducer:
         sums: Dict[Parameter, torch.Tensor],
         weight: float,
     ) -> None:
-        """Average weight * `p.grad` of the recipients + sums, wherever a replica has any of both.
+        """Average weight * `p.grad` of the recipients + sums, if any replica has either.
         `recipients`: None for all parameters with a gradient. Collective."""
         parameters = list(dict.fromkeys(parameters))
         flags = [item.grad is not None for item in parameters]
@@ -192,7 +193,7 @@ class Reducer:
             self._sum(chunk)
 
     def _sum(self, parameters: List[Parameter]) -> None:
-        """Sum over replicas, in one buffer that is gone before the next one comes."""
+        """Sum over replicas, in one buffer that is freed before the next."""
         gradients = [item.grad.detach() for item in parameters if item.grad is not None]
         buffer = torch.cat([gradient.reshape(-1) for gradient in gradients])
         dist.all_reduce(buffer, group=self._group)
@@ -207,8 +208,8 @@ class Reducer:
         part: Optional[torch.Tensor],
         weight: float,
     ) -> None:
-        """What this replica adds to the mean of all, into `p.grad` itself: a copy would be one too
-        many. `has_gradient`: from the call. `part`: its sum."""
+        """Write this replica's contribution to the mean into `p.grad` itself, because a copy would
+        cost too much. `has_gradient`: from the call. `part`: its sum."""
         share = self.unit / self.count
         if not has_gradient or parameter.grad is None:
             value = torch.zeros_like(parameter) if part is None else part.detach() * share
@@ -226,7 +227,7 @@ class Reducer:
 
 
 def _chunks(parameters: List[Parameter]) -> List[List[Parameter]]:
-    """By type and device of their gradients: at most CHUNK elements, or one tensor."""
+    """Groups by type and device of their gradients: at most CHUNK elements, or one tensor."""
     kinds: Dict[Tuple[str, str], List[Parameter]] = {}
     for item in parameters:
         assert item.grad is not None

@@ -1,4 +1,5 @@
-"""What DistributedDataParallel does not reduce: parameters of a criterion, or unfrozen later."""
+"""Finds what DistributedDataParallel does not reduce: parameters of a criterion, or unfrozen
+later."""
 
 from typing import List, Optional, Sequence, Set
 
@@ -7,18 +8,18 @@ from .marks import Parameter
 
 
 class OutsideParameters:
-    """The parameters that no wrapped model reduces. Every step asks, so it remembers its answer."""
+    """The parameters that no wrapped model reduces. Every step asks, so it remembers the answer."""
 
     def __init__(self, buckets: Sequence[DdpBuckets]) -> None:
         self._buckets = buckets
         self._inside: Optional[Set[Parameter]] = None
-        self._is_final = False  # what the wrapped models reduce is certain
-        self._all: List[Parameter] = []  # the list that was asked for
+        self._is_final = False  # it is certain what the wrapped models reduce
+        self._all: List[Parameter] = []  # the list of the last call
         self._strangers: List[Parameter] = []  # of it
 
     def among(self, parameters: List[Parameter]) -> List[Parameter]:
-        """Those of the list that may have a gradient now."""
-        is_new = self._all is not parameters  # the list is another where an optimizer's has changed
+        """The parameters of the list that may have a gradient now."""
+        is_new = self._all is not parameters  # it is another list if an optimizer's has changed
         if self._is_final and not is_new and not self._strangers:
             return self._strangers
         inside = self._inside

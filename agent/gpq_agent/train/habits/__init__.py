@@ -1,5 +1,6 @@
-"""What loops do that is not safe in some shape: the table, who notices it, the freedoms that are
-left.
+"""Habits: what loops do that is not safe in some shape. The table, the observers, and the freedoms
+that remain.
 
-One habit, one class, one file, one row of the table, one test. Nothing here changes a training.
+One habit has one class, one file, one row of the table and one test. Nothing here changes a
+training.
 """

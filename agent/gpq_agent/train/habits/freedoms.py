@@ -1,7 +1,7 @@
-"""What this job's loop leaves open to the allocator: habits that were seen, kept for good beside
-the checkpoints, and told once.
+"""The freedoms that this job's loop leaves to gpq. Habits that were seen are saved next to the
+checkpoints and reported once.
 
-All replicas lose a freedom at the same step, because the batch of each follows from it. Notices no
+All replicas lose a freedom at the same step, because each one's batch follows from it. Notices no
 habit itself.
 """
 
@@ -18,16 +18,19 @@ from .table import ACCUMULATE, HABITS, RESIZE, RETUNE, SPLIT, SUSPECTED, Habit, 
 RECORD = "habits.json"
 CODES = sorted(HABITS)
 SAID = {
-    ACCUMULATE: "no micro-batches",
-    SPLIT: "no noise scale from one GPU",
-    RESIZE: "no other number of GPUs",
-    RETUNE: "no other batch size",
+    ACCUMULATE: "cut a step into micro-batches",
+    SPLIT: "split a step to measure the noise scale",
+    RESIZE: "change the number of GPUs",
+    RETUNE: "change the batch size",
 }
 
 
 class Freedoms:
-    """`tell` is called with a habit, on rank 0 or on a replica that ends by it. `folder`: that of
-    checkpoints on this server. `accepted`: suspicions that count for nothing."""
+    """Calls `tell` with a habit, on rank 0 or on a replica that ends because of it.
+
+    folder: of checkpoints on this server.
+    accepted: suspicions that the user has overruled.
+    """
 
     def __init__(
         self,
@@ -42,14 +45,14 @@ class Freedoms:
         self._rank = rank
         self._tell = tell
         self._agreed: Dict[str, str] = {}  # habit: its detail
-        self._fresh: Dict[str, str] = {}  # on this replica, not agreed on yet
+        self._fresh: Dict[str, str] = {}  # seen on this replica, not agreed on yet
         self._accepted = accepted
         self._proof: Optional[wire.Proof] = None
         self.lost: Set[str] = set()
 
     def recall(self, proof: Optional[wire.Proof] = None) -> None:
-        """Take up what gpq check found, and what earlier attempts saw on any server: a replica that
-        ended by a habit has noted it on its own. Collective."""
+        """Recall what gpq check found, and what earlier attempts saw on any server. A replica that
+        ended because of a habit saved it on its own server. Collective."""
         first = self._proof is None
         self._proof = proof = self._agreement.broadcast(proof)  # rank 0's
         if proof is not None:
@@ -62,8 +65,8 @@ class Freedoms:
         self.agree()
 
     def record(self, habit: Habit) -> None:
-        """This replica's loop has this habit, or seems to have it. Counts once all agree, unless it
-        is accepted."""
+        """This replica's loop has this habit, or seems to have it. It counts once all agree, unless
+        it is accepted."""
         if habit.code not in self._agreed and habit.code not in self._accepted:
             self._fresh.setdefault(habit.code, habit.detail)
 
@@ -73,21 +76,20 @@ class Freedoms:
         return self.noticed("hand-step")
 
     def knows(self, code: str) -> bool:
-        """Has the loop this habit, as far as all agree?"""
+        """Does the loop have this habit, by agreement of all replicas?"""
         return code in self._agreed
 
     def noticed(self, code: str) -> bool:
-        """Has the loop this habit, as far as this replica knows?"""
+        """Does the loop have this habit, as far as this replica knows?"""
         return code in self._agreed or code in self._fresh
 
     @property
     def waiting(self) -> bool:
-        """Was something seen that is not agreed on?"""
+        """Did this replica see something that is not agreed on?"""
         return bool(self._fresh)
 
     def agree(self) -> bool:
-        """What any replica has seen, all have. Returns whether freedoms are lost by it.
-        Collective."""
+        """What any replica has seen, all have. Returns whether this takes freedoms. Collective."""
         own_marks = [float(code in self._fresh) for code in CODES]
         agreed_codes = [
             code
@@ -106,8 +108,8 @@ class Freedoms:
         return bool(agreed_codes)
 
     def record_locally(self, habit: Habit) -> None:
-        """This replica is about to end, by this habit: nobody can be asked any more. For the next
-        attempt."""
+        """This replica is about to end because of this habit, and cannot ask the others. Save it
+        for the next attempt."""
         if habit.code not in self._agreed:
             self._agreed[habit.code] = habit.detail
             self.lost.update(HABITS[habit.code].freedoms)
@@ -115,12 +117,12 @@ class Freedoms:
             self._say(habit.code)
 
     def _say(self, code: str) -> None:
-        """A line for the user, and up."""
-        detail = self._agreed.get(code) or "on one of the replicas"
+        """Print a line for the user, and report it."""
+        detail = self._agreed.get(code) or "on another replica"
         self._tell(described(Habit(code, detail)))
 
     def allowed(self, configuration: Configuration, limits: Limits) -> Configuration:
-        """The configuration nearest to this one that needs no freedom that is lost."""
+        """The nearest configuration that needs no lost freedom."""
         total = configuration.total
         if RETUNE in self.lost:
             total = limits.base_batch
@@ -133,7 +135,7 @@ class Freedoms:
             share = ceil_div(ceil_div(total, limits.replicas), micros)
             return configuration._replace(atomic_batch=share, accum_steps=micros - 1, total=total)
         if RETUNE not in self.lost and configuration.accum_steps > 0:
-            # What fits at once decides, as far as the batch that the rate is for allows.
+            # What fits at once decides, within the batch size that the rate is for.
             total = max(limits.base_batch, configuration.atomic_batch * limits.replicas)
         return configuration._replace(
             atomic_batch=ceil_div(total, limits.replicas), accum_steps=0, total=total
@@ -159,16 +161,20 @@ class Freedoms:
         try:
             wire.write_json(self._path, {"habits": self._agreed})
         except OSError:
-            return  # a full disk; the next attempt sees it again
+            return  # a full disk. The next attempt sees the habit again
 
 
 def line(habit: wire.Habit) -> str:
-    """What the user reads: the habit, what follows, the cure."""
-    losses = ", ".join(SAID[freedom] for freedom in habit.freedoms)
+    """What the user reads: the habit, what gpq will not do, the cure.
+
+    A habit takes at least one freedom.
+    """
+    *others, last = [SAID[freedom] for freedom in habit.freedoms]
+    losses = "{} or {}".format(", ".join(others), last) if others else last
     names = ", ".join(habit.freedoms)
-    words = "{}: {} ({}). To get that back: {}".format(habit.message, losses, names, habit.cure)
+    words = "{}. gpq will not {} ({}). Cure: {}".format(habit.message, losses, names, habit.cure)
     if habit.evidence == SUSPECTED:
-        words += ". If that is wrong, and gpq check comes out the same: --accept {}".format(
+        words += ". If this is wrong and gpq check finds no difference: --accept {}".format(
             habit.code
         )
     return words

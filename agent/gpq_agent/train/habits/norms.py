@@ -1,4 +1,4 @@
-"""Norms of tensors: a change that no optimizer made shows, at the cost of one pass over them."""
+"""Norms of tensors: they show a change that no optimizer made, for one pass over the tensors."""
 
 from typing import Any, Iterable
 
@@ -8,7 +8,7 @@ from gpq_agent.train.internals import foreach_norm
 
 
 class Norms:
-    """One for each tensor, in order. Sparse ones are left out. Waits for the device."""
+    """One norm per tensor, in order. Skips sparse tensors. Waits for the device."""
 
     def __init__(self, tensors: Iterable[Any]) -> None:
         self._tensors = [item for item in tensors if not item.is_sparse]
@@ -20,11 +20,11 @@ class Norms:
         return float(self._values.sum())
 
     def differ(self) -> bool:
-        """Are they others now than when this was made?"""
+        """Have they changed since this was made?"""
         return not torch.equal(self._values, self._measure())
 
     def equal(self, norms: "Norms") -> bool:
-        """Of other tensors perhaps, as many and in the same order."""
+        """Norms of perhaps other tensors, the same number in the same order."""
         return torch.equal(self._values.nan_to_num(), norms._values.nan_to_num())
 
     def _measure(self) -> torch.Tensor:

@@ -1,4 +1,5 @@
-"""Who watches a training loop for a habit: what it is told, and what it may look at.
+"""The base class of observers, which watch a training loop for a habit: their events, and what they
+may read.
 
 An observer reads events and changes nothing. It knows no other observer. Nothing that it does is
 collective: replicas compare only the numbers that it shares.
@@ -35,11 +36,14 @@ Habits = Sequence[Habit]
 
 
 class JobView(NamedTuple):
-    """What an observer may look at. `parameters`: of all optimizers, each once. `parts`: what
-    checkpoints hold. `gradients`: what the library keeps of those between two steps. `noticed`: is
-    this habit known already? `in_batch`: is the script at work on a micro-batch? `attend`: to be
-    called by an observer that wants to hear of the end of the micro-batch in hand. `is_lead`: this
-    is the replica that looks at what is alike on all."""
+    """What an observer may read.
+
+    parameters: of all optimizers, each once. parts: what checkpoints hold.
+    gradients: what the library keeps of them between two steps.
+    noticed: is this habit already known? in_batch: is the script in a micro-batch?
+    attend: an observer calls it to hear of the end of the current micro-batch.
+    is_lead: this replica looks at what is the same on all.
+    """
 
     models: Sequence[torch.nn.Module]
     optimizers: Sequence[Any]
@@ -54,9 +58,9 @@ class JobView(NamedTuple):
 
 
 class Observer:
-    """Notices one habit. Every method returns what it has noticed, by default nothing.
+    """Notices one habit. Every method returns the habits that it noticed, by default none.
 
-    `codes`: all that it ever returns. `shares`: how many numbers it compares over replicas.
+    codes: every code that it can return. shares: how many numbers it compares over replicas.
     """
 
     codes: ClassVar[Tuple[str, ...]] = ()
@@ -70,24 +74,23 @@ class Observer:
         return ()
 
     def training_begins(self) -> Habits:
-        """The first micro-batch of the attempt is there: models are as they are trained."""
+        """The first micro-batch of the attempt has arrived, so models are as they are trained."""
         return ()
 
     def epoch_begins(self, event: EpochBegin) -> Habits:
-        """At the head of `job.epochs()`."""
+        """At the start of an epoch of `job.epochs()`."""
         return ()
 
     def place_asked(self) -> Habits:
-        """The script has asked how far it is: what it does at the head of an epoch, it does by
-        that."""
+        """The script asked how far it is, so the start of an epoch depends on that."""
         return ()
 
     def loop_begins(self, event: LoopBegin) -> Habits:
-        """The script begins a loop over the loader, perhaps for a look only."""
+        """The script starts a loop over the loader, perhaps only for a look."""
         return ()
 
     def loop_trains(self, event: LoopBegin) -> Habits:
-        """The loop that has begun was none for a look only."""
+        """The loop that started is not only a look."""
         return ()
 
     def batch_begins(self, event: BatchBegin) -> Habits:
@@ -99,13 +102,12 @@ class Observer:
         return ()
 
     def backward_after_step(self) -> Habits:
-        """A backward pass has left gradients to parameters of the job, after an optimizer has
-        stepped in the same body."""
+        """A backward pass left gradients to parameters of the job after an optimizer stepped in the
+        same body."""
         return ()
 
     def step_called(self, event: StepCall) -> Habits:
-        """Before an optimizer that the job was given steps, otherwise than once and after a
-        backward pass."""
+        """Before an optimizer of the job steps, other than once and after a backward pass."""
         return ()
 
     def settings_changed(self, event: SettingsChange) -> Habits:
@@ -113,15 +115,15 @@ class Observer:
         return ()
 
     def scheduler_called(self, event: SchedulerCall) -> Habits:
-        """Of a scheduler that the job was given, outside the loop or with its place."""
+        """A scheduler of the job is called, outside the loop or with its place."""
         return ()
 
     def step_outside(self, event: StepOutside) -> Habits:
-        """Of an optimizer that the job was given."""
+        """An optimizer of the job is called."""
         return ()
 
     def batch_ends(self, event: BatchEnd) -> Habits:
-        """After the body of the loop, in a watched step or where it is not as it was before."""
+        """After the body of the loop, in a watched step or if it differs from the one before."""
         return ()
 
     def first_part_ends(self, event: FirstPartEnd) -> Habits:
@@ -141,12 +143,12 @@ class Observer:
         return ()
 
     def share(self) -> Sequence[float]:
-        """`shares` numbers of this replica, after one of the first steps and after each epoch."""
+        """`shares` numbers of this replica, after the first steps and after each epoch."""
         return ()
 
     def compare(self, rows: Sequence[Sequence[float]]) -> Habits:
-        """What replicas have shared, all of it numbers. Called where two or more have something."""
+        """The numbers of all replicas. Called if two or more shared some."""
         return ()
 
     def close(self) -> None:
-        """Take off what it has put on."""
+        """Remove what it added."""

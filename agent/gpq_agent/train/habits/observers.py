@@ -1,4 +1,4 @@
-"""All observers of a job: who is called for which event, and what becomes of one that fails."""
+"""All observers of a job: calls them for each event, and drops one that fails."""
 
 import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Type
@@ -26,8 +26,8 @@ EVENTS = tuple(
 
 
 class Observers:
-    """Calls those that override a method. One that raises is closed and named in a line to the
-    user. `is_attentive`: one wants to hear of the end of this micro-batch."""
+    """Calls the observers that override a method. Closes one that raises, and names it in a line to
+    the user. `is_attentive`: one wants to hear of the end of this micro-batch."""
 
     def __init__(self, report: Callable[[Habit], None], notice: Callable[[str], None]) -> None:
         self.is_attentive = False
@@ -40,7 +40,7 @@ class Observers:
         self._choose()
 
     def watch(self, kinds: Sequence[Type[Observer]], job: JobView) -> None:
-        """There is something to watch, from now on."""
+        """From now on there is something to watch."""
         for kind in kinds:
             try:
                 self._observers.append(kind(job))
@@ -50,11 +50,11 @@ class Observers:
         self._choose()
 
     def attend(self) -> None:
-        """However usual it is."""
+        """Hear of the end of the current micro-batch, however usual it is."""
         self.is_attentive = True
 
     def attempt_begins(self) -> None:
-        """As for an observer, and so are all others."""
+        """As for an observer. So are all others."""
         self._emit("attempt_begins")
 
     def training_begins(self) -> None:
@@ -107,7 +107,7 @@ class Observers:
         self._emit("epoch_ends")
 
     def failed(self, event: Failure) -> List[Habit]:
-        """Returns the habits: nobody can be asked about them any more."""
+        """Returns the habits, because no other replica can be asked any more."""
         habits: List[Habit] = []
         for method in self._methods["failed"]:
             try:
@@ -117,7 +117,7 @@ class Observers:
         return habits
 
     def meet(self, gather: Callable[[List[float]], List[List[float]]]) -> None:
-        """Let replicas compare what they share. `gather`: the values of all of them, by rank.
+        """Let replicas compare what they share. `gather`: the values of all, by rank.
         Collective."""
         if not self._sharing:
             return
@@ -146,7 +146,7 @@ class Observers:
     # -- inside ------------------------------------------------------------------------------------
 
     def _emit(self, name: str, *event: Any) -> None:
-        for method in self._methods[name]:  # several times a step, so most end here
+        for method in self._methods[name]:  # called several times per step, so most calls end here
             try:
                 habits = method(*event)
             except Exception as error:
@@ -195,7 +195,7 @@ class Observers:
 
     def _tell(self, kind: Type[Observer], error: Exception) -> None:
         text = " ".join("{}: {}".format(type(error).__name__, error).split())[:200]
-        message = "gpq looks no longer for {}, and training goes on ({})"
+        message = "gpq no longer watches for {}, and training continues ({})"
         self._notice(message.format(", ".join(kind.codes), text))
 
 

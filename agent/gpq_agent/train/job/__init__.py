@@ -1,1 +1,1 @@
-"""All that a script can do with its job, and what its calls compose. Decides nothing."""
+"""Everything that a script can do with its job, and what its calls assemble. Decides nothing."""

@@ -1,4 +1,4 @@
-"""What a script hands to `job.prepare()`: models, optimizers, schedulers and a scaler, checked."""
+"""What a script passes to `job.prepare()`: models, optimizers, schedulers and a scaler, checked."""
 
 from typing import Any, List, NamedTuple
 
@@ -11,10 +11,10 @@ from gpq_agent.train.runtime.unsupported import refuse_sharded
 
 
 class Components(NamedTuple):
-    """What trains, each as a list, in the order of the script."""
+    """What trains, as lists in the order of the script."""
 
-    wrappers: List[torch.nn.Module]  # DistributedDataParallel where there is one, else the models
-    models: List[torch.nn.Module]  # the script's own
+    wrappers: List[torch.nn.Module]  # DistributedDataParallel if there is one, else the models
+    models: List[torch.nn.Module]  # the script's own models
     optimizers: List[Any]
     schedulers: List[Any]
     scaler: Any  # None without one
@@ -34,11 +34,11 @@ def make_components(
     scaler: Any,
     measure: Any,
 ) -> Components:
-    """Of a job with so many replicas. There may be one model, optimizer or scheduler, or a list or
-    tuple of them.
+    """The components of a job with this many replicas. Each may be a single object, a list or a
+    tuple.
 
-    Raises GpqTrainError for models that are not wrapped for several replicas, for what keeps its
-    state in pieces, without an optimizer, and where `measure` is none of the optimizers.
+    Raises GpqTrainError for models that are not wrapped for several replicas, for sharded models,
+    without an optimizer, and if `measure` is not one of the optimizers.
     """
     models, optimizers = _as_list(model), _as_list(optimizer)
     refuse_sharded(models, optimizers)
@@ -46,7 +46,7 @@ def make_components(
     wrappers = [pair.wrapper for pair in pairs]
     if replicas > 1 and not all(isinstance(item, DistributedDataParallel) for item in wrappers):
         raise GpqTrainError(
-            "the model is not wrapped for {} replicas".format(replicas),
+            "the model is not wrapped, but there are {} replicas".format(replicas),
             "use job.wrap(model)",
         )
     components = Components(
@@ -62,7 +62,7 @@ def make_components(
         any(item is candidate for candidate in optimizers) for item in sources
     ):
         raise GpqTrainError(
-            "job.prepare() needs an optimizer, and measure= one of those it was given",
+            "job.prepare() needs an optimizer, and measure= must be one of its optimizers",
         )
     return components
 

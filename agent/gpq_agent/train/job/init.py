@@ -1,4 +1,4 @@
-"""`gpq.init()`: sets a replica up once, in the order that device, process group and exit need."""
+"""`gpq.init()`: sets up a replica once, in the order that device, process group and exit need."""
 
 import atexit
 import os
@@ -24,18 +24,18 @@ from gpq_agent.train.runtime.rng import script_seed
 from gpq_agent.train.runtime.shutdown import be_one_of_many, note_departure
 from gpq_agent.train.runtime.termination import note_error
 
-_current: "List[weakref.ref[Job]]" = []  # at most one, to tell a script that asks for a second
+_current: "List[weakref.ref[Job]]" = []  # at most one, to recognise a script that asks for a second
 
 
 def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) -> Job:
-    """Set this replica up: process group, device, cores, seeds. Call it once, before anything is
-    drawn at random.
+    """Set up this replica: process group, device, CPU cores and seeds. Call it once, before you
+    draw anything at random.
 
-    torch, numpy and random are seeded alike on all replicas, in each attempt: with rank 0's `seed`,
-    by default the one that the script gave to torch before, else 0.
+    seed: seeds torch, numpy and random the same on all replicas and in all attempts. Rank 0's value
+    counts. Default: the seed that the script gave torch before, or 0.
+    checkpoint_dir: the folder for checkpoints if gpq gives none. Without either there are none.
 
-    `checkpoint_dir` is where checkpoints go when gpq gives no directory; without either there are
-    none. Raises GpqTrainError when a job is already set up in this process.
+    Raises GpqTrainError if this process already has a job.
     """
     if _current and _current[0]() is not None:
         raise GpqTrainError(
@@ -59,7 +59,7 @@ def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) ->
 
 
 def _open_device(environment: Environment) -> torch.device:
-    """As open_device. The node agent is told which GPU could not be used."""
+    """As open_device. Tells the agent if a GPU cannot be used."""
     try:
         return open_device(environment)
     except UnusableGpu as error:
@@ -70,7 +70,7 @@ def _open_device(environment: Environment) -> torch.device:
 
 
 def _open_group(environment: Environment, device: torch.device) -> None:
-    """As open_group. Exit handlers close it: Python runs them from the last to the first."""
+    """As open_group. Exit handlers close the group: Python runs them from the last to the first."""
     if environment.replicas > 1:
         be_one_of_many()
         atexit.register(let_threads_rest)

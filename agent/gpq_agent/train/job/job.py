@@ -1,4 +1,4 @@
-"""All that a script can do with its job. Guards against wrong use, and delegates the rest."""
+"""Everything that a script can do with its job. Refuses wrong use, and delegates the rest."""
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, NoReturn, Optional, Tuple
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """What `gpq.init()` returns. The package's guide shows how a script uses it."""
+    """What `gpq.init()` returns. `help(gpq_agent.train)` shows how a script uses it."""
 
     def __init__(
         self,
@@ -39,22 +39,22 @@ class Job:
         recorder: "Optional[Recorder]" = None,
     ) -> None:
         self.device = device
-        self.rank = environment.rank  # of this replica among all, from 0
-        self.local_rank = environment.local_rank  # among those of its node, from 0
+        self.rank = environment.rank  # of this replica, from 0
+        self.local_rank = environment.local_rank  # of this replica on its server, from 0
         self.replicas = environment.replicas
         self.nodes = environment.nodes
         self.attempt = environment.attempt  # 0 without gpq
         self.resumed = environment.resumed  # is this a second or later attempt?
-        self.checkpoint_dir = environment.checkpoint_dir  # None where there are no checkpoints
+        self.checkpoint_dir = environment.checkpoint_dir  # None if there are no checkpoints
         self._engine = Engine(environment, device, environ, recorder)
-        # Each process may have drawn a seed of its own. Replicas draw alike by that of rank 0.
+        # Each process may have drawn its own seed. All replicas use the seed of rank 0.
         self._seed = self._engine.runtime.agreement.broadcast(seed)
         seed_all(self._seed)
         self._saves = ScriptSaves(self._engine)
         self._resumption = Resumption(self._engine)
         self._values = PlainValues(self._engine.checkpointer.parts, self._resumption.read)
-        self._data: Optional[TrainingData] = None  # once there is a loader
-        self._gate: Optional[StepGate] = None  # once its training is prepared
+        self._data: Optional[TrainingData] = None  # set by loader()
+        self._gate: Optional[StepGate] = None  # set by prepare()
         if environment.checkpoint_dir:
             on_error(self._engine.failures.failed)
 
@@ -76,18 +76,22 @@ class Job:
         data_may_change: bool = False,
         **options: Any,
     ) -> Loader:
-        """The loader of the training data: one per job, before `prepare`.
+        """Make the loader of the training data. Call it once, before `prepare`.
 
-        `batch_size`: total over all replicas for which the learning rate is right;
-        `max_batch_size`: largest total, by default the same; `max_local_batch`: largest that fits a
-        device at once, by default `batch_size`; `fixed_batch`: the total never changes. `shuffle`:
-        by default, unless there is a sampler; `sampler`: yields the indices of an epoch, the same
-        on every replica; `batch_sampler`: yields the batches of its steps, which then never change;
-        `drop_last`: leave out what is less than a batch; `generator`: its initial seed is that of
-        the order and of the workers; `data_may_change`: a few examples are not held against those
-        of the attempt before and of other replicas. `options`: num_workers, collate_fn, pin_memory,
-        persistent_workers, prefetch_factor, worker_init_fn, timeout, multiprocessing_context,
-        in_order, as for torch's DataLoader. Raises GpqTrainError.
+        batch_size: the total over all replicas that the learning rate is for.
+        max_batch_size: the largest total that gpq may use. Default: `batch_size`.
+        max_local_batch: the most examples that fit on one GPU at once. Default: `batch_size`.
+        fixed_batch: the total never changes.
+        shuffle: default True, unless there is a sampler.
+        sampler: yields the indices of an epoch, the same on every replica.
+        batch_sampler: yields the batches of the steps. Their size never changes.
+        drop_last: drop an incomplete batch at the end of an epoch.
+        generator: its initial seed is used for the order and the workers.
+        data_may_change: do not compare examples with the previous attempt and other replicas.
+        options: as in torch's DataLoader: num_workers, collate_fn, pin_memory, persistent_workers,
+        prefetch_factor, worker_init_fn, timeout, multiprocessing_context, in_order.
+
+        Raises GpqTrainError.
         """
         if self._data is not None:
             hint = "use an ordinary DataLoader for evaluation"
@@ -99,10 +103,11 @@ class Job:
         return self._data.loader
 
     def wrap(self, model: torch.nn.Module, *, sync_batch_norm: bool = False) -> torch.nn.Module:
-        """The model on this replica's device, in DistributedDataParallel among several replicas.
+        """Move the model to this replica's device. Wrap it in DistributedDataParallel if there are
+        several replicas.
 
-        `sync_batch_norm`: batch norm takes its statistics over all replicas, so that their number
-        changes nothing; on GPUs.
+        sync_batch_norm: batch norm uses the statistics of all replicas, so their number changes
+        nothing. Needs GPUs.
         """
         environment = self._engine.runtime.environment
         return wrap_model(model, self.device, environment, sync_batch_norm=sync_batch_norm)
@@ -119,17 +124,21 @@ class Job:
         scale_betas: bool = True,
         measure: Any = None,
     ) -> Tuple[Any, Any, Any]:
-        """Make optimizers, schedulers and GradScaler follow the batch size, and continue from the
+        """Make optimizers, schedulers and GradScaler follow the batch size, and resume from the
         newest checkpoint.
 
-        Models, optimizers and schedulers may be lists (a GAN; Muon beside AdamW). Returns model,
-        optimizer and scheduler, the same objects. `rule`: auto, adascale, adam-sqrt, linear, sqrt,
-        legw, none; `warmup_steps`: of your schedule, for legw; `scale_betas`: Adam's betas keep
-        their half-life in examples; `measure`: of several optimizers the one on whose parameters
-        gradient noise is measured, by default all. Raises GpqTrainError.
+        Models, optimizers and schedulers may be lists, as for a GAN or for Muon with AdamW. Returns
+        model, optimizer and scheduler, the same objects.
+
+        rule: auto, adascale, adam-sqrt, linear, sqrt, legw or none.
+        warmup_steps: the warm-up of your schedule, for legw.
+        scale_betas: Adam's betas keep their half-life in examples.
+        measure: the one optimizer on whose parameters gpq measures gradient noise. Default: all.
+
+        Raises GpqTrainError.
         """
         if self._engine.checkpointer.is_ready:
-            hint = "give it lists of models and optimizers"
+            hint = "call it once, with lists of models and optimizers"
             raise GpqTrainError("job.prepare() was called twice", hint)
         components = make_components(self.replicas, model, optimizer, scheduler, scaler, measure)
         preparation = Preparation(self._engine, self._resumption, components)
@@ -144,10 +153,13 @@ class Job:
     def state(self, part: Any, name: Any = None) -> Any:
         """Keep something in checkpoints, and restore it. Returns it.
 
-        `job.state(part)`: anything with state_dict and load_state_dict; parts are matched by
-        `name`, by default by the order of these calls. `job.state("best", 0.0)`: a plain value by
-        its name: the first call returns what the checkpoint holds, else the value; later calls keep
-        the value that they are given. Raises GpqTrainError.
+        `job.state(part)` keeps an object with state_dict and load_state_dict. Parts are matched by
+        `name`, or else by the order of these calls.
+
+        `job.state("best", 0.0)` keeps a plain value by name. The first call returns the value from
+        the checkpoint, or yours if there is none. Later calls keep the value that you pass.
+
+        Raises GpqTrainError.
         """
         if isinstance(part, str):
             return self._values.keep(part, name)
@@ -155,43 +167,43 @@ class Job:
         return part
 
     def weigh(self, amount: float) -> None:
-        """Call it before backward(): this micro-batch weighs `amount` (its tokens, say) instead of
-        its examples.
+        """Weigh this micro-batch by `amount`, such as its tokens, instead of by its examples.
 
-        Losses that are means per token come out as if the whole batch of the step were one. Call it
-        in every micro-batch, on every replica. Raises GpqTrainError.
+        A loss that is a mean per token then becomes a mean over the whole step. Call it before
+        backward(), in every micro-batch, on every replica. Raises GpqTrainError.
         """
         self._engine.weigh(amount)
 
     # -- in the loop -------------------------------------------------------------------------------
 
     def epochs(self, count: int) -> Iterator[int]:
-        """0 to count - 1, from where the checkpoint stands. An epoch is one pass over the data."""
+        """Yield 0 to count - 1, from the epoch of the checkpoint. An epoch is one pass over the
+        data."""
         if self._data is None:
             hint = "for other loops use job.steps()"
             raise GpqTrainError("job.epochs() needs job.loader()", hint)
         yield from loops.epoch_loop(self._engine, self._data.loader.sampler, count)
 
     def steps(self, count: int) -> Iterator[int]:
-        """0 to count - 1, from where the checkpoint stands: a loop without job.loader(), with
-        batches of its own.
+        """Yield 0 to count - 1, from the step of the checkpoint, for a loop without job.loader().
 
-        Every generator of random numbers is seeded alike on all replicas, by the step: draw the
-        whole batch on each, and let `share` take this replica's part. Draw nothing ahead of its
-        step; what `job.eval()` draws does not count. The batch is fixed; the job stops and goes on
-        between two steps, on any number of replicas. Call `prepare` first. Raises GpqTrainError.
+        All generators of random numbers are seeded by the step, the same on every replica. Draw the
+        whole batch on each replica, and let `share` take this replica's part. Draw nothing ahead of
+        its step. What you draw inside `job.eval()` does not count. The batch size is fixed. The job
+        stops and resumes between two steps, on any number of replicas. Call `prepare` first. Raises
+        GpqTrainError.
         """
         if self._data is not None:
             raise GpqTrainError("job.steps() is for loops without job.loader()", "use job.epochs()")
         yield from loops.step_loop(self._engine, count, self._seed)
 
     def share(self, *batch: Any) -> Any:
-        """This replica's rows of a batch that all replicas have drawn alike, each a tensor or a
-        sequence of as many.
+        """Return this replica's rows of a batch that all replicas drew alike.
 
-        Gradients then come out as the mean over the whole batch, whether or not it divides; give
-        every micro-batch of a step equally many rows. Raises GpqTrainError for a batch with fewer
-        rows than there are replicas.
+        The parts of a batch are tensors or sequences of the same length. The gradient is the mean
+        over the whole batch, even if the number of replicas does not divide it. Give every
+        micro-batch of a step the same number of rows. Raises GpqTrainError for a batch with fewer
+        rows than replicas.
         """
         return loops.rows_of_replica(self._engine, batch)
 
@@ -204,23 +216,22 @@ class Job:
         return torch.nn.utils.clip_grad_norm_(self._engine.parameters(), max_norm)
 
     def log(self, **values: Any) -> None:
-        """Report numbers (or tensors of one element) by name; the newest of each goes up with the
-        statistics.
+        """Report numbers, or tensors with one element, by name. gpq shows the newest of each.
 
-        The one named `loss` makes the job's loss curve, a mean per report.
+        The one named `loss` makes the job's loss curve, with one mean per report.
         """
-        self._engine.log(values)  # on every replica, so that none fails alone: only rank 0 reports
+        self._engine.log(values)  # on every replica, so that none fails alone. Only rank 0 reports
 
     @contextmanager
     def eval(self) -> Iterator[None]:
-        """No stop and no checkpoint inside; the time does not count as training."""
+        """gpq neither stops nor saves inside, and the time does not count as training."""
         with loops.evaluation(self._engine, restores_generators=self._data is None):
             yield
 
     @property
     def at_step(self) -> bool:
-        """Will the coming optimizer.step() be a real one? (No, in micro-batches that only
-        accumulate.)"""
+        """Is the coming optimizer.step() a real one? False in micro-batches that only
+        accumulate."""
         if self._gate is None:
             return True
         self._gate.asked_sync = True
@@ -231,69 +242,70 @@ class Job:
         """Optimizer steps so far, over all attempts."""
         if self._gate is not None:
             self._gate.ask_step()
-        if self._engine.runtime.meter.steps == 0:  # what is done at the very beginning only
+        if self._engine.runtime.meter.steps == 0:  # only for what is done at the very start
             self._engine.observers.place_asked()
         return self._engine.runtime.meter.steps
 
     @property
     def noise_scale(self) -> float:
-        """Gradient noise scale, examples: larger batches help little. 0.0: not known."""
+        """Gradient noise scale in examples. Larger batches help little. 0.0 if it is unknown."""
         return self._data.noise.noise_scale if self._data is not None else 0.0
 
     @property
     def progress(self) -> wire.Progress:
-        """Where the job is. `samples` is 0 at the head of an epoch that begins as a whole."""
+        """Where the job is. `samples` is 0 at the start of an epoch, unless it resumes in the
+        middle."""
         self._engine.observers.place_asked()
         return self._engine.statistics.progress()
 
-    # -- for any other loop: scripts that save by themselves ---------------------------------------
+    # -- for any other loop: scripts that save their own checkpoints -------------------------------
 
     @property
     def start_step(self) -> int:
-        """The step to begin with: what the last complete save was committed with, else 0."""
+        """The step to start at, as given with the last complete save, or 0."""
         return self._saves.start_step
 
     @property
     def resume_path(self) -> Optional[str]:
-        """Folder of the last complete save, None if there is none."""
+        """The folder of the last complete save, or None."""
         return self._saves.resume_path
 
     @property
     def save_path(self) -> str:
-        """Folder to save into now; it counts once `saved` or `exit_preempted` is called."""
+        """The folder to save to now. The save counts after `saved` or `exit_preempted`."""
         return self._saves.next_path()
 
     def should_stop(self) -> bool:
-        """Is the job asked to stop? Call it once per step, on every replica; all get the same
-        answer.
+        """Must the job stop? Call it once per step, on every replica. All get the same answer.
 
-        With job.loader() the job stops by itself, and this only tells.
+        With job.loader() the job stops without it.
         """
         if self._data is None and not self._engine.runtime.evaluating:
             loops.pass_boundary(self._engine)
         return bool(self._engine.boundaries.stopping) and not self._engine.runtime.evaluating
 
     def saved(self, next_step: int) -> None:
-        """The save in `save_path` is complete; training would go on at `next_step`. Call it on
-        every replica."""
+        """Say that the save in `save_path` is complete, and that training resumes at `next_step`.
+
+        Call it on every replica.
+        """
         self._saves.commit(next_step)
 
     def exit_preempted(self, next_step: Optional[int] = None) -> NoReturn:
-        """End this attempt; with `next_step`, commit the save in `save_path` first. Call it on
-        every replica.
+        """End this attempt. With `next_step`, commit the save in `save_path` first.
 
-        Raises StopTraining (a SystemExit), so that `finally` blocks and exit handlers run.
+        Call it on every replica. Raises StopTraining (a SystemExit), so that `finally` blocks and
+        exit handlers run.
         """
         if next_step is not None:
             self.saved(next_step)
         self._engine.boundaries.ending.leave(self._engine.boundaries.stopping or STOP_ORDERED)
 
     def done(self) -> None:
-        """Training is over and all is written: an exit with 0 is the end of the job, even when it
-        was asked to stop meanwhile.
+        """Say that training is over and everything is saved, so that exit code 0 ends the job.
 
-        Call it on every replica, in a loop of your own or where you leave `job.epochs` early; the
-        end of `job.epochs` says so by itself.
+        This holds even if gpq has asked the job to stop. Call it on every replica, after your own
+        loop or when you leave `job.epochs` early. The end of `job.epochs` does it for you.
         """
         self._saves.finish()
         self._engine.boundaries.ending.done()

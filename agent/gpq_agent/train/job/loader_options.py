@@ -1,4 +1,4 @@
-"""The arguments of job.loader(): what they say together, and which contradict each other."""
+"""The arguments of job.loader(): what they mean together, and which ones contradict each other."""
 
 import operator
 from typing import Any, Dict, List, NamedTuple, Optional
@@ -9,19 +9,19 @@ from gpq_agent.train.data.batches import Limits
 from gpq_agent.train.data.order import OwnOrder
 from gpq_agent.train.errors import GpqTrainError
 
-USUAL_BATCH = "give the usual number of examples of a batch, for which the learning rate is right"
+USUAL_BATCH = "pass the usual number of examples per batch, the one that your learning rate is for"
 
 
 class Source(NamedTuple):
     """Where examples come from."""
 
     dataset: Any
-    options: Dict[str, Any]  # of torch's DataLoader
-    may_change: bool  # between attempts, or from one replica to another
+    options: Dict[str, Any]  # options of torch's DataLoader
+    may_change: bool  # between attempts or replicas
 
 
 class Ordering(NamedTuple):
-    """In which order an epoch visits the examples, under the names of job.loader()."""
+    """The order in which an epoch visits examples, under the names of job.loader()."""
 
     shuffle: Optional[bool]
     sampler: Any
@@ -31,11 +31,11 @@ class Ordering(NamedTuple):
 
     @property
     def has_sampler(self) -> bool:
-        """Does the script bring a sampler, or a batch sampler?"""
+        """Does the script have its own sampler or batch sampler?"""
         return self.sampler is not None or self.batch_sampler is not None
 
     def own_order(self, size: int) -> Optional[OwnOrder]:
-        """The script's own order of an epoch over `size` examples, None without one.
+        """The script's own order of an epoch over `size` examples, or None.
 
         Raises GpqTrainError.
         """
@@ -54,12 +54,12 @@ class Ordering(NamedTuple):
         if self.sampler is None:
             return None
         rival = ["shuffle"] if self.shuffle else []
-        _refuse_rivals("sampler=", "the sampler decides on the order", rival)
+        _refuse_rivals("sampler=", "the sampler decides the order", rival)
         return OwnOrder(self.sampler, size, batched=False)
 
 
 class BatchSizes(NamedTuple):
-    """How large batches are and may become, in examples, under the names of job.loader()."""
+    """The current and largest batch sizes in examples, under the names of job.loader()."""
 
     batch_size: Optional[int]
     max_batch_size: Optional[int]
@@ -80,32 +80,37 @@ class BatchSizes(NamedTuple):
         if batch is None:
             raise GpqTrainError(
                 "job.loader() needs batch_size",
-                "the total over all replicas for which the learning rate is right",
+                "the total over all replicas that your learning rate is for",
             )
         if max_batch is not None and max_batch < batch:
             raise GpqTrainError(
                 "max_batch_size {} is below batch_size {}".format(max_batch, batch),
-                "batch_size is the total over all replicas, max_batch_size how far it may grow",
+                "batch_size is the total over all replicas, and max_batch_size is how far it "
+                "may grow",
             )
         if batched and max_batch is not None and max_batch > batch:
             raise GpqTrainError(
-                "max_batch_size has no meaning with batch_sampler=: its batches are the steps",
-                "leave it out, or give a sampler= and let gpq make the batches",
+                "max_batch_size cannot be combined with batch_sampler=, whose batches are the "
+                "steps",
+                "leave it out, or use sampler= and let gpq make the batches",
             )
         if own_order is not None and batched:
-            # Alone, each of its batches would go through the device at once.
+            # One replica alone would process each of its batches at once.
             local = self.max_local_batch or max(batch, own_order.draw(seed, 0).longest())
             return Limits(batch, batch, local, replicas, True)
         max_total = batch if self.fixed_batch else max_batch or batch
         return Limits(batch, max_total, self.max_local_batch or batch, replicas, self.fixed_batch)
 
     def _batch_of_sampler(self, own_size: Optional[int]) -> int:
-        """With a batch sampler. `own`: the batch size that it says it has."""
+        """With a batch sampler. `own`: the batch size that it states."""
         if self.batch_size is None and own_size is None:
-            words = "job.loader() needs batch_size: the batch sampler does not say it"
+            words = (
+                "job.loader() needs batch_size, because the batch sampler has no "
+                "batch_size of its own"
+            )
             raise GpqTrainError(words, USUAL_BATCH)
         if self.batch_size is not None and own_size is not None and self.batch_size != own_size:
-            words = "batch_size {} is not the {} of the batch sampler"
+            words = "batch_size {} differs from the {} of the batch sampler"
             raise GpqTrainError(words.format(self.batch_size, own_size), "leave batch_size out")
         batch = own_size if own_size is not None else self.batch_size
         assert batch is not None

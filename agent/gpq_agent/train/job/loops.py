@@ -1,4 +1,4 @@
-"""What happens in a script's loop: over epochs, over steps with batches of its own, or another."""
+"""What happens in a script's loop: over epochs, over steps with its own batches, or any other."""
 
 from contextlib import contextmanager
 from typing import Any, Iterator, Tuple
@@ -12,7 +12,7 @@ from gpq_agent.train.runtime.rng import generator_states, reseed, set_generators
 
 
 def epoch_loop(engine: Engine, sampler: GlobalSampler, count: int) -> Iterator[int]:
-    """Epochs up to `count - 1`, from where the sampler stands. Collective at each end."""
+    """Epochs up to `count - 1`, from the position of the sampler. Collective at each end."""
     engine.runtime.meter.epochs = count
     engine.start.in_epochs = True
     while sampler.cursor.epoch < count:
@@ -32,13 +32,13 @@ def epoch_loop(engine: Engine, sampler: GlobalSampler, count: int) -> Iterator[i
 
 
 def step_loop(engine: Engine, count: int, seed: int) -> Iterator[int]:
-    """Steps up to `count - 1`, from where the engine stands. Collective at each boundary.
+    """Steps up to `count - 1`, from the position of the engine. Collective at each boundary.
 
-    `seed`: of every generator of random numbers, together with the step, alike on all replicas.
-    Raises GpqTrainError before the training is prepared.
+    `seed`: seeds every generator of random numbers, together with the step, the same on all
+    replicas. Raises GpqTrainError before job.prepare().
     """
     if not engine.checkpointer.is_ready:
-        hint = "prepare model and optimizer first"
+        hint = "call job.prepare() first"
         raise GpqTrainError("job.steps() was called before job.prepare()", hint)
     engine.statistics.total_steps = count
     engine.statistics.declare()
@@ -57,10 +57,10 @@ def step_loop(engine: Engine, count: int, seed: int) -> Iterator[int]:
 
 
 def rows_of_replica(engine: Engine, batch: Tuple[Any, ...]) -> Any:
-    """This replica's rows of a batch that all replicas hold alike, and their weight to the engine.
+    """This replica's rows of a batch that all replicas share, and their weight for the engine.
 
-    `batch`: tensors or sequences, all with as many rows. Returns one part for one, else a tuple.
-    Raises GpqTrainError for parts of different lengths, and for fewer rows than replicas.
+    `batch`: tensors or sequences with the same number of rows. Returns one part for one, else a
+    tuple. Raises GpqTrainError for parts of different lengths, and for fewer rows than replicas.
     """
     rank, replicas = engine.runtime.environment.rank, engine.runtime.environment.replicas
     sizes = {len(part) for part in batch}
@@ -71,7 +71,7 @@ def rows_of_replica(engine: Engine, batch: Tuple[Any, ...]) -> Any:
     size = sizes.pop()
     if size < replicas:
         raise GpqTrainError(
-            "a batch of {} does not reach {} replicas".format(size, replicas),
+            "a batch of {} is too small for {} replicas".format(size, replicas),
             "submit with --gpus 1-{}, or draw larger batches".format(size),
         )
     shares = [_rows(part, rank, replicas) for part in batch]
@@ -81,12 +81,12 @@ def rows_of_replica(engine: Engine, batch: Tuple[Any, ...]) -> Any:
 
 def _rows(part: Any, first: int, stride: int) -> Any:
     rows = part[first::stride]
-    # Models call view() on a batch, which comes in one piece. Rows of it need a copy for that.
+    # Models call view() on a batch, which needs contiguous memory. Rows of it need a copy for that.
     return rows.contiguous() if isinstance(rows, torch.Tensor) else rows
 
 
 def pass_boundary(engine: Engine) -> None:
-    """One step of a loop that tells gpq no more than that. Collective, and may not return."""
+    """One step of a loop that only calls should_stop(). Collective, and may not return."""
     engine.statistics.declare()
     engine.runtime.meter.steps += 1
     engine.statistics.say_ready()
@@ -97,8 +97,8 @@ def pass_boundary(engine: Engine) -> None:
 def evaluation(engine: Engine, *, restores_generators: bool) -> Iterator[None]:
     """Nothing inside counts as training, and the engine neither stops nor saves.
 
-    `restores_generators`: what is drawn inside takes nothing from the random numbers outside, as of
-    a step that all replicas draw alike.
+    `restores_generators`: random numbers drawn inside do not change those outside, which all
+    replicas draw alike.
     """
     generators = generator_states() if restores_generators else []
     engine.runtime.evaluating += 1

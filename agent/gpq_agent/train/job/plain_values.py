@@ -1,4 +1,4 @@
-"""Plain values in checkpoints: what `job.state("name", value)` keeps, and what it takes."""
+"""Plain values in checkpoints: what `job.state("name", value)` keeps and accepts."""
 
 from typing import Any, Callable, Dict
 
@@ -7,7 +7,7 @@ from gpq_agent.train.errors import GpqTrainError
 
 
 class PlainValue:
-    """A part of checkpoints that holds one plain value."""
+    """A part of checkpoints with one plain value."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -23,24 +23,24 @@ class PlainValues:
     """The plain values of one job, by name."""
 
     def __init__(self, parts: Parts, read_checkpoint: Callable[[], None]) -> None:
-        """`read_checkpoint`: offers the checkpoint of the attempt before to `parts`, on its first
+        """`read_checkpoint`: offers the checkpoint of the previous attempt to `parts`, on its first
         call only. Collective."""
         self._parts = parts
         self._read_checkpoint = read_checkpoint
         self._values: Dict[str, PlainValue] = {}
 
     def keep(self, name: str, value: Any) -> Any:
-        """Keep `value` in checkpoints. Returns it, or on the first call for `name` what the
-        checkpoint holds. The first call may read the checkpoint, which is collective.
+        """Keep `value` in checkpoints and return it.
 
-        Raises GpqTrainError for a value that is not plain.
+        The first call for `name` returns the value from the checkpoint if there is one. It may read
+        the checkpoint, which is collective. Raises GpqTrainError for a value that is not plain.
         """
         if not is_plain(value):
             raise GpqTrainError(
-                "job.state({!r}, ...) keeps numbers, texts and lists of them, not a {}".format(
+                "job.state({!r}, ...) keeps numbers, strings and lists of them, not a {}".format(
                     name, type(value).__name__
                 ),
-                "what has state_dict() and load_state_dict() is kept by job.state(part)",
+                "use job.state(part) for an object with state_dict() and load_state_dict()",
             )
         if name in self._values:
             self._values[name].value = value
@@ -52,9 +52,9 @@ class PlainValues:
 
 
 def is_plain(value: Any) -> bool:
-    """Is it None, a bool, a number, a text, or a list, tuple or dictionary of such values?
+    """Is it None, a bool, a number, a string, or a list, tuple or dictionary of such values?
 
-    The keys of a dictionary must be texts.
+    The keys of a dictionary must be strings.
     """
     if isinstance(value, (list, tuple)):
         return all(is_plain(item) for item in value)

@@ -1,4 +1,4 @@
-"""What `job.prepare()` composes on top of the data: learning-rate rules, the gate, and clocks."""
+"""What `job.prepare()` adds to the data: learning-rate rules, the gate, and clocks."""
 
 from typing import List, NamedTuple
 
@@ -16,7 +16,7 @@ from gpq_agent.train.optim.step_gate import StepGate
 
 
 class BatchScaling(NamedTuple):
-    """How optimizers follow the batch size: the arguments of job.prepare(), under its names."""
+    """How optimizers follow the batch size, under the names of job.prepare()."""
 
     rule: str
     warmup_steps: float  # of the script's own schedule
@@ -24,7 +24,7 @@ class BatchScaling(NamedTuple):
 
 
 class Preparation:
-    """Attaches the components of a training to the engine. One per job."""
+    """Attaches what trains to the engine. One per job."""
 
     def __init__(self, engine: Engine, resumption: Resumption, components: Components) -> None:
         self._engine = engine
@@ -32,7 +32,7 @@ class Preparation:
         self._components = components
 
     def attach_steps(self) -> None:
-        """For a loop without job.loader(): nothing follows a batch size. Collective.
+        """For a loop without job.loader(), in which nothing follows a batch size. Collective.
 
         Raises GpqTrainError for a checkpoint that does not fit the script.
         """
@@ -40,7 +40,7 @@ class Preparation:
         self._engine.attach_steps(self._components.wrappers, self._components.optimizers)
 
     def attach_training(self, data: TrainingData, scaling: BatchScaling) -> StepGate:
-        """For a loop over job.loader(): what trains follows the batch size. Collective.
+        """For a loop over job.loader(), in which everything follows the batch size. Collective.
 
         Raises GpqTrainError for a rule that does not fit an optimizer, and for a checkpoint or data
         that do not fit the script.
@@ -63,7 +63,7 @@ class Preparation:
         if components.scaler is not None:
             wrap_scaler(components.scaler, gate)
         if len(components.optimizers) > 1 and not data.limits.fixed:
-            engine.notice("gradient noise is measured on {}".format(_noise_words(components)))
+            engine.notice("gpq measures gradient noise on {}".format(_noise_words(components)))
         return gate
 
     def _make_rules(self, limits: Limits, scaling: BatchScaling) -> List[Rule]:

@@ -1,4 +1,4 @@
-"""A job's own parts of checkpoints: their names, and how they come back in the next attempt."""
+"""The job's own parts of checkpoints: their names, and how they return in the next attempt."""
 
 import time
 from typing import Any, Dict, Optional
@@ -21,8 +21,8 @@ class Resumption:
         self._is_read = False
 
     def read(self) -> None:
-        """Offer the newest checkpoint to the parts of the job. Collective on the first call, and
-        nothing on later ones."""
+        """Offer the newest checkpoint to the parts of the job. The first call is collective, later
+        ones do nothing."""
         if self._is_read:
             return
         self._is_read = True
@@ -35,10 +35,10 @@ class Resumption:
             engine.checkpointer.parts.offer(self._state)
 
     def resume(self, components: Components, data: Optional[TrainingData]) -> None:
-        """Name what trains as parts of checkpoints, and restore it. Collective.
+        """Register what trains as parts of checkpoints, and restore it. Collective.
 
-        `data`: of job.loader(), None without it. Raises GpqTrainError for data that differ between
-        replicas or from the attempt before, for a part that cannot be saved, and for a checkpoint
+        `data`: from job.loader(), or None. Raises GpqTrainError for data that differ between
+        replicas or from the previous attempt, for a part that cannot be saved, and for a checkpoint
         that does not fit the script.
         """
         self._register_progress(components, data)
@@ -96,6 +96,6 @@ class Resumption:
             words = " ".join(str(error).split())
             raise GpqTrainError(
                 "the checkpoint does not fit this script: {}".format(words),
-                "continue with the script that wrote it, or submit a new job",
+                "use the script that wrote it, or submit a new job",
             ) from error
         engine.statistics.restore_seconds = time.perf_counter() - begin

@@ -1,6 +1,6 @@
-"""The saves of a script that saves by itself, on every replica: rank 0 commits, all agree.
+"""The saves of a script that saves by itself, on every replica: rank 0 commits, and all agree.
 
-What lies on the disk is the business of own_saves.py.
+`script_checkpoints.py` knows what is on the disk.
 """
 
 import os
@@ -13,11 +13,11 @@ from gpq_agent.train.runtime.shutdown import raise_if_stopping
 
 
 class ScriptSaves:
-    """Where the script saves to, and how the engine learns of it. One per job and replica."""
+    """Where the script saves, and how the engine learns of it. One per job and replica."""
 
     def __init__(self, engine: Engine) -> None:
-        """Rank 0 removes what an earlier attempt began to save. Raises GpqTrainError for a damaged
-        record."""
+        """Rank 0 removes the unfinished saves of earlier attempts. Raises GpqTrainError for a
+        damaged record."""
         self._engine = engine
         self._leads = engine.runtime.environment.rank == 0
         self._own = ScriptCheckpoints(engine.runtime.environment.checkpoint_dir)
@@ -27,23 +27,23 @@ class ScriptSaves:
 
     @property
     def start_step(self) -> int:
-        """The step that the last complete save was committed with, else 0."""
+        """The step given with the last complete save, or 0."""
         return self._own.start_step
 
     @property
     def resume_path(self) -> Optional[str]:
-        """Folder of the last complete save, None if there is none."""
+        """The folder of the last complete save, or None."""
         return self._own.resume_path
 
     def next_path(self) -> str:
-        """Folder for the coming save. It exists. Raises GpqTrainError without a checkpoint
+        """The folder for the next save. It exists. Raises GpqTrainError without a checkpoint
         directory."""
         return self._own.next_path()
 
     def commit(self, next_step: int) -> None:
-        """The save in `next_path` is complete, and training would go on at `next_step`. Collective.
+        """The save in `next_path` is complete, and training resumes at `next_step`. Collective.
 
-        Raises OSError on rank 0 for a disk that does not take it.
+        Raises OSError on rank 0 if the disk refuses it.
         """
         raise_if_stopping()
         if self._leads:

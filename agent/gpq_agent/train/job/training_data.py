@@ -1,4 +1,4 @@
-"""What `job.loader()` composes: limits of the batch, the order of the data, and the loader."""
+"""What `job.loader()` makes: limits of the batch, the order of the data, and the loader."""
 
 from typing import NamedTuple, Optional
 
@@ -13,12 +13,12 @@ from gpq_agent.train.noise.noise_scale import NoiseScale
 
 
 class TrainingData(NamedTuple):
-    """The training data of a job, as its engine has them."""
+    """The training data of a job, as the engine sees them."""
 
     limits: Limits
     noise: NoiseScale
     loader: Loader
-    fingerprint: Optional[Fingerprint]  # None where data may change, or nothing is to compare
+    fingerprint: Optional[Fingerprint]  # None if data may change, or if there is nothing to compare
 
 
 def make_training_data(
@@ -30,11 +30,11 @@ def make_training_data(
 ) -> TrainingData:
     """Make the loader that a script asks for, and attach it to the engine. Collective.
 
-    `seed`: of the order where the script gives no generator, the same on every replica. Raises
-    GpqTrainError for arguments that make no loader, and once the training is prepared.
+    `seed`: for the order if the script gives no generator, the same on every replica. Raises
+    GpqTrainError for arguments that make no loader, and after job.prepare().
     """
     if engine.checkpointer.is_ready:
-        hint = "make the loader first"
+        hint = "call job.loader() first"
         raise GpqTrainError("job.prepare() was called before job.loader()", hint)
     environment, check = engine.runtime.environment, engine.runtime.recorder
     size = dataset_size(source.dataset)
@@ -60,7 +60,7 @@ def make_training_data(
         gather=engine.runtime.agreement.gather,
         tell=engine.notice,
     )
-    # Nobody knows how often a sampler repeats an example: then the data count as endless.
+    # It is unknown how often a sampler repeats an example, so the data counts as endless.
     noise = NoiseScale(limits.base_batch, size if own_order is None else 0)
     loader = Loader(
         source.dataset,
@@ -77,13 +77,13 @@ def make_training_data(
 
 
 def _within_memory(engine: Engine, limits: Limits) -> Limits:
-    """At most as many examples at once as earlier attempts had memory for. Collective.
+    """Limit examples at once to what earlier attempts had memory for. Collective.
 
-    Where there was none for the noise scale, the engine no longer measures it.
+    If the noise scale did not fit, the engine no longer measures it.
     """
     memory = engine.failures.memory
     record = memory.bound() if memory is not None else None
-    # Each node may have a record of its own. The smallest bound is everybody's.
+    # Each server may have its own record. The smallest bound applies to all.
     smallest_bound = float(min(record or limits.max_local, limits.max_local))
     is_refused = memory is not None and not memory.may_sample()
     maxima = engine.runtime.agreement.all_reduce_max([-smallest_bound, float(is_refused)])
@@ -91,6 +91,8 @@ def _within_memory(engine: Engine, limits: Limits) -> Limits:
     if bound >= limits.max_local:
         return limits
     engine.notice(
-        "an earlier attempt ran out of memory: at most {} examples at once".format(bound),
+        "an earlier attempt ran out of memory, so gpq uses at most {} examples at once".format(
+            bound
+        ),
     )
     return limits._replace(max_local=bound)

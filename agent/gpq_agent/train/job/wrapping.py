@@ -1,4 +1,5 @@
-"""What `job.wrap()` does: a model on its device, and in DistributedDataParallel among replicas."""
+"""What `job.wrap()` does: moves a model to its device, and into DistributedDataParallel if
+needed."""
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -15,16 +16,16 @@ def wrap_model(
     *,
     sync_batch_norm: bool,
 ) -> torch.nn.Module:
-    """The model on `device`, in DistributedDataParallel when there are several replicas.
+    """The model on `device`, in DistributedDataParallel if there are several replicas.
 
-    `sync_batch_norm`: batch norm takes its statistics over all replicas. Raises GpqTrainError for
-    that without GPUs, and for a model that keeps its parameters in pieces.
+    `sync_batch_norm`: batch norm uses the statistics of all replicas. Raises GpqTrainError for that
+    without GPUs, and for a sharded model.
     """
     refuse_sharded(model)
     model = model.to(device)
     on_gpu = device.type == "cuda"
     if sync_batch_norm:
-        # Under gpq at once, not at the first restart on several CPU slots.
+        # Under gpq raise at once, not at the first restart on several CPU slots.
         if not on_gpu and (environment.replicas > 1 or environment.run_dir):
             raise GpqTrainError(
                 "sync_batch_norm=True needs GPUs",

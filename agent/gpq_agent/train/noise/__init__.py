@@ -1,1 +1,1 @@
-"""Squared norms in, noise scale and gain out."""
+"""Turns squared norms into noise scale and gain."""

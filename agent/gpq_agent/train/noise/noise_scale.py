@@ -1,12 +1,12 @@
 """Gradient noise scale: smoothed statistics of the gradient of one example.
 
-How they are measured is the probe's business.
+The probe measures them.
 """
 
 import math
 from typing import Any, Dict, Optional
 
-WINDOW = 100  # in base batches: as many examples as that weigh 1/e less in the averages
+WINDOW = 100  # in base batches: after this many examples a weight in the averages has fallen to 1/e
 TINY = 1e-30
 
 
@@ -14,8 +14,8 @@ class NoiseScale:
     """Averages of the two gradient statistics of one example: sqr = |E g|^2 and var = tr(Cov g).
 
     From K independent micro-gradients of b examples each, with L the mean of their squared norms
-    and A the squared norm of their mean (McCandlish et al. 2018, appendix A; Pollux, OSDI'21,
-    section 3.1):
+    and A the squared norm of their mean (McCandlish et al. 2018, appendix A, and Pollux,
+    OSDI'21, section 3.1):
 
         tr = (L - A) b K / (K - 1)        g2 = (K A - L) / (K - 1)        noise scale = tr / g2
 
@@ -54,12 +54,12 @@ class NoiseScale:
         preconditioned: bool = False,
         steps: int = 1,
     ) -> None:
-        """Take in the averages of L and A over `steps` steps.
+        """Add the averages of L and A over `steps` steps.
 
         They are from `count` micro-gradients of `batch` examples each. Values that are not finite
-        change nothing. A biased observation (one replica, consecutive steps) never touches unbiased
-        averages. The first unbiased one replaces biased averages, and so does a change of
-        preconditioning, which changes the unit.
+        change nothing. A biased observation (one replica, consecutive steps) never changes unbiased
+        averages. The first unbiased one replaces biased averages. So does a change of
+        preconditioning, because it changes the unit.
         """
         if count <= 1 or batch <= 0 or steps < 1:
             raise ValueError(
@@ -148,9 +148,9 @@ class NoiseScale:
         }
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Go on from `state_dict`.
+        """Continue from `state_dict`.
 
-        Raises KeyError, ValueError or TypeError for anything else, and then nothing changes.
+        Raises KeyError, ValueError or TypeError for anything else, and then changes nothing.
         """
         sums = [float(state[name]) for name in ("weight", "trace", "square")]
         flags = [bool(state[name]) for name in ("biased", "preconditioned")]

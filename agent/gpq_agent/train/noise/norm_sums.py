@@ -1,4 +1,4 @@
-"""What is measured, and the sums of what was measured since the last time."""
+"""What is measured, and the sums of the measurements since the last report."""
 
 from typing import Any, Dict, List, Sequence, Set, Tuple
 
@@ -9,7 +9,7 @@ from gpq_agent.train.noise.noise_scale import NoiseScale
 
 
 class MeasuredParameters:
-    """Those of these optimizers that are trained."""
+    """The trained parameters of these optimizers."""
 
     def __init__(self, optimizers: Sequence[Any]) -> None:
         self.parameters: List[torch.nn.Parameter] = []
@@ -18,7 +18,7 @@ class MeasuredParameters:
         self.find()
 
     def find(self) -> None:
-        """Those that are trained now: some may have been frozen before, or added since."""
+        """The parameters trained now: some may have been frozen before, or added since."""
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         items = [item for group in groups for item in group["params"]]
         self.parameters[:] = [item for item in items if item.requires_grad]
@@ -26,8 +26,9 @@ class MeasuredParameters:
 
 
 class NormSums:
-    """Local norms, norms of the mean, and their number, by (batch, count, preconditioned), on the
-    device until they are collected. `grad_scale`: the loss scale of the step in hand."""
+    """Local norms, norms of the mean, and their number, by (batch, count, preconditioned). They
+    stay on the device until they are collected. `grad_scale`: the loss scale of the current
+    step."""
 
     def __init__(self, scale: NoiseScale, replicas: int, group: Any, device: torch.device) -> None:
         self.grad_scale: Any = 1.0
@@ -40,7 +41,7 @@ class NormSums:
         return torch.zeros(shape, dtype=self.dtype, device=self._device)
 
     def open(self, batch: float, count: float, *, preconditioned: bool) -> None:
-        """There is such a sum, whether or not anything is added to it."""
+        """Create such a sum, even if nothing is added to it."""
         key = (batch, count, preconditioned)
         if key not in self._sums:
             self._sums[key] = self.zeros(3)
@@ -48,17 +49,17 @@ class NormSums:
     def add(
         self, local: Any, mean: Any, unit: Any, batch: float, count: float, *, preconditioned: bool
     ) -> None:
-        """Squared norms of a step, in this unit and in that of the loss scale."""
+        """Squared norms of a step, in this unit and in the unit of the loss scale."""
         unit = unit * self.grad_scale**2
-        # All replicas have the same mean, so all of them leave out the same steps. Only a local
-        # norm that overflows where the mean does not is left out by one of them alone.
+        # All replicas have the same mean, so all skip the same steps. Only a local norm that
+        # overflows although the mean does not is skipped by one replica alone.
         entry = torch.stack([local / unit, mean / unit, torch.ones_like(local)]).to(self.dtype)
         entry = torch.where(torch.isfinite(entry).all(), entry, torch.zeros_like(entry))
         key = (batch, count, preconditioned)
         self._sums[key] = self._sums[key] + entry if key in self._sums else entry
 
     def collect(self) -> None:
-        """Combine those of all replicas for the NoiseScale. Collective."""
+        """Combine the sums of all replicas for the NoiseScale. Collective."""
         if not self._sums:
             return
         sums = torch.stack(list(self._sums.values()))

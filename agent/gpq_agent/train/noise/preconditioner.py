@@ -1,6 +1,6 @@
 """What Adam divides gradients by, as weights for gradient statistics.
 
-It never writes the optimizer's state.
+Never writes the optimizer's state.
 """
 
 from typing import Any, Iterable, List, Sequence, Tuple
@@ -15,8 +15,8 @@ from gpq_agent.train.internals import (
     foreach_sqrt,
 )
 
-FIRST_STEP = 20  # before this step the second moments are too young to weigh anything by
-# Of rms(sqrt v): a coordinate that hardly ever gets a gradient must not outweigh all others.
+FIRST_STEP = 20  # before this step the second moments are too young for weights
+# Of rms(sqrt v): a coordinate that rarely gets a gradient must not outweigh all others.
 FLOOR = 0.01
 
 
@@ -28,9 +28,9 @@ def is_adam(optimizer: Any) -> bool:
 class Preconditioner:
     """Weights 1 / (sqrt(v_hat) + eps_eff), with eps_eff = max(eps, FLOOR * rms(sqrt v_hat)).
 
-    Local and averaged gradients of one step must be weighed alike, so `prepare` is called once
-    before its first backward pass, and the weights hold until the optimizer steps. They are not
-    normalised to mean 1: the caller divides squared norms by the squared mean weight instead, which
+    Local and averaged gradients of one step must have the same weights, so `prepare` is called once
+    before its first backward pass. The weights hold until the optimizer steps. They are not
+    normalised to mean 1. Instead the caller divides squared norms by the squared mean weight, which
     saves a pass.
     """
 
@@ -78,9 +78,9 @@ class Preconditioner:
         return coordinates
 
     def of(self, parameters: Sequence[torch.nn.Parameter]) -> List[torch.Tensor]:
-        """Weights of each, fp32, of its shape. Zero where the optimizer does not update it.
+        """The weights of each, fp32, of its shape. Zero if the optimizer does not update it.
 
-        All of them go in each operation: one by one, a model's hundred tensors take a GPU longer
+        Each operation takes all of them: one by one, a model's hundred tensors take a GPU longer
         than its whole step.
         """
         rows = [self._by_parameter.get(item, (None, 1.0)) for item in parameters]
@@ -113,7 +113,7 @@ class Preconditioner:
     def _roots(self, parameter: torch.nn.Parameter, out: torch.Tensor) -> None:
         moment, root = self._by_parameter.get(parameter, (None, 1.0))
         if moment is None:
-            out.fill_(float("inf"))  # its reciprocal is the weight: zero
+            out.fill_(float("inf"))  # the weight is its reciprocal: zero
             return
         if moment.dtype == torch.float32 and moment.device == out.device:
             torch.sqrt(moment, out=out)

@@ -1,7 +1,7 @@
 """Takes gradient statistics from training steps: squared norms of micro-gradients and their mean.
 
-It measures only. What gradients are made of, which steps are sampled and what follows from them is
-decided elsewhere.
+It only measures. Other modules decide what gradients consist of, which steps are sampled, and what
+follows.
 """
 
 from time import perf_counter
@@ -18,8 +18,8 @@ from gpq_agent.train.telemetry.timing import StepClock
 
 
 class SampledStep(NamedTuple):
-    """L has tr * mean(1 / b_i), A has tr / n: equal micro-gradients with the same two figures stand
-    for them by their batch and number."""
+    """L has tr * mean(1 / b_i), A has tr / n. Equal micro-gradients with these two figures
+    represent them by batch and number."""
 
     micro_batches: int = 1  # of each replica
     batch: float = 1.0
@@ -28,7 +28,7 @@ class SampledStep(NamedTuple):
 
 
 class PassNorms:
-    """Of one replica: the squared norm and the weight of each pass of the step in hand."""
+    """On one replica: the squared norm and the weight of each pass of the current step."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -40,14 +40,15 @@ class GradientProbe:
     """Takes squared gradient norms on sampled steps.
 
     With several replicas a micro-gradient is what a replica has accumulated over its micro-batches
-    (K of them a step, no copies, unbiased), as the buckets of DDP show it. With one replica each
-    micro-batch is a micro-gradient, and a step of one micro-batch tells nothing. Norms are taken
-    before the script can clip. Sums stay on the device until `collect`: no step waits for it or for
-    another replica.
+    (K per step, no copies, unbiased), as DDP's buckets show it. With one replica each micro-batch
+    is a micro-gradient, and a step of one micro-batch says nothing. Norms are taken before the
+    script can clip. Sums stay on the device until `collect`, so no step waits for it or for another
+    replica.
 
-    `optimizers` are those on whose parameters it is measured. Several, or one that is not Adam, are
-    not preconditioned. `grad_scale` is the loss scale of this step, a number or a tensor. `weights`
-    is the sum of the weights of this replica's micro-batches of the step.
+    optimizers: gpq measures on their parameters. Several, or one that is not Adam, are not
+    preconditioned.
+    grad_scale: the loss scale of this step, a number or a tensor.
+    weights: the sum of the weights of this replica's micro-batches of the step.
     """
 
     def __init__(
@@ -57,8 +58,8 @@ class GradientProbe:
         self.last_ready: Any = None  # mark of a StepClock, None with one replica
         # Called when the last gradient of a step is ready, before it waits.
         self.arrived: Callable[[], None] = lambda: None
-        self.cost = 0.0  # seconds of this thread that the latest sampled step spent on statistics
-        self.notice = ""  # why the probe has switched itself off
+        self.cost = 0.0  # seconds that this thread spent on statistics in the latest sampled step
+        self.notice = ""  # why the probe switched itself off
         self._replicas = replicas
         self._measured = MeasuredParameters(optimizers)
         parameters = self._measured.parameters
@@ -75,10 +76,9 @@ class GradientProbe:
         self._is_sampled = False
 
     def arm(self, *, sampled: bool, micro_batches: int, examples: int, inverse: float) -> None:
-        """Before the first forward pass of an optimiser step of `examples`.
+        """Called before the first forward pass of an optimizer step of `examples`.
 
-        `micro_batches`: of each replica. `inverse`: the mean over micro-gradients of one over its
-        examples.
+        `micro_batches`: per replica. `inverse`: the mean over micro-gradients of 1 / examples.
         """
         self.weights = 0.0
         self._is_sampled = False
@@ -95,7 +95,7 @@ class GradientProbe:
         start = perf_counter()
         self._measured.find()
         if self._replicas > 1:
-            # Entered here, where replicas cannot differ, so that all of them combine the same sums.
+            # Added here, where replicas cannot differ, so that all of them combine the same sums.
             self._sums.open(
                 self._step.batch, self._step.gradients, preconditioned=self._adam is not None
             )
@@ -114,19 +114,19 @@ class GradientProbe:
 
     @grad_scale.setter
     def grad_scale(self, value: Any) -> None:
-        # A GradScaler changes its own in place, in the body of the loop, before the norms of the
+        # A GradScaler changes its scale in place, in the body of the loop, before the norms of the
         # step are divided by it.
         scale = value.detach().clone() if isinstance(value, torch.Tensor) else value
         self._sums.grad_scale = scale
 
     @property
     def wants_parts(self) -> bool:
-        """Is the gradient of every pass by itself to be measured, in `p.grad`?"""
+        """Must the gradient of every pass be measured separately, in `p.grad`?"""
         return self._is_sampled and self._replicas == 1
 
     def switch_off(self, reason: str) -> None:
         """Measure nothing more, and say why."""
-        self.notice = "gradient noise is not measured: {}".format(reason)
+        self.notice = "gpq cannot measure gradient noise: {}".format(reason)
         self._is_sampled = False
 
     def arrive(self) -> None:
@@ -137,7 +137,7 @@ class GradientProbe:
     def collect(self) -> None:
         """Combine the sums of all replicas since the last time for the NoiseScale.
 
-        A collective if replicas > 1.
+        Collective if replicas > 1.
         """
         self._sums.collect()
 
@@ -148,7 +148,7 @@ class GradientProbe:
     ) -> Optional[Callable[[Any], Any]]:
         """The local gradients of a bucket, times `share`, before they are reduced.
 
-        Returns what to call with the result.
+        Returns a function to call with the result.
         """
         if not self._is_sampled:
             return None
@@ -159,7 +159,7 @@ class GradientProbe:
         if not self._measured.as_set.issuperset(bucket.parameters()):
             if self._measured.as_set.isdisjoint(bucket.parameters()):
                 return None
-            self.switch_off("its optimizer has only some of the parameters of a model")
+            self.switch_off("the optimizer has only some of the parameters of a model")
             return None
         start = perf_counter()
         index = self._bucket_slots[place] = len(self._bucket_slots)
@@ -174,7 +174,7 @@ class GradientProbe:
             if self._is_sampled:
                 self._slots[1, index] = weighed_squares(result, weights)
             if weights is not None and weights.is_cuda:
-                # This runs on a stream of its own.
+                # This runs on its own stream.
                 weights.record_stream(torch.cuda.current_stream())
             return result
 
@@ -183,9 +183,9 @@ class GradientProbe:
     # -- one replica ------------------------------------------------------------------------------
 
     def pass_ended(self, weight: float, *, touched: Any) -> None:
-        """A pass of a step in pieces has left its gradients in `p.grad`, not weighed yet.
+        """A pass of a step in micro-batches left its gradients in `p.grad`, not weighed yet.
 
-        They are of the parameters `touched`.
+        They belong to the parameters `touched`.
         """
         if not self._is_sampled or self._replicas > 1 or self._measured.as_set.isdisjoint(touched):
             return
@@ -197,22 +197,20 @@ class GradientProbe:
         for parameter in self._measured.parameters:
             gradient = parameter.grad
             if gradient is None or gradient.is_sparse or not gradient.is_floating_point():
-                self.switch_off(
-                    "some parameters got no gradient, or one that is sparse or not of real numbers"
-                )
+                self.switch_off("some parameters have no gradient, a sparse one or a complex one")
                 return
         self._passes.norms.append(self._norm(total=False))
         self._passes.weights.append(weight)
         self.cost += perf_counter() - start
 
     def scaled(self, factor: float) -> None:
-        """The weights so far have turned out to be `factor` times what was said."""
+        """The weights so far turned out to be `factor` times the announced ones."""
         passes = self._passes
         passes.weights = [weight * factor for weight in passes.weights]
         self.weights *= factor
 
     def step_ended(self) -> None:
-        """The gradient of the step is in `p.grad`, of one replica."""
+        """The gradient of the step is in `p.grad`, on one replica."""
         passes, step = self._passes, self._step
         if not self._is_sampled or len(passes.norms) != step.micro_batches:
             return
@@ -231,7 +229,7 @@ class GradientProbe:
 
     def _norm(self, *, total: bool) -> torch.Tensor:
         result = self._sums.zeros()
-        weigh = not total and not self._passes.norms  # the sum of the weights is wanted once
+        weigh = not total and not self._passes.norms  # the sum of the weights is needed only once
         parameters = [item for item in self._measured.parameters if item.grad is not None]
         for index, chunk in enumerate(chunks(parameters)):
             gradients = [item.grad.detach() for item in chunk if item.grad is not None]

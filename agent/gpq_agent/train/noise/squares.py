@@ -1,4 +1,4 @@
-"""Squares of gradients, added up."""
+"""Sums of squares of gradients."""
 
 from typing import Iterator, List, Optional, Sequence
 
@@ -7,13 +7,13 @@ import torch
 from gpq_agent.train.internals import foreach_norm
 
 HALF = (torch.float16, torch.bfloat16)
-CHUNK = 1 << 24  # elements of gradients that are weighed at once
+CHUNK = 1 << 24  # elements of gradients to weigh at once
 
 
 def chunks(parameters: List[torch.nn.Parameter]) -> Iterator[List[torch.nn.Parameter]]:
-    """Chunks of so few elements that a copy of their gradients is nothing beside the model.
+    """Chunks so small that a copy of their gradients is nothing compared with the model.
 
-    A larger parameter is a chunk by itself.
+    A larger parameter is a chunk of its own.
     """
     chunk: List[torch.nn.Parameter] = []
     room = CHUNK
@@ -28,9 +28,9 @@ def chunks(parameters: List[torch.nn.Parameter]) -> Iterator[List[torch.nn.Param
 
 
 def squares(tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    """Sum of the squares of all elements, a number of `dtype` on their device.
+    """The sum of the squares of all elements, a number of `dtype` on their device.
 
-    On a GPU all tensors go in one operation. On the CPU torch.dot sums in blocks, which is twenty
+    On a GPU one operation takes all tensors. On the CPU torch.dot sums in blocks, which is twenty
     times more exact than a norm in the same precision, and as fast.
     """
     operands = [item.float() if item.dtype in HALF else item for item in tensors]

@@ -1,4 +1,5 @@
-"""A GradScaler acts once per optimizer step: in the last micro-batch, when gradients are whole."""
+"""Makes a GradScaler act once per optimizer step: in the last micro-batch, when gradients are
+whole."""
 
 import functools
 from typing import Any
@@ -9,8 +10,8 @@ from .step_gate import StepGate
 def wrap_scaler(scaler: Any, gate: StepGate) -> None:
     """Its step, unscale_ and update do nothing until the last micro-batch of a step.
 
-    They are replaced on this instance. Outside a loop over the loader, and for optimizers that are
-    not of the job, `step` acts as in plain PyTorch.
+    They are replaced on this instance. Outside a loop over the loader, and for optimizers of
+    others, `step` acts as in plain PyTorch.
     """
     step, unscale, update = scaler.step, scaler.unscale_, scaler.update
 

@@ -1,4 +1,4 @@
-"""Optimizers that another optimizer makes its steps with, as SAM and Lookahead do."""
+"""Inner optimizers, with which another optimizer makes its steps, as SAM and Lookahead do."""
 
 from typing import Any, List, Set
 
@@ -6,9 +6,9 @@ import torch
 
 
 def inner_optimizers(optimizer: Any) -> List[Any]:
-    """Those that this optimizer makes its steps with, at any depth: they have no other parameters.
+    """The inner optimizers of this optimizer, at any depth. They have no other parameters.
 
-    It looks at the attributes of `optimizer`, and into lists and tuples among them.
+    Looks at the attributes of `optimizer`, and into lists and tuples among them.
     """
     parameter_ids = _parameter_ids(optimizer)
     inner: List[Any] = []

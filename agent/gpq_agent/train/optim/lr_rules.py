@@ -1,7 +1,7 @@
-"""Learning-rate rules: by what to multiply the base learning rate at another total batch, and what
-becomes of Adam's betas.
+"""Learning-rate rules: the factor on the base learning rate at another batch size, and the change
+of Adam's betas.
 
-An optimizer is changed for the length of a step only.
+An optimizer changes only for the length of a step.
 """
 
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from gpq_agent.train.noise.preconditioner import is_adam
 
 
 class Rule:
-    """One rule. `name`: what reports show. `notice`: a line for the user, "" for none."""
+    """One rule. `name`: for reports. `notice`: a line for the user, or ""."""
 
     def __init__(
         self,
@@ -29,22 +29,22 @@ class Rule:
         self._formula = FORMULAS[name]
 
     def factor(self, *, total_batch: int, gain: float, base_steps: float) -> float:
-        """Multiplier of the base learning rate for a step of `total_batch` examples.
+        """The factor on the base learning rate for a step of `total_batch` examples.
 
-        `gain`: of this batch (NoiseScale.gain). `base_steps`: progress so far, in steps at the base
-        batch.
+        gain: of this batch (NoiseScale.gain).
+        base_steps: progress so far, in steps at the base batch size.
         """
         return self._formula(self, total_batch / self._base, gain, base_steps)
 
     @property
     def is_neutral(self) -> bool:
-        """Does it leave the rate as it is at the base batch, whatever the progress?"""
+        """Does it keep the rate at the base batch size, whatever the progress?"""
         return self._warmup == 0.0
 
     def _legw(self, scale: float, base_steps: float) -> float:
-        # You et al. 2019: sqrt scaling, and a linear warm-up that lasts as many epochs more as the
-        # batch is larger. In steps at the base batch, which count examples, that is the base
-        # warm-up times the scale.
+        # You et al. 2019: sqrt scaling, and a linear warm-up that lasts k times as many epochs for
+        # a batch k times as large. In steps at the base batch, which count examples, that is k
+        # times the base warm-up.
         length = self._warmup * scale
         ramp = min(1.0, (base_steps + 1.0) / length) if length > 1.0 else 1.0
         return float(scale**0.5 * ramp)
@@ -62,11 +62,11 @@ NAMES = ("auto", *FORMULAS)
 
 
 def make_rule(name: str, optimizer: Any, *, base_batch: int, warmup_steps: float = 0.0) -> Rule:
-    """The rule of this name. "auto" chooses by the optimizer.
+    """The rule with this name. "auto" chooses by the optimizer.
 
-    `base_batch`: examples. `warmup_steps`: of the user's own schedule, for legw. Raises ValueError
-    for an unknown name, with the valid ones, for a base batch or warm-up out of range, and for a
-    rule that cannot change an optimizer without a learning rate.
+    base_batch: in examples. warmup_steps: of the user's own schedule, for legw.
+    Raises ValueError for an unknown name, for a base batch or warm-up out of range, and for a rule
+    that cannot change an optimizer without a learning rate.
     """
     if base_batch < 1:
         raise ValueError("base_batch must be at least 1, got {}".format(base_batch))
@@ -75,26 +75,30 @@ def make_rule(name: str, optimizer: Any, *, base_batch: int, warmup_steps: float
     kind = type(optimizer).__name__
     lacks_rate = any(group.get("lr") is None for group in optimizer.param_groups)
     if lacks_rate and name not in ("auto", "none"):
-        text = "{} sets its learning rate itself: rule={!r} cannot change it"
+        text = "{} sets its learning rate itself, so rule={!r} cannot change it"
         raise ValueError(text.format(kind, name))
     if lacks_rate:
-        notice = "{} sets its learning rate itself: a larger batch leaves it as it is".format(kind)
+        notice = (
+            "{} sets its learning rate itself, so gpq does not change it for a larger batch".format(
+                kind
+            )
+        )
         return Rule("none", base_batch, notice=notice if name == "auto" else "")
     if name == "auto":
         if is_adam(optimizer):
             return Rule("adam-sqrt", base_batch)
         if isinstance(optimizer, torch.optim.SGD):
             return Rule("adascale", base_batch)
-        notice = "no learning-rate rule is known for {}: using sqrt".format(kind)
+        notice = "gpq has no learning-rate rule for {}, so it uses sqrt".format(kind)
         return Rule("sqrt", base_batch, notice=notice)
     if name not in FORMULAS:
-        text = "unknown learning-rate rule {!r}: choose one of {}"
+        text = "unknown learning-rate rule {!r}: expected one of {}"
         raise ValueError(text.format(name, ", ".join(NAMES)))
     return Rule(name, base_batch, warmup_steps)
 
 
 class Adjustment(NamedTuple):
-    """Of one step: a factor on the learning rate, and a power of Adam's betas."""
+    """For one step: a factor on the learning rate, and a power of Adam's betas."""
 
     rate: float = 1.0
     betas: float = 1.0
@@ -104,10 +108,11 @@ UNCHANGED = Adjustment()
 
 
 def betas_power(optimizer: Any, *, total_batch: int, base_batch: int) -> float:
-    """k = total_batch / base_batch for Adam and AdamW: with beta^k their averages keep their
-    half-life in examples. 1.0 for others, and for batches below the base.
+    """k = total_batch / base_batch for Adam and AdamW. With beta^k their averages keep their
+    half-life in examples.
 
-    Source: Marek et al. 2025, arXiv 2507.07101, for beta2.
+    1.0 for other optimizers, and for batches below the base. Source: Marek et al. 2025, arXiv
+    2507.07101, for beta2.
     """
     return max(total_batch / base_batch, 1.0) if is_adam(optimizer) else 1.0
 
@@ -118,12 +123,12 @@ def adjust_for_step(optimizer: Any, adjustment: Adjustment) -> Iterator[None]:
     if adjustment.rate == 1.0 and adjustment.betas == 1.0:
         yield
         return
-    # Group, name and value of a setting, and a copy of the value where it is a tensor.
+    # Group, name and value of a setting, and a copy of the value if it is a tensor.
     originals: List[Tuple[Dict[str, Any], str, Any, Optional[torch.Tensor]]] = []
     for group in optimizer.param_groups:
         rate = group.get("lr")
         if adjustment.rate != 1.0 and isinstance(rate, torch.Tensor):
-            # A captured or compiled step reads this very tensor.
+            # A captured or compiled step reads this same tensor.
             originals.append((group, "lr", rate, rate.detach().clone()))
             rate.detach().mul_(adjustment.rate)
         elif adjustment.rate != 1.0 and rate is not None:

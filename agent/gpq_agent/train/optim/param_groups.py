@@ -1,7 +1,7 @@
-"""What the groups of optimizers are set to, and whether the script has changed it: learning rates,
-and a momentum or a decay that follows a count.
+"""Watches the settings of optimizer groups, and whether the script changed them: learning rates, or
+a momentum or decay that follows a count.
 
-The gate asks several times a step, so a group is compared all at once.
+The gate asks several times per step, so a group is compared as a whole.
 """
 
 from itertools import chain
@@ -18,7 +18,7 @@ _groups_of = attrgetter("param_groups")
 
 
 class ParamGroups:
-    """Of all groups of these optimizers. Nothing has changed before the first `note`."""
+    """The settings of all groups. Nothing counts as changed before the first `note`."""
 
     def __init__(self, optimizers: Sequence[Any]) -> None:
         self._optimizers = optimizers
@@ -30,14 +30,14 @@ class ParamGroups:
         return len(self._groups())
 
     def note(self) -> None:
-        """They are as they should be."""
+        """The settings are as they should be."""
         groups = self._groups()
         before = self._snapshots
         if len(groups) != len(before) or not all(map(_Snapshot.note, before, groups)):
             self._snapshots = [_Snapshot(group) for group in groups]
 
     def changed(self) -> bool:
-        """Is a group set otherwise than at the last `note`? One that came since does not count."""
+        """Has a group changed since the last `note`? A newer group does not count."""
         groups, before = self._groups(), self._snapshots
         return len(groups) < len(before) or any(map(_Snapshot.changed, before, groups))
 
@@ -48,7 +48,7 @@ class ParamGroups:
 
 
 class _Snapshot:
-    """Of one group: its settings, and what tells whether tensors and other objects have changed."""
+    """One group: its settings, and what shows changes of tensors and other objects."""
 
     def __init__(self, group: Any) -> None:
         self._values: Dict[str, Any] = dict(group)
@@ -58,7 +58,7 @@ class _Snapshot:
         self._identities = self._identify(group)
 
     def note(self, group: Any) -> bool:
-        """False: it has other settings than before, or of other types."""
+        """False if its settings differ, or their types."""
         if list(map(type, group.values())) != self._types or self._values.keys() != group.keys():
             return False
         self._values = dict(group)
@@ -71,16 +71,16 @@ class _Snapshot:
             return True
         before = self._values
         if len(group) == len(before) and all(map(is_, group.values(), before.values())):
-            return False  # nearly always the same objects
+            return False  # almost always the same objects
         if before.keys() != group.keys():
             return True
         before["params"] = group["params"]
         return any(self._differs(name, group[name]) for name in group)
 
     def _differs(self, name: str, value: Any) -> bool:
-        """Is this setting not as it was? A number of another type may be the same."""
+        """Did this setting change? A number of another type may be equal."""
         before = self._values[name]
-        # `!=` on tensors would wait for the device, and with several elements it has no answer.
+        # `!=` on tensors would wait for the device, and has no answer for several elements.
         return value is not before and bool(_identity(value) != _identity(before))
 
     def _identify(self, group: Any) -> List[Any]:
@@ -88,7 +88,7 @@ class _Snapshot:
 
 
 def _identity(value: Any) -> Any:
-    """Of a tensor its version, and of a number on the CPU its value. Elsewhere a look at the value
+    """The version of a tensor, and the value of a number on the CPU. Elsewhere reading the value
     would wait for the device."""
     if isinstance(value, torch.Tensor):
         is_number = value.device.type == "cpu" and value.numel() == 1

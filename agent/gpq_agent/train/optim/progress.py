@@ -1,4 +1,4 @@
-"""How far the job is: optimizer steps, steps at the base batch, and clocks for schedulers."""
+"""Counts progress: optimizer steps, steps at the base batch size, and clocks for schedulers."""
 
 from typing import Any, Dict, List
 
@@ -9,11 +9,12 @@ from .scheduler_clock import ScheduleClock
 
 
 class ProgressMeter:
-    """Counts alike on every replica.
+    """The same on every replica.
 
-    `steps`: of the optimizer. `base_steps`: the sum of their gains, the scale-invariant progress of
-    AdaScale (Johnson et al. 2020), in steps at the base batch. `epochs`: as
-    job.epochs() declares them, 0 where it does not. `schedules`: a clock for each scheduler.
+    steps: of the optimizer.
+    base_steps: the sum of their gains, which is the scale-invariant progress of AdaScale (Johnson
+    et al. 2020), in steps at the base batch size.
+    epochs: as declared by job.epochs(), else 0. schedules: one clock per scheduler.
     """
 
     def __init__(self) -> None:
@@ -31,14 +32,14 @@ class ProgressMeter:
             schedule.stepped(gain)
 
     def skipped(self, gain: float) -> None:
-        """A step without effect: its gradients were not finite. Schedules count it, as in plain
-        PyTorch."""
+        """A step without effect, because its gradients were not finite. Schedules count it, as in
+        plain PyTorch."""
         self.steps += 1
         for schedule in self.schedules:
             schedule.stepped(gain)
 
     def at(self, cursor: Cursor, size: int) -> wire.Progress:
-        """What the job reports at this place in its data. `size`: examples in an epoch."""
+        """What the job reports at this place in its data. `size`: examples per epoch."""
         position = cursor.epoch + cursor.consumed / size
         fraction = min(position / self.epochs, 1.0) if self.epochs else 0.0
         return wire.Progress(

@@ -1,4 +1,5 @@
-"""How often a scheduler's step() runs when a step of the job is worth several at the base batch."""
+"""Decides how often a scheduler's step() runs when a step of the job is worth several at the base
+batch size."""
 
 from typing import Any, Callable, Sequence
 
@@ -6,26 +7,26 @@ import torch
 
 from .step_gate import StepGate
 
-ROUNDING = 1e-9  # steps: a sum of gains that misses a whole number by so little has reached it
+ROUNDING = 1e-9  # in steps: a sum of gains that misses a whole number by this little has reached it
 
 
 class ScheduleClock:
     """Turns gains into whole scheduler steps.
 
-    After steps of gain g1..gk since the last call of the scheduler, mean(g) steps are due. With one
-    call per optimizer step that is the gain itself. The fraction is carried over. Gains are in
-    steps at the base batch.
+    After steps with gains g1..gk since the last call of the scheduler, mean(g) steps are due. With
+    one call per optimizer step that is the gain itself. The fraction is carried over. Gains are in
+    steps at the base batch size.
     """
 
     def __init__(self) -> None:
         self._gain = 0.0  # sum since the last call
         self._steps = 0  # since the last call
-        self._remainder = 0.0  # that is due and was not a whole step yet
-        self._is_ahead = False  # the step to come is counted already
+        self._remainder = 0.0  # due, but not yet a whole step
+        self._is_ahead = False  # the coming step is already counted
 
     def stepped(self, gain: float) -> None:
-        """The optimizer has stepped, or a GradScaler has skipped the step: a schedule counts those
-        in plain PyTorch too."""
+        """The optimizer stepped, or a GradScaler skipped the step. Schedules count both, as in
+        plain PyTorch."""
         if self._is_ahead:
             self._is_ahead = False
             return
@@ -33,13 +34,13 @@ class ScheduleClock:
         self._steps += 1
 
     def expect(self, gain: float) -> None:
-        """The scheduler is called before the step that it counts."""
+        """The scheduler was called before the step that it counts."""
         self._is_ahead = False
         self.stepped(gain)
         self._is_ahead = True
 
     def due(self) -> int:
-        """Scheduler steps to run now. Later calls do not return them again."""
+        """The scheduler steps to run now. Later calls do not return them again."""
         if self._steps:
             self._remainder += self._gain / self._steps
         self._gain, self._steps = 0.0, 0
@@ -60,11 +61,11 @@ def wrap_scheduler(
     gain: Callable[[], float],
     gate: StepGate,
 ) -> None:
-    """In the loop, step() runs as often as `clock` says after a real step, and not at all before
-    the last micro-batch. Outside it runs as it is.
+    """In the loop, step() runs as often as `clock` says after a real step, and never before the
+    last micro-batch. Outside the loop it runs unchanged.
 
-    `gain`: of the step in hand, in steps at the base batch. The class is replaced, not the method:
-    a scheduler's state_dict holds every attribute of the instance.
+    `gain`: of the current step, in steps at the base batch size. The class is replaced, not the
+    method, because a scheduler's state_dict holds every attribute of the instance.
     """
     plain = type(scheduler)
     takes_metric = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
@@ -76,10 +77,10 @@ def wrap_scheduler(
         if micro is None or (placed and micro.last):
             plain.step(self, *args, **kwargs)
         elif micro.last:
-            if not gate.stepped:  # called before the optimizer's step: for the step to come
+            if not gate.stepped:  # called before the optimizer's step, so it counts the coming one
                 clock.expect(gain())
-            # How many steps a run has depends on its batches. OneCycleLR raises when there are more
-            # than it was made for.
+            # The number of steps in a run depends on its batches. OneCycleLR raises beyond the
+            # number that it was made for.
             end = getattr(self, "total_steps", None)
             for _ in range(clock.due()):
                 if end is None or self.last_epoch < end:

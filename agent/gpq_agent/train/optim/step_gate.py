@@ -1,7 +1,7 @@
 """Makes optimizers act once per optimizer step, at the learning rate of the step.
 
-Micro-batches that only accumulate pass without effect. Schedulers and checkpoints only ever see the
-base rate. Outside a loop over the loader everything acts as in plain PyTorch.
+Micro-batches that only accumulate have no effect. Schedulers and checkpoints only ever see the base
+rate. Outside a loop over the loader everything works as in plain PyTorch.
 """
 
 import functools
@@ -21,17 +21,17 @@ from .param_groups import ParamGroups
 
 
 class Steps(Protocol):
-    """What the gate asks of the engine, and tells it."""
+    """What the gate asks and tells the engine."""
 
     def adjustment(self, optimizer: Any) -> Adjustment:
-        """What the step in hand makes of this optimizer's learning rate and betas."""
+        """The learning rate and betas of this optimizer in the current step."""
 
     def stepped(self, applied: bool) -> None:
-        """The step in hand is made. False: a GradScaler has skipped it. Called once a step, with
+        """The current step was made. False: a GradScaler skipped it. Called once per step, with
         several optimizers after the first."""
 
     def mean_loss(self, loss: Any) -> Any:
-        """The mean over replicas of what a closure returned. Collective."""
+        """The mean over replicas of the result of a closure. Collective."""
 
     def outside(self) -> None:
         """An optimizer steps outside the loop over the loader."""
@@ -41,10 +41,10 @@ class Watch(Protocol):
     """Hears what a script does with optimizers and schedulers."""
 
     def step_called(self, event: StepCall) -> None:
-        """Before an optimizer steps in the loop, otherwise than once and after a backward pass."""
+        """Before an optimizer steps in the loop, other than once and after a backward pass."""
 
     def settings_changed(self, event: SettingsChange) -> None:
-        """The script has set an optimizer otherwise."""
+        """The script changed settings of an optimizer."""
 
     def scheduler_called(self, event: SchedulerCall) -> None:
         """In the loop with its place, or outside."""
@@ -54,8 +54,8 @@ class StepGate:
     """Wraps the optimizers of one job in place. The engine brackets every micro-batch with `enter`
     and `leave`.
 
-    `micro`: the micro-batch in hand, None outside the loop. `asked_sync`: the script has asked for
-    job.at_step since the last micro-batch ended.
+    micro: the current micro-batch, None outside the loop.
+    asked_sync: the script has asked for job.at_step since the last micro-batch ended.
     """
 
     def __init__(
@@ -67,14 +67,16 @@ class StepGate:
     ) -> None:
         self.micro: Optional[MicroBatch] = None
         self.asked_sync = False
-        self._asked_step = False  # for job.step, since the last micro-batch ended
+        self._asked_step = False  # the script asked for job.step since the last micro-batch ended
         self._optimizers = list(optimizers)
         self._gradients = gradients
         self._steps, self._watch = steps, watch
-        self._stepper_ids: Set[int] = set()  # whose step() was called in this micro-batch
-        self._in_step = False  # a real one: an optimizer may be made of others
+        self._stepper_ids: Set[int] = (
+            set()
+        )  # optimizers whose step() was called in this micro-batch
+        self._in_step = False  # during a real step: an optimizer may use others
         self._settings = ParamGroups(self._optimizers)
-        self._skipped = False  # a GradScaler has skipped the step of this micro-batch
+        self._skipped = False  # a GradScaler skipped the step of this micro-batch
         self._scheduled = False  # a scheduler was called in this micro-batch
         self._group_count = self._settings.count()
         for optimizer in self._optimizers:
@@ -98,7 +100,7 @@ class StepGate:
         return self.micro is None or self.micro.last
 
     def owns(self, optimizer: Any) -> bool:
-        """Is it one of the optimizers of the job itself, not one that they are made of?"""
+        """Is it one of the job's own optimizers, not an inner one?"""
         return any(optimizer is item for item in self._optimizers)
 
     # -- called by the engine ----------------------------------------------------------------------
@@ -114,7 +116,7 @@ class StepGate:
         self.micro = None
 
     def leave(self) -> OptimizerFacts:
-        """The body of the loop is over for this micro-batch. Returns what it has done."""
+        """The body of the loop is over for this micro-batch. Returns what it did."""
         self._check_settings()
         steppers = self._stepper_ids
         idle: Tuple[str, ...] = ()
@@ -137,7 +139,7 @@ class StepGate:
     # -- called by the job -------------------------------------------------------------------------
 
     def ask_step(self) -> None:
-        """The script asks for job.step: from here on it may set what follows a count of steps."""
+        """The script asks for job.step, so from now on it may set what follows a count of steps."""
         if self.micro is not None and not self._asked_step:
             self._check_settings()
         self._asked_step = True
@@ -145,11 +147,11 @@ class StepGate:
     # -- called by the wrapped scaler and schedulers -----------------------------------------------
 
     def note_rates(self) -> None:
-        """The settings of the optimizers, learning rates among them, are as they should be."""
+        """The settings of the optimizers, including learning rates, are as they should be."""
         self._settings.note()
 
     def note_schedule(self, placed: bool) -> None:
-        """A scheduler's step() is called. `placed`: with its place in the schedule."""
+        """A scheduler's step() was called. `placed`: with its place in the schedule."""
         in_loop = self.micro is not None
         self._scheduled = in_loop
         if placed or not in_loop:
@@ -161,7 +163,7 @@ class StepGate:
             self._watch.step_called(StepCall(micro.last, without_backward=True))
 
     def end_scaler_step(self, optimizer: Any) -> None:
-        """The GradScaler is done. With infinite gradients it has left the optimizer alone."""
+        """The GradScaler is done. If gradients were infinite, it did not step the optimizer."""
         if id(optimizer) not in self._stepper_ids:
             self._skipped = True
             self._finish_step(optimizer, applied=False)
@@ -174,9 +176,9 @@ class StepGate:
     # -- inside ------------------------------------------------------------------------------------
 
     def _wrap_step(self, part: Any, optimizer: Any) -> None:
-        """`part` makes the steps of `optimizer`, or is it."""
+        """Is `part` the `optimizer`, or an inner one of it?"""
         step = part.step
-        # Some optimizers write what they find into their groups. Those of torch do not.
+        # Some optimizers write findings into their groups. Those of torch do not.
         writes_settings = not type(part).__module__.startswith("torch.optim.")
 
         @functools.wraps(step)
@@ -188,7 +190,9 @@ class StepGate:
                 return step(*args, **kwargs)
             if self._in_step:
                 return step(*args, **kwargs)
-            if micro.last:  # else no step is made, and the settings at the end of the body count
+            if (
+                micro.last
+            ):  # otherwise no step is made, and the settings at the end of the body count
                 self._check_settings()
             closure = None
             if args or kwargs:
@@ -219,12 +223,12 @@ class StepGate:
             self._finish_step(optimizer, applied=True)
             return result
 
-        # On the instance, as torch's own schedulers do, which want a method. The class and other
-        # optimizers stay untouched.
+        # On the instance, like torch's own schedulers, which need a method. The class and other
+        # optimizers stay unchanged.
         part.__dict__.update(step=types.MethodType(gated_step, part))
 
     def _wrap_zero_grad(self, part: Any) -> None:
-        """A faster zero_grad() for micro-batches that only accumulate, where plain PyTorch would
+        """A faster zero_grad() for micro-batches that only accumulate, in which plain PyTorch would
         not call it.
 
         torch's own does the same more slowly, with a mark for profilers.
@@ -243,8 +247,8 @@ class StepGate:
         part.__dict__.update(zero_grad=types.MethodType(functools.wraps(plain)(zero_grad), part))
 
     def _with_closure(self, args: Any, kwargs: Any) -> Tuple[Any, Any, Optional[Callable[[], Any]]]:
-        """The arguments with a closure that returns the mean loss over replicas, and that closure:
-        a line search must go the same way on all of them."""
+        """The arguments with a closure that returns the mean loss over replicas, and that closure.
+        A line search must take the same path on all of them."""
         plain = args[0] if args else kwargs.get("closure")
         if not callable(plain):
             return args, kwargs, None
@@ -259,7 +263,7 @@ class StepGate:
         return args, {**kwargs, "closure": closure}, closure
 
     def _adopt_manual(self) -> bool:
-        """Take gradients that came without a backward pass as those of one. Are there any?"""
+        """Treat gradients without a backward pass as the result of one. Are there any?"""
         if self._gradients.passes:
             return False
         if all(item.grad is None for item in self._gradients.parameters()):
@@ -275,7 +279,7 @@ class StepGate:
             self._steps.stepped(applied)
 
     def _check_settings(self) -> None:
-        """Has the script set an optimizer otherwise since they were noted?"""
+        """Has the script changed settings of an optimizer since they were noted?"""
         if self._settings.changed():
             in_pieces = self.micro is not None and self.micro.place > 0
             self._watch.settings_changed(SettingsChange(in_pieces, self._asked_step))

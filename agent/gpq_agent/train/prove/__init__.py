@@ -1,4 +1,5 @@
-"""Only under `gpq check`: runs in the shape of its order, records each step, writes no user's file.
+"""Only under `gpq check`: runs in the ordered shape, records each step, and writes no file of the
+user.
 
 Nothing below imports it. `init` hands its recorder down.
 """

@@ -1,4 +1,4 @@
-"""What luck and low precision add to a training, taken out while it is checked."""
+"""Removes what luck and low precision add to a training while it is checked."""
 
 from typing import Any, Sequence
 
@@ -11,7 +11,8 @@ from .keyed import Keyed
 
 
 class Conditions:
-    """Random numbers follow the example, attention and matrix products are exact where they can."""
+    """Random numbers belong to examples, and attention and matrix products are exact if
+    possible."""
 
     def __init__(self, order: wire.CheckOrder) -> None:
         self._keyed = Keyed()
@@ -21,17 +22,17 @@ class Conditions:
 
     @property
     def epsilon(self) -> float:
-        """Of the precision that the training has."""
+        """The precision of the training."""
         return self._precision.epsilon
 
     def begin_batch(self, epoch: int, start: int, rows: Sequence[Any]) -> None:
-        """`rows`: indices of its examples, as they are arranged. `start`: of its step."""
+        """`rows`: indices of its examples, in their order. `start`: the start of its step."""
         self.renew()
         self._dropout.off = is_compiled()
         self._keyed.begin(epoch, start, rows)
 
     def end_batch(self) -> bool:
-        """Was anything drawn at random in it?"""
+        """Was anything in it drawn at random?"""
         return self._keyed.end()
 
     def renew(self) -> None:
@@ -39,5 +40,5 @@ class Conditions:
         self._precision.renew()
 
     def give_up_precision(self) -> None:
-        """The script's own weights are of half precision."""
+        """The script's own weights are in half precision."""
         self._precision.give_up()

@@ -1,8 +1,8 @@
-"""For `gpq check` alone: takes out of a run what may depend on its shape: the luck of augmentation,
-and dropout inside kernels.
+"""Only for `gpq check`: removes from a run what may depend on its shape, namely the luck of
+augmentation and dropout inside kernels.
 
-Both are right under gpq in the way that they are right under DistributedDataParallel, but no two
-shapes draw the same. What a body draws is the business of keyed.py.
+Both are right under gpq, as they are under DistributedDataParallel, but no two shapes draw the
+same. keyed.py handles what a loop body draws.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ DROPOUTS = (
 )
 ATTENTION = "scaled_dot_product_attention"
 Item = TypeVar("Item")
-States = Tuple[List[torch.Tensor], Any, Any]  # of the generators of torch, of random and of numpy
+States = Tuple[List[torch.Tensor], Any, Any]  # states of the generators of torch, random and numpy
 
 
 def plain_attention() -> None:
-    """Attention with dropout comes by the plain formula, in this process for good: fused kernels
-    draw inside."""
+    """Attention with dropout uses the plain formula in this process from now on, because fused
+    kernels draw inside."""
     attention: Callable[..., Any] = getattr(functional, ATTENTION)
 
     @functools.wraps(attention)
@@ -64,7 +64,7 @@ def _attend(
     scale: Optional[float] = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """As torch documents it. `share`: of the weights, that is dropped."""
+    """As torch documents it. `share`: of the weights to drop."""
     if enable_gqa:
         key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
         value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
@@ -82,14 +82,16 @@ def _attend(
             if mask.dtype == torch.bool
             else weights + mask
         )
-    blind = (weights == -math.inf).all(dim=-1, keepdim=True)  # what may look at nothing gets zeros
+    blind = (weights == -math.inf).all(
+        dim=-1, keepdim=True
+    )  # a row that may look at nothing gets zeros
     weights = torch.softmax(weights.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
     return functional.dropout(weights, share) @ value
 
 
 class Dropout:
-    """That of torch.nn.functional, and so of its modules, from now on in this process. `off`: it
-    lets all through, where nobody sees what is drawn."""
+    """The function of torch.nn.functional, and so of its modules, from now on in this process.
+    `off`: it drops nothing, if the check cannot control what is drawn."""
 
     def __init__(self) -> None:
         self.off = True
@@ -105,7 +107,8 @@ class Dropout:
 
 
 def still(model: torch.nn.Module) -> bool:
-    """No dropout between the layers of recurrent modules: kernels draw it. Was there any?"""
+    """No dropout between the layers of recurrent modules, because kernels draw it. Was there
+    any?"""
     recurrent = [
         module
         for module in model.modules()
@@ -117,7 +120,7 @@ def still(model: torch.nn.Module) -> bool:
 
 
 def torch_generators() -> List[torch.Generator]:
-    """Those that draw where none is given."""
+    """The generators that draw if none is given."""
     started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     cuda = torch.cuda.is_available() and started
     return [torch.default_generator, *(torch.cuda.default_generators if cuda else ())]
@@ -150,7 +153,7 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def states() -> States:
-    """To be put back by put_back()."""
+    """States for put_back()."""
     numpy = sys.modules.get("numpy")
     return (
         torch_states(),
@@ -177,7 +180,7 @@ def put_back_torch(states: Sequence[torch.Tensor]) -> None:
 
 
 def seed(value: int) -> None:
-    """All generators of this process begin at `value`."""
+    """All generators of this process start at `value`."""
     seed_torch(value)
     random.seed(value)
     numpy = sys.modules.get("numpy")
@@ -192,7 +195,7 @@ def seed_torch(value: int) -> None:
 
 @contextlib.contextmanager
 def seeded(value: int) -> Iterator[None]:
-    """All generators of this process begin at `value` inside, and are as they were after it."""
+    """Inside, all generators of this process start at `value`. Afterwards they are as before."""
     saved = states()
     seed(value)
     try:
@@ -202,7 +205,7 @@ def seeded(value: int) -> Iterator[None]:
 
 
 class SeededData(Dataset):  # type: ignore[type-arg]
-    """The script's data set, asked for (epoch, index): what it draws depends on these two alone,
+    """The script's data set, asked for (epoch, index). What it draws depends only on these two,
     also in a worker."""
 
     def __init__(self, data: Any) -> None:
@@ -217,7 +220,7 @@ class SeededData(Dataset):  # type: ignore[type-arg]
         return len(self._data)
 
     def __getattr__(self, name: str) -> Any:
-        # Workers ask their data set for the script's own attributes; not for __getitems__, which
+        # Workers read the script's own attributes from their data set, except __getitems__, which
         # knows no epoch.
         if name.startswith("__") or name == "_data":
             raise AttributeError(name)
@@ -225,8 +228,8 @@ class SeededData(Dataset):  # type: ignore[type-arg]
 
 
 class EpochIndexSampler:
-    """A batch sampler that says of which epoch the examples are; `reverse` and `rotate`: how each
-    batch is arranged."""
+    """A batch sampler that adds the epoch to each example. `reverse` and `rotate`: the order within
+    each batch."""
 
     def __init__(self, sampler: GlobalSampler, reverse: bool, rotate: bool = False) -> None:
         self._sampler = sampler
@@ -240,7 +243,7 @@ class EpochIndexSampler:
 
 
 def arranged(batch: Sequence[Item], reverse: bool, rotate: bool) -> List[Item]:
-    """Examples in the order of their rows. `reverse`: the last first; `rotate`: before that, the
+    """Examples in the order of their rows. `reverse`: the last first. `rotate`: before that, the
     second half first."""
     half = len(batch) // 2 if rotate else 0
     turned_batch = [*batch[half:], *batch[:half]]
@@ -248,7 +251,7 @@ def arranged(batch: Sequence[Item], reverse: bool, rotate: bool) -> List[Item]:
 
 
 def copies(model: torch.nn.Module, registered: Dict[int, Any]) -> List[torch.nn.Module]:
-    """Modules of this process that look like copies of the model, and that nobody keeps."""
+    """Modules of this process that look like copies of the model and that nothing keeps."""
     import gc
 
     kinds = (torch.optim.swa_utils.AveragedModel, type(model))

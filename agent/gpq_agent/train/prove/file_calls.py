@@ -1,8 +1,8 @@
-"""Python's own functions on files, as they are on the layers of a checked script."""
+"""Python's own file functions, as they work on the layers of a checked script."""
 
 import contextlib
 import os
-import posix  # has the functions of `os` as they are
+import posix  # has the original functions of `os`
 import stat
 import threading
 from _io import open as plain_open
@@ -14,8 +14,8 @@ from .layers import Layers
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 Folder = Optional[int]  # a descriptor that a path is relative to
 DESCRIPTOR = "/proc/self/fd/{}"
-BESIDE = ("-wal", "-journal")  # of a database: what is not in it yet
-# By what they do with the path that comes first. Those of a link itself apart.
+BESIDE = ("-wal", "-journal")  # files of a database that hold what is not in it yet
+# Grouped by what they do with their first path. Those that act on a link itself are separate.
 READ, READ_LINK = ("stat", "access", "getxattr", "listxattr", "statvfs"), ("lstat", "readlink")
 CHANGE, CHANGE_LINK = ("utime", "chmod", "chown", "setxattr", "removexattr"), ("lchown",)
 MAKE = ("mkdir", "mkfifo", "mknod")
@@ -26,7 +26,7 @@ OWN = (
 
 
 class FileCalls:
-    """`is_opening`: does an opener of the script's open a file in this thread?"""
+    """`is_opening`: is an opener of the script opening a file in this thread?"""
 
     def __init__(self, layers: Layers) -> None:
         self._layers = layers
@@ -53,7 +53,7 @@ class FileCalls:
         return getattr(self._own, "opening", False)
 
     def stream(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        """What open() of builtins and io does."""
+        """Replaces open() of builtins and io."""
         if isinstance(file, int):
             return plain_open(file, mode, *args, **kwargs)
         if args[5:] or kwargs.get("opener") is not None:
@@ -92,7 +92,7 @@ class FileCalls:
         return posix.open(real, flags, mode)
 
     def connect(self, plain: Any) -> Callable[..., Any]:
-        """sqlite3.connect on them; `plain` is its own."""
+        """sqlite3.connect on the layers. `plain` is the original."""
 
         def connect(database: Any, *args: Any, **kwargs: Any) -> Any:
             is_uri = kwargs.get("uri", args[6] if args[6:] else False)
@@ -176,7 +176,7 @@ class FileCalls:
 
 
 class Entry:
-    """As os.DirEntry. `given`: the path of its folder, as the script wrote it."""
+    """Like os.DirEntry. `given`: the path of its folder, as the script wrote it."""
 
     def __init__(self, plain: "os.DirEntry[str]", argument: Any, layers: Layers) -> None:
         self._plain, self._layers = plain, layers
@@ -210,7 +210,7 @@ class Entry:
         return self._plain.stat(follow_symlinks=False)
 
     def _is(self, kind: Callable[[int], bool], follow: bool) -> bool:
-        if not self.is_symlink():  # the plain one knows without asking
+        if not self.is_symlink():  # the original knows without asking
             plain = self._plain.is_dir if kind is stat.S_ISDIR else self._plain.is_file
             return plain(follow_symlinks=False)
         try:
@@ -220,7 +220,7 @@ class Entry:
 
 
 class Entries:
-    """As what os.scandir returns."""
+    """Like the result of os.scandir."""
 
     def __init__(self, entries: List[Entry]) -> None:
         self._rest = iter(entries)
@@ -242,12 +242,12 @@ class Entries:
 
 
 def is_no_path(database: str) -> bool:
-    """What sqlite3 is given; a URI has been looked at before."""
+    """The path that sqlite3 is given. A URI was handled before."""
     return database in ("", ":memory:") or database.startswith("file:")
 
 
 def _on(place: Callable[[Any, bool], str], plain: Any, follows: bool) -> Callable[..., Any]:
-    """A function of os on the place of what it is given."""
+    """A function of os on the real place of its path."""
 
     def call(
         path: Any,
@@ -268,14 +268,14 @@ def _on(place: Callable[[Any, bool], str], plain: Any, follows: bool) -> Callabl
 
 
 def _absolute(path: Any, folder: Folder) -> Any:
-    """A path that is relative to the folder of a descriptor."""
+    """A path relative to the folder of a descriptor."""
     if folder is None:
         return path
     return os.path.join(posix.readlink(DESCRIPTOR.format(folder)), os.fsdecode(path))
 
 
 def _folder(path: Any) -> Any:
-    """Of what os.listdir is given."""
+    """The argument of os.listdir."""
     if isinstance(path, int):
         return posix.readlink(DESCRIPTOR.format(path))
     return "." if path is None else path

@@ -1,8 +1,8 @@
-"""One interpreter that has imported torch, from which `gpq check` forks the replicas of a script.
+"""An interpreter that has imported torch, from which `gpq check` forks the replicas of a script.
 
-It says what happens on a socket, a line of JSON each, and reads a line there for each replica.
-Where the script would notice that it is forked, the server refuses, and `gpq check` does without
-it. No GPU is touched here: CUDA does not work in a fork of a process that has used it.
+It reports on a socket, one line of JSON each, and reads a line there for each replica. If the
+script could notice that it is forked, the server refuses, and `gpq check` works without it. It
+never uses a GPU, because CUDA does not work in a fork of a process that has used it.
 """
 
 import builtins
@@ -26,17 +26,17 @@ import torch._dynamo  # the script's first optimizer would import it
 
 from .redirect import guard
 
-POLL_SECONDS = 0.02  # between two looks for a replica that has ended
+POLL_SECONDS = 0.02  # seconds between two looks for a replica that has ended
 GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dxg")
 
 
 class Server:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        self._replicas: List[int] = []  # ids of those that have not ended
+        self._replicas: List[int] = []  # process ids of running replicas
 
     def serve(self) -> Dict[str, Any]:
-        """Returns in a replica, with what was asked for it. The server ends with its client."""
+        """Returns in a replica, with its request. The server ends with its client."""
         self.say("ready")
         lines = self._channel.makefile("rb")
         while True:
@@ -48,13 +48,11 @@ class Server:
                 for stream in (sys.stdout, sys.stderr):
                     stream.flush()
                 with warnings.catch_warnings():
-                    warnings.simplefilter(
-                        "ignore"
-                    )  # threads of libraries that wait for work are no danger
+                    warnings.simplefilter("ignore")  # idle threads of libraries are not a danger
                     replica = os.fork()
                 if not replica:
                     os.setsid()
-                    self.say("forked", os.getpid())  # before the script begins
+                    self.say("forked", os.getpid())  # before the script starts
                     lines.close()
                     self._channel.close()
                     request: Dict[str, Any] = json.loads(line)
@@ -73,7 +71,7 @@ class Server:
     def _end(self) -> NoReturn:
         for replica in self._replicas:
             os.kill(replica, signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError):  # it was no leader of a session yet
+            with contextlib.suppress(ProcessLookupError):  # it was not a session leader yet
                 os.killpg(replica, signal.SIGKILL)
         os._exit(0)
 
@@ -85,8 +83,8 @@ class Server:
 
 
 def unfit(folder: str) -> str:
-    """Why forks of this process would not be as fresh interpreters; "" where they are. `folder`:
-    the script's."""
+    """Why forks of this process would differ from new interpreters, or "". `folder`: the
+    script's."""
     for name, module in list(sys.modules.items()):
         place = getattr(module, "__dict__", {}).get("__file__") or ""
         if os.path.dirname(place) in (folder, os.path.join(folder, name)):
@@ -94,27 +92,26 @@ def unfit(folder: str) -> str:
     for descriptor in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink("/proc/self/fd/" + descriptor)
-        except OSError:  # that of the listing itself
+        except OSError:  # the descriptor of the listing itself
             continue
         if target.startswith(GPUS):
-            return "a GPU is in use before the script begins"
+            return "a GPU is in use before the script starts"
     return ""
 
 
 def become(script: str, request: Dict[str, Any]) -> Dict[str, Any]:
-    """Make this process what a fresh interpreter would be that runs the script. Returns the
-    script's names."""
+    """Make this process like a new interpreter that runs the script. Returns the script's names."""
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
     os.close(log)
     os.environ.update(request["environ"])
     sys.argv[:] = [script, *request["arguments"]]
-    if hasattr(sys, "orig_argv"):  # from 3.10 on
+    if hasattr(sys, "orig_argv"):  # Python 3.10 and newer
         sys.orig_argv[:] = [sys.executable, *sys.argv]
     multiprocessing.current_process().authkey = os.urandom(32)
     torch.default_generator.seed()
-    if "numpy" in sys.modules:  # `random` sees to itself
+    if "numpy" in sys.modules:  # `random` does this itself
         sys.modules["numpy"].random.seed()
     guard(os.environ, sys.addaudithook)
     main = types.ModuleType("__main__")
@@ -125,8 +122,8 @@ def become(script: str, request: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def run(script: str, names: Dict[str, Any]) -> None:
-    """The script, to its end. An error is told, and ends the process, as if this function were not
-    there."""
+    """Run the script to its end. An error is printed and ends the process, as if this function did
+    not exist."""
     failure = None
     try:
         with io.open_code(script) as stream:
@@ -146,8 +143,8 @@ def run(script: str, names: Dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Of an interpreter that was started with these arguments: the script, and the descriptor of
-    the socket."""
+    """Entry point of an interpreter with these arguments: the script, and the descriptor of the
+    socket."""
     script, descriptor = sys.argv[1:3]
     server = Server(socket.socket(fileno=int(descriptor)))
     why = unfit(os.path.dirname(os.path.realpath(script)))
@@ -155,5 +152,5 @@ def main() -> None:
         server.say("refused", why)
         os._exit(0)
     gc.collect()
-    gc.freeze()  # a collection in a replica would copy all of the heap
+    gc.freeze()  # a collection in a replica would copy the whole heap
     run(script, become(script, server.serve()))

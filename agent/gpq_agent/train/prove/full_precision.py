@@ -1,8 +1,8 @@
-"""For `gpq check` alone: all is computed in full precision, by kernels that come to the same again.
-On trial is the loop.
+"""Only for `gpq check`: computes everything in full precision, with reproducible kernels. It tests
+the loop, not the precision.
 
-In half precision, and in TF32, the parts of a batch are rounded otherwise than the whole, by more
-than an error of the loop may come to. A script that fails in full precision is run as it is.
+In half precision and in TF32, the parts of a batch are rounded differently from the whole, by more
+than an error of the loop may cause. A script that fails in full precision runs as it is.
 """
 
 import functools
@@ -15,8 +15,8 @@ import torch
 
 from gpq_agent.train import internals
 
-# Where a version of torch lets a script say in which precision single precision is computed, in
-# torch.backends.
+# The settings in torch.backends with which a script chooses the precision of single precision, by
+# version.
 PLACES = ("cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
 FULL = ("ieee", "none")
 HALF = (torch.bfloat16, torch.float16)
@@ -27,16 +27,16 @@ WARNINGS = (
 
 
 class FullPrecision:
-    """One per process, for good. `epsilon`: of the coarsest half type that autocast computed in."""
+    """One per process, permanent. `epsilon`: of the coarsest half type that autocast used."""
 
     def __init__(self, exact: bool = True) -> None:
-        """Without `exact`, autocast and TF32 are as the script has them."""
+        """Without `exact`, autocast and TF32 stay as the script sets them."""
         self._exact = exact
-        self._autocast = not exact  # as the script has it
+        self._autocast = not exact  # as the script sets it
         self.epsilon = 0.0
         os.environ.setdefault(
             "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # or cuBLAS does not come to the same
+        )  # otherwise cuBLAS is not reproducible
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         for message in WARNINGS:
             warnings.filterwarnings("ignore", message=message)
@@ -47,7 +47,7 @@ class FullPrecision:
         """Whatever the script has set since."""
         if self._exact and _is_reduced():
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # names that some versions want no more
+                warnings.simplefilter("ignore")  # names that some versions no longer accept
                 torch.set_float32_matmul_precision("highest")
                 torch.backends.cuda.matmul.allow_tf32 = False
                 torch.backends.cudnn.allow_tf32 = False
@@ -57,8 +57,8 @@ class FullPrecision:
         torch.set_deterministic_debug_mode("warn")
 
     def give_up(self) -> None:
-        """Weights are in half precision, so autocast is as the script has it: without it, not all
-        would fit together."""
+        """Weights are in half precision, so autocast stays as the script sets it. Without it the
+        types would not match."""
         self._autocast = True
 
     def _around_autocast(self) -> None:

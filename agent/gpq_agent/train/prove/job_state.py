@@ -1,4 +1,4 @@
-"""Every tensor and number that a job trains or keeps, by a name that any shape gives it."""
+"""Every tensor and number that a job trains or keeps, by the same name in any shape."""
 
 from typing import Any, Dict, List, Mapping
 
@@ -9,20 +9,20 @@ from gpq_agent.train.optim.inner_optimizers import inner_optimizers
 from .determinism import copies
 from .sketch import Fingerprint, Sketcher, flattened, named_optimizer, named_parameters
 
-# Parts of a checkpoint that are gpq's own.
+# gpq's own parts of a checkpoint.
 INTERNAL = ("cursor", "data", "progress", "ledger", "noise", "trained")
 OUTSIDE = "outside the model"
 
 
 class JobState:
-    """`is_lead`: on the other replicas nothing is read. `optimizers`: all that have stepped.
-    `sketch`: tensor -> fingerprint."""
+    """`is_lead`: only this replica reads anything. `optimizers`: all that have stepped. `sketch`:
+    tensor -> fingerprint."""
 
     def __init__(self, *, is_lead: bool) -> None:
         self.sketch = Sketcher()
         self.optimizers: List[Any] = []
         self._is_lead = is_lead
-        self._names: Dict[int, str] = {}  # of the model's parameters, by id
+        self._names: Dict[int, str] = {}  # names of the model's parameters, by id
 
     def register(self, optimizer: Any) -> None:
         """It steps."""
@@ -30,7 +30,7 @@ class JobState:
             self.optimizers.append(optimizer)
 
     def gradients(self, optimizer: Any) -> Dict[str, Fingerprint]:
-        """Of its parameters, as they are now."""
+        """Its current parameters."""
         sketches: Dict[str, Fingerprint] = {}
         if self._is_lead:
             for name, parameter in named_parameters(optimizer, self._names):
@@ -40,7 +40,7 @@ class JobState:
         return sketches
 
     def of(self, parts: Mapping[str, Any], *, is_last: bool) -> Dict[str, Any]:
-        """`parts`: of checkpoints, by name. `is_last`: look for copies of the models too, which
+        """`parts`: of checkpoints, by name. `is_last`: also look for copies of the models, which
         takes a walk through all objects."""
         if not self._is_lead:
             return {}
@@ -60,8 +60,8 @@ class JobState:
         return named_optimizer(part, self._names) if _is_optimizer(part) else part.state_dict()
 
     def _add_optimizers(self, state: Dict[str, Any], registered: List[Any]) -> None:
-        """What is trained that is not in a model. Of registered optimizers also before their first
-        step of this process: what is restored is compared."""
+        """What is trained but not in a model. For registered optimizers also before their first
+        step in this process, because restored state is compared."""
         for number, optimizer in enumerate(registered):
             place = "{}, optimizer {}".format(OUTSIDE, number + 1) if number else OUTSIDE
             self._add_outside(state, place, optimizer)

@@ -1,9 +1,9 @@
-"""For `gpq check` alone: the random numbers of a body fall to examples, wherever those lie in a
+"""Only for `gpq check`: random numbers of a loop body belong to examples, wherever those are in a
 batch that is cut.
 
-The rows of an example come from generators that are seeded by the step, the draw and the example.
-What has no rows of examples (a permutation, a scalar) is drawn alike in every part of a step, on
-every replica. Outside bodies all is as ever.
+The rows of an example come from generators seeded by step, draw and example. Draws without rows of
+examples (a permutation, a scalar) are the same in every part of a step, on every replica. Outside
+bodies nothing changes.
 """
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -25,19 +25,18 @@ from .determinism import (
     torch_states,
 )
 
-NUMBERS = 1 << 62  # that draws are told apart by
-# In the names of draws whose parts are no draws of their own: they return more than rows, or mix
-# them.
+NUMBERS = 1 << 62  # the name that tells draws apart
+# Parts of names of draws whose parts are not draws: they return more than rows, or mix them.
 WHOLE = ("attention", "randperm", "rnn", "lstm", "gru")
-BY_ROW = ("multinomial", "_sample_dirichlet")  # what has one dimension is one example
+BY_ROW = ("multinomial", "_sample_dirichlet")  # a tensor with one dimension is one example
 
 Shape = Tuple[int, ...]
 Place = Tuple[Shape, int]  # a shape with rows of examples, and their dimension
 
 
 class Keyed(internals.TorchDispatchMode):
-    """One per process. `begin` and `end` stand around a body. The next `begin` ends one that was
-    left without."""
+    """One per process. `begin` and `end` enclose a body. The next `begin` ends a body that was left
+    without `end`."""
 
     supports_higher_order_operators = True
 
@@ -46,17 +45,17 @@ class Keyed(internals.TorchDispatchMode):
         self._inside = False  # on the stack of modes
         self._examples: List[
             int
-        ] = []  # of the body, in the order of their rows; none: nothing is keyed
-        self._outside: Optional[States] = None  # of the generators, before the body
-        self._begun: List[Any] = []  # as they were when it began
+        ] = []  # examples of the body, in the order of their rows. None: nothing is keyed
+        self._outside: Optional[States] = None  # states of the generators before the body
+        self._begun: List[Any] = []  # their states when it began
         self._draws, self._luck = 0, False
-        # By the number of a draw: how many examples the first body had that made it, and the shape
-        # then.
+        # By the number of a draw: how many examples the first body with that draw had, and the
+        # shape there.
         self._first: Dict[int, Tuple[int, Shape]] = {}
 
     def begin(self, epoch: int, start: int, examples: Sequence[int]) -> None:
-        """A part of the step that starts at `start`. `examples`: of its rows, none where they count
-        for nothing."""
+        """Part of the step that starts at `start`. `examples`: of its rows, none if they do not
+        count."""
         self.end()
         self._outside = states()
         seed(stable_seed(epoch, start))
@@ -67,17 +66,17 @@ class Keyed(internals.TorchDispatchMode):
             self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> bool:
-        """Has the body drawn what no example has to itself?"""
+        """Did the body draw something that belongs to no single example?"""
         if self._outside is None:
             return False
-        # A mode moves torch's generator of the CPU, by what it tells draws apart by.
+        # A mode advances torch's CPU generator by what it tells draws apart by.
         watched = int(self._inside)
         luck = bool(self._examples) and (
             self._luck or moved(self._begun[watched:], generators()[watched:])
         )
         put_back(self._outside)
         self._outside, self._examples = None, []
-        # One that the script has entered since, and not left, would be taken for this one.
+        # A mode that the script has entered since, and not left, would be mistaken for this one.
         if self._inside and internals.current_dispatch_mode() is self:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._inside = False
@@ -101,8 +100,8 @@ class Keyed(internals.TorchDispatchMode):
             **kwargs,
         }
         place = self._place(func.overloadpacket.__name__, arguments)
-        # The generators move by one number. Whoever puts them back, as checkpointing does, draws
-        # the same.
+        # The generators advance by one number. Restoring them, as checkpointing does, repeats the
+        # draw.
         number, states = int(torch.randint(NUMBERS, (), device="cpu")), torch_states()
         if place is not None:
             result = self._by_example(func, len(args), arguments, place, number)
@@ -115,7 +114,7 @@ class Keyed(internals.TorchDispatchMode):
         return result
 
     def _place(self, name: str, arguments: Dict[str, Any]) -> Optional[Place]:
-        """Of the rows of examples; None: the draw has none."""
+        """The dimension of the rows of examples, or None if the draw has none."""
         self._draws += 1
         shapes = [_shape(*item) for item in arguments.items()]
         shapes = [shape for shape in shapes if shape and 0 not in shape]
@@ -126,7 +125,7 @@ class Keyed(internals.TorchDispatchMode):
         now = len(self._examples)
         before, first = self._first.setdefault(self._draws, (now, shape))
         dimension = self._dimension(shape)
-        if now != before and len(first) == len(shape):  # it is the one that goes with the examples
+        if now != before and len(first) == len(shape):  # it is the dimension of the examples
             dimensions = range(2 if len(shape) > 2 else 1)
             fitting = [place for place in dimensions if shape[place] * before == first[place] * now]
             dimension = fitting[0] if fitting else None
@@ -137,7 +136,8 @@ class Keyed(internals.TorchDispatchMode):
         return None if dimension is None else (shape, dimension)
 
     def _dimension(self, shape: Shape) -> Optional[int]:
-        """The first, perhaps several rows of each. Sequences may have them behind the time."""
+        """The first, perhaps several rows of each. Sequences may have them after the time
+        dimension."""
         count = len(self._examples)
         if len(shape) > 2 and shape[1] == count != shape[0]:
             return 1
@@ -163,8 +163,7 @@ class Keyed(internals.TorchDispatchMode):
                 name: _part(name, value, place, example_place * rows, rows)
                 for name, value in arguments.items()
             }
-            # What is drawn follows the order in memory, which is another where a batch has one
-            # example.
+            # Drawn values follow the order in memory, which differs if a batch has one example.
             own = [
                 value.contiguous() if isinstance(value, torch.Tensor) else value
                 for value in parts.values()
@@ -183,14 +182,14 @@ class Keyed(internals.TorchDispatchMode):
 
 
 def _shape(name: str, value: Any) -> Shape:
-    """Of what a draw is given, if that may have rows of examples: a parameter has none."""
+    """An argument of a draw, if it may have rows of examples. A parameter has none."""
     if isinstance(value, torch.Tensor):
         return () if isinstance(value, torch.nn.Parameter) else tuple(value.shape)
     return tuple(value) if name == "size" else ()
 
 
 def _part(name: str, value: Any, place: Place, begin: int, rows: int) -> Any:
-    """Of what a draw is given, what one example has of it."""
+    """One example's part of an argument of a draw."""
     shape, dimension = place
     if name == "size":
         return [*value[:dimension], rows, *value[dimension + 1 :]]

@@ -1,11 +1,11 @@
-"""Lets a program, and all that it starts, write below one folder, /dev and /proc alone: by Linux's
-Landlock, without root.
+"""Lets a program and its children write only below one folder, /dev and /proc, with Linux's
+Landlock and without root.
 
     python -I landlock.py FOLDER PROGRAM [ARG]...
 
-What else it writes fails with `Permission denied`, C code included. Rights and times of files are
-beyond Landlock. A kernel without it (before 5.19), or a container that forbids it, runs the program
-all the same. A file of its own, which imports nothing of gpq: it becomes the program.
+Any other write fails with `Permission denied`, in C code too. Landlock does not cover rights and
+times of files. A kernel without it (before 5.19), or a container that forbids it, runs the program
+anyway. This file imports nothing of gpq, because it becomes the program.
 """
 
 import ctypes
@@ -13,14 +13,14 @@ import os
 import sys
 from typing import List, Sequence
 
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # numbers of the calls
-VERSION = 1  # CREATE_RULESET tells it
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # numbers of the system calls
+VERSION = 1  # a flag: CREATE_RULESET returns its version
 BENEATH = 1  # a rule on a folder
 NO_NEW_PRIVILEGES = 38
 # Rights by their bits: write to a file, remove folders and files, make seven kinds of them.
 WRITING = sum(1 << bit for bit in (1, *range(4, 13)))
-REFER, TRUNCATE = 1 << 13, 1 << 14  # a name moves to another folder (version 2); truncate (3)
-LEAST_VERSION = 2  # the first one forbids every rename from one folder to another
+REFER, TRUNCATE = 1 << 13, 1 << 14  # a name moves to another folder (version 2), truncate (3)
+LEAST_VERSION = 2  # the first version forbids every rename from one folder to another
 SHARED = ("/dev", "/proc")
 
 
@@ -37,7 +37,8 @@ class Beneath(ctypes.Structure):
 
 
 def confine(folders: Sequence[str]) -> bool:
-    """This thread and its children write below these alone, for good. False where it cannot be."""
+    """From now on this thread and its children can write only below these. False if that is
+    impossible."""
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), VERSION)
     if version < LEAST_VERSION:

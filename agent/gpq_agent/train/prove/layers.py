@@ -1,14 +1,14 @@
-"""Files as a checked script sees them: what it has written, over what its user has.
+"""Files as a checked script sees them: its own writes on top of the user's files.
 
-Of one shape, for all of its processes. What the user has is only read. What the script writes to
-`/a/b` is in `<folder>/written/a/b`. A file `<folder>/removed/a/b` says that what the user has in
-`/a/b`, and below it, is out of sight for good. What lies in the scratch of the check, /dev, /proc
-and /sys is as it is.
+One set per shape, for all of its processes. The user's files are only read. What the script writes
+to `/a/b` is in `<folder>/written/a/b`. A file `<folder>/removed/a/b` hides the user's `/a/b`, and
+everything below it, permanently. The scratch folder of the check, /dev, /proc and /sys stay as they
+are.
 """
 
 import errno
 import os
-import posix  # has the functions of `os` as they are
+import posix  # has the original functions of `os`
 import stat
 from typing import Any, Dict, List, NamedTuple
 
@@ -24,15 +24,15 @@ class Place(NamedTuple):
     """Where a path leads. `name`: absolute, and no folder in it is a link."""
 
     name: str
-    free: bool = False  # in none of the layers
-    written: bool = False  # the script has something there
-    marked: bool = False  # there are marks there, or below
-    removed: bool = False  # what the user has there is out of sight
+    free: bool = False  # in no layer
+    written: bool = False  # the script wrote something there
+    marked: bool = False  # there are marks there or below
+    removed: bool = False  # the user's file there is hidden
 
 
 class Layers:
     def __init__(self, scratch: str, folder: str) -> None:
-        """`folder` is within `scratch`; both are without links."""
+        """`folder` is within `scratch`. Neither has links."""
         self._scratch, self._folder = scratch, folder
         self._upper, self._marks = folder + "/written", folder + "/removed"
         make_folders(self._upper)
@@ -41,7 +41,7 @@ class Layers:
     # -- where a path leads ------------------------------------------------------------------------
 
     def find(self, path: Any, follow: bool = True) -> Place:
-        """`follow`: if it is a link, to what it points to."""
+        """`follow`: if it is a link, go to its target."""
         text = self.outside(os.fsdecode(path))
         if not text:
             return Place("", free=True)
@@ -71,17 +71,17 @@ class Layers:
         return way[-1]
 
     def folder(self) -> str:
-        """The current one."""
+        """The current folder."""
         return self.outside(posix.getcwd())
 
     def outside(self, path: str) -> str:
-        """A path among what is written, as the script knows it. Any other as it is."""
+        """The script's name of a path among its writes. Any other path as it is."""
         if path == self._upper or path.startswith(self._upper + "/"):
             return path[len(self._upper) :] or "/"
         return path
 
     def is_free(self, path: Any, follow: bool) -> bool:
-        """May it be written as it is?"""
+        """May it be written in place?"""
         text = os.fsdecode(path)
         is_within = text.startswith(self._scratch + "/") and "/../" not in text
         return is_within or self.find(text, follow).free
@@ -97,7 +97,7 @@ class Layers:
         return Place(name, False, written, marked, removed)
 
     def real(self, place: Place) -> str:
-        """Where its bytes are, or would be."""
+        """Where its bytes are or would be."""
         if place.free:
             return place.name
         return self._upper + place.name if place.written or place.removed else place.name or "/"
@@ -105,11 +105,11 @@ class Layers:
     # -- reading -----------------------------------------------------------------------------------
 
     def read(self, path: Any, follow: bool = True) -> str:
-        """Where to read it."""
+        """The path to read it from."""
         return self.real(self.find(path, follow))
 
     def entries(self, path: Any) -> "List[os.DirEntry[str]]":
-        """Of a folder: what is written there, and what is not out of sight."""
+        """The names in a folder: the script's, and the user's that are not hidden."""
         return list(self._entries(self.find(path)).values())
 
     def _entries(self, place: Place) -> "Dict[str, os.DirEntry[str]]":
@@ -129,7 +129,8 @@ class Layers:
     # -- writing -----------------------------------------------------------------------------------
 
     def write(self, path: Any, follow: bool = True, content: bool = True) -> str:
-        """Where to write it. What is there so far is copied, but for `content` that goes anyway."""
+        """The path to write it to. Copies the current content unless `content` will replace it
+        anyway."""
         place = self.find(path, follow)
         is_below = not (place.free or place.written or place.removed)
         if is_below and mode_of(place.name) is not None:
@@ -137,11 +138,11 @@ class Layers:
         return self._raise(place, content)
 
     def change(self, path: Any, follow: bool = True) -> str:
-        """Where to change what is said of it: its rights, its times."""
+        """The path at which to change its rights and times."""
         return self._raise(self.find(path, follow))
 
     def make(self, path: Any, _: bool = False) -> str:
-        """Where to make what must not be there, not even as a link."""
+        """The path at which to create something that must not exist, not even as a link."""
         place = self.find(path, follow=False)
         if mode_of(self.real(place)) is not None:
             raise failure(errno.EEXIST, path)
@@ -151,13 +152,13 @@ class Layers:
         posix.link(self.change(source, follow=False), self.make(target))
 
     def enter(self, path: Any) -> None:
-        """What os.chdir does. Programs that are started there find what the user has there."""
+        """Replaces os.chdir. Programs that start there find the user's files there."""
         place = self.find(path)
         below = not place.removed and is_folder(place.name)
         posix.chdir(place.name if below else self.real(place))
 
     def remove(self, path: Any, folder: bool = False) -> None:
-        """What os.remove does, or os.rmdir."""
+        """Replaces os.remove and os.rmdir."""
         place = self.find(path, follow=False)
         real = self.real(place)
         if stat.S_ISDIR(posix.lstat(real).st_mode) != folder:
@@ -187,7 +188,8 @@ class Layers:
             self._mark(new)
 
     def _raise(self, place: Place, content: bool = True, itself: bool = True) -> str:
-        """Its path among what is written. Its folder is there then, with `itself` it as well."""
+        """Its path among the script's writes. Creates its folder, and with `itself` also the
+        path."""
         upper = self._upper + place.name
         if place.free or (place.written and itself):
             return self.real(place)
@@ -198,15 +200,15 @@ class Layers:
         return upper
 
     def _raise_folder(self, name: str) -> None:
-        """One that has no links in its path."""
+        """A path without links in it."""
         place = self.find(name or "/")
-        posix.lstat(self.real(place) + "/.")  # or it says why not
+        posix.lstat(self.real(place) + "/.")  # otherwise it says why not
         if not place.written:
             self._raise_folder(os.path.dirname(name))
             self._copy(name)
 
     def _raise_all(self, place: Place) -> str:
-        """A folder, and all below it."""
+        """A folder and everything below it."""
         real = self._raise(place)
         for name, entry in () if place.free else self._entries(place).items():
             inside = self._step(place, name)
@@ -217,7 +219,7 @@ class Layers:
         return real
 
     def _copy(self, name: str, content: bool = False) -> None:
-        """To what is written, as far as it is there."""
+        """Copy to the script's writes, as far as it exists."""
         try:
             copy(name, self._upper + name, self._unique(), content)
         except FileNotFoundError:
@@ -225,25 +227,25 @@ class Layers:
         except PermissionError:
             raise
         except OSError as error:
-            problem = "gpq check cannot copy {}, which the script is about to change: {}"
-            hint = "let TMPDIR name a folder with more room"
+            problem = "gpq check cannot copy {} before the script changes it: {}"
+            hint = "set TMPDIR to a folder with more space"
             raise GpqTrainError(problem.format(name, error.strerror), hint) from None
 
     def _mark(self, place: Place) -> None:
-        """What the user has there is out of sight from now on."""
+        """From now on the user's file there is hidden."""
         if place.free or place.removed or mode_of(place.name) is None:
             return
         mark = self._marks + place.name
         try:
             make_folders(os.path.dirname(mark))
-            if is_folder(mark):  # of marks below, which are of no use any more
+            if is_folder(mark):  # remove marks below, which are no longer needed
                 posix.rename(mark, self._unique())
             posix.close(posix.open(mark, os.O_WRONLY | os.O_CREAT, 0o600))
         except NotADirectoryError:
-            pass  # one above it says the same
+            pass  # a mark above says the same
 
     def _may_change(self, place: Place) -> None:
-        """Refuses what its user may not do either."""
+        """Refuses what the user may not do either."""
         folder = os.path.dirname(place.name) or "/"
         if not place.free and not place.removed and is_folder(folder):
             need(folder, os.W_OK | os.X_OK)

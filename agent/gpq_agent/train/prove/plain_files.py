@@ -1,4 +1,5 @@
-"""Files as they are, by functions that nothing stands before: those of `os` are in `posix` too."""
+"""Files as they are, through functions that nothing replaces: the functions of `os` are also in
+`posix`."""
 
 import errno
 import os
@@ -12,7 +13,7 @@ from gpq_agent.train.errors import GpqTrainError
 
 
 def mode_of(path: str) -> Optional[int]:
-    """Of what is there, a link included; None for nothing."""
+    """The mode of what is there, including a link. None if nothing is there."""
     try:
         return posix.lstat(path).st_mode
     except OSError:
@@ -24,7 +25,7 @@ def is_folder(path: str) -> bool:
 
 
 def link_target(path: str) -> Optional[str]:
-    """None for what is no link."""
+    """The target of a link, None if it is not a link."""
     try:
         return posix.readlink(path)
     except OSError:
@@ -46,7 +47,7 @@ def need(path: str, rights: int) -> None:
 
 
 def make_folders(path: str) -> None:
-    """It, and those above it, where they are not there."""
+    """Create it and its parents if they are missing."""
     if not is_folder(path):
         make_folders(os.path.dirname(path))
         try:
@@ -57,9 +58,9 @@ def make_folders(path: str) -> None:
 
 
 def copy(source: str, target: str, part: str, content: bool) -> None:
-    """A file, a link or an empty folder. `part`: a name for a file until it is whole.
+    """Copy a file, a link or an empty folder. `part`: a name for a file until it is whole.
 
-    Another process may do the same just now: whoever comes second leaves it be.
+    Another process may do the same just now. The second one leaves it alone.
     """
     status = posix.lstat(source)
     rights = stat.S_IMODE(status.st_mode)
@@ -75,7 +76,7 @@ def copy(source: str, target: str, part: str, content: bool) -> None:
             posix.utime(part, ns=(status.st_atime_ns, status.st_mtime_ns))
             posix.link(part, target)
         else:
-            problem = "the script writes to {}, which is no file and no folder"
+            problem = "the script writes to {}, which is neither a file nor a folder"
             raise GpqTrainError(problem.format(source))
     except FileExistsError:
         pass

@@ -1,6 +1,6 @@
-"""The training process's part of `gpq check`: writes down what each step came to, and ends.
+"""The part of `gpq check` in the training process: records the result of each step, and ends.
 
-Only where the environment holds a CheckOrder. Else there is no recorder.
+Exists only if the environment has a CheckOrder.
 """
 
 import json
@@ -32,7 +32,7 @@ from .full_precision import HALF
 from .job_state import JobState
 from .sketch import MOST, Fingerprint
 
-UNASKED = 4  # times the steps of the order: then a loop that never asks gpq anything is ended
+UNASKED = 4  # times the steps of the order, then end a loop that never asks gpq
 
 
 def begin(environ: Mapping[str, str], environment: Environment) -> "Optional[Recorder]":
@@ -42,7 +42,7 @@ def begin(environ: Mapping[str, str], environment: Environment) -> "Optional[Rec
 
 
 class StepRecord:
-    """What a step has come to so far. `metrics`: [name, value, examples]. `rates`: by call of an
+    """The results of the current step. `metrics`: [name, value, examples]. `rates`: by call of an
     optimizer. `gradients`: as optimizers found them."""
 
     def __init__(self) -> None:
@@ -54,8 +54,8 @@ class StepRecord:
 
 
 class Recorder:
-    """One per process. Replicas need not agree on anything here: all have the same order.
-    `program`: as the script prepared its training."""
+    """One per process. Replicas do not need to agree here, because all have the same order.
+    `program`: when the script prepared its training."""
 
     def __init__(self, order: wire.CheckOrder, environment: Environment) -> None:
         self.order = order
@@ -81,24 +81,23 @@ class Recorder:
     # -- the shape ---------------------------------------------------------------------------------
 
     def size(self, size: int, batch: int) -> int:
-        """Examples of an epoch: so few that the steps of a check see its end, and a batch that is
-        not full."""
+        """Examples of an epoch: few enough that the check sees its end, and an incomplete batch."""
         self._facts.update(size=size, batch=batch)
         steps = self.order.epoch_steps
         return min(size, (steps - 1) * batch + batch // 2 + 1) if steps else size
 
     def limits(self, limits: Limits) -> Limits:
-        """A bound on what fits at once that makes a step so many micro-batches."""
+        """The bound on examples at once that gives a step this many micro-batches."""
         share = ceil_div(limits.base_batch, self._replicas)
         return limits._replace(max_local=ceil_div(share, self.order.micros))
 
     def sampler(self, data: Any, sampler: GlobalSampler) -> Tuple[Any, Any]:
-        """(data set, batch sampler) for a DataLoader, with which an example depends on nothing
+        """(data set, batch sampler) for a DataLoader in which an example depends on nothing
         else."""
         return SeededData(data), EpochIndexSampler(sampler, self.order.reverse, self.order.rotate)
 
     def agreed(self) -> Proposal:
-        """What rank 0 would propose, were it asked. The order is everybody's."""
+        """What rank 0 would propose. All have the same order."""
         stop = STOP_ORDERED if self.order.stop and self._count == self.order.stop else 0
         return Proposal(stop=stop, sample_every=2 if self.order.sample else 0)
 
@@ -106,13 +105,13 @@ class Recorder:
 
     def entered(self, micro: MicroBatch) -> None:
         if micro.place == 0:
-            self._step.indices = []  # a step that is begun anew has none of what it was begun with
+            self._step.indices = []  # a step that starts again keeps nothing of its first start
         self._micro = micro
         rows = arranged(micro.indices, self.order.reverse, self.order.rotate)
         self._conditions.begin_batch(micro.step.epoch, micro.step.start, rows)
 
     def taken_back(self) -> None:
-        """The script has only looked at the micro-batch in hand, or the step is made anew."""
+        """The script only looked at the current micro-batch, or the step is repeated."""
         self._conditions.end_batch()
         self._micro = None
 
@@ -125,7 +124,7 @@ class Recorder:
             self._count += 1
 
     def suspect(self, habit: wire.Habit) -> None:
-        """In a run this would take freedoms. Here it is put to the test."""
+        """In a job this would take freedoms. Here it is tested."""
         if habit.code not in self._suspicions:
             self._suspicions.add(habit.code)
             self._write({"suspected": habit._asdict()})
@@ -139,19 +138,19 @@ class Recorder:
                     plain = value.detach() if isinstance(value, torch.Tensor) else value
                     self._step.metrics.append([str(name), float(plain), weight])
                 except (TypeError, ValueError, OverflowError, RuntimeError):
-                    continue  # the library itself complains, and better
+                    continue  # the library itself reports it, and better
 
     def boundary(self, job: Recorded) -> None:
         """Between two steps. Does not return once all are done."""
         self._conditions.renew()
         if job.sampler is None and self._state.optimizers:
-            self._count += 1  # a loop of the script's own, which asks once a step
+            self._count += 1  # a loop of the script's own, which asks once per step
         self._write_step(job)
         if self._count >= self.order.steps:
             self._end(job)
 
     def finish(self, job: Recorded) -> NoReturn:
-        """The script has trained to its end before."""
+        """The script trained to its end before that."""
         self._write_step(job)
         self._end(job)
 
@@ -163,7 +162,7 @@ class Recorder:
             self._step.gradients.update(self._state.gradients(optimizer))
 
     def _after_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
-        if _has_closure(args, kwargs):  # what was there before it is of an earlier step
+        if _has_closure(args, kwargs):  # earlier lines belong to an earlier step
             self._step.gradients.update(self._state.gradients(optimizer))
         if self._micro is not None:
             return
@@ -204,7 +203,7 @@ class Recorder:
         self._write(content._asdict())
 
     def _write_facts(self, job: Recorded) -> None:
-        """What the script is, once there is something to train."""
+        """Record what the script is, once there is something to train."""
         models = [part for part in job.parts.values() if isinstance(part, torch.nn.Module)]
         recurrent = [still(model) for model in models]
         half = any(item.dtype in HALF for model in models for item in model.parameters())
@@ -235,19 +234,19 @@ class Recorder:
 
 
 def _is_local_norm(layer: torch.nn.Module) -> bool:
-    """Does it take statistics over what is together on one device?"""
+    """Does it compute statistics over what is together on one device?"""
     return isinstance(layer, BatchNorm) and not isinstance(layer, torch.nn.SyncBatchNorm)
 
 
 def _has_closure(args: Any, kwargs: Any) -> bool:
-    """Does an optimizer compute its gradients itself? `args` and `kwargs` as torch's hooks are
-    given them: itself first."""
+    """Does an optimizer compute its gradients itself? `args` and `kwargs` as torch's hooks get
+    them: itself first."""
     closure = args[1] if len(args) > 1 else (kwargs or {}).get("closure")
     return callable(closure)
 
 
 def _follow(descriptor: int) -> None:
-    """Wait for the end of `gpq check`, whatever ends it, and end this process and its workers."""
+    """Wait for the end of `gpq check`, for any reason, and end this process and its workers."""
     try:
         while os.read(descriptor, 1):
             pass

@@ -1,15 +1,15 @@
 """Under `gpq check`: what the script writes goes to a folder of its shape, and is read from there.
 No file of the user is ever written.
 
-Stands before Python's own functions, and before those of torch and sqlite3 that open files past
-Python. What Python does past these, it refuses. C code and other programs are refused by Linux,
-see landlock.py. They read what the user has, not what the script has written.
+It replaces Python's own functions, and those of torch and sqlite3 that open files past Python. It
+refuses what Python does past these. Linux refuses C code and other programs, see landlock.py. They
+read the user's files, not the script's writes.
 """
 
 import functools
 import json
 import os
-import posix  # has the functions of `os` as they are
+import posix  # has the original functions of `os`
 import shutil
 import sys
 import types
@@ -23,18 +23,18 @@ from .file_calls import DESCRIPTOR, WRITING, FileCalls, is_no_path
 from .layers import Layers
 from .plain_files import mode_of
 
-# Functions of torch that open a file past Python, and which of their arguments, `f`, is its name.
+# Functions of torch that open a file past Python. Their argument `f` is its name.
 OF_TORCH = {
     ("torch", "load"): 0, ("torch", "save"): 1, ("torch.jit", "load"): 0, ("torch.jit", "save"): 1,
 }  # fmt: skip
 SQLITE = "sqlite3.connect"
-# Events of Python that change files, and which of their arguments are paths.
+# Events of Python that change files, and their arguments that are paths.
 EVENTS = {
     "open": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,),
     "os.link": (1,), "os.symlink": (1,), "os.truncate": (0,), "os.chmod": (0,), "os.chown": (0,),
     "os.utime": (0,), "os.setxattr": (0,), "os.removexattr": (0,), SQLITE: (0,),
 }  # fmt: skip
-# Modules that go on with Python's own.
+# Modules that use Python's own functions.
 OURS = (__name__, FileCalls.__module__, Layers.__module__, mode_of.__module__)
 PLAIN = ("posix", "_io", *OURS)
 KEEPERS = ("pathlib", "glob", "tempfile")  # modules that keep some in their classes
@@ -43,7 +43,7 @@ FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
 
 
 def guard(environ: Mapping[str, str], add_hook: Callable[[Any], None]) -> None:
-    """From here on, in a process of `gpq check`. `add_hook`: sys.addaudithook."""
+    """From here on in a process of `gpq check`. `add_hook`: sys.addaudithook."""
     text = environ.get(wire.ENV_CHECK)
     if not text:
         return
@@ -56,7 +56,7 @@ def guard(environ: Mapping[str, str], add_hook: Callable[[Any], None]) -> None:
 
 
 class Call:
-    """In the place of a built-in function: no method of a class that has it, pickled by name."""
+    """Replaces a built-in function: not a method of a class that holds it, and pickled by name."""
 
     def __init__(self, plain: Any, module: str, instead: Instead, layers: Layers) -> None:
         functools.update_wrapper(self, plain)
@@ -76,14 +76,14 @@ class Call:
 
 
 class Redirect:
-    """Of one process."""
+    """The redirection of one process."""
 
     def __init__(self, layers: Layers) -> None:
         self._layers = layers
         self._calls = FileCalls(layers)
 
     def instead(self) -> Dict[Any, Any]:
-        """What comes in the place of what."""
+        """The replacement for each original."""
         layers = self._layers
         replacements: Dict[Any, Any] = {
             plain_open: Call(plain_open, "io", self._calls.stream, layers)
@@ -96,7 +96,7 @@ class Redirect:
                     able.add(replacements[plain])
         try:
             import sqlite3
-        except ImportError:  # a Python without
+        except ImportError:  # a Python without it
             pass
         else:
             plain = sqlite3.connect
@@ -124,13 +124,13 @@ class Redirect:
             follow = event == "open"
             if not self._layers.is_free(path, follow):
                 name = self._layers.find(path, follow).name
-                problem = "the script writes to {} past what gpq check redirects ({})"
-                hint = "write it with Python's open(), or torch.save"
+                problem = "the script writes to {} in a way that gpq check cannot redirect ({})"
+                hint = "write it with Python's open() or torch.save"
                 raise GpqTrainError(problem.format(name, event), hint)
 
 
 def _on_a_path(plain: Any, place: int, real: Callable[..., str]) -> Any:
-    """A function of torch, which is given the path of what it reads or writes."""
+    """A function of torch that gets the path of what it reads or writes."""
 
     @functools.wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -152,13 +152,14 @@ def _writes(args: Tuple[Any, ...]) -> bool:
 
 
 def _replace(instead: Dict[Any, Any]) -> None:
-    """In all modules that name them: what is imported later finds them in `os` and its like."""
+    """Replace in all modules that name them. Modules imported later find them in `os` and
+    similar."""
     for name, module in list(sys.modules.items()):
         names = getattr(module, "__dict__", None)
         if name in PLAIN or not isinstance(names, dict):
             continue
         for key, value in list(names.items()):
-            # By its type, since some objects warn where they are asked for their class.
+            # By its type, because some objects warn when asked for their class.
             if type(value) in FUNCTIONS and value in instead:
                 names[key] = instead[value]
             elif type(value) is type and name.partition(".")[0] in KEEPERS:
@@ -169,7 +170,7 @@ def _replace(instead: Dict[Any, Any]) -> None:
 
 
 def _replace_in(kind: type, instead: Dict[Any, Any]) -> None:
-    """What a class has for its own, and what its methods take by default."""
+    """Replace what a class holds, and the defaults of its methods."""
     for name, value in list(vars(kind).items()):
         function = value.__func__ if isinstance(value, staticmethod) else value
         if type(function) in FUNCTIONS and function in instead:

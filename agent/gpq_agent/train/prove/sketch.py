@@ -1,8 +1,7 @@
-"""Fingerprints of what is trained: random projections that tell how far two tensors are apart
+"""Fingerprints of what is trained: random projections that show how far two tensors are apart
 without keeping either.
 
-The same tensor has the same fingerprint in every process of one PyTorch. Refuses to judge: that is
-`gpq check`'s.
+The same tensor has the same fingerprint in every process with one PyTorch. `gpq check` judges them.
 """
 
 import math
@@ -11,10 +10,10 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import torch
 
 WIDTH = 4096  # elements of a row
-ROWS = 256  # that are projected at once
+ROWS = 256  # elements to project at once
 COUNT = 16  # projections: a distance comes out within a fifth or so (1 / sqrt(2 * COUNT))
 SEED = 20260
-MOST = 20000  # tensors and numbers of one record; what is beyond is left out
+MOST = 20000  # tensors and numbers of one record. The rest is left out
 
 Fingerprint = List[Optional[float]]
 
@@ -22,10 +21,10 @@ Fingerprint = List[Optional[float]]
 class Sketcher:
     """Projects tensors of any size on COUNT random directions.
 
-    Each direction has independent entries of mean 0 and variance 1 (normal numbers, their signs
-    drawn anew for each row), so for the projections p and q of two tensors the mean of (p - q)^2 is
-    |a - b|^2: Johnson and Lindenstrauss (1984), in the form of Achlioptas (2003). In float64, so
-    that what it tells is the tensors' rounding, not its own.
+    Each direction has independent entries with mean 0 and variance 1: normal numbers with new
+    random signs in each row. So for the projections p and q of two tensors the mean of (p - q)^2 is
+    |a - b|^2. See Johnson and Lindenstrauss (1984), in the form of Achlioptas (2003). It computes
+    in float64, so that it shows the rounding of the tensors, not its own.
     """
 
     def __init__(self) -> None:
@@ -35,15 +34,14 @@ class Sketcher:
         self._signs: Dict[Tuple[torch.device, int], torch.Tensor] = {}
 
     def __call__(self, tensor: torch.Tensor) -> Fingerprint:
-        """[norm, machine epsilon of its type, COUNT projections]; [None] where not all of it is
-        finite."""
+        """[norm, machine epsilon of its type, COUNT projections], or [None] if it is not finite."""
         flat = tensor.detach().reshape(-1)
         if flat.is_complex():
             flat = torch.view_as_real(flat).reshape(-1)
         epsilon = torch.finfo(flat.dtype).eps if flat.is_floating_point() else 0.0
         device = flat.device if flat.device.type == "cuda" else torch.device("cpu")
         matrix = self._matrix_on(device)
-        # The squares behind the projections: what comes from a device comes at once.
+        # Append the squares: everything from a device arrives at once.
         total = torch.zeros(COUNT + 1, dtype=torch.float64, device=device)
         for number, part in enumerate(torch.split(flat, WIDTH * ROWS)):
             part = part.to(device=device, dtype=torch.float64)
@@ -64,7 +62,7 @@ class Sketcher:
         return self._matrices[device]
 
     def _signs_on(self, device: torch.device, number: int) -> torch.Tensor:
-        """Of the rows of part `number` of a tensor."""
+        """The directions for the rows of part `number` of a tensor."""
         key = (device, number)
         if key not in self._signs:
             generator = torch.Generator().manual_seed(SEED + 1 + number)
@@ -76,8 +74,8 @@ class Sketcher:
 
 
 def flattened(name: str, value: Any) -> Iterator[Tuple[str, Any]]:
-    """Tensors and numbers of a state, by path: `optimizer.state.0.exp_avg`. Numbers of one element
-    are numbers."""
+    """Tensors and numbers of a state, by path: `optimizer.state.0.exp_avg`. A tensor with one
+    element is a number."""
     if isinstance(value, torch.Tensor):
         if value.numel() == 1 and not value.is_complex():
             yield name, float(value)
@@ -109,7 +107,7 @@ def named_optimizer(optimizer: Any, names: Dict[int, str]) -> Dict[str, Any]:
 
 
 def named_parameters(optimizer: Any, names: Dict[int, str]) -> Iterator[Tuple[str, torch.Tensor]]:
-    """What an optimizer trains, by the names in the model, or else by the places in it."""
+    """What an optimizer trains, by the names in the model, or else by its places in it."""
     for index, group in enumerate(optimizer.param_groups):
         for place, parameter in enumerate(group["params"]):
             yield (

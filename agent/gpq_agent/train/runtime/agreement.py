@@ -1,4 +1,4 @@
-"""How all replicas obey the same order at the same step.
+"""Makes all replicas follow the same order at the same step.
 
 Rank 0's proposal is broadcast one step before it is used. The broadcast is asynchronous and a few
 integers long, so a step never waits for it. Decides nothing itself.
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class Proposal(NamedTuple):
-    """What rank 0 knows and all have to know.
+    """What rank 0 knows and all must know.
 
-    Integers only: it travels as one tensor of shape (7,), int64.
+    Only integers: it travels as one tensor of shape (7,), int64.
     """
 
     seq: int = 0
@@ -28,7 +28,7 @@ class Proposal(NamedTuple):
 
 
 class Agreement:
-    """One per job. Every replica must call `step` equally often.
+    """One per job. Every replica must call `step` the same number of times.
 
     With one replica nothing is communicated.
     """
@@ -47,8 +47,8 @@ class Agreement:
     def step(self) -> Optional[Proposal]:
         """Call once per step boundary. Returns what all replicas agreed on, or None.
 
-        It is the same on each. The first call waits, so that the first step already obeys the order
-        that the job was started with.
+        It is the same on each. The first call waits, so that the first step already follows the
+        order that the job started with.
         """
         proposal = self._wait()
         if proposal is not None:
@@ -81,9 +81,9 @@ class Agreement:
         return values[0]
 
     def all_reduce_max(self, values: List[float]) -> List[float]:
-        """Elementwise maximum over the replicas.
+        """The elementwise maximum over the replicas.
 
-        All must call it at the same step, with as many values.
+        All must call it at the same step, with the same number of values.
         """
         if self._group is None:
             return values
@@ -105,7 +105,7 @@ class Agreement:
     def gather(self, values: List[float]) -> List[List[float]]:
         """The values of every replica, by rank.
 
-        All must call it at the same step, with as many values.
+        All must call it at the same step, with the same number of values.
         """
         if self._group is None:
             return [values]
@@ -126,7 +126,7 @@ class Agreement:
         return [int(value) for value in tensor.tolist()]
 
     def drain(self) -> None:
-        """Nothing is to be agreed on any more: wait for what is under way."""
+        """There is nothing more to agree on: wait for what is still running."""
         self._wait()
 
     def _post(self) -> None:

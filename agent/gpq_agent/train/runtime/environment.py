@@ -1,8 +1,8 @@
 """Where this replica runs.
 
 Reads torchrun's and gpq's environment, binds cores or a GPU, opens the process group. With an empty
-environment it describes one replica that nobody manages. GPUs that the job was given and cannot use
-are refused: training on the CPU instead would hold them for nothing, without a word.
+environment it describes one unmanaged replica. It refuses GPUs that the job was given and cannot
+use, because training on the CPU would silently hold them for nothing.
 """
 
 import contextlib
@@ -20,31 +20,31 @@ from gpq_agent import wire
 from gpq_agent.train.errors import GpqTrainError, UnusableGpu
 from gpq_agent.train.runtime.shutdown import is_leaving
 
-# Until the first step a peer may still be importing or building its model. The default of NCCL is
-# far shorter.
+# Until the first step another replica may still be importing or building its model. NCCL's default
+# is far shorter.
 GROUP_TIMEOUT = timedelta(minutes=30)
-REST_SECONDS = 10.0  # threads that spin for ever do not hold up the end for longer
+REST_SECONDS = 10.0  # seconds. Threads that spin forever delay the end no longer than this
 _THREADS = "/proc/self/task"
 
 
 class Environment(NamedTuple):
-    """Facts that do not change while the process lives.
+    """Facts that stay the same while the process lives.
 
-    `attempt` is 0 and the folders None without gpq.
+    `attempt` is 0 and the folders are None without gpq.
     """
 
     rank: int = 0
     replicas: int = 1
     local_rank: int = 0
-    local_replicas: int = 1  # of this node
+    local_replicas: int = 1  # on this server
     nodes: int = 1
-    launched: bool = False  # by torchrun, so a process group can be opened
+    launched: bool = False  # started by torchrun, so a process group can be opened
     attempt: int = 0
     run_dir: Optional[str] = None
     checkpoint_dir: Optional[str] = None
     resumed: bool = False
     cores: Optional[List[int]] = None
-    gpus: Tuple[str, ...] = ()  # that gpq gave to this job on this node
+    gpus: Tuple[str, ...] = ()  # the GPUs that gpq gave this job on this server
 
 
 def read_environment(environ: Mapping[str, str]) -> Environment:
@@ -73,9 +73,9 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
 
 
 def bind_cores(cores: Optional[List[int]]) -> str:
-    """Keep this process on its slot's cores, one torch thread each.
+    """Keep this process on its slot's cores, with one torch thread each.
 
-    Returns a notice if refused, else "".
+    Returns a notice if that is refused, else "".
     """
     if not cores:
         return ""
@@ -90,8 +90,8 @@ def bind_cores(cores: Optional[List[int]]) -> str:
 def open_device(environment: Environment) -> torch.device:
     """The GPU of this local rank, opened and made current, or the CPU.
 
-    A slot with cores of its own is a CPU slot. Raises GpqTrainError where GPUs that gpq gave to the
-    job cannot be used, or are fewer than the replicas of this node.
+    A slot with cores of its own is a CPU slot. Raises GpqTrainError if the job's GPUs cannot be
+    used, or are fewer than the replicas on this server.
     """
     if environment.cores is not None:
         return torch.device("cpu")
@@ -104,17 +104,17 @@ def open_device(environment: Environment) -> torch.device:
         raise _refusal(environment, error) from error
     if environment.gpus and visible_gpus < environment.local_replicas:
         raise GpqTrainError(
-            "{} replicas run on this server, and torch sees {} of its GPUs".format(
+            "{} replicas run on this server, but torch sees only {} of its GPUs".format(
                 environment.local_replicas, visible_gpus
             ),
-            "each needs one of its own: start fewer, or ask gpq doctor --gpu which of them CUDA "
-            "leaves out",
+            "each replica needs its own GPU. Start fewer, or run gpq doctor --gpu to see which "
+            "GPU CUDA leaves out",
         )
-    # Launchers that gpq has nothing to do with may show each replica its own GPU alone.
+    # Other launchers may show each replica only its own GPU.
     device = torch.device("cuda", environment.local_rank % visible_gpus)
     try:
         torch.cuda.set_device(device)
-        # A kernel: only that shows whether torch was built for this GPU.
+        # Run a kernel: only that shows whether torch was built for this GPU.
         (torch.ones(1, device=device) + 1).item()
     except Exception as error:
         raise _refusal(environment, error) from error
@@ -122,20 +122,21 @@ def open_device(environment: Environment) -> torch.device:
 
 
 def _refusal(environment: Environment, error: Exception) -> UnusableGpu:
-    """In torch's own words: the first line. What follows is for those who debug CUDA."""
+    """The first line in torch's own words. The rest is for debugging CUDA."""
     words = (str(error).strip() or type(error).__name__).splitlines()[0]
     gpus = ", ".join(environment.gpus) or "number {}".format(environment.local_rank)
     return UnusableGpu(
-        "the GPU that this replica was given cannot be used ({}): {}".format(gpus, words),
-        "it is not trained on the CPU instead; gpq doctor --gpu tests driver and torch on that "
-        "server",
+        "this replica cannot use its GPU ({}): {}".format(gpus, words),
+        "gpq does not train on the CPU instead. gpq doctor --gpu tests the driver and torch on "
+        "that server",
     )
 
 
 def open_group(environment: Environment, device: torch.device) -> bool:
-    """Open the default process group if torchrun started us and nobody else has.
+    """Open the default process group if torchrun started this process and nothing else has opened
+    it.
 
-    True when this call opened it.
+    True if this call opened it.
     """
     if not environment.launched or dist.is_initialized():
         return False
@@ -147,30 +148,30 @@ def open_group(environment: Environment, device: torch.device) -> bool:
 def close_group() -> None:
     """At exit: close the default process group, unless an error or a stop ends this replica.
 
-    The others then wait for it in a collective. NCCL would wait for them here, and the launcher for
-    this replica's end.
+    In that case the others wait for it in a collective. NCCL would wait for them here, and the
+    launcher for this replica's end.
     """
     if dist.is_initialized() and not hasattr(sys, "last_type") and not is_leaving():
         dist.destroy_process_group()
 
 
 def let_threads_rest(patience: float = REST_SECONDS) -> None:
-    """At exit: wait, at most so many seconds, until only Python's own threads have work.
+    """At exit: wait, for a limited time, until only Python's own threads have work.
 
-    The workers of gloo let go of tensors and callbacks some time after a collective has returned,
-    and need the interpreter for it. One that comes when the interpreter is being torn down aborts
-    the process: a training that is complete would end with SIGABRT. Linux only: elsewhere nothing
-    tells which threads run.
+    The workers of gloo release tensors and callbacks some time after a collective has returned, and
+    need the interpreter for it. One that runs while the interpreter shuts down aborts the process,
+    so a complete training would end with SIGABRT. Linux only, because elsewhere nothing shows which
+    threads run.
     """
     deadline = time.monotonic() + patience
     idle_checks = 0
     while idle_checks < 2 and time.monotonic() < deadline:
-        time.sleep(0.001)  # whoever waits for the interpreter gets it here
+        time.sleep(0.001)  # a thread that waits for the interpreter gets it here
         idle_checks = 0 if _running_threads() else idle_checks + 1
 
 
 def _running_threads() -> bool:
-    """Is one of those that Python has not started on a core, or waiting for one?"""
+    """Is a thread that Python did not start running, or waiting for a core?"""
     python_threads = {str(thread.native_id) for thread in threading.enumerate()}
     python_threads.add(str(os.getpid()))
     with contextlib.suppress(OSError):
@@ -180,7 +181,7 @@ def _running_threads() -> bool:
 
 
 def _state_of(thread: str) -> str:
-    """As proc(5) has it, "" for one that is gone."""
+    """Its state as in proc(5), or "" if it is gone."""
     try:
         path = "{}/{}/stat".format(_THREADS, thread)
         with open(path, encoding="utf-8", errors="replace") as stream:
@@ -192,12 +193,12 @@ def _state_of(thread: str) -> str:
 def seconds_since_launch() -> float:
     """Seconds since the launcher, or without one this process, was executed.
 
-    0.0 where /proc does not tell.
+    0.0 if /proc does not say.
     """
     pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
     try:
         with open("/proc/{}/stat".format(pid), encoding="utf-8", errors="replace") as stream:
-            # The command may hold spaces and brackets, so fields count from the last ")". Start
+            # The command may contain spaces and brackets, so fields count from the last ")". Start
             # time is field 22 of 52.
             ticks = int(stream.read().rpartition(")")[2].split()[19])
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -1,8 +1,7 @@
-"""Where this replica is, for whoever asks while it hangs.
+"""Where this replica is, readable while it hangs.
 
-A few numbers in a small mapped file of the attempt's folder. A step writes them in about a
-microsecond, without a system call, a thread or a word to anybody. node/attempts/heartbeats.py reads
-them.
+A few numbers in a small mapped file in the attempt's folder. A step writes them in about a
+microsecond, without a system call or a thread. node/attempts/heartbeats.py reads them.
 """
 
 import contextlib
@@ -16,7 +15,8 @@ from gpq_agent import records, wire
 
 
 class Heartbeat:
-    """Of one rank. Without a folder (no gpq), or where its disk is full, nothing is written."""
+    """The heartbeat of one rank. Without a folder (no gpq), or on a full disk, it writes
+    nothing."""
 
     def __init__(self, folder: Optional[str], rank: int) -> None:
         self._map: Optional[mmap.mmap] = None
@@ -52,7 +52,7 @@ class Heartbeat:
             _PHASE.pack_into(self._map, _PHASE_AT, _NUMBERS[phase])
 
     def others_wait(self, step: int) -> bool:
-        """Does another replica of this server wait for this one, after as many steps?
+        """Does another replica of this server wait for this one, after the same number of steps?
 
         For rare use.
         """

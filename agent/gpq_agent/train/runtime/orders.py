@@ -1,7 +1,7 @@
-"""The newest order from the node agent: a thread that watches control.json of this attempt.
+"""The newest order from the agent: a thread watches control.json of this attempt.
 
-Orders of another attempt, older ones and broken files change nothing. The last good order stays in
-force.
+Orders of another attempt, older ones and broken files change nothing. The last valid order stays in
+effect.
 """
 
 import os
@@ -14,7 +14,7 @@ POLL_SECONDS = 0.1
 
 
 class ControlReader:
-    """Runs on rank 0 only. `order` may be read from any thread."""
+    """Runs only on rank 0. Any thread may read `order`."""
 
     def __init__(self, run_dir: str, attempt: int) -> None:
         self._path = os.path.join(run_dir, wire.CONTROL)
@@ -35,7 +35,7 @@ class ControlReader:
         self._thread.join()
 
     def poll(self) -> None:
-        """Read the file if it is not the one read last."""
+        """Read the file if it has changed."""
         try:
             status = os.stat(self._path)
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -59,7 +59,7 @@ class ControlReader:
 def _parse(content: Any) -> Optional[wire.Control]:
     """A Control with fields of the right types, or None.
 
-    Unknown fields are a later version's business.
+    Unknown fields belong to a later version.
     """
     if not isinstance(content, dict):
         return None

@@ -7,19 +7,19 @@ from typing import Any, Callable, List, Tuple
 
 import torch
 
-LARGEST_SEED = 1 << 32  # numpy takes no larger one, so scripts give none
+LARGEST_SEED = 1 << 32  # numpy takes no larger one, so scripts use none
 
 
 def stable_seed(*parts: int) -> int:
-    """63 bits that depend on the parts only, the same on every machine and Python."""
+    """63 bits that depend only on the parts, the same on every machine and Python."""
     text = ":".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode("ascii"), digest_size=8).digest(), "big") >> 1
 
 
 def script_seed() -> int:
-    """The seed that the script gave to torch, 0 where it gave none.
+    """The seed that the script gave torch, or 0.
 
-    Then torch has drawn one of 53 bits by itself.
+    Without one torch has drawn a seed of 53 bits itself.
     """
     seed = torch.initial_seed()
     return seed if seed < LARGEST_SEED else 0
@@ -29,7 +29,7 @@ def seed_all(seed: int) -> None:
     """Seed every generator, for what a script draws before its first step."""
     torch.manual_seed(seed)
     random.seed(seed)
-    numpy = sys.modules.get("numpy")  # torch imports it
+    numpy = sys.modules.get("numpy")  # torch imports numpy
     if numpy is not None:
         numpy.random.seed(seed % 2**32)
 
@@ -48,7 +48,7 @@ def reseed(seed: int, step: int, rank: int) -> None:
 
 
 def generator_states() -> List[Tuple[Callable[[Any], Any], Any]]:
-    """Of every generator in use: how to set it, and to what."""
+    """For every generator in use: how to set it, and its state."""
     states: List[Tuple[Callable[[Any], Any], Any]] = [
         (torch.set_rng_state, torch.get_rng_state()),
         (random.setstate, random.getstate()),
@@ -62,6 +62,6 @@ def generator_states() -> List[Tuple[Callable[[Any], Any], Any]]:
 
 
 def set_generators(states: List[Tuple[Callable[[Any], Any], Any]]) -> None:
-    """Put them back."""
+    """Restore them."""
     for set_state, state in states:
         set_state(state)

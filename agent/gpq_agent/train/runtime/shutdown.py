@@ -1,8 +1,8 @@
-"""The way out of a training process that was asked to stop.
+"""Ends a training process that must stop.
 
-Open files, `finally` blocks, exit handlers, the end. It begins once everything is durable, so
-whatever goes wrong on it loses no training. Nothing waits for an interpreter with torch in it to be
-torn down, which takes seconds.
+Open files, `finally` blocks, exit handlers, the end. It starts once everything is durable, so no
+fault here loses training. It never waits for the interpreter to be torn down, which takes seconds
+with torch in it.
 """
 
 import atexit
@@ -23,23 +23,23 @@ from gpq_agent import wire
 
 _WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 TEARDOWN_SECONDS = 30
-_company: List[int] = []  # at most one: the process that trains together with others
+_company: List[int] = []  # at most one: the process, if it trains together with others
 _departure: List[Tuple[int, int]] = []  # at most one: the process that leaves, and its exit code
 
 
 class StopTraining(SystemExit):
-    """Raised between two steps in the script of a job that was asked to stop.
+    """Raised in the script between two steps if the job must stop.
 
-    Its checkpoint is durable by then. `finally` blocks and context managers run on the way. A
-    script that swallows it meets it again at the next step.
+    The checkpoint is already durable. `finally` blocks and context managers run on the way. If the
+    script swallows the exception, the next step raises it again.
     """
 
 
 def leave(code: int, say: Callable[[str], None]) -> NoReturn:
-    """Out of the script by StopTraining, and then of the process with `code`.
+    """Leave the script with StopTraining, and then the process with `code`.
 
-    `say` is told what the script's own clean-up fails with. A thread other than the main one ends
-    the process at once: nothing raised there would reach the script's blocks.
+    `say` gets the error of the script's own clean-up. A thread other than the main one ends the
+    process at once, because nothing raised there would reach the script's blocks.
     """
     if not is_leaving():
         _departure[:] = [(os.getpid(), code)]
@@ -51,12 +51,12 @@ def leave(code: int, say: Callable[[str], None]) -> NoReturn:
 
 
 def is_leaving() -> bool:
-    """Is this process on its way out? Not a process that the script forks meanwhile."""
+    """Is this process leaving? Not true for a process that the script forks in the meantime."""
     return bool(_departure) and _departure[0][0] == os.getpid()
 
 
 def raise_if_stopping() -> None:
-    """Raise StopTraining once more in a script that has swallowed it.
+    """Raise StopTraining again in a script that swallowed it.
 
     The other replicas are gone.
     """
@@ -65,21 +65,20 @@ def raise_if_stopping() -> None:
 
 
 def flush_files() -> None:
-    """Write out what all open file objects of the process hold back.
+    """Flush all open file objects of the process.
 
-    Those on pipes and sockets, whose reader may take nothing, are left alone, except stdout and
-    stderr.
+    Skips pipes and sockets, whose reader may not read, except stdout and stderr.
     """
     for stream in (sys.stdout, sys.stderr):
-        # Nobody may be left to read it.
+        # Nothing may be left to read it.
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
-    gc.unfreeze()  # what is frozen is not listed
+    gc.unfreeze()  # frozen objects are not listed
     kinds = {kind for writer in _WRITERS for kind in _with_subclasses(writer)}
-    # By type(), not isinstance(): that is slow, and would ask lazy objects of the script what they
+    # By type(), because isinstance() is slow and would ask lazy objects of the script what they
     # are.
     streams = [item for item in gc.get_objects() if type(item) in kinds]
-    # Text goes by way of a buffer.
+    # Text goes through a buffer.
     for stream in sorted(streams, key=lambda item: not isinstance(item, io.TextIOWrapper)):
         _flush(stream)
 
@@ -98,12 +97,12 @@ def _flush(stream: Any) -> None:
             return
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             return
-    except (AttributeError, OSError, ValueError):  # detached, or of no file
+    except (AttributeError, OSError, ValueError):  # detached, or without a file
         return
     try:
         stream.flush()
     except (OSError, ValueError) as error:
-        words = "gpq: {} could not be written out: {}\n"
+        words = "gpq: cannot flush {}: {}\n"
         message = words.format(getattr(stream, "name", "a file"), error)
         with contextlib.suppress(AttributeError, OSError, ValueError):
             sys.stderr.write(message)
@@ -118,7 +117,7 @@ def _hook(previous: Callable[..., Any], say: Callable[[str], None]) -> Callable[
             text = " ".join(str(error).split())[:200]
             description = "{}: {}".format(kind.__name__, text) if text else kind.__name__
             say(
-                "the script's own clean-up failed while it was stopping ({}); its checkpoint is "
+                "the script's own clean-up failed while it stopped ({}), but its checkpoint is "
                 "complete".format(description)
             )
 
@@ -126,9 +125,9 @@ def _hook(previous: Callable[..., Any], say: Callable[[str], None]) -> Callable[
 
 
 def _end_process() -> NoReturn:
-    """Flush what was written on the way out, end the children, and go.
+    """Flush what was written while leaving, end the children, and exit.
 
-    Tearing the interpreter down is left out.
+    Skips the tear-down of the interpreter.
     """
     with contextlib.suppress(Exception):
         logging.shutdown()
@@ -136,11 +135,11 @@ def _end_process() -> NoReturn:
 
 
 def end_at_once(code: int) -> NoReturn:
-    """End this process without running anything of the script's.
+    """End this process without running anything of the script.
 
-    What it holds back is written, and its children end first.
+    Flushes its files and ends its children first.
     """
-    # Only the main thread may, and only there can a handler get in our way.
+    # Only the main thread may do this, and only there can a handler interfere.
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child in multiprocessing.active_children():
@@ -150,20 +149,20 @@ def end_at_once(code: int) -> NoReturn:
 
 
 def be_one_of_many() -> None:
-    """This process is a replica among others: see `_at_exit`."""
+    """This process is one replica of several: see `_at_exit`."""
     _company[:] = [os.getpid()]
 
 
 def part_company() -> None:
-    """Training is over: nothing is under way between replicas any more."""
+    """Training is over, and nothing is running between replicas any more."""
     _company.clear()
 
 
 def note_departure(folder: str, rank: int) -> None:
-    """At exit, while others can still reach this replica: note that it leaves early.
+    """At exit, while others can still reach this replica: record that it leaves early.
 
-    That is before training is over, and not by an error. Whoever waits for it will complain of a
-    lost connection, and that explains nothing.
+    That is before training is over, and without an error. Replicas that wait for it will report a
+    lost connection, which explains nothing.
     """
     if _company == [os.getpid()] and not is_leaving() and not hasattr(sys, "last_type"):
         path = os.path.join(folder, wire.DEPARTED)
@@ -171,13 +170,13 @@ def note_departure(folder: str, rank: int) -> None:
             stream.write(wire.encode({"rank": rank}))
 
 
-@atexit.register  # At the import, before a script registers its own: handlers run in reverse order.
+@atexit.register  # At import, before a script registers its own: handlers run in reverse order.
 def _at_exit() -> None:
     """The last handler.
 
-    While a collective is under way, tearing the interpreter down waits for the other replicas,
-    which wait for this one: for half an hour, and GPUs are held. So a replica that fails ends at
-    once, and one that leaves in any other way is ended when that takes too long.
+    During a collective, tearing down the interpreter waits for the other replicas, which wait for
+    this one. That would hold the GPUs for half an hour. So a replica that fails ends at once, and
+    one that leaves in another way is ended if that takes too long.
     """
     if is_leaving():
         _end_process()
@@ -186,8 +185,8 @@ def _at_exit() -> None:
     if issubclass(getattr(sys, "last_type", SystemExit), Exception):
         end_at_once(1)
     flush_files()
-    # A job that is let go now would wait for the others, who then end first and are blamed.
+    # A job that is released now would wait for the others, which then end first and get the blame.
     gc.freeze()
-    with contextlib.suppress(ValueError):  # only the main thread may
+    with contextlib.suppress(ValueError):  # only the main thread may do this
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(TEARDOWN_SECONDS)

@@ -1,8 +1,8 @@
-"""A replica that waits in a collective for one that is gone is ended by a thread.
+"""A thread that ends a replica which waits in a collective for one that is gone.
 
-Nothing in Python ends its wait. The launcher tells the others by SIGTERM when one of them has
-failed. A handler in Python runs only between two instructions of the main thread, and NCCL may keep
-it within one for half an hour, with the GPUs held.
+Nothing in Python ends that wait. If one replica fails, the launcher sends SIGTERM to the others. A
+Python handler runs only between two instructions of the main thread, and NCCL may keep it in one
+for half an hour while it holds the GPUs.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ from typing import Callable, Dict, List
 
 from gpq_agent.train.runtime.shutdown import end_at_once
 
-PATIENCE = 5.0  # seconds that a replica may go on after SIGTERM when another one is gone
+PATIENCE = 5.0  # seconds that a replica may continue after SIGTERM if another one is gone
 LOOK = 0.5
 TERMINATED = 128 + signal.SIGTERM
 
 
 class Watch:
-    """`is_heard`: the main thread has had the signal, or has nothing left to wait for."""
+    """`is_heard`: the main thread got the signal, or has nothing left to wait for."""
 
     def __init__(self, is_heard: Callable[[], bool]) -> None:
         self.is_heard = is_heard
@@ -29,9 +29,9 @@ class Watch:
         self._pipe = -1
 
     def begin(self) -> None:
-        """From now on, beside the processes that this one's launcher has started so far.
+        """From now on watch the processes that this one's launcher has started so far.
 
-        Call it in the main thread, once.
+        Call it once, in the main thread.
         """
         if self._pipe >= 0:
             return
@@ -51,7 +51,7 @@ class Watch:
         ).start()
 
     def _run(self, previous: int, launcher: int) -> None:
-        """`previous`: the descriptor of who else wants to know of signals, -1 if nobody does."""
+        """`previous`: the descriptor of another listener for signals, or -1."""
         while True:
             numbers = os.read(self._pipe, 512)
             if previous >= 0:
@@ -71,13 +71,15 @@ class Watch:
             ]
             gone_since = min(gone_since, now) if gone_pids else float("inf")
             if now - gone_since >= PATIENCE:
-                sys.stderr.write("gpq: this replica waits for one that is gone, and is ended\n")
+                sys.stderr.write(
+                    "gpq: this replica waits for another one that is gone, so gpq ends it\n"
+                )
                 end_at_once(TERMINATED)
             time.sleep(LOOK)
 
 
 def _forget(write_end: int) -> None:
-    """A process that the script forks has inherited the handlers, not the job."""
+    """A process that the script forks inherits the handlers, but not the job."""
     if threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(-1)
     with contextlib.suppress(OSError):
@@ -91,7 +93,7 @@ def _pids() -> List[int]:
 
 
 def _start_time(pid: int, parent: int) -> str:
-    """When a child of `parent` began, "" for one that is no such child, or has ended."""
+    """The start of a child of `parent`, or "" if it is not such a child or has ended."""
     try:
         with open("/proc/{}/stat".format(pid), encoding="utf-8", errors="replace") as stream:
             fields = stream.read().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""Why a training process ends: on SIGTERM, on request, or out of memory. Saves nothing itself."""
+"""Why a training process ends: SIGTERM, a request, or out of memory. Saves nothing itself."""
 
 import contextlib
 import os
@@ -25,15 +25,15 @@ OUT_OF_MEMORY = (
 class SigtermHandler:
     """Turns the first SIGTERM into a request to checkpoint and leave.
 
-    A second one ends the process as ever. `replicas`: of this job on this server. Where there are
-    others, a replica that cannot hear the signal, because it waits for one that is gone, is ended.
+    A second one ends the process as usual. `replicas`: of this job on this server. If there are
+    several, a replica that cannot get the signal, because it waits for one that is gone, is ended.
     """
 
     def __init__(self, replicas: int = 1) -> None:
         self.requested = False
         self._pid = os.getpid()
         self._is_armed = False
-        self._is_over = False  # there is nothing left to wait for
+        self._is_over = False  # nothing is left to wait for
         self._boundaries = self._request_boundary = 0
         self._previous: Any = None
         self._watch = Watch(self._is_heard) if replicas > 1 else None
@@ -41,7 +41,7 @@ class SigtermHandler:
     def arm(self) -> None:
         """From now on, at each boundary.
 
-        Before training begins there is nothing to save, and SIGTERM had better end the process.
+        Before training starts there is nothing to save, and SIGTERM should simply end the process.
         """
         self._boundaries += 1
         self._is_over = False
@@ -65,19 +65,19 @@ class SigtermHandler:
             signal.signal(signal.SIGTERM, handler)
 
     def _is_heard(self) -> bool:
-        """Has the main thread come by a boundary since the request, or has none before it?"""
+        """Has the main thread passed a boundary since the request, or will it pass none?"""
         return self._is_over or (self.requested and self._boundaries > self._request_boundary)
 
     def _on_signal(self, number: int, frame: Optional[FrameType]) -> None:
         self._restore()
-        # A process that the script forked has inherited the handler, not the job.
+        # A process that the script forks inherits the handler, but not the job.
         if os.getpid() != self._pid:
             os.kill(os.getpid(), number)
         self.requested, self._request_boundary = True, self._boundaries
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Is this an allocation that failed, on a device or on the host?"""
+    """Is this a failed allocation, on a device or on the host?"""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     text = str(error).lower()
@@ -85,9 +85,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def note_error(folder: str, rank: int, error: BaseException, gpu: str = "") -> None:
-    """Keep the first line of the first error of an attempt for the node agent.
+    """Save the first line of the first error of an attempt for the agent.
 
-    Replicas that lose that one err later. `gpu`: the one that could not be used.
+    Replicas that lose that one fail later. `gpu`: the GPU that could not be used.
     """
     text = str(error).strip().partition("\n")[0][:MOST_OF_AN_ERROR]
     words = "{}: {}".format(type(error).__name__, text) if text else type(error).__name__
@@ -99,8 +99,8 @@ def note_error(folder: str, rank: int, error: BaseException, gpu: str = "") -> N
 def on_error(act: Callable[[BaseException], None]) -> None:
     """Call the method `act` with the error that ends the script.
 
-    Its traceback is shown afterwards, as usual. The object of the method is held weakly: the hook
-    outlives it.
+    Python prints its traceback afterwards, as usual. The method's object is held weakly, because
+    the hook outlives it.
     """
     previous, reference = sys.excepthook, weakref.WeakMethod(act)
 

@@ -1,7 +1,7 @@
-"""Models and optimizers whose state lies in pieces on the replicas.
+"""Refuses models and optimizers whose state is sharded over the replicas.
 
-gpq can neither average their gradients nor keep them. They are known by the names of their types,
-so that nothing is imported. The refusal says what works instead.
+gpq can neither average their gradients nor save them. It recognises them by the names of their
+types, so it imports nothing. The refusal says what works instead.
 """
 
 from typing import Any, Dict, Iterator, Tuple
@@ -20,23 +20,26 @@ SHARDING: Dict[str, str] = {
 }
 TENSORS = ("DTensor", "ShardedTensor")
 WAYS = (
-    "two ways work. As it is, without gpq's library, on N GPUs of one server: "
-    "gpq submit --gpus N -- torchrun --nproc-per-node N train.py. "
-    "Or resized by gpq through the script's own saves: no job.loader(), job.wrap() and "
-    "job.prepare(), but job.should_stop(), job.save_path and job.saved()"
+    "run it without gpq's library on N GPUs of one server: gpq submit --gpus N -- torchrun "
+    "--nproc-per-node N train.py. Or let gpq resize it through the script's own saves: use "
+    "job.should_stop(), job.save_path and job.saved() instead of job.loader(), job.wrap() and "
+    "job.prepare()"
 )
 
 
 def refuse_sharded(*parts: Any) -> None:
-    """Raises GpqTrainError for a model or an optimizer that is in pieces, or one in a list.
+    """Raises GpqTrainError for a sharded model or optimizer, or one in a list.
 
-    With one replica too, for then it would only fail later, with several.
+    Also with one replica, because it would only fail later with several.
     """
     for part in _members(parts):
         sharding = _sharding(part)
         if sharding:
             raise GpqTrainError(
-                "gpq cannot resize or checkpoint what {} keeps in pieces".format(sharding), WAYS
+                "gpq cannot resize or checkpoint a model or optimizer sharded by {}".format(
+                    sharding
+                ),
+                WAYS,
             )
 
 
@@ -50,7 +53,7 @@ def _members(parts: Tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _sharding(part: Any) -> str:
-    """What keeps it in pieces, "" for a model or an optimizer that is whole."""
+    """What shards it, or ""."""
     modules = part.modules() if hasattr(part, "modules") else [part]
     for module in modules:
         for kind in type(module).__mro__:

@@ -1,1 +1,1 @@
-"""What goes up, never in the way of a step."""
+"""Reports to the agent, without ever delaying a step."""

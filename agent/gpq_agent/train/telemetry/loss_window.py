@@ -1,6 +1,6 @@
-"""The loss curve: the mean of what `job.log(loss=...)` was given since the last report.
+"""The loss curve: the mean of the values of `job.log(loss=...)` since the last report.
 
-Adding waits for no device.
+Adding a value waits for no device.
 """
 
 import math
@@ -10,11 +10,11 @@ import torch
 
 from gpq_agent import wire
 
-METRIC = "loss"  # the one name that makes a curve
+METRIC = "loss"  # the only name that makes a curve
 
 
 class LossWindow:
-    """Sums on the device where each loss lies, so that only `close` has to wait for it."""
+    """Sums on the device of each loss, so that only `close` must wait for it."""
 
     def __init__(self) -> None:
         self._sums: Dict[Optional[torch.device], Any] = {}  # None: plain numbers
@@ -26,15 +26,15 @@ class LossWindow:
         device = None
         if isinstance(value, torch.Tensor):
             device, value = value.device, value.detach().reshape(()).float()
-        # Never in place: the tensor is the script's.
+        # Never in place, because the tensor belongs to the script.
         self._sums[device] = self._sums.get(device, 0.0) + value
         self._count += 1
         self._base_steps += base_steps
 
     def close(self) -> Optional[wire.Loss]:
-        """The mean, at the mean progress. A new window begins.
+        """The mean, at the mean progress. Starts a new window.
 
-        None where nothing was logged, or not all of it was finite.
+        None if nothing was logged, or if something was not finite.
         """
         count, progress = self._count, self._base_steps
         total = sum(float(part) for part in self._sums.values())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Publisher:
-    """`nodes` and `replicas` are those of this attempt, which its timings are of."""
+    """`nodes` and `replicas` are those of this attempt and its timings."""
 
     def __init__(self, report: Reporter, agreement: Agreement, nodes: int, replicas: int) -> None:
         self._report = report
@@ -34,7 +34,7 @@ class Publisher:
     def log(self, values: Mapping[str, Any], base_steps: float = 0.0) -> None:
         """Keep the newest value of each metric, and the mean of the loss. Raises GpqTrainError.
 
-        The loss was logged at `base_steps` of progress. Tensors stay where they are until they are
+        The loss was logged at `base_steps` of progress. Tensors stay in place until they are
         published.
         """
         for name, value in values.items():
@@ -50,7 +50,7 @@ class Publisher:
                 words = "job.log({}=...) needs one number, not a {}{}"
                 raise GpqTrainError(
                     words.format(name, type(value).__name__, shape),
-                    "give it a float or a tensor of one element",
+                    "pass a float or a tensor with one element",
                 ) from None
         if METRIC in values and self._report.active:
             self._losses.add(self._metrics[METRIC], base_steps)
@@ -58,7 +58,7 @@ class Publisher:
     def metrics(self, step: int) -> None:
         """Send what was logged since the last time.
 
-        A value that is not finite goes as a text, and a mean over it is left out.
+        A value that is not finite is sent as text, and a mean over it is left out.
         """
         if self._metrics and self._report.active:
             values = {name: float(value) for name, value in sorted(self._metrics.items())}
@@ -79,9 +79,9 @@ class Publisher:
         noise: "Optional[NoiseScale]",
         progress: wire.Progress,
     ) -> None:
-        """One round of lines. All replicas must call it at the same step.
+        """Send one round of lines. All replicas must call it at the same step.
 
-        The times of the slowest one are what counts.
+        The times of the slowest replica count.
         """
         self._timing(times, current)
         self._report.reported()
@@ -102,7 +102,7 @@ class Publisher:
         self.metrics(progress.step)
 
     def ranks(self, times: StepTimes, step: int) -> None:
-        """Hold all replicas against each other. Collective, where there are several."""
+        """Compare all replicas. Collective if there are several."""
         if self._replicas == 1:
             return
         table = self._agreement.gather(times.window())
@@ -123,8 +123,8 @@ class Publisher:
             for key, accum, _ in entries
             if key == current and accum.number
         ]
-        # Steps end together, so rank 0's times are everybody's. Gradients are ready when those of
-        # the slowest replica are.
+        # Steps end together, so rank 0's times hold for all. Gradients are ready when those of the
+        # slowest replica are.
         slowest = self._agreement.all_reduce_max([own_means[0] if own_means else 0.0])[0]
         for key, accum, step in entries:
             total, squares = accum.total, accum.squares
@@ -142,9 +142,9 @@ class Publisher:
 def declaration(
     limits: Limits, size: int, epochs: int, rule: str, models: Sequence[torch.nn.Module]
 ) -> wire.Declared:
-    """What the script says of itself. `size`: examples of an epoch.
+    """What the script says about itself. `size`: examples per epoch.
 
-    With a fixed batch it is resizable, no more.
+    With a fixed batch it is only resizable.
     """
     return wire.Declared(
         level="resizable" if limits.fixed else "adaptive",

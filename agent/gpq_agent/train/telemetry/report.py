@@ -1,4 +1,4 @@
-"""What goes up: rank 0 appends one JSON line per fact to report.jsonl, read or not.
+"""Rank 0 appends one JSON line per fact to report.jsonl, whether it is read or not.
 
 A line that cannot be written (a full disk) is kept and tried again. Training never fails because of
 a report.
@@ -11,17 +11,17 @@ from typing import Any, Dict, List, Mapping
 
 from gpq_agent import wire
 
-EARLY_SECONDS = 30.0  # for so long after the start, report often: the first fit is worth most
+EARLY_SECONDS = 30.0  # this long after the start, report often: the first fit is worth most
 EARLY_INTERVAL = 2.0
 LATER_INTERVAL = 10.0
-# Windows of the times of each replica, and the first of them.
+# Seconds between windows of the times of each replica, and before the first of them.
 RANK_SECONDS, EARLY_RANK_SECONDS = 30.0, 10.0
 KEPT_LINES = 10000
 ENV_REPORT_SECONDS = "GPQ_REPORT_SECONDS"
 
 
 class Reporter:
-    """Appends to `path`. An empty path swallows everything (no gpq, or not rank 0)."""
+    """Appends to `path`. Ignores everything for an empty path (no gpq, or not rank 0)."""
 
     def __init__(self, path: str, environ: Mapping[str, str]) -> None:
         self._path = path
@@ -36,7 +36,7 @@ class Reporter:
         return bool(self._path)
 
     def due(self) -> bool:
-        """Is it time for the statistics?"""
+        """Are statistics due?"""
         now = time.monotonic()
         is_early = now - self._start < EARLY_SECONDS
         return now - self._last_report >= (
@@ -44,7 +44,7 @@ class Reporter:
         )
 
     def window_due(self) -> bool:
-        """Is it time to hold the replicas against each other?"""
+        """Is a comparison of the replicas due?"""
         seconds = 2 * self._fixed_interval or (
             RANK_SECONDS if self._windows else EARLY_RANK_SECONDS
         )
@@ -84,7 +84,8 @@ class Reporter:
         except OSError:
             del self._lines[:-KEPT_LINES]
             return
-        # A short write leaves the rest of a line for the next try, so that the file stays lines.
+        # After a short write the rest of a line waits for the next try, so that the file consists
+        # of lines.
         self._lines = [data[count:]] if count < len(data) else []
 
 

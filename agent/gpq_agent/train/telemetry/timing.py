@@ -1,4 +1,5 @@
-"""Step times of this replica by configuration: what is measured, dropped, and summed to go up.
+"""Step times of this replica by configuration: measures them, drops outliers, and sums them up for
+reports.
 
 On a GPU times are taken between CUDA events on the training stream and read later, so measuring
 never waits for it.
@@ -13,12 +14,12 @@ from gpq_agent.train.data.batches import Configuration
 
 WARM_UP = 5  # steps dropped after a start or a change: autotuning, caches, prefetched data
 OUTLIER_DEVIATIONS = 5.0  # of the median absolute deviation, scaled to a standard deviation
-MOST_STEPS = 1 << 16  # kept for one window
-OUTLIER_FLOOR = 0.1  # never trim what is within 10 % of the median
+MOST_STEPS = 1 << 16  # values kept for one window
+OUTLIER_FLOOR = 0.1  # never trim values within 10 % of the median
 
 
 class Sums(NamedTuple):
-    """How many, their sum and the sum of their squares, seconds."""
+    """Their number, sum and sum of squares, in seconds."""
 
     number: int
     total: float
@@ -26,7 +27,7 @@ class Sums(NamedTuple):
 
 
 class StepClock:
-    """Marks on the device's own time line. On the CPU a mark is a float, on CUDA an event."""
+    """Marks on the device's own time line. A mark is a float on the CPU, and an event on CUDA."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -49,7 +50,7 @@ class StepClock:
 def trim(values: List[float]) -> List[float]:
     """`values` without those far from their median.
 
-    A neighbour's burst says nothing of this configuration.
+    A burst of a neighbour says nothing about this configuration.
     """
     if len(values) < 5:
         return values
@@ -66,7 +67,7 @@ def sums(values: List[float]) -> Sums:
 
 
 class Entry(NamedTuple):
-    """One micro-batch, its marks not read yet."""
+    """One micro-batch whose marks have not been read yet."""
 
     key: Tuple[int, int]
     first: bool  # of its step
@@ -89,7 +90,7 @@ class StepTimes:
         self._accum: Dict[Tuple[int, int], List[float]] = {}
         self._step: Dict[Tuple[int, int], List[float]] = {}
         self._rank_rows: List[Tuple[float, float, float]] = []
-        # (seconds, of it fetching) of a step that accumulates.
+        # (seconds, of which fetching) of a step that accumulates.
         self._open_step: Optional[Tuple[float, float]] = None
         self._key: Tuple[int, int] = (0, 0)
         self._warm_steps = 0
@@ -100,7 +101,7 @@ class StepTimes:
         self._fetch = 0.0
 
     def begin(self, configuration: Configuration, *, first: bool, usable: bool) -> None:
-        """A micro-batch was fetched. `first`: it is the first of its step."""
+        """A micro-batch was fetched. `first`: in its step."""
         self._fetch = time.perf_counter() - self._fetch_begin
         self._first = first
         if first:
@@ -116,7 +117,7 @@ class StepTimes:
         self._fetch_begin = time.perf_counter()
 
     def discard(self) -> None:
-        """Something that is not training happened within this step."""
+        """Something other than training happened in this step."""
         self._is_spoiled = True
 
     def end(self, *, synchronised: bool, tail: Optional[Tuple[Any, ...]]) -> None:
@@ -132,9 +133,9 @@ class StepTimes:
             )
 
     def flush(self) -> List[Tuple[Tuple[int, int], Sums, Sums]]:
-        """Sums per (atomic, accum) since the last flush, gradient part first.
+        """Sums per (atomic, accum) since the last flush, the gradient part first.
 
-        Marks that are not ready stay for the next one.
+        Marks that are not ready wait for the next one.
         """
         self._read()
         keys = sorted(set(self._accum) | set(self._step))
@@ -145,10 +146,11 @@ class StepTimes:
         return result
 
     def window(self) -> List[float]:
-        """Figures since the last window, zeros where nothing was measured.
+        """Figures since the last window, zeros if nothing was measured.
 
-        They are: number of steps, median and 95th percentile of the seconds of a step without
-        waiting for other replicas, mean seconds of a whole step, of the waiting, of fetching data.
+        They are: the number of steps, the median and 95th percentile of the seconds of a step
+        without waiting for other replicas, and the mean seconds of a whole step, of waiting, and of
+        fetching data.
         """
         self._read()
         rows, self._rank_rows = self._rank_rows, []
@@ -163,7 +165,7 @@ class StepTimes:
         unread: List[Entry] = []
         for entry in self._entries:
             if unread or not (self.clock.ready(entry.begin) and self.clock.ready(entry.end)):
-                # and all after it, so that the parts of a step stay together
+                # and everything after it, so that the parts of a step stay together
                 unread.append(entry)
                 continue
             seconds = self.clock.seconds(entry.begin, entry.end)
@@ -178,10 +180,10 @@ class StepTimes:
         self._entries = unread
 
     def _add(self, entry: Entry, seconds: float, wait: Optional[float]) -> None:
-        """One micro-batch to the step that it is of."""
+        """Add one micro-batch to its step."""
         previous = (0.0, 0.0) if entry.first else self._open_step
         self._open_step = None
-        if previous is None:  # the beginning of its step was spoiled
+        if previous is None:  # the start of its step was spoiled
             return
         total, fetch_seconds = previous[0] + seconds, previous[1] + entry.fetch
         if not entry.synchronised:

@@ -1,4 +1,5 @@
-"""What a job needs on a node: looked for, made by its setup once, kept for its starts, and told in one line when it lacks."""
+"""What a job needs on a server: gpq checks it, runs its setup once, uses it for its starts, and reports in one line
+what is missing."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def fake_python(path: Path, body: str) -> str:
     return str(path)
 
 
-def test_what_is_there_is_fit(node: NodeAgent, tmp_path: Path) -> None:
+def test_a_complete_environment_fits(node: NodeAgent, tmp_path: Path) -> None:
     assert look(node, tmp_path)["fit"]
     assert look(node, tmp_path, python=sys.executable)["fit"]
     assert look(node, tmp_path, python=sys.executable, modules=["json", "re"])["fit"]
@@ -35,23 +36,25 @@ def test_what_is_there_is_fit(node: NodeAgent, tmp_path: Path) -> None:
     [
         ({"cwd": "/no/such"}, "no folder /no/such"),
         ({"python": "/no/python"}, "no interpreter /no/python"),
-        ({"python": "/etc/passwd"}, "the interpreter /etc/passwd cannot be executed"),
+        ({"python": "/etc/passwd"}, "the interpreter /etc/passwd is not executable"),
         ({"python": sys.executable, "modules": ["json", "nosuch_a", "nosuch_b"]}, "has no module nosuch_a, nosuch_b"),
-        ({"python": "/bin/false", "modules": ["json"]}, "/bin/false ends with 1: it says nothing"),
+        ({"python": "/bin/false", "modules": ["json"]}, "/bin/false exited with 1: no output"),
         ({"setup": "echo one; echo two >&2; exit 3"}, "the setup failed (exit 3): two"),
-        ({"setup": "false"}, "the setup failed (exit 1): it said nothing"),
-        ({"setup": "kill -9 $$"}, "the setup failed (signal 9): it said nothing"),
+        ({"setup": "false"}, "the setup failed (exit 1): no output"),
+        ({"setup": "kill -9 $$"}, "the setup failed (signal 9): no output"),
         ({"setup": "printf 'a\\033[2Jb'; exit 1"}, "the setup failed (exit 1): a?[2Jb"),
     ],
 )
-def test_a_lack_is_told_with_its_fix(node: NodeAgent, tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
+def test_a_missing_part_is_reported_with_its_fix(
+    node: NodeAgent, tmp_path: Path, fields: dict[str, Any], reason: str
+) -> None:
     found = look(node, **{"cwd": tmp_path, **fields})
     assert not found["fit"]
     assert reason in found["reason"]
     assert found["fix"]
 
 
-def test_a_setup_is_run_once_and_its_exports_are_those_of_the_job(node: NodeAgent, tmp_path: Path) -> None:
+def test_a_setup_runs_once_and_the_job_gets_its_exports(node: NodeAgent, tmp_path: Path) -> None:
     counter, told = tmp_path / "ran", tmp_path / "told"
     setup = (
         f"echo ran >> {counter}; export ADDED='two words'; unset GONE; PYTHONPATH=/mine; PATH={tmp_path}/venv/bin:$PATH"
@@ -65,7 +68,7 @@ def test_a_setup_is_run_once_and_its_exports_are_those_of_the_job(node: NodeAgen
     key = node.start(1, [sys.executable, "train.py"], any_python=True, **order)
     assert node.ended(key)["code"] == 0, node.log(key)
     assert told.read_text() == f"two words||/mine:/lib|{tmp_path}/venv/bin/python|train.py\n"
-    key = node.start(2, [sys.executable, "-c", "print(1)"], **order)  # an interpreter that its user named
+    key = node.start(2, [sys.executable, "-c", "print(1)"], **order)  # an interpreter that the user named
     assert node.ended(key)["code"] == 0
     assert node.log(key) == b"1\n"
 
@@ -77,7 +80,7 @@ def test_a_setup_has_no_gpu_no_input_and_is_not_a_job(node: NodeAgent, tmp_path:
     assert node.attempts() == {}
 
 
-def test_what_the_setup_made_is_made_again_once_it_is_gone(node: NodeAgent, tmp_path: Path) -> None:
+def test_a_setup_runs_again_when_its_result_is_gone(node: NodeAgent, tmp_path: Path) -> None:
     python = tmp_path / "venv/bin/python"
     make = f"mkdir -p {python.parent} && cp {fake_python(tmp_path / 'made', 'exit 0')} {python} && echo x >> {tmp_path}/ran"
     for ran in ("x\n", "x\n", "x\nx\n"):
@@ -88,7 +91,7 @@ def test_what_the_setup_made_is_made_again_once_it_is_gone(node: NodeAgent, tmp_
         (tmp_path / "second").touch()
 
 
-def test_a_setup_that_failed_is_not_run_at_every_look(node: NodeAgent, tmp_path: Path) -> None:
+def test_a_failed_setup_does_not_run_at_every_check(node: NodeAgent, tmp_path: Path) -> None:
     for _ in range(2):
         assert not look(node, tmp_path, setup=f"echo x >> {tmp_path}/ran; false")["fit"]
     assert (tmp_path / "ran").read_text() == "x\n"
@@ -129,7 +132,7 @@ def test_a_setup_outlives_the_agent_and_the_next_one_waits_for_it(node: NodeAgen
         second.close()
 
 
-def test_a_start_is_refused_as_unfit_where_something_is_gone(node: NodeAgent, tmp_path: Path) -> None:
+def test_a_start_is_refused_as_unfit_when_something_is_missing(node: NodeAgent, tmp_path: Path) -> None:
     order = node.order(1, ["true"], environment="ab", cwd="/no/such")
     assert node.try_ask("start", order=order)["kind"] == "unfit"
     assert node.try_ask("start", order={**order, "environment": ""})["kind"] == "wrong"
@@ -138,7 +141,7 @@ def test_a_start_is_refused_as_unfit_where_something_is_gone(node: NodeAgent, tm
     assert node.try_ask("start", order={**order, "level": "black-box"})["kind"] == "not-found"  # the job's own command
     order = node.order(1, ["true"], environment="ab", setup=True)
     refusal = node.try_ask("start", order=order)
-    assert (refusal["kind"], "has not been run" in refusal["error"]) == ("unfit", True)
+    assert (refusal["kind"], "has not run" in refusal["error"]) == ("unfit", True)
     assert node.attempts() == {}
 
 
@@ -149,7 +152,7 @@ def test_a_start_is_refused_as_unfit_where_something_is_gone(node: NodeAgent, tm
         {"env": {"": "x"}}, {"setup": "a\0b"}, {"limit": -1}, {"python": 3},
     ],
 )  # fmt: skip
-def test_what_is_no_order_is_refused_and_nothing_is_made(
+def test_an_invalid_order_is_refused_and_creates_nothing(
     node: NodeAgent, tmp_path: Path, fields: dict[str, Any]
 ) -> None:
     refusal = node.try_ask("prepare", prepare={"environment": "ab", "cwd": str(tmp_path), "setup": "true", **fields})

@@ -1,4 +1,4 @@
-"""GPUs that jobs could not use: tried by CUDA alone, on stubs of NVML and of CUDA's library."""
+"""GPUs that jobs could not use: CUDA tests them alone, on stubs of NVML and of CUDA's library."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ def node(agent: Callable[..., NodeAgent], tmp_path: Path) -> NodeAgent:
 
 
 def refuse(node: NodeAgent, tmp_path: Path, job: int, code: int) -> None:
-    """A job says that it could not use the first GPU, which CUDA refuses with `code`. Returns when the GPU has been tried."""
+    """A job says that it could not use the first GPU, which CUDA refuses with `code`. Returns when the GPU has been
+    tested."""
     (tmp_path / "refusal").write_text(str(code))
     node.ended(node.start(job, ["sh", "-c", REFUSED], devices=[FIRST]))
-    assert state(node) == ("quarantined", f"being tried, for job {job} could not use it")
-    wait_until(lambda: "being tried" not in state(node)[1], "the end of the trial")
+    assert state(node) == ("quarantined", f"being tested, because job {job} could not use it")
+    wait_until(lambda: "being tested" not in state(node)[1], "the end of the trial")
 
 
 def state(node: NodeAgent) -> tuple[str, str]:
-    """Of the first GPU."""
+    """State of the first GPU."""
     news = node.ask("watch", offsets={}, wait=0, seen="")
     [device] = [one for one in news["devices"] if one["id"] == FIRST]
     return device["state"], device["reason"]
@@ -67,7 +68,7 @@ def test_a_job_that_used_it_in_between_clears_it(node: NodeAgent, tmp_path: Path
 
 
 @pytest.mark.parametrize("content", ["", '{"rank": 0, "gp', "[]"])
-def test_what_a_full_disk_cut_off_names_no_gpu_and_ends_no_agent(node: NodeAgent, content: str) -> None:
+def test_a_note_truncated_by_a_full_disk_names_no_gpu_and_ends_no_agent(node: NodeAgent, content: str) -> None:
     command = f"printf '%s' '{content}' > $GPQ_RUN_DIR/error.json; exit 1"
     assert node.ended(node.start(1, ["sh", "-c", command], devices=[FIRST]))["code"] == 1
     assert state(node) == ("ok", "")

@@ -1,4 +1,4 @@
-"""Devices judged by looks that are made up: what each look changes, and what it leaves alone."""
+"""Verdicts on devices after invented looks: what each look changes, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def gpu(uuid: str, number: int = 0, **fields: object) -> RawGpu:
 
 
 def devices(owner: str = "") -> Devices:
-    """`owner`: the attempt that every process belongs to."""
+    """`owner`: the attempt that owns every process."""
     return Devices([], True, lambda _: owner, lambda _: "")
 
 
@@ -34,7 +34,7 @@ def states(judged: Devices) -> dict[str, str]:
 
 @pytest.fixture
 def named(tmp_path: Path) -> Iterator[Named]:
-    """Pid of a process of that name."""
+    """The pid of a process with this name."""
     started = []
 
     def start(name: str) -> int:
@@ -43,7 +43,7 @@ def named(tmp_path: Path) -> Iterator[Named]:
         program.chmod(0o755)
         process = subprocess.Popen([str(program), "600"])
         started.append(process)
-        # Its files are closed on exec before the kernel has its words.
+        # Its files close on exec before the kernel knows its command line.
         wait_until(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes() != b"", f"{name} has begun")
         return process.pid
 
@@ -62,14 +62,14 @@ def test_memory_that_our_own_job_leaves_quarantines_the_gpu(monkeypatch: pytest.
     assert held.filter("1.1", ended, [A]).state == "running"
     judged._take(ghost)
     monkeypatch.setattr(device_release, "RELEASE_AFTER", -1.0)
-    assert held.filter("1.1", ended, [A]).state == "exited"  # not for ever
+    assert held.filter("1.1", ended, [A]).state == "exited"  # not indefinitely
     judged._take(ghost)
     [told] = judged.current()
     assert told.state == "quarantined"
-    assert told.reason.startswith("attempt 1.1 has ended, but used by somebody: 8.8 GiB")
+    assert told.reason.startswith("attempt 1.1 has ended, but the GPU is used by somebody: 8.8 GiB")
 
 
-def test_the_end_of_a_job_waits_for_its_own_gpu_though_another_one_is_lost() -> None:
+def test_the_end_of_a_job_waits_for_its_own_gpu_when_another_is_lost() -> None:
     judged = devices(owner="1.1")
     held = device_release.Release(judged)
     judged.looking.begun = float("inf")
@@ -82,12 +82,12 @@ def test_the_end_of_a_job_waits_for_its_own_gpu_though_another_one_is_lost() -> 
     assert held.filter("1.1", ended, [A]).state == "exited"
 
 
-def test_a_gpu_that_is_partitioned_anew_is_not_lost() -> None:
+def test_a_gpu_that_is_partitioned_again_is_not_lost() -> None:
     judged = devices()
     judged._take(Probe([gpu(A), gpu(B, 1)]))
     judged._take(Probe([gpu(B, 1)], partitioned=[A]))
     assert states(judged) == {B: "ok"}
-    assert f"{A}: partitioned (MIG), and without a MIG device" in judged.notice()
+    assert f"{A}: partitioned (MIG), but without a MIG device" in judged.notice()
     judged._take(Probe([gpu("MIG-1", parent=A), gpu("MIG-2", parent=A), gpu(B, 1)], partitioned=[A]))
     judged._take(Probe([gpu("MIG-3", parent=A), gpu(B, 1)], partitioned=[A]))
     assert (states(judged), judged.notice()) == ({"MIG-3": "ok", B: "ok"}, "")
@@ -98,7 +98,7 @@ def test_a_gpu_that_is_partitioned_anew_is_not_lost() -> None:
     assert states(judged) == {"MIG-1": "lost", B: "ok"}, "its GPU is gone with it"
 
 
-def test_what_draws_a_desktop_and_the_server_of_mps_keep_nobody_off_a_gpu(named: Named) -> None:
+def test_a_desktop_and_an_mps_server_do_not_block_a_gpu(named: Named) -> None:
     desktop, server = named("Xorg"), named("nvidia-cuda-mps-server")
     judged = devices()
     judged._take(Probe([gpu(A, used_mib=3000, drawing=[(desktop, 2400)], processes=[(server, 30)])]))
@@ -112,7 +112,7 @@ def test_what_draws_a_desktop_and_the_server_of_mps_keep_nobody_off_a_gpu(named:
     assert (told.state, "python" in told.reason, "mps" in told.reason) == ("foreign", True, False)
 
 
-def test_what_the_doctor_runs_is_no_stranger(monkeypatch: pytest.MonkeyPatch, named: Named) -> None:
+def test_a_process_of_the_doctor_is_not_foreign(monkeypatch: pytest.MonkeyPatch, named: Named) -> None:
     monkeypatch.setenv(wire.ENV_TRIAL, "1")
     trial = named("python")
     judged = devices()
@@ -121,14 +121,14 @@ def test_what_the_doctor_runs_is_no_stranger(monkeypatch: pytest.MonkeyPatch, na
     assert (told.state, told.processes) == ("ok", [])
 
 
-def test_gpus_that_this_account_may_not_use_are_a_word_and_no_fault() -> None:
+def test_gpus_that_this_account_may_not_use_give_a_note_and_no_error() -> None:
     judged = devices()
     judged._take(Probe([gpu(A)], hidden=[1, 2]))
     assert (states(judged), judged.error) == ({A: "ok"}, "")
-    assert judged.notice() == "GPUs 1, 2 are not permitted to this account"
+    assert judged.notice() == "GPUs 1, 2 are off limits to this account"
 
 
-def test_hardware_that_no_driver_speaks_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hardware_without_a_driver_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def card(name: str, vendor: str, kind: str) -> None:
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / "vendor").write_text(vendor + "\n")
@@ -138,8 +138,8 @@ def test_hardware_that_no_driver_speaks_for_is_named(tmp_path: Path, monkeypatch
     card("1", gpu_probe.INTEL, "0x030000")
     assert gpu_probe.unused_hardware() == "", "it draws the screen"
     card("1", gpu_probe.INTEL, "0x038000")
-    assert "Intel are not supported yet" in gpu_probe.unused_hardware()
+    assert "support Intel GPUs yet" in gpu_probe.unused_hardware()
     card("2", gpu_probe.NVIDIA, "0x040300")
     assert "NVIDIA" not in gpu_probe.unused_hardware(), "its sound"
     card("3", gpu_probe.NVIDIA, "0x030200")
-    assert gpu_probe.unused_hardware().startswith("1 NVIDIA GPU is in this machine, and no driver answers")
+    assert gpu_probe.unused_hardware().startswith("1 NVIDIA GPU is in this server, but no driver answers")

@@ -1,4 +1,4 @@
-"""Locks of GPUs between several people's gpq on one server: who has one, who is refused, and what frees it."""
+"""Locks of GPUs between the gpq of several users on one server: who has one, who is refused, and what frees it."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def driver(tmp_path: Path) -> Driver:
 
 
 def of(folder: Path, spool: str = "mine") -> Locks:
-    """Another gpq's."""
+    """The lock of another user's gpq."""
     return Locks(str(folder), spool)
 
 
-def test_one_has_it_the_other_is_told_who_and_gets_it_afterwards(folder: Path) -> None:
+def test_one_user_has_it_and_the_other_learns_who_and_gets_it_afterwards(folder: Path) -> None:
     held = of(folder).take([A, B], 7, 2)
     gpu_locks.sign(held, 4242)
     with pytest.raises(SpoolError, match=rf"{A} is held by {ME}'s gpq \(job 7, since \d\d:\d\d\)") as caught:
@@ -60,7 +60,7 @@ def test_one_has_it_the_other_is_told_who_and_gets_it_afterwards(folder: Path) -
     gpu_locks.close(of(folder, "other").take([A], 1, 1))
 
 
-def test_of_several_all_are_had_or_none(folder: Path) -> None:
+def test_several_locks_are_taken_together_or_not_at_all(folder: Path) -> None:
     held = of(folder).take([B], 7, 1)
     with pytest.raises(SpoolError):
         of(folder, "other").take([A, B], 1, 1)
@@ -68,18 +68,18 @@ def test_of_several_all_are_had_or_none(folder: Path) -> None:
     gpu_locks.close(held)
 
 
-def test_who_only_looks_keeps_nobody_from_it(folder: Path) -> None:
+def test_a_look_at_a_lock_blocks_nobody(folder: Path) -> None:
     gpu_locks.close(of(folder).take([A], 1, 1))
     looking = os.open(folder / f"gpq-{A}.lock", os.O_RDONLY)
     fcntl.flock(looking, fcntl.LOCK_SH)
     with pytest.raises(SpoolError, match="held by another gpq"):
         of(folder).take([A], 1, 1)
-    assert of(folder).holder(A) == ""  # two that look
+    assert of(folder).holder(A) == ""  # two that only look
     os.close(looking)
 
 
-def test_what_was_seen_of_a_lock_of_ones_own_is_forgotten_with_it(folder: Path) -> None:
-    """One look serves for a while: the GPU would be somebody else's until that is over."""
+def test_what_was_seen_of_an_own_lock_is_forgotten_with_it(folder: Path) -> None:
+    """One look serves for a while, and until then the GPU would seem to be somebody else's."""
     one = of(folder)
     held = one.take([A], 0, 0)
     assert one.holder(A).startswith("held by")
@@ -88,8 +88,8 @@ def test_what_was_seen_of_a_lock_of_ones_own_is_forgotten_with_it(folder: Path) 
     assert one.holder(A) == ""
 
 
-def test_a_lock_that_is_released_is_free_whoever_has_inherited_it(folder: Path) -> None:
-    """A process that was just forked has all descriptors of its parent, until it first runs."""
+def test_a_released_lock_is_free_even_if_others_inherited_it(folder: Path) -> None:
+    """A process that was just forked has all descriptors of its parent until it first runs."""
     held = of(folder).take([A], 0, 0)
     inherited = [os.dup(descriptor) for descriptor in held]
     gpu_locks.release(held)
@@ -97,7 +97,7 @@ def test_a_lock_that_is_released_is_free_whoever_has_inherited_it(folder: Path) 
     gpu_locks.close(inherited)
 
 
-def test_a_lock_file_that_was_removed_meanwhile_holds_nothing(folder: Path) -> None:
+def test_a_removed_lock_file_holds_nothing(folder: Path) -> None:
     held = of(folder).take([A], 1, 1)
     (folder / f"gpq-{A}.lock").unlink()
     again = of(folder).take([A], 2, 1)
@@ -114,14 +114,14 @@ def plant_pipe(path: Path) -> None:
 
 
 @pytest.mark.parametrize("plant", [plant_link, plant_pipe, Path.mkdir])
-def test_what_is_planted_in_place_of_a_lock_is_refused_and_not_touched(
+def test_anything_planted_instead_of_a_lock_is_refused_and_not_touched(
     folder: Path, plant: Callable[[Path], None]
 ) -> None:
     path = folder / f"gpq-{A}.lock"
     plant(path)
     before = os.lstat(path)
-    assert "cannot be used" in of(folder).holder(A)
-    with pytest.raises(SpoolError, match="cannot be used") as caught:
+    assert "cannot use" in of(folder).holder(A)
+    with pytest.raises(SpoolError, match="cannot use") as caught:
         of(folder).take([A], 1, 1)
     assert caught.value.kind == TAKEN
     assert os.lstat(path) == before
@@ -132,7 +132,7 @@ def test_what_is_planted_in_place_of_a_lock_is_refused_and_not_touched(
     ["[" * 4000, '{"a":' * 600 + "1" + "}" * 600, '{"job": 1e999}', '{"job": %s}' % ("9" * 3000), "\udcff", "7"],
 )
 def test_a_holder_that_writes_nonsense_is_a_holder_without_a_name(folder: Path, content: str) -> None:
-    """Another user can: the file is his."""
+    """Another user can, because the file is theirs."""
     held = of(folder).take([A], 1, 1)
     path = folder / f"gpq-{A}.{os.geteuid()}.holder"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
@@ -143,11 +143,11 @@ def test_a_holder_that_writes_nonsense_is_a_holder_without_a_name(folder: Path, 
 
 
 @pytest.mark.parametrize("plant", [plant_link, plant_pipe])
-def test_what_is_planted_in_place_of_a_name_costs_the_name_alone(folder: Path, plant: Callable[[Path], None]) -> None:
+def test_anything_planted_instead_of_a_name_loses_only_the_name(folder: Path, plant: Callable[[Path], None]) -> None:
     content = Path("/etc/passwd").read_bytes()
     plant(folder / f"gpq-{A}.{os.geteuid()}.holder")
     held = of(folder).take([A], 1, 1)
-    assert of(folder, "other").holder(A) == "held by another gpq, which does not say whose it is"
+    assert of(folder, "other").holder(A) == "held by the gpq of an unknown user"
     assert Path("/etc/passwd").read_bytes() == content
     gpu_locks.close(held)
 
@@ -167,7 +167,7 @@ def test_names_of_devices_stay_in_the_folder(folder: Path) -> None:
     assert {path.name.rpartition(".")[2] for path in folder.iterdir()} == {"lock", "holder"}
 
 
-def test_the_common_folder_is_one_where_nobody_removes_what_others_made() -> None:
+def test_in_the_common_folder_nobody_can_remove_files_of_others() -> None:
     found = os.stat(gpu_locks.common_folder())
     assert found.st_mode & 0o1002 == 0o1002
     assert found.st_uid == 0
@@ -193,7 +193,9 @@ def test_a_lock_outlives_agent_and_shim_and_not_the_job(
     wait_until(lambda: not of(folder).holder(A), "the lock to be free")
 
 
-def test_the_lock_is_free_when_the_end_is_told(agent: Callable[..., NodeAgent], driver: Driver, folder: Path) -> None:
+def test_the_lock_is_free_when_the_end_is_reported(
+    agent: Callable[..., NodeAgent], driver: Driver, folder: Path
+) -> None:
     node = start_agent(agent, driver, "nvml")
     for number in range(1, 4):
         node.ended(node.start(number, ["sh", "-c", "sleep 0.1 & exit 3"], devices=[A]))
@@ -204,7 +206,7 @@ def test_the_lock_is_free_when_the_end_is_told(agent: Callable[..., NodeAgent], 
 
 
 class Person:
-    """Somebody's node agent, with that one's rights."""
+    """Another user's agent, with that user's rights."""
 
     def __init__(self, name: str, place: Path, driver: Path, python: str) -> None:
         self.entry = pwd.getpwnam(name)
@@ -267,7 +269,7 @@ class Person:
 
 
 def everybodys_python() -> str:
-    """One that other users may run: ours may lie in a folder of root's."""
+    """An interpreter that other users may run, because ours may be in a folder of root."""
     for path in (sys.executable, "/usr/bin/python3"):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run([path, "-c", "import json"], user="nobody", check=True, capture_output=True, timeout=60)
@@ -297,7 +299,7 @@ def people() -> Iterator[tuple[Person, Person, Driver]]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="acting as two users needs root")
-def test_two_people_on_one_server_never_get_the_same_gpu(people: tuple[Person, Person, Driver]) -> None:
+def test_two_users_of_one_server_never_get_the_same_gpu(people: tuple[Person, Person, Driver]) -> None:
     first, second, driver = people
     assert first.start(1, A)["ok"]
     refused = second.start(1, A)
@@ -308,7 +310,7 @@ def test_two_people_on_one_server_never_get_the_same_gpu(people: tuple[Person, P
     assert re.fullmatch(r"held by daemon's gpq \(job 1, since \d\d:\d\d\)", seen["reason"])
     assert first.device(A)["state"] == "ok"
     record = str(first.spool / "attempts" / "1.1" / wire.SHIM)
-    shim = wait_until(lambda: wire.read_json(record), "the shim to have said who it is")  # it may still be coming up
+    shim = wait_until(lambda: wire.read_json(record), "the shim to have said who it is")  # it may still be starting
     driver.set_gpus({"uuid": A, "used_mib": 900, "processes": [{"pid": shim["pid"], "mib": 700}]}, {"uuid": B})
     wait_until(lambda: second.device(A)["processes"], "the process to be seen")
     assert second.device(A)["reason"] == seen["reason"]  # the lock says more than the process

@@ -1,4 +1,4 @@
-"""GPUs: judged through a fake NVML and a fake nvidia-smi that a node may have instead."""
+"""GPUs, through a fake NVML, and through a fake nvidia-smi that a server may have instead."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def devices(node: NodeAgent) -> dict[str, dict[str, Any]]:
 
 
 def devices_seen(node: NodeAgent) -> dict[str, dict[str, Any]]:
-    """After a short watch: watching makes the agent look again."""
+    """After a short watch, because watching makes the agent look again."""
     news = node.ask("watch", offsets={}, wait=0.3, seen=node.ask("watch", offsets={}, wait=0, seen="")["digest"])
     return {device["id"]: device for device in news["devices"]}
 
@@ -147,7 +147,7 @@ def test_nvidia_smi_that_names_a_lost_gpu_leaves_the_others(smi_node: NodeAgent,
     driver.set_gpus({"uuid": A, "lost": "query"}, {"uuid": B})
     wait_for_device(smi_node, A, "lost")
     assert devices(smi_node)[B]["state"] == "ok"
-    driver.set_gpus({"uuid": A, "lost": "handle"}, {"uuid": B})  # then it tells nothing of all GPUs at once
+    driver.set_gpus({"uuid": A, "lost": "handle"}, {"uuid": B})  # then it reports nothing about all GPUs at once
 
     def words() -> bool:
         return bool(devices_seen(smi_node)) and "Unable to determine" in smi_node.ask("probe")["notice"]
@@ -160,7 +160,7 @@ def test_a_driver_that_hangs_degrades_the_gpus_and_blocks_nothing(node: NodeAgen
     assert set(devices(node)) == {A, B}
     driver.set_mode("hang")
     reason = wait_for_device(node, A, "degraded")["reason"]
-    assert re.search(r"did not answer within \d+ s, and is waited for", reason)
+    assert re.search(r"did not answer within \d+ s, and gpq still waits", reason)
     assert node.ask("ping")["ok"]
     assert "is degraded" in node.try_ask("start", order=node.order(1, ["true"], devices=[A]))["error"]
     driver.set_mode("ok")
@@ -175,7 +175,7 @@ def test_a_driver_that_hangs_from_the_first_moment_only_delays_the_answer(
     hello, probe = node.send("hello"), node.send("probe")
     assert node.ask("ping")["ok"]
     assert node.reply(hello)["devices"] == []
-    assert "and is waited for" not in node.reply(probe)["error"]
+    assert "still waits" not in node.reply(probe)["error"]
     driver.set_mode("ok")
     wait_for_device(node, A, "ok")
 
@@ -221,7 +221,7 @@ def test_with_a_gpu_no_slot_steps_in(agent: Callable[..., NodeAgent], driver: Dr
     assert [device["id"] for device in reply["devices"]] == [A, B]
 
 
-def test_a_stranger_on_a_gpu_is_named_and_left_alone(
+def test_a_foreign_process_on_a_gpu_is_named_and_left_alone(
     node: NodeAgent, driver: Driver, stranger: subprocess.Popen[bytes]
 ) -> None:
     process = {"pid": stranger.pid, "mib": 5000}
@@ -243,9 +243,9 @@ def test_a_stranger_on_a_gpu_is_named_and_left_alone(
     wait_for_device(node, A, "ok")
 
 
-def test_memory_that_no_visible_process_uses_is_somebody_elses(nvml_node: NodeAgent, driver: Driver) -> None:
+def test_memory_without_a_visible_process_is_somebody_elses(nvml_node: NodeAgent, driver: Driver) -> None:
     driver.set_gpus({"uuid": A, "used_mib": 20_000}, {"uuid": B, "used_mib": 500})
-    assert "20 GiB are in use by no process" in wait_for_device(nvml_node, A, "foreign")["reason"]
+    assert "20 GiB are in use, but by no visible process" in wait_for_device(nvml_node, A, "foreign")["reason"]
     assert devices(nvml_node)[B]["state"] == "ok"
 
 
@@ -254,7 +254,7 @@ def test_a_process_that_is_only_seen_by_number_is_foreign(nvml_node: NodeAgent, 
     assert "not visible from here" in wait_for_device(nvml_node, A, "foreign")["reason"]
 
 
-def test_our_own_processes_are_told_apart_even_without_their_mark(node: NodeAgent, driver: Driver) -> None:
+def test_our_own_processes_are_recognised_even_without_their_mark(node: NodeAgent, driver: Driver) -> None:
     key = node.start(1, ["env", "-i", "/bin/sh", "-c", "sleep 600 & wait"], devices=[A])
     wait_until(lambda: node.attempts()[key]["processes"] == 2, "the tree")
     pid = node.wait_for(key, "running")["pid"]
@@ -268,28 +268,26 @@ def test_our_own_processes_are_told_apart_even_without_their_mark(node: NodeAgen
     assert devices(node)[A]["state"] == "ok"
 
 
-def test_a_job_on_a_gpu_that_it_was_not_given_is_told(nvml_node: NodeAgent, driver: Driver) -> None:
+def test_a_job_on_a_gpu_that_is_not_its_own_is_reported(nvml_node: NodeAgent, driver: Driver) -> None:
     key = nvml_node.start(1, ["sleep", "600"], devices=[A])
     pid = nvml_node.wait_for(key, "running")["pid"]
     driver.set_gpus({"uuid": A}, {"uuid": B, "processes": [{"pid": pid, "mib": 700}]})
-    assert f"attempt {key} (700 MiB, not given to it)" in wait_for_device(nvml_node, B, "foreign")["reason"]
+    assert f"attempt {key} (700 MiB, not assigned to it)" in wait_for_device(nvml_node, B, "foreign")["reason"]
 
 
-def test_an_end_is_not_told_before_the_gpu_shows_the_job_gone(
-    nvml_node: NodeAgent, driver: Driver, tmp_path: Path
-) -> None:
+def test_an_end_is_not_reported_before_the_gpu_is_free(nvml_node: NodeAgent, driver: Driver, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     key = nvml_node.start(1, ["sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done; exit 2"], devices=[A])
     pid = nvml_node.wait_for(key, "running")["pid"]
     driver.set_gpus({"uuid": A, "used_mib": 9000, "processes": [{"pid": pid, "mib": 8000}]}, {"uuid": B})
     gate.touch()
     wait_until((nvml_node.folder(key) / wire.EXIT).exists, "the exit record")
-    for _ in range(3):  # looks of the driver that still show it
+    for _ in range(3):  # looks at the driver that still show it
         nvml_node.ask("watch", offsets={}, wait=0.4, seen=nvml_node.ask("watch", offsets={}, wait=0, seen="")["digest"])
         assert nvml_node.attempts()[key]["state"] == "running"
-    assert "still held" in nvml_node.try_ask("start", order=nvml_node.order(2, ["true"], devices=[A]))["error"]
+    assert "still uses" in nvml_node.try_ask("start", order=nvml_node.order(2, ["true"], devices=[A]))["error"]
     assert "not free yet" in nvml_node.try_ask("forget", attempt=key)["error"]
-    driver.set_gpus({"uuid": A, "used_mib": 9000}, {"uuid": B})  # the process is gone, its memory not yet
+    driver.set_gpus({"uuid": A, "used_mib": 9000}, {"uuid": B})  # the process is gone, its memory is not
     threading.Event().wait(1.5)
     assert nvml_node.attempts()[key]["state"] == "running"
     driver.set_gpus({"uuid": A}, {"uuid": B})
@@ -303,7 +301,7 @@ def test_an_end_is_not_told_before_the_gpu_shows_the_job_gone(
     [({"broken": True}, "NVML: Unknown Error"), ({"remapped": [0, 1, 1, 0]}, gpu_probe.REMAP)],
     ids=["error", "remap"],
 )
-def test_a_sick_gpu_is_quarantined_alone_says_when_it_is_looked_at_and_comes_back(
+def test_a_faulty_gpu_is_quarantined_alone_says_when_the_next_look_is_and_comes_back(
     nvml_node: NodeAgent, driver: Driver, fault: dict[str, Any], reason: str, figures: Figures
 ) -> None:
     assert devices(nvml_node)[A]["state"] == "ok"
@@ -337,7 +335,7 @@ def test_a_job_on_a_gpu_that_is_lost_says_so_and_others_run(
 
 
 @pytest.mark.row("36")
-def test_a_stranger_beside_our_job_is_a_warning_and_keeps_the_gpu_afterwards(
+def test_a_foreign_process_next_to_our_job_is_a_warning_and_blocks_the_gpu_afterwards(
     nvml_node: NodeAgent, driver: Driver, stranger: subprocess.Popen[bytes], tmp_path: Path, figures: Figures
 ) -> None:
     key = nvml_node.start(1, ["sh", "-c", f"while [ ! -e {tmp_path / 'gate'} ]; do sleep 0.05; done"], devices=[A])
@@ -429,7 +427,7 @@ def test_the_fake_nvml_has_the_structs_and_errors_of_the_real_one() -> None:
 
 
 def test_the_real_library_without_a_driver_means_no_gpus() -> None:
-    """In a process of its own, as the agent does it; on a machine with a GPU it must find that."""
+    """In a separate process, like the agent. On a machine with a GPU it must find that GPU."""
     code = "import json, pynvml; from gpq_agent.node.devices import gpus; print(json.dumps(gpus.probe(pynvml)))"
     home = str(Path(wire.__file__).resolve().parent.parent)
     done = subprocess.run(

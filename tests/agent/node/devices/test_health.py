@@ -1,4 +1,4 @@
-"""What is thought of a GPU after several looks at it. No driver, no processes, no clock."""
+"""The verdict on a GPU after several looks. No driver, no processes, no clock."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def process(memory: int = 11264, user: str = "carl", name: str = "python", attem
     ("processes", "used", "holder", "said", "ghost"),
     [
         ([], 500, "", "", False),
-        ([], 12288, "", "used by somebody: 12 GiB are in use by no process that can be seen", True),
-        ([], 12288, KEY, "", False),  # a driver that shows no processes: it may all be our job's
+        ([], 12288, "", "used by somebody: 12 GiB are in use, but by no visible process", True),
+        ([], 12288, KEY, "", False),  # a driver that shows no processes: all of it may be our job's
         ([process()], 11264, "", "used by carl (python, 11 GiB)", False),
         ([process()] * 4, 11264, "", "used by" + " carl (python, 11 GiB)," * 2 + " carl (python, 11 GiB) and 1 more", False),
         ([process(attempt=KEY)], 12000, KEY, "", False),
-        ([process(attempt=KEY)], 20480, KEY, "used by somebody: 9.0 GiB are in use by no process that can be seen", True),
-        ([process(0, attempt=KEY)], 20480, KEY, "", False),  # it does not tell how much it has
+        ([process(attempt=KEY)], 20480, KEY, "used by somebody: 9.0 GiB are in use, but by no visible process", True),
+        ([process(0, attempt=KEY)], 20480, KEY, "", False),  # it does not report its memory
         ([process(attempt=KEY), process(300)], 12000, KEY, "used by carl (python, 300 MiB)", False),
-        ([process(700, attempt="4.1")], 700, KEY, "used by attempt 4.1 (700 MiB, not given to it)", False),
-        ([process(700, user="")], 700, "", "used by pid 7, which is not visible from here (700 MiB)", False),
+        ([process(700, attempt="4.1")], 700, KEY, "used by attempt 4.1 (700 MiB, not assigned to it)", False),
+        ([process(700, user="")], 700, "", "used by pid 7 (not visible from here, 700 MiB)", False),
     ],
 )  # fmt: skip
-def test_who_else_is_on_it(processes: list[dict[str, Any]], used: int, holder: str, said: str, ghost: bool) -> None:
+def test_who_else_uses_it(processes: list[dict[str, Any]], used: int, holder: str, said: str, ghost: bool) -> None:
     assert strangers(processes, used, holder) == (said, ghost)
 
 
-def test_a_blip_changes_nothing_and_what_stays_does() -> None:
+def test_a_blip_changes_nothing_but_a_lasting_use_does() -> None:
     gpu = DeviceHealth()
 
     def state(now: float, who: str) -> str:
@@ -45,10 +45,10 @@ def test_a_blip_changes_nothing_and_what_stays_does() -> None:
     assert seen == ["ok", "ok", "ok", "ok", "foreign", "foreign", "foreign", "foreign", "ok", "ok"]
     first = DeviceHealth()
     first.look(0.0, strangers="carl")
-    assert first.verdict(0.0, "", "", "", None) == ("foreign", "carl")  # nothing is known that it could contradict
+    assert first.verdict(0.0, "", "", "", None) == ("foreign", "carl")  # nothing is known yet that it could contradict
 
 
-def test_beside_our_own_job_it_is_a_warning() -> None:
+def test_next_to_our_own_job_it_is_a_warning() -> None:
     gpu = DeviceHealth()
     gpu.look(0.0, strangers="used by carl (python)")
     assert gpu.verdict(0.0, KEY, "", "", None) == ("ok", "also used by carl (python)")
@@ -57,7 +57,7 @@ def test_beside_our_own_job_it_is_a_warning() -> None:
     assert gpu.verdict(0.0, KEY, "", "pid 4 cannot be killed", None) == ("quarantined", "pid 4 cannot be killed")
 
 
-def test_what_is_out_of_use_is_looked_at_again_later_and_later_and_comes_back_when_a_look_that_counts_is_good() -> None:
+def test_a_gpu_out_of_use_is_checked_less_and_less_often_and_comes_back_after_a_good_look_that_counts() -> None:
     course = HealthState(10.0, 100.0)
     course.ill("quarantined", "sick", 0.0)
     dues = []
@@ -76,7 +76,7 @@ def test_what_is_out_of_use_is_looked_at_again_later_and_later_and_comes_back_wh
     assert course.now is None
 
 
-def test_a_fault_that_is_soon_back_is_the_same_one_and_later_a_new_one() -> None:
+def test_a_fault_that_returns_soon_is_the_same_one_and_later_a_new_one() -> None:
     course = HealthState(10.0)
     course.ill("quarantined", "", 0.0)
     course.well(10.0)
@@ -106,7 +106,7 @@ def test_memory_that_our_own_job_left_quarantines_the_gpu_until_it_is_gone() -> 
     gpu.left = KEY
     gpu.look(1.0, strangers="used by somebody: 9 GiB", ghost=True)
     state, reason = gpu.verdict(1.0, "", "", "", None)
-    assert (state, reason) == ("quarantined", "attempt 3.1 has ended, but used by somebody: 9 GiB")
+    assert (state, reason) == ("quarantined", "attempt 3.1 has ended, but the GPU is used by somebody: 9 GiB")
     assert gpu.age(4.0) == 3.0
     for now in (11.0, 12.0):
         gpu.look(now)

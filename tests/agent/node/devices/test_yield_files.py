@@ -1,4 +1,4 @@
-"""Requests for a server: whose they are is told by the file's owner, and nothing else is believed."""
+"""Requests for a server: the file's owner shows who asks, and nothing else is believed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def users(folder: Path) -> list[str]:
     return Yielding(str(folder)).users()
 
 
-def test_a_request_is_seen_until_it_is_over_or_taken_back(tmp_path: Path) -> None:
+def test_a_request_counts_until_it_expires_or_is_withdrawn(tmp_path: Path) -> None:
     assert users(tmp_path) == []
     before = time.time()
     until = ask(str(tmp_path), 3600.0)
@@ -51,10 +51,10 @@ def test_nonsense_is_refused(tmp_path: Path, seconds: float) -> None:
         ask(str(tmp_path), seconds)
 
 
-def test_what_is_not_the_users_own_plain_file_is_not_believed(tmp_path: Path) -> None:
+def test_only_the_users_own_regular_file_is_believed(tmp_path: Path) -> None:
     uid = os.geteuid()
     told = json.dumps({"until": time.time() + 60})
-    (tmp_path / f"gpq-yield.{uid + 1}").write_text(told)  # in somebody else's name
+    (tmp_path / f"gpq-yield.{uid + 1}").write_text(told)  # in another user's name
     assert users(tmp_path) == []
     target = tmp_path / "target"
     target.write_text(told)

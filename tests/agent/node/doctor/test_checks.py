@@ -1,4 +1,5 @@
-"""Errands of `gpq doctor`: what a server tells of itself, tries towards others, and measures with another."""
+"""Errands of `gpq doctor`: what a server reports about itself, tries towards others, and measures together with
+another."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ def errand(node: NodeAgent, name: str, limit: float = 60.0, **fields: Any) -> di
     return answer
 
 
-def test_a_server_tells_what_it_is_and_has(node: NodeAgent) -> None:
+def test_a_server_reports_what_it_is_and_has(node: NodeAgent) -> None:
     told = errand(node, "examine", python=sys.executable)
     assert told["host"] == socket.gethostname()
     assert [disk["what"] for disk in told["disks"]] == ["spool", "checkpoints"]
@@ -28,13 +29,13 @@ def test_a_server_tells_what_it_is_and_has(node: NodeAgent) -> None:
     assert "torch" in told["torch"] or "error" in told["torch"]
 
 
-def test_an_interpreter_that_is_none_is_told_as_such(node: NodeAgent) -> None:
-    assert errand(node, "examine", python="/no/python")["torch"]["error"].startswith("/no/python cannot be run")
-    assert errand(node, "examine", python="/bin/false")["torch"]["error"] == "exit 1: it said nothing"
+def test_an_invalid_interpreter_is_reported(node: NodeAgent) -> None:
+    assert errand(node, "examine", python="/no/python")["torch"]["error"].startswith("cannot run /no/python")
+    assert errand(node, "examine", python="/bin/false")["torch"]["error"] == "exit 1: no output"
     assert "torch" not in errand(node, "examine")
 
 
-def test_who_listens_is_reached_on_both_ports_and_told_apart_from_others(node: NodeAgent) -> None:
+def test_a_listener_is_reached_on_both_ports_and_told_apart_from_others(node: NodeAgent) -> None:
     ports = errand(node, "listen", token="abc", seconds=30)["ports"]
     assert 20000 <= ports[1] < 32700
     with socket.socket() as closed:
@@ -49,7 +50,7 @@ def test_who_listens_is_reached_on_both_ports_and_told_apart_from_others(node: N
     assert problems == ["", "", "another machine answers there", "connection refused"]
 
 
-def test_an_errand_that_hangs_is_ended_and_others_go_on_meanwhile(node: NodeAgent, tmp_path: Path) -> None:
+def test_an_errand_that_hangs_is_ended_while_others_continue(node: NodeAgent, tmp_path: Path) -> None:
     hanging, pid = tmp_path / "python", tmp_path / "pid"
     hanging.write_text(f"#!/bin/sh\necho $$ > {pid}\nexec sleep 60\n")
     hanging.chmod(0o755)
@@ -79,5 +80,5 @@ def test_a_mark_is_seen_and_removed(node: NodeAgent) -> None:
 @pytest.mark.parametrize(
     "fields", [{"errand": "rm"}, {"errand": "examine", "limit": 1e9}, {"errand": "reach", "fields": 3}]
 )
-def test_what_is_no_errand_is_refused(node: NodeAgent, fields: dict[str, Any]) -> None:
+def test_an_unknown_errand_is_refused(node: NodeAgent, fields: dict[str, Any]) -> None:
     assert node.try_ask("errand", **fields)["kind"] == "wrong"

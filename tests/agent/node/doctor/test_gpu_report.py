@@ -1,4 +1,4 @@
-"""The driver's part of `gpq doctor --gpu`: real nvidia-ml-py on a compiled stub of NVML, in which a defect is planted."""
+"""The driver's part of `gpq doctor --gpu`: the real nvidia-ml-py on a compiled stub of NVML with a planted defect."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def plant(library: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
-    """Two healthy GPUs for every process that is started, but for what is planted: plant(X_ECC=1)."""
+    """Two healthy GPUs for every process that starts, except for what is planted: plant(X_ECC=1)."""
 
     def planted(**what: object) -> None:
         for name, value in what.items():
@@ -63,14 +63,14 @@ def test_two_healthy_gpus_pass(plant: Plant) -> None:
 @pytest.mark.parametrize(
     ("name", "defect", "figure"),
     [
-        ("persistence", {"X_PERSISTENCE": 0}, "off: each look"),
+        ("persistence", {"X_PERSISTENCE": 0}, "off: every look"),
         ("idle memory", {"X_USED": 900}, "900 MiB by v2"),
         ("MIG", {"X_MIG": 1}, "without a device"),
         ("compute mode", {"X_MODE": 2}, "prohibited"),
         ("recovery action", {"X_RECOVERY": 1}, "asks for a reset"),
         ("ECC", {"X_ECC": 3}, "3 uncorrectable"),
-        ("remapped rows", {"X_PENDING": 1}, "a reset is due"),
-        ("remapped rows", {"X_FAILED": 1}, "could not be"),
+        ("remapped rows", {"X_PENDING": 1}, "a reset is needed"),
+        ("remapped rows", {"X_FAILED": 1}, "one remap failed"),
         ("architectures", {"X_MAJOR": 12}, "needs sm_120"),
         ("versions", {"X_CUDA": 12080}, "too old for torch"),
         ("ECC", {"X_HANDLE": 15}, "GPU 1: GPU is lost"),
@@ -91,7 +91,7 @@ def test_processes_that_draw_or_share_are_named(plant: Plant, tmp_path: Path, na
     assert (line.verdict, str(os.getpid()) in line.figure) == ("PASS", True)
 
 
-def test_a_server_of_mps_is_seen_by_its_name(plant: Plant, tmp_path: Path) -> None:
+def test_an_mps_server_is_recognised_by_its_name(plant: Plant, tmp_path: Path) -> None:
     program = tmp_path / "nvidia-cuda-mps-server"
     program.write_bytes(Path("/bin/sleep").read_bytes())
     program.chmod(0o755)
@@ -122,20 +122,20 @@ def test_which_kernels_run_on_which_gpu(architecture: str, able: bool) -> None:
 
 
 def smi_sees(monkeypatch: pytest.MonkeyPatch, path: Path, **differently: object) -> None:
-    """nvidia-smi tells of the same two GPUs, and the first one is different."""
+    """nvidia-smi reports the same two GPUs, but the first one differs."""
     gpu = {"name": "Stub", "total_mib": 81920, "used_mib": 1, "processes": []}
     path.write_text(json.dumps({"gpus": [{"uuid": FIRST, **gpu, **differently}, {"uuid": SECOND, **gpu}]}))
     monkeypatch.setenv("FAKE_NVML_STATE", str(path))
     monkeypatch.setenv("PATH", f"{FAKES / 'smi'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(gpu_looks, "LOOKS", 2)
-    monkeypatch.setattr(gpu_looks, "SLOW", 60.0)  # seconds, beside other tests
+    monkeypatch.setattr(gpu_looks, "SLOW", 60.0)  # seconds, while other tests run
 
 
 def looks() -> dict[str, wire.GpuLine]:
     return {line.name: line for line in gpu_looks.both()}
 
 
-def test_looks_by_either_way_see_the_same(plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_to_look_see_the_same(plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smi_sees(monkeypatch, tmp_path / "smi.json")
     made = looks()
     assert {line.verdict for line in made.values()} == {"PASS"}, made
@@ -147,7 +147,7 @@ def test_looks_by_either_way_see_the_same(plant: Plant, tmp_path: Path, monkeypa
     [
         ({"name": "Other"}, f"name of {FIRST}: Stub by NVML, Other by nvidia-smi"),
         ({"total_mib": 40000}, f"memory of {FIRST}"),
-        ({"uuid": "GPU-x"}, "GPU-x is seen by nvidia-smi alone"),
+        ({"uuid": "GPU-x"}, "only nvidia-smi shows GPU-x"),
         ({"processes": [{"pid": 7, "mib": 5}]}, f"processes of {FIRST}: [] by NVML, [7] by nvidia-smi"),
     ],
 )
@@ -159,7 +159,7 @@ def test_answers_that_differ_are_a_fail(
     assert (line.verdict, figure in line.figure) == ("FAIL", True), line
 
 
-def test_a_slow_driver_and_one_that_fails_are_fails(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_driver_and_a_failing_one_are_fails(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_looks, "LOOKS", 2)
     monkeypatch.setattr(gpu_looks, "SLOW", 0.5)
     plant(X_SLEEP=600)
@@ -193,7 +193,7 @@ def test_a_process_is_named_and_gone_when_it_is(plant: Plant, tmp_path: Path) ->
     assert "with 2500 MiB in look 1" in seen.figure
 
 
-def test_a_process_by_another_name_too_small_or_still_there_is_a_fail(
+def test_a_process_that_is_unseen_too_small_or_still_there_is_a_fail(
     plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_looks, "GONE_WITHIN", 1.0)
@@ -203,7 +203,7 @@ def test_a_process_by_another_name_too_small_or_still_there_is_a_fail(
     seen, gone = held(tmp_path / "pids", 0, 2500)
     assert (seen.verdict, gone.verdict) == ("PASS", "FAIL")
     [seen, gone] = gpu_looks.holder([sys.executable, "-c", "raise MemoryError('planted')"], dict(os.environ), FIRST)
-    assert (seen.verdict, seen.figure) == ("FAIL", "it did not get its memory: MemoryError: planted")
+    assert (seen.verdict, seen.figure) == ("FAIL", "the test process did not get its memory: MemoryError: planted")
     assert gone.verdict == "SKIP"
 
 
@@ -237,14 +237,14 @@ def test_what_looks_cost_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(gpu_beside, "_phase", phase)
     program = WORKER.replace('"looking"', repr(str(marker)))
     line = gpu_beside.beside([sys.executable, "-c", program], dict(os.environ), looked)
-    assert (line.verdict, "100.0 products a second" in line.figure) == (verdict, True), line
+    assert (line.verdict, "100.0 products per second" in line.figure) == (verdict, True), line
     silent = gpu_beside.beside([sys.executable, "-c", "print('working')"], dict(os.environ), looked)
-    assert (silent.verdict, silent.figure) == ("FAIL", "it did not tell how much it did")
+    assert (silent.verdict, silent.figure) == ("FAIL", "the test program reported no progress")
     broken = gpu_beside.beside([sys.executable, "-c", "raise MemoryError('planted')"], dict(os.environ), looked)
-    assert broken.figure == "it did not begin: MemoryError: planted"
+    assert broken.figure == "the test program did not start: MemoryError: planted"
 
 
-def test_gpus_that_somebody_is_on_are_left_alone(tmp_path: Path) -> None:
+def test_gpus_that_somebody_uses_are_left_alone(tmp_path: Path) -> None:
     def seen(uuid: str, used: int = 600, *pids: int, problem: str = "") -> gpu_looks.GpuReading:
         return gpu_looks.GpuReading(0.1, [RawGpu(uuid, 0, "Stub", 81920, used, 0, [(pid, 5) for pid in pids], problem)])
 
@@ -254,8 +254,8 @@ def test_gpus_that_somebody_is_on_are_left_alone(tmp_path: Path) -> None:
     assert "held by" in gpu_report.free_gpus(seen(own)).why, "two reports do not share one"
     gpu_locks.close(free.locks)
     for look, why in (
-        (seen(own, 600, 77), "pid 77 is on it"),
-        (seen(own, 20000), "20000 MiB of it are in use"),
+        (seen(own, 600, 77), "pid 77 uses it"),
+        (seen(own, 20000), "20000 MiB are in use"),
         (seen(own, problem="lost"), "lost"),
         (gpu_looks.GpuReading(0.1), "no NVIDIA GPU here"),
         (gpu_looks.GpuReading(0.1, error="no answer"), "no answer"),
@@ -263,7 +263,7 @@ def test_gpus_that_somebody_is_on_are_left_alone(tmp_path: Path) -> None:
         assert why in gpu_report.free_gpus(look).why
 
 
-def test_an_interpreter_that_ends_early_costs_its_checks_and_no_more(tmp_path: Path) -> None:
+def test_an_interpreter_that_ends_early_loses_only_its_checks(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(
         '#!/bin/sh\necho \'gpq:{"name": "events", "verdict": "PASS", "figure": "1", "seconds": 1}\'\n'
@@ -274,10 +274,10 @@ def test_an_interpreter_that_ends_early_costs_its_checks_and_no_more(tmp_path: P
     assert made["events"].verdict == "PASS"
     assert (made["wrong names"].verdict, made["wrong names"].figure) == ("FAIL", "exit 139: Segmentation fault")
     [line, *_] = gpu_report.trained("kernels", str(tmp_path / "none"), {}, ["cpu"])
-    assert (line.verdict, "cannot be run" in line.figure) == ("FAIL", True)
+    assert (line.verdict, "cannot run" in line.figure) == ("FAIL", True)
 
 
-def test_an_interpreter_without_torch_is_no_fault_of_the_gpu(tmp_path: Path) -> None:
+def test_a_missing_torch_is_not_a_fault_of_the_gpu(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)

@@ -1,4 +1,5 @@
-"""Files that come to a server and leave it: what is sent, where it goes on after a cut, and what counts once it is there."""
+"""Files that come to a server and leave it: what is sent, where it continues after a lost connection, and what counts
+once it has arrived."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ BIG = os.urandom(3_000_000)
 
 
 def checkpoint(folder: Path, step: int, content: bytes, attempt: int = 1) -> Path:
-    """As the library writes it."""
+    """Write it like the library."""
     place = folder / "gpq" / f"step-{step:012d}"
     place.mkdir(parents=True)
     (place / "state.pt").write_bytes(content)
@@ -35,13 +36,13 @@ def sha(content: bytes) -> str:
 
 @pytest.fixture
 def pair(agent: Callable[..., NodeAgent], tmp_path: Path) -> tuple[NodeAgent, NodeAgent]:
-    """Two servers on one spool, each with a folder of its own for checkpoints."""
+    """Two servers on one spool, each with its own checkpoint folder."""
     made = [agent("--slots", "1", "--checkpoints", str(tmp_path / name)) for name in ("here", "there")]
     return made[0], made[1]
 
 
 def send(source: NodeAgent, target: NodeAgent, files: list[Any], *, most: int = 1 << 40) -> int:
-    """Bring the files of job 7, at most so many bytes of them. How many were sent."""
+    """Bring the files of job 7, at most this many bytes. Return the number of bytes sent."""
     sent = 0
     for at, offset in target.ask("stage", job=7, files=files)["missing"]:
         path, size, *_ = files[at]
@@ -59,7 +60,7 @@ def seal(source: NodeAgent, target: NodeAgent, files: list[Any]) -> dict[str, An
     return target.try_ask("seal", job=7, files=files, digests=digests)
 
 
-def test_who_shares_a_folder_says_the_same_storage(
+def test_servers_that_share_a_folder_report_the_same_storage(
     agent: Callable[..., NodeAgent], pair: tuple[NodeAgent, NodeAgent], tmp_path: Path
 ) -> None:
     here, there = (one.ask("hello")["storage"] for one in pair)
@@ -67,7 +68,7 @@ def test_who_shares_a_folder_says_the_same_storage(
     assert agent("--slots", "1", "--checkpoints", str(tmp_path / "here")).ask("hello")["storage"] == here
 
 
-def test_the_newest_whole_checkpoint_follows_and_goes_on_where_it_was_cut(
+def test_the_newest_complete_checkpoint_follows_and_resumes_where_the_transfer_was_cut(
     agent: Callable[..., NodeAgent], pair: tuple[NodeAgent, NodeAgent], tmp_path: Path
 ) -> None:
     source, target = pair
@@ -93,7 +94,7 @@ def test_the_newest_whole_checkpoint_follows_and_goes_on_where_it_was_cut(
     assert again.ask("stage", job=7, files=files)["missing"] == []
 
 
-def test_what_arrived_damaged_does_not_count_and_comes_anew(pair: tuple[NodeAgent, NodeAgent], tmp_path: Path) -> None:
+def test_a_damaged_file_does_not_count_and_comes_again(pair: tuple[NodeAgent, NodeAgent], tmp_path: Path) -> None:
     source, target = pair
     checkpoint(tmp_path / "here" / "7", 20, BIG)
     files = source.ask("files", job=7)["files"]
@@ -106,7 +107,7 @@ def test_what_arrived_damaged_does_not_count_and_comes_anew(pair: tuple[NodeAgen
     assert seal(source, target, files)["ok"]
 
 
-def test_a_later_step_of_an_attempt_that_was_given_up_gives_way(
+def test_a_later_step_of_an_attempt_that_was_given_up_is_replaced(
     pair: tuple[NodeAgent, NodeAgent], tmp_path: Path
 ) -> None:
     source, target = pair
@@ -122,9 +123,7 @@ def test_a_later_step_of_an_attempt_that_was_given_up_gives_way(
     assert (place / f"step-{20:012d}" / "state.pt").read_bytes() == b"goes on"
 
 
-def test_of_the_saves_of_a_script_the_last_complete_one_follows(
-    pair: tuple[NodeAgent, NodeAgent], tmp_path: Path
-) -> None:
+def test_the_last_complete_save_of_a_script_follows(pair: tuple[NodeAgent, NodeAgent], tmp_path: Path) -> None:
     source, target = pair
     here, there = tmp_path / "here" / "7", tmp_path / "there" / "7"
     for name, content in (("save-1/w", b"old"), ("save-2/a/w", BIG), ("save-3/w", b"half")):
@@ -189,7 +188,7 @@ def bring(node: NodeAgent, content: bytes) -> dict[str, Any]:
     return node.try_ask("seal", code=code, files=files, digests={})
 
 
-def test_a_job_runs_in_the_code_that_was_brought_and_not_before(node: NodeAgent, spool: Path) -> None:
+def test_a_job_runs_in_code_that_has_arrived_and_not_before(node: NodeAgent, spool: Path) -> None:
     content = archive(("sub/say.sh", b"#!/bin/sh\ncat ../word\n"), ("word", b"hello\n"), ("again", "word"))
     order = node.order(1, ["./say.sh"], cwd="sub", code=sha(content))
     assert "is not on this server" in node.try_ask("start", order=order)["error"]
@@ -225,7 +224,7 @@ def test_an_archive_that_leads_out_is_refused_whole(
     assert not (spool / "checkpoints" / "out").exists()
 
 
-def test_files_of_a_job_that_runs_are_not_dropped(node: NodeAgent) -> None:
+def test_files_of_a_running_job_are_not_dropped(node: NodeAgent) -> None:
     key = node.start(3, ["sleep", "600"])
     assert "runs here" in node.try_ask("drop", job=3)["error"]
     node.ask("stop", attempt=key, mode="kill", grace=0)

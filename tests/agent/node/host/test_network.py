@@ -1,4 +1,4 @@
-"""What a server finds out about its own network; names and kinds as they are met on shared machines."""
+"""What a server finds out about its own network, with names and kinds that occur on shared machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LO = Interface("lo", "127.0.0.1", 8, "loopback")
 def test_the_loopback_and_every_address_of_this_machine_are_found() -> None:
     found = network.interfaces()
     assert LO in found
-    own = network.local_address("203.0.113.1")  # sends nothing; "" where there is no default route
+    own = network.local_address("203.0.113.1")  # sends nothing. "" if there is no default route
     if own:
         assert network.interface_of(own, found) in network.default_interfaces()
     assert network.interface_of("203.0.113.1", found) == ""
@@ -37,7 +37,7 @@ def test_kinds(name: str, flags: int, default: bool, kind: str) -> None:
     assert network._kind(name, flags, default) == kind
 
 
-def test_candidates_are_those_that_lead_out_the_default_route_first() -> None:
+def test_candidates_lead_out_and_the_default_route_comes_first() -> None:
     known = [
         LO,
         Interface("docker0", "172.17.0.1", 16, "inner"),
@@ -52,12 +52,12 @@ def test_candidates_are_those_that_lead_out_the_default_route_first() -> None:
     assert found == ["192.168.0.4", "2001:db8::4", "10.1.0.1", "10.9.0.1"]
 
 
-def test_an_address_answers_or_it_is_said_why_not() -> None:
+def test_an_address_answers_or_gpq_says_why_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert network.reachable("127.0.0.1", port) == ""
     assert network.reachable("127.0.0.1", port) == "connection refused"
-    with socket.socket() as full:  # bound, and nobody listens: as a filter that drops would look from outside
+    with socket.socket() as full:  # bound, but nobody listens: it looks like a filter that drops packets
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         waiting = [socket.socket() for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Looking at a file system that may not answer: in a child, with an end to the patience, and not again at once."""
+"""Checks of a file system that may not answer: in a child, with limited patience, and not again at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def hang() -> None:
     time.sleep(600)
 
 
-def test_what_the_question_finds_wrong_is_told_as_it_is() -> None:
+def test_a_problem_that_the_question_finds_is_reported_unchanged() -> None:
     with_timeout.check("/a", lambda: None)
 
     def wrong() -> None:
@@ -49,7 +49,7 @@ def test_an_error_of_the_system_may_pass() -> None:
     assert refusal.value.kind == "busy"
 
 
-def test_who_does_not_answer_is_given_up_and_left_alone_for_a_while(
+def test_a_place_that_does_not_answer_is_given_up_and_left_alone_for_a_while(
     monkeypatch: pytest.MonkeyPatch, figures: Figures
 ) -> None:
     began = time.monotonic()
@@ -60,20 +60,20 @@ def test_who_does_not_answer_is_given_up_and_left_alone_for_a_while(
     asked: list[int] = []
     with pytest.raises(SpoolError, match="does not answer"):
         with_timeout.check("/b", lambda: asked.append(1))
-    with_timeout.check("/c", lambda: None)  # others are not to blame
+    with_timeout.check("/c", lambda: None)  # other places are not to blame
     monkeypatch.setattr(with_timeout, "AGAIN_AFTER", 0.0)
     with_timeout.check("/b", lambda: None)
     assert "/b" not in with_timeout._silent
 
 
-def test_a_child_that_is_killed_says_nothing_and_nothing_is_taken_for_good() -> None:
+def test_a_killed_child_proves_nothing() -> None:
     with pytest.raises(SpoolError, match="ended too soon") as refusal:
         with_timeout.check("/d", lambda: os.kill(os.getpid(), 9))
     assert refusal.value.kind == "busy"
 
 
 def test_a_machine_that_stood_still_is_not_the_fault_of_a_file_system(tmp_path: Path) -> None:
-    """The handler of a signal outlasts the patience, in the first look."""
+    """The handler of a signal takes longer than the patience, in the first look."""
     patience, awake = 1.0, tmp_path / "awake"
 
     def stand_still(number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""What says that a job had come to its end when it was asked to stop; and what the files of a job cannot do to its end."""
+"""Evidence that a job was finished when somebody asked it to stop, and what the job's files cannot do to its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tests.agent.node.harness import NodeAgent, wait_until
 from tests.support.figures import Figures
 from tests.support.fuse import served
 
-# Executes its first argument; is ready; and once it is told to by the signal, executes its second one and ends with 0.
+# Executes its first argument and is ready. When the signal tells it to, it executes its second argument and ends with
+# 0.
 PROGRAM = """
 import json, os, signal, sys, time
 checkpoints = os.environ["GPQ_CHECKPOINT_DIR"]
@@ -66,7 +67,7 @@ def asked(node: NodeAgent, first: str, then: str, *, job: int = 1, attempt: int 
         ("trainer", f"{HALF_WAY}; {AT_END}"),
     ],
 )
-def test_who_says_that_it_has_finished_is_believed(node: NodeAgent, kind: str, then: str) -> None:
+def test_a_job_that_says_it_has_finished_is_believed(node: NodeAgent, kind: str, then: str) -> None:
     record = asked(node, "", then, done_file="out/done" if kind == "done-file" else "")
     assert (record["finished"], record["evidence"]) == (True, SAID[kind])
 
@@ -85,12 +86,12 @@ def test_who_says_that_it_has_finished_is_believed(node: NodeAgent, kind: str, t
         'write(checkpoints, "checkpoint-1", "trainer_state.json", text="{" + "9" * 30000000)',
     ],
 )
-def test_who_only_saves_is_not_taken_to_have_finished(node: NodeAgent, then: str) -> None:
+def test_a_job_that_only_saves_has_not_finished(node: NodeAgent, then: str) -> None:
     record = asked(node, "", then, done_file="out/done")
     assert (record["finished"], record["evidence"]) == (False, "")
 
 
-def test_who_says_both_has_stopped_half_way(node: NodeAgent) -> None:
+def test_a_job_that_says_both_has_stopped_half_way(node: NodeAgent) -> None:
     then = 'write(run, "finished.json"); write(run, "stopped.json")'
     key = node.start(1, [sys.executable, "-c", PROGRAM, "", then], level="signal")
     wait_until(lambda: b"ready" in node.log(key), "it is ready")
@@ -100,7 +101,7 @@ def test_who_says_both_has_stopped_half_way(node: NodeAgent) -> None:
 
 
 @pytest.mark.parametrize(("again", "finished"), [("", False), ("os.utime(path)", True), (DONE, True)])
-def test_a_done_file_counts_where_this_attempt_has_written_it(
+def test_a_done_file_counts_if_this_attempt_wrote_it(
     node: NodeAgent, tmp_path: Path, again: str, finished: bool
 ) -> None:
     (tmp_path / "done").write_text("of an earlier job")
@@ -108,8 +109,8 @@ def test_a_done_file_counts_where_this_attempt_has_written_it(
     assert record["finished"] is finished
 
 
-def test_a_checkpoint_of_an_earlier_attempt_says_nothing_of_this_one(node: NodeAgent) -> None:
-    """Its user may have raised the number of steps since."""
+def test_a_checkpoint_of_an_earlier_attempt_proves_nothing(node: NodeAgent) -> None:
+    """The user may have raised the number of steps since."""
     assert asked(node, "", AT_END)["finished"]
     assert not asked(node, "", "", attempt=2)["finished"]
     assert asked(node, "", AT_END, attempt=3)["finished"]
@@ -125,7 +126,7 @@ def test_a_checkpoint_of_an_earlier_attempt_says_nothing_of_this_one(node: NodeA
         lambda path: path.symlink_to("missing"),
     ],
 )
-def test_a_done_file_that_is_no_file_says_nothing(
+def test_a_done_file_that_is_not_a_file_proves_nothing(
     node: NodeAgent, tmp_path: Path, make: Callable[[Path], object]
 ) -> None:
     make(tmp_path / "done")
@@ -141,22 +142,22 @@ def test_a_done_file_in_the_home_directory_of_the_server(node: NodeAgent, tmp_pa
     assert record["finished"]
 
 
-def test_without_a_stop_order_an_exit_with_0_is_the_end_and_another_code_is_none(node: NodeAgent) -> None:
+def test_without_a_stop_order_only_exit_code_0_means_finished(node: NodeAgent) -> None:
     for code, finished in ((0, True), (1, False)):
         record = node.ended(node.start(code + 1, ["sh", "-c", f"exit {code}"]))
         assert (record["asked"], record["finished"], record["evidence"]) == (None, finished, "")
 
 
-def test_who_had_ended_before_it_was_asked_has_finished(node: NodeAgent) -> None:
+def test_a_job_that_ended_before_the_request_has_finished(node: NodeAgent) -> None:
     left = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
     line = f'{sys.executable} -c "{left}" & while ! grep -q ready "$GPQ_RUN_DIR/log"; do sleep 0.05; done; exit 0'
     key = node.start(1, ["sh", "-c", line])
-    # Its child outlives it, and TERM; the order comes while that one is being ended.
+    # Its child outlives it, and TERM. The order comes while gpq ends that child.
     wait_until(lambda: b"ready" in node.log(key) and not _runs(node, key), "the first process is gone")
     node.ask("stop", attempt=key, mode="kill", grace=0)
     record = node.ended(key)
     assert record["finished"]
-    # Where the machine was so busy that its child was gone by then, nobody had asked.
+    # If the machine was so busy that the child was already gone, nobody asked.
     assert (record["asked"], record["evidence"]) in (("kill", "it had ended before that"), (None, ""))
 
 
@@ -166,7 +167,7 @@ def _runs(node: NodeAgent, key: str) -> bool:
     return subprocess.run(["kill", "-0", str(first["pid"])], stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def test_a_gigabyte_of_state_and_other_wrong_records_say_nothing_and_take_no_time(
+def test_a_gigabyte_of_state_and_other_wrong_records_prove_nothing_and_take_no_time(
     tmp_path: Path, figures: Figures
 ) -> None:
     folder = tmp_path / "checkpoint-5"
@@ -206,9 +207,10 @@ def test_a_done_file_on_a_dead_file_server_costs_a_few_seconds_and_nothing_else(
         record = node.ended(key)
         assert (record["code"], record["finished"]) == (0, False)
         figures.at_most("the end of a job whose done file is on a dead server", time.monotonic() - begin, 30.0)
-        # One that hangs at the start does not keep the job, and what it writes then says nothing.
+        # A file system that hangs at the start does not delay the job, and what the job writes there later proves
+        # nothing.
         record = asked(node, "", 'write(checkpoints, "own", "saved.json", end=True)', job=2, done_file=name)
         assert record["finished"] is False
-        # But for what needs no look at what was there before.
+        # Except for evidence that needs no comparison with the start.
         record = asked(node, "", 'write(run, "finished.json")', job=3, done_file=name)
         assert record["finished"] is True

@@ -1,4 +1,4 @@
-"""A job with a lease ends when nobody is heard of, and only then; stale orders and stale daemons are refused."""
+"""A job with a lease ends without contact, and only then. Stale orders and stale daemons are refused."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from tests.agent.node.test_survival import kill_shim
 from tests.support.figures import Figures
 
 STORE = "a1b2"
-LEASE, MARGIN = 10.0, 1.8  # seconds: a busy machine may take some of them to ask
+LEASE, MARGIN = 10.0, 1.8  # seconds. A busy machine may need some of them to ask
 
 
 def leased(node: NodeAgent, job: int, argv: list[str], *, lease: float = LEASE, **more: Any) -> str:
-    """An attempt whose lease counts from now."""
+    """An attempt whose lease starts now."""
     hello = node.ask("hello", store=STORE, epoch=1)
     fields = {"stamp": hello["stamp"], "boot_id": hello["boot_id"], "store": STORE}
     return node.start(job, argv, **{**fields, "lease": lease, "lease_margin": MARGIN, **more})
 
 
 def acknowledge(node: NodeAgent, heard: float | None = None) -> float:
-    """One watch; the stamp of its answer."""
+    """One watch. Returns the stamp of its answer."""
     return float(node.ask("watch", offsets={}, wait=0, seen=None, heard=heard)["stamp"])
 
 
-def test_a_job_nobody_hears_of_ends_at_its_lease_and_says_so(node: NodeAgent, figures: Figures) -> None:
+def test_a_job_without_contact_ends_at_its_lease_and_says_so(node: NodeAgent, figures: Figures) -> None:
     begun = leases.boottime()
     key = leased(node, 1, ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done"])
-    node.close()  # the daemon is gone, and nobody comes
+    node.close()  # the daemon is gone, and no other comes
     record = wait_until(lambda: wire.read_json(str(node.folder(key) / wire.EXIT)), "its end")
     took = leases.boottime() - begun
     assert took >= LEASE
@@ -101,7 +101,7 @@ def test_a_lease_outlives_its_shim(node: NodeAgent) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lease_ends_though_shim_and_agent_do_nothing(node: NodeAgent, figures: Figures, number: int) -> None:
+def test_a_lease_ends_even_if_shim_and_agent_do_nothing(node: NodeAgent, figures: Figures, number: int) -> None:
     begun = leases.boottime()
     key = leased(node, 1, ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"])
     node.wait_for(key, "running")
@@ -143,8 +143,8 @@ def test_a_lease_is_renewed_on_a_full_disk_too(tmp_path: Path, monkeypatch: pyte
     assert path.stat().st_size == leases.LEASE_BYTES
 
 
-def test_the_clock_of_a_lease_is_that_of_the_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that slept for an hour has not been heard of for an hour; a wall clock that was set changes nothing."""
+def test_a_lease_uses_the_clock_of_the_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that slept for an hour had no contact for an hour. Setting the wall clock changes nothing."""
     from gpq_agent.node.spool.spool import Spool
 
     now = [1000.0]
@@ -161,22 +161,22 @@ def test_the_clock_of_a_lease_is_that_of_the_boot(tmp_path: Path, monkeypatch: p
     now[0] += 2.0
     assert lease.is_over()
     assert lease.until_kill() == 4.0
-    now[0] += 3600.0  # it slept: who gave it up has started it elsewhere by now
+    now[0] += 3600.0  # it slept, so the daemon gave it up and started it elsewhere
     assert lease.is_over()
     assert lease.until_kill() == 0.0
 
 
-def test_a_start_order_expires_by_the_clock_of_the_boot_and_not_by_the_one_that_people_set(node: NodeAgent) -> None:
+def test_a_start_order_expires_by_the_clock_of_the_boot_and_not_by_the_wall_clock(node: NodeAgent) -> None:
     hello = node.ask("hello")
     boot, stamp = hello["boot_id"], hello["stamp"]
-    fresh = {"stamp": stamp, "boot_id": boot, "expires_at": 1.0}  # of 1970: what a wall clock says does not count
+    fresh = {"stamp": stamp, "boot_id": boot, "expires_at": 1.0}  # of 1970, because the wall clock does not count
     assert node.start(1, ["true"], **fresh)
     for wrong in ({"stamp": stamp - 21.0}, {"boot_id": "another"}, {"stamp": stamp + 1e6}):
         told = node.try_ask("start", order=node.order(2, ["true"], devices=["slot-1"], **{**fresh, **wrong}))
         assert (told["ok"], told["kind"]) == (False, "expired"), told
 
 
-def test_an_older_daemon_is_refused_and_a_newer_one_heard_also_after_the_agent_was_killed(
+def test_an_older_daemon_is_refused_and_a_newer_one_accepted_even_after_the_agent_was_killed(
     agent: Callable[..., NodeAgent],
 ) -> None:
     old, new = agent("--slots", "2"), agent("--slots", "2")
@@ -203,7 +203,7 @@ def test_an_older_daemon_is_refused_and_a_newer_one_heard_also_after_the_agent_w
     third.ended(key)
 
 
-def test_a_watch_that_waits_is_refused_once_its_daemon_was_followed(agent: Callable[..., NodeAgent]) -> None:
+def test_a_pending_watch_is_refused_once_a_newer_daemon_takes_over(agent: Callable[..., NodeAgent]) -> None:
     old, new = agent("--slots", "1"), agent("--slots", "1")
     old.ask("hello", store=STORE, epoch=1)
     seen = old.ask("watch", offsets={}, wait=0, seen=None)["digest"]
@@ -214,17 +214,17 @@ def test_a_watch_that_waits_is_refused_once_its_daemon_was_followed(agent: Calla
 
 
 @pytest.mark.parametrize("wrong", [{"lease": -1.0}, {"lease": 60.0}, {"lease": 60.0, "stamp": 1.0, "store": "../x"}])
-def test_a_lease_that_makes_no_sense_is_refused(node: NodeAgent, wrong: dict[str, Any]) -> None:
+def test_an_invalid_lease_is_refused(node: NodeAgent, wrong: dict[str, Any]) -> None:
     told = node.try_ask("start", order=node.order(1, ["true"], **wrong))
-    assert "the order's" in told["error"], told
+    assert "in the order" in told["error"], told
 
 
-def test_a_lease_needs_a_daemon_that_said_whose_it_is(node: NodeAgent) -> None:
+def test_a_lease_needs_a_daemon_that_has_said_hello(node: NodeAgent) -> None:
     hello = node.ask("hello")
     order = node.order(
         1, ["true"], stamp=hello["stamp"], boot_id=hello["boot_id"], store=STORE, lease=60.0, lease_margin=15.0
     )
-    assert "said whose it is" in node.try_ask("start", order=order)["error"]
+    assert "has said hello" in node.try_ask("start", order=order)["error"]
 
 
 @pytest.mark.parametrize("python", interpreters(), ids=os.path.basename)

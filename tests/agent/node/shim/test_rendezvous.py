@@ -1,4 +1,4 @@
-"""Servers of an attempt that meet, and what is said where they do not: real sockets on this machine's own addresses."""
+"""Servers of an attempt meet, and say why if they do not: real sockets on this machine's own addresses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpq_agent.node.shim.rendezvous import Rendezvous, RendezvousFailed
 from tests.agent.node.harness import NodeAgent, sweep
 from tests.support.ports import free_port
 
-NOBODY = "255.255.255.255"  # no connection leads there, and that is known at once
+NOBODY = "255.255.255.255"  # no connection leads there, which is known at once
 
 
 def order(rank: int, port: int, masters: list[str], count: int = 2, **more: object) -> wire.StartOrder:
@@ -46,7 +46,7 @@ def test_the_first_address_that_answers_is_taken_and_both_know_their_interface()
     assert [one.result() for one in found] == [Rendezvous("127.0.0.1", "lo"), Rendezvous("127.0.0.1", "lo")]
 
 
-def test_three_take_an_address_that_all_of_them_reach() -> None:
+def test_three_servers_take_an_address_that_all_of_them_reach() -> None:
     port = free_port()
     ways = {0: ["127.0.0.3", "127.0.0.1", "127.0.0.2"], 1: ["127.0.0.3", "127.0.0.2"], 2: ["127.0.0.1", "127.0.0.2"]}
     found = all_meet(*(order(rank, port, ways[rank], 3) for rank in ways))
@@ -55,50 +55,48 @@ def test_three_take_an_address_that_all_of_them_reach() -> None:
         order(0, port, ["127.0.0.1", "127.0.0.2"], 3), *(order(r, port, [f"127.0.0.{r}"], 3) for r in (1, 2))
     )
     for one in apart:
-        with pytest.raises(
-            RendezvousFailed, match=r"no one address of a is .*: b by 127.0.0.1; c by 127.0.0.2"
-        ) as caught:
+        with pytest.raises(RendezvousFailed, match=r"no address of a is .*: b by 127.0.0.1; c by 127.0.0.2") as caught:
             one.result()
         assert caught.value.kind == "network"
 
 
-def test_who_is_not_reached_is_told_with_every_address_that_was_tried() -> None:
+def test_an_unreachable_server_is_reported_with_every_address_that_was_tried() -> None:
     [alone] = all_meet(order(1, free_port(), ["127.0.0.1", NOBODY]), patience=0.5)
     with pytest.raises(RendezvousFailed, match=r"127.0.0.1: connection refused; 255.255.255.255: "):
         alone.result()
 
 
-def test_who_does_not_come_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_come_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "KNOCK", 1.0)
     port = free_port()
-    # Of another attempt of the same number, from another database: not one of us.
+    # Of another attempt with the same number, from another database: not one of ours.
     found = all_meet(order(0, port, ["127.0.0.1"]), order(1, port, ["127.0.0.1"], store="t"), patience=1.0)
     for one, said in zip(
-        found, ("no word at port [0-9]+ of a from b", "127.0.0.1: somebody else answers there"), strict=True
+        found, ("port [0-9]+ of a heard nothing from b", "127.0.0.1: another program answers there"), strict=True
     ):
         with pytest.raises(RendezvousFailed, match=said):
             one.result()
 
 
-def test_a_way_that_is_open_in_one_direction_only_is_no_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_in_one_direction_only_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "reachable", lambda *_: "no answer within 3 s")
     port = free_port()
     for one in all_meet(*(order(rank, port, ["127.0.0.1"]) for rank in (0, 1))):
         with pytest.raises(
             RendezvousFailed,
-            match=r"b reaches a, but not the other way round.*no answer within 3 s; is there a firewall",
+            match=r"b reaches a, but not the other way round.*no answer within 3 s\. Is there a firewall",
         ):
             one.result()
 
 
-def test_a_port_that_was_taken_meanwhile_is_told_apart() -> None:
+def test_a_port_that_was_taken_in_the_meantime_is_told_apart() -> None:
     with socket.create_server(("", 0)) as other:
         with pytest.raises(RendezvousFailed, match="was taken") as caught:
             rendezvous.meet(order(0, other.getsockname()[1], ["127.0.0.1"]), 1.0)
         assert caught.value.kind == "port"
 
 
-def test_what_the_user_has_set_stays() -> None:
+def test_values_of_the_user_stay() -> None:
     met = Rendezvous("10.0.0.1", "eth1")
     interfaces = {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"}
     found = rendezvous.exports(met, 20_001, {})
@@ -151,7 +149,7 @@ def test_the_end_of_a_log_tells_what_failed_first(tmp_path: Path, log: str, foun
 
 
 def test_the_first_error_of_a_replica_is_the_cause(tmp_path: Path) -> None:
-    """What the launcher knows is its exit code. A replica that was killed has left no error, others then do."""
+    """The launcher knows only an exit code. A replica that was killed leaves no error, but others then do."""
     wire.write_json(str(tmp_path / wire.FIRST_ERROR), {"rank": 1, "error": "ValueError: a bad batch"})
     (tmp_path / wire.LOG).write_text(SUMMARY.format(rank=1, code=1))
     assert verdict(str(tmp_path), order(0, 20_042, []), 1).cause == "rank 1: ValueError: a bad batch"
@@ -181,7 +179,7 @@ Failures:
         ("two FAILED\n" + BOTH.format(code=-9) + BOTH.format(code=3), "rank 1 ended with exit code 3"),
     ],
 )
-def test_a_lost_connection_is_never_the_cause_where_another_replica_left(tmp_path: Path, log: str, cause: str) -> None:
+def test_a_lost_connection_is_never_the_cause_if_another_replica_left(tmp_path: Path, log: str, cause: str) -> None:
     """Whichever of the two the launcher saw first."""
     wire.write_json(str(tmp_path / wire.FIRST_ERROR), {"rank": 0, "error": LOST})
     wire.write_json(str(tmp_path / wire.DEPARTED), {"rank": 1})
@@ -209,7 +207,7 @@ def test_what_kept_the_servers_apart_is_the_reason(tmp_path: Path) -> None:
 
 @pytest.fixture
 def second(tmp_path: Path) -> Iterator[NodeAgent]:
-    """Of another node: it has a spool of its own."""
+    """On another server, which has its own spool."""
     spool = tmp_path / "second"
     agent = NodeAgent(spool, "--slots", "4")
     yield agent
@@ -231,18 +229,18 @@ def test_two_agents_start_one_job_with_the_address_and_the_interface_that_were_f
     for agent, key in zip(both, keys, strict=True):
         assert agent.ended(key)["code"] == 0, agent.log(key)
         met, said = agent.log(key).decode().splitlines()
-        assert met == f"gpq: the servers of this job meet at 127.0.0.1 port {port}, here by lo"
+        assert met == f"gpq: the servers of this job meet at 127.0.0.1 port {port}, this one through lo"
         assert said == f"--master-addr=127.0.0.1 --master-addr=mine 127.0.0.1 {port} lo ib7"
 
 
-def test_a_job_on_one_server_needs_nothing_of_its_network(node: NodeAgent) -> None:
+def test_a_job_on_one_server_needs_no_network(node: NodeAgent) -> None:
     show = 'echo "$MASTER_ADDR $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME"'
     key = node.start(1, ["sh", "-c", show], port=free_port(), node_count=1)
     assert node.ended(key)["code"] == 0
     assert node.log(key) == b"127.0.0.1 lo =lo\n"
 
 
-def test_an_interface_that_is_not_there_is_told_before_anything_starts(node: NodeAgent) -> None:
+def test_a_missing_interface_is_reported_before_anything_starts(node: NodeAgent) -> None:
     fields: dict[str, object] = {"port": free_port(), "node_count": 2, "masters": ["127.0.0.1"], "interface": "eth77"}
     reply = node.try_ask("start", order=node.order(1, ["true"], **fields))
     assert (reply["kind"], reply["error"]) == ("busy", "no interface eth77 on this server")

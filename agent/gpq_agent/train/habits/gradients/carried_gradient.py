@@ -6,7 +6,7 @@ from gpq_agent.train.habits.table import Habit
 
 
 class CarriedGradient(Observer):
-    """What a step was made of goes into the next one too."""
+    """What a step used goes into the next one too."""
 
     codes = ("carried-gradient",)
 

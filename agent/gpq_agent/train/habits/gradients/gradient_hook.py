@@ -1,7 +1,6 @@
 """A hook of a parameter changes gradients before a batch is complete.
 
-A hook that only looks is left alone, and so are hooks of modules and of what is computed: what they
-do, gpq check sees.
+A hook that only reads is ignored. So are hooks of modules and activations, which gpq check covers.
 """
 
 import weakref
@@ -14,16 +13,16 @@ from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 from gpq_agent.train.internals import gradient_hooks, version_of
 
-WATCHED_STEPS = 5  # of an attempt, around which new hooks are looked for
+WATCHED_STEPS = 5  # steps of an attempt in which new hooks are looked for
 
 Own = Callable[[Tuple[Any, ...]], Any]
 
 
 class GradientHook(Observer):
-    """Stands around the hooks that the script has put on so far. It may do so in any line."""
+    """Wraps the hooks that the script has added so far. It may add some in any line."""
 
     codes = ("grad-hook",)
-    changed = False  # a hook has changed a gradient
+    changed = False  # a hook changed a gradient
     _often = True  # it is one of the first steps, or one that can still be taken back
 
     def attempt_begins(self) -> Habits:
@@ -49,8 +48,7 @@ class GradientHook(Observer):
         return ()
 
     def watch(self, parameters: Iterable[torch.Tensor]) -> None:
-        """From now on the hooks that are on these now are watched. torch reads them when it calls
-        them."""
+        """From now on watch the hooks of these. torch reads them when it calls them."""
         for item in parameters:
             on_its_way, arrived = gradient_hooks(item)
             _wrap(on_its_way, _gradient, self)
@@ -58,8 +56,8 @@ class GradientHook(Observer):
 
 
 class WatchedHook:
-    """Stands around a hook. `own`: what of its arguments the hook may change. A copy, or a pickle,
-    is the hook alone."""
+    """Wraps one hook. `own`: what the hook may change of its arguments. Copying or pickling it
+    gives the hook alone."""
 
     def __init__(self, plain: Callable[..., Any], own: Own, observer: GradientHook) -> None:
         self._plain, self._own, self._observer = plain, own, weakref.ref(observer)
@@ -68,7 +66,7 @@ class WatchedHook:
     def __call__(self, *arguments: Any) -> Any:
         before = _tensors(self._own(arguments))
         marks, copies = _marks(before), []
-        if self._fresh:  # once by value: no version tells what is written into .data
+        if self._fresh:  # once by value, because no version shows a write to .data
             self._fresh = False
             dense = [item for item in before if item.layout == torch.strided]
             copies = [(item, item.detach().to("cpu", copy=True)) for item in dense]
@@ -86,7 +84,7 @@ class WatchedHook:
 
 
 def _wrap(hooks: Dict[int, Any], own: Own, observer: GradientHook) -> None:
-    for number, hook in hooks.items():  # under its number, by which its handle removes it
+    for number, hook in hooks.items():  # under its number, so that its handle can remove it
         if not isinstance(hook, WatchedHook):
             hooks[number] = WatchedHook(hook, own, observer)
 

@@ -6,7 +6,7 @@ from gpq_agent.train.habits.table import Habit
 
 
 class TwoPasses(Observer):
-    """Seen in micro-batches that only accumulate: what a script changes there has no effect."""
+    """Seen in micro-batches that only accumulate, where changes of the script have no effect."""
 
     codes = ("two-passes",)
 

@@ -1,7 +1,7 @@
-"""What the script does at the head of an epoch, between `job.epochs()` and the loop over the
+"""What the script does at the start of an epoch, between `job.epochs()` and the loop over the
 loader.
 
-It is done again when an attempt begins in the midst of the epoch.
+An attempt that resumes in the middle of the epoch does it again.
 """
 
 import time
@@ -16,13 +16,13 @@ from gpq_agent.train.habits.observer import Habits, JobView, Observer
 from gpq_agent.train.habits.table import Habit
 from gpq_agent.train.optim.inner_optimizers import inner_optimizers
 
-ALWAYS = 3  # heads of an attempt that are looked at, whatever it costs
-MIN_PAUSE = 200.0  # times what a look took, until the next one after these
+ALWAYS = 3  # starts of epochs to look at in an attempt, whatever it costs
+MIN_PAUSE = 200.0  # pause until the next look, in multiples of the last look's time
 
 
 class EpochStart(Observer):
-    """What of it changes weights, the state of optimizers or schedules, without asking how far the
-    epoch is. Waits for the device."""
+    """Notices changes there of weights, optimizer states or schedules, if the script did not ask
+    how far the epoch is. Waits for the device."""
 
     codes = ("epoch-head",)
 
@@ -66,13 +66,13 @@ class EpochStart(Observer):
         return ()
 
     def loop_trains(self, event: LoopBegin) -> Habits:
-        """What changes from now on is no business of the head's."""
+        """Later changes do not belong to the start of the epoch."""
         self._weights = self._state = None
         change, self._change = self._change, ""
         return [Habit("epoch-head", change)] if change else ()
 
     def _changed(self) -> str:
-        """What the head has done, "" if nothing."""
+        """What the start of the epoch did, or ""."""
         weights, state = self._weights, self._state
         if weights is None or state is None or self._is_asked:
             return ""

@@ -6,8 +6,8 @@ from gpq_agent.train.habits.table import Habit
 
 
 class OwnBreak(Observer):
-    """By a count of its own, where it has not asked `job.step`. A batch of an iterator that is gone
-    was such a loop, if an optimizer steps by it."""
+    """It leaves by its own count if it has not asked `job.step`. If an optimizer steps with a batch
+    of a dropped iterator, that was such a loop."""
 
     codes = ("own-break",)
 

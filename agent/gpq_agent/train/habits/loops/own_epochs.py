@@ -6,7 +6,7 @@ from gpq_agent.train.habits.table import Habit
 
 
 class OwnEpochs(Observer):
-    """Such a loop counts epochs by itself, from 0 after a restart."""
+    """Such a loop counts epochs itself, from 0 after a restart."""
 
     codes = ("own-epochs",)
 

@@ -6,7 +6,7 @@ from gpq_agent.train.habits.table import Habit
 
 
 class OwnNext(Observer):
-    """A count of such batches is one of micro-batches, and begins anew after a restart."""
+    """A count of such batches counts micro-batches, and starts again after a restart."""
 
     codes = ("own-next",)
 

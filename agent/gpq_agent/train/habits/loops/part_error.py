@@ -1,4 +1,4 @@
-"""The loop fails in a part of a batch."""
+"""The loop fails on a micro-batch."""
 
 import torch.distributed as dist
 
@@ -7,17 +7,17 @@ from gpq_agent.train.events import BatchEnd, Failure
 from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
-# What no part of a batch causes: files and networks, memory, a module that is not there.
+# Errors that no micro-batch causes: files and networks, memory, a missing module.
 OUTSIDE = (OSError, EOFError, MemoryError, ImportError, dist.DistError)
-# Another replica's end, as gloo tells it, by RuntimeError.
+# The end of another replica, which gloo reports as RuntimeError.
 LOST = ("closed by peer", "reset by peer", "broken pipe", "timed out", "timeout")
 
 
 class PartError(Observer):
-    """In the first step in pieces: it is likely that the loop cannot do with a part of a batch."""
+    """The first step in micro-batches fails: the loop probably cannot handle part of a batch."""
 
     codes = ("part-error",)
-    _cut = False  # a step in pieces was made to its end
+    _cut = False  # a step in micro-batches was completed
 
     def batch_ends(self, event: BatchEnd) -> Habits:
         if event.last and event.place > 0:
@@ -33,8 +33,8 @@ class PartError(Observer):
 
 
 def may_be_of_a_part(error: BaseException) -> bool:
-    """May this come of a batch that was cut? Not what lies outside the loop, nor a replica's
-    end."""
+    """May this error come from a cut batch? Not if it is from outside the loop, or from another
+    replica's end."""
     if not isinstance(error, Exception) or isinstance(error, (GpqTrainError, *OUTSIDE)):
         return False
     text = str(error).lower()

@@ -1,1 +1,1 @@
-"""How a loop sets its optimizers and models up, and otherwise as it goes."""
+"""How a loop sets up its optimizers and models, and what it changes later."""

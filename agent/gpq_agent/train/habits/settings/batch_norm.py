@@ -1,4 +1,4 @@
-"""A layer takes statistics over the batch in hand."""
+"""A layer computes statistics over the current batch."""
 
 import torch
 
@@ -9,8 +9,8 @@ from gpq_agent.train.internals import BatchNorm as AnyBatchNorm
 
 
 class BatchNorm(Observer):
-    """Over one device's part, or by SyncBatchNorm over that of all replicas. Looked at once models
-    are as they are trained: a layer in evaluation takes none."""
+    """Over the part on one device, or over all replicas with SyncBatchNorm. Checked once models are
+    as they are trained, because a layer in eval mode computes none."""
 
     codes = ("batch-norm", "sync-batch-norm")
 

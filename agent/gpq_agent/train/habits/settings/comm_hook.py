@@ -5,7 +5,7 @@ from gpq_agent.train.habits.table import Habit
 
 
 class CommHook(Observer):
-    """DistributedDataParallel takes one hook, so the library's has no place."""
+    """DistributedDataParallel accepts only one hook, so the library cannot add its own."""
 
     codes = ("comm-hook",)
 

@@ -1,4 +1,4 @@
-"""An optimizer is given other or further parameters while it trains."""
+"""An optimizer gets other or more parameters during training."""
 
 from gpq_agent.train.events import BatchEnd
 from gpq_agent.train.habits.observer import Habits, Observer
@@ -6,7 +6,7 @@ from gpq_agent.train.habits.table import Habit
 
 
 class LateGroup(Observer):
-    """It has more groups than at the start, or parameters have made room for others."""
+    """It has more groups than at the start, or parameters were replaced by others."""
 
     codes = ("late-group",)
 

@@ -8,7 +8,7 @@ from gpq_agent.train.habits.table import Habit
 
 
 class OwnFreezing(Observer):
-    """Which parameters are trained changes within an epoch, and the loop has not asked
+    """The set of trained parameters changes within an epoch, and the loop has not asked
     `job.step`."""
 
     codes = ("own-freezing",)

@@ -1,4 +1,4 @@
-"""The loop sets a learning rate, or another setting of an optimizer, by a count of its own."""
+"""The loop sets a learning rate, or another setting of an optimizer, by its own count."""
 
 from gpq_agent.train.events import BatchEnd, SchedulerCall, SettingsChange
 from gpq_agent.train.habits.observer import Habits, JobView, Observer
@@ -7,15 +7,15 @@ from gpq_agent.train.habits.table import Habit
 
 
 class OwnRate(Observer):
-    """A setting changes, or a scheduler is called in some passes only, and the loop has not asked
-    `job.step`. Where a scheduler does it that the job was not given, that is the habit: a search
-    walks through all objects, so there is one at most."""
+    """A setting changes, or a scheduler is called only in some passes, and the loop has not asked
+    `job.step`. If a scheduler that the job was not given does it, that is the habit. The search for
+    it walks through all objects, so it runs at most once."""
 
     codes = ("own-rate", "forgotten-scheduler")
 
     def __init__(self, job: JobView) -> None:
         super().__init__(job)
-        self._missed = False  # a micro-batch has ended without a call of a scheduler
+        self._missed = False  # a micro-batch ended without a call of a scheduler
 
     def settings_changed(self, event: SettingsChange) -> Habits:
         return self._notice() if event.in_pieces or not event.asked_step else ()
@@ -24,14 +24,14 @@ class OwnRate(Observer):
         return self._notice() if event.in_loop and event.placed and not event.asked_step else ()
 
     def batch_ends(self, event: BatchEnd) -> Habits:
-        """A scheduler that is called in some passes of the loop only is called by a count of
+        """A scheduler that is called only in some passes of the loop is called by a count of
         them."""
         facts = event.optimizers
         if facts.asked_sync or facts.asked_step:
             return ()
         if facts.scheduled:
             return self._notice() if self._missed else ()
-        # A step that a GradScaler leaves out is none for a schedule either, in many loops.
+        # In many loops, a step that a GradScaler skips does not count for a schedule either.
         if not facts.skipped and not event.left_early:
             self._missed = True
         return ()

@@ -1,1 +1,1 @@
-"""What a loop keeps, and what of it replicas and checkpoints do not share."""
+"""What a loop keeps that replicas and checkpoints do not share."""

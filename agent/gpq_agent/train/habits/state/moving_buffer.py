@@ -6,7 +6,7 @@ from gpq_agent.train.habits.table import Habit
 
 
 class MovingBuffer(Observer):
-    """Seen where a step in pieces was looked at: its first part has moved it already."""
+    """Seen when a step in micro-batches is watched: its first part has already moved the buffer."""
 
     codes = ("moving-buffer",)
 

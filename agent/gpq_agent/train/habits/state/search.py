@@ -1,9 +1,9 @@
-"""A search for what the job was never given: schedulers, scalers, copies of weights.
+"""Searches for what the job was never given: schedulers, scalers, copies of weights.
 
-Looks through the objects of the process, and runs no code of their classes, which may do anything.
-An average of weights changes from step to step, a snapshot seldom, so copies are looked at after
-the first steps alone. One that begins later, or changes once an epoch, is not seen here: the
-proof, gpq check, is to find it.
+Looks through the objects of the process without running code of their classes, which could do
+anything. Averaged weights change from step to step, and a snapshot seldom does. So copies are
+looked at only after the first steps. One that starts later, or changes once per epoch, is left to
+gpq check.
 """
 
 import gc
@@ -19,34 +19,35 @@ from gpq_agent.train.internals import attributes_of, has_scaled, parameters_of
 
 MOST_TENSORS = 100000  # a longer list is something else
 NEAR = 0.25  # of the squared norm of the weights
-MOST_WALKED = 10000  # objects of what was given that are followed
+MOST_WALKED = 10000  # objects to follow from what was given
 
 
 STATEFUL = (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 COPIES = (torch.nn.Module, dict, list)
 CONTAINERS: Dict[type, Any] = {dict: dict.values, list: list.__iter__}  # and their values
-PLAIN = {torch.Tensor, torch.nn.Parameter}  # others run code of their classes
+PLAIN = {torch.Tensor, torch.nn.Parameter}  # others would run code of their classes
 
 
 class WeightCopy(NamedTuple):
-    """What was seen of one. `first`: its first tensor, held weakly."""
+    """What was seen of one copy. `first`: its first tensor, held weakly."""
 
     first: Any
     value: float
 
 
 class Search:
-    """One per job. A copy of weights counts where one of the first steps has changed it in place,
-    or two in a row have made it anew: a snapshot, of the best weights say, is made now and then."""
+    """One per job. A copy of weights counts if one of the first steps changed it in place, or two
+    in a row created it again. A snapshot, for example of the best weights, is only made now and
+    then."""
 
     def __init__(self, job: JobView) -> None:
         self._job = job
-        self._copies: Optional[Dict[int, WeightCopy]] = None  # of the early look before
-        self._renewed: Set[str] = set()  # kinds of those that the step before it has made
+        self._copies: Optional[Dict[int, WeightCopy]] = None  # from the previous early look
+        self._renewed: Set[str] = set()  # kinds that the previous step created
 
     def look(self, *, early: bool) -> List[Habit]:
-        """Of each kind that is there now. `early`: after one of the first steps, one real step
-        after the early look before. Looks at copies too, and waits for the device."""
+        """What was found of each kind. `early`: after one of the first steps, one real step after
+        the previous early look. Looks at copies too, and waits for the device."""
         job = self._job
         own_ids = _reachable(job.parts) | _reachable(job.optimizers)
         for model in job.models:
@@ -71,7 +72,9 @@ class Search:
                     copies[id(item)] = copy = WeightCopy(weakref.ref(tensors[0]), _value(tensors))
                     if self._is_average(item, copy, tensors, renewed):
                         habits.setdefault("forgotten-copy", _named(item))
-            except Exception:  # half made, say, or another thread's: no reason to end a training
+            except (
+                Exception
+            ):  # for example half created, or another thread's: no reason to end a training
                 continue
         if early:
             self._copies, self._renewed = copies, renewed
@@ -80,8 +83,8 @@ class Search:
     def _is_average(
         self, item: Any, copy: WeightCopy, tensors: List[torch.Tensor], renewed: Set[str]
     ) -> bool:
-        """New tensors count if they are near to the weights: others are most often made anew in
-        each step (perturbations, gradients). `renewed` gets their kind."""
+        """New tensors count if they are close to the weights. Others (perturbations, gradients) are
+        mostly created in each step. `renewed` gets their kind."""
         if self._copies is None:
             return False
         before = self._copies.get(id(item))
@@ -94,14 +97,14 @@ class Search:
 
 
 def scheduler_of(job: JobView) -> str:
-    """The class of a scheduler of an optimizer of this job that the job was not given, "" if there
-    is none. Walks through all objects, which takes longer than many a step."""
+    """The class of a scheduler for an optimizer of this job that the job was not given, or "".
+    Walks through all objects, which takes longer than many steps."""
     habits = Search(job).look(early=False)
     return next((habit.detail for habit in habits if habit.code == "forgotten-scheduler"), "")
 
 
 class _Relevance(Dict[type, bool]):
-    """Is an object of this class worth a look? Asked of a few thousand classes."""
+    """Is an object of this class worth a look? Asked for a few thousand classes."""
 
     def __init__(self, kinds: Tuple[type, ...]) -> None:
         super().__init__()
@@ -113,7 +116,7 @@ class _Relevance(Dict[type, bool]):
 
 
 def _candidates(kinds: Tuple[type, ...]) -> List[Any]:
-    """The objects of these kinds, but for dictionaries and lists that do not begin with a tensor. A
+    """The objects of these kinds, except dictionaries and lists that do not start with a tensor. A
     process has a million objects, so there is no line of Python for each."""
     objects = gc.get_objects()
     relevant_objects = list(
@@ -130,7 +133,8 @@ def _candidates(kinds: Tuple[type, ...]) -> List[Any]:
 
 
 def _code(item: Any, optimizers: Set[int]) -> str:
-    """What a script forgot that made this scheduler or scaler, "" if that trains nothing here."""
+    """What a script forgot: the class of this scheduler or scaler, or "" if it trains nothing
+    here."""
     if issubclass(type(item), torch.amp.GradScaler):
         return "forgotten-scaler" if has_scaled(item) else ""
     return (
@@ -141,7 +145,7 @@ def _code(item: Any, optimizers: Set[int]) -> str:
 
 
 def _reachable(roots: Iterable[Any]) -> Set[int]:
-    """Ids of what these objects are made of. Not through classes."""
+    """The ids of everything that these objects consist of, not through classes."""
     ids: Set[int] = set()
     stack = list(roots)
     while stack and len(ids) < MOST_WALKED:
@@ -151,13 +155,13 @@ def _reachable(roots: Iterable[Any]) -> Set[int]:
         ids.add(id(item))
         try:
             stack += _inside(item)
-        except Exception:  # it has no attributes, or is half made: then it leads no further
+        except Exception:  # it has no attributes or is half created, so it leads no further
             continue
     return ids
 
 
 def _inside(item: Any) -> List[Any]:
-    """What it holds in the memory of a built-in class; for others their attributes."""
+    """What it holds in the memory of a built-in class, or its attributes."""
     if issubclass(type(item), dict):
         return list(dict.values(item))
     for base in (list, tuple, set):
@@ -171,8 +175,7 @@ def _shapes(model: torch.nn.Module) -> List[Tuple[int, ...]]:
 
 
 def _storages(job: JobView) -> Set[int]:
-    """Of parameters, buffers, gradients and the state of optimizers: lists of these are no
-    copies."""
+    """Ids of parameters, buffers, gradients and optimizer states: lists of these are not copies."""
     tensors: List[Any] = [*job.gradients()]
     for model in job.models:
         tensors += [*model.parameters(), *model.buffers()]
@@ -210,7 +213,7 @@ def _value(tensors: List[torch.Tensor]) -> float:
 
 
 def _is_near(tensors: List[torch.Tensor], weights: List[torch.Tensor]) -> bool:
-    """Are they weights of about these values?"""
+    """Are they weights with about these values?"""
     distance = norm = 0.0
     candidates = iter(tensors)
     for weight in weights:
@@ -233,7 +236,7 @@ def _named(container: Any) -> str:
 def _is_copy(
     tensors: List[torch.Tensor], shapes: Sequence[List[Tuple[int, ...]]], storages: Set[int]
 ) -> bool:
-    """Do they hold weights as a model has them, in memory of their own?"""
+    """Do they hold weights as a model has them, in their own memory?"""
     if not tensors or all(len(tensors) < len(shape_list) for shape_list in shapes):
         return False
     plain = [
@@ -246,6 +249,6 @@ def _is_copy(
 
 
 def _is_within(shapes: List[Tuple[int, ...]], here: List[Tuple[int, ...]]) -> bool:
-    """Do these shapes come in this order, perhaps with others (buffers) between?"""
+    """Do these shapes come in this order, perhaps with others (buffers) in between?"""
     candidates = iter(here)
     return all(any(shape == candidate for candidate in candidates) for shape in shapes)

@@ -1,4 +1,4 @@
-"""What was given to `job.state()` changes in every micro-batch."""
+"""Something given to `job.state()` changes in every micro-batch."""
 
 from gpq_agent.train.events import FirstPartEnd
 from gpq_agent.train.habits.observer import Habits, Observer
@@ -6,7 +6,7 @@ from gpq_agent.train.habits.table import Habit
 
 
 class StateInPieces(Observer):
-    """Seen where a step in pieces was looked at: its first part has changed it already."""
+    """Seen when a step in micro-batches is watched: its first part has already changed it."""
 
     codes = ("state-in-pieces",)
 

@@ -1,5 +1,5 @@
-"""A scheduler, a GradScaler or a copy of weights was never given to the job: it begins anew after a
-restart."""
+"""A scheduler, a GradScaler or a copy of weights was never given to the job, so a restart resets
+it."""
 
 import time
 
@@ -8,13 +8,15 @@ from gpq_agent.train.habits.observer import Habits, JobView, Observer
 
 from .search import Search
 
-FIRST_LOOKS = 5  # after steps of an attempt that have changed weights
-MIN_PAUSE = 1000.0  # times what a look took, until the next one at the end of an epoch
+FIRST_LOOKS = 5  # steps of an attempt that changed weights, after which to look
+MIN_PAUSE = (
+    1000.0  # pause until the next look at the end of an epoch, in multiples of the last look's time
+)
 
 
 class UnregisteredState(Observer):
-    """Looks after the first steps, and seldom at the end of an epoch. On the leading replica: it
-    has what others have. Waits for the device."""
+    """Looks after the first steps, and rarely at the end of an epoch. Only on the leading replica,
+    which has what the others have. Waits for the device."""
 
     codes = ("forgotten-scheduler", "forgotten-scaler", "forgotten-copy")
 

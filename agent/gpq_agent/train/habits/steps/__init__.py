@@ -1,1 +1,1 @@
-"""Habits in how a loop calls its optimizers, an observer each."""
+"""Habits in how a loop calls its optimizers, one observer each."""

@@ -1,4 +1,4 @@
-"""`optimizer.step()` is given a closure."""
+"""The loop calls `optimizer.step()` with a closure."""
 
 from gpq_agent.train.events import StepCall
 from gpq_agent.train.habits.observer import Habits, Observer
@@ -6,7 +6,7 @@ from gpq_agent.train.habits.table import Habit
 
 
 class Closure(Observer):
-    """A closure computes gradients by itself, of the examples in hand, as often as it is called."""
+    """A closure computes gradients itself, from the current examples, at every call."""
 
     codes = ("closure",)
 

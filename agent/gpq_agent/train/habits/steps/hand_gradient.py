@@ -1,4 +1,4 @@
-"""Gradients are set by hand."""
+"""The loop sets gradients itself."""
 
 from gpq_agent.train.events import StepCall
 from gpq_agent.train.habits.observer import Habits, Observer
@@ -6,7 +6,7 @@ from gpq_agent.train.habits.table import Habit
 
 
 class HandGradient(Observer):
-    """A step is made of gradients that no backward pass has left."""
+    """A step uses gradients that no backward pass left."""
 
     codes = ("hand-gradient",)
 

@@ -1,4 +1,4 @@
-"""A micro-batch ends without a step: the loop makes its steps by hand, or accumulates by itself."""
+"""A micro-batch ends without a step: the loop changes weights or accumulates itself."""
 
 from typing import Optional
 
@@ -7,18 +7,18 @@ from gpq_agent.train.habits.norms import Norms
 from gpq_agent.train.habits.observer import Habits, JobView, Observer
 from gpq_agent.train.habits.table import Habit
 
-WATCHED_STEPS = 3  # of an attempt, in which a change of weights is looked for
+WATCHED_STEPS = 3  # steps of an attempt in which a change of weights is looked for
 
 
 class MissingStep(Observer):
-    """What tells the two apart: have parameters changed all the same? Waits for the device in the
-    first steps, later only where a step is missing."""
+    """Tells the two apart: did parameters change anyway? Waits for the device in the first steps,
+    later only if a step is missing."""
 
     codes = ("hand-step", "hand-accumulation")
 
     def __init__(self, job: JobView) -> None:
         super().__init__(job)
-        self._norms: Optional[Norms] = None  # at the beginning of a step
+        self._norms: Optional[Norms] = None  # at the start of a step
 
     def batch_begins(self, event: BatchBegin) -> Habits:
         if event.place == 0:

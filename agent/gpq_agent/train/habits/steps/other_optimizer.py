@@ -12,14 +12,14 @@ from gpq_agent.train.optim.inner_optimizers import inner_optimizers
 
 
 class OtherOptimizer(Observer):
-    """Told by torch of every step in the process. Those that the optimizers of the job make their
-    steps with are theirs."""
+    """torch reports every step in the process. Inner optimizers of the job's own ones belong to
+    them."""
 
     codes = ("other-optimizer",)
 
     def __init__(self, job: JobView) -> None:
         super().__init__(job)
-        self.names: List[str] = []  # names of classes, in the micro-batch in hand
+        self.names: List[str] = []  # class names, in the current micro-batch
         own = {
             id(part)
             for optimizer in job.optimizers

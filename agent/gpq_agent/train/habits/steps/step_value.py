@@ -1,4 +1,4 @@
-"""`optimizer.step()` is given a value, as of the loss."""
+"""The loop calls `optimizer.step()` with a value, such as the loss."""
 
 from gpq_agent.train.events import StepCall
 from gpq_agent.train.habits.observer import Habits, Observer
@@ -6,7 +6,7 @@ from gpq_agent.train.habits.table import Habit
 
 
 class StepValue(Observer):
-    """The value is that of the last part of the batch, where a step has several."""
+    """The value covers only the last part of the batch if a step has several."""
 
     codes = ("step-value",)
 

@@ -1,4 +1,4 @@
-"""An optimizer steps in some passes of the loop only."""
+"""An optimizer steps only in some passes of the loop."""
 
 from gpq_agent.train.events import BatchEnd
 from gpq_agent.train.habits.observer import Habits, Observer
@@ -6,8 +6,8 @@ from gpq_agent.train.habits.table import Habit
 
 
 class UnevenSteps(Observer):
-    """Of several optimizers some have made no step where others have. A loop that has asked
-    `job.at_step` in a micro-batch that only accumulates may leave steps out."""
+    """Some optimizers made no step where others did. A loop that asked `job.at_step` in a
+    micro-batch that only accumulates may skip steps."""
 
     codes = ("uneven-steps",)
 

@@ -1,0 +1,5 @@
+"""A program that ends at once."""
+
+import sys
+
+sys.stdout.write("old is done\n")

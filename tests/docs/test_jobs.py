@@ -1,0 +1,72 @@
+"""The pages about jobs name what there is: every column of `gpq status`, every state, every field of a query, every variable."""
+
+from __future__ import annotations
+
+import re
+
+from gpq.control.answers import query_language
+from gpq.core.feasibility.leases import Silence
+from gpq.core.model.jobs import JobState
+from gpq.core.model.units import NodeId
+from gpq.errors import BY_CODE
+from gpq.options import environment
+from gpq.options.completion_data import GRAMMAR
+from gpq.rpc.submit_table import OPTIONS
+from gpq.views import queue
+from tests.cli.conftest import ROOT
+
+JOBS = (ROOT / "docs" / "jobs.md").read_text()
+MANY = (ROOT / "docs" / "many-jobs.md").read_text()
+ENVIRONMENT = (ROOT / "docs" / "environment.md").read_text()
+
+
+def table(page: str, head: str) -> dict[str, str]:
+    """First cell -> second cell of the table whose head line begins so."""
+    body = page.partition(f"| {head} |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = [line.strip("| ").split(" | ", 1) for line in body]
+    assert rows, f"no table {head}"
+    return {first.strip(): rest for first, rest in rows}
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text))
+
+
+def test_every_column_of_status_is_explained_in_order() -> None:
+    assert list(table(JOBS, "column")) == [column.title for column in queue.columns([])]
+
+
+def test_every_state_is_explained() -> None:
+    assert list(table(JOBS, "state")) == [state.value for state in JobState]
+
+
+def test_every_exit_code_is_explained() -> None:
+    assert {0, *BY_CODE, 130} == {int(code) for code in table(JOBS, "exit code")}
+
+
+def test_what_may_be_edited_and_when() -> None:
+    whens = {word: when for cell, when in table(JOBS, "you want to change").items() for word in words(cell)}
+    known = {option.flag: option.edit for option in OPTIONS}
+    expected = {"always": "at any time", "resizable": "can be resized", "waiting": "while it waits"}
+    for flag, when in whens.items():
+        assert expected[known[flag]] in when, flag
+    editable = {flag for flag in GRAMMAR["edit"][1] if known.get(flag, "never") != "never"}
+    assert whens.keys() | {"--name"} == editable
+
+
+def test_every_field_of_a_query_is_named() -> None:
+    assert {name for cell in table(MANY, "fields") for name in words(cell)} == set(query_language.FIELDS)
+    assert words(MANY) >= {*query_language.MOMENTS}
+
+
+def test_every_variable_that_goes_along_is_named() -> None:
+    named = words(ENVIRONMENT)
+    assert {name for name in environment.NAMES if name not in environment.PROXIES or name.islower()} <= named
+    assert set(environment.PREFIXES) <= named
+
+
+def test_the_page_quotes_the_reasons_of_today() -> None:
+    assert f"`{Silence((NodeId('b'),), 40.0, None)}".partition(":")[0] in JOBS
+    quoted = "stopped without proof of a checkpoint"
+    assert quoted in JOBS
+    assert quoted in (ROOT / "gpq" / "core" / "state" / "attempt_end.py").read_text()
