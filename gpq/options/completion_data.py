@@ -165,16 +165,16 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "nodes add": (
         "any",
         {
-            "--from-ssh-config": ("Offer the hosts of ~/.ssh/config.", ""),
-            "--name": ("What gpq calls it; its host name by default.", "any"),
-            "--gpus": ("GPUs to use, by index or UUID: 0,1. All by default.", "any"),
-            "--slots": ("CPU slots instead of GPUs.", "any"),
-            "--python": ("Python 3.8 or newer there; found by default.", "files"),
-            "--port": ("Of its sshd, where ~/.ssh/config does not say it.", "any"),
-            "--address": ("Where other servers reach it; found by default.", "any"),
-            "--ssh-config": ("Another file than ~/.ssh/config.", "files"),
+            "--from-ssh-config": ("Choose from the hosts in ~/.ssh/config.", ""),
+            "--name": ("Name of the server in gpq.", "any"),
+            "--gpus": ("GPUs to use, by index or UUID: 0,1.", "any"),
+            "--slots": ("Use CPU slots instead of GPUs.", "any"),
+            "--python": ("Python 3.8 or newer there.", "files"),
+            "--port": ("Port of its sshd.", "any"),
+            "--address": ("Where other servers reach it.", "any"),
+            "--ssh-config": ("Read this file instead of ~/.ssh/config.", "files"),
             "-F": ("--ssh-config", "files"),
-            "--yes": ("Ask nothing: accept a new host key as it is shown, add all that is offered.", ""),
+            "--yes": ("Ask nothing: accept a new host key as shown, and add all hosts found.", ""),
             "-y": ("--yes", ""),
             "--json": ("Print only JSON.", ""),
         },
@@ -182,14 +182,14 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "nodes remove": (
         "node",
         {
-            "--force": ("Also while jobs are on it: they run on, and gpq hears no more of them.", ""),
+            "--force": ("Even while jobs are on it. They keep running, but gpq loses track of them.", ""),
             "--json": ("Print only JSON.", ""),
         },
     ),
     "nodes drain": (
         "node",
         {
-            "--reason": ("Shown in `gpq nodes`, and in `gpq why` of jobs that wait for it.", "any"),
+            "--reason": ("`gpq nodes` shows it, and `gpq why` of jobs that wait for the server.", "any"),
             "--json": ("Print only JSON.", ""),
         },
     ),
@@ -202,10 +202,10 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "nodes reserve": (
         "any",
         {
-            "--for": ("Whose jobs may use them; without it gpq leaves them alone.", "users"),
+            "--for": ("User whose jobs may use them. Without it, gpq leaves them alone.", "users"),
             "--from": ("now, 18:00, 'fri 18:00', 'tomorrow 9:00', '2026-11-27 18:00', +2h.", "any"),
-            "--until": ("The end, written likewise.", "any"),
-            "--for-duration": ("Or how long: 90m, 2d.", "any"),
+            "--until": ("The end, in the same format.", "any"),
+            "--for-duration": ("How long, instead of --until: 90m, 2d.", "any"),
             "--json": ("Print only JSON.", ""),
         },
     ),
@@ -218,8 +218,8 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "yield": (
         "node",
         {
-            "--for": ("For so long, or until --end.", "any"),
-            "--end": ("Give it back to gpq.", ""),
+            "--for": ("For this long, or until --end.", "any"),
+            "--end": ("Give the server back to gpq.", ""),
             "--json": ("Print only JSON.", ""),
         },
     ),
@@ -275,7 +275,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "daemon start": (
         "",
         {
-            "--metrics": ("Serve Prometheus metrics there, for as long as this daemon runs; config.toml has the same for good.", "any"),
+            "--metrics": ("Serve Prometheus metrics there until this daemon stops. To serve them always, set `metrics` in config.toml.", "any"),
         },
     ),
     "daemon stop": (
@@ -292,9 +292,9 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "daemon logs": (
         "",
         {
-            "--lines": ("How many of the last lines.", "any"),
+            "--lines": ("Show this many of the last lines.", "any"),
             "-n": ("--lines", "any"),
-            "--follow": ("Go on, until Ctrl-C.", ""),
+            "--follow": ("Keep printing new lines until Ctrl-C.", ""),
             "-f": ("--follow", ""),
         },
     ),
@@ -314,8 +314,8 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "doctor": (
         "nodes",
         {
-            "--gpu": ("Try its GPUs instead: driver, CUDA, small trainings. 2 to 10 minutes.", ""),
-            "--python": ("Interpreter of your scripts.", "files"),
+            "--gpu": ("Test the GPUs instead: driver, CUDA, small trainings. Takes 2 to 10 minutes.", ""),
+            "--python": ("Python that runs your scripts.", "files"),
             "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print only JSON.", ""),
         },
@@ -378,8 +378,8 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "demo": (
         "",
         {
-            "--policy": ("Of the daemon; `gpq config policies` lists them.", "goodput|pollux|sia|optimus|slaq|tiresias|themis|gavel|gavel-max-min|gavel-ftf|gavel-makespan|srtf|backfill|fifo"),
-            "--home": ("Keep state and logs there; else they stay only if the demo fails.", "any"),
+            "--policy": ("Policy of the daemon. `gpq config policies` lists them.", "goodput|pollux|sia|optimus|slaq|tiresias|themis|gavel|gavel-max-min|gavel-ftf|gavel-makespan|srtf|backfill|fifo"),
+            "--home": ("Keep state and logs there. By default they stay only if the demo fails.", "any"),
             "--timeout": ("Give up after this long, with exit code 124.", "any"),
             "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print only JSON.", ""),
