@@ -1,4 +1,4 @@
-"""One message to one target, in a process of its own. The only room that sees a target's URL.
+"""Sends one message to one target, in a separate process. Only this room sees the URL of a target.
 
 Open `worker_pool.py` first.
 """

@@ -1,8 +1,8 @@
-"""The process that sends one message: a name of a target and a text on stdin, one line of JSON with
-the outcome on stdout.
+"""The process that sends one message. It reads the name of a target and a text from stdin, and
+writes the outcome to stdout as one line of JSON.
 
-It alone reads the URL (from config.toml) and imports apprise. What apprise says is not passed on,
-for URLs may be in it.
+Only this process reads the URL (from config.toml) and imports apprise. It does not pass on the
+words of apprise, because they may contain URLs.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from gpq.errors import UsageError
 NICE = 10
 DESKTOPS = ("dbus://", "gnome://", "macosx://")  # apprise's own, the first that works here
 NO_DESKTOP = (
-    "no desktop can be reached from here: that needs a session bus, and python3-dbus or PyGObject"
+    "cannot reach a desktop from here: this needs a session bus, and python3-dbus or PyGObject"
     " for this Python"
 )
-UNKNOWN = "apprise does not know this kind of URL, or something is missing in it"
+UNKNOWN = "apprise does not know this kind of URL, or the URL is incomplete"
 STATUS = re.compile(r"error[=:] ?(\d{3})\b")
 
 
 def main() -> NoReturn:
-    """Exit code 0 once the service took the message."""
+    """Exit code 0 if the service accepted the message."""
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # a plugin that prints must not spoil the answer
     os.nice(NICE)
@@ -47,14 +47,14 @@ def main() -> NoReturn:
         reason = error.message
     answer.write(json.dumps({"why": reason}) + "\n")
     answer.flush()
-    # the sooner it is known, the less is sent twice when the daemon is killed
+    # a fast answer makes it unlikely that a killed daemon sends the message twice
     os._exit(1 if reason else 0)
 
 
 def send(settings: outward.Notify, target: str, title: str, body: str) -> str:
-    """Empty once the service took it, else why not. Raises UsageError for a target that there is
-    none of."""
-    import apprise  # hundreds of modules: only who sends pays for them
+    """Returns "" if the service accepted it, otherwise why not. Raises UsageError for an unknown
+    target."""
+    import apprise  # hundreds of modules, so only this process imports them
 
     outward.check_targets([target], settings)
     service = _service(settings.targets, target)
@@ -74,21 +74,21 @@ def send(settings: outward.Notify, target: str, title: str, body: str) -> str:
 
 
 def judge(target: str, url: str) -> str:
-    """Why a target can never be sent to; "" where it may be."""
+    """Why no message can go to this target, "" if one may."""
     if _service({target: url}, target) is None:
         return UNKNOWN
     return ""
 
 
 def _service(targets: Mapping[str, str], target: str) -> Any:
-    """apprise's object for it, None where there can be none here."""
+    """The apprise object for it, None if there is none here."""
     import apprise
 
     logging.getLogger("apprise").setLevel(logging.WARNING)
     for url in _urls(targets, target):
         try:
             service = apprise.Apprise.instantiate(url, suppress_exceptions=True)
-        except Exception:  # whatever a plugin makes of a strange URL
+        except Exception:  # a plugin may raise anything for a strange URL
             service = None
         if service is not None:
             return service
@@ -113,7 +113,7 @@ def _urls(targets: Mapping[str, str], target: str) -> tuple[str, ...]:
 
 
 class _Heard(logging.Handler):
-    """What apprise complains of, of which only the kind goes on."""
+    """Collects the complaints of apprise, and passes on only their kind."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -128,8 +128,8 @@ class _Heard(logging.Handler):
             return f"the service answered {codes[-1]}"
         text = self._text.lower()
         if "connect" in text or "timed out" in text or "socket" in text:
-            return "the service cannot be reached, or does not answer"
-        return "the service did not take it"
+            return "cannot reach the service, or it does not answer"
+        return "the service did not accept the message"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Sends one message through a process of its own, which is ended when it takes too long. Knows
-names of targets, no URL."""
+"""Sends one message through a separate process, and ends it if it takes too long. Knows names of
+targets, but no URL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST_REASON = 200  # characters
 
 
 class Courier:
-    """`deliver` from one thread at a time, `end` from any."""
+    """One thread at a time may call `deliver`. Any thread may call `end`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,15 +25,15 @@ class Courier:
         self._over = False
 
     def deliver(self, target: str, title: str, body: str, limit: float = LIMIT) -> str:
-        """Empty once the service took it, else why not. Nothing secret is in the answer, nor in the
-        arguments of a process."""
+        """Returns "" if the service accepted it, otherwise why not. Neither the answer nor the
+        arguments of a process contain a secret."""
         order = json.dumps({"target": target, "title": title, "body": body}).encode()
         try:
             process = self._start()
         except OSError as error:
-            return f"no process can be started: {error.strerror}"
+            return f"cannot start a process: {error.strerror}"
         if process is None:
-            return "the daemon is ending"
+            return "the daemon is stopping"
         try:
             output, _ = process.communicate(order, limit)
         except subprocess.TimeoutExpired:
@@ -46,10 +46,10 @@ class Courier:
         try:
             return str(json.loads(output)["why"])[:LONGEST_REASON]
         except (ValueError, KeyError, TypeError):
-            return f"the process that was to send it ended by itself ({process.returncode})"
+            return f"the process that sends it crashed (exit code {process.returncode})"
 
     def end(self) -> None:
-        """Whatever is being sent is given up, and nothing more begun."""
+        """Gives up what is being sent, and starts nothing more."""
         with self._lock:
             self._over = True
             if self._process is not None:
@@ -72,12 +72,12 @@ class Courier:
 
 
 def _environment() -> dict[str, str]:
-    """Our own, but for another Python's modules."""
+    """Our own variables, without those of another Python."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return variables | environment.python_path()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """And what it may have started."""
+    """Ends it with everything that it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -252,7 +252,7 @@ def test_a_port_in_use_is_told_and_the_daemon_goes_on(tmp_path: Path) -> None:
         settings = f'policy = "fifo"\nmetrics = "127.0.0.1:{port}"\n[nodes.here]\nslots = 1\n'
         with daemon(tmp_path / "home", settings) as served:
             said = gpq(served, "daemon", "status")
-            assert f"not served: 127.0.0.1:{port} cannot be had: address already in use; tried again" in said.stdout
+            assert f"not served: cannot listen on 127.0.0.1:{port}: address already in use, tried again" in said.stdout
             assert said.returncode == 0
             job = served.submit("true")
             assert served.call(Wait([str(job)]), JobList).jobs[0].state == "completed"

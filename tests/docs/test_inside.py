@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gpq.views import accounts
 from tests.cli.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -34,25 +33,3 @@ def test_every_room_is_in_the_tour() -> None:
     named = set(re.findall(r"`([a-z_/]+)`", tour))
     rooms = {str(room.relative_to(ROOT / "gpq")) for room in ROOMS if room.is_relative_to(ROOT / "gpq")}
     assert {room for room in rooms if room not in named and room.partition("/")[0] not in named} == {"core"}
-
-
-def test_every_figure_of_history_and_report_is_explained() -> None:
-    section = README.partition("## Who had what")[2].partition("\n## ")[0]
-    told = {word.strip() for line in section.splitlines() for word in re.split(r"[,|]", line)}
-    plain = {
-        "USER",
-        "JOB",
-        "NAME",
-        "OWNER",
-        "JOBS",
-        "ID",
-        "STATE",
-        "EXIT",
-        "SUBMITTED",
-        "ENDED",
-        "RAN",
-        "GPUS",
-        "REASON",
-    }
-    columns = [*accounts.report_columns([], "user"), *accounts.history_columns([])]
-    assert {column.title for column in columns} - plain <= told

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Page:
-    """The text of a registry in the format that a scraper accepts. One thread at a time makes it."""
+    """The text of a registry, in the format that a scraper accepts. One thread makes it."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry

@@ -164,11 +164,11 @@ FIGURES = (
     ),
     _Figure(
         "speedup_ratio",
-        "Goodput relative to the goodput on the fair share, or on its fewest GPUs if these are more.",
+        "Goodput relative to that on the fair share, or on its fewest GPUs if more.",
         lambda job: job.speedup,
     ),
-    _Figure("finish_time_fairness_ratio", "Finish-time fairness (rho). At most 1 is fair.", lambda job: job.rho),
-    _Figure("progress_ratio", "Progress as a part of its declared length.", lambda job: job.progress),
+    _Figure("finish_time_fairness_ratio", "Rho. At most 1 is fair.", lambda job: job.rho),
+    _Figure("progress_ratio", "Progress over its declared length.", lambda job: job.progress),
     _Figure("remaining_seconds", "Expected time to its end.", lambda job: job.eta_seconds),
     _Figure("batch_examples", "Batch size in use.", lambda job: job.total_batch or None),
     _Figure(

@@ -21,7 +21,7 @@ STANDINGS = ("held", "free", *ILL, "drained", "reserved", "unknown")
 def gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
     devices = [(node, device) for node in nodes for device in node.devices]
     yield _states(reader, nodes)
-    yield gauge("gpq_gpu_info", "Always 1. The labels describe the GPU.", ["node", "gpu", "uuid", "type"], [
+    yield gauge("gpq_gpu_info", "Always 1, about a GPU.", ["node", "gpu", "uuid", "type"], [
         ((node.name, str(device.index), device.id, device.type), 1.0) for node, device in devices
     ])  # fmt: skip
     answering_devices = [(node, device) for node, device in devices if node.answers]

@@ -1,4 +1,4 @@
-"""From the journal to who is told what, once each, with secrets left out.
+"""Turns new facts of the journal into notifications, without secrets.
 
 Open `notifier.py` first.
 """

@@ -1,7 +1,6 @@
-"""Which facts of the journal are told to whom, and in which words. Pure: facts and jobs in, text
-out.
+"""Decides which facts of the journal make a notification, and writes its text. Pure.
 
-A command is not in the words, nor its environment: either may hold what is nobody's business.
+The text never contains the job's command or environment, because they may be private.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ KINDS = (
     facts.TimeLimitReached,
 )  # fmt: skip
 HOW = {JobState.TIMEOUT: "ran out of time", JobState.CANCELLED: "was cancelled"}
-MOST_HEADLINES = 50  # of one letter
-WITH_LOG = ("retry", "fail", "end")  # words after which a log says something
+MOST_HEADLINES = 50  # in one notification
+WITH_LOG = ("retry", "fail", "end")  # words with which the log is useful
 
 
 class Notification(NamedTuple):
@@ -40,8 +39,8 @@ class Notification(NamedTuple):
 
 
 def word_of(event: Told, job: Job) -> str:
-    """What it is called in `--notify-on`; "" for what is told to nobody. `job` as it is now, or
-    when it ended."""
+    """Its word in `--notify-on`, "" if it makes no notification. `job`: as it is now, or when it
+    ended."""
     match event:
         case facts.Started() if _is_first_server(event, job):
             return "start" if event.attempt == 1 else "restart"
@@ -58,7 +57,7 @@ def word_of(event: Told, job: Job) -> str:
 
 
 def is_wanted(word: str, event: Told, job: Job) -> bool:
-    """A failure that is the end is both, and told once."""
+    """A final failure counts as `fail` and as `end`, but makes one notification."""
     is_end = isinstance(
         event, (facts.Succeeded, facts.Failed, facts.Cancelled, facts.TimeLimitReached)
     )
@@ -66,7 +65,7 @@ def is_wanted(word: str, event: Told, job: Job) -> bool:
 
 
 def _is_first_server(event: facts.Started, job: Job) -> bool:
-    """Of the servers of an attempt one tells for all."""
+    """Only the first server of an attempt makes a notification."""
     return job.attempt != event.attempt or job.started_nodes[:1] == (event.node,)
 
 
@@ -77,9 +76,9 @@ def headline(job: Job, word: str, fact: str) -> str:
         name += f" {job.name}"
     match word:
         case "start":
-            return f"{name} runs"
+            return f"{name} is running"
         case "restart":
-            return f"{name} runs again"
+            return f"{name} is running again"
         case "retry":
             return f"{name}: {fact}"
         case "fail" if job.state not in TERMINAL and fact.startswith("held"):
@@ -96,7 +95,7 @@ def headline(job: Job, word: str, fact: str) -> str:
 def letter(
     job: Job, word: str, fact: str, lines: Sequence[str], note: str, now: Seconds
 ) -> Notification:
-    """About one fact. `lines`: the end of its log, fit to be sent; `note`: why there are none."""
+    """About one fact. `lines`: the end of its log, safe to send. `note`: why there are none."""
     details = [f"user {job.spec.user}"]
     if job.placement is not None and job.state in HOLDS_DEVICES:
         details.append(
@@ -119,8 +118,8 @@ def letter(
 
 
 def digest(headlines: Sequence[str]) -> Notification:
-    """About many at once."""
+    """About many facts at once."""
     lines = [*headlines[:MOST_HEADLINES]]
     if len(headlines) > MOST_HEADLINES:
         lines.append(f"and {len(headlines) - MOST_HEADLINES} more: gpq status")
-    return Notification(f"gpq: {len(headlines)} news of jobs", "\n".join(lines))
+    return Notification(f"gpq: {len(headlines)} messages about jobs", "\n".join(lines))

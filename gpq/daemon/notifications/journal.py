@@ -1,5 +1,4 @@
-"""The new facts of the journal, with the jobs that they are about: messages to those who want to be
-told."""
+"""Turns the new facts of the journal into messages to the targets of their jobs."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ from gpq.daemon.notifications import announcement
 from gpq.daemon.notifications.outbox import Message
 
 READ_AT_ONCE = 500  # events
-YOUNG: Seconds = 60.0  # a fact about a job that is not known yet
+YOUNG: Seconds = 60.0  # a fact may be this old before its job is known
 
-Entry = tuple[int, announcement.Told]  # of the journal: its number, the fact
+Entry = tuple[int, announcement.Told]  # number and fact of the journal
 
 
 class Journal(Protocol):
-    """What is needed of the store."""
+    """The part of the store that this room uses."""
 
     id: str
 
@@ -35,16 +34,16 @@ class Journal(Protocol):
 
 
 class Page(NamedTuple):
-    """What one look at the journal came to."""
+    """What one look at the journal found."""
 
-    seq: int  # it was read up to there
+    seq: int  # the journal was read up to here
     messages: list[Message]
     is_full: bool  # there may be more
-    is_early: bool  # it ends before a fact that is committed, and not published yet
+    is_early: bool  # it ends before a fact that is committed but not published yet
 
 
 class JournalReader:
-    """`view` gives the newest published snapshot."""
+    """`view` returns the newest published snapshot."""
 
     def __init__(
         self, journal: Journal, view: Callable[[], Snapshot], now: Callable[[], Seconds]
@@ -59,7 +58,7 @@ class JournalReader:
         return seq
 
     def page(self, after: int) -> Page:
-        """The facts behind `after`, as far as their jobs are known."""
+        """The facts after `after`, as far as their jobs are known."""
         seq, news = self._journal.news(after, announcement.KINDS, READ_AT_ONCE)
         entries = [
             (number, event) for number, event in news if isinstance(event, announcement.KINDS)
@@ -84,11 +83,11 @@ class JournalReader:
         )
 
     def job(self, name: JobId) -> Job | None:
-        """An end is in the database before it is published."""
+        """Asks the database first, because an end is there before it is published."""
         return next(iter(self._journal.history(ids=[name])), None) or self._view().jobs.get(name)
 
     def launch(self, job: JobId, at: Seconds) -> facts.Launched | None:
-        """The last launch of a job up to then."""
+        """The last launch of a job before `at`."""
         launches = [
             event
             for event in self._journal.events(job=job, kinds=(facts.Launched,))
@@ -97,7 +96,7 @@ class JournalReader:
         return launches[-1] if launches else None
 
     def _jobs(self, entries: Sequence[Entry]) -> dict[JobId, Job]:
-        """As they are now, or were at their end."""
+        """The jobs as they are now, or as they ended."""
         live = self._view().jobs
         names = {event.job for _, event in entries}
         jobs = {name: live[name] for name in names if name in live}
@@ -108,7 +107,7 @@ class JournalReader:
 
 
 def _messages(entries: Sequence[Entry], jobs: Mapping[JobId, Job]) -> list[Message]:
-    """To each target that wants to be told of a fact."""
+    """One message for each target that wants to know a fact."""
     messages: dict[tuple[int, str, str, int], Message] = {}
     for seq, event in entries:
         job = jobs.get(event.job)
@@ -118,7 +117,7 @@ def _messages(entries: Sequence[Entry], jobs: Mapping[JobId, Job]) -> list[Messa
         if not word or not announcement.is_wanted(word, event, job):
             continue
         line = event_text.event_line(event)
-        # all servers of an attempt tell that it runs
+        # every server of an attempt reports its start
         fact = event.attempt if isinstance(event, facts.Started) else seq
         for target in job.spec.notify:
             messages.setdefault(

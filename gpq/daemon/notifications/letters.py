@@ -1,5 +1,5 @@
-"""Letters about jobs, with the end of their logs: what one message comes to, or many to the same
-target."""
+"""Writes the notification for one message, or for several to the same target. Adds the end of the
+log."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gpq.daemon.notifications.outbox import Message
 from gpq.daemon.service.logs import Tail
 from gpq.errors import GpqError
 
-END_OF_LOG = 16 << 10  # bytes that are looked at
+END_OF_LOG = 16 << 10  # bytes to read
 
 
 class LetterWriter:
-    """`lines`: of a log, at most."""
+    """`lines`: how many of the log to send, at most."""
 
     def __init__(
         self, reader: JournalReader, tail: Tail, now: Callable[[], Seconds], lines: int
@@ -31,7 +31,7 @@ class LetterWriter:
         self._lines = lines
 
     def letter(self, batch: Sequence[Message]) -> Notification | None:
-        """None where nothing is known of the jobs any more."""
+        """None if the jobs are no longer known."""
         jobs = {
             name: job
             for message in batch
@@ -49,7 +49,7 @@ class LetterWriter:
         return announcement.letter(job, message.word, message.said, lines, note, self._now())
 
     def _log(self, job: Job, message: Message) -> tuple[list[str], str]:
-        """The end of the log of the attempt that it is about, or why there is none."""
+        """The end of the attempt's log, or why there is none."""
         if message.word not in announcement.WITH_LOG or not self._lines:
             return [], ""
         launch = self._reader.launch(job.id, message.at)
@@ -58,16 +58,16 @@ class LetterWriter:
         try:
             text = self._end_of_log(launch)
         except (GpqError, ValueError, KeyError, TypeError) as error:
-            return [], f"Its log cannot be had now: {redaction.plain(str(error))[:200]}"
+            return [], f"Cannot read its log now: {redaction.plain(str(error))[:200]}"
         return redaction.last_lines(text, self._lines, job.spec.env), ""
 
     def _end_of_log(self, launch: Launched) -> str:
-        """Whole lines, on the attempt's first server."""
+        """Whole lines, from the attempt's first server."""
         node = launch.placement.parts[0][0]
         size = int(self._tail(node, launch.job, launch.attempt, 0, 1)["size"])
         begin = max(size - END_OF_LOG, 0)
         piece = self._tail(node, launch.job, launch.attempt, begin, END_OF_LOG)
         text = base64.b64decode(piece["data"]).decode("utf-8", "replace")
-        if begin > 0:  # of its first line only a part was read
+        if begin > 0:  # the first line is cut
             return text.partition("\n")[2]
         return text

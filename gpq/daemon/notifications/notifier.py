@@ -1,10 +1,9 @@
-"""Tells people what became of their jobs: what is told follows from the journal, who was told
-stands in a file of its own.
+"""Sends notifications about jobs. The journal says what to send, and a separate file remembers what
+was sent.
 
-Level, not edge: what the journal holds behind `seq` and what is waiting is sent, at least once,
-also after a restart. A target is served by one thread, and a message by one process at a time, so a
-dead one delays no other, and nobody else at all. After the last try a message is lost, which `gpq
-show` tells.
+Level, not edge: gpq sends everything in the journal after `seq` and everything that waits, at least
+once, even after a restart. Each target has one thread, and each message one process, so a dead
+target delays nothing else. After the last try a message is lost, and `gpq show` says so.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from gpq.daemon.notifications.outbox import Message, State
 from gpq.daemon.service.logs import Tail
 from gpq.notify.worker_pool import Courier
 
-# between the tries; after the last it is lost
+# between the tries. After the last one the message is lost
 BACKOFF: tuple[Seconds, ...] = (10.0, 60.0, 300.0, 1800.0, 7200.0)
 MOST_AT_ONCE = 8  # targets
-ONE_BY_ONE = 3  # messages to one target; more at once are one message
-KEPT_EVERY = 10_000  # events without news, after which `seq` is written all the same
+ONE_BY_ONE = 3  # messages to one target. More at once become one message
+KEPT_EVERY = 10_000  # events without messages, after which `seq` is written anyway
 PAUSE: Seconds = 0.3  # between two looks at the journal
 LONGEST_PAUSE: Seconds = 60.0
 LAST_WORDS: Seconds = 2.0  # at the end of the daemon
@@ -35,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Notifier:
-    """`start`, then `close`. `notes` may be asked from any thread."""
+    """Call `start`, then `close`. Any thread may call `notes`."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class Notifier:
         self._writer = LetterWriter(self._reader, tail, now, lines)
         self._path, self._backoff = path, tuple(backoff)
         self._lock = threading.Lock()
-        self._busy: dict[str, Courier] = {}  # targets that are being served
+        self._busy: dict[str, Courier] = {}  # targets that are busy
         self._state = self._read()
         self._written_seq = self._state.seq
         self._looked: Snapshot | None = None
@@ -67,7 +66,7 @@ class Notifier:
         self._thread.start()
 
     def close(self) -> None:
-        """What is being sent now is given up; the next daemon sends it."""
+        """Gives up what is being sent. The next daemon sends it."""
         self._closing.set()
         with self._lock:
             couriers = list(self._busy.values())
@@ -79,7 +78,7 @@ class Notifier:
             self._thread.join(LAST_WORDS)
 
     def notes(self, job: JobId) -> list[str]:
-        """What could not be sent about a job, or not yet, a line each."""
+        """A line for each message about a job that was not sent, or not yet."""
         return self._state.notes(job, self._now())
 
     # -- the thread --------------------------------------------------------------------------------
@@ -90,7 +89,7 @@ class Notifier:
                 self.look()
                 pause = self._serve()
             except Exception:
-                log.exception("notifications wait")
+                log.exception("notifications are delayed")
                 pause = LONGEST_PAUSE
             with self._changed:
                 if self._looked is self._view() and not self._nudged and not self._closing.is_set():
@@ -99,7 +98,7 @@ class Notifier:
             self._closing.wait(PAUSE)
 
     def look(self) -> None:
-        """What the journal holds that is new is waiting afterwards, durably."""
+        """Adds all new messages from the journal to the queue, durably."""
         snapshot = self._view()
         while True:
             page = self._reader.page(self._state.seq)
@@ -111,7 +110,7 @@ class Notifier:
         self._looked = None if page.is_early else snapshot
 
     def _serve(self) -> Seconds:
-        """Begin what is due. Seconds until something else will be."""
+        """Starts to send what is due. Returns the seconds until the next message is."""
         now = self._now()
         with self._lock:
             due_targets = dict.fromkeys(
@@ -148,7 +147,7 @@ class Notifier:
                 self._tried(batch, why)
         except Exception:
             if not self._closing.is_set():
-                log.exception("a notification waits")
+                log.exception("a notification is delayed")
         finally:
             with self._lock:
                 self._busy.pop(target, None)
@@ -157,7 +156,7 @@ class Notifier:
                 self._changed.notify_all()
 
     def _batch(self, target: str) -> list[Message]:
-        """What goes to a target next: one message, or all that is due where that is much."""
+        """What to send next to a target: one message, or all that are due if there are many."""
         now = self._now()
         due_messages = [
             message
@@ -169,7 +168,7 @@ class Notifier:
         return due_messages
 
     def _tried(self, batch: Sequence[Message], why: str) -> None:
-        """`why` it was not sent; "" where it was."""
+        """`why`: why it was not sent, "" if it was."""
         now = self._now()
         with self._lock:
             if why:
@@ -183,11 +182,10 @@ class Notifier:
     # -- what is remembered ------------------------------------------------------------------------
 
     def _read(self) -> State:
-        """Of another database, or an older state of it, nothing that happened so far is told
-        again."""
+        """After a new or restored database, gpq sends nothing about the past."""
         state, why = outbox.read(self._path)
         if why:
-            log.warning("%s cannot be read and begins anew: %s", self._path, why)
+            log.warning("cannot read %s, so it starts empty: %s", self._path, why)
         end = self._reader.end()
         if state.store != self._journal.id or state.seq > end:
             state = State(self._journal.id, end)
@@ -195,13 +193,13 @@ class Notifier:
         return state
 
     def _keep(self, state: State, *, write: bool) -> None:
-        """Remember, then show."""
+        """Writes first, then publishes."""
         try:
             if write:
                 outbox.write(self._path, state)
                 self._written_seq = state.seq
         except OSError as error:
             log.warning(
-                "%s cannot be written, so a notification may be sent twice: %s", self._path, error
+                "cannot write %s, so a notification may be sent twice: %s", self._path, error
             )
         self._state = state

@@ -1,6 +1,6 @@
-"""What is still to be told to people, and what never was, in a file beside the database.
+"""Messages that are still to be sent, and those that were lost, in a file next to the database.
 
-notifications.json  {"store": id of the database, "seq": the journal was read up to it, "waiting":
+notifications.json  {"store": id of the database, "seq": the journal was read up to here, "waiting":
                     [...], "lost": [...]}
 """
 
@@ -22,15 +22,15 @@ MOST_WAITING, MOST_LOST = 5000, 200
 class Message:
     """One fact for one target."""
 
-    seq: int  # of the fact in the journal
+    seq: int  # number of the fact in the journal
     at: Seconds
     job: int
     target: str
-    word: str  # of `--notify-on`
-    said: str  # the fact in a line
+    word: str  # as in `--notify-on`
+    said: str  # the fact in one line
     tries: int = 0
     due: Seconds = 0.0
-    why: str = ""  # the last try failed
+    why: str = ""  # why the last try failed
 
     @property
     def about(self) -> str:
@@ -38,13 +38,13 @@ class Message:
 
     @property
     def key(self) -> tuple[int, str]:
-        """Which fact is told to whom."""
+        """Which fact goes to which target."""
         return self.seq, self.target
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is remembered."""
+    """The content of the file."""
 
     store: str = ""
     seq: int = 0
@@ -52,14 +52,17 @@ class State:
     lost: tuple[Message, ...] = ()
 
     def with_news(self, seq: int, messages: Sequence[Message]) -> State:
-        """They wait behind all others; where too many wait, the oldest are lost."""
+        """Adds messages at the end. If too many wait, the oldest are lost."""
         queue = (*self.waiting, *messages)
-        overflow = [replace(message, why="too many wait") for message in queue[:-MOST_WAITING]]
+        overflow = [
+            replace(message, why="too many messages are waiting")
+            for message in queue[:-MOST_WAITING]
+        ]
         lost_messages = (*self.lost, *overflow)[-MOST_LOST:]
         return replace(self, seq=seq, waiting=queue[-MOST_WAITING:], lost=lost_messages)
 
     def after_success(self, batch: Sequence[Message]) -> State:
-        """It is forgotten, and what waits for the same target is due."""
+        """Removes the sent messages. All others for the same target are due at once."""
         target, batch_keys = batch[0].target, {message.key for message in batch}
         queue = [message for message in self.waiting if message.key not in batch_keys]
         return replace(
@@ -73,7 +76,7 @@ class State:
     def after_failure(
         self, batch: Sequence[Message], why: str, now: Seconds, backoff: Sequence[Seconds]
     ) -> State:
-        """It waits longer, or is lost after its last try."""
+        """Messages wait longer, or are lost after their last try."""
         batch_keys = {message.key for message in batch}
         queue: list[Message] = []
         lost_messages = list(self.lost)
@@ -89,15 +92,15 @@ class State:
         return replace(self, waiting=tuple(queue), lost=tuple(lost_messages[-MOST_LOST:]))
 
     def notes(self, job: int, now: Seconds) -> list[str]:
-        """What could not be sent about a job, or not yet, a line each."""
+        """A line for each message about a job that was not sent, or not yet."""
         lost_notes = [
-            f"{message.about} was not sent to {message.target}: {message.why}; given up after"
+            f"{message.about} was not sent to {message.target}: {message.why}, given up after"
             f" {_tries(message.tries)}"
             for message in self.lost
             if message.job == job
         ]
         late_notes = [
-            f"{message.about} is not sent to {message.target} yet: {message.why}; tried again in"
+            f"{message.about} was not sent to {message.target} yet: {message.why}, next try in"
             f" {span(max(message.due - now, 0.0))}"
             for message in self.waiting
             if message.job == job and message.tries
@@ -106,7 +109,7 @@ class State:
 
 
 def read(path: str) -> tuple[State, str]:
-    """(what is remembered, why it cannot be read)."""
+    """(the content, why it cannot be read)."""
     try:
         content = wire.read_json(path)
         if content is None:
@@ -117,7 +120,7 @@ def read(path: str) -> tuple[State, str]:
 
 
 def write(path: str, state: State) -> None:
-    """Whole or not at all, and durably. Raises OSError."""
+    """Writes the whole file or nothing, durably. Raises OSError."""
     wire.write_json(path, asdict(state))
 
 

@@ -1,9 +1,8 @@
-"""The end of a job's log as it may leave the lab: few lines, no control characters, nothing that
-looks like a secret. Pure.
+"""Makes the end of a job's log safe to send: few lines, no control characters, no secrets. Pure.
 
-A line is left out whole where it names a secret and gives it, where it has the form of a token, or
-where it shows what a variable of the job's environment holds. Better one line too many than a key
-in a chat room.
+It drops a whole line if the line names a secret with its value, looks like a token, or shows the
+value of a variable of the job. It is better to drop a harmless line than to send a key to a chat
+room.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from itertools import pairwise
 
 from gpq.outward import SECRET
 
-LEFT_OUT = "[a line that may hold a secret was left out]"
+LEFT_OUT = "[gpq removed a line that may contain a secret]"
 LONGEST_LINE = 300  # characters
-LEAST_VALUE, LEAST_SECRET = 8, 4  # characters of a variable's value that a line is searched for
+LEAST_VALUE, LEAST_SECRET = 8, 4  # characters of a value to search for
 ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
 )
@@ -37,16 +36,15 @@ TOKENS = re.compile(
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}|hooks\.slack\.com/|discord(?:app)?\.com/api/webhooks/",
     re.IGNORECASE,
 )
-# a long random word; hashes of commits and of files are shorter, or hex
+# a long random word. Hashes of commits and files are shorter, or hex
 BLOB = re.compile(r"[A-Za-z0-9+/_=-]{32,}")
 HEX = re.compile(r"[0-9a-fA-F-]+")
-# what chat rooms read as a call to everybody
+# chat rooms read these as a call to everybody
 CALLS = re.compile(r"<!|@(?=everyone|here|channel|all\b)", re.IGNORECASE)
 
 
 def last_lines(text: str, count: int, env: Iterable[tuple[str, str]] = ()) -> list[str]:
-    """The last `count` lines of a log that are not empty, as they may be sent; `env` is the
-    job's."""
+    """The last `count` lines of a log that are not empty, safe to send. `env`: the job's."""
     secrets = _values(env)
     raw_lines = text.replace("\r\n", "\n").split("\n")
     plain_lines = (plain(line.rpartition("\r")[2] or line) for line in raw_lines)
@@ -54,17 +52,17 @@ def last_lines(text: str, count: int, env: Iterable[tuple[str, str]] = ()) -> li
     return [redact(line, secrets) for line in lines[max(len(lines) - count, 0) :]]
 
 
-# Of a sign: is it a small letter, a capital letter, a digit?
+# Is the character a small letter, a capital letter, a digit?
 LETTERS_AND_DIGITS = {(True, False, False), (False, True, False), (False, False, True)}
 
 
 def plain(line: str) -> str:
-    """Without what a terminal might obey, and nobody see."""
+    """The line without control characters and invisible ones."""
     return CONTROL.sub("", ESCAPES.sub("", line).replace("\t", " ")).rstrip()
 
 
 def redact(line: str, secrets: Sequence[str] = ()) -> str:
-    """The line, or that it was left out."""
+    """The line, or a note instead of it."""
     if any(value in line for value in secrets) or looks_secret(line[: 2 * LONGEST_LINE]):
         return LEFT_OUT
     excerpt = line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..."
@@ -72,7 +70,7 @@ def redact(line: str, secrets: Sequence[str] = ()) -> str:
 
 
 def looks_secret(line: str) -> bool:
-    """Does it give something away?"""
+    """Does the line reveal a secret?"""
     if TOKENS.search(line):
         return True
     if any(not NUMBER.fullmatch(match[1].strip("\"'")) for match in GIVEN.finditer(line)):
@@ -81,8 +79,7 @@ def looks_secret(line: str) -> bool:
 
 
 def _random(word: str) -> bool:
-    """Letters of both cases and digits, mixed again and again: no path, no hash, no rule of
-    dashes."""
+    """Are letters of both cases and digits mixed? Paths, hashes and rows of dashes are not."""
     if HEX.fullmatch(word) or "/" in word.strip("/"):
         return False
     kinds = [(sign.islower(), sign.isupper(), sign.isdigit()) for sign in word]
@@ -92,8 +89,7 @@ def _random(word: str) -> bool:
 
 
 def _values(env: Iterable[tuple[str, str]]) -> list[str]:
-    """What must not be in a line: values of variables that are secrets, and whole settings of the
-    others."""
+    """Texts that must not be sent: values of secret variables, and NAME=VALUE of all others."""
     secrets = []
     for name, value in env:
         if SECRET.search(name) and len(value) >= LEAST_SECRET:

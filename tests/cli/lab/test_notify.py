@@ -69,7 +69,7 @@ def test_check_names_a_url_that_apprise_cannot_use_and_a_file_that_others_read(c
     config.write_text(f'[notify]\nodd = "slack://{SECRET}"\n')
     said = gpq(config, "config", "check")
     assert (said.returncode, SECRET in said.stderr) == (2, False)
-    assert "notify.odd: apprise does not know this kind of URL, or something is missing in it" in said.stderr
+    assert "notify.odd: apprise does not know this kind of URL, or the URL is incomplete" in said.stderr
     config.write_text('[notify]\nhook = "json://127.0.0.1/x"\n')
     config.chmod(0o644)
     said = gpq(config, "config", "check")

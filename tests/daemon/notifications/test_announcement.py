@@ -58,7 +58,7 @@ def test_headlines() -> None:
     assert headline(over(JobState.FAILED, BAD), "fail", "") == "job 1 train failed: exit 3"
     assert headline(over(JobState.COMPLETED), "end", "completed") == "job 1 train completed"
     assert headline(over(JobState.CANCELLED), "end", "cancelled") == "job 1 train was cancelled"
-    assert headline(GOING, "start", "") == "job 1 train runs"
+    assert headline(GOING, "start", "") == "job 1 train is running"
     assert headline(job(1, state=JobState.HELD), "fail", "held: failed 3 times") == "job 1 is held: failed 3 times"
 
 
@@ -69,12 +69,12 @@ def test_a_letter_has_the_end_of_the_log_and_nothing_of_the_command_or_the_envir
     assert "gpq logs 1" in told.body
     assert "geheim" not in told.body + told.title
     assert "versteckt" not in told.body
-    without = letter(over(JobState.FAILED, BAD), "fail", "", [], "Its log cannot be had now: a is silent", now=100.0)
-    assert "Its log cannot be had now: a is silent" in without.body
+    without = letter(over(JobState.FAILED, BAD), "fail", "", [], "Cannot read its log now: a is silent", now=100.0)
+    assert "Cannot read its log now: a is silent" in without.body
 
 
 def test_many_are_one_message_with_a_bound() -> None:
     told = digest([f"job {number} completed" for number in range(100)])
-    assert told.title == "gpq: 100 news of jobs"
+    assert told.title == "gpq: 100 messages about jobs"
     assert told.body.count("\n") == 50
     assert told.body.endswith("and 50 more: gpq status")
