@@ -110,9 +110,9 @@ def checked(environment: Mapping[str, str]) -> str:
 
 def write() -> None:
     """Renew the transcript in the page."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(f"```\n{next(iter(CONDITIONS))}\n")
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(f"```text\n{next(iter(CONDITIONS))}\n")
     _, _, after = rest.partition("\n```\n")
-    PAGE.write_text(f"{before}```\n{printed()}```\n{after}", encoding="utf-8")
+    PAGE.write_text(f"{before}```text\n{printed()}```\n{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

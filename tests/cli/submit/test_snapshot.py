@@ -104,7 +104,7 @@ def test_what_is_too_large_or_leads_out_is_refused_with_a_hint(
     with pytest.raises(UsageError, match="is not a git repository and has more than"):
         snapshot.freeze(str(tmp_path / "plain"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="nothing to freeze"):
+    with pytest.raises(UsageError, match="no files for a snapshot"):
         snapshot.freeze(str(tmp_path / "empty"))
     assert not list(Path(paths.snapshots()).glob(".*")), "nothing half done is left"
 
