@@ -10,7 +10,6 @@ import pytest
 
 from tests.cli.conftest import ROOT
 
-README = (ROOT / "README.md").read_text()
 INSIDE = (ROOT / "docs" / "internals" / "index.md").read_text()
 
 

@@ -180,7 +180,7 @@ def torch(requested_python: str) -> Check:
         python = environment.interpreter(requested_python, dict(os.environ))
     except GpqError as error:
         return Check("torch", "fail", error.message, error.hint)
-    program = "import torch; print(torch.__version__, torch.cuda.device_count())"
+    program = "import torch\nprint(torch.__version__, torch.cuda.device_count())"
     try:
         answer = subprocess.run(
             [python, "-c", program],
