@@ -56,9 +56,10 @@ class JobView(msgspec.Struct, frozen=True):
     exit_status: int | None  # as a shell gives it, once ended
     priority: int = 0
     command: str = ""
-    unknown: str = ""  # "unknown for 40 s: server b does not answer"; "" while its servers answer
+    unknown: str = ""  # "unknown for 40 s: server b does not answer". "" while its servers answer
     unknown_seconds: float | None = None  # that silence
-    # "no step for 90 s: rank 3 on b has not reached the point where the others wait"; "" while it goes on
+    # "no step for 90 s: rank 3 on b has not reached the point where the others wait".
+    # "" while it makes progress
     hung: str = ""
     hung_seconds: float | None = None
     diverged: list[DivergedView] = []  # metrics that are no finite numbers; `loss` comes first
