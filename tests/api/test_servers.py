@@ -138,7 +138,7 @@ def test_a_server_is_added_and_removed(
     before = (gpq.home / "config.toml").read_text()
     with Sshd(tmp_path / "sshd") as server:
         server.known_hosts.write_text("")
-        with pytest.raises(api.errors.Refused, match="is unknown"):
+        with pytest.raises(api.errors.Refused, match="is not known"):
             api.add_node(server.name, ssh_config=server.config, slots=1)
         assert (gpq.home / "config.toml").read_text() == before
         added = api.add_node(server.name, name="far", ssh_config=server.config, slots=1, yes=True)
