@@ -197,7 +197,7 @@ def test_a_login_that_hangs_is_waited_for_once_and_said(
     monkeypatch.setattr(first_contact, "REMARK_AFTER", 0.1)
     with Sshd(tmp_path / "sshd", directives=["ForceCommand sleep 60"]) as hung:
         wanted = Wanted(hung.name, "", [], 1, "", 0, "", str(hung.config))
-        with pytest.raises(GpqError, match="nothing was heard for 1 s"):
+        with pytest.raises(GpqError, match="heard nothing for 1 s"):
             add(wanted, output, yes=True, quiet=True)
     remark = f"note: the login on {hung.name} worked, but its login scripts or its Python are slow"
     assert capsys.readouterr().err.splitlines() == [remark]
