@@ -110,7 +110,7 @@ class Notifier:
         self._looked = None if page.is_early else snapshot
 
     def _serve(self) -> Seconds:
-        """Starts to send what is due. Returns the seconds until the next message is."""
+        """Starts to send what is due. Returns the seconds until the next message."""
         now = self._now()
         with self._lock:
             due_targets = dict.fromkeys(
