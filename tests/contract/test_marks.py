@@ -129,7 +129,7 @@ def test_lost_marks_are_written_again_and_the_log_says_so(path: str, content: by
     if content is not None:
         Path(beside(path)).write_bytes(content)
     with closing(opened(path)) as store:
-        assert "written anew" in store.notes[0]
+        assert "so gpq writes it again" in store.notes[0]
         assert submit(store, spec())[0].id == 2
     with closing(opened(path)) as store:
         assert store.notes == []

@@ -50,5 +50,5 @@ def test_a_missing_damaged_or_newer_database_is_named(path: str, tmp_path: Path)
         read_jobs(path)
     other = tmp_path / "notes.db"
     other.write_text("buy milk")
-    with pytest.raises(Refused, match="no database"):
+    with pytest.raises(Refused, match="it is not a database"):
         read_jobs(str(other))

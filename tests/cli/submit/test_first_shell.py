@@ -362,7 +362,7 @@ def test_what_gpq_stands_on_is_not_there_is_one_line(home: Path) -> None:
     assert done.returncode == 1
     said, hint = done.stderr.splitlines()
     assert said.startswith("gpq: cannot import a package that gpq needs: No module named 'msgspec' (")
-    assert hint.startswith("hint: install gpq again")
+    assert hint.startswith("hint: reinstall gpq")
 
 
 def test_a_proxy_goes_along_and_its_password_does_not_without_a_word(queue: Gpq) -> None:
