@@ -394,7 +394,7 @@ def test_edits_of_jobs_that_wait_and_run(queue: Gpq) -> None:
     wait_for_state(queue, "busy", "running")
     assert "begins in" in ok(queue, "status", "late")
     edited = ok(queue, "edit", "busy", "--priority", "7", "--name", "idle")
-    assert edited == f"job {busy}: name busy -> idle; priority 0 -> 7\n"
+    assert edited == f"job {busy}: name busy -> idle, priority 0 -> 7\n"
     refusal = queue("edit", "idle", "--gpus", "2")
     assert (refusal.returncode, refusal.stdout) == (5, "")
     assert "cannot be resized" in refusal.stderr
