@@ -1,10 +1,11 @@
-"""gpq: a job manager for shared GPU servers that allocates by goodput.
+"""gpq: a job manager for shared GPU servers that shares them by goodput.
 
-From Python: ``job = gpq.submit("train.py", gpus=(1, 8)); job.wait()``; `gpq.api` has all of it, and
-is imported once it is used: the door imports this module, so it imports nothing by itself.
+From Python, `gpq.submit("train.py", gpus=(1, 8)).wait()` submits a job and waits for it. The
+functions are those of `gpq.api`, which Python imports at their first use. The entry point imports
+this module too, so it imports nothing by itself.
 """
 
-TYPE_CHECKING = False  # typing's own would have to be imported
+TYPE_CHECKING = False  # importing typing takes time
 if TYPE_CHECKING:
     from gpq import errors
     from gpq.api import (
@@ -70,10 +71,10 @@ __all__ = [
     "unreserve", "wait", "yield_node",
 ]  # fmt: skip
 
-if not TYPE_CHECKING:  # or every misspelt name would have a type
+if not TYPE_CHECKING:  # otherwise every misspelt name would have a type
 
     def __getattr__(name):
-        """One of `__all__`, the first time that it is asked for."""
+        """A name of `__all__`, at its first use."""
         if name not in __all__:
             raise AttributeError(
                 f"module 'gpq' has no attribute {name!r}", name=name, obj=__import__("gpq")

@@ -1,4 +1,4 @@
-"""What this process has beside its variables, of the shell that started it: umask, niceness,
+"""What this process inherits besides variables from the shell that started it: umask, niceness,
 limits, cores."""
 
 import contextlib
@@ -12,7 +12,7 @@ RESOURCES = {
     for name in dir(resource)
     if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"  # another name of NOFILE
 }
-# Of a machine rather than of a shell: made from its memory, or set for its network.
+# Limits that depend on a machine's memory or network, not on a shell.
 OF_MACHINES = ("memlock", "msgqueue", "nproc", "sigpending")
 
 
@@ -21,7 +21,7 @@ MOST_CORES = 1 << 13
 
 
 class Attributes(NamedTuple):
-    """`limits`: [soft, hard] by name, -1 is unlimited, and so is what has no name there."""
+    """`limits`: [soft, hard] by name. -1, or no entry, means unlimited."""
 
     umask: int
     nice: int
@@ -29,14 +29,14 @@ class Attributes(NamedTuple):
 
 
 def own() -> Attributes:
-    """Of this process."""
+    """The attributes of this process."""
     limits = {name: list(resource.getrlimit(number)) for name, number in RESOURCES.items()}
     limits = {name: pair for name, pair in limits.items() if pair != [UNLIMITED, UNLIMITED]}
     return Attributes(_umask(), os.getpriority(os.PRIO_PROCESS, 0), limits)
 
 
 def widen() -> None:
-    """Let this process have all that it may: soft limits as high as the hard ones, all cores, no
+    """Give this process all that it may have: soft limits as high as the hard ones, all cores, no
     niceness."""
     for name, number in RESOURCES.items():
         if name not in NOT_RAISED:
@@ -46,12 +46,12 @@ def widen() -> None:
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, range(MOST_CORES))  # of which the kernel takes those that it allows
+        os.sched_setaffinity(0, range(MOST_CORES))  # the kernel takes those that it allows
 
 
 def _umask() -> int:
-    """Not by `os.umask`, which would change it under other threads, where the kernel (4.7) tells
-    it."""
+    """The umask. `os.umask` would change it under other threads, so this reads what the kernel
+    (4.7) reports."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as stream:
         for line in stream:
             if line.startswith("Umask:"):

@@ -1,5 +1,5 @@
-"""What config.toml says of the world outside: where metrics are served, who is notified of what,
-and what looks like a secret and so stays inside. Checks the words; opens and sends nothing."""
+"""Settings about the outside world: where gpq serves metrics, who gets which notifications, and
+which words look like a secret and must stay inside. Checks the words. Opens and sends nothing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gpq.errors import UsageError
 
 ADDRESS_HINT = "a port such as 9464, or with an address of this machine: 127.0.0.1:9464, [::1]:9464"
 LOOPBACK = "127.0.0.1"
-OPEN = "whoever reaches it can read the names of users, servers and jobs"
+OPEN = "everybody who reaches it can read the names of users, servers and jobs"
 
 
 class Address(NamedTuple):
-    """Where the daemon listens: an address in digits, so that no name has to be looked up."""
+    """Where the daemon listens. The address has digits, so that gpq resolves no name."""
 
     host: str
     port: int
@@ -29,14 +29,14 @@ class Address(NamedTuple):
 
     @property
     def private(self) -> bool:
-        """Do only programs of this machine reach it?"""
-        import ipaddress  # what does not listen pays for no such thing
+        """Whether only programs of this machine reach it."""
+        import ipaddress  # a daemon without metrics does not pay for this import
 
         return ipaddress.ip_address(self.host).is_loopback
 
 
 def address(text: str) -> Address:
-    """``[ADDR:]PORT``; loopback where no address is named. Raises UsageError."""
+    """``[ADDR:]PORT``, on loopback if it names no address. Raises UsageError."""
     import ipaddress
 
     host, colon, port = text.strip().rpartition(":")
@@ -71,7 +71,7 @@ WORDS = {
 }
 SETTINGS = ("default", "on", "lines")  # keys of [notify] that name no target
 NOBODY, DESKTOP = "none", "desktop"
-# these are compiled at their first use: every submission imports them
+# compiled at their first use, because every submission imports them
 TARGET = r"[A-Za-z][A-Za-z0-9_-]{0,31}"
 URL = r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\x00-\x1f\x7f]+"
 MAIL = r"mailto:([A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9][A-Za-z0-9.-]{0,252})"
@@ -83,13 +83,12 @@ Table = Mapping[str, object]
 
 
 class Notify(NamedTuple):
-    """`[notify]`: URLs of services by name, and what holds for jobs that ask for nothing else.
-    Never shows the URLs."""
+    """`[notify]`: URLs of services by name, and the defaults of jobs. Never shows the URLs."""
 
     targets: Mapping[str, str]
     default: tuple[str, ...] = ()
     on: tuple[str, ...] = ("end",)
-    lines: int = 20  # of the log's end
+    lines: int = 20  # from the end of the log
 
     def __repr__(self) -> str:
         return f"Notify({', '.join(sorted(self.targets))})"
@@ -99,7 +98,7 @@ NO_TARGETS = Notify({})
 
 
 def notify(table: Table) -> Notify:
-    """`[notify]`, in which there is nothing wrong."""
+    """A `[notify]` without mistakes."""
     targets = {name: str(url) for name, url in table.items() if name not in SETTINGS}
     lines = table.get("lines", 20)
     return Notify(
@@ -111,7 +110,7 @@ def notify(table: Table) -> Notify:
 
 
 def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:
-    """(key, what is wrong with it, what to do); no URL is in it."""
+    """(key, problem, hint). None contains a URL."""
     for name, url in table.items():
         if name not in SETTINGS:
             yield from _target_problems(name, url)
@@ -142,8 +141,8 @@ def _target_problems(name: str, url: object) -> Iterator[tuple[str, str, str]]:
 
 
 def check_targets(names: Sequence[str], settings: Notify) -> None:
-    """Raises UsageError for what is neither a target of config.toml nor needs to be. A URL is not
-    repeated."""
+    """Raises UsageError for a name that is neither a target of config.toml nor works without one.
+    Does not repeat a URL."""
     for name in names:
         if name == DESKTOP or name in settings.targets or re.fullmatch(MAIL, name):
             continue
@@ -167,13 +166,13 @@ def events(words: Collection[str]) -> tuple[str, ...]:
             if not re.fullmatch(TARGET, word):
                 label = "that"
             raise UsageError(
-                f"`{label}` is nothing to be notified of", f"known are {', '.join(WORDS)}"
+                f"`{label}` is nothing to be notified of", f"known: {', '.join(WORDS)}"
             )
     return tuple(dict.fromkeys(words))
 
 
 def without_urls(table: Table) -> dict[str, object]:
-    """`[notify]` to be shown: of each URL its kind alone."""
+    """`[notify]` to show: only the kind of each URL."""
     return {
         name: value if name in SETTINGS else f"{str(value).partition('://')[0]}://..."
         for name, value in table.items()

@@ -1,4 +1,4 @@
-"""What the loop needs from outside: a world (time and machines) and a store. Protocols only."""
+"""What the loop needs from outside: a world (time and machines) and a store. Only protocols."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ class World(Protocol):
     def now(self) -> Seconds: ...
 
     def wait(self, until: Seconds) -> Sequence[Event] | None:
-        """Events since the last call; returns at the first one or at `until`. None: nothing will
-        ever come again."""
+        """Events since the last call. Returns at the first one or at `until`. None means that
+        nothing will ever come again."""
 
     def perform(self, action: Action) -> None:
-        """Never blocks, never raises: what comes of it comes back as events."""
+        """Never blocks and never raises. Its results come back as events."""
 
     def wake(self) -> None:
-        """End the `wait` that is going on, or the next one, at once. From any thread."""
+        """End the current `wait`, or the next one, at once. Any thread may call it."""
 
     def publish(self, snapshot: Snapshot) -> None:
-        """The newest committed snapshot: against it the world tells what a node lacks or has too
-        much."""
+        """The newest committed snapshot. The world compares it with each server to find what is
+        missing or superfluous there."""
 
 
 class Store(Protocol):
-    """Durable memory. One writer."""
+    """Durable memory with one writer."""
 
     def load(self) -> Snapshot:
-        """The state as of the last commit: live jobs, priors and the next id; nodes and config are
-        not remembered."""
+        """The state at the last commit: live jobs, priors and the next id. It does not contain
+        servers or settings."""
 
     def commit(
         self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()
     ) -> None:
-        """All or nothing, durable on return. `ended` are the jobs that left `snapshot.jobs` with
-        these events.
+        """All or nothing, and durable when it returns. `ended` are the jobs that left
+        `snapshot.jobs` with these events.
 
-        Raises Refused when the disk is full: nothing was written, and the caller may try again
-        later. Raises StoreFailed when the state can no longer be kept: the caller must end without
-        acknowledging anything.
+        Raises Refused if the disk is full. Nothing was written then, and the caller may try again
+        later. Raises StoreFailed if the store can no longer keep the state. The caller must then
+        end without acknowledging anything.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which of the jobs that ended: all that match everything that is given."""
+    """Which jobs that ended: those that match every given condition."""
 
     ids: Sequence[JobId] = ()  # these and those with these names
     names: Sequence[str] = ()
@@ -67,7 +67,7 @@ class Wanted:
 
 
 class History(Protocol):
-    """What is remembered beyond the snapshot, read on demand. Safe to call from any thread."""
+    """What gpq remembers beyond the snapshot, read on demand. Any thread may call it."""
 
     def history(
         self,
@@ -78,21 +78,21 @@ class History(Protocol):
         states: Sequence[str] = (),
         limit: int | None = None,
     ) -> list[Job]:
-        """Jobs that ended and match all that is given, the latest to end first."""
+        """Ended jobs that match every condition, the latest end first."""
 
     def events(
         self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None
     ) -> list[Event]:
-        """The journal, oldest first; with `limit` its latest ones only."""
+        """The journal, oldest first. With `limit` only the latest events."""
 
     def records(self, query: Wanted) -> list[Record]:
-        """Of jobs that ended, the latest to end first. Other readers have their turns meanwhile."""
+        """Ended jobs, the latest end first. Other readers get their turns in between."""
 
     def count(self, query: Wanted) -> int:
-        """How many match, whatever `limit` says."""
+        """How many match, regardless of `limit`."""
 
     def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
-        """The journal from `since` on, oldest first, read as it is asked for."""
+        """The journal from `since` on, oldest first, read as the caller asks for it."""
 
     def ended_count(self) -> int:
         """How many jobs have ended."""

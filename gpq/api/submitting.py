@@ -92,7 +92,7 @@ def submit(
     settled = asked(script, command, options)
     if _several(settled):
         raise UsageError(
-            f"a line at the head of {script[0]} asks for an array", "use gpq.submit_array"
+            f"a line at the start of {script[0]} asks for an array", "use gpq.submit_array"
         )
     if dry_run:
         return call(_request(settled, hold, dry_run=True), DryRun)
@@ -142,7 +142,7 @@ def _request(
 ) -> requests.Submit:
     if settled.how["dry_run"] and not dry_run:
         raise UsageError(
-            "a line at the head of the script says --test-only, so sbatch would queue nothing",
+            "a line at the start of the script says --test-only, so sbatch would queue nothing",
             "remove that line",
         )
     request, notes = submit_request.requested(settled, hold=hold, dry_run=dry_run)

@@ -1,8 +1,10 @@
-"""Which words are queries for `gpq status` and `gpq history`. Light: both answer without typer."""
+"""Which words are queries for `gpq status` and `gpq top`. Light, because `gpq status` answers
+without typer."""
 
 from __future__ import annotations
 
 
 def is_query(word: str) -> bool:
-    """`user=ana`, `age>2h`. No name or selector of a job has such signs."""
+    """Whether a word is a condition, such as `user=ana` or `age>2h`. Names and selectors of jobs
+    have no such signs."""
     return any(sign in word.replace("@~", "") for sign in "=~<>")

@@ -123,7 +123,9 @@ def entry(name: str) -> Entry:
     try:
         return POLICIES[name]
     except KeyError:
-        raise UsageError(f"unknown policy `{name}`", f"known are {', '.join(POLICIES)}") from None
+        raise UsageError(
+            f"unknown policy `{name}`", f"known policies: {', '.join(POLICIES)}"
+        ) from None
 
 
 def policy(name: str) -> Policy:

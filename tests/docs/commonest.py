@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import sys
 from pathlib import Path
+from unittest import mock
 
 from gpq_agent.train.habits.table import HABITS
 
@@ -40,7 +42,7 @@ ERRORS = (
     "submit --sweep lr old.py",
     "submit --sweep lr=0.1..0.5 old.py",
     "submit --begin yesterday old.py",
-    "submit --after 3:maybe old.py",
+    "submit --retries x old.py",
     "submit --min-gpu-memory big old.py",
     "submit --env =1 old.py",
     "submit --signal FOO --preemptible -- sleep 1",
@@ -50,8 +52,8 @@ ERRORS = (
     "submit --frobnicate old.py",
     "submit",
     "statsu",
-    "status --state lost",
-    "edit 1",
+    "submit --sweep lr=1 --sweep-file runs.csv old.py",
+    "submit --array x old.py",
     "edit 1 --time soon",
     "nodes reserve gpu1 --from never",
     "logs",
@@ -77,6 +79,7 @@ def messages() -> dict[str, str]:
 def _error(argv: list[str]) -> str:
     """What `gpq` prints for `argv`, which it refuses before it asks a daemon."""
     with (
+        mock.patch.dict(os.environ, {"GPQ_HOME": "/dev/null"}),  # no daemon can start there
         contextlib.chdir(FILES),
         contextlib.redirect_stderr(io.StringIO()) as stderr,
         contextlib.redirect_stdout(io.StringIO()),

@@ -58,6 +58,20 @@ PHRASES: dict[str, str] = {
     r"asks? for (?:it|them) by\b": "names",
     r"is (?:called|named) so\b": "has this name",
     r"(?:two|three|ten) times as (?:much|many|long)": "twice, three times",
+    r"where there (?:is|are)\b": "if there is, if there are",
+    r"for want of\b": "because there is no",
+    r"can(?:not)? be had\b": "is available, is not available",
+    r"(?:is|are) taken for\b": "counts as",
+    r"told apart\b": "distinguished",
+    r"go(?:es)? on (?:there|here|without|where|when|from)\b": "resumes, continues",
+    r"known are\b": "known values:",
+    r"at the head of\b": "at the start of",
+    r"knows? no\b": "does not know",
+    r"what (?:it|they) came to\b": "the result",
+    r"as far as (?:it|they) came\b": "as far as it got",
+    r"whoever\b": "the user who, the job that",
+    r"for it to be\b": "so that it is",
+    r"in a time of its own\b": "separately",
 }
 COMPILED = {re.compile(rf"(?<![\w-])(?:{pattern})", re.IGNORECASE): plain for pattern, plain in PHRASES.items()}
 

@@ -161,7 +161,7 @@ def test_the_end_of_an_abandoned_attempt_is_reported_once_and_kept_first() -> No
     told, _ = observer.news({(JobId(1), 1): alive}, [busy], state, offsets={}, start_possible=lambda _: False)
     [seen] = [event for event in told if isinstance(event, NodeSeen)]
     assert seen.node.devices[0].state is DeviceState.FOREIGN
-    assert "attempt 1.1, which was given up" in seen.node.devices[0].reason
+    assert "attempt 1.1, which gpq is ending" in seen.node.devices[0].reason
     fresh = Observer(NodeSettings(A), Clock())
     observer = fresh
     assert news(info("exited", 0.0)) == []  # what had no lease was not given up

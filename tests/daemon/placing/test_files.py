@@ -157,7 +157,7 @@ def test_frozen_code_runs_everywhere_whatever_is_edited_later(
     assert said[0] == "then"
     assert said[1].endswith(f"/.code/{frozen.code}")
     assert any(frozen.summary in line for line in lines(detail(served, job), 200))
-    with pytest.raises(Refused, match="the frozen code ffffffffffff is not there"):
+    with pytest.raises(Refused, match="the frozen code ffffffffffff is missing"):
         served.submit("./say.sh", max_gpus=1, **{**code, "code": "f" * 64})
     for wrong in ({"code": "../../x"}, {"code_cwd": "../.."}, {"code_cwd": "/"}):
         with pytest.raises(UsageError, match="is not frozen code"):

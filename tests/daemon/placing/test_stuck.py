@@ -39,7 +39,7 @@ def test_a_note_of_a_living_attempt_is_its_jobs_reason_and_it_keeps_its_device()
     assert (row.state, row.reason) == ("running", f"stuck: a: {WHY}")
     said = explain(after, None, after.jobs[JobId(1)])
     assert said.headline.startswith("stuck: ")
-    assert "everything else on a goes on" in said.reasons[1]
+    assert "Everything else on a runs as usual" in said.reasons[1]
     known = {(JobId(1), 1): info(1, "")}
     events, _ = observer.news(known, [SLOT], after, offsets={}, start_possible=lambda _: False)
     assert stuck(fold(after, events).snapshot, job) == ""
