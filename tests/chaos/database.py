@@ -208,7 +208,7 @@ def two_daemons(times: int) -> Two:
                 for process, verdict in both:
                     if process in served:
                         continue
-                    if process.wait(60) != 5 or "a daemon runs already" not in verdict["error"]:
+                    if process.wait(60) != 5 or "a daemon already runs" not in verdict["error"]:
                         found.harmed.append(f"{process.returncode}: {verdict}")
                 made.process = served[0]
                 rows = made.call(Status(), JobList).jobs

@@ -177,7 +177,7 @@ def test_a_database_of_another_program_is_refused(path: str) -> None:
     os.makedirs(os.path.dirname(path))
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE theirs (a)")
-    with pytest.raises(Refused, match="mark"):
+    with pytest.raises(Refused, match="not one of gpq's databases"):
         SqliteStore(path)
 
 
@@ -199,7 +199,7 @@ def test_a_missing_database_with_an_existing_log_is_refused(path: str) -> None:
     store.close()
     os.unlink(path)
     Path(path + "-wal").write_bytes(wal)
-    with pytest.raises(Refused, match="gone"):
+    with pytest.raises(Refused, match="it is missing"):
         SqliteStore(path)
 
 

@@ -216,7 +216,7 @@ def test_after_a_restore_servers_obey_and_newer_attempts_are_left_alone(
         new = running.submit("sh", "-c", "exit 6")
         assert new > last
         [told] = [line for line in running.call(Status(), JobList).warnings if f"attempt {last}.1 " in line]
-        assert f"its log: {attempts / f'{last}.1'}" in told
+        assert f"Its log: {attempts / f'{last}.1'}" in told
         [held] = running.call(Status([str(goes_on)]), JobList).jobs
         assert held.state == "pending", "it is not started beside itself"
         assert held.reason.startswith(f"attempt {goes_on}.1 of it, which this daemon's database does not know, runs on")

@@ -369,7 +369,7 @@ def test_a_parameter_without_a_gradient_switches_the_probe_off_with_a_notice() -
     loop = single(net)
     accumulate(loop, [slice(0, 8), slice(8, 16)], sampled=True, net=net["used"])
     loop.probe.collect()
-    assert "got no gradient" in loop.probe.notice
+    assert "some parameters have no gradient" in loop.probe.notice
     assert loop.scale.samples == 0
     torch.testing.assert_close(probe_runs.flat_gradient(net), whole([slice(0, 8), slice(8, 16)]))
 
@@ -378,7 +378,7 @@ def test_an_unused_first_parameter_leaves_the_gradient_right() -> None:
     net = nn.ModuleDict({"idle": nn.Linear(2, 2), "used": probe_runs.model()})
     loop = single(net)
     accumulate(loop, [slice(0, 9), slice(9, 12)], sampled=True, net=net["used"])
-    assert "got no gradient" in loop.probe.notice
+    assert "some parameters have no gradient" in loop.probe.notice
     torch.testing.assert_close(probe_runs.flat_gradient(net), whole([slice(0, 9), slice(9, 12)]))
 
 

@@ -164,7 +164,7 @@ def test_a_job_whose_server_was_taken_out_is_given_up_and_not_said_to_be_gone(gp
         ok(gpq, "nodes", "remove", part["node"], "--force")
         said = " ".join(ok(gpq, "why", "1").split())
         assert f"server {part['node']} is no longer in the configuration" in said
-        assert "take it out" not in said
+        assert "from config.toml" not in said
         said = gpq("cancel", "1")
         assert (said.returncode, said.stdout) == (1, "")
         told = (

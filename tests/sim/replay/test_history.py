@@ -77,7 +77,7 @@ def test_a_job_that_has_not_ended_counts_as_far_as_it_came_and_is_named() -> Non
     found = history([here, over], NOW)
     assert [task.truth.progress(1) for task in found.tasks()] == [pytest.approx(1000.0)] * 2
     assert found.unended == ("1",)
-    assert plan_runs.unended(found) == "1 job has not ended: it counts as far as it came (1)"
+    assert plan_runs.unended(found) == "1 job has not ended: only its work so far counts (1)"
 
 
 def test_time_held_by_its_user_is_none_in_which_a_job_waited() -> None:
