@@ -93,7 +93,7 @@ class FileConfig:
     # says otherwise. 0: never. Otherwise at least 60
     requeue_on_lost: float = 0.0
     # Seconds that a job may leave a GPU unused before gpq reports it. After twice as long a job
-    # that can be resized loses the GPU. 0: never
+    # that can be resized keeps only its minimum. 0: never
     idle_after: float = 1800.0
     setup_limit: float = 600.0  # Seconds that `gpq submit --setup` may take on a server
     settle_seconds: float = 15.0  # Seconds that gpq leaves a job alone after it has moved it

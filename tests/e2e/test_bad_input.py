@@ -130,7 +130,7 @@ def test_more_gpus_than_exist_are_refused_with_what_there_is(gpq: Gpq, daemon: D
     (daemon.work / "train.py").write_text("print(1)\n")
     before = state(gpq)
     for words in (["--", "true"], ["train.py"]):
-        refused(gpq("submit", "--gpus", "64", *words, cwd=daemon.work), 5, "64 GPUs", "local: 2 x cpu slot")
+        refused(gpq("submit", "--gpus", "64", *words, cwd=daemon.work), 5, "64 GPUs", "local has 2 x cpu slot")
     assert state(gpq) == before
 
 

@@ -112,7 +112,7 @@ def test_who_saves_and_ends_with_0_is_queued_again_and_goes_on_to_its_end(daemon
     assert outcomes(detail) == ["exit 0, queued again (requeue)", "succeeded"]
     assert any(DOUBT in line and "--done-file PATH" in line for line in detail.notices), detail.notices
     assert any(
-        DOUBT in one.text and one.text.count("queued again") == 1 for one in detail.history if one.kind == "Stopped"
+        DOUBT in one.text and one.text.count("queues it again") == 1 for one in detail.history if one.kind == "Stopped"
     )
 
 

@@ -20,7 +20,7 @@ def test_three_and_one_train_every_example_once() -> None:
         assert [[part.node, len(part.devices)] for part in detail.attempts[0].placement] == [["a", 3], ["b", 1]]
         said = daemon.log(job)
         assert "the servers of this job meet at 127.0.0.1 port" in said, "all on one machine: no network is needed"
-        assert "here by lo" in said
+        assert "this one through lo" in said
 
 
 UNLUCKY = """#!/bin/sh

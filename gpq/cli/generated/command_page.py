@@ -13,8 +13,9 @@ HEAD = """\
 
 <!-- Made from the commands by make completions: edit their help instead. -->
 
-Every command has `--help`, a man page (`man gpq-submit`) and [completion](install.md). Options may
-stand before or after arguments.
+Every command has `--help`, a man page (`man gpq-submit`) and [completion](install.md). For `gpq
+submit`, options of gpq come before the script or before `--`. Everything after that belongs to your
+job. For all other commands, options may come anywhere.
 """
 
 

@@ -104,7 +104,7 @@ def edit(
 ) -> int:
     """Change jobs that have not ended.
 
-    Everything can change while a job waits. While it runs, you can change its name, priority,
+    While a job waits, all of these can change. While it runs, you can change its name, priority,
     limits and notifications, and its GPUs if gpq can resize it.
 
     \b
