@@ -176,7 +176,7 @@ def test_a_submission_says_what_a_kept_verdict_has_against_the_script(live: Gpq,
     [job] = json.loads(live("submit", "--hold", "--json", str(path)).stdout)["jobs"]
     shown = json.loads(live("show", "--json", str(job)).stdout)["spec"]["proof"]
     assert "accumulate" in shown["lost"]
-    assert "gpq check safe: split; not safe: accumulate, resize (accumulating: differs /" in " ".join(
+    assert "gpq check safe: split / not safe: accumulate, resize (accumulating: differs /" in " ".join(
         live("show", str(job)).stdout.split()
     )
     assert (
@@ -262,7 +262,7 @@ def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path, scra
     for argv, code, words in (
         (["none.py"], 2, "no such file"),
         (["--steps", "3", str(broken)], 2, "--steps 3 is out of range"),
-        (["--timeout", "5", str(broken)], 2, "5 what?"),
+        (["--timeout", "5", str(broken)], 2, "the unit is missing"),
         (["--python", "no-such", str(broken)], 2, "no such program"),
         (["--last", str(broken)], 4, "there is no saved verdict"),
         ([], 2, "missing argument"),
