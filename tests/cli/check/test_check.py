@@ -453,4 +453,4 @@ def test_gpus_that_are_not_there_are_refused(gpq: Gpq, tmp_path: Path, scratch: 
     (tmp_path / "torch.py").write_text("raise ImportError('planted')")
     gpq.environ["PYTHONPATH"] = str(tmp_path)
     said = gpq("check", "--gpu", str(script(tmp_path)))
-    assert (said.returncode, "cannot say how many GPUs there are: ImportError: planted" in said.stderr) == (1, True)
+    assert (said.returncode, "cannot count the GPUs: ImportError: planted" in said.stderr) == (1, True)

@@ -51,7 +51,7 @@ def test_gpus_that_cuda_cannot_open_are_fails_and_the_report_goes_on(environ: di
     assert {"persistence", "ECC", "MIG"} <= passed
     assert "2 devices" in checks["looks by NVML"]["figure"], "how fast they are is the machine's affair"
     assert passed & set(wire.GPU_PARTS["training"].names) == set(), "nothing was trained on the CPU instead"
-    assert "cannot be used" in checks["matrix product"]["figure"]
+    assert "cannot use its GPU" in checks["matrix product"]["figure"]
     assert checks["process seen"]["verdict"] == "FAIL"
 
 
