@@ -399,7 +399,7 @@ def test_edits_of_jobs_that_wait_and_run(queue: Gpq) -> None:
     assert (refusal.returncode, refusal.stdout) == (5, "")
     assert "cannot be resized" in refusal.stderr
     edited = ok(queue, "edit", "late", "--begin", "now", "--tag", "x")
-    assert edited.startswith(f"job {late}: tags none -> x; begin ")
+    assert edited.startswith(f"job {late}: tags none -> x, begin ")
     assert queue("wait", "late").returncode == 0
     assert queue("edit", "late", "--priority", "1").returncode == 5
     # A limit that is over already ends it.
