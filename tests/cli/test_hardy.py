@@ -1,4 +1,4 @@
-"""Every command with difficult terminals, pipes and users. None shows a traceback, hangs or returns a wrong exit code."""
+"""Every command with difficult terminals, pipes and users. None prints a traceback, hangs or exits with a wrong code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpq check` on loops with random numbers or half precision. Correct loops compare equal, and an error of 1% is found."""
+"""`gpq check` on loops with random numbers or half precision. Correct loops compare equal, and a 1% error is found."""
 
 from __future__ import annotations
 

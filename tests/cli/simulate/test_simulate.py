@@ -45,7 +45,7 @@ Say = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
-    """Runs `gpq simulate ...` in a folder with a workload and measurements. Returns the exit status, stdout and stderr."""
+    """Runs `gpq simulate ...` with a workload and measurements. Returns the exit status, stdout and stderr."""
     tiny(tmp_path / "traces")
     workload(tmp_path / "w.csv")
     monkeypatch.chdir(tmp_path)
@@ -111,7 +111,7 @@ FAILS = (
     "3x4",
     "--policy",
     "goodput,fifo",
-)  # 12 GPUs on 3 servers, which only the run finds missing
+)  # only the run finds out that 12 GPUs on 3 servers were not measured
 
 
 def test_finished_runs_are_printed_even_if_another_failed(say: Say, tmp_path: Path) -> None:
